@@ -1,12 +1,12 @@
-//! Waiting for another rank: spin, then yield, then sleep.
+//! Waits for another rank: spins, then yields, then sleeps.
 //!
-//! A hand-over between two cores takes 0.2 µs when the receiver spins. If the
-//! sender has no core, spinning only keeps it from getting one, and a yield
-//! hands over in 2 µs. A yield to a stranger that computes costs his whole time
-//! slice. Which of these it is, the length of the last yields tells: see
-//! `CpuContention`. Waking a sleeper on another core takes tens of microseconds, so
-//! sleep comes last and is short: nobody has to remember to wake anybody. Where
-//! sockets are watched, whatever arrives there ends a sleep.
+//! A receiver that spins sees a value from another core soonest. If the sender has no core,
+//! spinning only keeps it from getting one, and a yield hands over sooner. A yield to an unrelated
+//! process that computes costs the whole time slice of that process. The duration of the last
+//! yields tells these cases apart: see `CpuContention`.
+//!
+//! Waking a sleeping thread on another core is slow, so sleep comes last and is short. No rank has
+//! to remember to wake another. If sockets are watched, every event on them ends a sleep.
 
 use crate::WaitStrategy;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -16,22 +16,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Waits as long as it takes, giving away more the longer it takes.
+/// Waits as long as it takes, and gives away more of the core the longer it takes.
 #[derive(Debug)]
 pub struct AdaptiveWait {
     started: Instant,
     contention: CpuContention,
-    /// Rounds after which it sleeps, if the clock is not to decide.
+    /// Rounds after which the wait sleeps, if the clock does not decide.
     yields: Option<u32>,
-    /// When the spinning of this wait ended.
+    /// Time at which the spinning of this wait ended.
     yielding_since: Option<Instant>,
     sockets: Option<WatchedSockets>,
 }
 
 impl AdaptiveWait {
-    /// For one of `local_ranks` ranks that share this host's cores.
+    /// Creates a wait for one of `local_ranks` ranks that share this host's cores.
     pub fn new(local_ranks: usize) -> Self {
-        // What this process may use: its affinity, and the quota of its container.
+        // Counts the cores that this process may use: its affinity, and the quota of its container.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let company =
             if local_ranks > cores { CpuContention::for_oversubscribed() } else { CpuContention::default() };
@@ -44,20 +44,21 @@ impl AdaptiveWait {
         }
     }
 
-    /// Sleeps end as soon as something happens on one of these sockets.
+    /// Ends a sleep as soon as an event happens on one of these sockets.
     #[must_use]
     pub fn wake_on(mut self, sockets: Vec<OwnedFd>) -> Self {
-        // Without a watch, sleeps last their time: slower, not wrong.
+        // Without a watch, a sleep lasts its full time. That is slower, not wrong.
         self.sockets = WatchedSockets::new(sockets).ok();
         self
     }
 
-    /// Adds to what is watched, from any thread.
+    /// Returns a handle that adds sockets to the watched ones, from any thread.
     pub fn watcher(&self) -> Option<Watcher> {
         self.sockets.as_ref().map(|sockets| Watcher(Arc::clone(&sockets.epoll)))
     }
 
-    /// Sleeps after `yields` rounds beyond spinning: few where what is waited for wakes the sleeper, as sockets do.
+    /// Sleeps after `yields` rounds beyond spinning. Few rounds suffice if the awaited event wakes
+    /// the sleeper, as on sockets.
     #[must_use]
     pub fn sleep_after_yields(mut self, yields: u32) -> Self {
         self.yields = Some(yields);
@@ -93,20 +94,22 @@ impl WaitStrategy for AdaptiveWait {
                 sched_yield();
                 self.contention.record_yield(now.elapsed());
             }
-            // In proportion: a sleep prolongs no wait by much more than a sixteenth.
+            // Sleeps in proportion: a sleep prolongs no wait by much more than a sixteenth.
             false => self.sleep((idle / 16).clamp(SLEEP_MIN, SLEEP_MAX)),
         }
     }
 }
 
-/// Who else wants this core, as the last yields told.
+/// Estimate of the other threads that want this core, from the last yields.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuContention {
-    /// From 0, nobody, to [`SHARING_MAX`]: others that give the core back soon, as waiting peers do.
+    /// Likelihood, from 0 for none to [`SHARING_MAX`], of others that return the core soon, as
+    /// waiting peers do.
     sharing: u8,
-    /// Yields to go until a stranger that kept the core for long is tried again.
+    /// Yields to go until the core is offered again to a process that kept it for long.
     backoff: u8,
-    /// More ranks than cores: then it is a peer that keeps the core for long, and rightly.
+    /// More ranks than cores share the host. A long yield then goes to a peer that does useful
+    /// work.
     oversubscribed: bool,
 }
 
@@ -115,7 +118,7 @@ impl CpuContention {
         Self { sharing: SHARING_MAX, backoff: 0, oversubscribed: true }
     }
 
-    /// The round in which the core is given away first.
+    /// Returns the round in which the core is first given away.
     fn spin_rounds(self) -> u32 {
         match self {
             Self { backoff: 1.., .. } => SPINS_BACKOFF,
@@ -124,7 +127,7 @@ impl CpuContention {
         }
     }
 
-    /// A yield took this long.
+    /// Records how long a yield took.
     fn record_yield(&mut self, took: Duration) {
         if took > YIELD_TO_PEER_MAX && !self.oversubscribed {
             self.backoff = BACKOFF_YIELDS;
@@ -138,25 +141,27 @@ impl CpuContention {
     }
 }
 
-/// Sockets whose news end a sleep.
+/// Sockets whose events end a sleep.
 ///
-/// Each piece of news ends one sleep, and no more (edge triggered): a note that is left unread for
-/// a while, or a peer that is gone for good, must not turn sleep into a busy loop.
+/// Each event ends one sleep, and no more (edge triggered). A control message that is left unread
+/// for a while, or a peer that is gone for good, must not turn sleep into a busy loop.
 #[derive(Debug)]
 struct WatchedSockets {
     epoll: Arc<OwnedFd>,
-    /// Keeps what is watched open.
+    /// Keeps the watched sockets open.
     _sockets: Vec<OwnedFd>,
 }
 
-/// What ends the sleeps of one rank.
+/// Handle to the sockets that end the sleeps of one rank.
 #[derive(Clone, Debug)]
 pub struct Watcher(Arc<OwnedFd>);
 
 impl Watcher {
-    /// Watches a socket for as long as it is open. That it can be written is news, too: it ends a sleep now.
+    /// Watches a socket for as long as it is open. Writability is an event as well, so adding a
+    /// writable socket ends a sleep at once.
     pub fn add(&self, socket: &impl AsFd) {
-        // Unwatched, it is noticed when the sleep ends: slower, not wrong.
+        // An event on an unwatched socket is noticed when the sleep ends. That is slower, not
+        // wrong.
         let _ = watch(&self.0, socket);
     }
 }
@@ -176,7 +181,7 @@ impl WatchedSockets {
         Ok(Self { epoll: Arc::new(epoll), _sockets: sockets })
     }
 
-    /// Sleeps for `time`, which is below a second, or until there is news.
+    /// Sleeps for `time`, which is below a second, or until an event.
     fn sleep(&self, time: Duration) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
         // An interrupted or failed poll is only a shorter sleep.
@@ -188,25 +193,27 @@ impl WatchedSockets {
     }
 }
 
-/// Rounds of spinning when nobody else wants the core: some microseconds of an engine's idle rounds,
-/// beyond which a yield to nobody adds little.
+/// Rounds of spinning if no other thread wants the core. They take some microseconds of an engine's
+/// idle rounds. After them a yield to no thread adds little.
 const SPINS_ALONE: u32 = 60;
-/// When peers share it: none, as who is waited for most likely waits for the core.
+/// Rounds of spinning if peers share the core: none, because the awaited peer most likely waits for
+/// the core.
 const SPINS_SHARED: u32 = 1;
-/// When a stranger would take it for long: about as long as his slice.
+/// Rounds of spinning if an unrelated process would keep the core for long: about as long as its
+/// time slice.
 const SPINS_BACKOFF: u32 = 20_000;
-/// A yield that comes back so soon went to nobody; a switch to another process and back takes longer.
+/// Longest yield that went to no thread. A switch to another process and back takes longer.
 const YIELD_ALONE_MAX: Duration = Duration::from_nanos(900);
-/// A waiting peer gives the core back long before.
+/// Longest yield to a waiting peer, which returns the core much sooner.
 const YIELD_TO_PEER_MAX: Duration = Duration::from_micros(700);
 const SHARING_MAX: u8 = 8;
 const SHARING_LIKELY: u8 = 4;
 const BACKOFF_YIELDS: u8 = 4;
-/// Time of yielding until sleep.
+/// Time of yielding before the first sleep.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
-/// News acknowledged at once; more than that only end the next sleep as well.
+/// Events acknowledged at once. Further events only end the next sleep as well.
 const EVENTS_MAX: usize = 16;
 
 #[cfg(test)]
@@ -215,14 +222,14 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    /// Rounds that fit into `time`, from the first.
+    /// Counts the rounds that fit into `time`, from the first.
     fn rounds(pace: &mut AdaptiveWait, time: Duration) -> u32 {
         let begun = Instant::now();
         let rounds = (1..).inspect(|&rounds| pace.pause(rounds)).find(|_| begun.elapsed() > time);
         rounds.expect("time passes")
     }
 
-    /// A pace that sleeps at once, and the far end of what it watches.
+    /// Returns a wait that sleeps at once, and the far end of the socket that it watches.
     fn watcher() -> (AdaptiveWait, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         let mut pace =
@@ -269,7 +276,7 @@ mod tests {
     fn new_wait_starts_by_spinning() {
         let mut pace = AdaptiveWait::new(1);
         rounds(&mut pace, 3 * YIELD_TIME);
-        // Whoever else was at work meanwhile is forgotten.
+        // Forget other threads that ran meanwhile.
         pace.contention = CpuContention::default();
         let begun = Instant::now();
         (1..SPINS_ALONE).for_each(|rounds| pace.pause(rounds));

@@ -1,43 +1,46 @@
-//! The protocol of slots, apart from its memory: small messages to all ranks,
-//! with the data behind the flag in one cache line.
+//! Protocol of the eager slots, without their memory. Small messages go to all ranks, with the data
+//! behind the flag in one cache line.
 //!
-//! A slot is a *seq* and, behind it, its data; whoever polls the seq of a short
-//! one has all 56 bytes with the same cache line. A rank owns many
-//! slots of each kind and uses them in turn: post `n` goes into slot `n mod c`
-//! of the `c` of its kind. All have their seqs in short slots, so that a reader who expects a post of
-//! another size finds there that ranks disagree, and nobody touches a long slot before there is something in it; one of half a
-//! page has it in front of its data as well. Every rank counts the same
-//! posts (those it only reads included) and publishes now and then how many it has *seen*;
-//! before it writes post `n` into one of `c` slots, the owner makes sure that
-//! everybody has seen all posts up to `n - c`.
+//! A slot is a *seq* and, behind it, its data. A reader that polls the seq of a short slot gets all
+//! 56 bytes with the same cache line. A rank owns many slots of each class and uses them in turn:
+//! publication `n` goes into slot `n mod c` of the `c` of its class.
 //!
-//! Data race freedom, in words: the data of post `n` is written before its
-//! seq (release) and read after the seq was seen (acquire); a reader's
-//! reads precede its `seen` (release), which the owner has read (acquire), or
-//! learned from a later seq of that reader, before it writes that slot again.
+//! All classes have their seqs in short slots. A reader that expects a publication of another size
+//! therefore finds there that ranks disagree. No reader touches a long slot before it holds data. A
+//! slot of half a page has its seq in front of its data as well.
+//!
+//! Every rank counts the same publications, including those that it only reads. From time to time
+//! it publishes how many it has *acknowledged*. Before the owner writes publication `n` into one of
+//! `c` slots, it makes sure of one condition: all ranks have acknowledged all publications up to `n
+//! - c`.
+//!
+//! Data race freedom, in words: the data of publication `n` is written before its seq (release),
+//! and read after the seq was seen (acquire). The reads of a reader precede its acknowledgement
+//! (release). Before the owner writes that slot again, it has read the acknowledgement (acquire),
+//! or learned it from a later seq of that reader.
 
 use crate::Tag;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where the data of a post is.
+/// Size class of an eager slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotClass {
-    /// In the line of its seq.
+    /// Data in the line of the seq.
     Inline,
-    /// In half a page.
+    /// Data in half a page.
     HalfPage,
-    /// In four pages.
+    /// Data in four pages.
     K16,
-    /// In eight.
+    /// Data in eight pages.
     K32,
-    /// In sixteen.
+    /// Data in sixteen pages.
     K64,
-    /// In thirty-two.
+    /// Data in thirty-two pages.
     K128,
 }
 
 impl SlotClass {
-    /// All kinds, the smallest first.
+    /// All classes, the smallest first.
     pub const ALL: [Self; 6] = [
         SlotClass::Inline,
         SlotClass::HalfPage,
@@ -47,17 +50,24 @@ impl SlotClass {
         SlotClass::K128,
     ];
 
-    /// How many there are of a kind at most.
+    /// Largest number of slots of a class.
     pub const MAX_SLOTS: u64 = 128;
 
-    /// Fewer, and ranks wait for each other more than they gain.
+    /// Smallest useful number of slots. With fewer, ranks wait for each other more than they gain.
     const MIN_SLOTS: u64 = 8;
 
-    /// How many of this kind each of `ranks` ranks uses: so many posts may be on their way before anybody looks. Of those that are
-    /// not short, two ranks use so many that a peer's own cache has lost what it read of one before it is written again, which until
-    /// then takes several times as long. More ranks use less each, and all of them together as much: it is to stay in the cache
-    /// that they have in common, and every rank's first look at a page costs. (All slots of one kind fill 4 MiB at most, and programs
-    /// seldom use many kinds in turn.) A power of two.
+    /// Returns the number of slots of this class that each of `ranks` ranks uses, a power of two.
+    ///
+    /// So many publications may be in flight before a reader looks. The number of long slots
+    /// depends on the ranks:
+    ///
+    /// With two ranks, a peer's own cache must have lost a slot that it read before the slot is
+    /// written again. Writing it earlier takes several times as long.
+    ///
+    /// More ranks use fewer slots each, and all of them together use as many. The slots should stay
+    /// in the cache that the ranks share, and every rank's first access to a page costs time.
+    ///
+    /// All slots of one class fill 4 MiB at most, and programs seldom use many classes in turn.
     pub const fn slots(self, ranks: usize) -> u64 {
         match (self, ranks) {
             (SlotClass::Inline, _) => Self::MAX_SLOTS,
@@ -67,12 +77,12 @@ impl SlotClass {
         }
     }
 
-    /// Bytes of data in one.
+    /// Returns the bytes of data in one slot.
     pub const fn bytes(self) -> usize {
         self.size_and_slots().0
     }
 
-    /// Bytes of one, and how many of them each of two ranks uses: 2 MiB at most.
+    /// Returns the bytes of one slot, and the slots that each of two ranks uses: 2 MiB at most.
     const fn size_and_slots(self) -> (usize, u64) {
         match self {
             SlotClass::Inline => (56, Self::MAX_SLOTS),
@@ -84,7 +94,7 @@ impl SlotClass {
         }
     }
 
-    /// The kind of slot in which readers of this one look for its seq.
+    /// Returns the class in whose slots readers of this class look for the seq.
     const fn seq_class(self) -> Self {
         match self {
             SlotClass::HalfPage => SlotClass::HalfPage,
@@ -92,8 +102,11 @@ impl SlotClass {
         }
     }
 
-    /// Up to here one is filled. Whoever reads one to its end has its processor fetch some of what comes next: where half pages
-    /// are read as fast as they are written, by two ranks, from under the hands of the one that writes the next.
+    /// Returns the number of bytes up to which a slot is filled.
+    ///
+    /// Reading a slot to its end makes the processor prefetch some of the next slot. With two
+    /// ranks, half pages are read as fast as they are written. The prefetch would then take lines
+    /// from the rank that writes the next slot.
     const fn usable_bytes(self, ranks: usize) -> usize {
         match (self, ranks) {
             (SlotClass::HalfPage, ..=2) => self.bytes() / 4 * 3,
@@ -101,7 +114,8 @@ impl SlotClass {
         }
     }
 
-    /// The smallest that holds so many bytes, if each of `ranks` ranks has enough of them.
+    /// Returns the smallest class that holds `bytes` bytes, if each of `ranks` ranks has enough of
+    /// its slots.
     pub fn for_bytes(bytes: usize, ranks: usize) -> Option<Self> {
         let found = Self::ALL.into_iter().find(|slot| bytes <= slot.usable_bytes(ranks))?;
         (found.slots(ranks) >= Self::MIN_SLOTS).then_some(found)
@@ -111,17 +125,17 @@ impl SlotClass {
 /// Words of a slot's tag.
 pub(crate) const TAG_WORDS: usize = 4;
 
-/// Where the words of one rank's slots are.
+/// Access to the words of one rank's slots.
 pub(crate) trait EagerSlots {
-    /// The seq of the slot for post `number`.
+    /// Returns the seq of the slot for publication `number`.
     fn seq(&self, slot: SlotClass, number: u64) -> &AtomicU64;
-    /// The words of that post's tag, which only a reader in doubt looks at.
+    /// Returns the words of that publication's tag. Only a reader in doubt looks at them.
     fn tag(&self, number: u64) -> &[AtomicU64; TAG_WORDS];
-    /// How many posts the owner has seen.
+    /// Returns the number of publications that the owner has acknowledged.
     fn acked(&self) -> &AtomicU64;
 }
 
-/// Shows post `number`, whose data has been written to `slot`, to everybody.
+/// Shows publication `number`, whose data has been written to `slot`, to all ranks.
 #[inline]
 pub(crate) fn publish(slots: &impl EagerSlots, slot: SlotClass, number: u64, seq: u64, tag: &Tag) {
     for (place, &word) in slots.tag(number).iter().zip(&tag.0) {
@@ -134,25 +148,26 @@ pub(crate) fn publish(slots: &impl EagerSlots, slot: SlotClass, number: u64, seq
     slots.seq(SlotClass::Inline, number).store(seq, Ordering::Release);
 }
 
-/// The seq now where that of post `number` is.
+/// Returns the current seq at the place of publication `number`.
 #[inline]
 pub(crate) fn published(slots: &impl EagerSlots, slot: SlotClass, number: u64) -> u64 {
     slots.seq(slot.seq_class(), number).load(Ordering::Acquire)
 }
 
-/// The tag of post `number`; one torn by its owner out of turn is only a wrong tag.
+/// Returns the tag of publication `number`. A tag torn by an owner that writes out of turn is only
+/// a wrong tag.
 #[inline]
 pub(crate) fn tag(slots: &impl EagerSlots, number: u64) -> Tag {
     Tag(slots.tag(number).each_ref().map(|word| word.load(Ordering::Relaxed)))
 }
 
-/// Publishes how many posts the owner has seen.
+/// Publishes how many publications the owner has acknowledged.
 #[inline]
 pub(crate) fn set_acked(slots: &impl EagerSlots, count: u64) {
     slots.acked().store(count, Ordering::Release);
 }
 
-/// How many posts the owner has acked.
+/// Returns the number of publications that the owner has acknowledged.
 #[inline]
 pub(crate) fn acked(slots: &impl EagerSlots) -> u64 {
     slots.acked().load(Ordering::Acquire)
@@ -168,7 +183,7 @@ mod loom_tests {
     const SLOTS: u64 = 2;
     const POSTS: u64 = 3;
 
-    /// Two slots of each kind: the rule is the same.
+    /// Model with two slots of each class: the rule is the same.
     struct Model {
         seqs: [AtomicU64; SLOTS as usize],
         long_seqs: [AtomicU64; SLOTS as usize],
@@ -204,10 +219,10 @@ mod loom_tests {
         }
     }
 
-    // SAFETY: what loom is there to check: the data is never accessed at the same time.
+    // SAFETY: loom checks exactly this claim: the data is never accessed at the same time.
     unsafe impl Sync for Model {}
 
-    /// A root that posts, and a rank that only reads.
+    /// Tests a root that publishes, and a rank that only reads.
     #[test]
     fn loom_eager_slot_is_read_before_reuse() {
         check_read_before_reuse(SlotClass::Inline);
@@ -236,7 +251,7 @@ mod loom_tests {
                 while published(&*owner, slot, number) != number + 1 {
                     thread::yield_now();
                 }
-                // SAFETY: the seq was acked; loom fails the test if the owner is still writing.
+                // SAFETY: the seq was seen; loom fails the test if the owner is still writing.
                 let found = owner.data[(number % SLOTS) as usize].with(|slot| unsafe { *slot });
                 assert_eq!((found, tag(&*owner, number)), (70 + number, Tag([number; 4])));
                 set_acked(&*reader, number + 1);

@@ -1,4 +1,4 @@
-//! Where everything is in a rank's segment.
+//! Offsets of all regions in a rank's segment.
 
 use crate::shm::eager::{SlotClass, TAG_WORDS};
 use crate::shm::segment::{Extents, HUGE_PAGE_BYTES, PAGE_BYTES};
@@ -7,14 +7,17 @@ use crate::shm::signal::{PARITIES, PARITY_WORDS};
 use crate::{Error, Geometry, Result};
 use std::ops::Range;
 
-/// Where everything is in a rank's segment: its slots of less than a page, its notes, the boards of
-/// its channels, the FIFOs into it from every rank; and from huge pages on its long slots, its window, its heap.
+/// Offsets of all regions in a rank's segment.
+///
+/// The head holds the eager slots of less than a page, the control messages and the signal blocks
+/// of the lanes. The FIFOs into the segment from every rank follow. The long eager slots, the
+/// window and the heap begin on huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) geometry: Geometry,
-    /// One less than how many slots of each kind are used.
+    /// One less than the number of slots of each class in use.
     masks: [u64; SlotClass::ALL.len()],
-    /// Where those of each kind begin.
+    /// Offset of the first slot of each class.
     eager_slots: [usize; SlotClass::ALL.len()],
     slot_stride: usize,
     ring_bytes: usize,
@@ -27,10 +30,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout for `ranks` ranks with these sizes.
+    /// Computes the layout for `ranks` ranks with these sizes.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if a FIFO has no slot, or if that is more memory than there are addresses.
+    /// Returns [`Error::InvalidUsage`] if a FIFO has no slot, or if the layout needs more memory
+    /// than there are addresses.
     pub fn new(ranks: usize, geometry: &Geometry) -> Result<Self> {
         if geometry.slots == 0 {
             return Err(Error::InvalidUsage("a FIFO needs at least one slot".to_owned()));
@@ -68,66 +72,69 @@ impl Layout {
         })
     }
 
-    /// Bytes of a rank's segment.
+    /// Returns the bytes of a rank's segment.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The parts of a rank's segment that are mapped separately.
+    /// Returns the parts of a rank's segment that are mapped separately.
     pub fn extents(&self) -> Extents {
         Extents { head_bytes: self.head_bytes, bulk: self.rings..self.heap, heap: self.heap..self.bytes }
     }
 
-    /// Where the FIFOs, the long slots and the window begin: the part that large messages use.
+    /// Returns the offset of the part that large messages use: the FIFOs, the long slots and the
+    /// window.
     pub(super) fn bulk(&self) -> usize {
         self.rings
     }
 
-    /// Where a parity of a lane's board begins.
+    /// Returns the offset of one parity of a lane's signal block.
     #[inline]
     pub(super) fn signal(&self, lane: usize, parity: usize) -> usize {
         debug_assert!(lane < self.geometry.signal_lanes && parity < PARITIES);
         SIGNAL_BLOCKS + lane * SIGNAL_BLOCK_BYTES + parity * LINE_PAIR_BYTES
     }
 
-    /// Where a lane's counter of finished instances is.
+    /// Returns the offset of a lane's counter of finished instances.
     #[inline]
     pub(super) fn completions(&self, lane: usize) -> usize {
         debug_assert!(lane < self.geometry.signal_lanes);
         SIGNAL_BLOCKS + lane * SIGNAL_BLOCK_BYTES + PARITIES * LINE_PAIR_BYTES
     }
 
-    /// Where the count of posts that this rank has seen is.
+    /// Returns the offset of the acknowledgement counter of this rank.
     #[inline]
     pub(super) const fn acked() -> usize {
         0
     }
 
-    /// Where this rank's hint is.
+    /// Returns the offset of this rank's hint.
     #[inline]
     pub(super) const fn hint() -> usize {
         Self::acked() + 8
     }
 
-    /// Where the tag of post `number` begins.
+    /// Returns the offset of the tag of publication `number`.
     #[inline]
     pub(super) const fn slot_tag(number: u64) -> usize {
         SLOT_TAGS + (number % SlotClass::MAX_SLOTS) as usize * TAG_BYTES
     }
 
-    /// Where the slot for post `number` begins, with its seq if it has one.
+    /// Returns the offset of the slot for publication `number`, with its seq if it has one.
     #[inline]
     pub(super) const fn eager_slot(&self, slot: SlotClass, number: u64) -> usize {
-        // Of a power of two, by which nothing need be divided.
+        // The count is a power of two, so a mask replaces a division.
         let index = (number & self.masks[slot as usize]) as usize;
         match slot {
-            // The way of what is smallest is the shortest.
+            // The smallest class has the shortest path.
             SlotClass::Inline => INLINE_SLOTS + index * LINE_BYTES,
             _ => self.eager_slots[slot as usize] + index * stride(slot),
         }
     }
 
-    /// The huge pages for slots of this kind that are used, which they fill or share with other kinds, but for a short tail.
+    /// Returns the huge pages for the used slots of this class.
+    ///
+    /// The slots fill these pages or share them with other classes, except for a short tail.
     pub(super) fn huge_page_range(&self, slot: SlotClass) -> Range<usize> {
         let begin = self.eager_slots[slot as usize];
         let end = begin + class_bytes(slot, self.masks[slot as usize] + 1);
@@ -140,47 +147,49 @@ impl Layout {
         }
     }
 
-    /// Where the data of the slot for post `number` begins.
+    /// Returns the offset of the data of the slot for publication `number`.
     #[inline]
     pub(super) const fn eager_slot_data(&self, slot: SlotClass, number: u64) -> usize {
         self.eager_slot(slot, number) + header_bytes(slot)
     }
 
-    /// Where the FIFO from rank `from` on `lane` begins, with its counter of consumed messages.
+    /// Returns the offset of the FIFO from rank `from` on `lane`, with its counter of consumed
+    /// messages.
     pub(super) fn ring(&self, from: usize, lane: usize) -> usize {
         debug_assert!(lane < self.geometry.lanes);
         self.rings + (from * self.geometry.lanes + lane) * self.ring_bytes
     }
 
-    /// Bytes of a FIFO.
+    /// Returns the bytes of a FIFO.
     pub(super) fn ring_bytes(&self) -> usize {
         self.ring_bytes
     }
 
-    /// Where the slot for message `number` begins, from the beginning of its FIFO.
+    /// Returns the offset of the slot for message `number`, from the beginning of its FIFO.
     pub(super) fn slot(&self, number: u64) -> usize {
         LINE_PAIR_BYTES + (number % self.geometry.slots as u64) as usize * self.slot_stride
     }
 
-    /// Where the entry of note `number` begins: its seq, its length, its text.
+    /// Returns the offset of the entry of control message `number`: its seq, its length, its text.
     pub(super) const fn mailbox_entry(number: u64) -> usize {
         MAILBOX + (number % ENTRIES) as usize * ENTRY_BYTES
     }
 
-    /// Where the window begins.
+    /// Returns the offset of the window.
     #[inline]
     pub(super) fn window(&self) -> usize {
         self.window
     }
 
-    /// Where the heap begins, on a huge page.
+    /// Returns the offset of the heap, on a huge page.
     #[inline]
     pub(super) fn heap(&self) -> usize {
         self.heap
     }
 }
 
-/// Where the slots of each kind begin, the long ones behind `end`, and where they end.
+/// Returns the offsets of the first slots of each class and the end of all slots. The long slots
+/// lie behind `end`.
 fn place_eager_slots(ranks: usize, end: usize) -> Option<([usize; SlotClass::ALL.len()], usize)> {
     let mut next = end.checked_next_multiple_of(HUGE_PAGE_BYTES)?;
     let mut begin = [0; SlotClass::ALL.len()];
@@ -200,12 +209,12 @@ fn place_eager_slots(ranks: usize, end: usize) -> Option<([usize; SlotClass::ALL
     Some((begin, next))
 }
 
-/// Bytes of so many slots.
+/// Returns the bytes of `count` slots of a class.
 const fn class_bytes(slot: SlotClass, count: u64) -> usize {
     count as usize * stride(slot)
 }
 
-/// What is in front of the data of a slot: its seq, if it has one.
+/// Returns the bytes in front of the data of a slot: its seq, if it has one.
 const fn header_bytes(slot: SlotClass) -> usize {
     match slot {
         SlotClass::Inline | SlotClass::HalfPage => SEQ_BYTES,
@@ -213,8 +222,10 @@ const fn header_bytes(slot: SlotClass) -> usize {
     }
 }
 
-/// From one slot to the next. Not a multiple of the page: else the first lines of all slots of all ranks would share one set
-/// of a cache.
+/// Returns the distance from one slot to the next.
+///
+/// The distance is not a multiple of the page. Otherwise the first lines of all slots of all ranks
+/// would share one set of a cache.
 const fn stride(slot: SlotClass) -> usize {
     match slot {
         SlotClass::Inline => LINE_BYTES,
@@ -224,27 +235,28 @@ const fn stride(slot: SlotClass) -> usize {
 }
 
 const LINE_BYTES: usize = 64;
-/// Processors fetch lines in pairs: what different ranks write is so far apart.
+/// Distance between regions that different ranks write, because processors fetch lines in pairs.
 const LINE_PAIR_BYTES: usize = 2 * LINE_BYTES;
 const _: () = assert!(PARITY_WORDS * 8 <= LINE_BYTES, "a parity is one line");
 const _: () = assert!(SEQ_BYTES + SlotClass::Inline.bytes() == LINE_BYTES, "a short slot is one line");
 const SEQ_BYTES: usize = 8;
-/// So little of a huge page is no reason to have one.
+/// Longest tail of a huge page that is not worth a huge page.
 const TAIL_BYTES: usize = HUGE_PAGE_BYTES / 8;
-/// Short slots of one rank are lines side by side: few pages to find when many ranks share a core.
+/// Offset of the short slots. Those of one rank are adjacent lines, so few pages are looked up when
+/// many ranks share a core.
 const INLINE_SLOTS: usize = LINE_PAIR_BYTES;
 const SLOT_TAGS: usize = INLINE_SLOTS + SlotClass::MAX_SLOTS as usize * LINE_BYTES;
 const TAG_BYTES: usize = TAG_WORDS * 8;
 const HALF_PAGE_SLOTS: usize =
     (SLOT_TAGS + SlotClass::MAX_SLOTS as usize * TAG_BYTES).next_multiple_of(LINE_PAIR_BYTES);
-/// Where the notes begin.
+/// Offset of the control messages.
 const MAILBOX: usize = HALF_PAGE_SLOTS + class_bytes(SlotClass::HalfPage, SlotClass::MAX_SLOTS);
 const ENTRY_BYTES: usize = ((2 + ENTRY_WORDS) * 8).next_multiple_of(LINE_PAIR_BYTES);
-/// Where the boards begin.
+/// Offset of the signal blocks.
 const SIGNAL_BLOCKS: usize = MAILBOX + ENTRIES as usize * ENTRY_BYTES;
-/// Two banks and a counter.
+/// Bytes of a signal block: two parities and a counter.
 const SIGNAL_BLOCK_BYTES: usize = (PARITIES + 1) * LINE_PAIR_BYTES;
-/// What is in front of the data of a slot.
+/// Bytes in front of the data of a FIFO slot.
 pub(super) const SLOT_HEADER_BYTES: usize = LINE_BYTES;
 
 #[cfg(all(test, not(shuttle)))]

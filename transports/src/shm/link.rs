@@ -1,8 +1,8 @@
 //! FIFOs of messages in shared memory.
 //!
-//! A slot is a line with seq, length and tag, and behind it the data. A body
-//! of up to [`INLINE_BYTES`] is in that line as well, so that a small message
-//! crosses between cores as one line.
+//! A slot is a line with seq, length and tag, and behind it the data. A body of up to
+//! [`INLINE_BYTES`] is in that line as well. A small message therefore crosses between cores as one
+//! line.
 
 use super::layout::{Layout, SLOT_HEADER_BYTES};
 use crate::shm::segment::Segment;
@@ -33,10 +33,10 @@ impl ShmRing {
         Self { _segment: Arc::clone(segment), layout: *layout, base, bytes }
     }
 
-    /// Address of `bytes` bytes at `offset`.
+    /// Returns the address of `bytes` bytes at `offset`.
     ///
     /// # Panics
-    /// If they are not inside.
+    /// Panics if the bytes are not inside the FIFO.
     #[inline]
     fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
@@ -44,7 +44,7 @@ impl ShmRing {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// The word at `offset`, a multiple of eight.
+    /// Returns the word at `offset`, a multiple of eight.
     #[inline]
     fn word_at(&self, offset: usize) -> &AtomicU64 {
         let pointer = self.at(offset, size_of::<AtomicU64>());
@@ -54,13 +54,14 @@ impl ShmRing {
         unsafe { &*pointer.cast::<AtomicU64>() }
     }
 
-    /// The `index`-th word of the slot of message `number`.
+    /// Returns word `index` of the slot of message `number`.
     #[inline]
     fn word(&self, number: u64, index: usize) -> &AtomicU64 {
         self.word_at(self.layout.slot(number) + index * 8)
     }
 
-    /// Address of the body of message `number`, which is `bytes` long: at most a slot's.
+    /// Returns the address of the body of message `number`, which has `bytes` bytes: at most those
+    /// of a slot.
     fn body(&self, number: u64, bytes: usize) -> *mut u8 {
         debug_assert!(bytes <= self.layout.geometry.slot_bytes);
         let head = if bytes <= INLINE_BYTES { INLINE_OFFSET } else { SLOT_HEADER_BYTES };
@@ -108,7 +109,7 @@ pub(super) struct ShmLink {
     layout: Layout,
     own: Arc<Segment>,
     theirs: Arc<Segment>,
-    /// None until one is used: a rank has many links and uses a few.
+    /// Empty until a lane is used: a rank has many links and uses a few.
     lanes: Vec<Lane>,
 }
 
@@ -118,7 +119,7 @@ struct Lane {
     sender: Sender,
     incoming: ShmRing,
     receiver: Receiver,
-    /// The head of the message that is next, read once: what the peer writes later does not count.
+    /// Header of the next message, read once. Later writes of the peer to it have no effect.
     header: Option<(u64, Header)>,
 }
 
@@ -264,11 +265,11 @@ fn length_mismatch(bytes: usize) -> Error {
     Error::InvalidUsage(format!("the parts of a message of {bytes} bytes have another length"))
 }
 
-/// Words of a slot's line.
+/// Index of each field in the words of a slot's line.
 const SEQ: usize = 0;
 const LENGTH: usize = 1;
 const TAG: usize = 2;
-/// Where in the line a small body begins, and how long it can be.
+/// Offset of a small body in the line. The next constant is the length of the longest such body.
 const INLINE_OFFSET: usize = 8 * (TAG + 4);
 const INLINE_BYTES: usize = SLOT_HEADER_BYTES - INLINE_OFFSET;
 
@@ -300,7 +301,8 @@ mod tests {
         link.try_send(1, &Tag([1; 4]), bytes, &mut std::iter::once(Source::from(&body[..])))
     }
 
-    /// What rank 1 finds when rank 0 writes `value` into word `index` of its first slot.
+    /// Returns the header that rank 1 finds if rank 0 writes `value` into word `index` of its first
+    /// slot.
     fn found(index: usize, value: u64) -> Result<Option<Header>> {
         let Pair { layout, segments, mut near, mut far } = pair();
         assert!(send(&mut near, 100).unwrap());

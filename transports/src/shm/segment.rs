@@ -1,9 +1,8 @@
 //! Memory that several ranks reach: anonymous for threads, a sealed memfd for processes.
 //!
-//! A memfd has no name, so nothing is left behind however a process ends, and
-//! its seals (no shrinking, no growing, no unsealing) are what makes it safe to
-//! map a peer's: a mapping of a file that can be cut short is a crash waiting
-//! for its moment.
+//! A memfd has no name, so nothing is left behind however a process ends. Its seals (no shrinking,
+//! no growing, no unsealing) make it safe to map the memfd of a peer. If a peer could shorten the
+//! file, an access to the mapping could crash this process.
 
 use crate::shm::lazy_part::{self, LazyPart};
 use crate::sync::AtomicU64;
@@ -20,7 +19,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// Memory addressed by offset, zeroed when new. Pages cost nothing until touched.
+/// Shared memory of one rank, addressed by offset and zeroed when new. Pages cost nothing until
+/// touched.
 ///
 /// The head is mapped from the start. The parts behind it take address space at their first use.
 #[derive(Debug)]
@@ -29,50 +29,50 @@ pub struct Segment {
     head_bytes: usize,
     bytes: usize,
     fd: Option<OwnedFd>,
-    /// Backed by a memfd, mapped by this process.
+    /// The process that maps the memfd, or `None` for anonymous memory.
     owner_pid: Option<u64>,
     parts: [LazyPart; 2],
 }
 
-/// The parts of a segment: a head, and two that are mapped at their first use.
+/// The parts of a segment: a head, and two parts that are mapped at their first use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extents {
     /// Bytes of the head, in whole pages.
     pub head_bytes: usize,
-    /// Offsets of what large messages use, from a huge page on.
+    /// Offsets of the part that large messages use. It begins on a huge page.
     pub bulk: Range<usize>,
-    /// Offsets of the symmetric heap, from a huge page on, up to the end of the segment.
+    /// Offsets of the symmetric heap, from a huge page up to the end of the segment.
     pub heap: Range<usize>,
 }
 
 impl Extents {
-    /// One part of `bytes` bytes, mapped from the start.
+    /// Returns one part of `bytes` bytes, mapped from the start.
     fn whole(bytes: usize) -> Self {
         Self { head_bytes: bytes, bulk: bytes..bytes, heap: bytes..bytes }
     }
 
-    /// Bytes of the whole segment.
+    /// Returns the bytes of the whole segment.
     fn bytes(&self) -> usize {
         self.heap.end
     }
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is only reached through raw
-// pointers and atomics; the value itself is immutable until it is dropped.
+// pointers and atomics. The value itself is immutable until it is dropped.
 unsafe impl Send for Segment {}
 // SAFETY: as above: `&Segment` gives out an address and nothing else.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Memory for the threads of this process, mapped from the start.
+    /// Creates memory for the threads of this process, mapped from the start.
     ///
     /// # Errors
-    /// The system's error, with the size.
+    /// Returns the system's error, with the size.
     pub fn private(bytes: usize) -> Result<Self> {
         Self::private_parts(&Extents::whole(bytes))
     }
 
-    /// Memory for the threads of this process, in parts.
+    /// Creates memory for the threads of this process, in parts.
     ///
     /// # Errors
     /// As [`Segment::private`].
@@ -82,15 +82,15 @@ impl Segment {
         Self::from_mapping(base, extents, None)
     }
 
-    /// Memory whose descriptor can be passed to other processes, mapped from the start.
+    /// Creates memory whose descriptor can be passed to other processes, mapped from the start.
     ///
     /// # Errors
-    /// The system's error, with the size.
+    /// Returns the system's error, with the size.
     pub fn create(bytes: usize) -> Result<Self> {
         Self::create_parts(&Extents::whole(bytes))
     }
 
-    /// Memory whose descriptor can be passed to other processes, in parts.
+    /// Creates memory whose descriptor can be passed to other processes, in parts.
     ///
     /// # Errors
     /// As [`Segment::create`].
@@ -98,7 +98,7 @@ impl Segment {
         let bytes = extents.bytes();
         let system = |source: rustix::io::Errno| failed("create", bytes, source);
         if let Some(most) = max_file_bytes().filter(|most| *most < bytes as u64) {
-            // The kernel would answer with a signal.
+            // The kernel would answer with a signal, which ends the process.
             let limit = format!("{most} by `ulimit -f`; a smaller UNISONO_SYMMETRIC_HEAP_BYTES needs less");
             let what = format!("cannot create a shared segment of {bytes} bytes ({limit})");
             return Err(Error::System { what, source: rustix::io::Errno::FBIG.into() });
@@ -109,15 +109,16 @@ impl Segment {
         Self::map(fd, extents)
     }
 
-    /// A peer's memory, from the descriptor it sent, mapped from the start.
+    /// Maps the memory of a peer from the start, given the descriptor that the peer sent.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if its size or its seals are not as agreed, or the system's error.
+    /// Returns [`Error::InvalidUsage`] if its size or its seals are not as agreed, or the system's
+    /// error.
     pub fn attach(fd: OwnedFd, bytes: usize) -> Result<Self> {
         Self::attach_parts(fd, &Extents::whole(bytes))
     }
 
-    /// A peer's memory, from the descriptor it sent, in parts.
+    /// Maps the memory of a peer in parts, given the descriptor that the peer sent.
     ///
     /// # Errors
     /// As [`Segment::attach`].
@@ -139,7 +140,7 @@ impl Segment {
     /// Maps the part that holds `offset`, if it is not mapped.
     ///
     /// # Errors
-    /// The system's error, with the size, if there is no address space for it.
+    /// Returns the system's error, with the size, if there is no address space for the part.
     pub fn map_part(&self, offset: usize) -> Result<()> {
         match self.parts.iter().find(|part| part.range().contains(&offset)) {
             Some(part) => {
@@ -149,15 +150,15 @@ impl Segment {
         }
     }
 
-    /// The descriptor to pass on, for memory that was created to be passed.
+    /// Returns the descriptor to pass on, or `None` for memory of one process.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// The descriptor to pass on, as one that can be kept.
+    /// Returns a duplicate of the descriptor to pass on, owned by the caller.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] for memory that cannot be passed on, the system's.
+    /// Returns [`Error::InvalidUsage`] for memory that cannot be passed on, or the system's error.
     pub fn duplicate_fd(&self) -> Result<OwnedFd> {
         let fd = self.fd().ok_or_else(|| Error::InvalidUsage("memory of one process only".to_owned()))?;
         fd.try_clone_to_owned()
@@ -167,7 +168,8 @@ impl Segment {
     /// Closes the descriptor. The memory stays mapped, and parts can still be mapped later.
     ///
     /// # Errors
-    /// The system's error, if the parts that are not mapped yet cannot be kept within reach.
+    /// Returns the system's error, if the parts that are not mapped yet cannot be kept within
+    /// reach.
     pub fn close_fd(&mut self) -> Result<()> {
         if let Some(fd) = self.fd.take() {
             let kept = self.parts.iter_mut().try_for_each(|part| part.keep_reachable(&fd));
@@ -176,28 +178,30 @@ impl Segment {
         Ok(())
     }
 
-    /// Bytes of the pages that exist, whichever process touched them; zero if that cannot be told.
+    /// Returns the bytes of the pages that exist, in whichever process they were touched. The
+    /// result is zero if the system cannot tell.
     pub fn resident_bytes(&self) -> usize {
         let status = self.fd.as_ref().and_then(|fd| fstat(fd).ok());
         status.map_or(0, |status| status.st_blocks as usize * BLOCK_BYTES)
     }
 
-    /// Length in bytes, of all parts.
+    /// Returns the length of all parts in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of address space that the mapped parts take.
+    /// Returns the bytes of address space that the mapped parts take.
     pub fn mapped_bytes(&self) -> usize {
         let parts = self.parts.iter().filter(|part| part.is_mapped());
         self.head_bytes + parts.map(|part| part.range().len()).sum::<usize>()
     }
 
-    /// Address of the byte at `offset`, with at least `bytes` bytes behind it in the same part.
+    /// Returns the address of the byte at `offset`, with at least `bytes` bytes behind it in the
+    /// same part.
     ///
     /// # Panics
-    /// If that is not inside one part, or if a part that was not mapped by [`Segment::map_part`]
-    /// cannot be mapped.
+    /// Panics if the bytes are not inside one part. It also panics if the part was not mapped by
+    /// [`Segment::map_part`] and cannot be mapped.
     #[inline]
     pub fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
         if offset.checked_add(bytes).is_some_and(|end| end <= self.head_bytes) {
@@ -214,48 +218,53 @@ impl Segment {
             panic!("{error}");
         }
         if bytes == 0 && offset <= self.bytes {
-            // No bytes may be at any address.
+            // An empty range may have any address.
             return self.base.as_ptr();
         }
         let found = self.parts.iter().find_map(|part| part.at(offset, bytes));
         found.unwrap_or_else(|| panic!("{bytes} bytes at {offset} of a segment of {}", self.bytes))
     }
 
-    /// The word at `offset`, a multiple of eight, as all ranks reach it.
+    /// Returns the word at `offset`, a multiple of eight, as all ranks reach it.
     ///
     /// # Panics
-    /// If that is not inside.
+    /// Panics if the word is not inside the segment.
     #[inline]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         let [word] = self.words(offset);
         word
     }
 
-    /// The words from `offset` on, likewise.
+    /// Returns `COUNT` words from `offset` on, a multiple of eight, as all ranks reach them.
     ///
     /// # Panics
-    /// If they are not inside.
+    /// Panics if the words are not inside the segment.
     #[inline]
     pub(crate) fn words<const COUNT: usize>(&self, offset: usize) -> &[AtomicU64; COUNT] {
         let pointer = self.at(offset, size_of::<[AtomicU64; COUNT]>());
         assert!(offset.is_multiple_of(align_of::<AtomicU64>()), "a word at {offset}");
-        // SAFETY: mapped for as long as the segment, aligned because mappings begin on pages; all ranks
-        // reach words as atomics only.
+        // SAFETY: mapped for as long as the segment, aligned because mappings begin on pages; all
+        // ranks reach words as atomics only.
         unsafe { &*pointer.cast::<[AtomicU64; COUNT]>() }
     }
 
-    /// Asks for huge pages in a part that will be used densely, if it is large enough for any: elsewhere
-    /// touching one slot should not cost the memory of many. What is shared gets them as the system is set, mostly not.
+    /// Asks for huge pages in a range that will be used densely, if it can hold one.
+    ///
+    /// Elsewhere small pages are better, because touching one slot should not cost the memory of
+    /// many. Shared memory gets huge pages only if the system is set so, and mostly it is not.
     pub(crate) fn prefer_huge_pages(&self, offset: usize, bytes: usize) {
         if bytes >= HUGE_PAGE_BYTES {
-            // SAFETY: advice about a mapping of our own; it changes no contents. If the system does not
-            // take it, everything works with small pages.
+            // SAFETY: advice about a mapping of our own; it changes no contents. If the system does
+            // not take it, everything works with small pages.
             let _ = unsafe { madvise(self.at(offset, bytes).cast(), bytes, Advice::LinuxHugepage) };
         }
     }
 
-    /// Makes huge pages wherever a whole one is inside, of memory that is about to be used and best has not been touched yet, by
-    /// nobody: then it takes a fraction of the time. Where the system has none, small ones come when they are touched, as they do in memory of one process.
+    /// Makes huge pages wherever a whole one fits into the range.
+    ///
+    /// Call this for memory that is about to be used and that no process has touched. It then takes
+    /// a fraction of the time. If the system has no huge pages, small ones come on first touch, as
+    /// in memory of one process.
     pub(crate) fn collapse_huge_pages(&self, offset: usize, bytes: usize) {
         let inside =
             offset.next_multiple_of(HUGE_PAGE_BYTES)..(offset + bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
@@ -266,25 +275,26 @@ impl Segment {
         }
     }
 
-    /// Sees to it that processes that are forked find zeros here; false if the system cannot.
+    /// Makes processes that are forked find zeros here. Returns `false` if the system cannot.
     pub(crate) fn wipe_on_fork(&self) -> bool {
         // SAFETY: advice about a mapping of our own; it changes nothing in this process.
         unsafe { madvise(self.base.as_ptr().cast(), self.head_bytes, Advice::LinuxWipeOnFork) }.is_ok()
     }
 
-    /// Gives the memory of whole pages back to the system; they are zeros when touched again.
+    /// Returns the memory of whole pages to the system. The pages are zeros when touched again.
     ///
     /// # Panics
-    /// If that is not inside.
+    /// Panics if the range is not inside the segment.
     pub(crate) fn discard(&self, offset: usize, bytes: usize) {
         let advice = match self.owner_pid {
-            // A child has the mapping of its parent, who may still need what is in it.
+            // A child has the mapping of its parent, and the parent may still need the contents.
             Some(process) if process != fork_guard::current_pid() => return,
             Some(_) => Advice::LinuxRemove,
             None => Advice::LinuxDontNeed,
         };
-        // SAFETY: inside the mapping by `at`; whoever calls this owns these pages' contents and is done with
-        // them. If the system does not take it, the memory stays in use and nothing else changes.
+        // SAFETY: inside the mapping by `at`; the caller owns the contents of these pages and is
+        // done with them. If the system does not take the advice, the memory stays in use and
+        // nothing else changes.
         let _ = unsafe { madvise(self.at(offset, bytes).cast(), bytes, advice) };
     }
 
@@ -309,26 +319,27 @@ impl Drop for Segment {
     }
 }
 
-/// Of x86-64, and of others with pages of 4 KiB.
+/// Size of a huge page on x86-64, and on other processors with pages of 4 KiB.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// What `st_blocks` counts.
+/// Unit of `st_blocks`.
 const BLOCK_BYTES: usize = 512;
 
-/// Makes a huge page of each that is in `inside`, bytes of `fd` that are mapped at `pointer`.
+/// Makes a huge page of each one in `inside`, bytes of `fd` that are mapped at `pointer`.
 ///
-/// The system collapses small pages, of which there must be one; one that is mapped makes it many times slower.
+/// The system collapses small pages, and at least one must exist. A small page that is mapped makes
+/// the collapse many times slower.
 fn collapse(fd: &OwnedFd, pointer: *mut u8, inside: Range<usize>) {
     for page in inside.clone().step_by(HUGE_PAGE_BYTES) {
-        // Where that fails, so does the collapse of this one.
+        // If this fails, so does the collapse of this page.
         let _ = fallocate(fd, FallocateFlags::KEEP_SIZE, page as u64, PAGE_BYTES as u64);
     }
-    // SAFETY: advice about a mapping of our own; it changes no contents. If the system does not take it, everything
-    // works with small pages.
+    // SAFETY: advice about a mapping of our own; it changes no contents. If the system does not
+    // take it, everything works with small pages.
     unsafe { libc::madvise(pointer.cast(), inside.len(), MADV_COLLAPSE) };
 }
 
-/// Of Linux 6.1; not every C library names it.
+/// Advice value of Linux 6.1. Not every C library names it.
 const MADV_COLLAPSE: c_int = 25;
 
 fn required_seals() -> SealFlags {
@@ -421,7 +432,7 @@ mod tests {
             (0..16 << 20).step_by(PAGE_BYTES).all(|at| peers.word(at).load(Ordering::Relaxed) == at as u64)
         );
         assert_eq!(own.resident_bytes(), 16 << 20);
-        // Whoever is late changes nothing, for nobody.
+        // A late collapse changes the contents for no process.
         peers.collapse_huge_pages(0, 16 << 20);
         assert!(
             (0..16 << 20).step_by(PAGE_BYTES).all(|at| own.word(at).load(Ordering::Relaxed) == at as u64)

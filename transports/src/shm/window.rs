@@ -1,4 +1,4 @@
-//! Everybody's windows and signals in shared memory.
+//! Windows and signals of all ranks in shared memory.
 
 use super::layout::Layout;
 use crate::shm::eager;
@@ -11,27 +11,27 @@ use crate::{HeapAllocation, Result, SymmetricHeap, Tag};
 use std::sync::Arc;
 use unisono_cuda::{Source, Target};
 
-/// Memory of every rank that every other rank can reach, and a signal counter
-/// per rank and lane.
+/// Memory of every rank that every other rank can reach, and a signal counter per rank and lane.
 ///
-/// Offsets outside a window panic: they are computed locally, never read from
-/// a peer. Data written before [`Window::signal`] is visible to a rank that
-/// has seen the new value through [`Conv2dShape::last_signal`] (release / acquire).
+/// Offsets outside a window panic, because they are computed locally and never read from a peer.
+/// Data written before [`Window::signal`] is visible to a rank that has seen the new value through
+/// [`Window::last_signal`] (release / acquire).
 pub struct Window {
     rank: usize,
     segments: Vec<Arc<Segment>>,
     layout: Layout,
     heap: Arc<SymmetricHeap>,
-    /// This rank's account of its boards, one for each lane.
+    /// State of this rank's signal blocks, one for each lane.
     signal_writers: Vec<SignalWriter>,
-    /// The kinds of slots that this rank has posted in, a bit each, and how much of its window it has written to.
+    /// The slot classes in which this rank has published, one bit each. The next field is the
+    /// number of window bytes that this rank has prepared for writing.
     prepared_classes: u8,
     prepared_bytes: usize,
-    /// Everybody's long slots and window are mapped.
+    /// The long slots and windows of all ranks are mapped.
     is_mapped: bool,
 }
 
-/// One lane's board in one rank's segment.
+/// Signal block of one lane in one rank's segment.
 struct ShmSignalBlock<'w> {
     segment: &'w Segment,
     layout: &'w Layout,
@@ -50,7 +50,7 @@ impl SignalBlock for ShmSignalBlock<'_> {
     }
 }
 
-/// One rank's slots in its segment.
+/// Eager slots of one rank in its segment.
 struct ShmEagerSlots<'w>(&'w Segment, &'w Layout);
 
 impl EagerSlots for ShmEagerSlots<'_> {
@@ -121,19 +121,20 @@ impl Window {
 }
 
 impl Window {
-    /// Bytes of each rank's window.
+    /// Returns the bytes of each rank's window.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.layout.geometry.window_bytes
     }
 
-    /// Prepares the first `bytes` bytes of this rank's window for writing, and maps everybody's window.
+    /// Prepares the first `bytes` bytes of this rank's window for writing, and maps the windows of
+    /// all ranks.
     ///
-    /// Bytes prepared for the first time get huge pages: these cost a tenth of the faults of small
+    /// Bytes prepared for the first time get huge pages. These cost fewer page faults than small
     /// ones, here and wherever they are read.
     ///
     /// # Errors
-    /// The system's error, if there is no address space.
+    /// Returns the system's error, if there is no address space.
     #[inline]
     pub fn prepare(&mut self, bytes: usize) -> Result<()> {
         match bytes > self.prepared_bytes || !self.is_mapped {
@@ -152,7 +153,7 @@ impl Window {
         Ok(())
     }
 
-    /// Prepares this rank's slots of one class for writing, and maps everybody's.
+    /// Prepares this rank's slots of one class for writing, and maps those of all ranks.
     ///
     /// # Errors
     /// As [`Window::prepare`].
@@ -167,7 +168,7 @@ impl Window {
         Ok(())
     }
 
-    /// Maps everybody's slots of one class, to read.
+    /// Maps the slots of one class of all ranks, for reading.
     ///
     /// # Errors
     /// As [`Window::prepare`].
@@ -189,7 +190,7 @@ impl Window {
         Ok(())
     }
 
-    /// Takes `bytes` bytes of this rank's heap, and maps everybody's heap.
+    /// Allocates `bytes` bytes of this rank's heap, and maps the heaps of all ranks.
     ///
     /// # Errors
     /// As [`SymmetricHeap::alloc`].
@@ -199,18 +200,22 @@ impl Window {
         self.heap.alloc(bytes)
     }
 
-    /// Memory of `rank`'s window, to read.
+    /// Returns memory of `rank`'s window for reading.
     #[inline]
     pub fn source(&self, rank: usize, offset: usize, bytes: usize) -> Source<'_> {
-        // SAFETY: inside the window by `at`, mapped as long as this lives; only ever reached raw.
+        // SAFETY: inside the window by `window_ptr`, mapped as long as this lives; only ever
+        // reached raw.
         unsafe { Source::from_raw(self.window_ptr(rank, offset, bytes), bytes) }
     }
 
-    /// Memory of `rank`'s window, to write. By `&self`: a window is only ever reached through raw
-    /// pointers, so that this may be held beside [`Window::source`].
+    /// Returns memory of `rank`'s window for writing.
+    ///
+    /// `&self` suffices, because a window is only ever reached through raw pointers. The result may
+    /// therefore be held beside [`Window::source`].
     #[inline]
     pub fn target(&self, rank: usize, offset: usize, bytes: usize) -> Target<'_> {
-        // SAFETY: inside the window by `at`, mapped as long as this lives; only ever reached raw.
+        // SAFETY: inside the window by `window_ptr`, mapped as long as this lives; only ever
+        // reached raw.
         unsafe { Target::from_raw(self.window_ptr(rank, offset, bytes), bytes) }
     }
 
@@ -220,26 +225,27 @@ impl Window {
         self.signal_writers[lane].signal(&self.signal_block(self.rank, lane), value);
     }
 
-    /// The last value that `rank` published on `lane`.
+    /// Returns the last value that `rank` published on `lane`.
     #[inline]
     pub fn last_signal(&self, rank: usize, lane: usize) -> u64 {
         signal::last_signal(&self.signal_block(rank, lane))
     }
 
-    /// Publishes that this rank has finished instance `value - 1` on `lane`.
-    /// Like [`Window::signal`], on a cache line of its own.
+    /// Publishes that this rank has finished instance `value - 1` on `lane`. The counter works like
+    /// [`Window::signal`], on a cache line of its own.
     #[inline]
     pub fn complete(&mut self, lane: usize, value: u64) {
         signal::publish_completion(&self.signal_block(self.rank, lane), value);
     }
 
-    /// How many instances `rank` has finished on `lane`.
+    /// Returns the number of instances that `rank` has finished on `lane`.
     #[inline]
     pub fn completions(&self, rank: usize, lane: usize) -> u64 {
         signal::completions(&self.signal_block(rank, lane))
     }
 
-    /// Writes this rank's tag for `parity` (0 or 1) of `lane`; visible with the next signal.
+    /// Writes this rank's tag for `parity` (0 or 1) of `lane`. The tag is visible with the next
+    /// signal.
     #[inline]
     pub fn set_tag(&mut self, lane: usize, parity: usize, tag: &Tag) {
         let mut writer = self.signal_writers[lane];
@@ -247,87 +253,95 @@ impl Window {
         self.signal_writers[lane] = writer;
     }
 
-    /// The tag that `rank` wrote for `parity` of `lane`.
+    /// Returns the tag that `rank` wrote for `parity` of `lane`.
     #[inline]
     pub fn tag(&self, rank: usize, lane: usize, parity: usize) -> Tag {
         signal::tag(&self.signal_block(rank, lane), parity)
     }
 
-    /// The data of `rank`'s slot for post `number`, to read: see [`SlotClass`].
+    /// Returns the data of `rank`'s slot for publication `number`, for reading. See [`SlotClass`].
     #[inline]
     pub fn slot(&self, rank: usize, slot: SlotClass, number: u64, offset: usize, bytes: usize) -> Source<'_> {
-        // SAFETY: inside the slot by `in_cell`, mapped as long as this lives; only ever reached raw.
+        // SAFETY: inside the slot by `slot_ptr`, mapped as long as this lives; only ever reached
+        // raw.
         unsafe { Source::from_raw(self.slot_ptr(rank, slot, number, offset, bytes), bytes) }
     }
 
-    /// The data of this rank's own slot for post `number`, to write. Raw, as [`Window::target`].
+    /// Returns the data of this rank's own slot for publication `number`, for writing. The memory is
+    /// raw, as in [`Window::target`].
     #[inline]
     pub fn own_slot(&self, slot: SlotClass, number: u64, offset: usize, bytes: usize) -> Target<'_> {
-        // SAFETY: inside the slot by `in_cell`, mapped as long as this lives; only ever reached raw.
+        // SAFETY: inside the slot by `slot_ptr`, mapped as long as this lives; only ever reached
+        // raw.
         unsafe { Target::from_raw(self.slot_ptr(self.rank, slot, number, offset, bytes), bytes) }
     }
 
-    /// Shows this rank's post `number`, whose data is in `slot`, under `seq`, which no other post has, with a
-    /// tag for readers in doubt.
+    /// Shows this rank's publication `number` to readers, whose data is in `slot`, under `seq`.
+    ///
+    /// No other publication has the same `seq`. Readers in doubt compare the tag.
     #[inline]
     pub fn publish(&mut self, slot: SlotClass, number: u64, seq: u64, tag: &Tag) {
         eager::publish(&self.eager_slots(self.rank), slot, number, seq, tag);
     }
 
-    /// The seq now in `rank`'s slot for post `number`; in the short one are those of all posts.
+    /// Returns the current seq of `rank`'s slot for publication `number`. The short slot holds the seqs
+    /// of all classes.
     #[inline]
     pub fn published(&self, rank: usize, slot: SlotClass, number: u64) -> u64 {
         eager::published(&self.eager_slots(rank), slot, number)
     }
 
-    /// The tag beside it.
+    /// Returns the tag of `rank`'s publication `number`.
     #[inline]
     pub fn published_tag(&self, rank: usize, number: u64) -> Tag {
         eager::tag(&self.eager_slots(rank), number)
     }
 
-    /// Publishes that this rank is through with all posts before `count`.
+    /// Publishes that this rank has consumed all publications before `count`.
     #[inline]
     pub fn set_acked(&mut self, count: u64) {
         eager::set_acked(&self.eager_slots(self.rank), count);
     }
 
-    /// How many posts `rank` is through with.
+    /// Returns the number of publications that `rank` has consumed.
     #[inline]
     pub fn acked(&self, rank: usize) -> u64 {
         eager::acked(&self.eager_slots(rank))
     }
 
-    /// Shows a word to everybody, some time: a hint, on which nothing depends that must be right.
+    /// Shows a word to all ranks at some later time. The word is a hint: nothing that must be
+    /// correct depends on it.
     #[inline]
     pub fn set_hint(&mut self, word: u64) {
         self.segments[self.rank].word(Layout::hint()).store(word, Ordering::Relaxed);
     }
 
-    /// The last such word of `rank`; zero before.
+    /// Returns the last hint of `rank`, or zero before the first.
     #[inline]
     pub fn hint(&self, rank: usize) -> u64 {
         self.segments[rank].word(Layout::hint()).load(Ordering::Relaxed)
     }
 
-    /// This rank's heap.
+    /// Returns this rank's heap.
     #[inline]
     pub fn heap(&self) -> &Arc<SymmetricHeap> {
         &self.heap
     }
 
-    /// Memory of `rank`'s heap, to read; `None` if it is not inside: such an offset may come from a peer.
+    /// Returns memory of `rank`'s heap for reading, or `None` if the range is not inside. Such an
+    /// offset may come from a peer.
     #[inline]
     pub fn heap_source(&self, rank: usize, offset: usize, bytes: usize) -> Option<Source<'_>> {
-        // SAFETY: inside the heap by `in_heap`, mapped as long as this lives; only ever reached raw here.
+        // SAFETY: inside the heap by `heap_ptr`, mapped as long as this lives; only ever reached
+        // raw here.
         self.heap_ptr(rank, offset, bytes).map(|pointer| unsafe { Source::from_raw(pointer, bytes) })
     }
 
-    /// Memory of `rank`'s heap, to write. Raw, as [`Window::target`].
+    /// Returns memory of `rank`'s heap for writing. The memory is raw, as in [`Window::target`].
     #[inline]
     pub fn heap_target(&self, rank: usize, offset: usize, bytes: usize) -> Option<Target<'_>> {
-        // SAFETY: inside the heap by `in_heap`, mapped as long as this lives; its owner has called an operation
-        // that writes it, and does not touch it before the operation is over.
+        // SAFETY: inside the heap by `heap_ptr`, mapped as long as this lives; its owner has called
+        // an operation that writes it, and does not touch it before the operation is over.
         self.heap_ptr(rank, offset, bytes).map(|pointer| unsafe { Target::from_raw(pointer, bytes) })
     }
 }

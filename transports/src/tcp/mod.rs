@@ -1,16 +1,15 @@
-//! Links over TCP: a few sockets between two ranks, many lanes over them.
+//! Links over TCP: a few sockets between two ranks, and many lanes over them.
 //!
-//! Lanes are spread over the sockets. A message is a frame: a head of fixed
-//! size and the body. A sender may have as many messages of a lane under way as
-//! the lane has slots at the receiver (of short ones more, see `lane`); the
-//! receiver gives credit back as it takes them, with its own next message of
-//! that lane if that is soon enough.
-//! So there is always room for what arrives, sockets can always be drained,
-//! and no lane holds up another for longer than one frame.
+//! Lanes are spread over the sockets. A message is a frame: a header of fixed size and the body.
 //!
-//! Bodies go from the sender's memory into the socket and from the socket into
-//! the receiver's memory; they are staged only if they arrive while the
-//! receiver is busy elsewhere, or are to be reduced.
+//! A sender may have as many messages of a lane in flight as the lane has slots at the receiver.
+//! Short messages may be more, see `lane`. The receiver returns credit as it consumes messages, in
+//! its own next message of that lane if that is soon enough. So there is always room for arriving
+//! messages, and sockets can always be drained. No lane delays another for longer than one frame.
+//!
+//! Bodies go from the sender's memory into the socket, and from the socket into the receiver's
+//! memory. They are staged only if they arrive while the receiver is busy elsewhere, or if they are
+//! to be reduced.
 
 pub mod connect;
 mod connection;
@@ -33,24 +32,24 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use unisono_cuda::{Source, Store, Target, copy_to};
 
-/// A link to one peer.
+/// A TCP link to one peer.
 pub struct TcpLink {
     peer: usize,
     slot_bytes: usize,
     lanes: Vec<Lane>,
     sockets: Vec<Socket>,
-    /// Whose connections these are.
+    /// The process that owns these connections.
     owner_pid: u64,
 }
 
-/// One connection, and the frames that are half through it.
+/// One connection, and the frames that are partly sent or received on it.
 struct Socket {
     connection: Connection,
     outgoing: Option<Outgoing>,
     incoming: Option<Incoming>,
-    /// Whether a lane has asked this socket for news since the last round.
+    /// A lane has read this socket since the last round.
     polled: bool,
-    /// Rounds in which none did.
+    /// Rounds in which no lane read this socket.
     idle_rounds: u32,
 }
 
@@ -65,26 +64,26 @@ struct Incoming {
     header: Header,
     filled: usize,
     buffer: usize,
-    /// Whether the body goes straight into the receiver's memory.
+    /// The body goes straight into the receiver's memory.
     direct: bool,
 }
 
-/// When to stop reading.
+/// The point at which reading stops.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReadGoal {
-    /// When nothing is left.
+    /// Stops when nothing is left.
     WouldBlock,
-    /// When a body begins that this lane may want to take itself.
+    /// Stops when a body begins that this lane may take itself.
     Header(usize),
-    /// When this lane has a message.
+    /// Stops when this lane has a message.
     Message(usize),
 }
 
 impl TcpLink {
-    /// Over these authenticated connections to `peer`, at least one.
+    /// Creates a link to `peer` over authenticated connections, at least one.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns [`Error::InvalidUsage`] without connections, or the system's error.
     pub fn new(peer: usize, geometry: &Geometry, streams: Vec<Stream>) -> Result<Self> {
         if streams.is_empty() {
             return Err(Error::InvalidUsage("a TCP link needs a socket".to_owned()));
@@ -104,20 +103,21 @@ impl TcpLink {
         })
     }
 
-    /// Descriptors that can be read when something arrives.
+    /// Returns descriptors that become readable when data arrives.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn event_fds(&self) -> Result<Vec<OwnedFd>> {
         self.sockets.iter().map(|socket| socket.connection.duplicate_fd()).collect()
     }
 
-    /// Programs use every second lane, or all of them: either way neighbors are on different sockets.
+    /// Returns the socket of a lane. Programs use every second lane, or all of them. Neighbors are
+    /// on different sockets either way.
     fn socket_of(&self, lane: usize) -> usize {
         (lane + lane / 2) % self.sockets.len()
     }
 
-    /// Reads frames until nothing is left, or `until` has what it wants.
+    /// Reads frames until nothing is left, or until `until` is reached.
     fn read_frames(&mut self, socket: usize, until: ReadGoal) -> Result<()> {
         self.sockets[socket].polled = true;
         loop {
@@ -149,7 +149,7 @@ impl TcpLink {
         }
     }
 
-    /// A frame has arrived, but for its body.
+    /// Begins a message whose frame has arrived, except for its body.
     fn begin_message(&mut self, socket: usize, frame: Option<Frame>) -> Result<()> {
         let corrupt = |what: String| Err(Error::ProtocolViolation { peer: self.peer, what });
         let Some(Frame { lane, credit, header: head }) = frame else {
@@ -176,7 +176,8 @@ impl TcpLink {
         Ok(())
     }
 
-    /// A message of the lane has been taken: its buffer is free, and the sender may send another.
+    /// Frees the buffer of a consumed message, and returns credit so that the sender may send
+    /// another.
     fn release_buffer(&mut self, lane: usize, bytes: usize, buffer: usize) {
         let (socket, state) = (self.socket_of(lane), &mut self.lanes[lane]);
         if state.release(bytes, buffer) {
@@ -189,8 +190,8 @@ impl TcpLink {
         }
     }
 
-    /// What a connection that ended means here: nothing at first, so that the control path can say
-    /// whether the peer left or died.
+    /// Checks that a connection is open. An end of the connection is no error at first, so that the
+    /// control channel can tell if the peer left or died.
     fn check_open(&self, socket: usize) -> Result<()> {
         let connection = &self.sockets[socket].connection;
         match connection.closed_for() {
@@ -286,7 +287,7 @@ impl Link for TcpLink {
             return Ok(false);
         };
         if !body.direct {
-            // What was staged before anybody asked for it.
+            // Copy the bytes that were staged before the receiver asked for them.
             let staged =
                 Source::from(&self.lanes[lane].buffer(body.header.bytes, body.buffer)[..body.filled]);
             copy_to(Store::Cached, target.slice(0..body.filled), staged);
@@ -309,7 +310,8 @@ impl Link for TcpLink {
             if socket.outgoing.is_none() {
                 socket.connection.flush();
             }
-            // What a lane waits for it asks for itself. Others matter only to their senders, and these can wait.
+            // A lane reads its own socket while it waits. Other sockets matter only to their
+            // senders, and these can wait.
             socket.idle_rounds = if socket.polled { 0 } else { socket.idle_rounds + 1 };
             if socket.idle_rounds == IDLE_ROUNDS_MAX {
                 socket.idle_rounds = 0;
@@ -329,7 +331,7 @@ impl Link for TcpLink {
 }
 
 impl Drop for TcpLink {
-    /// Lets the last messages reach the peer's kernel: what is there survives our end.
+    /// Lets the last messages reach the peer's kernel. Data there survives the end of this process.
     fn drop(&mut self) {
         if self.owner_pid != fork_guard::current_pid() {
             return;
@@ -341,11 +343,11 @@ impl Drop for TcpLink {
     }
 }
 
-/// Rounds after which a socket is read that nobody has asked.
+/// Rounds after which a socket is read that no lane has read.
 const IDLE_ROUNDS_MAX: u32 = 4;
-/// How long the control path may take to say why a connection ended: where the network was away, its own packets may be
-/// repeated some seconds later.
+/// Time that the control channel has to tell why a connection ended. After a network outage, its
+/// own packets may be repeated some seconds later.
 const CLOSED_GRACE: Duration = Duration::from_secs(5);
 const TAMPERED: &str = "what came over its encrypted connection was not what it wrote, or not in that order";
-/// How long dropping a link may take.
+/// Longest time that dropping a link may take.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
