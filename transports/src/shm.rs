@@ -1,8 +1,7 @@
 //! Links and windows in memory that ranks share: between processes, and between threads.
 //!
-//! Every rank owns one [`Segment`](segment::Segment) and maps everybody's. Its segment holds the
-//! boards with its signals, the FIFOs *into* it from every rank, and its window:
-//! see [`Layout`].
+//! Every rank owns one [`Segment`](segment::Segment) and maps those of all ranks. Its segment holds
+//! its signal blocks, the FIFOs *into* it from every rank, and its window: see [`Layout`].
 
 pub(crate) mod eager;
 pub(crate) mod seqlock;

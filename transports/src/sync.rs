@@ -1,8 +1,8 @@
-//! What threads meet by: the standard library's, or a model checker's.
+//! Synchronization types: those of the standard library, or of a model checker.
 //!
-//! `RUSTFLAGS="--cfg loom"` swaps the atomics of the shared-memory protocols, whose every interleaving loom visits.
-//! `--cfg shuttle` swaps, in the tests of this crate, the threads, locks and waits of larger machines, with the clock: see
-//! [`model`](crate::testing::shuttle).
+//! `RUSTFLAGS="--cfg loom"` replaces the atomics of the shared-memory protocols. Loom visits every
+//! interleaving of them. `--cfg shuttle` replaces the threads, locks, waits and the clock of larger
+//! state machines, in the tests of this crate: see `testing::shuttle`.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -24,7 +24,8 @@ pub(crate) use crate::testing::shuttle::sync::{Mutex, MutexGuard, atomic::Atomic
 #[cfg(all(test, shuttle))]
 pub(crate) use crate::testing::shuttle::thread;
 
-/// Before what other threads see and none of these shows, such as what a descriptor has: in models, they may come in here.
+/// Marks a point before an effect that other threads see without these types, such as data on a
+/// descriptor. In models, other threads may run here.
 #[cfg(not(any(loom, all(test, shuttle))))]
 #[inline(always)]
 pub(crate) fn step() {}
@@ -37,13 +38,13 @@ use rustix::event::{PollFd, Timespec};
 #[cfg(not(loom))]
 use std::time::Duration;
 
-/// Waits for one of `fds`, for no longer than `left`; how many are ready.
+/// Waits for one of `fds`, at most for `left`, and returns how many are ready.
 #[cfg(not(any(loom, all(test, shuttle))))]
 pub(crate) fn poll(fds: &mut [PollFd<'_>], left: Duration) -> rustix::io::Result<usize> {
     rustix::event::poll(fds, Some(&timespec(left)))
 }
 
-/// As that: who waits lets the others go on, and time pass.
+/// Waits as the function above. In a model, the wait lets other threads run and time pass.
 #[cfg(all(test, shuttle))]
 pub(crate) fn poll(fds: &mut [PollFd<'_>], left: Duration) -> rustix::io::Result<usize> {
     let deadline = Instant::now() + left;

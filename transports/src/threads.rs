@@ -1,4 +1,4 @@
-//! Ranks as threads of one process: the same FIFOs and windows, in memory of the process.
+//! Ranks as threads of one process, with the same FIFOs and windows in memory of the process.
 
 use crate::shm::segment::Segment;
 use crate::shm::{Connected, Layout, connect_shared};
@@ -7,10 +7,10 @@ use crate::{ControlChannel, Fabric, Geometry, MAX_CONTROL_MSG_BYTES, PeerEvent, 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The fabrics of `ranks` ranks, by rank.
+/// Creates the fabrics of `ranks` ranks of this process, by rank.
 ///
 /// # Errors
-/// If their memory cannot be had.
+/// Returns an error if the memory cannot be allocated.
 pub fn fabrics(ranks: usize, geometry: Geometry) -> Result<Vec<Fabric>> {
     let layout = Layout::new(ranks, &geometry)?;
     let segment = |_| Segment::private_parts(&layout.extents()).map(|segment| Some(Arc::new(segment)));
@@ -33,25 +33,26 @@ pub fn fabrics(ranks: usize, geometry: Geometry) -> Result<Vec<Fabric>> {
     (0..ranks).map(fabric).collect()
 }
 
-/// Events on their way to one rank.
+/// Events in transit to one rank.
 #[derive(Debug, Default)]
 struct Mailbox(Mutex<MailboxState>);
 
 #[derive(Debug, Default)]
 struct MailboxState {
     events: VecDeque<PeerEvent>,
-    /// Nobody will look at it any more.
+    /// The rank has ended, and reads no more events.
     closed: bool,
 }
 
 impl Mailbox {
     fn lock(&self) -> MutexGuard<'_, MailboxState> {
-        // A thread that died with the lock held left whole events: pushing and popping do not panic.
+        // A thread that died with the lock held left whole events: pushing and popping do not
+        // panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The control path of one thread: everybody's mailboxes.
+/// Control channel of one thread: the mailboxes of all ranks.
 struct ThreadControl {
     rank: usize,
     mailboxes: Arc<[Mailbox]>,
@@ -86,7 +87,8 @@ impl Drop for ThreadControl {
     }
 }
 
-/// Notes that a rank does not read are dropped from here on; news of deaths never are.
+/// Events of a rank's mailbox above which further control messages are dropped. Exits of ranks are
+/// never dropped.
 const EVENTS_MAX: usize = 1024;
 
 #[cfg(test)]

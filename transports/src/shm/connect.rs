@@ -1,4 +1,4 @@
-//! Connects the ranks that share memory: links and a window over everybody's segment.
+//! Connects the ranks that share memory: links and a window over the segments of all ranks.
 
 use super::ControlMailboxes;
 use super::Window;
@@ -8,20 +8,22 @@ use super::segment::Segment;
 use crate::{Error, Geometry, Link, Result};
 use std::sync::Arc;
 
-/// What shared memory gives a rank.
+/// Links, window and mailboxes of a rank in shared memory.
 pub struct Connected {
-    /// Links by peer: none to oneself and to ranks elsewhere.
+    /// Links by peer. There is none to the rank itself and to ranks on other hosts.
     pub links: Vec<Option<Box<dyn Link>>>,
-    /// The window, where all ranks are at hand.
+    /// The window, if all ranks share memory.
     pub window: Option<Window>,
-    /// The boards for notes of all ranks at hand.
+    /// The mailboxes for control messages of all ranks that share memory.
     pub mailboxes: ControlMailboxes,
 }
 
-/// Makes this rank's links and, when all ranks are at hand, its window; `peers[i]` is the segment of rank i.
+/// Makes this rank's links and, if all ranks share memory, its window. `peers[i]` is the segment of
+/// rank i.
 ///
 /// # Errors
-/// [`Error::InvalidUsage`] if there is not one place for each rank, or a segment has not the agreed size.
+/// Returns [`Error::InvalidUsage`] if there is not one entry for each rank, or if a segment does
+/// not have the agreed size.
 pub fn connect(
     rank: usize,
     ranks: usize,
@@ -29,7 +31,7 @@ pub fn connect(
     own: Segment,
     peers: Vec<Option<Segment>>,
 ) -> Result<Connected> {
-    // For peers' memory, mapped is enough: descriptors are few.
+    // The memory of peers only needs to be mapped, and descriptors are scarce.
     let keep = |mut segment: Segment| segment.close_fd().map(|()| Arc::new(segment));
     let mut segments: Vec<_> =
         peers.into_iter().map(|peer| peer.map(keep).transpose()).collect::<Result<_>>()?;

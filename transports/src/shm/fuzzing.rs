@@ -1,4 +1,4 @@
-//! A peer that writes what it likes into shared memory, while a rank reads it.
+//! A peer that writes arbitrary words into shared memory while a rank reads it.
 
 use super::layout::Layout;
 use super::{Connected, connect_shared};
@@ -9,8 +9,8 @@ use crate::{Geometry, Link, MAX_CONTROL_MSG_BYTES, Result, Tag};
 use std::sync::Arc;
 use unisono_cuda::{Source, Target};
 
-/// Parses bytes as what rank 1 writes, one word after the other: the place, and the word. A place that there is not
-/// stands for all of them. Rank 0 reads and sends after every word.
+/// Parses bytes as the writes of rank 1, one word after the other: the place, and the word. A place
+/// that does not exist stands for all places. Rank 0 reads and sends after every word.
 pub(crate) fn shm_fifo(bytes: &[u8]) {
     MEMORY.with(|memory| {
         memory.write(usize::MAX, 0);
@@ -23,7 +23,7 @@ pub(crate) fn shm_fifo(bytes: &[u8]) {
     });
 }
 
-/// Reads all notes and messages, and sends. A link that fails is not used again.
+/// Reads all control messages and messages, and sends. A link that fails is not used again.
 fn recv_and_send(own: &mut Connected) {
     while let Some(note) = own.mailboxes.read(1) {
         assert!(note.len() <= MAX_CONTROL_MSG_BYTES);
@@ -34,7 +34,7 @@ fn recv_and_send(own: &mut Connected) {
     }
 }
 
-/// Takes all messages of a lane, each second one in place, and sends one.
+/// Receives all messages of a lane, every second one in place, and sends one.
 fn exchange(link: &mut dyn Link, lane: usize) -> Result<()> {
     let mut taken = [0; GEOMETRY.slot_bytes];
     while let Some(head) = link.header(lane)? {
@@ -49,10 +49,11 @@ fn exchange(link: &mut dyn Link, lane: usize) -> Result<()> {
     link.try_send(lane, &Tag::default(), 1, &mut std::iter::once(Source::from(&[7][..]))).map(drop)
 }
 
-/// Memory of two ranks, which takes longer to map than to use: for one input after the other.
+/// Memory of two ranks, reused for one input after the other because mapping it takes longer than
+/// using it.
 struct Memory {
     segments: [Arc<Segment>; 2],
-    /// What rank 0 reads of what rank 1 writes: in whose segment, and where.
+    /// The words that rank 0 reads and rank 1 writes: the owner of the segment, and the offset.
     words: Vec<(usize, usize)>,
 }
 
@@ -63,7 +64,7 @@ impl Memory {
         let mut places = Vec::new();
         for lane in 0..GEOMETRY.lanes {
             let slots = (0..GEOMETRY.slots as u64).map(|number| layout.ring(1, lane) + layout.slot(number));
-            // Stamp, length, and the first word of the tag.
+            // Seq, length, and the first word of the tag.
             places.extend(slots.flat_map(|slot| [0, 8, 16].map(|word| (0, slot + word))));
             places.push((1, layout.ring(0, lane)));
         }

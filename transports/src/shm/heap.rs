@@ -1,8 +1,8 @@
-//! Memory of a rank that peers reach without staging, lent to callers.
+//! Allocates memory of a rank that peers reach without staging.
 //!
-//! A heap is address space inside the rank's segment: pages cost nothing until
-//! a block has them, and are given back when it is dropped. Large blocks get
-//! huge pages at once, others small ones as they are touched.
+//! A heap is address space inside the rank's segment. Pages cost nothing until a block has them,
+//! and they are returned when the block is dropped. Large blocks get huge pages at once. Others get
+//! small pages when they are touched.
 
 use crate::shm::segment::{HUGE_PAGE_BYTES, PAGE_BYTES, Segment};
 use crate::{Error, Result};
@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use unisono_cuda::Element;
 
-/// One rank's heap.
+/// The symmetric heap of one rank.
 #[derive(Debug)]
 pub struct SymmetricHeap {
     segment: Arc<Segment>,
     base: usize,
     bytes: usize,
-    /// Free ranges, by their beginning: bytes of each. No two touch.
+    /// Free ranges: bytes of each, by its beginning. No two ranges touch.
     free: Mutex<BTreeMap<usize, usize>>,
 }
 
-/// A block of a heap, its caller's until dropped: zeros at first.
+/// A block of a heap, zeroed at first, that belongs to its caller until it is dropped.
 #[derive(Debug)]
 pub struct HeapAllocation {
     heap: Arc<SymmetricHeap>,
@@ -29,22 +29,23 @@ pub struct HeapAllocation {
 }
 
 impl SymmetricHeap {
-    /// The heap of `bytes` bytes at `base` of `segment`.
+    /// Creates the heap of `bytes` bytes at `base` of `segment`.
     pub(crate) fn new(segment: Arc<Segment>, base: usize, bytes: usize) -> Self {
         let bytes = bytes / PAGE_BYTES * PAGE_BYTES;
         let free = BTreeMap::from([(0, bytes)]);
         Self { segment, base, bytes, free: Mutex::new(free) }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes `bytes` bytes, from a page on; where they fill huge pages, with them, if the system has any.
+    /// Allocates `bytes` bytes, starting on a page. A range that fills huge pages gets them, if the
+    /// system has any.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if there is no free range of that length.
+    /// Returns [`Error::InvalidUsage`] if there is no free range of that length.
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapAllocation> {
         self.segment.map_part(self.base)?;
         let offset = self.find_free(bytes).ok_or_else(|| {
@@ -58,7 +59,8 @@ impl SymmetricHeap {
         Ok(HeapAllocation { heap: Arc::clone(self), offset, bytes })
     }
 
-    /// Takes the first free range in which so much fits, if possible from a huge page on where it fills one; where it is.
+    /// Takes the first free range that fits and returns its offset. A range that fills a huge page
+    /// begins on one if possible.
     fn find_free(&self, bytes: usize) -> Option<usize> {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
         let huge =
@@ -66,7 +68,7 @@ impl SymmetricHeap {
         huge.or_else(|| self.find_free_aligned(bytes, PAGE_BYTES))
     }
 
-    /// The same, at a multiple of `alignment`.
+    /// Takes the first free range that fits at a multiple of `alignment`.
     fn find_free_aligned(&self, bytes: usize, alignment: usize) -> Option<usize> {
         let begin_in = |begin: usize| (self.base + begin).next_multiple_of(alignment) - self.base;
         let fits =
@@ -83,7 +85,7 @@ impl SymmetricHeap {
         Some(offset)
     }
 
-    /// Where in the heap the `bytes` bytes at `address` are, if they are all there.
+    /// Returns the offset in the heap of the `bytes` bytes at `address`, if all of them are in it.
     pub fn offset_of(&self, address: usize, bytes: usize) -> Option<usize> {
         if self.bytes == 0 {
             return None;
@@ -110,20 +112,21 @@ impl SymmetricHeap {
 }
 
 impl HeapAllocation {
-    /// Its elements: as many as fit.
+    /// Returns the elements of the block: as many as fit.
     pub fn as_slice<T: Element>(&self) -> &[T] {
         let pointer = self.base_ptr().cast::<T>();
-        // SAFETY: mapped, zeroed memory of this length that belongs to this block alone; any bytes are a value of
-        // T; aligned, because blocks begin on pages. Peers write it only during operations that its owner called
-        // with a mutable borrow of it, and read it only during operations that borrow it: that is what the
-        // library does on all ranks, which know each other by the job's secret.
+        // SAFETY: mapped, zeroed memory of this length that belongs to this block alone; any bytes
+        // are a value of T; aligned, because blocks begin on pages. Peers write it only during
+        // operations that its owner called with a mutable borrow of it, and read it only during
+        // operations that borrow it. The library does so on all ranks, which know each other by the
+        // job's secret.
         unsafe { std::slice::from_raw_parts(pointer, self.bytes / size_of::<T>()) }
     }
 
-    /// Its elements, to write.
+    /// Returns the elements of the block, for writing.
     pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
         let pointer = self.base_ptr().cast::<T>();
-        // SAFETY: as in `elements`, and `&mut self` is the only borrow of the block.
+        // SAFETY: as in `as_slice`, and `&mut self` is the only borrow of the block.
         unsafe { std::slice::from_raw_parts_mut(pointer, self.bytes / size_of::<T>()) }
     }
 

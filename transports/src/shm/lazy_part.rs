@@ -1,7 +1,8 @@
 //! Parts of a segment that take address space only from their first use on.
 //!
-//! A communicator that sends small messages only maps little: a process can then have thousands of
-//! them, also under a limit of address space. A part is mapped once and stays where it is.
+//! A communicator that only sends small messages maps little. A process can then have thousands of
+//! communicators, even under a limit of address space. A part is mapped once and stays at its
+//! address.
 
 use crate::shm::segment::{HUGE_PAGE_BYTES, PAGE_BYTES};
 use rustix::io::Result;
@@ -17,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub(super) struct LazyPart {
     range: Range<usize>,
-    /// Null until mapped.
+    /// Null until the part is mapped.
     base: AtomicPtr<u8>,
     /// The first page of the part, mapped in place of a descriptor.
     anchor: Option<NonNull<u8>>,
@@ -30,7 +31,7 @@ impl LazyPart {
         Self { range, base: AtomicPtr::new(null_mut()), anchor: None, mapping: Mutex::new(()) }
     }
 
-    /// Offsets in the segment.
+    /// Returns the offsets of the part in the segment.
     pub(super) fn range(&self) -> &Range<usize> {
         &self.range
     }
@@ -39,8 +40,8 @@ impl LazyPart {
         !self.base.load(Ordering::Acquire).is_null()
     }
 
-    /// Address of `bytes` bytes at `offset` of the segment, if they are in this part and it is
-    /// mapped.
+    /// Returns the address of `bytes` bytes at `offset` of the segment, if they are in this part
+    /// and it is mapped.
     #[inline]
     pub(super) fn at(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
         let base = self.base.load(Ordering::Acquire);
@@ -51,7 +52,7 @@ impl LazyPart {
         inside.then(|| base.wrapping_add(offset - self.range.start))
     }
 
-    /// Keeps the part within reach without `fd`, through one page of it.
+    /// Keeps the part within reach without `fd`, through one mapped page of it.
     pub(super) fn keep_reachable(&mut self, fd: &OwnedFd) -> Result<()> {
         if !self.range.is_empty() && !self.is_mapped() && self.anchor.is_none() {
             let page = self.range.start..self.range.end.min(self.range.start + PAGE_BYTES);
@@ -60,8 +61,8 @@ impl LazyPart {
         Ok(())
     }
 
-    /// Maps the part, if it is not mapped: from `fd`, or through the page that stands for it, or as
-    /// memory of this process.
+    /// Maps the part, if it is not mapped: from `fd`, or through its anchor page, or as memory of
+    /// this process.
     pub(super) fn map(&self, fd: Option<&OwnedFd>) -> Result<()> {
         let _guard = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_mapped() || self.range.is_empty() {
@@ -80,7 +81,8 @@ impl LazyPart {
 impl Drop for LazyPart {
     fn drop(&mut self) {
         if let Some(base) = NonNull::new(*self.base.get_mut()) {
-            // SAFETY: mapped by `map` with this length; whatever points into it holds the segment.
+            // SAFETY: mapped by `map` with this length; everything that points into it holds the
+            // segment.
             unsafe { unmap(base, self.range.len()) };
         }
         if let Some(anchor) = self.anchor {
@@ -97,18 +99,18 @@ pub(super) fn map_private(bytes: usize) -> Result<NonNull<u8>> {
     address(unsafe { mmap_anonymous(null_mut(), bytes.max(1), READ_WRITE, flags)? })
 }
 
-/// Maps `range` of a file, from a multiple of a huge page's size on.
+/// Maps `range` of a file, at an address that is a multiple of a huge page's size.
 pub(super) fn map_shared(fd: &OwnedFd, range: Range<usize>) -> Result<NonNull<u8>> {
     let (bytes, offset) = (range.len(), range.start as u64);
     let room = reserve_address_space(bytes)?;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: over address space that was just reserved for it; the seals keep the file as long as
-    // it is, so every page of it can be touched. If it fails, the reservation stays: the kernel may
-    // have given it up already, and to somebody else.
+    // SAFETY: over address space that was just reserved for it; the seals keep the file at its
+    // length, so every page of it can be touched. If it fails, the reservation stays. The kernel
+    // may have freed it already, and another mapping may have taken it.
     address(unsafe { mmap(room, bytes.max(1), READ_WRITE, flags, fd, offset)? })
 }
 
-/// Maps `bytes` bytes of the file of which `anchor` is a page, from that page on.
+/// Maps `bytes` bytes of the file that `anchor` is a page of, from that page on.
 fn extend(anchor: NonNull<u8>, bytes: usize) -> Result<NonNull<u8>> {
     let room = reserve_address_space(bytes)?;
     let bytes = bytes.next_multiple_of(PAGE_BYTES);
@@ -131,8 +133,8 @@ fn address(base: *mut c_void) -> Result<NonNull<u8>> {
     NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)
 }
 
-/// Address space for a mapping, from a multiple of a huge page's size on: else what is one in the
-/// file is none here.
+/// Reserves address space for a mapping, from a multiple of a huge page's size on. Otherwise a huge
+/// page of the file could not be mapped as one.
 fn reserve_address_space(bytes: usize) -> rustix::io::Result<*mut c_void> {
     let bytes = bytes.max(1).next_multiple_of(rustix::param::page_size());
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -142,7 +144,7 @@ fn reserve_address_space(bytes: usize) -> rustix::io::Result<*mut c_void> {
     let begin = whole.wrapping_byte_add(before);
     for (part, bytes) in [(whole, before), (begin.wrapping_byte_add(bytes), HUGE_PAGE_BYTES - before)] {
         if bytes > 0 {
-            // SAFETY: of the mapping above, which nobody else knows; whole pages.
+            // SAFETY: part of the mapping above, which nobody else knows; whole pages.
             unsafe { munmap(part, bytes)? };
         }
     }

@@ -1,9 +1,9 @@
-//! How ranks of one host learn of each other's ends: a pipe that nothing is ever written to.
+//! Detects the end of ranks of one host, through a pipe to which nothing is ever written.
 //!
-//! A rank holds the only writing end of its pipe for as long as it is there, and
-//! hands the reading end to everybody. However it ends, the kernel closes what
-//! it held, and the reading ends say so. One pipe for each rank, instead of a
-//! socket for each two.
+//! A rank holds the only writing end of its pipe for as long as it lives, and passes the reading
+//! end to all other ranks. However the rank ends, the kernel closes its descriptors, and the
+//! reading ends report it. This takes one pipe for each rank, instead of a socket for each pair of
+//! ranks.
 
 use crate::{Error, Result};
 use rustix::event::{Timespec, epoll};
@@ -11,36 +11,38 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A rank's own end: while it is held, the rank is there.
+/// Writing end of a rank's own pipe. The rank counts as alive while it is held.
 #[derive(Debug)]
 pub struct LivenessPipe {
     _write_end: OwnedFd,
 }
 
-/// The ends of the others.
+/// Reading ends of the pipes of the other ranks.
 #[derive(Debug)]
 pub struct LivenessMonitor {
     epoll: OwnedFd,
-    /// By peer; they are watched as long as they are open.
+    /// Reading ends by peer, watched as long as they are open.
     pipes: Vec<Option<OwnedFd>>,
 }
 
-/// A new one, and the end to hand to the others, which may be duplicated.
+/// Creates a pipe, and the reading end to pass to the other ranks. The reading end may be
+/// duplicated.
 ///
 /// # Errors
-/// The system's.
+/// Returns the system's error.
 pub fn liveness_pipe() -> Result<(LivenessPipe, OwnedFd)> {
     let (end, held) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("make", errno))?;
-    // The kernel allows a user so many pages of pipes; this one needs none.
+    // The kernel limits the pipe pages of a user, and this pipe needs none.
     let _ = fcntl_setpipe_size(&held, 1);
     Ok((LivenessPipe { _write_end: held }, end))
 }
 
 impl LivenessMonitor {
-    /// Over the ends of each peer; none of oneself and of ranks elsewhere.
+    /// Creates a monitor over the reading ends of the peers. There is none for this rank and for
+    /// ranks on other hosts.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn new(lines: Vec<Option<OwnedFd>>) -> Result<Self> {
         let failed = |errno| failed("watch", errno);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
@@ -53,17 +55,17 @@ impl LivenessMonitor {
         Ok(Self { epoll, pipes: lines })
     }
 
-    /// Descriptors that it has open.
+    /// Returns the number of descriptors that the monitor has open.
     pub(crate) fn descriptors(&self) -> usize {
         1 + self.pipes.iter().flatten().count()
     }
 
-    /// Can be read once there is an end to be told.
+    /// Returns a descriptor that is readable once a peer has ended.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// A peer that has ended; each is told once.
+    /// Returns a peer that has ended. Each peer is returned once.
     pub fn next_exited(&mut self) -> Option<usize> {
         let mut events = [const { MaybeUninit::uninit() }; 1];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -107,7 +109,7 @@ mod tests {
     fn process_exit_is_reported() {
         let (held, end) = liveness_pipe().unwrap();
         let mut watch = LivenessMonitor::new(vec![Some(end)]).unwrap();
-        // The child has the writing end as its standard input, and nobody else has it.
+        // The child has the only writing end, as its standard input.
         let mut child = std::process::Command::new("sleep").arg("60").stdin(held._write_end).spawn().unwrap();
         assert_eq!(watch.next_exited(), None);
         child.kill().unwrap();

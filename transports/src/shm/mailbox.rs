@@ -1,4 +1,4 @@
-//! Everybody's notes in shared memory.
+//! Control messages of all ranks in shared memory.
 
 use crate::Footprint;
 use crate::shm::layout::Layout;
@@ -17,7 +17,7 @@ pub struct ControlMailboxes {
     readers: Vec<MailboxReader>,
 }
 
-/// One rank's mailbox in its segment.
+/// Mailbox of one rank in its segment.
 struct ShmMailbox<'n>(&'n Segment);
 
 impl ControlMailbox for ShmMailbox<'_> {
@@ -40,12 +40,12 @@ impl ControlMailboxes {
         Self { rank, segments, written: 0, readers }
     }
 
-    /// Number of ranks, those elsewhere included.
+    /// Returns the number of ranks, including those on other hosts.
     pub(crate) fn ranks(&self) -> usize {
         self.segments.len()
     }
 
-    /// The memory that the mailboxes are in.
+    /// Returns the memory that the mailboxes occupy.
     pub(crate) fn footprint(&self) -> Footprint {
         let own = self.segments.get(self.rank).and_then(Option::as_ref);
         Footprint {
@@ -56,7 +56,7 @@ impl ControlMailboxes {
         }
     }
 
-    /// Writes a message for all to read.
+    /// Writes a message that all ranks can read.
     pub(crate) fn write(&mut self, message: &[u8]) {
         if let Some(Some(own)) = self.segments.get(self.rank) {
             seqlock::write(&ShmMailbox(own), self.written, message);
@@ -64,7 +64,8 @@ impl ControlMailboxes {
         }
     }
 
-    /// The next message of `peer`, if there is one; never one of this rank's own.
+    /// Returns the next message of `peer`, if there is one. This rank's own messages are never
+    /// returned.
     pub(crate) fn read(&mut self, peer: usize) -> Option<Vec<u8>> {
         let segment = self.segments[peer].as_ref().filter(|_| peer != self.rank)?;
         self.readers[peer].read(&ShmMailbox(segment))

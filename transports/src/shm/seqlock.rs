@@ -1,35 +1,36 @@
-//! The protocol of notes between ranks that share memory, apart from its memory.
+//! Protocol of control messages between ranks that share memory, without their memory.
 //!
-//! A rank writes its notes on a mailbox of its own, which everybody reads: message
-//! `n` onto entry `n mod ENTRIES`. The writer waits for nobody; a reader that
-//! is more than [`ENTRIES`] notes behind has lost the oldest, and one that
-//! reads while a entry is overwritten notices and reads on from what is left.
-//! A rank's last notes are never overwritten, and those say how it ended.
+//! A rank writes its control messages into a mailbox of its own, which all ranks read: message `n`
+//! into entry `n mod ENTRIES`. The writer waits for no reader. A reader that is more than
+//! [`ENTRIES`] messages behind has lost the oldest. A reader that reads while an entry is
+//! overwritten notices this, and reads on from the messages that are left. A rank's last messages
+//! are never overwritten, and those tell how it ended.
 //!
-//! Data race freedom, in words: every word is atomic. The seq is taken away
-//! before a entry is written (release fence) and put back after (release). A
-//! reader takes the seq (acquire), the words, and the seq again (acquire
-//! fence): if both are the one it wants, no word is of another message.
+//! Data race freedom, in words: every word is atomic. The seq is removed before an entry is written
+//! (release fence) and restored after it (release). A reader loads the seq (acquire), the words,
+//! and the seq again (acquire fence). If both seqs are the expected one, no word is of another
+//! message.
 
 use crate::MAX_CONTROL_MSG_BYTES;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Notes that a mailbox holds.
+/// Control messages that a mailbox holds.
 pub(crate) const ENTRIES: u64 = 8;
 /// Words of a message's text.
 pub(crate) const ENTRY_WORDS: usize = MAX_CONTROL_MSG_BYTES / 8;
 
-/// Where the words of one rank's mailbox are.
+/// Access to the words of one rank's mailbox.
 pub(crate) trait ControlMailbox {
-    /// One more than the number of the message that is on this message's entry; zero if none is.
+    /// Returns one more than the number of the message in this message's entry, or zero if the
+    /// entry is empty.
     fn seq(&self, number: u64) -> &AtomicU64;
-    /// Length of the message on that entry, in bytes.
+    /// Returns the length of the message in that entry, in bytes.
     fn length(&self, number: u64) -> &AtomicU64;
-    /// The `index`-th of [`ENTRY_WORDS`] words of that entry.
+    /// Returns word `index` of the [`ENTRY_WORDS`] words of that entry.
     fn word(&self, number: u64, index: usize) -> &AtomicU64;
 }
 
-/// Writes message `number`: its owner counts from 0, and leaves none out.
+/// Writes message `number`. The owner counts from 0 and omits no number.
 pub(crate) fn write(mailbox: &impl ControlMailbox, number: u64, message: &[u8]) {
     let message = &message[..message.len().min(MAX_CONTROL_MSG_BYTES)];
     mailbox.seq(number).store(0, Ordering::Relaxed);
@@ -43,18 +44,19 @@ pub(crate) fn write(mailbox: &impl ControlMailbox, number: u64, message: &[u8]) 
     mailbox.seq(number).store(number + 1, Ordering::Release);
 }
 
-/// What one rank has read of another's mailbox.
+/// Position of one rank in another rank's mailbox.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MailboxReader {
     next: u64,
 }
 
 impl MailboxReader {
-    /// The next message, if it is there.
+    /// Returns the next message, or `None` if there is none.
     pub(crate) fn read(&mut self, mailbox: &impl ControlMailbox) -> Option<Vec<u8>> {
-        // One entry tells which message is the oldest that may be left; it is on one of the entries from there.
+        // One entry tells which message is the oldest that may be left. That message is in one of
+        // the entries from there.
         for _ in 0..=ENTRIES {
-            // Untrusted seqs may have led to the last number that there is.
+            // Untrusted seqs may have led to the last possible number.
             let expected = self.next.checked_add(1)?;
             let seq = mailbox.seq(self.next).load(Ordering::Acquire);
             if seq == expected {
@@ -74,7 +76,7 @@ impl MailboxReader {
     }
 }
 
-/// What is on the entry; of a length that its owner may have garbled.
+/// Returns the text of an entry. The owner may have corrupted its length.
 fn read_entry(mailbox: &impl ControlMailbox, number: u64) -> Vec<u8> {
     let length = (mailbox.length(number).load(Ordering::Relaxed) as usize).min(MAX_CONTROL_MSG_BYTES);
     let words = (0..length.div_ceil(8)).map(|index| mailbox.word(number, index).load(Ordering::Relaxed));
@@ -180,7 +182,7 @@ mod loom_tests {
     use super::*;
     use loom::sync::Arc;
 
-    /// One entry that is written twice, of notes of two words.
+    /// One entry that is written twice, for control messages of two words.
     #[derive(Default)]
     struct Model {
         words: [AtomicU64; 4],

@@ -1,35 +1,35 @@
-//! The protocol of signals, tags and done counters between ranks, apart from its memory.
+//! Protocol of signals, tags and completion counters between ranks, without their memory.
 //!
-//! A rank owns one *block* for each lane: it alone writes it, everybody
-//! reads it. A block has two *parities*, each a cache line with a signal and a
-//! tag, and a counter of finished instances. A signal is published in the parity
-//! whose tag was set last, so that signal and tag cross to a reader together,
-//! in one line. A reader takes the larger of the two signals, which is the last
-//! one published, because signals only grow; the line of the parity not in use
-//! stays in the reader's cache, so looking at it is free.
+//! A rank owns one *block* for each lane. It alone writes the block, and all ranks read it. A block
+//! has two *parities*, each a cache line with a signal and a tag, and a counter of finished
+//! instances. A signal is published in the parity whose tag was set last, so signal and tag cross
+//! to a reader together, in one line.
 //!
-//! Data race freedom, in words: all that a rank wrote before a signal, its tag
-//! included, precedes the signal (release), and a reader that sees it (acquire)
-//! sees all of that. What a reader did before it published `done` precedes
-//! whatever the writer does once it has seen that.
+//! A reader takes the larger of the two signals. This is the last one published, because signals
+//! only grow. The line of the parity not in use stays in the reader's cache, so reading it is free.
+//!
+//! Data race freedom, in words: all writes of a rank before a signal, its tag included, precede the
+//! signal (release). A reader that sees the signal (acquire) sees all of them. All reads of a
+//! reader before it published its completion precede all writes that the writer makes after it has
+//! seen that completion.
 
 use crate::Tag;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where the words of one block are.
+/// Access to the words of one signal block.
 pub(crate) trait SignalBlock {
-    /// The `index`-th of [`PARITY_WORDS`] words of a parity.
+    /// Returns word `index` of the [`PARITY_WORDS`] words of a parity.
     fn word(&self, parity: usize, index: usize) -> &AtomicU64;
-    /// How many instances its owner has finished.
+    /// Returns the number of instances that the owner has finished.
     fn completions(&self) -> &AtomicU64;
 }
 
-/// Banks of a block.
+/// Parities of a block.
 pub(crate) const PARITIES: usize = 2;
 /// Words of a parity: the signal and four of the tag.
 pub(crate) const PARITY_WORDS: usize = 5;
 
-/// What the owner of a block remembers about it.
+/// State that the owner of a block keeps about it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SignalWriter {
     /// The parity whose tag was set last.
@@ -37,7 +37,7 @@ pub(crate) struct SignalWriter {
 }
 
 impl SignalWriter {
-    /// Writes the tag of a parity; the next signal shows it.
+    /// Writes the tag of a parity. The next signal makes it visible.
     #[inline]
     pub(crate) fn set_tag(&mut self, block: &impl SignalBlock, parity: usize, tag: &Tag) {
         self.parity = parity;
@@ -46,20 +46,20 @@ impl SignalWriter {
         }
     }
 
-    /// Publishes a signal, and all that was written before it.
+    /// Publishes a signal, and everything written before it.
     #[inline]
     pub(crate) fn signal(&self, block: &impl SignalBlock, value: u64) {
         block.word(self.parity, 0).store(value, Ordering::Release);
     }
 }
 
-/// The last signal published on a block.
+/// Returns the last signal published on a block.
 #[inline]
 pub(crate) fn last_signal(block: &impl SignalBlock) -> u64 {
     block.word(0, 0).load(Ordering::Acquire).max(block.word(1, 0).load(Ordering::Acquire))
 }
 
-/// The tag of a parity; one torn by its owner out of turn is only a wrong tag.
+/// Returns the tag of a parity. A tag torn by an owner that writes out of turn is only a wrong tag.
 #[inline]
 pub(crate) fn tag(block: &impl SignalBlock, parity: usize) -> Tag {
     Tag(std::array::from_fn(|index| block.word(parity, 1 + index).load(Ordering::Relaxed)))
@@ -71,7 +71,7 @@ pub(crate) fn publish_completion(block: &impl SignalBlock, value: u64) {
     block.completions().store(value, Ordering::Release);
 }
 
-/// How many instances the block's owner has finished.
+/// Returns the number of instances that the block's owner has finished.
 #[inline]
 pub(crate) fn completions(block: &impl SignalBlock) -> u64 {
     block.completions().load(Ordering::Acquire)
@@ -101,7 +101,7 @@ mod loom_tests {
         }
     }
 
-    // SAFETY: what loom is there to check: the cells are never accessed at the same time.
+    // SAFETY: loom checks exactly this claim: the cells are never accessed at the same time.
     unsafe impl Sync for Model {}
 
     /// Three instances in two parities, so that one parity is used again.
@@ -119,7 +119,8 @@ mod loom_tests {
                         thread::yield_now();
                     }
                     let parity = (instance % 2) as usize;
-                    // SAFETY: the reader is done with this parity; loom fails the test if it is in it.
+                    // SAFETY: the reader is done with this parity; loom fails the test if it is in
+                    // it.
                     theirs.data[parity].with_mut(|cell| unsafe { *cell = 70 + instance });
                     announcer.set_tag(&*theirs, parity, &Tag([instance + 1; 4]));
                     announcer.signal(&*theirs, instance + 1);
@@ -130,7 +131,8 @@ mod loom_tests {
                     thread::yield_now();
                 }
                 let parity = (instance % 2) as usize;
-                // SAFETY: the signal was seen; loom fails the test if the writer is still in the parity.
+                // SAFETY: the signal was seen; loom fails the test if the writer is still in the
+                // parity.
                 let found = writer.data[parity].with(|cell| unsafe { *cell });
                 assert_eq!((found, tag(&*writer, parity)), (70 + instance, Tag([instance + 1; 4])));
                 publish_completion(&*reader, instance + 1);

@@ -1,49 +1,47 @@
-//! The protocol of a FIFO with one sender and one receiver, apart from its memory.
+//! Protocol of a FIFO with one sender and one receiver, without its memory.
 //!
-//! Ring are used in turn. The *seq* of a slot is the number (from 1) of the
-//! message in it: the sender writes the message, then the seq (release); the
-//! receiver polls the seq of the slot that is next (acquire) and so needs no
-//! other word to know that a message is there. When the receiver is through it
-//! publishes how many messages it has *consumed* (release), which the sender
-//! reads (acquire) only when it has run out of slots that it knows to be free.
+//! Slots are used in turn. The *seq* of a slot is the number (from 1) of the message in it. The
+//! sender writes the message, then the seq (release). The receiver polls the seq of the next slot
+//! (acquire), and so needs no other word to know that a message has arrived. After the receiver is
+//! done with a message, it publishes how many messages it has *consumed* (release). The sender
+//! reads that counter (acquire) only when it has used all slots that it knows to be free.
 //!
-//! Data race freedom, in words: message `m` is written to its slot after the
-//! sender saw `consumed > m - slots`, which the receiver stored after its last
-//! read of the message before it in that slot; and it is read after its seq
-//! was seen, stored after the last write. The loom test below checks every
-//! interleaving of two slots and three messages.
+//! Data race freedom, in words: message `m` is written to its slot after the sender saw `consumed >
+//! m - slots`. The receiver stored that value after its last read of the message before it in that
+//! slot. The message is read after its seq was seen, and the seq is stored after the last write.
+//! The loom test below checks every interleaving of two slots and three messages.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where the words of a FIFO are.
+/// Access to the words of a FIFO.
 pub(crate) trait Ring {
-    /// How many slots there are.
+    /// Returns the number of slots.
     fn capacity(&self) -> u64;
-    /// Stamp of the slot that message `number` uses.
+    /// Returns the seq of the slot that message `number` uses.
     fn seq(&self, number: u64) -> &AtomicU64;
-    /// How many messages the receiver is through with.
+    /// Returns the number of messages that the receiver has consumed.
     fn consumed(&self) -> &AtomicU64;
 }
 
-/// A word that the peer should not have written; its value.
+/// Value of a word that the peer should not have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Invalid(pub(crate) u64);
 
-/// The sender's own account.
+/// State of the sender.
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
     /// Messages sent.
     sent: u64,
-    /// Messages that the receiver was seen to be through with.
+    /// Messages that the receiver was seen to have consumed.
     consumed: u64,
 }
 
 impl Sender {
-    /// The number of the next message, if its slot is free.
+    /// Returns the number of the next message, if its slot is free.
     pub(crate) fn reserve(&mut self, slots: &impl Ring) -> Result<Option<u64>, Invalid> {
         if self.sent - self.consumed >= slots.capacity() {
             let consumed = slots.consumed().load(Ordering::Acquire);
-            // Untrusted: it may only grow, and not past what was sent.
+            // Untrusted: the counter may only grow, and not past the number of messages sent.
             if consumed < self.consumed || consumed > self.sent {
                 return Err(Invalid(consumed));
             }
@@ -59,29 +57,30 @@ impl Sender {
     }
 }
 
-/// The receiver's own account.
+/// State of the receiver.
 #[derive(Debug, Default)]
 pub(crate) struct Receiver {
-    /// Messages that it is through with.
+    /// Messages that the receiver has consumed.
     consumed: u64,
 }
 
 impl Receiver {
-    /// The number of the next message, if it is here.
+    /// Returns the number of the next message, if it has arrived.
     pub(crate) fn arrived(&self, slots: &impl Ring) -> Result<Option<u64>, Invalid> {
         let seq = slots.seq(self.consumed).load(Ordering::Acquire);
         let expected = self.consumed + 1;
         if seq == expected {
             return Ok(Some(self.consumed));
         }
-        // Untrusted: until then it is the seq of the message before in this slot, or of none.
+        // Untrusted: until the message arrives, this is the seq of the message before in this slot,
+        // or of none.
         match seq == expected.saturating_sub(slots.capacity()) {
             true => Ok(None),
             false => Err(Invalid(seq)),
         }
     }
 
-    /// Gives the slot of the message back.
+    /// Returns the slot of the message to the sender.
     pub(crate) fn release(&mut self, slots: &impl Ring) {
         self.consumed += 1;
         slots.consumed().store(self.consumed, Ordering::Release);
@@ -118,7 +117,7 @@ mod loom_tests {
         }
     }
 
-    // SAFETY: what loom is there to check: the cells are never accessed at the same time.
+    // SAFETY: loom checks exactly this claim: the cells are never accessed at the same time.
     unsafe impl Sync for Model {}
 
     #[test]

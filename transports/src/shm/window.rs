@@ -276,7 +276,7 @@ impl Window {
         unsafe { Target::from_raw(self.slot_ptr(self.rank, slot, number, offset, bytes), bytes) }
     }
 
-    /// Shows this rank's publication `number` to readers, whose data is in `slot`, under `seq`.
+    /// Shows this rank's publication `number` to readers under `seq`. Its data is in `slot`.
     ///
     /// No other publication has the same `seq`. Readers in doubt compare the tag.
     #[inline]
@@ -340,7 +340,7 @@ impl Window {
     /// Returns memory of `rank`'s heap for writing. The memory is raw, as in [`Window::target`].
     #[inline]
     pub fn heap_target(&self, rank: usize, offset: usize, bytes: usize) -> Option<Target<'_>> {
-        // SAFETY: inside the heap by `heap_ptr`, mapped as long as this lives; its owner has called
+        // SAFETY: inside the heap by `heap_ptr`, mapped as long as this lives. Its owner has called
         // an operation that writes it, and does not touch it before the operation is over.
         self.heap_ptr(rank, offset, bytes).map(|pointer| unsafe { Target::from_raw(pointer, bytes) })
     }

@@ -1,4 +1,4 @@
-//! One connection: reads with a small look-ahead, writes without staging, never blocks.
+//! One connection that reads with a small look-ahead, writes without staging, and never blocks.
 
 use crate::Result;
 use crate::secure::record::RecordLayer;
@@ -14,18 +14,18 @@ use unisono_cuda::{Source, Store, Target, copy_to};
 /// A connection that has been set not to block.
 pub(super) struct Connection {
     stream: Stream,
-    /// Bytes read and not yet used: `ahead[start..end]`.
+    /// Bytes read and not yet used: `read_ahead[start..end]`.
     read_ahead: Box<[u8]>,
     start: usize,
     end: usize,
-    /// How much to read with the next head.
+    /// Number of bytes to read with the next header.
     read_ahead_bytes: usize,
     /// Whole small frames to be written between messages.
     queued: Vec<u8>,
-    /// Where the pieces of a short frame are put together.
+    /// Buffer in which the parts of a short frame are put together.
     coalesced: Vec<u8>,
     closed_at: Option<Instant>,
-    /// Somebody has meddled with it.
+    /// Received data was not authentic.
     tampered: bool,
 }
 
@@ -53,7 +53,7 @@ impl Connection {
         self.stream.duplicate()
     }
 
-    /// Bytes of its buffers.
+    /// Returns the bytes of the connection's buffers.
     pub(super) fn buffer_bytes(&self) -> usize {
         self.read_ahead.len()
             + self.queued.capacity()
@@ -61,22 +61,22 @@ impl Connection {
             + self.stream.record_layer().map_or(0, RecordLayer::buffer_bytes)
     }
 
-    /// Whether the kernel has all that was sent.
+    /// Returns `true` if the kernel has all sent data.
     pub(super) fn is_flushed(&self) -> bool {
         self.stream.record_layer().is_none_or(RecordLayer::is_flushed)
     }
 
-    /// Whether what came was not what the peer sent.
+    /// Returns `true` if the received data was not the data that the peer sent.
     pub(super) fn is_tampered(&self) -> bool {
         self.tampered
     }
 
-    /// How long ago the connection ended, if it did.
+    /// Returns the time since the connection ended, if it did.
     pub(super) fn closed_for(&self) -> Option<Duration> {
         self.closed_at.map(|since| since.elapsed())
     }
 
-    /// The head of the next frame, once all of it is here.
+    /// Returns the header of the next frame, once all of it has arrived.
     pub(super) fn read_header(&mut self) -> Option<[u8; HEADER_BYTES]> {
         if self.end - self.start < HEADER_BYTES {
             self.read_ahead.copy_within(self.start..self.end, 0);
@@ -88,14 +88,16 @@ impl Connection {
         Some(head)
     }
 
-    /// A body of so many bytes begins. The next ones are most often as long, and of long ones little should be read
-    /// that has to be copied.
+    /// Begins a body of `bytes` bytes, and adapts the look-ahead to it.
+    ///
+    /// The next bodies most often have the same length. With long bodies the look-ahead should be
+    /// small, because its data has to be copied.
     pub(super) fn begin_body(&mut self, bytes: usize) {
         self.read_ahead_bytes =
             if bytes < READ_AHEAD_BYTES { READ_AHEAD_BYTES } else { READ_AHEAD_LONG_BYTES };
     }
 
-    /// Reads as much of a body as is here; returns how much.
+    /// Reads as much of a body as has arrived, and returns the number of bytes.
     pub(super) fn read_body(&mut self, mut target: Target<'_>) -> usize {
         let mut filled = 0;
         while filled < target.len() {
@@ -108,7 +110,7 @@ impl Connection {
                 filled += ahead;
                 continue;
             }
-            // What is sealed is looked ahead at where it is opened.
+            // The record layer reads ahead by itself if the stream is encrypted.
             let got = if wanted < TAIL_BYTES && self.stream.record_layer().is_none() {
                 (self.start, self.end) = (0, 0);
                 self.fill_read_ahead(TAIL_BYTES)
@@ -124,7 +126,8 @@ impl Connection {
         filled
     }
 
-    /// Writes a frame from byte `skip` on; returns how many bytes went, or were sealed to go.
+    /// Writes a frame from byte `skip` on. Returns the number of bytes that were written, or
+    /// encrypted for writing.
     pub(super) fn send<'a>(
         &mut self,
         head: &[u8],
@@ -133,8 +136,8 @@ impl Connection {
     ) -> usize {
         let mut skip = skip;
         let mut sent = 0;
-        // SAFETY: a source is valid for reads while it lives, which is longer than this call; here it is
-        // memory of this process's caller, and the kernel only reads it.
+        // SAFETY: a source is valid for reads while it lives, which is longer than this call; here
+        // it is memory of this process's caller, and the kernel only reads it.
         let bytes_of = |part: Source<'a>| unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) };
         let mut pieces = std::iter::once(head).chain(parts.map(bytes_of)).peekable();
         while pieces.peek().is_some() {
@@ -159,12 +162,12 @@ impl Connection {
         sent
     }
 
-    /// Keeps a small frame to be written when no message is half written.
+    /// Queues a small frame, to be written when no message is half written.
     pub(super) fn queue(&mut self, frame: &[u8]) {
         self.queued.extend_from_slice(frame);
     }
 
-    /// Writes what was kept; true when nothing is left of it.
+    /// Writes the queued frames. Returns `true` if none is left.
     pub(super) fn flush(&mut self) -> bool {
         while !self.queued.is_empty() && self.closed_at.is_none() {
             match self.stream.write(&self.queued) {
@@ -179,7 +182,7 @@ impl Connection {
         self.queued.is_empty()
     }
 
-    /// Says that no more will come, and waits until the peer's kernel has what was written.
+    /// Shuts down the sending side, and waits until the peer's kernel has the written data.
     pub(super) fn drain(&self, deadline: Instant) {
         let _ = shutdown(&self.stream, Shutdown::Write);
         while self.closed_at.is_none() && unacked_bytes(&self.stream) > 0 && Instant::now() < deadline {
@@ -198,13 +201,14 @@ impl Connection {
     }
 
     fn read_into(&mut self, mut target: Target<'_>) -> usize {
-        // SAFETY: a target is valid and exclusive while it lives; bytes of any value are initialized.
+        // SAFETY: a target is valid and exclusive while it lives; bytes of any value are
+        // initialized.
         let bytes = unsafe { std::slice::from_raw_parts_mut(target.as_mut_ptr(), target.len()) };
         let read = self.stream.read(bytes);
         self.on_read(read)
     }
 
-    /// How much has been read; no more comes after the end, or an error.
+    /// Returns the number of bytes read. After an end or an error, the connection is closed.
     fn on_read(&mut self, read: std::io::Result<Option<usize>>) -> usize {
         match read {
             Ok(Some(count)) if count > 0 => return count,
@@ -215,8 +219,8 @@ impl Connection {
         0
     }
 
-    /// Writes these, `bytes` in all; returns how much went. A few bytes are put together sooner than the kernel has
-    /// looked at several pieces.
+    /// Writes `slices`, `bytes` bytes in all, and returns the number of bytes written. A few bytes
+    /// are copied together, because the kernel takes longer to look at several slices.
     fn send_slices(&mut self, slices: &[IoSlice<'_>], bytes: usize) -> usize {
         let written = if bytes <= COALESCE_BYTES {
             self.coalesced.clear();
@@ -237,7 +241,7 @@ impl Connection {
     }
 }
 
-/// Bytes written that the peer's kernel has not confirmed.
+/// Returns the bytes written that the peer's kernel has not confirmed.
 fn unacked_bytes(stream: &Stream) -> i32 {
     use rustix::ioctl::{Getter, ioctl};
     /// `TIOCOUTQ`, which on a TCP socket counts unacknowledged bytes (see tcp(7)).
@@ -247,15 +251,15 @@ fn unacked_bytes(stream: &Stream) -> i32 {
     counted.unwrap_or(0)
 }
 
-/// Messages of up to 32 KiB are read in one call, small ones many at once.
+/// Look-ahead for short bodies. One call reads a message of up to 32 KiB, or many small ones.
 const READ_AHEAD_BYTES: usize = 40 << 10;
-/// Bodies of longer ones go straight to their place, but for this much.
+/// Look-ahead for longer bodies, which otherwise go straight to their place.
 const READ_AHEAD_LONG_BYTES: usize = 4 << 10;
-/// What is left of a body, and so short, is read together with what follows.
+/// Rest of a body that is short enough to be read together with the following data.
 const TAIL_BYTES: usize = 16 << 10;
-/// Room for credit frames without allocating.
+/// Room for credit frames without allocation.
 const QUEUE_BYTES: usize = 4 << 10;
-/// Of the longest frame that is put together before it is written.
+/// Length of the longest frame that is copied together before it is written.
 const COALESCE_BYTES: usize = 2 << 10;
 /// Parts of a message that go into one system call.
 const SLICES_MAX: usize = 64;

@@ -1,12 +1,14 @@
-//! What travels on a connection, as bytes.
+//! Byte format of the frames on a connection.
 
 use crate::{Header, Tag};
 
-/// One frame: credit for a lane and, most often, the head of a message on it, which its body follows.
+/// One frame: credit for a lane and, most often, the header of a message on it. The body of the
+/// message follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) lane: usize,
-    /// Units of credit (see `lane`) for what has been taken since this was last said, up to [`CREDIT_MAX`].
+    /// Units of credit (see `lane`) for messages consumed since the last frame with credit, up to
+    /// [`CREDIT_MAX`].
     pub(super) credit: usize,
     pub(super) header: Option<Header>,
 }
@@ -31,7 +33,7 @@ impl Frame {
         bytes
     }
 
-    /// `None`: no frame begins like this.
+    /// Decodes a frame header, or returns `None` if no frame begins with these bytes.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Frame> {
         let [kind, credit, l0, l1, n0, n1, n2, n3, tag @ ..] = bytes;
         let head = match *kind {

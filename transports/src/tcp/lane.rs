@@ -1,41 +1,41 @@
-//! One lane of a link: what may still be sent on it, and where what has arrived waits.
+//! One lane of a link: its credit for sending, and the buffers of arrived messages.
 //!
-//! A message as long as a slot needs one. A shorter one needs less, so more of them may be under way: the sender
-//! then gives way seldom, and the receiver reads many at once. Credit is counted in units, of which a message costs
-//! the more the longer it is, up to [`CREDITS_PER_SLOT`].
+//! A message as long as a slot needs one slot. A shorter one needs less, so more of them may be in
+//! flight. The sender then yields seldom, and the receiver reads many at once. Credit is counted in
+//! units. A longer message costs more units, up to [`CREDITS_PER_SLOT`].
 
 use super::frame::CREDIT_MAX;
 use crate::tcp::zeroed_pages::ZeroedPages;
 use crate::{Header, Result};
 use std::collections::VecDeque;
 
-/// What is known of one lane.
+/// State of one lane.
 pub(super) struct Lane {
     /// Units that may still be sent.
     credit: usize,
-    /// Units taken since credit was last given back.
+    /// Units consumed since credit was last returned.
     pending_credit: usize,
     /// Units of the whole lane.
     credit_max: usize,
-    /// Messages that are here, with the buffer each is in.
+    /// Messages that have arrived, with the buffer of each.
     ready: VecDeque<(Header, usize)>,
-    /// From the shortest to those of slots.
+    /// Size classes, from the shortest messages to those as long as slots.
     classes: [SizeClass; SMALL_CLASSES.len() + 1],
 }
 
-/// Buffers of one size, for messages up to that.
+/// Buffers of one size, for messages up to that size.
 struct SizeClass {
     /// Units that a message costs.
     cost: usize,
     count: usize,
     bytes: usize,
-    /// All of them; none until needed.
+    /// All buffers of the class. There are none until they are needed.
     buffers: ZeroedPages,
     free: Vec<usize>,
 }
 
 impl Lane {
-    /// With `slots` of `slot_bytes`.
+    /// Creates a lane with `slots` slots of `slot_bytes` bytes.
     pub(super) fn new(slots: usize, slot_bytes: usize) -> Self {
         let units = slots * CREDITS_PER_SLOT;
         let class = |(bytes, cost)| SizeClass::new(cost, units / cost, bytes);
@@ -46,7 +46,7 @@ impl Lane {
         Self { credit: units, pending_credit: 0, credit_max: units, ready: VecDeque::new(), classes: shelves }
     }
 
-    /// Which class a message goes to.
+    /// Returns the index of the class that a message belongs to.
     fn class_index(&self, bytes: usize) -> usize {
         let fits = |class: &SizeClass| class.bytes > 0 && bytes <= class.bytes;
         self.classes.iter().position(fits).unwrap_or(SMALL_CLASSES.len())
@@ -60,83 +60,86 @@ impl Lane {
         &mut self.classes[self.class_index(bytes)]
     }
 
-    /// What a message costs.
+    /// Returns the units that a message costs.
     fn cost(&self, bytes: usize) -> usize {
         self.class(bytes).cost
     }
 
-    /// Whether a message may be sent now.
+    /// Returns `true` if there is credit to send the message.
     pub(super) fn has_credit(&self, bytes: usize) -> bool {
         self.credit >= self.cost(bytes)
     }
 
-    /// A message is sent: it takes its credit, and with it goes credit for the peer.
+    /// Consumes the credit of a message that is sent. Returns the credit for the peer to send with
+    /// it.
     pub(super) fn consume(&mut self, bytes: usize) -> usize {
         self.credit -= self.cost(bytes);
         self.take_pending_credit()
     }
 
-    /// Credit to write into the next frame.
+    /// Takes the credit to write into the next frame.
     pub(super) fn take_pending_credit(&mut self) -> usize {
         let credit = self.pending_credit.min(CREDIT_MAX);
         self.pending_credit -= credit;
         credit
     }
 
-    /// The peer gives credit; false if that is more than there is.
+    /// Adds credit from the peer. Returns `false` if the lane then has more than its maximum.
     pub(super) fn add_credit(&mut self, credit: usize) -> bool {
         self.credit += credit;
         self.credit <= self.credit_max
     }
 
-    /// A buffer for a message that arrives; none if the peer had no credit for it.
+    /// Takes a buffer for an arriving message, or returns `None` if the peer had no credit for it.
     ///
     /// # Errors
-    /// The system's, if it has no memory for the first.
+    /// Returns the system's error, if it has no memory for the first buffer.
     pub(super) fn slot(&mut self, bytes: usize) -> Result<Option<usize>> {
         self.class_mut(bytes).alloc()
     }
 
-    /// The buffer of a message that was given this place.
+    /// Returns the buffer at `place`, given to a message of `bytes` bytes.
     pub(super) fn buffer(&self, bytes: usize, place: usize) -> &[u8] {
         let class = self.class(bytes);
         &class.buffers[place * class.bytes..][..bytes]
     }
 
-    /// The same, to fill it.
+    /// Returns the buffer at `place` for filling.
     pub(super) fn buffer_mut(&mut self, bytes: usize, place: usize) -> &mut [u8] {
         let class = self.class_mut(bytes);
         &mut class.buffers[place * class.bytes..][..bytes]
     }
 
-    /// All of a message is in its buffer.
+    /// Records that all of a message is in its buffer.
     pub(super) fn push(&mut self, head: Header, place: usize) {
         if self.ready.capacity() == 0 {
-            // All at once, so that a lane in use never allocates again.
+            // Reserve for all messages at once, so that a lane in use never allocates again.
             self.ready.reserve(self.credit_max);
         }
         self.ready.push_back((head, place));
     }
 
-    /// The oldest message that is here.
+    /// Returns the oldest message that has arrived.
     pub(super) fn front(&self) -> Option<(Header, usize)> {
         self.ready.front().copied()
     }
 
-    /// The same, which is taken now.
+    /// Removes and returns the oldest message that has arrived.
     pub(super) fn pop(&mut self) -> Option<(Header, usize)> {
         self.ready.pop_front()
     }
 
-    /// A message has been taken, and its place is free; true when the peer should hear of it without waiting for this
-    /// rank's next message: while it has half of its credit left, that can bring more.
+    /// Frees the buffer of a consumed message. Returns `true` if the peer should get its credit
+    /// without waiting for this rank's next message.
+    ///
+    /// While the peer has half of its credit left, the next message can carry the credit.
     pub(super) fn release(&mut self, bytes: usize, place: usize) -> bool {
         self.class_mut(bytes).free.push(place);
         self.pending_credit += self.cost(bytes);
         self.pending_credit * 2 >= self.credit_max
     }
 
-    /// Bytes of its buffers.
+    /// Returns the bytes of the lane's buffers.
     pub(super) fn buffer_bytes(&self) -> usize {
         self.classes.iter().map(|class| class.buffers.len()).sum()
     }
@@ -149,7 +152,8 @@ impl SizeClass {
 
     fn alloc(&mut self) -> Result<Option<usize>> {
         if self.free.capacity() == 0 {
-            // All at once, too; untouched pages cost nothing, and the place used last is used next.
+            // Allocate all buffers at once. Untouched pages cost nothing, and the place used last
+            // is used next.
             self.buffers = ZeroedPages::new(self.count * self.bytes)?;
             self.free = (0..self.count).rev().collect();
         }
@@ -157,9 +161,9 @@ impl SizeClass {
     }
 }
 
-/// Messages that cost less than a slot: up to how many bytes, and how many units.
+/// Classes of messages that cost less than a slot: largest number of bytes, and units.
 const SMALL_CLASSES: [(usize, usize); 2] = [(1 << 10, 1), (16 << 10, 4)];
-/// What a slot costs.
+/// Units that a slot costs.
 const CREDITS_PER_SLOT: usize = 16;
 
 #[cfg(test)]
@@ -172,7 +176,8 @@ mod tests {
     const MIDDLE: usize = SMALL_CLASSES[1].0;
     const LONG: usize = 4 * MIDDLE;
 
-    /// Spends credit on messages of these lengths in turn until there is none; how many of each.
+    /// Spends credit on messages of these lengths in turn until there is none. Returns the number
+    /// of each.
     fn send_all(lane: &mut Lane, lengths: &[usize]) -> Vec<usize> {
         let mut sent = vec![0; lengths.len()];
         for index in (0..lengths.len()).cycle() {

@@ -1,4 +1,4 @@
-//! TCP links between threads of one process, for tests and for measuring.
+//! TCP links between threads of one process, for tests and for measurements.
 
 use super::TcpLink;
 use crate::control::RemoteControl;
@@ -11,11 +11,13 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The fabrics of `ranks` ranks of this process, by rank, over `sockets` connections between two of them
-/// and one more for notes, all on loopback, and encrypted if you like.
+/// Connects the fabrics of `ranks` ranks of this process over loopback, and returns them by rank.
+///
+/// Each pair of ranks gets `sockets` connections for messages and one more for control messages.
+/// The connections are encrypted if `encrypted` is set.
 ///
 /// # Errors
-/// The system's, such as too few descriptors.
+/// Returns the system's error, such as too few descriptors.
 pub fn local_fabrics(
     ranks: usize,
     geometry: Geometry,
@@ -41,7 +43,8 @@ pub fn local_fabrics(
     ends.into_iter().enumerate().map(|(rank, streams)| fabric(rank, geometry, streams)).collect()
 }
 
-/// The fabric of one rank over its connections to each peer: one for notes, the others for messages.
+/// Makes the fabric of one rank over its connections to each peer: one for control messages, the
+/// others for messages.
 fn fabric(rank: usize, geometry: Geometry, streams: Vec<Vec<Stream>>) -> Result<Fabric> {
     let ranks = streams.len();
     let mut links: Vec<Option<Box<dyn Link>>> = Vec::new();
@@ -74,7 +77,7 @@ fn fabric(rank: usize, geometry: Geometry, streams: Vec<Vec<Stream>>) -> Result<
     })
 }
 
-/// Both ends of a new connection; strangers that connect meanwhile are sent away.
+/// Returns both ends of a new connection. Connections from other processes meanwhile are closed.
 fn connected_pair(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStream)> {
     let near = TcpStream::connect(listener.local_addr()?)?;
     let own = near.local_addr()?;
@@ -88,7 +91,7 @@ fn connected_pair(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStre
     }
 }
 
-/// Both ends of a connection get its keys.
+/// Performs the handshake on both ends of a connection, which gives each end its keys.
 fn handshake(near: &mut Stream, far: &mut Stream, terms: &HandshakeConfig) -> Result<()> {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let claims = Hello { purpose: Purpose::Data, rank: 0, ranks: 0, index: 0, session: 0 };
@@ -99,7 +102,7 @@ fn handshake(near: &mut Stream, far: &mut Stream, terms: &HandshakeConfig) -> Re
     })
 }
 
-/// Both ends are here.
+/// Longest time of a handshake. It can be short, because both ends are in this process.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Rounds of waiting before sleeping until a socket wakes the sleeper.
+/// Rounds of waiting before the wait sleeps until a socket event.
 const YIELDS: u32 = 50;

@@ -1,19 +1,21 @@
-//! Memory from the system itself: zeros that cost nothing until they are touched.
+//! Zeroed memory from the system, which costs nothing until it is touched.
 
 use crate::shm::segment::Segment;
 use crate::{Error, Result};
 use std::ops::{Deref, DerefMut};
 
-/// Bytes of one owner, none at first. An allocator keeps large pieces that come and go, touched, for whoever asks next,
-/// and wipes them then; these go back to the system.
+/// Zeroed bytes of one owner, none at first.
+///
+/// An allocator keeps large touched blocks for later requests, and clears them then. These pages go
+/// back to the system instead.
 #[derive(Debug, Default)]
 pub(crate) struct ZeroedPages(Option<Segment>);
 
 impl ZeroedPages {
-    /// So many zeros.
+    /// Allocates `bytes` zeros.
     ///
     /// # Errors
-    /// The system's, with how much there was to be.
+    /// Returns the system's error, with the number of bytes.
     pub(crate) fn new(bytes: usize) -> Result<Self> {
         let failed = |error| match error {
             Error::System { source, .. } => {
