@@ -143,8 +143,8 @@ impl CpuContention {
 
 /// Sockets whose events end a sleep.
 ///
-/// Each event ends one sleep, and no more (edge triggered). A control message that is left unread
-/// for a while, or a peer that is gone for good, must not turn sleep into a busy loop.
+/// Each event ends one sleep, and no more (edge triggered). A control message that stays unread, or
+/// a peer that is gone for good, must not turn sleep into a busy loop.
 #[derive(Debug)]
 struct WatchedSockets {
     epoll: Arc<OwnedFd>,
@@ -193,6 +193,8 @@ impl WatchedSockets {
     }
 }
 
+// A hand-over between two cores takes 0.2 µs if the receiver spins, and 2 µs through a yield if the
+// sender had no core. Waking a sleeping thread on another core takes tens of microseconds.
 /// Rounds of spinning if no other thread wants the core. They take some microseconds of an engine's
 /// idle rounds. After them a yield to no thread adds little.
 const SPINS_ALONE: u32 = 60;

@@ -2,8 +2,8 @@
 //! behind the flag in one cache line.
 //!
 //! A slot is a *seq* and, behind it, its data. A reader that polls the seq of a short slot gets all
-//! 56 bytes with the same cache line. A rank owns many slots of each class and uses them in turn:
-//! publication `n` goes into slot `n mod c` of the `c` of its class.
+//! 56 bytes with the same cache line. A rank owns many slots of each class and uses them in turn.
+//! Publication `n` goes into slot `n mod c` of the `c` slots of its class.
 //!
 //! All classes have their seqs in short slots. A reader that expects a publication of another size
 //! therefore finds there that ranks disagree. No reader touches a long slot before it holds data. A
@@ -11,8 +11,8 @@
 //!
 //! Every rank counts the same publications, including those that it only reads. From time to time
 //! it publishes how many it has *acknowledged*. Before the owner writes publication `n` into one of
-//! `c` slots, it makes sure of one condition: all ranks have acknowledged all publications up to `n
-//! - c`.
+//! `c` slots, it checks one condition. All ranks must have acknowledged all publications up to
+//! `n - c`.
 //!
 //! Data race freedom, in words: the data of publication `n` is written before its seq (release),
 //! and read after the seq was seen (acquire). The reads of a reader precede its acknowledgement
@@ -59,7 +59,7 @@ impl SlotClass {
     /// Returns the number of slots of this class that each of `ranks` ranks uses, a power of two.
     ///
     /// So many publications may be in flight before a reader looks. The number of long slots
-    /// depends on the ranks:
+    /// depends on the ranks.
     ///
     /// With two ranks, a peer's own cache must have lost a slot that it read before the slot is
     /// written again. Writing it earlier takes several times as long.

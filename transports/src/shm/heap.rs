@@ -115,11 +115,11 @@ impl HeapAllocation {
     /// Returns the elements of the block: as many as fit.
     pub fn as_slice<T: Element>(&self) -> &[T] {
         let pointer = self.base_ptr().cast::<T>();
-        // SAFETY: mapped, zeroed memory of this length that belongs to this block alone; any bytes
-        // are a value of T; aligned, because blocks begin on pages. Peers write it only during
-        // operations that its owner called with a mutable borrow of it, and read it only during
-        // operations that borrow it. The library does so on all ranks, which know each other by the
-        // job's secret.
+        // SAFETY: mapped, zeroed memory of this length that belongs to this block alone. Any bytes
+        // are a value of T. The memory is aligned, because blocks begin on pages. Peers write it
+        // only during operations that its owner called with a mutable borrow of it, and read it
+        // only during operations that borrow it. The library does so on all ranks, which know each
+        // other by the job's secret.
         unsafe { std::slice::from_raw_parts(pointer, self.bytes / size_of::<T>()) }
     }
 

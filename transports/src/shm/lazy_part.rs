@@ -104,7 +104,7 @@ pub(super) fn map_shared(fd: &OwnedFd, range: Range<usize>) -> Result<NonNull<u8
     let (bytes, offset) = (range.len(), range.start as u64);
     let room = reserve_address_space(bytes)?;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: over address space that was just reserved for it; the seals keep the file at its
+    // SAFETY: over address space that was just reserved for it. The seals keep the file at its
     // length, so every page of it can be touched. If it fails, the reservation stays. The kernel
     // may have freed it already, and another mapping may have taken it.
     address(unsafe { mmap(room, bytes.max(1), READ_WRITE, flags, fd, offset)? })
@@ -114,8 +114,8 @@ pub(super) fn map_shared(fd: &OwnedFd, range: Range<usize>) -> Result<NonNull<u8
 fn extend(anchor: NonNull<u8>, bytes: usize) -> Result<NonNull<u8>> {
     let room = reserve_address_space(bytes)?;
     let bytes = bytes.next_multiple_of(PAGE_BYTES);
-    // SAFETY: an old length of zero leaves the page where it is and maps its file a second time,
-    // over address space that was just reserved for it. The seals keep the file as long as the part
+    // SAFETY: an old length of zero leaves the page where it is and maps its file a second time.
+    // The new address space was just reserved for it. The seals keep the file as long as the part
     // is.
     address(unsafe { mremap_fixed(anchor.as_ptr().cast(), 0, bytes, MremapFlags::MAYMOVE, room)? })
 }

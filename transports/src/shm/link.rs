@@ -22,7 +22,7 @@ struct ShmRing {
     bytes: usize,
 }
 
-// SAFETY: the memory belongs to the segment, which can be sent and shared; it is reached as
+// SAFETY: the memory belongs to the segment, which can be sent and shared. It is reached as
 // atomics, and as bytes that the protocol of the FIFO gives to one side at a time.
 unsafe impl Send for ShmRing {}
 
@@ -49,8 +49,8 @@ impl ShmRing {
     fn word_at(&self, offset: usize) -> &AtomicU64 {
         let pointer = self.at(offset, size_of::<AtomicU64>());
         debug_assert!(pointer.cast::<AtomicU64>().is_aligned());
-        // SAFETY: inside the FIFO by `at`, mapped as long as the segment that this holds; FIFOs,
-        // slots and words begin on multiples of eight; all ranks reach words as atomics only.
+        // SAFETY: inside the FIFO by `at`, mapped as long as the segment that this holds. FIFOs,
+        // slots and words begin on multiples of eight. All ranks reach words as atomics only.
         unsafe { &*pointer.cast::<AtomicU64>() }
     }
 

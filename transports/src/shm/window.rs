@@ -23,8 +23,8 @@ pub struct Window {
     heap: Arc<SymmetricHeap>,
     /// State of this rank's signal blocks, one for each lane.
     signal_writers: Vec<SignalWriter>,
-    /// The slot classes in which this rank has published, one bit each. The next field is the
-    /// number of window bytes that this rank has prepared for writing.
+    /// The slot classes in which this rank has prepared, one bit each. The next field
+    /// is the number of window bytes that this rank has prepared for writing.
     prepared_classes: u8,
     prepared_bytes: usize,
     /// The long slots and windows of all ranks are mapped.
@@ -267,8 +267,8 @@ impl Window {
         unsafe { Source::from_raw(self.slot_ptr(rank, slot, number, offset, bytes), bytes) }
     }
 
-    /// Returns the data of this rank's own slot for publication `number`, for writing. The memory is
-    /// raw, as in [`Window::target`].
+    /// Returns the data of this rank's own slot for publication `number`, for writing. The memory
+    /// is raw, as in [`Window::target`].
     #[inline]
     pub fn own_slot(&self, slot: SlotClass, number: u64, offset: usize, bytes: usize) -> Target<'_> {
         // SAFETY: inside the slot by `slot_ptr`, mapped as long as this lives; only ever reached
@@ -284,8 +284,8 @@ impl Window {
         eager::publish(&self.eager_slots(self.rank), slot, number, seq, tag);
     }
 
-    /// Returns the current seq of `rank`'s slot for publication `number`. The short slot holds the seqs
-    /// of all classes.
+    /// Returns the current seq of `rank`'s slot for publication `number`. The short slot holds the
+    /// seqs of all classes.
     #[inline]
     pub fn published(&self, rank: usize, slot: SlotClass, number: u64) -> u64 {
         eager::published(&self.eager_slots(rank), slot, number)

@@ -136,7 +136,7 @@ impl Connection {
     ) -> usize {
         let mut skip = skip;
         let mut sent = 0;
-        // SAFETY: a source is valid for reads while it lives, which is longer than this call; here
+        // SAFETY: a source is valid for reads while it lives, which is longer than this call. Here
         // it is memory of this process's caller, and the kernel only reads it.
         let bytes_of = |part: Source<'a>| unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) };
         let mut pieces = std::iter::once(head).chain(parts.map(bytes_of)).peekable();
@@ -208,7 +208,8 @@ impl Connection {
         self.on_read(read)
     }
 
-    /// Returns the number of bytes read. After an end or an error, the connection is closed.
+    /// Returns the number of bytes read. After the end of the stream or an error, the connection
+    /// counts as ended.
     fn on_read(&mut self, read: std::io::Result<Option<usize>>) -> usize {
         match read {
             Ok(Some(count)) if count > 0 => return count,
