@@ -7,9 +7,9 @@
 //! reads that counter (acquire) only when it has used all slots that it knows to be free.
 //!
 //! Data race freedom, in words: message `m` is written to its slot after the sender saw
-//! `consumed > m - slots`. The receiver stored that value after its last read of the message before it in that
-//! slot. The message is read after its seq was seen, and the seq is stored after the last write.
-//! The loom test below checks every interleaving of two slots and three messages.
+//! `consumed > m - slots`. The receiver stored that value after its last read of the message before
+//! it in that slot. The message is read after its seq was seen, and the seq is stored after the
+//! last write. The loom test below checks every interleaving of two slots and three messages.
 
 use crate::sync::{AtomicU64, Ordering};
 
