@@ -1,4 +1,4 @@
-//! One rank's end of everything between GPU ranks.
+//! Endpoint of one GPU rank: its peers, its counters and its launches.
 
 use crate::gpu::host_staging::HostStaging;
 use crate::gpu::link_test::LINK_TEST_MESSAGES;
@@ -13,51 +13,52 @@ use unisono_cuda::device::{
     UserOpKernels, WaitReport,
 };
 
-/// How another rank is reached.
+/// Path to another rank.
 pub enum Peer {
-    /// It is this rank.
+    /// This rank itself.
     Local,
-    /// Its arena is written and read by kernels here, and the other way round: [`PeerMemory::test_links`] has seen it.
+    /// Kernels of each rank access the peer memory of the other. [`PeerMemory::test_links`] has
+    /// tested the path.
     Direct(MappedPeerMemory),
-    /// By way of the host, which gives the stage its turns.
+    /// Messages move through the host, which polls the staging FIFOs.
     Staged(Arc<Mutex<HostStaging>>),
 }
 
-/// What a rank launches its kernels with.
+/// Everything that a rank needs to launch its kernels.
 pub struct Endpoint {
     pub(crate) memory: PeerMemory,
-    /// By rank.
+    /// Path to each rank, by rank.
     pub(crate) peers: Vec<Peer>,
-    /// Memory of the stages.
+    /// Memory of the host staging.
     staging_refs: Vec<PinnedRef>,
     all_direct: bool,
-    /// Blocks that were counted on to run at once.
+    /// Thread blocks that are assumed to be resident at once.
     pub(crate) max_blocks: u32,
-    /// Of each protocol.
+    /// FIFO state, one table for each protocol.
     pub(crate) ports: [Buffer<Port>; Protocol::ALL.len()],
     pub(crate) peer_windows: Buffer<PeerWindow>,
-    /// Window programs that each channel has run.
+    /// Number of window programs that each channel has run.
     pub(crate) window_sequences: Buffer<u64>,
-    /// In lines of either form.
+    /// State of the one-shot kernel, for lines of either form.
     ll_one_shot: OneShotState,
     ll128_one_shot: OneShotState,
-    /// Ends all waits.
+    /// Flag that ends all waits.
     pub(crate) abort: Pinned<u32>,
-    /// By rank: ends waits for it.
+    /// Flags by rank, each of which ends the waits for that rank.
     pub(crate) finalized: Pinned<u64>,
-    /// Why a launch ended early.
+    /// Reason for which a launch ended early.
     pub(crate) wait_report: Pinned<WaitReport>,
 }
 
-/// What is reduced in one shot.
+/// State of the one-shot kernel in one form of lines.
 pub(crate) struct OneShotState {
-    /// By rank: where it is sent.
+    /// Mailbox into which this rank sends, by rank.
     pub(crate) mailboxes: Buffer<*mut u8>,
-    /// In how many each block has taken part.
+    /// Number of launches in which each block has taken part.
     pub(crate) launches: Buffer<u64>,
 }
 
-/// A program in memory of the GPU, with room for its scratch.
+/// A program in GPU memory, with room for its scratch.
 pub struct DeviceProgram {
     pub(crate) program: Program,
     pub(crate) instrs: Buffer<Instr>,
@@ -68,10 +69,14 @@ pub struct DeviceProgram {
 }
 
 impl Endpoint {
-    /// Links to all ranks, by rank; `all_direct`: on no rank is any of them staged.
+    /// Makes the endpoint of a rank from the paths to all ranks, by rank.
+    ///
+    /// `all_direct` is true if no path is staged on any rank.
     ///
     /// # Errors
-    /// If there is no room for the tables, or the GPU does not know the lines that the arenas are for.
+    ///
+    /// Returns an error if there is no room for the tables, or if the GPU does not support the line
+    /// form for which the peer memory is laid out.
     pub fn new(arena: PeerMemory, peers: Vec<Peer>, all_direct: bool) -> Result<Self> {
         let gpu = arena.gpu().clone();
         let sizes = *arena.layout().geometry();
@@ -109,7 +114,8 @@ impl Endpoint {
     /// Uploads a program, for slices of at most `slice_bytes`.
     ///
     /// # Errors
-    /// If there is no room for it.
+    ///
+    /// Returns an error if there is no room for the program.
     pub fn upload(&self, program: Program, slice_bytes: usize) -> Result<DeviceProgram> {
         let gpu = self.memory.gpu();
         let blocks =
@@ -128,30 +134,30 @@ impl Endpoint {
         })
     }
 
-    /// This rank's arena.
+    /// Returns the peer memory of this rank.
     pub fn memory(&self) -> &PeerMemory {
         &self.memory
     }
 
-    /// Whether every rank reaches the arenas of all others, so that there can be windows and messages in lines: the same on
-    /// all ranks.
+    /// Returns true if every rank reaches the peer memory of all others. Windows and messages in
+    /// lines need this. The answer is the same on all ranks.
     pub fn all_peers_direct(&self) -> bool {
         self.all_direct
     }
 
-    /// How messages with flags go: the same on all ranks. Kernels of one's own are made by whatever compiler there is, which
-    /// need not know wide lines.
+    /// Returns the protocol of messages with flags, which is the same on all ranks. Kernels of the
+    /// caller may come from any compiler, which need not support LL128.
     pub fn ll_protocol(&self, own: Option<&UserOpKernels>) -> Protocol {
         let wide = self.memory.layout().geometry().ll128 && own.is_none();
         if wide { Protocol::Ll128 } else { Protocol::Ll }
     }
 
-    /// Of all shots in lines of this form.
+    /// Returns the state of all one-shot launches in this form of lines.
     pub(crate) fn one_shot_state(&self, lines: Protocol) -> &OneShotState {
         if lines == Protocol::Ll128 { &self.ll128_one_shot } else { &self.ll_one_shot }
     }
 
-    /// What goes by way of the host: to and from which rank.
+    /// Returns the ranks whose messages move through the host, each with its staging.
     pub fn staged_peers(&self) -> Vec<(usize, Arc<Mutex<HostStaging>>)> {
         let stage = |(rank, peer): (usize, &Peer)| match peer {
             Peer::Staged(stage) => Some((rank, Arc::clone(stage))),
@@ -160,25 +166,27 @@ impl Endpoint {
         self.peers.iter().enumerate().filter_map(stage).collect()
     }
 
-    /// Ends all launches, those that wait and those that come.
+    /// Ends all launches, both those that wait and those that follow.
     pub fn abort(&self) {
         self.abort.words()[0].store(1, Ordering::Release);
     }
 
-    /// Ends waits for `peer`, which has left with all that it had to do done: what it wrote is found before.
+    /// Ends the waits for `peer`, which has left after it completed all its work. Data that it
+    /// wrote before is still found.
     ///
     /// # Panics
-    /// If there is no such rank.
+    ///
+    /// Panics if there is no such rank.
     pub fn mark_finalized(&self, peer: usize) {
         self.finalized.words()[peer].store(1, Ordering::Release);
     }
 
-    /// Whether what comes from `peer` comes by way of the host.
+    /// Returns true if messages from `peer` arrive through the host.
     pub fn is_staged(&self, peer: usize) -> bool {
         matches!(self.peers.get(peer), Some(Peer::Staged(_)))
     }
 
-    /// Why a launch ended early, if one did.
+    /// Returns the reason for which a launch ended early, if one did.
     pub fn wait_report(&self) -> WaitReport {
         self.wait_report.get(0)
     }
@@ -224,7 +232,7 @@ impl OneShotState {
 }
 
 impl DeviceProgram {
-    /// What was uploaded.
+    /// Returns the program that was uploaded.
     pub fn program(&self) -> &Program {
         &self.program
     }
@@ -247,7 +255,7 @@ fn ports(arena: &PeerMemory, peers: &[Peer], protocol: Protocol) -> Vec<Port> {
             (Peer::Staged(stage), Protocol::Simple) => lock(stage).fifos(lane),
             _ => [nothing(), nothing()],
         };
-        // Direct links have been tried.
+        // Direct links have been tested.
         let direct = matches!(peers[peer], Peer::Direct(_));
         let tried = direct && protocol == Protocol::Simple && lane + 1 == arena.layout().geometry().lanes();
         let behind = if tried { LINK_TEST_MESSAGES } else { 0 };

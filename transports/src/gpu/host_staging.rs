@@ -1,8 +1,9 @@
-//! FIFOs by way of the host, for peers whose memory a GPU does not reach.
+//! FIFOs through host memory, for peers whose memory a GPU cannot reach.
 //!
-//! The kernels fill and empty slots in page-locked memory as they do those of a peer; the host moves
-//! what is in them over an ordinary link, lane by lane. A slot is free again when its message is with the
-//! link, and a message is taken from there when there is a slot for it: nothing is ever held in between.
+//! The kernels fill and empty slots in page-locked memory as they do those of a peer. The host
+//! moves the contents over an ordinary link, lane by lane. A slot is free again when the link has
+//! its message. A message is taken from the link when there is a slot for it. So the host never
+//! holds a message in between.
 
 use crate::gpu::layout::{CACHE_LINE_BYTES, DeviceGeometry};
 use crate::{Error, Link, Result, Tag};
@@ -10,25 +11,27 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use unisono_cuda::device::{Fifo, Gpu, Pinned, PinnedRef, Port, Protocol};
 
-/// The host's half of all FIFOs to and from one peer.
+/// The host's side of all FIFOs to and from one peer.
 pub struct HostStaging {
     peer: usize,
     geometry: DeviceGeometry,
-    /// For each lane those that go, then those that come.
+    /// Slots of each lane: first the outgoing ones, then the incoming ones.
     slots: Pinned<u8>,
-    /// For each lane four counters, a line each: sent and taken of what goes, then of what comes.
+    /// Four counters of each lane, one to a cache line: sent and taken for outgoing messages, then
+    /// for incoming ones.
     counters: Pinned<u64>,
-    /// For each lane, messages handed to the link and got from it.
+    /// Number of messages of each lane that were given to the link and received from it.
     transferred: Vec<[u64; 2]>,
-    /// Blocks of the longest message there may be.
+    /// Chunks of the longest possible message.
     max_chunks: usize,
 }
 
 impl HostStaging {
-    /// FIFOs between `gpu` and the host for what goes to and comes from `peer`.
+    /// Creates the FIFOs between `gpu` and the host for messages to and from `peer`.
     ///
     /// # Errors
-    /// If there is no page-locked memory for them.
+    ///
+    /// Returns an error if there is no page-locked memory for them.
     pub fn new(gpu: &Gpu, peer: usize, sizes: &DeviceGeometry) -> Result<Self> {
         let fifo = sizes.slots * sizes.slot_stride(Protocol::Simple);
         Ok(Self {
@@ -41,15 +44,16 @@ impl HostStaging {
         })
     }
 
-    /// Says that messages may have so many blocks from now on.
+    /// Raises the number of chunks that a message may have from here on.
     pub(crate) fn raise_max_chunks(&mut self, blocks: usize) {
         self.max_chunks = self.max_chunks.max(blocks);
     }
 
-    /// Moves what can be moved without waiting; says whether anything was.
+    /// Moves all messages that can move without waiting. Returns true if any moved.
     ///
     /// # Errors
-    /// If the link fails, or what comes is no message of a kernel.
+    ///
+    /// Returns an error if the link fails, or if a received message is not one of a kernel.
     pub fn poll(&mut self, link: &mut dyn Link) -> Result<bool> {
         let mut moved = false;
         for lane in 0..self.geometry.lanes() {
@@ -63,13 +67,13 @@ impl HostStaging {
         Ok(moved)
     }
 
-    /// Whether messages of this rank wait for the link.
+    /// Returns true if messages of this rank wait for the link.
     pub fn has_pending(&self) -> bool {
         (0..self.geometry.lanes())
             .any(|lane| self.counter(lane, TAIL).load(Ordering::Acquire) > self.transferred[lane][0])
     }
 
-    /// Hands the next message of the GPU to the link, if there is one and the link has room.
+    /// Gives the next message of the GPU to the link, if there is one and the link has room.
     fn send_next(&mut self, link: &mut dyn Link, lane: usize) -> Result<bool> {
         let number = self.transferred[lane][0];
         if self.counter(lane, TAIL).load(Ordering::Acquire) <= number {
@@ -87,10 +91,10 @@ impl HostStaging {
         Ok(true)
     }
 
-    /// Gets the next message for the GPU from the link, if there is one and a slot for it.
+    /// Moves the next message from the link to the GPU, if there is one and a slot for it.
     fn recv_next(&mut self, link: &mut dyn Link, lane: usize) -> Result<bool> {
         let number = self.transferred[lane][1];
-        // The GPU's word is only compared: what it says wrongly harms nobody but itself.
+        // The GPU's counter is only compared, so a wrong value harms only the GPU itself.
         let taken = self.counter(lane, RECV_COUNTERS + HEAD).load(Ordering::Acquire);
         if number.wrapping_sub(taken) >= self.geometry.slots as u64 {
             return Ok(false);
@@ -111,7 +115,8 @@ impl HostStaging {
         Ok(true)
     }
 
-    /// Bytes of a slot that hold its message, as its head says: each block begins at a multiple of 16. Never more than the slot's.
+    /// Returns the bytes of a slot that hold its message, according to its header. Each chunk
+    /// begins at a multiple of 16. The result never exceeds the slot.
     fn message_bytes(&self, slot: &Range<usize>) -> usize {
         let word = |byte: usize| self.slots.get(slot.start + BYTES_OFFSET + byte);
         let bytes = u64::from_le_bytes(std::array::from_fn(word));
@@ -130,7 +135,7 @@ impl HostStaging {
         &self.counters.words()[(lane * COUNTERS + which) * WORDS_PER_LINE]
     }
 
-    /// What the kernels get of one lane: to the peer, and from it.
+    /// Returns the FIFOs of one lane for the kernels: to the peer, and from it.
     pub(crate) fn fifos(&self, lane: usize) -> [Fifo; 2] {
         let counter = |which| {
             let word = (lane * COUNTERS + which) * WORDS_PER_LINE;
@@ -145,7 +150,8 @@ impl HostStaging {
         })
     }
 
-    /// Its memory, for launches: whoever moves messages has the stage meanwhile.
+    /// Returns references to the memory, for launches. The caller that moves messages owns the
+    /// staging meanwhile.
     pub(crate) fn memory_refs(&self) -> [PinnedRef; 2] {
         [self.slots.memory_ref(), self.counters.memory_ref()]
     }
@@ -154,9 +160,9 @@ impl HostStaging {
 const COUNTERS: usize = 4;
 const TAIL: usize = 0;
 const HEAD: usize = 1;
-/// Counters of what comes are behind those of what goes.
+/// Counters of incoming messages follow those of outgoing ones.
 const RECV_COUNTERS: usize = 2;
 const WORDS_PER_LINE: usize = CACHE_LINE_BYTES / size_of::<u64>();
-/// In a slot's head, behind the four words of the tag.
+/// Offset of the byte count in a slot's header, after the four words of the tag.
 const BYTES_OFFSET: usize = 4 * size_of::<u64>();
 const CHUNK_ALIGNMENT: usize = 16;

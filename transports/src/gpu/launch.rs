@@ -1,4 +1,5 @@
-//! Launches of the kernels that carry out schedules: safe, as everything they are given was checked.
+//! Launches of the kernels that execute schedules. They are safe, as all arguments are checked
+//! first.
 
 use crate::gpu::endpoint::{DeviceProgram, Endpoint};
 use crate::gpu::operand::Operand;
@@ -13,34 +14,34 @@ use unisono_cuda::device::{
 };
 use unisono_cuda::{DType, ReduceKind, Scalar};
 
-/// One operation, beside its program and its memory.
+/// Parameters of one operation, apart from its program and its memory.
 #[derive(Clone, Copy)]
 pub struct LaunchParams<'a> {
-    /// Its number, for errors.
+    /// Sequence number, for errors.
     pub sequence: u64,
-    /// What it is: compared between ranks.
+    /// Digest of the op descriptor, which is compared between ranks.
     pub fingerprint: u64,
-    /// How many elements, with digests above: compared between ranks.
+    /// Number of elements, with digests in the upper bits. It is compared between ranks.
     pub count: u64,
-    /// Of the elements.
+    /// Data type of the elements.
     pub dtype: DType,
-    /// How they are combined.
+    /// Reduce op.
     pub op: ReduceKind,
-    /// Kernels that combine them otherwise, in the place of [`ReduceKind::Sum`].
+    /// Kernels of the caller that reduce in another way, in place of [`ReduceKind::Sum`].
     pub user_op: Option<&'a UserOpKernels>,
-    /// For [`ReduceKind::PreMulSum`].
+    /// Factor for [`ReduceKind::PreMulSum`].
     pub factor: Option<Scalar>,
-    /// What complete sums are divided by, for [`ReduceKind::Avg`].
+    /// Divisor of complete sums, for [`ReduceKind::Avg`].
     pub divisor: u32,
     /// Bytes of a slice.
     pub slice_bytes: usize,
-    /// Slices of the longest block.
+    /// Slices of the longest chunk.
     pub slices: usize,
     /// Channels that take part.
     pub channels: usize,
-    /// How messages go.
+    /// Protocol of the messages.
     pub protocol: Protocol,
-    /// For each wait.
+    /// Time limit of each wait.
     pub timeout: Duration,
 }
 
@@ -53,7 +54,7 @@ impl std::fmt::Debug for LaunchParams<'_> {
 }
 
 impl Endpoint {
-    /// The kernel that carries out schedules for an order.
+    /// Returns the kernel that executes schedules with these parameters.
     fn schedule_kernel(&self, order: &LaunchParams<'_>) -> Result<Kernel> {
         match order.user_op {
             Some(own) => self.user_op_kernel(order, own, own.schedule()),
@@ -61,7 +62,7 @@ impl Endpoint {
         }
     }
 
-    /// The kernel of the smallest all_reduce for an order.
+    /// Returns the kernel of the smallest all_reduce with these parameters.
     pub(crate) fn one_shot_kernel(&self, order: &LaunchParams<'_>) -> Result<Kernel> {
         match order.user_op {
             Some(own) => self.user_op_kernel(order, own, own.one_shot()),
@@ -69,8 +70,8 @@ impl Endpoint {
         }
     }
 
-    /// A kernel of the caller's, unless it is for something else, or fewer of its blocks run at once than this endpoint has
-    /// taken room for.
+    /// Returns a kernel of the caller. A kernel for another use is an error, and so is one with
+    /// fewer resident blocks than this endpoint has reserved.
     fn user_op_kernel(
         &self,
         order: &LaunchParams<'_>,
@@ -91,15 +92,16 @@ impl Endpoint {
         }
     }
 
-    /// The kernel of this name for elements of this type.
+    /// Returns the kernel of this name for elements of this type.
     fn kernel(&self, name: &'static str, dtype: DType) -> Result<Kernel> {
         Ok(self.memory.gpu().kernel(&format!("{name}_{dtype}"))?)
     }
 
-    /// Blocks of any of its kernels that can be resident at once.
+    /// Returns how many blocks of any of the kernels can be resident at once.
     ///
     /// # Errors
-    /// If the driver does not say, or a kernel does not fit at all.
+    ///
+    /// Returns an error if the driver does not tell, or if a kernel does not fit at all.
     pub fn max_resident_blocks(gpu: &Gpu) -> Result<usize> {
         let mut least = usize::MAX;
         for (name, dtype) in DType::ALL.into_iter().flat_map(|dtype| KERNEL_NAMES.map(|name| (name, dtype))) {
@@ -116,11 +118,13 @@ impl Endpoint {
         Ok(least)
     }
 
-    /// Enqueues this rank's part of an operation, which reads the first operand and writes the second; `grasp`: where those of
-    /// peers are, if the program names them.
+    /// Enqueues this rank's part of an operation, which reads the first operand and writes the
+    /// second. The last argument holds the addresses of peers' buffers, if the program names any.
     ///
     /// # Errors
-    /// If sizes do not fit each other, memory is another GPU's, or the driver refuses the launch: nothing is enqueued then.
+    ///
+    /// Returns an error if sizes do not match, if memory belongs to another GPU, or if the driver
+    /// refuses the launch. Nothing is enqueued then.
     pub fn launch(
         &self,
         stream: &Stream,
@@ -137,9 +141,10 @@ impl Endpoint {
         let threads = threads_per_block(self.memory.gpu().is_emulated());
         let shape = LaunchDims { blocks, threads, cooperative: true };
         input.begin_use(stream).and(output.begin_use(stream))?;
-        // SAFETY: it is this kernel's struct. Every table is as long as the kernel takes it to be, every index in
-        // them was checked against its bounds (`Program::new`), and these against the memory (`check`, `extent`); all
-        // of it is borrowed until the stream is known to use it.
+        // SAFETY: `arguments` is the struct of this kernel. Every table is as long as the kernel
+        // takes it to be. Every index in the tables was checked against its bounds
+        // (`Program::new`). The bounds were checked against the memory (`check`, `extent`). All of
+        // it is borrowed until the stream is known to use it.
         let launched = unsafe { kernel.launch(stream, shape, &arguments) };
         self.record_stream(stream);
         uploaded.record_stream(stream);
@@ -151,7 +156,7 @@ impl Endpoint {
         ended
     }
 
-    /// The table of peers' buffers; none if the program names none.
+    /// Returns the table of peers' buffers, or a null pointer if the program names none.
     fn peer_buffers(
         &self,
         uploaded: &DeviceProgram,
@@ -166,7 +171,7 @@ impl Endpoint {
         }
     }
 
-    /// An error unless slots, windows, scratch and lanes have room for the program.
+    /// Returns an error unless slots, windows, scratch and lanes have room for the program.
     fn check_launch(&self, uploaded: &DeviceProgram, order: &LaunchParams<'_>) -> Result<()> {
         let (program, sizes) = (&uploaded.program, self.memory.layout().geometry());
         let (bounds, slice) = (program.bounds(), order.slice_bytes);
@@ -196,7 +201,7 @@ impl Endpoint {
         Err(Error::InvalidUsage(format!("{problem}: {order:?}")))
     }
 
-    /// Bytes of one of the two halves of a channel's window.
+    /// Returns the bytes of one of the two halves of a channel's window.
     pub fn parity_bytes(&self) -> usize {
         let sizes = self.memory.layout().geometry();
         sizes.window_bytes / (2 * sizes.channels) / 64 * 64
@@ -257,15 +262,16 @@ impl Endpoint {
     }
 }
 
-/// Those of which there is one for each type of elements.
+/// Kernels that exist once for each data type.
 const KERNEL_NAMES: [&str; 2] = ["schedule", "one_shot"];
 
-/// Whether `blocks` of `bytes` need more than `room`.
+/// Returns true if `blocks` of `bytes` need more than `room`.
 fn exceeds(blocks: usize, bytes: usize, room: usize) -> bool {
     blocks.checked_mul(bytes).is_none_or(|needed| needed > room)
 }
 
-/// Threads of a block. On a GPU enough to move 64 KiB at once; in software each is a fiber, of which few do.
+/// Returns the threads of a block. On a GPU they suffice to move 64 KiB at once. In the emulator
+/// each thread is a fiber, so a few are enough.
 pub(crate) const fn threads_per_block(software: bool) -> u32 {
     if software { 32 } else { 512 }
 }

@@ -1,7 +1,7 @@
-//! Where things lie in the memory of a rank that its peers reach: its *arena*.
+//! Layout of the memory of a rank that its peers reach: its *peer memory*.
 //!
-//! Pure arithmetic: every rank computes the places in everybody's arena for itself, so that nothing
-//! that a peer says is ever used as an address but the arena's beginning.
+//! The layout is pure arithmetic. Every rank computes all offsets in the peer memory of every rank
+//! by itself. So a peer supplies no address except the start of its peer memory.
 
 use crate::{Error, Result};
 use std::ops::Range;
@@ -12,28 +12,29 @@ use unisono_cuda::device::{OneShotArgs, Port, Protocol, ScheduleArgs};
 pub struct DeviceGeometry {
     /// Number of ranks.
     pub ranks: usize,
-    /// Pieces of one operation in flight at once.
+    /// Slices of one operation in flight at once.
     pub channels: usize,
-    /// Messages that one FIFO holds; at least three, as a message may be received and sent on at once.
+    /// Messages that one FIFO holds. There are at least three, as a message may be received and
+    /// sent on at once.
     pub slots: usize,
     /// Data of the largest message, in bytes: whole lines.
     pub slot_bytes: usize,
-    /// The same for messages of which each word has a flag.
+    /// Data of the largest message in which each word has a flag, in bytes.
     pub ll_bytes: usize,
     /// Bytes of a rank's window: whole lines.
     pub window_bytes: usize,
-    /// Whether messages with flags go by [`Protocol::Ll128`], too.
+    /// True if messages with flags also use [`Protocol::Ll128`].
     pub ll128: bool,
 }
 
 impl DeviceGeometry {
-    /// Independent FIFOs in each direction between two ranks: those of the channels, and one for sends and receives
-    /// outside of any schedule.
+    /// Returns the number of independent FIFOs in each direction between two ranks. Each channel
+    /// has its own, and one more serves sends and receives outside any schedule.
     pub fn lanes(&self) -> usize {
         self.channels * ScheduleArgs::LANES + 1
     }
 
-    /// Bytes of one slot with its head; none of a protocol that is not used.
+    /// Returns the bytes of one slot with its header, or 0 for a protocol that is not used.
     pub fn slot_stride(&self, protocol: Protocol) -> usize {
         if !self.uses(protocol) {
             return 0;
@@ -41,7 +42,7 @@ impl DeviceGeometry {
         Port::slot_bytes(protocol, 1, self.message_bytes(protocol)).next_multiple_of(CACHE_LINE_BYTES)
     }
 
-    /// Data of the largest message by a protocol.
+    /// Returns the data bytes of the largest message of a protocol.
     pub fn message_bytes(&self, protocol: Protocol) -> usize {
         if protocol == Protocol::Simple { self.slot_bytes } else { self.ll_bytes }
     }
@@ -66,10 +67,10 @@ impl DeviceGeometry {
     }
 }
 
-/// The places in an arena, as offsets in bytes.
+/// Offsets of all parts of a peer memory, in bytes.
 ///
-/// Behind one another: the counters, one to a line; the inbox of signals; the window; the slots of
-/// the FIFOs into this rank, and the mailboxes, of each protocol.
+/// The parts follow each other: the counters, one to a line; the signals; the window. Then come the
+/// slots of the FIFOs into this rank and the mailboxes, for each protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     geometry: DeviceGeometry,
@@ -81,10 +82,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The arena of each rank.
+    /// Computes the layout of the peer memory of each rank.
     ///
     /// # Errors
-    /// If a size makes no sense or the whole is larger than memory can be.
+    ///
+    /// Returns an error if a size is invalid, or if the total is larger than memory can be.
     pub fn new(sizes: DeviceGeometry) -> Result<Self> {
         let refused = || Error::InvalidUsage(format!("{sizes:?} are no sizes of an arena"));
         if !sizes.is_valid() {
@@ -118,27 +120,28 @@ impl Layout {
         if end <= isize::MAX as usize { Ok(layout) } else { Err(refused()) }
     }
 
-    /// The sizes that it was made for.
+    /// Returns the sizes for which the layout was computed.
     pub fn geometry(&self) -> &DeviceGeometry {
         &self.geometry
     }
 
-    /// Bytes of an arena.
+    /// Returns the bytes of a peer memory.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Count of messages that have come from `peer` on `lane`; `peer` writes it.
+    /// Counter of messages from `peer` on `lane` that have arrived. `peer` writes it.
     pub fn tail(&self, protocol: Protocol, lane: usize, peer: usize) -> Range<usize> {
         self.counter(protocol, 2 * self.port_index(lane, peer))
     }
 
-    /// Count of messages to `peer` on `lane` that it has taken; `peer` writes it.
+    /// Counter of messages to `peer` on `lane` that it has taken. `peer` writes it.
     pub fn head(&self, protocol: Protocol, lane: usize, peer: usize) -> Range<usize> {
         self.counter(protocol, 2 * self.port_index(lane, peer) + 1)
     }
 
-    /// What peers have signaled and finished, as [`PeerWindow`](unisono_cuda::device::PeerWindow) says.
+    /// Signals and completion counters of the peers, as
+    /// [`PeerWindow`](unisono_cuda::device::PeerWindow) describes.
     pub fn inbox(&self) -> Range<usize> {
         self.inbox
             ..self.inbox + WORD_BYTES * ScheduleArgs::inbox_words(self.geometry.channels, self.geometry.ranks)
@@ -149,16 +152,17 @@ impl Layout {
         self.window..self.slots[0]
     }
 
-    /// What all ranks have to be reduced in one shot: in lines of a protocol, a part for each.
+    /// Mailbox for one-shot reductions in lines of a protocol, with a part for each rank.
     pub fn mailbox(&self, protocol: Protocol) -> Range<usize> {
         let start = self.mailboxes[protocol as usize];
         start..start + self.geometry.mailbox_bytes(protocol)
     }
 
-    /// In the arena of `rank`: the slots of messages from `peer` on `lane`.
+    /// Returns the slots of messages from `peer` on `lane`, in the peer memory of `rank`.
     ///
     /// # Panics
-    /// If the two are one, or there is no such rank or lane.
+    ///
+    /// Panics if the two ranks are the same, or if there is no such rank or lane.
     pub fn slots(&self, protocol: Protocol, rank: usize, lane: usize, peer: usize) -> Range<usize> {
         assert!(
             peer != rank && peer < self.geometry.ranks && lane < self.geometry.lanes(),
@@ -170,10 +174,11 @@ impl Layout {
         start..start + bytes
     }
 
-    /// Number of what goes between this rank and `peer` on `lane`.
+    /// Returns the index of the FIFO pair between this rank and `peer` on `lane`.
     ///
     /// # Panics
-    /// If there is no such rank or lane.
+    ///
+    /// Panics if there is no such rank or lane.
     pub fn port_index(&self, lane: usize, peer: usize) -> usize {
         assert!(peer < self.geometry.ranks && lane < self.geometry.lanes(), "lane {lane} to {peer}");
         lane * self.geometry.ranks + peer
@@ -185,12 +190,12 @@ impl Layout {
     }
 }
 
-/// Everything begins on one of these.
+/// Alignment of every part.
 pub const CACHE_LINE_BYTES: usize = 64;
 const WORD_BYTES: usize = 8;
 const PROTOCOLS: usize = Protocol::ALL.len();
 const MIN_SLOTS: usize = 3;
-/// Bounds that keep sums of products of sizes within a word.
+/// Limit of each count, so that products of sizes fit in a word.
 const MAX_COUNT: usize = 1 << 12;
 const MAX_BYTES: usize = 1 << 31;
 

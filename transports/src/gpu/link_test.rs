@@ -1,4 +1,4 @@
-//! Tries links before they are used: every two ranks swap some bytes through the memory of each other.
+//! Tests links before their first use: every two ranks exchange bytes through each other's memory.
 
 use crate::Result;
 use crate::gpu::launch::threads_per_block;
@@ -6,18 +6,20 @@ use crate::gpu::peer_memory::{MappedPeerMemory, PeerMemory};
 use std::time::Duration;
 use unisono_cuda::device::{Channel, Deadline, Exchange, LaunchDims, Protocol, WaitReport};
 
-/// Messages that a trial sends on its lane, the last one.
+/// Messages that a test sends on its lane, which is the last one.
 pub(crate) const LINK_TEST_MESSAGES: u64 = 2;
 
 impl PeerMemory {
-    /// Swaps bytes with all ranks of `reached` at once, which must do the same; says, by rank, whose came right.
+    /// Exchanges bytes with all ranks of `reached` at once, which must do the same. Returns, by
+    /// rank, true if the right bytes arrived.
     ///
     /// # Errors
-    /// If the driver says no.
+    ///
+    /// Returns an error if the driver fails.
     pub fn test_links(&self, reached: &[Option<MappedPeerMemory>], limit: Duration) -> Result<Vec<bool>> {
         let gpu = self.gpu();
         let sizes = self.layout().geometry();
-        // One slot to the last byte, and some more.
+        // One slot to its last byte, and some more.
         let bytes = sizes.slot_stride(Protocol::Simple) + EXTRA_BYTES;
         let peers: Vec<(usize, &MappedPeerMemory)> = reached
             .iter()
@@ -57,8 +59,9 @@ impl PeerMemory {
             threads: threads_per_block(gpu.is_emulated()),
             cooperative: true,
         };
-        // SAFETY: there is a channel for each block, whose FIFOs lie in arenas that are open here, and whose buffers are
-        // as long as it says; all of it lives until the stream has been waited for, or is told that the stream uses it.
+        // SAFETY: there is a channel for each block. Its FIFOs lie in peer memory that is mapped
+        // here, and its buffers are as long as it says. All of it lives until the stream has been
+        // waited for, or is told that the stream uses it.
         unsafe { kernel.launch(&stream, shape, &exchange) }?;
         self.record_stream(&stream);
         peers.iter().for_each(|(_, reached)| reached.record_stream(&stream));
@@ -75,7 +78,7 @@ impl PeerMemory {
     }
 }
 
-/// What `from` sends to `to`: different in every place, and for every two ranks.
+/// Bytes that `from` sends to `to`. They differ at every position and for every two ranks.
 fn test_pattern(from: usize, to: usize, bytes: usize) -> impl Iterator<Item = u8> {
     (0..bytes).map(move |at| (at * 7 + at / 251 + from * 31 + to * 13 + 1) as u8)
 }

@@ -1,9 +1,12 @@
 //! GPU ranks: FIFOs and windows in device memory that peers reach, filled and emptied by kernels.
 //!
-//! Every rank has one [`PeerMemory`] with everything that its peers write; it is exported, and reached by the
-//! others through the driver, in the same process or another of the host; so is what ranks lend each other ([`WindowSet`]). An [`Endpoint`] knows the
-//! arenas of all, or a [`HostStaging`] where one is out of reach, and launches the kernels that carry out schedules. Its launches are safe: programs
-//! and sizes are checked before a kernel gets them.
+//! Every rank has one [`PeerMemory`] with everything that its peers write. The driver exports it
+//! and maps it, in the same process or in another of the host. Symmetric memory ([`WindowSet`]) is
+//! shared in the same way.
+//!
+//! An [`Endpoint`] holds the peer memory of all ranks, or a [`HostStaging`] for a rank that is out
+//! of reach. It launches the kernels that execute schedules. Its launches are safe: programs and
+//! sizes are checked before a kernel gets them.
 
 mod endpoint;
 pub(crate) mod host_staging;

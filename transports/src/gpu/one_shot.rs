@@ -1,4 +1,5 @@
-//! Launches of the kernel for the smallest all_reduce: every rank stores what it has into the mailboxes of all.
+//! Launches of the kernel for the smallest all_reduce: every rank stores its input into the
+//! mailboxes of all.
 
 use crate::gpu::endpoint::Endpoint;
 use crate::gpu::launch::{LaunchParams, threads_per_block};
@@ -8,17 +9,20 @@ use unisono_cuda::Scalar;
 use unisono_cuda::device::{LaunchDims, OneShotArgs, ReduceCopy, Stream};
 
 impl Endpoint {
-    /// Bytes that one shot can reduce; none where some rank has no mailbox that is reached from here.
+    /// Returns the bytes that one launch can reduce, or 0 if this rank cannot reach the mailbox of
+    /// some rank.
     pub fn one_shot_bytes_max(&self) -> usize {
         let sizes = self.memory.layout().geometry();
         if self.all_peers_direct() { sizes.channels * sizes.ll_bytes } else { 0 }
     }
 
-    /// Enqueues this rank's part of an all_reduce of `bytes`, which are the one share of both operands. The order's
-    /// slices and protocol do not matter.
+    /// Enqueues this rank's part of an all_reduce of `bytes`, which are the one share of both
+    /// operands. The slices and the protocol of the parameters are ignored.
     ///
     /// # Errors
-    /// If sizes do not fit each other, memory is another GPU's, or the driver refuses the launch: nothing is enqueued then.
+    ///
+    /// Returns an error if sizes do not match, if memory belongs to another GPU, or if the driver
+    /// refuses the launch. Nothing is enqueued then.
     pub fn launch_one_shot(
         &self,
         stream: &Stream,
@@ -39,8 +43,9 @@ impl Endpoint {
             cooperative: true,
         };
         input.begin_use(stream).and(output.begin_use(stream))?;
-        // SAFETY: it is this kernel's struct. Both operands have as many bytes (`shot`), and no block goes beyond what mailboxes
-        // and counters have room for; all of it is borrowed until the stream is known to use it.
+        // SAFETY: `arguments` is the struct of this kernel. Both operands have as many bytes
+        // (`shot`). No block exceeds the room of mailboxes and counters. All of it is borrowed
+        // until the stream is known to use it.
         let launched = unsafe { kernel.launch(stream, shape, &arguments) };
         self.record_stream(stream);
         let ended = input.end_use(stream).and(output.end_use(stream));

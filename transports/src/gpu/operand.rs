@@ -1,4 +1,4 @@
-//! The memory of one operation, as kernels get it: addresses whose lengths were checked.
+//! The memory of one operation in the form that kernels take: addresses whose lengths were checked.
 
 use crate::gpu::window_set::WindowSet;
 use crate::{Error, Result};
@@ -9,25 +9,28 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A part of a GPU's memory, whatever it holds: a [`TypedRegion`].
+/// A part of a GPU's memory with elements of any type: a [`TypedRegion`].
 pub trait Region: sealed::Sealed {
-    /// Where it begins.
+    /// Returns the address of its first byte.
     fn address(&self) -> u64;
-    /// Its length.
+    /// Returns its length.
     fn bytes(&self) -> usize;
-    /// Called before work is enqueued in this stream that uses it.
+    /// Prepares the region for work that is about to be enqueued in this stream.
     ///
     /// # Errors
-    /// If it cannot be used there.
+    ///
+    /// Returns an error if the region cannot be used in this stream.
     fn begin_use(&self, stream: &Stream) -> Result<()>;
-    /// Called afterwards: it lasts until that work is done.
+    /// Keeps the region alive until the enqueued work is done. It is called after the work is
+    /// enqueued.
     ///
     /// # Errors
-    /// If the driver says no.
+    ///
+    /// Returns an error if the driver fails.
     fn end_use(&self, stream: &Stream) -> Result<()>;
 }
 
-/// Elements of a GPU, by whichever library they were allocated.
+/// Elements in GPU memory, which any library may have allocated.
 #[derive(Clone, Copy)]
 pub struct TypedRegion<'a, T: Plain>(pub &'a dyn DeviceBuffer<T>);
 
@@ -51,10 +54,10 @@ impl<T: Plain> Region for TypedRegion<'_, T> {
     }
 }
 
-/// Uneven shares of a buffer, in memory of the GPU too.
+/// Uneven shares of a buffer, as a table that is in GPU memory too.
 pub struct ShareTable {
     table: Buffer<Share>,
-    /// (start, bytes) of each.
+    /// Start and bytes of each share.
     ranges: Vec<(u64, u64)>,
 }
 
@@ -62,7 +65,8 @@ impl ShareTable {
     /// Uploads the table.
     ///
     /// # Errors
-    /// If there is no room for it, or a share ends beyond all memory.
+    ///
+    /// Returns an error if there is no room for it, or if a share ends beyond any memory.
     pub fn new(gpu: &Gpu, shares: &[Share]) -> Result<Self> {
         if !shares.iter().all(is_valid) {
             return Err(Error::InvalidUsage("shares beyond all memory".to_owned()));
@@ -71,10 +75,12 @@ impl ShareTable {
         Ok(Self { table: gpu.upload(shares)?, ranges: places })
     }
 
-    /// Parts of memory anywhere as shares, each cut into blocks of `stride` bytes: see [`OperandMemory::Regions`].
+    /// Makes shares of regions at any addresses, each divided into chunks of `stride` bytes. See
+    /// [`OperandMemory::Regions`].
     ///
     /// # Errors
-    /// As [`ShareTable::new`].
+    ///
+    /// Fails like [`ShareTable::new`].
     pub fn from_regions(gpu: &Gpu, parts: &[&dyn Region], stride: usize) -> Result<Self> {
         let share = |part: &&dyn Region| Share {
             start: part.address(),
@@ -84,7 +90,7 @@ impl ShareTable {
         Self::new(gpu, &parts.iter().map(share).collect::<Vec<_>>())
     }
 
-    /// Where the last of them ends.
+    /// Returns the end of the last share.
     fn end(&self) -> usize {
         self.ranges.iter().map(|(start, bytes)| start + bytes).max().unwrap_or(0) as usize
     }
@@ -104,41 +110,41 @@ fn is_valid(share: &Share) -> bool {
         && share.stride < ADDRESS_LIMIT
 }
 
-/// More bytes than any memory has; times the blocks of a share, still a number.
+/// More bytes than any memory has. Multiplied by the chunks of a share, it still fits in a word.
 const ADDRESS_LIMIT: u64 = 1 << 48;
 
-/// The memory of an operand, and how it is cut into shares.
+/// The memory of an operand, and its division into shares.
 #[derive(Clone, Copy)]
 pub enum OperandMemory<'a> {
     /// This rank has no such buffer.
     None,
     /// Equal shares, from `offset` of the region on.
     EvenShares {
-        /// Where they are.
+        /// Memory of the shares.
         region: &'a dyn Region,
-        /// Where in it they begin.
+        /// Start of the first share in the region.
         offset: usize,
-        /// How many.
+        /// Number of shares.
         shares: usize,
-        /// Bytes of each.
+        /// Bytes of each share.
         bytes: usize,
-        /// From block to block.
+        /// Distance between chunks.
         stride: usize,
     },
-    /// Shares with places of their own.
+    /// Shares at individual positions.
     UnevenShares {
-        /// Where they are.
+        /// Memory of the shares.
         region: &'a dyn Region,
-        /// Where in it their places count from.
+        /// Position in the region from which the positions of shares count.
         offset: usize,
-        /// Their places.
+        /// Positions of the shares.
         shares: &'a ShareTable,
     },
-    /// Every part is a share.
+    /// Regions that are one share each.
     Regions {
-        /// The parts.
+        /// The regions.
         parts: &'a [&'a dyn Region],
-        /// Made of the same parts.
+        /// Table made of the same regions.
         shares: &'a ShareTable,
     },
 }
@@ -148,12 +154,12 @@ pub enum OperandMemory<'a> {
 pub struct Operand<'a> {
     /// Its memory.
     pub memory: OperandMemory<'a>,
-    /// Blocks of a share.
+    /// Chunks of a share.
     pub chunks_per_share: usize,
 }
 
 impl Operand<'_> {
-    /// As the kernel gets it, if `needed` blocks of it are inside of the memory.
+    /// Returns the layout for the kernel, if `needed` chunks of it are inside the memory.
     pub(crate) fn checked_layout(&self, what: &str, needed: usize) -> Result<BufferLayout> {
         let fits = |region: &dyn Region, offset: usize, length: Option<usize>| {
             length.and_then(|length| length.checked_add(offset)).is_some_and(|end| end <= region.bytes())
@@ -199,7 +205,7 @@ impl Operand<'_> {
         }
     }
 
-    /// Whether all of it is this rank's part of the lending.
+    /// Returns true if all of the memory is this rank's part of the window set.
     pub(crate) fn is_in_window(&self, lending: &WindowSet) -> bool {
         match self.memory {
             OperandMemory::EvenShares { region, .. } | OperandMemory::UnevenShares { region, .. } => {
@@ -222,7 +228,7 @@ impl Operand<'_> {
         self.for_each_region(|region| region.end_use(stream))
     }
 
-    /// Visits all regions, also after an error; the first one.
+    /// Visits all regions, even after an error. Returns the first error.
     fn for_each_region(&self, visit: impl Fn(&dyn Region) -> Result<()>) -> Result<()> {
         match self.memory {
             OperandMemory::None => Ok(()),

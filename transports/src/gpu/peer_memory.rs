@@ -1,47 +1,53 @@
-//! The memory of a rank that its peers reach, and theirs that it reaches.
+//! The memory of a rank that its peers reach, and the memory of peers that it reaches.
 
 use crate::gpu::layout::Layout;
 use crate::{Error, Result};
 use unisono_cuda::device::{Buffer, Fifo, Gpu, ImportedMemory, IpcHandle, PeerWindow, Protocol, Stream};
 
-/// This rank's arena.
+/// The peer memory of this rank.
 pub struct PeerMemory {
     layout: Layout,
     rank: usize,
     memory: Buffer<u8>,
 }
 
-/// A peer's arena, as it is reached from here.
+/// The peer memory of another rank, as mapped by this one.
 pub struct MappedPeerMemory {
     memory: ImportedMemory,
 }
 
 impl PeerMemory {
-    /// An arena on `gpu` for `rank`, empty.
+    /// Allocates empty peer memory on `gpu` for `rank`.
     ///
     /// # Errors
-    /// If there is no room for it.
+    ///
+    /// Returns an error if there is no room for it.
     pub fn new(gpu: &Gpu, rank: usize, layout: Layout) -> Result<Self> {
         Ok(Self { layout, rank, memory: gpu.alloc(layout.bytes())? })
     }
 
-    /// What peers need to reach it, in this process or in another of the host.
+    /// Returns the handle that peers need to map the memory, in this process or in another of the
+    /// host.
     ///
     /// # Errors
-    /// If the driver cannot export it.
+    ///
+    /// Returns an error if the driver cannot export it.
     pub fn export(&self) -> Result<IpcHandle> {
         Ok(self.memory.export()?)
     }
 
-    /// Says that no peer in another process will touch it any more, so that its memory can be used again.
+    /// Declares that no peer in another process will access the memory again, so that it can be
+    /// reused.
     pub fn withdraw(&self) {
         self.memory.withdraw();
     }
 
-    /// Reaches the arena of a peer.
+    /// Maps the peer memory of another rank.
     ///
     /// # Errors
-    /// If it cannot be reached from here, or is none.
+    ///
+    /// Returns an error if it cannot be reached from here, or if the handle is not one of peer
+    /// memory.
     pub fn map(&self, handle: &IpcHandle) -> Result<MappedPeerMemory> {
         let memory = self.memory.gpu().import(handle)?;
         if memory.bytes() != self.layout.bytes() {
@@ -51,17 +57,17 @@ impl PeerMemory {
         Ok(MappedPeerMemory { memory })
     }
 
-    /// Where everything is.
+    /// Returns the layout.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Whose it is.
+    /// Returns the rank that owns the memory.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The GPU that it is on.
+    /// Returns the GPU that holds the memory.
     pub fn gpu(&self) -> &Gpu {
         self.memory.gpu()
     }
@@ -70,7 +76,7 @@ impl PeerMemory {
         self.memory.record_stream(stream);
     }
 
-    /// What is before the window: counters and the inbox.
+    /// Returns the bytes before the window: counters and signals.
     pub(crate) fn counters(&self, stream: &Stream) -> Result<Vec<u8>> {
         Ok(self.memory.view(..self.layout.inbox().end).to_vec(stream)?)
     }
@@ -83,7 +89,7 @@ impl PeerMemory {
         mailbox(&self.layout, protocol, self.memory.address())
     }
 
-    /// What goes to `peer` directly on one lane, and what comes from it.
+    /// Returns the direct FIFOs to and from `peer` on one lane.
     pub(crate) fn fifos(
         &self,
         reached: &MappedPeerMemory,

@@ -1,44 +1,45 @@
-//! Programs for the kernels that carry out schedules, checked before any kernel sees them.
+//! Programs for the kernels that execute schedules, checked before any kernel sees them.
 //!
-//! A kernel believes its tables: an index outside of them is memory outside of everything. So only
-//! what was checked here is ever uploaded.
+//! A kernel trusts its tables: an index outside them would access memory that is not the program's.
+//! So only checked programs are ever uploaded.
 
 use crate::{Error, Result};
 use unisono_cuda::device::{ChunkRef, Instr, LaneProgram, MemorySpace, Opcode, ScheduleArgs};
 
-/// One rank's part in a schedule.
+/// Tables of one rank's part of a schedule.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramTables {
-    /// What is done, strand after strand.
+    /// Instructions, one lane program after another.
     pub instrs: Vec<Instr>,
-    /// The operands of all acts.
+    /// Operands of all instructions.
     pub chunks: Vec<ChunkRef>,
-    /// Acts that are done in order; strands go on side by side.
+    /// Ranges of instructions that run in order. Lane programs run side by side.
     pub lane_programs: Vec<LaneProgram>,
 }
 
-/// What the places of a program may name.
+/// Limits of the chunks that a program may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramBounds {
-    /// Whose program it is.
+    /// Rank that the program belongs to.
     pub rank: usize,
     /// Number of ranks.
     pub ranks: usize,
-    /// Blocks of the send buffer.
+    /// Chunks of the send buffer.
     pub input: usize,
-    /// Blocks of the receive buffer.
+    /// Chunks of the receive buffer.
     pub output: usize,
-    /// Blocks of scratch.
+    /// Chunks of scratch.
     pub scratch: usize,
-    /// Blocks of each rank's window.
+    /// Chunks of each rank's window.
     pub window: usize,
-    /// Blocks of each peer's send buffer and receive buffer that are reached where they are; 0: none is.
+    /// Chunks of each peer's send buffer and receive buffer that are accessed in place, or 0 for
+    /// none.
     pub peer_chunks: [usize; 2],
-    /// Whether ranks meet in windows, all of them.
+    /// True if all ranks use windows.
     pub uses_window: bool,
 }
 
-/// Tables that name nothing outside of their bounds.
+/// Tables that name nothing outside their bounds.
 #[derive(Clone, Debug)]
 pub struct Program {
     tables: ProgramTables,
@@ -47,10 +48,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// Checks every index in `tables`, and finds acts that can be done together.
+    /// Checks every index in `tables`, and finds instructions that can run together.
     ///
     /// # Errors
-    /// Says what is outside of its bounds.
+    ///
+    /// Returns an error that names the index outside its bounds.
     pub fn new(mut tables: ProgramTables, bounds: ProgramBounds) -> Result<Self> {
         let outside =
             |what: String| Error::InvalidUsage(format!("a program for rank {}: {what}", bounds.rank));
@@ -72,33 +74,33 @@ impl Program {
         Ok(Self { tables, bounds, chunks_per_message: blocks_per_message })
     }
 
-    /// What was checked.
+    /// Returns the tables that were checked.
     pub fn tables(&self) -> &ProgramTables {
         &self.tables
     }
 
-    /// What it names at most.
+    /// Returns the bounds of the program.
     pub fn bounds(&self) -> &ProgramBounds {
         &self.bounds
     }
 
-    /// Blocks of its longest message, sent or received.
+    /// Returns the chunks of the longest message, sent or received.
     pub fn blocks_per_message(&self) -> usize {
         self.chunks_per_message
     }
 
-    /// The largest lane of its strands.
+    /// Returns the largest lane of the lane programs.
     pub fn max_lane(&self) -> usize {
         self.tables.lane_programs.iter().map(|strand| strand.lane as usize).max().unwrap_or(0)
     }
 
-    /// Blocks of threads of a launch on this many channels.
+    /// Returns the thread blocks of a launch on this many channels.
     pub fn thread_blocks(&self, channels: usize) -> usize {
         self.tables.lane_programs.len() * channels
     }
 }
 
-/// Lanes of the schedules; beyond them is the one for sends and receives.
+/// Lanes of the schedules. The next lane after them serves sends and receives.
 pub(crate) const LANES: usize = ScheduleArgs::LANES;
 
 const fn is_message(verb: u8) -> bool {
@@ -109,7 +111,7 @@ fn checked_slice<T>(table: &[T], first: u32, count: usize) -> Option<&[T]> {
     table.get(first as usize..(first as usize).checked_add(count)?)
 }
 
-/// None if the kernel could not carry it out.
+/// Returns `None` if the kernel could not execute the instruction.
 fn check_instr(act: &Instr, places: &[ChunkRef], bounds: &ProgramBounds) -> Option<()> {
     let (operands, targets) = (usize::from(act.operands), usize::from(act.targets));
     let other = |rank: u32| (rank as usize) < bounds.ranks && rank as usize != bounds.rank;
@@ -138,7 +140,7 @@ fn check_instr(act: &Instr, places: &[ChunkRef], bounds: &ProgramBounds) -> Opti
     (sound && forwards && fits && at_home && inside).then_some(())
 }
 
-/// Whether there is such a block, and this rank reaches it.
+/// Returns true if there is such a chunk, and this rank reaches it.
 fn is_in_bounds(place: &ChunkRef, bounds: &ProgramBounds) -> bool {
     let own = place.rank as usize == bounds.rank;
     let blocks = match place.space {

@@ -1,20 +1,23 @@
-//! Whether peers are through with this rank's memory: what another process has open goes when this one ends.
+//! Tests if peers still use this rank's memory. Memory that another process has mapped vanishes
+//! when this process ends.
 
 use crate::Result;
 use crate::gpu::endpoint::{Endpoint, Peer};
 use unisono_cuda::device::{Protocol, ScheduleArgs};
 
 impl Endpoint {
-    /// Whether memory of this rank is open in another process.
+    /// Returns true if memory of this rank is mapped in another process.
     pub fn is_open_in_other_process(&self) -> bool {
         self.peers.iter().any(|peer| matches!(peer, Peer::Direct(reached) if reached.is_other_process()))
     }
 
-    /// Whether every peer has taken what this rank sent and finished the instances of window programs that it ran; after
-    /// this rank's launches are over. Nobody touches its memory then before its next launch.
+    /// Returns true if every peer has taken all messages of this rank and finished the window
+    /// programs that it ran. It may be called after this rank's launches are over. No peer accesses
+    /// the memory then before its next launch.
     ///
     /// # Errors
-    /// If the driver says no.
+    ///
+    /// Returns an error if the driver fails.
     pub fn is_quiescent(&self) -> Result<bool> {
         let stream = self.memory.gpu().stream()?;
         let counters = self.memory.counters(&stream)?;

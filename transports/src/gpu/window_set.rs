@@ -1,5 +1,5 @@
-//! Memory that every rank reaches of every other: one buffer of each, equally long. Programs that name buffers of
-//! peers read and write it where it is.
+//! Symmetric GPU memory: one buffer of each rank, all of the same length, which every rank reaches.
+//! Programs that name buffers of peers read and write them in place.
 
 use crate::gpu::endpoint::{DeviceProgram, Endpoint};
 use crate::gpu::operand::{Operand, Region};
@@ -8,26 +8,29 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use unisono_cuda::device::{Buffer, Gpu, ImportedMemory, IpcHandle, PeerBuffers, Stream};
 
-/// One buffer of each rank, by rank. Its memory lasts as long as this does.
+/// One buffer of each rank, by rank. The memory lives as long as this value.
 pub struct WindowSet {
     rank: usize,
     bytes: usize,
     buffers: Vec<ImportedMemory>,
 }
 
-/// Where the buffers of all ranks are in one operation.
+/// Addresses of the buffers of all ranks in one operation.
 pub struct AddressTable {
-    /// A row for each rank.
+    /// One row for each rank.
     checked_address: Buffer<PeerBuffers>,
-    /// Of the input, and of the output: what it is a part of, and where it begins; none where no peer's is named.
+    /// Window set and offset of the input, and of the output. An entry is `None` if the program
+    /// names no such buffer of a peer.
     windows: [Option<(Arc<WindowSet>, usize)>; 2],
 }
 
 impl WindowSet {
-    /// Opens the buffers of `bytes` bytes that all ranks have exported, by rank: this one's too.
+    /// Maps the buffers of `bytes` bytes that all ranks have exported, by rank, including this
+    /// one's.
     ///
     /// # Errors
-    /// If one cannot be opened, or is not as long.
+    ///
+    /// Returns an error if a buffer cannot be mapped, or has another length.
     pub fn open(gpu: &Gpu, rank: usize, handles: &[IpcHandle], bytes: usize) -> Result<Self> {
         let buffers =
             handles.iter().map(|handle| Ok(gpu.import(handle)?)).collect::<Result<Vec<ImportedMemory>>>()?;
@@ -43,34 +46,36 @@ impl WindowSet {
         }
     }
 
-    /// Whether this rank has dropped its buffer, and no graph keeps any of them: no new work will use them.
+    /// Returns true if this rank has dropped its buffer and no graph keeps any of the buffers. No
+    /// new work will use them then.
     fn is_abandoned(&self) -> bool {
         self.buffers.iter().all(ImportedMemory::is_abandoned)
     }
 
-    /// Whether they are abandoned, and all work that used them is done.
+    /// Returns true if the buffers are abandoned, and all work that used them is done.
     pub fn is_unused(&self) -> bool {
-        // All of them are asked: each notes when its work ends.
+        // All buffers are asked, because each one records when its work ends.
         self.is_abandoned() && self.buffers.iter().filter(|buffer| !buffer.is_idle()).count() == 0
     }
 
-    /// Closes those of the others; this rank's is left.
+    /// Unmaps the buffers of the other ranks and returns this rank's.
     pub fn close(mut self) -> ImportedMemory {
         self.buffers.swap_remove(self.rank)
     }
 
-    /// Says that no other process will touch this rank's any more, so that its memory can be used again.
+    /// Declares that no other process will access this rank's buffer again, so that its memory can
+    /// be reused.
     pub fn withdraw(&self) {
         self.buffers[self.rank].withdraw();
     }
 
-    /// Where in this rank's buffer the region begins, if it is a part of it.
+    /// Returns the offset of the region in this rank's buffer, if the region is a part of it.
     pub fn offset_of(&self, region: &dyn Region) -> Option<usize> {
         let offset = region.address().checked_sub(self.buffers[self.rank].address())? as usize;
         offset.checked_add(region.bytes()).is_some_and(|end| end <= self.bytes).then_some(offset)
     }
 
-    /// Where an operand begins that has so many blocks and lies in this rank's buffer.
+    /// Returns the start of an operand that has this many chunks and lies in this rank's buffer.
     fn operand_base(&self, operand: &Operand<'_>, blocks: usize) -> Result<*mut u8> {
         if !operand.is_in_window(self) {
             return Err(Error::InvalidUsage("an operand outside of the memory that is lent".to_owned()));
@@ -78,7 +83,8 @@ impl WindowSet {
         Ok(operand.checked_layout("operand in symmetric memory", blocks)?.base)
     }
 
-    /// What is as far in each rank's buffer as `own` is in this rank's.
+    /// Returns, for each rank, the address at the same offset in its buffer as `own` in this
+    /// rank's.
     fn peer_addresses(&self, own: *mut u8) -> Vec<*mut u8> {
         let offset = (own as usize).wrapping_sub(self.buffers[self.rank].address() as usize);
         let of = |buffer: &ImportedMemory| (buffer.address() as usize).wrapping_add(offset) as *mut u8;
@@ -91,11 +97,14 @@ impl WindowSet {
 }
 
 impl Endpoint {
-    /// Where peers' buffers are, if all ranks have theirs as far in the symmetric memory as this one: `lendings` of the input and
-    /// of the output, where the program names those of peers.
+    /// Makes the table of peers' buffers, if all ranks use the same offsets in the symmetric memory
+    /// as this one. The window sets are those of the input and of the output, if the program names
+    /// those of peers.
     ///
     /// # Errors
-    /// If an operand is not in the symmetric memory, or there is no room for the table.
+    ///
+    /// Returns an error if an operand is not in the symmetric memory, or if there is no room for
+    /// the table.
     pub fn address_table(
         &self,
         uploaded: &DeviceProgram,
@@ -119,12 +128,13 @@ impl Endpoint {
 }
 
 impl AddressTable {
-    /// Whether it is of buffers that no new work will use.
+    /// Returns true if no new work will use the buffers of the table.
     pub fn is_abandoned(&self) -> bool {
         self.windows.iter().flatten().any(|(lending, _)| lending.is_abandoned())
     }
 
-    /// The table, if it was made for these operands and has what the program names of them.
+    /// Returns the table, if it was made for these operands and holds all that the program names of
+    /// them.
     pub(crate) fn table(
         &self,
         lent: [usize; 2],
