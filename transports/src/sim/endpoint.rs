@@ -1,4 +1,4 @@
-//! What a rank holds of the simulated network.
+//! The parts of the simulated network that a rank holds.
 
 use crate::sim::nodes::Network;
 use crate::{
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use unisono_cuda::{Source, Store, Target, copy_to};
 
-/// The life of one host: it is over when the last part of it that can wait is dropped.
+/// Lifetime of one host. It ends when the last part of it that can wait is dropped.
 pub(super) struct HostProcess {
     pub(super) network: Arc<Network>,
     pub(super) host: usize,
@@ -21,7 +21,7 @@ impl Drop for HostProcess {
     }
 }
 
-/// The fabric with this key, as `rank` of it holds it.
+/// Returns the fabric with this key, as `rank` of it holds it.
 pub(super) fn fabric(process: &Arc<HostProcess>, key: u64, rank: usize) -> Fabric {
     let mut world = process.network.lock();
     let (geometry, ranks) = (world.geometry, world.fabric(key).hosts.len());
@@ -46,7 +46,7 @@ pub(super) fn fabric(process: &Arc<HostProcess>, key: u64, rank: usize) -> Fabri
     }
 }
 
-/// Whose part of which fabric something is.
+/// Place of an object: its host, its fabric and its rank there.
 struct Endpoint {
     host_process: Arc<HostProcess>,
     key: u64,
@@ -57,7 +57,7 @@ struct Endpoint {
 struct SimLink {
     endpoint: Endpoint,
     peer: usize,
-    /// The message in hand on each lane.
+    /// The received message on each lane that is not yet released.
     current: HashMap<usize, (Header, Vec<u8>)>,
 }
 
@@ -136,13 +136,13 @@ impl Link for SimLink {
     }
 }
 
-/// The control path of one rank.
+/// The control channel of one rank.
 struct SimControlChannel {
     endpoint: Endpoint,
     listener_guard: Arc<SimListenerGuard>,
 }
 
-/// The door of one rank, open as long as this is there.
+/// The open listener of one rank, which closes when this is dropped.
 struct SimListenerGuard(Endpoint);
 
 impl Drop for SimListenerGuard {
@@ -175,11 +175,11 @@ impl Drop for SimControlChannel {
     }
 }
 
-/// The clock of one rank, and how it waits.
+/// The clock and the wait strategy of one rank.
 ///
-/// A hand-over between threads costs more than a look at all lanes, and
-/// whatever arrives ends a pause. So the first pauses of a wait are long, and
-/// of the later ones, in which most engines only look around, few take any time.
+/// A switch between threads costs more than a look at all lanes, and every arrival ends a pause. So
+/// the first pauses of a wait are long. In later pauses most engines only poll, so few of those
+/// take any time.
 struct SimWait {
     process: Arc<HostProcess>,
     /// Rounds at the last call.

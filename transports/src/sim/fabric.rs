@@ -1,4 +1,4 @@
-//! One fabric among hosts of the simulated network: its lanes, and its notes.
+//! One fabric among hosts of the simulated network: its lanes and its control channels.
 
 use crate::sim::nodes::{NetworkState, Packet, Route};
 use crate::sim::timeouts::ConnectionState;
@@ -10,24 +10,24 @@ pub(super) struct FabricState {
     lanes: usize,
     /// The host of each rank.
     pub(super) hosts: Vec<usize>,
-    /// By sender, receiver and lane.
+    /// State of each lane, by sender, receiver and lane.
     queues: Vec<Queue>,
     pub(super) endpoints: Vec<EndpointState>,
 }
 
-/// What one rank has beside its lanes.
+/// State of one rank apart from its lanes.
 #[derive(Default)]
 pub(super) struct EndpointState {
-    /// It takes part no more, and the others have been told.
+    /// True if the rank has left, and the others have been told.
     closed: bool,
-    /// It knows that all have met.
+    /// True if the rank knows that all ranks have joined.
     pub(super) joined: bool,
     pub(super) events: VecDeque<PeerEvent>,
-    /// Its ends of the connections for notes, by peer.
+    /// Its ends of the control connections, by peer.
     pub(super) connections: Vec<ConnectionState>,
-    /// Nobody listens at its door any more.
+    /// True if the listener of the rank is closed.
     pub(super) listener_closed: bool,
-    /// What it sent to each rank beside messages.
+    /// Streams to each rank of all that it sends beside messages.
     control_streams: Vec<Stream>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Queue {
     pub(super) arrived: VecDeque<(Header, Vec<u8>)>,
 }
 
-/// Things that arrive in the order sent.
+/// Packets that arrive in the order sent.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Stream {
     pub(super) sent: u64,
@@ -85,7 +85,7 @@ impl EndpointState {
         self.closed
     }
 
-    /// Whether something of `peer` has come that was not read.
+    /// Returns true if something from `peer` has arrived that was not read.
     fn has_unread(&self, peer: usize) -> bool {
         let of_peer = |event: &PeerEvent| matches!(event, PeerEvent::Message { from, .. } if *from == peer);
         self.events.iter().any(of_peer)
@@ -93,7 +93,8 @@ impl EndpointState {
 }
 
 impl Queue {
-    /// The receiver has taken a message; says whether the sender may have waited for that.
+    /// Adds a credit after the receiver has taken a message. Returns true if the sender may have
+    /// waited for it.
     pub(super) fn add_credit(&mut self) -> bool {
         self.free_slots += 1;
         self.free_slots == 1
@@ -101,12 +102,12 @@ impl Queue {
 }
 
 impl NetworkState {
-    /// The fabric with this key: whoever has a part of it made it.
+    /// Returns the fabric with this key, which exists for every rank that holds a part of it.
     pub(super) fn fabric(&mut self, key: u64) -> &mut FabricState {
         self.fabrics.get_mut(&key).expect("a fabric stays as long as the network")
     }
 
-    /// Whether another message fits on the lane.
+    /// Returns true if another message fits on the lane.
     pub(super) fn has_credit(&mut self, key: u64, from: usize, to: usize, lane: usize) -> bool {
         self.fabric(key).queue(from, to, lane).free_slots > 0
     }
@@ -128,7 +129,7 @@ impl NetworkState {
         self.fabric(key).queue(from, to, lane).messages = messages;
     }
 
-    /// The oldest message that has arrived on the lane.
+    /// Takes the oldest message that has arrived on the lane.
     pub(super) fn receive(
         &mut self,
         key: u64,
@@ -139,10 +140,10 @@ impl NetworkState {
         self.fabric(key).queue(from, to, lane).arrived.pop_front()
     }
 
-    /// Tells the sender that there is room for one more.
+    /// Tells the sender that there is room for one more message.
     pub(super) fn return_credit(&mut self, key: u64, from: usize, to: usize, lane: usize) {
         let group = self.fabric(key);
-        // Named by its own direction: it goes from the receiver to the sender.
+        // The credit has a route of its own direction: from the receiver to the sender.
         let way = group.route(CREDIT, key, to, from, lane);
         let credits = group.queue(from, to, lane).credits;
         let credits = self.enqueue(credits, way, Packet::Credit);
@@ -170,7 +171,7 @@ impl NetworkState {
         self.fabric(key).endpoints[rank].events.pop_front()
     }
 
-    /// `rank` takes part no more: its peers hear of it, unless it is dead.
+    /// Removes `rank` from the fabric. Its peers are told, unless it is dead.
     pub(super) fn close(&mut self, key: u64, rank: usize) {
         let host = self.fabric(key).hosts[rank];
         if !self.is_dead(host) {
@@ -178,7 +179,7 @@ impl NetworkState {
         }
     }
 
-    /// The peers hear of the end of `rank`, once.
+    /// Tells the peers, once, that `rank` has ended.
     pub(super) fn announce_exit(&mut self, key: u64, rank: usize) {
         let group = self.fabric(key);
         let ranks = group.hosts.len();
@@ -190,7 +191,8 @@ impl NetworkState {
         }
     }
 
-    /// `rank` ends its connection with `peer`: by a reset if it has not read all of it.
+    /// Ends the connection of `rank` with `peer`. The end is a reset if `rank` has not read all of
+    /// it.
     fn close_connection(&mut self, key: u64, rank: usize, peer: usize) {
         let resets = self.fault_plan.keepalive_timeout.is_some();
         let group = self.fabric(key);
@@ -204,7 +206,7 @@ impl NetworkState {
         if !self.is_partitioned(host, other) {
             return self.send_control(key, rank, peer, Packet::Reset);
         }
-        // The one reset gets lost, and what was under way is not sent again.
+        // The only reset gets lost, and packets in flight are not sent again.
         self.fabric(key).endpoints[rank].connections[peer] = ConnectionState::Closed;
         self.send_stale_data(key, rank, peer);
     }

@@ -1,74 +1,77 @@
-//! What the network does to its users.
+//! Delays and faults of the simulated network.
 
 use crate::sim::rng::{Rng, mix};
 use std::time::Duration;
 
-/// What the network does to its users.
+/// Delays and faults of the simulated network.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
-    /// Decides every delay.
+    /// Seed of every delay.
     pub seed: u64,
-    /// Shortest time on the way; never less than a nanosecond.
+    /// Shortest delay. It is never less than a nanosecond.
     pub delay_min: Duration,
-    /// Longest time on the way. Messages of different lanes overtake each other, those of one never.
+    /// Longest delay. Messages of different lanes overtake each other, those of one lane never.
     pub delay_max: Duration,
-    /// How many times slower than that some ways between two ranks may be; at least 1.
+    /// Factor by which some routes between two ranks may be slower. It is at least 1.
     pub max_slowdown: u32,
-    /// After how long without an answer kernels give a connection for notes up, whose other end is then reset. None: they
-    /// never do, and never reset one.
+    /// Time without an answer after which a kernel gives up a control connection, whose other end
+    /// is then reset. With `None`, kernels never give up or reset a connection.
     pub keepalive_timeout: Option<Duration>,
-    /// Ranks of the first fabric whose kernels bear four times that: their jobs may be set so, and who sends much that is not
-    /// read does not ask.
+    /// Ranks of the first fabric whose kernels wait four times that long. Jobs may be configured
+    /// so. A kernel with much unread data in flight sends no keepalive probes.
     pub long_timeout_ranks: RankSet,
-    /// What goes wrong.
+    /// Faults that happen.
     pub faults: Vec<Fault>,
-    /// When the simulation ends for everybody: who is still waiting then would wait for ever.
+    /// Time at which the simulation ends for all ranks. A rank that still waits then would wait
+    /// forever.
     pub max_time: Duration,
 }
 
-/// Something that goes wrong. Ranks are those of the first fabric.
+/// A fault. Ranks are those of the first fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A rank dies.
     Death {
-        /// Which one.
+        /// The rank.
         rank: usize,
-        /// When.
+        /// Moment of the death.
         at: Trigger,
-        /// Whether its host lives on and tells the others, as kernels do; else it vanishes, and nobody is told.
+        /// True if the host lives on and tells the others, as kernels do. Otherwise the host
+        /// vanishes, and nobody is told.
         announced: bool,
     },
     /// A rank does nothing for a while.
     Stall {
-        /// Which one.
+        /// The rank.
         rank: usize,
-        /// Since when: its first wait from then on lasts until the end of the stall.
+        /// Start of the stall. The first wait from then on lasts until the end of the stall.
         from: Duration,
-        /// For how long.
+        /// Length of the stall.
         duration: Duration,
     },
-    /// Nothing passes from some ranks to others; both ways between two sets is a partition, one way a connection
-    /// that is half open.
+    /// Nothing passes from some ranks to others. In both directions between two sets it is a
+    /// partition. In one direction it is a connection that is half open.
     Partition {
-        /// From whom.
+        /// The senders.
         from: RankSet,
-        /// To whom.
+        /// The receivers.
         to: RankSet,
-        /// Whether nothing passes the other way either.
+        /// True if nothing passes in the other direction either.
         both_ways: bool,
-        /// Since when.
+        /// Start of the partition.
         at: Duration,
-        /// For how long; for ever if none. What was sent meanwhile arrives afterwards, as TCP sends it again.
+        /// Length of the partition, or `None` if it never ends. Packets sent meanwhile arrive
+        /// afterwards, as TCP sends them again.
         duration: Option<Duration>,
     },
 }
 
-/// When something happens.
+/// Moment of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// At this time.
     Time(Duration),
-    /// When so many things have been delivered: between two words of a conversation.
+    /// After this many deliveries, which may lie between two messages of one exchange.
     Deliveries(u64),
 }
 
@@ -77,14 +80,14 @@ pub enum Trigger {
 pub struct RankSet(pub u64);
 
 impl RankSet {
-    /// Whether `rank` is one of them.
+    /// Returns true if `rank` is in the set.
     pub fn contains(self, rank: usize) -> bool {
         rank < 64 && self.0 >> rank & 1 == 1
     }
 }
 
 impl FaultPlan {
-    /// Delays between 1 and 50 µs, nothing worse.
+    /// Returns a plan without faults: only delays between 1 and 50 µs.
     pub fn none(seed: u64) -> Self {
         let (delay_min, delay_max) = (Duration::from_micros(1), Duration::from_micros(50));
         Self {
@@ -99,14 +102,15 @@ impl FaultPlan {
         }
     }
 
-    /// Any fault plan that `seed` gives for so many ranks: delays of very different length, and from none to three
-    /// faults. Those that wait fail after `timeout`, so stalls last for some part of that, or longer.
+    /// Returns a random plan that `seed` gives for this many ranks. Delays vary widely, and there
+    /// are zero to three faults. Operations that wait fail after `timeout`, so stalls last for some
+    /// part of that, or longer.
     pub fn random(seed: u64, ranks: usize, timeout: Duration) -> Self {
         let mut random = Rng::new(seed, FAULT_STREAM);
         let delay_max = Duration::from_micros(random.choose(&[2, 50, 50, 400]));
         let slowness_max = random.choose(&[1, 1, 8, 100]);
         let count = random.choose(&[0, 1, 1, 1, 1, 2, 2, 3]);
-        // Mostly deaths: they are what most people meet, and cheap to simulate.
+        // Most plans have only deaths: they are the most common fault, and cheap to simulate.
         let only_deaths = !random.one_in(3);
         let mut faults: Vec<Fault> =
             (0..count).map(|_| Fault::random(&mut random, ranks, timeout, only_deaths)).collect();
@@ -121,8 +125,9 @@ impl FaultPlan {
         }
     }
 
-    /// How long the kernel of `host` hears nothing from `other` before it gives up, if it ever does: as it asks now and then
-    /// only, up to a third longer than it is told. In half of all networks that differs by host, in the others by connection.
+    /// Returns the time without an answer from `other` after which the kernel of `host` gives up,
+    /// if it ever does. The kernel probes only now and then, so the time is up to a third longer
+    /// than configured. In half of all networks it differs by host, in the others by connection.
     pub(super) fn host_keepalive_timeout(&self, host: usize, other: usize) -> Option<Duration> {
         let connection = if self.seed.is_multiple_of(2) { 0 } else { 1 + other as u64 };
         let drawn = [KEEPALIVE_STREAM, host as u64, connection].into_iter().fold(self.seed, mix) % 1000;
@@ -130,12 +135,13 @@ impl FaultPlan {
         self.keepalive_timeout.map(|silence| times * silence + silence / 3000 * drawn as u32)
     }
 
-    /// Whether the kernel of `host` says so to the other end when it gives up.
+    /// Returns true if the kernel of `host` resets the other end when it gives up.
     pub(super) fn resets_on_timeout(&self, host: usize) -> bool {
         mix(mix(self.seed, RESET_STREAM), host as u64).is_multiple_of(2)
     }
 
-    /// When the cuts begin and end that keep a question or its answer from passing between two ranks.
+    /// Returns the starts and ends of the partitions that stop a request or its answer between two
+    /// ranks.
     pub fn partitions_between(&self, one: usize, other: usize) -> impl Iterator<Item = (Duration, Duration)> {
         let between = move |fault: &Fault| match *fault {
             Fault::Partition { from, to, at, duration: lasts, .. } => {
@@ -148,7 +154,8 @@ impl FaultPlan {
         self.faults.iter().filter_map(between)
     }
 
-    /// Since when nothing that one of these asks the other is answered; none if it is. Cuts may follow each other without a gap.
+    /// Returns the time since which no request between these two ranks is answered, or `None` if
+    /// requests are answered. Partitions may follow each other without a gap.
     pub(super) fn unanswered_since(&self, one: usize, other: usize, now: Duration) -> Option<Duration> {
         let mut since = now;
         while let Some((at, _)) =
@@ -159,14 +166,16 @@ impl FaultPlan {
         (since < now).then_some(since)
     }
 
-    /// How many times slower than usual the way between two ranks is: all scales are equally likely.
+    /// Returns the factor by which the route between two ranks is slower than usual. All orders of
+    /// magnitude are equally likely.
     pub(super) fn slowdown(&self, from: usize, to: usize) -> u64 {
         let scales = u64::from(self.max_slowdown.max(1).ilog2()) + 1;
         let drawn = [SLOWDOWN_STREAM, from as u64, to as u64].into_iter().fold(self.seed, mix) % scales;
         1 << drawn
     }
 
-    /// Until when nothing passes from one rank to another at this time; none if something does.
+    /// Returns the time until which nothing passes from one rank to another, or `None` if packets
+    /// pass at this time.
     pub(super) fn partitioned_until(&self, from: usize, to: usize, now: Duration) -> Option<Duration> {
         let ends = |fault: &Fault| match fault {
             Fault::Partition { from: one, to: other, both_ways, at, duration: lasts } => {
@@ -180,7 +189,7 @@ impl FaultPlan {
         self.faults.iter().filter_map(ends).max()
     }
 
-    /// Until when a rank that is stalled at this time stays so.
+    /// Returns the time at which the present stall of a rank ends.
     pub(super) fn stalled_until(&self, stalled: usize, now: Duration) -> Option<Duration> {
         let ends = |fault: &Fault| match *fault {
             Fault::Stall { rank, from, duration: lasts } if rank == stalled => {
@@ -196,7 +205,7 @@ impl FaultPlan {
 impl Fault {
     fn random(random: &mut Rng, ranks: usize, timeout: Duration, only_deaths: bool) -> Self {
         let rank = random.below(ranks);
-        // Most runs are over after a few milliseconds; what comes later is recovery.
+        // Most runs are over after a few milliseconds. Later times belong to recovery.
         let spans: [usize; 4] = [300, 3_000, 30_000, 2_000_000];
         let span = random.choose(&spans);
         let at = Duration::from_micros(random.below(span) as u64);
@@ -214,7 +223,8 @@ impl Fault {
         }
     }
 
-    /// A cut that ends when some kernels have given their connections up, and others not.
+    /// A partition that ends when some kernels have given up their connections, and others have
+    /// not.
     fn random_healing_partition(random: &mut Rng, ranks: usize, timeout: Duration) -> Self {
         let from = RankSet(1 << random.below(ranks) | random.next_u64() & random.next_u64());
         let at = Duration::from_micros(random.below(3_000) as u64);
@@ -223,9 +233,9 @@ impl Fault {
     }
 }
 
-/// Longer than anything that is simulated takes.
+/// Longer than any simulated run takes.
 const MAX_TIME: Duration = Duration::from_secs(600);
-/// Keeps the numbers drawn here apart from those drawn from the same seed elsewhere.
+/// Separates the numbers drawn here from those drawn from the same seed elsewhere.
 const FAULT_STREAM: u64 = 0x0077_6561_7468_6572;
 const HEALING_STREAM: u64 = 0x6865_616c;
 const SLOWDOWN_STREAM: u64 = 0x736c_6f77;

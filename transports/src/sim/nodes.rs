@@ -1,4 +1,4 @@
-//! The state of the simulated network, and how its time passes.
+//! The state of the simulated network, and the progress of its time.
 
 use crate::sim::fabric::{FabricState, Stream};
 use crate::sim::fault_plan::{Fault, FaultPlan, Trigger};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What all hosts share.
+/// State that all hosts share.
 pub(super) struct Network {
     state: Mutex<NetworkState>,
-    /// One bell for each host.
+    /// One condition variable for each host.
     condvars: Vec<Condvar>,
 }
 
@@ -20,35 +20,36 @@ pub(super) struct Network {
 pub(super) struct NetworkState {
     pub(super) geometry: Geometry,
     pub(super) fault_plan: FaultPlan,
-    /// Nanoseconds since the beginning.
+    /// Nanoseconds since the start.
     now: u64,
     hosts: Vec<Host>,
-    /// Meshes, by the key of the meeting at which they were made; the first one has none.
+    /// Fabrics, by the key of the regroup that made them. The first fabric has the key
+    /// [`INITIAL_FABRIC`].
     pub(super) fabrics: BTreeMap<u64, FabricState>,
     pub(super) regroups: BTreeMap<u64, Regroup>,
-    /// Everything on its way, in the order in which it will arrive.
+    /// All packets in flight, in the order in which they will arrive.
     pub(super) in_flight: BTreeMap<Arrival, Packet>,
     delivered: u64,
     trace: u64,
 }
 
-/// Where a rank of the first fabric runs, whatever its number is in later ones.
+/// The host of a rank of the first fabric, regardless of its number in later ones.
 #[derive(Default)]
 struct Host {
-    /// When its wait is over, while it waits.
+    /// Time at which its wait ends, while it waits.
     wake_at: Option<u64>,
-    /// Nobody will use it any more.
+    /// True if nobody will use the host again.
     exited: bool,
-    /// When it died, and whether that is told.
+    /// Time of its death, and true if the death is announced.
     died_at: Option<u64>,
     death_announced: bool,
-    /// How often it has read the clock since.
+    /// Number of times that it has read the clock since.
     clock_reads: u32,
-    /// Places for meetings that it has named.
+    /// Number of places to regroup that it has named.
     endpoints: u32,
 }
 
-/// When something arrives; no two things have the same place in the order.
+/// Arrival of a packet. No two packets have the same position in the order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Arrival {
     pub(super) time: u64,
@@ -56,7 +57,7 @@ pub(super) struct Arrival {
     pub(super) index: u64,
 }
 
-/// A lane, by the numbers of its ends in its group; and the hosts that these are.
+/// A lane, by the ranks of its ends in their fabric, and the hosts of these ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Route {
     pub(super) kind: u64,
@@ -74,18 +75,18 @@ pub(super) enum Packet {
     Death {
         announced: bool,
     },
-    /// A rank comes to a meeting.
+    /// A rank joins a regroup.
     Join,
-    /// It is time for the root of a meeting to tell the next rank.
+    /// Timer of the root of a regroup to confirm to the next rank.
     ConfirmTimer,
-    /// The root's word that all are here.
+    /// The root's confirmation that all ranks have joined.
     Confirm,
-    /// It is time for a kernel to look how long nothing was answered.
+    /// Timer of a kernel to check how long nothing was answered.
     KeepaliveTimer,
-    /// Something comes on a connection that only its sender knows of; and the answer.
+    /// Data on a connection that only its sender knows of, and the answer.
     StaleData,
     Reset,
-    /// Somebody asks whether a rank lives; and what the answer, or its absence, shows.
+    /// A liveness probe of a rank, and the result that its answer or its absence shows.
     Probe,
     ProbeResult {
         ended: bool,
@@ -93,7 +94,7 @@ pub(super) enum Packet {
 }
 
 impl Route {
-    /// Of something that concerns two ranks and happens on one host.
+    /// Returns the route of an event that concerns two ranks and happens on one host.
     pub(super) fn local(kind: u64, group: u64, (from, to): (usize, usize), host: usize) -> Self {
         Self { kind, fabric: group, from, to, lane: 0, hosts: (host, host) }
     }
@@ -118,11 +119,12 @@ impl Network {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, NetworkState> {
-        // A rank that panicked did so outside: no call in here leaves the world half changed.
+        // A rank that panicked did so outside: no call in here leaves the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `host` wait for `time`, or until something arrives for it. One thread of a host waits at a time.
+    /// Lets `host` wait for `time`, or until something arrives for it. One thread of a host waits
+    /// at a time.
     pub(super) fn wait(&self, host: usize, time: Duration) {
         let mut world = self.lock();
         if world.hosts[host].died_at.is_some() {
@@ -136,14 +138,14 @@ impl Network {
         }
     }
 
-    /// `host` will do nothing any more.
+    /// Marks that `host` will do nothing more.
     pub(super) fn leave(&self, host: usize) {
         let mut world = self.lock();
         world.hosts[host].exited = true;
         self.advance(&mut world, host);
     }
 
-    /// Lets time pass until somebody has something to do; `caller` needs no waking.
+    /// Advances time until some host has something to do. `caller` needs no wake-up.
     fn advance(&self, world: &mut NetworkState, caller: usize) {
         loop {
             let living = || world.hosts.iter().filter(|host| !host.exited);
@@ -177,7 +179,8 @@ impl NetworkState {
         Duration::from_nanos(self.now)
     }
 
-    /// The time as `host` sees it. To the dead every reading is an hour later, so that whatever they wait for ends.
+    /// Returns the time as `host` sees it. For a dead host every reading is an hour later, so that
+    /// all its waits end.
     pub(super) fn host_clock(&mut self, host: usize) -> Duration {
         let Host { died_at: dead, clock_reads: readings, .. } = &mut self.hosts[host];
         *readings += u32::from(dead.is_some());
@@ -210,23 +213,23 @@ impl NetworkState {
         self.hosts[host].died_at.is_some()
     }
 
-    /// Whether `host` is dead, and others can know.
+    /// Returns true if `host` is dead, and others can know.
     pub(super) fn is_known_dead(&self, host: usize) -> bool {
         self.is_dead(host) && self.hosts[host].death_announced
     }
 
-    /// Whether nothing passes from one host to another just now.
+    /// Returns true if nothing passes from one host to another at this time.
     pub(super) fn is_partitioned(&self, from: usize, to: usize) -> bool {
         self.fault_plan.partitioned_until(from, to, self.now()).is_some()
     }
 
-    /// The number of a place that no meeting of `host` was at.
+    /// Returns the number of a place at which `host` has not regrouped before.
     pub(super) fn next_endpoint(&mut self, host: usize) -> u32 {
         self.hosts[host].endpoints += 1;
         self.hosts[host].endpoints
     }
 
-    /// Sends `cargo` after the last thing of a stream; gives the stream as it is then.
+    /// Sends a packet after the last one of a stream. Returns the new state of the stream.
     pub(super) fn enqueue(&mut self, stream: Stream, way: Route, cargo: Packet) -> Stream {
         let arrival = self.schedule_arrival(stream, way);
         if arrival.time < NEVER {
@@ -235,7 +238,8 @@ impl NetworkState {
         Stream { sent: arrival.index + 1, last_arrival: arrival.time }
     }
 
-    /// When the next thing of a stream arrives: after a delay of its own, but not before the last one.
+    /// Returns the arrival of the next packet of a stream: after a delay of its own, but not before
+    /// the last one.
     fn schedule_arrival(&self, stream: Stream, way: Route) -> Arrival {
         let FaultPlan { seed, delay_min, delay_max, .. } = self.fault_plan;
         let least = as_nanos(delay_min).max(1);
@@ -253,7 +257,7 @@ impl NetworkState {
         Arrival { time, route: way, index: stream.sent }
     }
 
-    /// Hands over everything that has arrived by now.
+    /// Delivers all packets that have arrived by this time.
     fn deliver_due(&mut self) {
         while let Some(next) = self.in_flight.first_entry() {
             if next.key().time > self.now {
@@ -293,7 +297,7 @@ impl NetworkState {
         self.trace = words.into_iter().fold(self.trace, mix);
     }
 
-    /// Some deaths happen at a certain delivery.
+    /// Counts a delivery, and triggers the deaths that happen at it.
     fn count_delivery(&mut self) {
         self.delivered += 1;
         let due = |fault: &Fault| match *fault {
@@ -311,7 +315,7 @@ impl NetworkState {
         }
     }
 
-    /// Those that happen at a certain time.
+    /// Schedules the deaths that happen at a certain time.
     fn schedule_deaths(&mut self) {
         for (index, fault) in (0..).zip(self.fault_plan.faults.clone()) {
             if let Fault::Death { rank, at: Trigger::Time(at), announced: told } = fault
@@ -349,7 +353,7 @@ impl NetworkState {
         true
     }
 
-    /// The end of everything: nobody waits any longer.
+    /// Ends the simulation, so that no host waits any longer.
     fn end_all(&mut self) {
         for host in 0..self.hosts.len() {
             self.hosts[host].died_at.get_or_insert(self.now);
@@ -365,7 +369,7 @@ impl NetworkState {
         host.wake_at = host.wake_at.and(stalled);
     }
 
-    /// Until when `host` is stalled, if it is now.
+    /// Returns the time at which the stall of `host` ends, if it is stalled.
     pub(super) fn stall_end(&self, host: usize) -> Option<u64> {
         let stalled = self.fault_plan.stalled_until(host, self.now()).filter(|_| !self.is_dead(host));
         stalled.map(as_nanos)
@@ -378,6 +382,6 @@ pub(super) fn as_nanos(time: Duration) -> u64 {
 
 /// The key of the first fabric.
 pub(super) const INITIAL_FABRIC: u64 = 0;
-/// When what is lost arrives.
+/// Arrival time of lost packets.
 const NEVER: u64 = u64::MAX;
 const DEATH: u64 = 0;

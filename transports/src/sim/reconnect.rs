@@ -1,9 +1,9 @@
-//! Meetings on the simulated network, for ranks that go on in another fabric.
+//! Regroup on the simulated network, for ranks that go on in another fabric.
 //!
-//! What matters of a meeting over sockets, without the sockets: all come to the
-//! first of them, the root; it sees to it that each reaches each; then it tells
-//! one after the other, and may die or be cut off between two words. Who hears
-//! nothing gives up, and its end is told to those who have heard.
+//! The model keeps the essential behavior of a regroup over sockets, without the sockets. All ranks
+//! connect to the first of them, the root, which makes sure that each reaches each. Then the root
+//! confirms to one rank after another, and may die or be cut off between two confirmations. A rank
+//! that hears nothing gives up, and its end is reported to those that were confirmed.
 
 use crate::sim::endpoint::HostProcess;
 use crate::sim::fabric::{FabricState, Stream};
@@ -13,17 +13,17 @@ use crate::{Error, Fabric, Reconnect, RegroupRequest, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who has come to a meeting; its key is that of the fabric that it makes.
+/// State of one regroup. Its key is that of the fabric that it makes.
 pub(super) struct Regroup {
-    /// The host of each rank; none before it has set out.
+    /// The host of each rank, or `None` before it has started to join.
     hosts: Vec<Option<usize>>,
-    /// Who has arrived at the root.
+    /// True for each rank that has arrived at the root.
     arrived: Vec<bool>,
-    /// Who has given up before all had come.
+    /// True if a rank has given up before all had arrived.
     failed: bool,
 }
 
-/// How one host meets others over the simulated network.
+/// Means of one host to regroup with others over the simulated network.
 pub(super) struct SimReconnect {
     process: Arc<HostProcess>,
 }
@@ -67,14 +67,14 @@ impl Reconnect for SimReconnect {
     }
 }
 
-/// What those who mean the same meeting have in common.
+/// Returns the key that ranks of the same regroup have in common.
 pub(super) fn fabric_key(place: &str, label: &[u8]) -> u64 {
     let words = place.bytes().chain([0]).chain(label.iter().copied());
     words.fold(JOIN, |digest, byte| mix(digest, u64::from(byte)))
 }
 
 impl NetworkState {
-    /// `host` is on its way to the root.
+    /// Sends `host` on its way to the root.
     fn start_join(&mut self, key: u64, gathering: &RegroupRequest<'_>, host: usize) {
         let RegroupRequest { rank, ranks, .. } = *gathering;
         let meeting = self.regroups.entry(key).or_insert_with(|| Regroup {
@@ -84,7 +84,7 @@ impl NetworkState {
         });
         meeting.hosts[rank] = Some(host);
         if rank == 0 {
-            // Those who came before there was a root have tried again and again.
+            // Ranks that came before there was a root have retried until now.
             (0..ranks).for_each(|early| self.send_join(key, early));
         } else {
             self.send_join(key, rank);
@@ -99,7 +99,8 @@ impl NetworkState {
         }
     }
 
-    /// `rank` has come to the root; once all have, it makes their fabric.
+    /// Records the arrival of `rank` at the root. Once all have arrived, the root makes their
+    /// fabric.
     pub(super) fn on_join(&mut self, key: u64, rank: usize) -> bool {
         let meeting = self.regroups.get_mut(&key).expect("somebody set out for it");
         meeting.arrived[rank] = true;
@@ -120,7 +121,7 @@ impl NetworkState {
         false
     }
 
-    /// The root speaks to `rank`, and then to the next one.
+    /// Sends the root's confirmation to `rank`, and then schedules the next one.
     pub(super) fn on_confirm_timer(&mut self, key: u64, rank: usize) -> bool {
         let hosts = self.fabric(key).hosts.clone();
         if !self.is_dead(hosts[0]) {
@@ -155,7 +156,7 @@ impl NetworkState {
 }
 
 impl FabricState {
-    /// The root says that all have met.
+    /// Records the root's confirmation that all ranks have joined.
     pub(super) fn on_confirm(&mut self, rank: usize) -> bool {
         self.endpoints[rank].joined = true;
         true
@@ -163,7 +164,7 @@ impl FabricState {
 }
 
 impl Network {
-    /// The hosts of the fabric that came of a meeting, by rank.
+    /// Returns the hosts of the fabric that a regroup made, by rank.
     pub(super) fn members(&self, place: &str, label: &[u8]) -> Option<Vec<usize>> {
         self.lock().fabrics.get(&fabric_key(place, label)).map(|group| group.hosts.clone())
     }

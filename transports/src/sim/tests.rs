@@ -1,4 +1,4 @@
-//! The simulated network keeps its promises, and its runs can be replayed.
+//! Tests that the simulated network keeps its contracts, and that its runs can be replayed.
 
 use super::*;
 use crate::{ControlChannel, Error, PeerEvent, RegroupRequest, Result, Tag};
@@ -7,7 +7,7 @@ use unisono_cuda::Source;
 const GEOMETRY: Geometry =
     Geometry { lanes: 3, slots: 2, slot_bytes: 256, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
 
-/// Every rank sends `count` messages to every other on every lane, and checks what it receives.
+/// Sends `count` messages from every rank to every other on every lane, and checks what arrives.
 fn all_to_all(fabric: &mut Fabric, count: u64) -> Result<()> {
     let (rank, ranks, lanes) = (fabric.rank, fabric.ranks, fabric.geometry.lanes);
     let pairs: Vec<_> = (0..ranks)
@@ -42,7 +42,7 @@ fn all_to_all(fabric: &mut Fabric, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Runs `body` on every rank; results by rank, trace and time.
+/// Runs `body` on every rank. Returns the results by rank, the trace and the time.
 fn run<R: Send>(
     ranks: usize,
     fault_plan: FaultPlan,
@@ -129,7 +129,7 @@ fn full_lane_accepts_again_after_release() {
         while !send(fabric) {
             fabric.wait.pause(100);
         }
-        // The news of it needs its time as well.
+        // The report of the death takes its time as well.
         assert!(fabric.wait.now() >= Duration::from_millis(11), "{:?}", fabric.wait.now());
     });
 }
@@ -187,7 +187,8 @@ fn control_messages_arrive_before_exit_event() {
     }
 }
 
-/// The moments at which rank 1 gets what rank 0 sends it at the start and again at two milliseconds.
+/// Returns the moments at which rank 1 receives two messages of rank 0, sent at the start and at
+/// two milliseconds.
 fn arrival_times_and_events(fault: Fault) -> (Vec<Duration>, Vec<PeerEvent>) {
     let (results, ..) = run(2, FaultPlan { faults: vec![fault], ..FaultPlan::none(1) }, |fabric| {
         let (mut times, mut news, mut sent) = (Vec::new(), Vec::new(), 0);
@@ -240,7 +241,7 @@ fn only_announced_death_raises_an_event() {
     assert_eq!(arrival_times_and_events(counted).0.len(), 1, "the first delivery was its last");
 }
 
-/// A rank that takes no part in notes.
+/// A rank that ignores control messages.
 struct NullControl;
 
 impl ControlChannel for NullControl {
@@ -251,8 +252,9 @@ impl ControlChannel for NullControl {
     }
 }
 
-/// What two ranks hear of each other around a cut that ends when some kernels have given up and others not. In its last moment
-/// the first one drops what it has, if it `leaves`, but maybe not its door, or it dies, if that is among the faults.
+/// Returns the events that two ranks see around a partition. It ends when some kernels have given
+/// up and others have not. In its last moment the first rank drops its endpoint if it `leaves`, but
+/// maybe not its listener. It dies instead if a death is among the faults.
 fn events_around_partition(
     seed: u64,
     faults: Vec<Fault>,
@@ -278,7 +280,7 @@ fn events_around_partition(
     results
 }
 
-/// Within that cut, after some have given up.
+/// Moment within that partition, after some kernels have given up.
 const WITHIN_PARTITION: Duration = Duration::from_millis(112);
 
 #[test]
@@ -324,7 +326,7 @@ fn reconnect_joins_only_ranks_of_the_same_group() {
             let begun = &begun;
             scope.spawn(move || {
                 begun.wait();
-                // The third one means others.
+                // The third rank names other members.
                 let label = [rank as u8 / 2];
                 let gathering =
                     RegroupRequest { endpoint: "here", group_id: &label, rank: rank % 2, ranks: 2 };

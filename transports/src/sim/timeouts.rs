@@ -1,27 +1,30 @@
-//! How connections for notes end otherwise than by a farewell: in silence, or by a reset.
+//! Ends of control connections without a farewell: by silence or by a reset.
 //!
-//! As over TCP: a kernel to which nothing was answered for too long gives its end of a connection up. It then knows nothing
-//! of it, and answers whatever the other end says by a reset; so does one whose process has shut the connection with notes
-//! unread. Whoever is reset knocks at the door of the other rank, and takes it for dead only if nobody listens there.
+//! The model follows TCP. A kernel that gets no answer for too long gives up its end of a
+//! connection. It then knows nothing of the connection, and answers all data of the other end by a
+//! reset. A kernel whose process has closed the connection with control messages unread does the
+//! same. A rank whose connection is reset probes the listener of the other rank. It takes that rank
+//! for dead only if nobody listens there.
 
 use crate::PeerEvent;
 use crate::sim::fabric::Stream;
 use crate::sim::nodes::{Arrival, NetworkState, Packet, Route, as_nanos};
 use std::time::Duration;
 
-/// One end of a connection for notes.
+/// State of one end of a control connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ConnectionState {
     #[default]
     Open,
-    /// It was reset, and the other rank is asked whether it lives.
+    /// The end was reset, and the other rank is being probed.
     Probing,
-    /// Nothing comes or goes any more.
+    /// Nothing arrives or leaves.
     Closed,
 }
 
 impl NetworkState {
-    /// Has all ends of a new fabric looked at when something may have silenced them.
+    /// Schedules a check of all ends of a new fabric at the times when a fault may have silenced
+    /// them.
     pub(super) fn schedule_keepalives(&mut self, key: u64) {
         let (hosts, now) = (self.fabric(key).hosts.clone(), self.now());
         for (rank, &host) in hosts.iter().enumerate() {
@@ -38,7 +41,7 @@ impl NetworkState {
         }
     }
 
-    /// A host has vanished: its peers hear nothing any more.
+    /// Schedules checks after a host has vanished: its peers hear nothing from it again.
     pub(super) fn schedule_keepalives_for_host(&mut self, host: usize) {
         for key in self.fabrics.keys().copied().collect::<Vec<_>>() {
             let Some(rank) = self.fabric(key).rank_of(host) else { continue };
@@ -48,7 +51,8 @@ impl NetworkState {
         }
     }
 
-    /// The kernel of `rank` looks when `peer` has answered nothing for as long as it bears since then.
+    /// Schedules the check of `rank` at which `peer` has answered nothing for the keepalive timeout
+    /// since then.
     fn schedule_keepalive(&mut self, key: u64, (rank, peer): (usize, usize), since: Duration, index: u64) {
         let [host, other] = [rank, peer].map(|rank| self.fabric(key).hosts[rank]);
         if let Some(patience) = self.fault_plan.host_keepalive_timeout(host, other) {
@@ -61,7 +65,7 @@ impl NetworkState {
         }
     }
 
-    /// Gives the end of `rank` up if `peer` has answered nothing for too long.
+    /// Gives up the end of `rank` if `peer` has answered nothing for too long.
     pub(super) fn check_keepalive(&mut self, key: u64, rank: usize, peer: usize) -> bool {
         let [host, other] = [rank, peer].map(|rank| self.fabric(key).hosts[rank]);
         let seat = &self.fabric(key).endpoints[rank];
@@ -75,7 +79,7 @@ impl NetworkState {
         }
         self.fabric(key).endpoints[rank].connections[peer] = ConnectionState::Closed;
         self.fabric(key).endpoints[rank].events.push_back(PeerEvent::Unreachable { from: peer });
-        // Some kernels say so themselves, where that passes.
+        // Some kernels announce it by a reset, if packets pass.
         match self.fault_plan.resets_on_timeout(host) && !self.is_partitioned(host, other) {
             true => self.send_once(RESET, key, (rank, peer), Packet::Reset),
             false => self.send_stale_data(key, rank, peer),
@@ -83,12 +87,13 @@ impl NetworkState {
         true
     }
 
-    /// `peer` says or asks something on a connection of which `rank` knows nothing any more, some time.
+    /// Sends data or a probe of `peer`, after some time, on a connection of which `rank` knows
+    /// nothing.
     pub(super) fn send_stale_data(&mut self, key: u64, rank: usize, peer: usize) {
         self.send_once(STALE_DATA, key, (peer, rank), Packet::StaleData);
     }
 
-    /// A question has come to where nobody knows of the connection.
+    /// Handles a packet for a connection that nobody knows at its destination.
     pub(super) fn on_stale_data(&mut self, key: u64, rank: usize, peer: usize) -> bool {
         let host = self.fabric(key).hosts[rank];
         if !self.has_vanished(host) {
@@ -97,7 +102,8 @@ impl NetworkState {
         false
     }
 
-    /// A note, or the end of all notes, has come to `to`, if both ends of the connection are there.
+    /// Delivers a control message, or the end of all of them, to `to` if both ends of the
+    /// connection exist.
     pub(super) fn on_event(&mut self, key: u64, (from, to): (usize, usize), event: PeerEvent) -> bool {
         let seats = &mut self.fabric(key).endpoints;
         if seats[from].connections[to] != ConnectionState::Open
@@ -112,7 +118,7 @@ impl NetworkState {
         true
     }
 
-    /// The end of `rank` is reset: it knocks at the door of `peer`.
+    /// Handles a reset of the end of `rank`, which then probes the listener of `peer`.
     pub(super) fn on_reset(&mut self, key: u64, rank: usize, peer: usize) -> bool {
         let host = self.fabric(key).hosts[rank];
         let end = &mut self.fabric(key).endpoints[rank].connections[peer];
@@ -126,7 +132,8 @@ impl NetworkState {
         false
     }
 
-    /// `peer` knocks at the door of `rank`. Of a process that has ended the kernel says so, of one that is stopped nobody.
+    /// Handles a probe of `peer` at the listener of `rank`. For a process that has ended the kernel
+    /// answers, for a stopped one nobody does.
     pub(super) fn on_probe(&mut self, key: u64, rank: usize, peer: usize) -> bool {
         let host = self.fabric(key).hosts[rank];
         let ended = self.is_dead(host) || self.fabric(key).endpoints[rank].listener_closed;
@@ -136,7 +143,7 @@ impl NetworkState {
         false
     }
 
-    /// `rank` has heard at the door of `peer` what became of that one, or has waited long enough.
+    /// Handles the result of the probe of `peer` by `rank`, or the end of the wait for it.
     pub(super) fn on_probe_result(&mut self, key: u64, rank: usize, peer: usize, ended: bool) -> bool {
         let seat = &mut self.fabric(key).endpoints[rank];
         let is_asked = seat.connections[peer] == ConnectionState::Probing;
@@ -148,7 +155,7 @@ impl NetworkState {
         is_asked
     }
 
-    /// The door of `rank` is shut: nobody holds it open any more.
+    /// Closes the listener of `rank`, which nobody holds open.
     pub(super) fn close_listener(&mut self, key: u64, rank: usize) {
         self.fabric(key).endpoints[rank].listener_closed = true;
     }
@@ -157,21 +164,21 @@ impl NetworkState {
         self.is_dead(host) && !self.is_known_dead(host)
     }
 
-    /// Sends what is sent once at most from one rank of a fabric to another.
+    /// Sends a packet that is sent once at most from one rank of a fabric to another.
     fn send_once(&mut self, kind: u64, key: u64, (from, to): (usize, usize), cargo: Packet) {
         let way = self.fabric(key).route(kind, key, from, to, 0);
         self.enqueue(Stream::default(), way, cargo);
     }
 
-    /// Has something happen at this time.
+    /// Schedules an event for this time.
     fn schedule_at(&mut self, time: Duration, way: Route, index: u64, cargo: Packet) {
         self.in_flight.insert(Arrival { time: as_nanos(time), route: way, index }, cargo);
     }
 }
 
-/// For how long ranks wait for an answer at a door.
+/// Longest wait of a rank for the answer to a probe.
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(2);
-/// Keeps these looks apart from those at cuts.
+/// Separates these checks from those at partitions.
 const VANISHED_INDEX: u64 = 1 << 32;
 const KEEPALIVE_TIMER: u64 = 7;
 const STALE_DATA: u64 = 8;
