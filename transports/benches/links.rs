@@ -1,7 +1,8 @@
-//! `cargo bench -p unisono-transports --bench links`: one message, and one signal, from a rank to another.
+//! Times one message, and one signal, between two ranks: `cargo bench -p unisono-transports --bench
+//! links`.
 //!
-//! Ranks are threads. What is measured goes there and back, and counts half. Each case first proves
-//! what arrives.
+//! Ranks are threads. A measurement covers a round trip, and counts half of it. Each case first
+//! verifies what arrives.
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -39,7 +40,7 @@ fn signals(criterion: &mut Criterion) {
     verify_and_measure(&mut criterion.benchmark_group("signal"), "window", ends, Endpoint::signal);
 }
 
-/// One rank, what it sends, and what it got.
+/// One rank, the data that it sends, and the data that it received.
 struct Endpoint {
     fabric: Fabric,
     body: Vec<u8>,
@@ -57,7 +58,7 @@ fn endpoints(fabrics: Result<Vec<Fabric>>, bytes: usize) -> [Endpoint; 2] {
 }
 
 impl Endpoint {
-    /// A message to the other rank and one back, as its rank sees them.
+    /// Sends a message to the other rank and receives one back, from one rank's side.
     fn message(&mut self) {
         let Self { fabric, body, found, .. } = self;
         if fabric.rank == 0 {
@@ -70,7 +71,7 @@ impl Endpoint {
         }
     }
 
-    /// A signal to the other rank and one back.
+    /// Sends a signal to the other rank and receives one back.
     fn signal(&mut self) {
         self.signals += 1;
         let (peer, signals) = (1 - self.fabric.rank, self.signals);
@@ -111,7 +112,7 @@ fn window(fabric: &mut Fabric) -> &mut Window {
     fabric.window.as_mut().expect("shared memory")
 }
 
-/// Proves what one turn leaves at both ends, then measures turns.
+/// Verifies the result of one turn at both ends, then measures turns.
 fn verify_and_measure(
     group: &mut BenchmarkGroup<'_, WallTime>,
     id: &str,
@@ -127,7 +128,8 @@ fn verify_and_measure(
     });
 }
 
-/// What so many turns take one way; one more comes first, which waits for the other thread to begin.
+/// Returns the time of this many turns in one direction. One more turn comes first, which waits for
+/// the other thread to begin.
 fn time([near, far]: &mut [Endpoint; 2], turns: u64, turn: fn(&mut Endpoint)) -> Duration {
     std::thread::scope(|scope| {
         scope.spawn(|| (0..=turns).for_each(|_| turn(far)));
@@ -138,7 +140,7 @@ fn time([near, far]: &mut [Endpoint; 2], turns: u64, turn: fn(&mut Endpoint)) ->
     })
 }
 
-/// Short rounds, so that all of it takes less than a minute.
+/// Configures short rounds, so that the whole run takes less than a minute.
 fn short_rounds() -> Criterion {
     Criterion::default()
         .warm_up_time(Duration::from_millis(50))

@@ -1,4 +1,4 @@
-//! Every transport does what the traits promise: the cases of `conformance`, stamped on each.
+//! Every transport fulfills the traits: the cases of `conformance`, applied to each.
 
 #![cfg(not(loom))]
 
@@ -18,7 +18,7 @@ conformance!(over_one_socket, |ranks, geometry| tcp::local_fabrics(ranks, geomet
     .expect("loopback"));
 conformance!(over_a_simulated_network, |ranks, geometry| sim::fabrics(ranks, geometry, FaultPlan::none(7)));
 
-/// Each rank's own lifeline, and its watch over the others'.
+/// Makes each rank's own liveness pipe, and its monitor of the others'.
 fn liveness_pipes(ranks: usize) -> Vec<(LivenessPipe, LivenessMonitor)> {
     let lines: Vec<_> = (0..ranks).map(|_| liveness_pipe().expect("a pipe")).collect();
     let ends = |rank| {
@@ -30,7 +30,7 @@ fn liveness_pipes(ranks: usize) -> Vec<(LivenessPipe, LivenessMonitor)> {
     lines.into_iter().map(|(own, _)| own).zip(watches).collect()
 }
 
-/// Segments as between processes: created, passed as descriptors, inspected and mapped anew.
+/// Makes segments as between processes: created, passed as descriptors, inspected and mapped anew.
 fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Fabric> {
     let extents = shm::Layout::new(ranks, &geometry).expect("a layout").extents();
     let own: Vec<_> = (0..ranks).map(|_| Segment::create_parts(&extents).expect("memory")).collect();

@@ -1,4 +1,4 @@
-//! What only sockets do: they take a message in pieces, and forget what was not read when they are
+//! Behavior of sockets only: they accept a message in parts, and discard unread data when they are
 //! closed.
 
 #![cfg(not(loom))]
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use unisono_transports::{Fabric, Geometry, Header, Tag, tcp};
 
-/// More in one message than the kernel keeps for a connection, and credit for all that is sent on a
+/// Messages longer than the kernel buffers for a connection, and credit for all that is sent on a
 /// lane.
 const LONG: Geometry =
     Geometry { lanes: 3, slots: 3, slot_bytes: 12 << 20, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };
 
-/// Runs `body` on both ranks of a fresh pair over so many sockets.
+/// Runs `body` on both ranks of a fresh pair over this many sockets.
 fn pair(geometry: Geometry, sockets: usize, encrypted: bool, body: impl Fn(&mut Fabric) + Sync) {
     let fabrics = tcp::local_fabrics(2, geometry, sockets, encrypted).expect("loopback");
     std::thread::scope(|scope| {
@@ -23,7 +23,7 @@ fn pair(geometry: Geometry, sockets: usize, encrypted: bool, body: impl Fn(&mut 
     });
 }
 
-/// Calls `ready` until it has something, and moves what can be moved meanwhile.
+/// Calls `ready` until it has a result, and makes progress meanwhile.
 fn until<R>(fabric: &mut Fabric, mut ready: impl FnMut(&mut Fabric) -> Option<R>) -> R {
     let mut rounds = 0;
     loop {
@@ -41,7 +41,7 @@ fn wait(fabric: &mut Fabric, rounds: u32) {
     fabric.wait.pause(rounds);
 }
 
-/// Sends in five parts and a rest; counts how often there was no room for all of it.
+/// Sends in five parts and a rest, and counts how often there was no room for all of it.
 fn send(fabric: &mut Fabric, lane: usize, number: u64, body: &[u8], refused: &AtomicUsize) {
     let peer = 1 - fabric.rank;
     until(fabric, |fabric| {
@@ -70,7 +70,7 @@ fn take(fabric: &mut Fabric, lane: usize, number: u64) -> Vec<u8> {
     body
 }
 
-/// Bytes in which every place is told from its neighbors, near and far.
+/// Returns bytes in which every position differs from its neighbors, near and far.
 fn contents(seed: u64, bytes: usize) -> Vec<u8> {
     let word = |index: u64| (index << 8 | seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     (0..bytes.div_ceil(8) as u64).flat_map(word).take(bytes).collect()
@@ -82,7 +82,7 @@ fn message_longer_than_buffers_arrives() {
         let refused = AtomicUsize::new(0);
         pair(LONG, sockets, encrypted, |fabric| {
             if fabric.rank == 1 {
-                // Nothing is read before the kernel has as much as it keeps.
+                // Nothing is read before the kernel's buffers are full.
                 let give_up = Instant::now() + Duration::from_secs(20);
                 while refused.load(Ordering::Relaxed) == 0 {
                     assert!(
@@ -106,7 +106,7 @@ fn message_longer_than_buffers_arrives() {
     }
 }
 
-/// Both ends on one thread, so that it is certain how much has arrived when the receiver first
+/// Both ends run on one thread, so that it is certain how much has arrived when the receiver first
 /// asks.
 #[test]
 fn staged_body_is_kept() {
@@ -141,8 +141,8 @@ fn stage_and_take(mut fabrics: Vec<Fabric>) {
     assert!(seen == body);
 }
 
-/// The receiver answers with credit that a closed socket takes amiss: without care, a reset would
-/// follow and throw away what is still on its way.
+/// The receiver answers with credit, to which a closed socket reacts with a reset. Without care,
+/// the reset would discard data that is still in flight.
 #[test]
 fn last_message_survives_sender_exit() {
     let geometry = Geometry { lanes: 2, slots: 8, slot_bytes: 512 << 10, ..LONG };

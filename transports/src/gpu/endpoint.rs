@@ -74,7 +74,6 @@ impl Endpoint {
     /// `all_direct` is true if no path is staged on any rank.
     ///
     /// # Errors
-    ///
     /// Returns an error if there is no room for the tables, or if the GPU does not support the line
     /// form for which the peer memory is laid out.
     pub fn new(arena: PeerMemory, peers: Vec<Peer>, all_direct: bool) -> Result<Self> {
@@ -114,7 +113,6 @@ impl Endpoint {
     /// Uploads a program, for slices of at most `slice_bytes`.
     ///
     /// # Errors
-    ///
     /// Returns an error if there is no room for the program.
     pub fn upload(&self, program: Program, slice_bytes: usize) -> Result<DeviceProgram> {
         let gpu = self.memory.gpu();
@@ -175,7 +173,6 @@ impl Endpoint {
     /// wrote before is still found.
     ///
     /// # Panics
-    ///
     /// Panics if there is no such rank.
     pub fn mark_finalized(&self, peer: usize) {
         self.finalized.words()[peer].store(1, Ordering::Release);

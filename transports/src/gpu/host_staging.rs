@@ -30,7 +30,6 @@ impl HostStaging {
     /// Creates the FIFOs between `gpu` and the host for messages to and from `peer`.
     ///
     /// # Errors
-    ///
     /// Returns an error if there is no page-locked memory for them.
     pub fn new(gpu: &Gpu, peer: usize, sizes: &DeviceGeometry) -> Result<Self> {
         let fifo = sizes.slots * sizes.slot_stride(Protocol::Simple);
@@ -52,7 +51,6 @@ impl HostStaging {
     /// Moves all messages that can move without waiting. Returns true if any moved.
     ///
     /// # Errors
-    ///
     /// Returns an error if the link fails, or if a received message is not one of a kernel.
     pub fn poll(&mut self, link: &mut dyn Link) -> Result<bool> {
         let mut moved = false;

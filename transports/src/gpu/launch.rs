@@ -100,7 +100,6 @@ impl Endpoint {
     /// Returns how many blocks of any of the kernels can be resident at once.
     ///
     /// # Errors
-    ///
     /// Returns an error if the driver does not tell, or if a kernel does not fit at all.
     pub fn max_resident_blocks(gpu: &Gpu) -> Result<usize> {
         let mut least = usize::MAX;
@@ -122,7 +121,6 @@ impl Endpoint {
     /// second. The last argument holds the addresses of peers' buffers, if the program names any.
     ///
     /// # Errors
-    ///
     /// Returns an error if sizes do not match, if memory belongs to another GPU, or if the driver
     /// refuses the launch. Nothing is enqueued then.
     pub fn launch(

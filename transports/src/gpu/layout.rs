@@ -85,7 +85,6 @@ impl Layout {
     /// Computes the layout of the peer memory of each rank.
     ///
     /// # Errors
-    ///
     /// Returns an error if a size is invalid, or if the total is larger than memory can be.
     pub fn new(sizes: DeviceGeometry) -> Result<Self> {
         let refused = || Error::InvalidUsage(format!("{sizes:?} are no sizes of an arena"));
@@ -161,7 +160,6 @@ impl Layout {
     /// Returns the slots of messages from `peer` on `lane`, in the peer memory of `rank`.
     ///
     /// # Panics
-    ///
     /// Panics if the two ranks are the same, or if there is no such rank or lane.
     pub fn slots(&self, protocol: Protocol, rank: usize, lane: usize, peer: usize) -> Range<usize> {
         assert!(
@@ -177,7 +175,6 @@ impl Layout {
     /// Returns the index of the FIFO pair between this rank and `peer` on `lane`.
     ///
     /// # Panics
-    ///
     /// Panics if there is no such rank or lane.
     pub fn port_index(&self, lane: usize, peer: usize) -> usize {
         assert!(peer < self.geometry.ranks && lane < self.geometry.lanes(), "lane {lane} to {peer}");

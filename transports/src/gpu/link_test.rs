@@ -14,7 +14,6 @@ impl PeerMemory {
     /// rank, true if the right bytes arrived.
     ///
     /// # Errors
-    ///
     /// Returns an error if the driver fails.
     pub fn test_links(&self, reached: &[Option<MappedPeerMemory>], limit: Duration) -> Result<Vec<bool>> {
         let gpu = self.gpu();

@@ -20,7 +20,6 @@ impl Endpoint {
     /// operands. The slices and the protocol of the parameters are ignored.
     ///
     /// # Errors
-    ///
     /// Returns an error if sizes do not match, if memory belongs to another GPU, or if the driver
     /// refuses the launch. Nothing is enqueued then.
     pub fn launch_one_shot(

@@ -18,14 +18,12 @@ pub trait Region: sealed::Sealed {
     /// Prepares the region for work that is about to be enqueued in this stream.
     ///
     /// # Errors
-    ///
     /// Returns an error if the region cannot be used in this stream.
     fn begin_use(&self, stream: &Stream) -> Result<()>;
     /// Keeps the region alive until the enqueued work is done. It is called after the work is
     /// enqueued.
     ///
     /// # Errors
-    ///
     /// Returns an error if the driver fails.
     fn end_use(&self, stream: &Stream) -> Result<()>;
 }
@@ -65,7 +63,6 @@ impl ShareTable {
     /// Uploads the table.
     ///
     /// # Errors
-    ///
     /// Returns an error if there is no room for it, or if a share ends beyond any memory.
     pub fn new(gpu: &Gpu, shares: &[Share]) -> Result<Self> {
         if !shares.iter().all(is_valid) {
@@ -79,7 +76,6 @@ impl ShareTable {
     /// [`OperandMemory::Regions`].
     ///
     /// # Errors
-    ///
     /// Fails like [`ShareTable::new`].
     pub fn from_regions(gpu: &Gpu, parts: &[&dyn Region], stride: usize) -> Result<Self> {
         let share = |part: &&dyn Region| Share {

@@ -20,7 +20,6 @@ impl PeerMemory {
     /// Allocates empty peer memory on `gpu` for `rank`.
     ///
     /// # Errors
-    ///
     /// Returns an error if there is no room for it.
     pub fn new(gpu: &Gpu, rank: usize, layout: Layout) -> Result<Self> {
         Ok(Self { layout, rank, memory: gpu.alloc(layout.bytes())? })
@@ -30,7 +29,6 @@ impl PeerMemory {
     /// host.
     ///
     /// # Errors
-    ///
     /// Returns an error if the driver cannot export it.
     pub fn export(&self) -> Result<IpcHandle> {
         Ok(self.memory.export()?)
@@ -45,7 +43,6 @@ impl PeerMemory {
     /// Maps the peer memory of another rank.
     ///
     /// # Errors
-    ///
     /// Returns an error if it cannot be reached from here, or if the handle is not one of peer
     /// memory.
     pub fn map(&self, handle: &IpcHandle) -> Result<MappedPeerMemory> {

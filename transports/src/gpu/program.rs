@@ -51,7 +51,6 @@ impl Program {
     /// Checks every index in `tables`, and finds instructions that can run together.
     ///
     /// # Errors
-    ///
     /// Returns an error that names the index outside its bounds.
     pub fn new(mut tables: ProgramTables, bounds: ProgramBounds) -> Result<Self> {
         let outside =

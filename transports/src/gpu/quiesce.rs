@@ -16,7 +16,6 @@ impl Endpoint {
     /// the memory then before its next launch.
     ///
     /// # Errors
-    ///
     /// Returns an error if the driver fails.
     pub fn is_quiescent(&self) -> Result<bool> {
         let stream = self.memory.gpu().stream()?;

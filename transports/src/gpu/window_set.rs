@@ -29,7 +29,6 @@ impl WindowSet {
     /// one's.
     ///
     /// # Errors
-    ///
     /// Returns an error if a buffer cannot be mapped, or has another length.
     pub fn open(gpu: &Gpu, rank: usize, handles: &[IpcHandle], bytes: usize) -> Result<Self> {
         let buffers =
@@ -102,7 +101,6 @@ impl Endpoint {
     /// those of peers.
     ///
     /// # Errors
-    ///
     /// Returns an error if an operand is not in the symmetric memory, or if there is no room for
     /// the table.
     pub fn address_table(

@@ -29,7 +29,6 @@ impl Rng {
     /// Returns one of the choices, all equally likely.
     ///
     /// # Panics
-    ///
     /// Panics if there is none.
     pub fn choose<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]

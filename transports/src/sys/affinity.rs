@@ -1,16 +1,16 @@
-//! Threads on the cores next to a part of memory.
+//! Placement of threads on the cores next to a part of memory.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
 
-/// The cores that the calling thread may use.
+/// Returns the cores that the calling thread may use.
 pub fn available_cpus() -> Vec<usize> {
     let allowed = sched_getaffinity(None).ok();
     allowed.map_or(Vec::new(), |allowed| (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
 }
 
-/// Keeps the calling thread on those of its cores that are next to this node of memory. Where it has none there, or that is not
-/// permitted, it stays where it is.
+/// Keeps the calling thread on those of its cores that are next to this NUMA node. The thread stays
+/// unpinned if it has no such core, or if pinning is not permitted.
 pub fn pin_near(node: usize) {
     let file = format!("/sys/devices/system/node/node{node}/cpulist");
     let there = std::fs::read_to_string(Path::new(&file)).unwrap_or_default();
@@ -24,7 +24,7 @@ pub fn pin_near(node: usize) {
     }
 }
 
-/// The numbers of a list as Linux writes it: `0-3,8,10-11`.
+/// Returns the numbers of a list as Linux writes it: `0-3,8,10-11`.
 fn parse_cpu_list(text: &str) -> impl Iterator<Item = usize> {
     text.trim().split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -51,7 +51,7 @@ mod tests {
             one.set(available_cpus()[0]);
             sched_setaffinity(None, &one).unwrap();
             let before = available_cpus();
-            // Of a node's cores, and of a node that is none.
+            // Cores of a node, and of a node that does not exist.
             for node in [0, 99_999] {
                 pin_near(node);
                 assert_eq!(available_cpus(), before);

@@ -1,14 +1,16 @@
-//! Which process this is, told fast: after a fork, what the parent has is not the child's to use.
+//! Fast identity of the process: after a fork, the parent's resources must not be used by the
+//! child.
 //!
-//! A word is kept in a page that the kernel wipes in children, so that looking costs a load and no system call. Both
-//! have the sockets, the shared memory and the events of the parent: who closes them may, who uses them, or tells peers
-//! anything, harms the parent.
+//! A word is kept in a page that the kernel wipes in children, so that a look costs a load and no
+//! system call. Parent and child both have the sockets, the shared memory and the events of the
+//! parent. The child may close them. A child that uses them, or that tells peers anything, harms
+//! the parent.
 
 use crate::shm::segment::Segment;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-/// A number that is this process's: another one than before in a process that was forked.
+/// Returns a number that identifies this process. It differs in a forked child.
 #[inline]
 pub fn current_pid() -> u64 {
     static PAGE: OnceLock<Option<Segment>> = OnceLock::new();
@@ -19,7 +21,7 @@ pub fn current_pid() -> u64 {
     }
 }
 
-/// A page that children find empty; none if the system cannot do that.
+/// Returns a page that children find empty, or `None` if the system cannot do that.
 fn wipe_on_fork_page() -> Option<Segment> {
     Segment::private(PAGE_BYTES).ok().filter(Segment::wipe_on_fork)
 }

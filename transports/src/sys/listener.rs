@@ -1,4 +1,5 @@
-//! Where connections come in: ports that nobody else gets meanwhile, and queues long enough for a whole job.
+//! Listening sockets: ports that no other process gets meanwhile, and queues long enough for a
+//! whole job.
 
 use crate::sys::socket::Stream;
 use crate::sys::unix;
@@ -11,20 +12,20 @@ use std::os::unix::net::UnixListener;
 /// A socket that listens and never blocks.
 #[derive(Debug)]
 pub enum Listener {
-    /// For other hosts, or for this one.
+    /// Accepts connections from other hosts, or from this one.
     Tcp(TcpListener),
-    /// For this host.
+    /// Accepts connections from this host.
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// Listens for TCP; port 0 is any free one.
+    /// Listens for TCP. Port 0 selects any free port.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn tcp(address: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address)?;
-        // The standard library's queue of 128 loses connections of larger jobs for a second each.
+        // The standard library's queue of 128 delays connections of larger jobs by a second each.
         listen(&listener, BACKLOG)?;
         listener.set_nonblocking(true)?;
         Ok(Listener::Tcp(listener))
@@ -33,7 +34,7 @@ impl Listener {
     /// Listens within the host under a random name, which is returned.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn unix() -> Result<(Self, String)> {
         let failed = |source| Error::System { what: "cannot set up a local socket".to_owned(), source };
         let (listener, name) = unix::listen()?;
@@ -45,7 +46,7 @@ impl Listener {
     /// Listens within the host under this name.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn unix_named(name: &str) -> Result<Self> {
         let failed = |source| Error::System { what: "cannot set up a local socket".to_owned(), source };
         let listener = unix::listen_as(name)?;
@@ -53,7 +54,7 @@ impl Listener {
         Ok(Listener::Unix(listener))
     }
 
-    /// Where it is reached over TCP, if it is.
+    /// Returns the TCP address of the listener, if it has one.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Listener::Tcp(listener) => listener.local_addr().ok(),
@@ -61,10 +62,11 @@ impl Listener {
         }
     }
 
-    /// The next connection, if one is waiting.
+    /// Accepts the next connection, if one is waiting.
     ///
     /// # Errors
-    /// [`Error::AuthFailed`] for another user's, the system's: such as too few descriptors.
+    /// Returns [`Error::AuthFailed`] for a connection of another user.
+    /// Otherwise returns the system's error, such as too few descriptors.
     pub fn accept(&self) -> Result<Option<Stream>> {
         let failed = |source| Error::System { what: "cannot accept a connection".to_owned(), source };
         let accepted = match self {
@@ -96,11 +98,11 @@ impl AsFd for Listener {
     }
 }
 
-/// A port that nobody is given while this lives, and that any process of the host may still listen on
-/// when it asks for it by number.
+/// A port that the kernel gives to nobody while this value lives. Any process of the host may still
+/// listen on the port if it asks for it by number.
 ///
-/// The kernel gives out no port that a socket is bound to; and since this socket does not listen and
-/// allows the reuse of its address, it stands in nobody's way.
+/// The kernel never assigns a port to which a socket is bound. This socket does not listen and
+/// allows the reuse of its address, so it blocks no listener.
 #[derive(Debug)]
 pub struct PortReservation {
     address: SocketAddr,
@@ -108,10 +110,10 @@ pub struct PortReservation {
 }
 
 impl PortReservation {
-    /// Of a free port of `interface`.
+    /// Reserves a free port of `interface`.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn new(interface: IpAddr) -> std::io::Result<Self> {
         let family = if interface.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -121,13 +123,13 @@ impl PortReservation {
         Ok(Self { address, _socket: socket })
     }
 
-    /// The interface and the port.
+    /// Returns the interface and the port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Connections that may wait to be accepted; the system may allow fewer.
+/// Connections that may wait to be accepted. The system may allow fewer.
 const BACKLOG: i32 = 4096;
 
 #[cfg(test)]
@@ -141,7 +143,7 @@ mod tests {
             let reservation = PortReservation::new(interface).unwrap();
             let address = reservation.address();
             assert!(TcpStream::connect(address).is_err(), "it listens");
-            // A good part of the ports that the system gives out.
+            // A good part of the ports that the system assigns.
             let others: Vec<_> = (0..500).map(|_| TcpListener::bind((interface, 0)).unwrap()).collect();
             assert!(others.iter().all(|other| other.local_addr().unwrap() != address));
             let listener = Listener::tcp(address).unwrap();

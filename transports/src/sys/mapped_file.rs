@@ -1,4 +1,4 @@
-//! A file as memory, to read from: pages come as they are touched and are the system's to drop.
+//! Files mapped as memory for reading. The system loads pages on first access and may drop them.
 
 use crate::{Error, Result};
 use rustix::fs::fstat;
@@ -9,9 +9,10 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 /// A file mapped for reading.
 ///
-/// It never lends references: other processes may write to the file meanwhile. It copies ranges out, and what is
-/// written during a copy may be seen in part. A file that was cut short is noticed before each copy; one that is cut
-/// short during a copy ends the process, as it does for every mapping.
+/// The type never hands out references, because other processes may write to the file meanwhile. It
+/// copies ranges out. A copy may see a part of what is written during it. A file that was truncated
+/// is noticed before each copy. A file that is truncated during a copy ends the process, as with
+/// every mapping.
 #[derive(Debug)]
 pub struct MappedFile {
     base: NonNull<u8>,
@@ -25,10 +26,10 @@ unsafe impl Send for MappedFile {}
 unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
-    /// Maps the whole of the file at `path`.
+    /// Maps the whole file at `path`.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// Returns the system's error, with the path.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |source| Error::System { what: format!("cannot map {}", path.display()), source };
         let file = File::open(path).map_err(failed)?;
@@ -39,28 +40,30 @@ impl MappedFile {
         let base = base.map_err(|errno| failed(errno.into()))?;
         let base = NonNull::new(base.cast::<u8>());
         let base = base.ok_or_else(|| Error::InvalidUsage("a mapping at address zero".to_owned()))?;
-        // SAFETY: advice about a mapping of our own: samples are read in random order. Without it, all works.
+        // SAFETY: this is advice about a mapping of our own, as samples are read in random order.
+        // All works without it too.
         let _ = unsafe { madvise(base.as_ptr().cast(), bytes.max(1), Advice::Random) };
         Ok(Self { base, bytes, file })
     }
 
-    /// Length when it was mapped.
+    /// Returns the length of the file when it was mapped.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Copies what begins at `offset` into `into`.
+    /// Copies the bytes from `offset` on into `into`.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if it is not all inside, or the file has been cut short.
+    /// Returns [`Error::InvalidUsage`] if the range is not all inside, or if the file has been
+    /// truncated.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         let there = file_len(&self.file).map_or(0, |now| now.min(self.bytes));
         if offset.checked_add(into.len()).is_none_or(|end| end > there) {
             let what = format!("{} bytes at {offset} of a file of {there}", into.len());
             return Err(Error::InvalidUsage(what));
         }
-        // SAFETY: inside the mapping, and inside the file by its length of a moment ago; `into` is memory of the
-        // caller's own, which no fresh mapping overlaps.
+        // SAFETY: the range is inside the mapping, and inside the file by its length of a moment
+        // ago. `into` is memory of the caller's own, which no fresh mapping overlaps.
         unsafe { copy_nonoverlapping(self.base.as_ptr().add(offset), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -68,7 +71,7 @@ impl MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: made by us with this length, and nothing points into it: copies only leave it.
+        // SAFETY: made by us with this length, and nothing points into it, as only copies leave it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes.max(1)) };
     }
 }

@@ -1,10 +1,10 @@
-//! What the system allows this process.
+//! Resource limits of this process.
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Sees to it that this process may open `count` descriptors, as far as the hard limit goes. The soft
-/// limit is only ever raised, and only when it is too low: it is there for programs that use `select`.
+/// Raises the limit of open descriptors to `count`, as far as the hard limit allows. The soft limit
+/// is only ever raised, and only when it is too low. It exists for programs that use `select`.
 pub fn raise_fd_limit(count: usize) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(count as u64, |maximum| maximum.min(count as u64));
@@ -14,12 +14,14 @@ pub fn raise_fd_limit(count: usize) {
     }
 }
 
-/// How long a file may become by this process's hand, shared memory without a name included; none: as long as it likes.
+/// Returns the largest file that this process may make, or `None` if there is no limit. The limit
+/// includes anonymous shared memory.
 pub(crate) fn max_file_bytes() -> Option<u64> {
     getrlimit(Resource::Fsize).current
 }
 
-/// Whether this process, or this host, can have no more descriptors: no time helps against that.
+/// Returns true if this process, or this host, can have no more descriptors. Waiting does not help
+/// then.
 pub fn is_fd_exhausted(error: &std::io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }

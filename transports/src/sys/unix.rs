@@ -1,8 +1,8 @@
 //! Sockets within a host that leave no file behind, and memory passed over them.
 //!
-//! Names are in Linux's abstract namespace: they vanish with the process. They
-//! carry no permissions either, so every peer's user is asked of the kernel
-//! and every connection is authenticated like any other.
+//! Names are in Linux's abstract namespace, so they vanish with the process. They carry no
+//! permissions either. So the kernel is asked for every peer's user, and every connection is
+//! authenticated like any other.
 
 use crate::secure::handshake::random;
 use crate::sys::socket::Stream;
@@ -20,10 +20,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-/// Listens under a random name; returns it with the socket.
+/// Listens under a random name, and returns it with the socket.
 ///
 /// # Errors
-/// The system's.
+/// Returns the system's error.
 pub fn listen() -> Result<(UnixListener, String)> {
     let name: String = random::<12>()?.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok((listen_as(&name)?, name))
@@ -32,7 +32,7 @@ pub fn listen() -> Result<(UnixListener, String)> {
 /// Listens under this name.
 ///
 /// # Errors
-/// The system's: such as that somebody else does.
+/// Returns the system's error, for example if another process listens under it.
 pub fn listen_as(name: &str) -> Result<UnixListener> {
     let listener = address(name).and_then(|address| UnixListener::bind_addr(&address));
     listener.map_err(|source| failed("cannot listen on a local socket", source))
@@ -41,7 +41,7 @@ pub fn listen_as(name: &str) -> Result<UnixListener> {
 /// Connects to a name of this host.
 ///
 /// # Errors
-/// The system's; [`Error::AuthFailed`] if the peer is another user.
+/// Returns [`Error::AuthFailed`] if the peer is another user, or the system's error.
 pub fn connect(name: &str) -> Result<Stream> {
     let stream = address(name).and_then(|address| UnixStream::connect_addr(&address));
     let stream = stream.map_err(|source| failed("cannot connect to a local socket", source))?;
@@ -90,11 +90,12 @@ fn peer_uid(stream: &UnixStream) -> std::io::Result<u32> {
 /// Passes descriptors to the peer.
 ///
 /// # Errors
-/// [`Error::Timeout`], the system's.
+/// Returns [`Error::Timeout`], or the system's error.
 pub fn send_fds(stream: &Stream, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
     for batch in fds.chunks(FDS_PER_MESSAGE) {
         while !send_batch(stream, batch)? {
-            // A user may have only so many descriptors on their way: the peers will take theirs.
+            // A user may have only so many descriptors in flight. The peers will receive theirs
+            // soon.
             std::thread::sleep(RETRY_AFTER);
             if Instant::now() >= deadline {
                 return Err(Error::Timeout { what: format!("{} takes no descriptors", stream.peer()) });
@@ -104,7 +105,7 @@ pub fn send_fds(stream: &Stream, fds: &[BorrowedFd<'_>], deadline: Instant) -> R
     Ok(())
 }
 
-/// Whether there was room for them.
+/// Returns true if there was room for the descriptors.
 fn send_batch(stream: &Stream, fds: &[BorrowedFd<'_>]) -> Result<bool> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -120,7 +121,8 @@ fn send_batch(stream: &Stream, fds: &[BorrowedFd<'_>]) -> Result<bool> {
 /// Receives exactly `count` descriptors from the peer.
 ///
 /// # Errors
-/// [`Error::Timeout`], [`Error::AuthFailed`] if something else comes, the system's.
+/// Returns [`Error::Timeout`], [`Error::AuthFailed`] if anything else arrives, or the system's
+/// error.
 pub fn recv_fds(stream: &Stream, count: usize, deadline: Instant) -> Result<Vec<OwnedFd>> {
     let mut received = Vec::with_capacity(count);
     while received.len() < count {
@@ -135,7 +137,7 @@ pub fn recv_fds(stream: &Stream, count: usize, deadline: Instant) -> Result<Vec<
     Ok(received)
 }
 
-/// What came with one mark; nothing if that was no mark.
+/// Returns the descriptors that came with one mark, or nothing if the byte is no mark.
 fn recv_batch(stream: &Stream) -> Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -144,7 +146,7 @@ fn recv_batch(stream: &Stream) -> Result<Vec<OwnedFd>> {
     let received = recvmsg(stream, &mut [IoSliceMut::new(&mut mark)], &mut control, flags)
         .map_err(|source| failed("cannot receive descriptors", source.into()))?;
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        // What there was no room for the kernel has closed.
+        // The kernel has closed the descriptors for which there was no room.
         return Err(failed("cannot receive descriptors", rustix::io::Errno::MFILE.into()));
     }
     let fds = control.drain().filter_map(|message| match message {
@@ -163,9 +165,9 @@ fn failed(what: &str, source: std::io::Error) -> Error {
     Error::System { what: what.to_owned(), source }
 }
 
-/// The byte that descriptors ride on.
+/// The byte that carries descriptors.
 const FD_MARK: u8 = b'm';
-/// Descriptors in one message; the kernel allows 253.
+/// Descriptors in one message. The kernel allows 253.
 const FDS_PER_MESSAGE: usize = 128;
 const RETRY_AFTER: Duration = Duration::from_micros(200);
 
@@ -186,7 +188,7 @@ mod tests {
         send_fds(&near, &[segment.fd().unwrap()], soon()).unwrap();
         let fd = recv_fds(&far, 1, soon()).unwrap().remove(0);
         let theirs = Segment::attach(fd, 8192).unwrap();
-        // SAFETY: both mappings are alive and eight bytes long at least; one thread.
+        // SAFETY: both mappings are alive and at least eight bytes long, and there is one thread.
         unsafe { segment.at(100, 1).write(42) };
         // SAFETY: as above.
         assert_eq!(unsafe { theirs.at(100, 1).read() }, 42);

@@ -1,7 +1,7 @@
-//! How long a flag takes from one core to another, at this moment.
+//! One-way flag latency between two cores, at this moment.
 //!
-//! The cores of a virtual machine share a cache at one time and none at another: whoever compares times has to know
-//! which it was. Two sides, threads or processes, play on one [`FlagPage`].
+//! The cores of a virtual machine share a cache at one time and none at another. A comparison of
+//! times must know which case applied. Two sides, threads or processes, share one [`FlagPage`].
 
 use crate::shm::segment::Segment;
 use crate::sync::Ordering;
@@ -15,28 +15,28 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct FlagPage(Segment);
 
-/// Who raises a flag first, and who answers.
+/// Role of a side: one raises a flag first, the other answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Raises the first flag.
     Initiator = 0,
-    /// Waits for that, and raises the other.
+    /// Waits for the first flag, and raises the other.
     Responder = 1,
 }
 
 impl FlagPage {
-    /// A new table.
+    /// Creates a new page.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn new() -> Result<Self> {
         Segment::create(FLAG_PAGE_BYTES).map(Self)
     }
 
-    /// The table of another process of this user, from its [`FlagPage::path`].
+    /// Opens the page of another process of this user, from its [`FlagPage::path`].
     ///
     /// # Errors
-    /// The system's, and [`Error::InvalidUsage`] if there is no table.
+    /// Returns the system's error, or [`Error::InvalidUsage`] if the file is no such page.
     pub fn open(path: &Path) -> Result<Self> {
         let opened = File::options().read(true).write(true).open(path);
         let file = opened
@@ -44,25 +44,27 @@ impl FlagPage {
         Segment::attach(file.into(), FLAG_PAGE_BYTES).map(Self)
     }
 
-    /// Where other processes find it, as long as this one keeps it.
+    /// Returns the path at which other processes find the page, as long as this one keeps it.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns [`Error::InvalidUsage`] if the page belongs to one process only.
     pub fn path(&self) -> Result<PathBuf> {
         use std::os::fd::AsRawFd;
         let fd = self.0.fd().ok_or_else(|| Error::InvalidUsage("a table of one process".to_owned()))?;
         Ok(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()).into())
     }
 
-    /// Plays a game of so many turns, after one in which the sides meet; both must call it equally often. The time of one flag
-    /// one way; none if the other side does not come within a tenth of a second.
+    /// Runs this many turns, after one in which the sides meet. Both sides must call it equally
+    /// often. Returns the time of one flag in one direction. Returns `None` if the other side does
+    /// not come within a tenth of a second.
     pub fn run(&self, side: Side, turns: u64) -> Option<Duration> {
         let own = self.0.word(offset(side));
         let game = (own.load(Ordering::Relaxed) / RUN_STRIDE + 1) * RUN_STRIDE;
         let seconds = self.measure(side, game, turns);
         if seconds.is_none() {
-            // Each side counts the games, so that one that failed is not taken for the next. Who has played to the
-            // end leaves the last flag standing: the other side may not have seen it yet.
+            // Each side counts the runs, so that a failed run is not taken for the next. A side
+            // that completes a run leaves its last flag raised, as the other side may not have seen
+            // it yet.
             own.store(game, Ordering::Relaxed);
         }
         seconds
@@ -89,7 +91,7 @@ impl FlagPage {
         Some(begun.elapsed())
     }
 
-    /// Waits until the other side's flag says `turn`.
+    /// Waits until the other side's flag equals `turn`.
     fn wait(&self, side: Side, turn: u64, begun: Instant) -> Option<()> {
         let other = if side == Side::Initiator { Side::Responder } else { Side::Initiator };
         let flag = self.0.word(offset(other));
@@ -105,25 +107,26 @@ impl FlagPage {
     }
 }
 
-/// Where a side's flag is.
+/// Returns the offset of a side's flag.
 fn offset(side: Side) -> usize {
     side as usize * FLAG_STRIDE_BYTES
 }
 
 const FLAG_PAGE_BYTES: usize = 4096;
-/// Processors fetch cache lines in pairs, some in fours.
+/// Distance of the flags. Processors fetch cache lines in pairs, some in fours.
 const FLAG_STRIDE_BYTES: usize = 1024;
-/// A game's number is above its turns.
+/// Distance of the numbers of two runs, larger than the turns of any run.
 const RUN_STRIDE: u64 = 1 << 32;
 const TIMEOUT: Duration = Duration::from_millis(100);
-/// Looks at a flag between two at the clock.
+/// Looks at a flag between two looks at the clock.
 const POLLS: u32 = 1000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The turns of each game. So many that a side which leaves a game too early is found out.
+    /// Turns of each run. There are so many runs that a side which leaves a run too early is found
+    /// out.
     const RUNS: [u64; 50] = [3; 50];
 
     #[test]
@@ -144,7 +147,7 @@ mod tests {
     fn lone_side_times_out_and_next_run_works() {
         let table = FlagPage::new().expect("memory");
         let begun = Instant::now();
-        // In this order what the asking side left looks like an answer's turn.
+        // In this order the initiator's last flag looks like the turn of an answer.
         assert_eq!(table.run(Side::Responder, 2), None);
         assert_eq!(table.run(Side::Initiator, 1), None);
         assert!(begun.elapsed() < 10 * TIMEOUT);

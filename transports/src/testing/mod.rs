@@ -1,4 +1,5 @@
-//! Test support: the conformance suite of transports, fuzz targets, the Shuttle façade and the flag latency probe.
+//! Test support: the conformance suite of transports, fuzz targets, the Shuttle façade and the flag
+//! latency probe.
 
 #[doc(hidden)]
 pub mod conformance;

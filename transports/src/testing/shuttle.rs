@@ -1,10 +1,11 @@
-//! Models of machines of threads (`RUSTFLAGS="--cfg shuttle"`): the real code under many schedules, drawn at random by
-//! [shuttle](https://docs.rs/shuttle), where the steps are too many for loom to visit every order of them.
+//! Models of threads under many schedules (`RUSTFLAGS="--cfg shuttle"`).
+//! [shuttle](https://docs.rs/shuttle) draws the schedules of the real code at random. It serves
+//! where there are too many steps for loom to visit every order of them.
 //!
-//! All threads of a model are one of the system, and change over where they lock, look at an atomic, or wait. So whatever
-//! waits must do it by these means, and descriptors are looked at again and again, with [`thread::sleep`] in between. Time
-//! passes there alone. Nothing else may decide what a model does: then a schedule is the same whenever it is played.
-//! `cargo xtask shuttle` runs models.
+//! All threads of a model run on one system thread. They switch where they lock, access an atomic,
+//! or wait. So every wait must use the means of this module. Descriptors are polled again and
+//! again, with [`thread::sleep`] in between. Time passes only there. Nothing else may influence a
+//! model, so that a schedule is the same on every replay. `cargo xtask shuttle` runs models.
 
 use crate::WaitStrategy;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
@@ -17,12 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Runs `machine` under so many schedules as `SHUTTLE_SCHEDULES` says: half of them change over at any step, half of them at
-/// few, and all of them follow from `SHUTTLE_RANDOM_SEED`. With `SHUTTLE_REPLAY`, under the one that is in that file.
+/// Runs `machine` under as many schedules as `SHUTTLE_SCHEDULES` says. Half of them switch threads
+/// at any step, half of them at few. All of them follow from `SHUTTLE_RANDOM_SEED`. With
+/// `SHUTTLE_REPLAY`, it runs under the schedule in that file.
 ///
 /// # Panics
-/// As `machine` does, if nobody can go on, or not all have ended after [`STEPS_MAX`]. The schedule is printed, and how to play
-/// it again.
+/// Panics as `machine` does, if no thread can go on, or if not all have ended after [`STEPS_MAX`].
+/// The panic prints the schedule and the command that replays it.
 pub fn explore<M: Fn() + Copy + Send + Sync + 'static>(machine: M) {
     if let Ok(file) = std::env::var("SHUTTLE_REPLAY") {
         let schedule = ReplayScheduler::new_from_file(&file);
@@ -65,7 +67,7 @@ fn play(schedules: impl Scheduler + 'static, machine: impl Fn() + Send + Sync + 
     });
 }
 
-/// Package and path of the test that `M` was written in.
+/// Returns the package and the path of the test that defines `M`.
 fn name<M>() -> (String, &'static str) {
     let (package, path) = type_name::<M>().split_once("::").unwrap_or(("", type_name::<M>()));
     (package.replace('_', "-"), path.trim_end_matches("::{{closure}}"))
@@ -77,7 +79,7 @@ fn number(variable: &str, otherwise: usize) -> usize {
 }
 
 std::thread_local! {
-    /// The time in the model that this thread of the system plays.
+    /// The time in the model that runs on this system thread.
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
@@ -86,17 +88,17 @@ std::thread_local! {
 pub struct Instant(Duration);
 
 impl Instant {
-    /// This one.
+    /// Returns the present moment.
     pub fn now() -> Self {
         Self(NOW.get())
     }
 
-    /// How long ago it was.
+    /// Returns the time since this moment.
     pub fn elapsed(self) -> Duration {
         Self::now() - self
     }
 
-    /// How long after `earlier`; nothing if it is not.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -124,9 +126,9 @@ impl Sub for Instant {
     }
 }
 
-/// Lets the others go on, if the schedule says so.
+/// Lets other threads go on, if the schedule says so.
 pub fn step() {
-    // Unlike a yield, this asks for nothing.
+    // Unlike a yield, this does not ask the scheduler to switch.
     shuttle::thread::sleep(Duration::ZERO);
 }
 
@@ -144,12 +146,12 @@ impl WaitStrategy for Clock {
     }
 }
 
-/// What threads share.
+/// Types that threads share.
 pub mod sync {
     pub use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic};
     use std::sync::PoisonError;
 
-    /// As [`std::sync::OnceLock`]; whoever makes the value may be interrupted.
+    /// Stands for [`std::sync::OnceLock`]. The thread that makes the value may be interrupted.
     #[derive(Debug, Default)]
     pub struct OnceLock<T> {
         making: Mutex<()>,
@@ -157,16 +159,16 @@ pub mod sync {
     }
 
     impl<T> OnceLock<T> {
-        /// Nothing yet.
+        /// Creates an empty cell.
         pub const fn new() -> Self {
             Self { making: Mutex::new(()), made: std::sync::OnceLock::new() }
         }
 
-        /// The value, which the first who asks makes.
+        /// Returns the value, which the first caller makes.
         pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
             let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
             if self.made.get().is_none() {
-                // Nobody else is here.
+                // No other thread is in this section.
                 let _ = self.made.set(make());
             }
             self.made.get().expect("it has just been made")
@@ -180,20 +182,20 @@ pub mod mpsc {
     use std::fmt;
     use std::sync::mpsc::SendError;
 
-    /// As [`std::sync::mpsc::Sender`].
+    /// Stands for [`std::sync::mpsc::Sender`].
     pub struct Sender<T>(shuttle::sync::mpsc::Sender<T>);
 
-    /// As [`std::sync::mpsc::channel`].
+    /// Stands for [`std::sync::mpsc::channel`].
     pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
         let (sender, receiver) = shuttle::sync::mpsc::channel();
         (Sender(sender), receiver)
     }
 
     impl<T> Sender<T> {
-        /// As [`std::sync::mpsc::Sender::send`].
+        /// Stands for [`std::sync::mpsc::Sender::send`].
         ///
         /// # Errors
-        /// If there is nobody to receive it.
+        /// Returns the message if there is no receiver.
         pub fn send(&self, message: T) -> Result<(), SendError<T>> {
             self.0.send(message)
         }
@@ -206,44 +208,44 @@ pub mod mpsc {
     }
 }
 
-/// Threads, and how they wait.
+/// Threads and their waits.
 pub mod thread {
     use super::NOW;
     pub use shuttle::thread::{JoinHandle, Scope, ScopedJoinHandle, scope, spawn};
     use std::time::Duration;
 
-    /// Lets the others go on, and time pass.
+    /// Lets the other threads go on, and time pass.
     pub fn sleep(time: Duration) {
         NOW.set(NOW.get() + time);
         shuttle::thread::yield_now();
     }
 
-    /// As [`std::thread::Builder`].
+    /// Stands for [`std::thread::Builder`].
     #[derive(Debug, Default)]
     pub struct Builder(shuttle::thread::Builder);
 
     impl Builder {
-        /// A thread with nothing special.
+        /// Creates a builder with default settings.
         pub fn new() -> Self {
             Self::default()
         }
 
-        /// Gives it a name.
+        /// Sets the name of the thread.
         #[must_use]
         pub fn name(self, name: String) -> Self {
             Self(self.0.name(name))
         }
 
-        /// Changes nothing: stacks are used again, and all of one size.
+        /// Changes nothing: stacks are reused, and all have one size.
         #[must_use]
         pub fn stack_size(self, _bytes: usize) -> Self {
             self
         }
 
-        /// Starts it.
+        /// Starts the thread.
         ///
         /// # Errors
-        /// None.
+        /// Never fails.
         pub fn spawn<T: Send + 'static>(
             self,
             work: impl FnOnce() -> T + Send + 'static,
@@ -251,10 +253,10 @@ pub mod thread {
             self.0.spawn(work)
         }
 
-        /// Starts it within a scope.
+        /// Starts the thread within a scope.
         ///
         /// # Errors
-        /// None.
+        /// Never fails.
         pub fn spawn_scoped<'scope, T: Send + 'scope>(
             self,
             scope: &'scope Scope<'scope, '_>,
@@ -270,7 +272,7 @@ pub use shuttle::{future::block_on, thread_local};
 #[cfg(test)]
 pub(crate) use local_sockets::{listener, start_connect};
 
-/// Local sockets that stand for those of TCP, as they deliver before a call returns.
+/// Local sockets in place of TCP sockets, because they deliver before a call returns.
 #[cfg(test)]
 mod local_sockets {
     use crate::Result;
@@ -280,14 +282,14 @@ mod local_sockets {
     use std::net::{Ipv4Addr, SocketAddr};
     use std::sync::atomic::{AtomicU16, Ordering};
 
-    /// A listener, and where it is to be called.
+    /// Returns a listener and the address to connect to.
     pub(crate) fn listener() -> (Listener, SocketAddr) {
         static NEXT: AtomicU16 = AtomicU16::new(1);
         let address = (Ipv4Addr::LOCALHOST, NEXT.fetch_add(1, Ordering::Relaxed)).into();
         (Listener::unix_named(&socket_name(address)).expect("a local socket"), address)
     }
 
-    /// A connection to that.
+    /// Connects to that listener.
     pub(crate) fn start_connect(address: SocketAddr) -> Result<Stream> {
         unix::connect(&socket_name(address))
     }
@@ -297,13 +299,13 @@ mod local_sockets {
     }
 }
 
-/// What a wait takes, where it takes no certain time.
+/// Time that a wait takes if it has no certain time of its own.
 pub const TICK: Duration = Duration::from_millis(1);
-/// Whoever has not ended after so many steps never will.
+/// Steps after which a thread that has not ended never will.
 pub const STEPS_MAX: usize = 50_000;
-/// Schedules of a model, if nobody says otherwise.
+/// Schedules of a model, by default.
 const SCHEDULES: usize = 400;
 const SEED: u64 = 0;
-/// Steps at which a schedule with few changes may change over, but for waits.
+/// Steps at which a schedule with few switches may switch, apart from waits.
 const CHANGES: usize = 3;
 const STACK_BYTES: usize = 512 << 10;

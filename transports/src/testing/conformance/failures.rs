@@ -1,14 +1,14 @@
-//! Cases about notes, and about ranks that are gone.
+//! Cases about control messages, and about ranks that have ended.
 
 use crate::testing::conformance::test_rank::{TestRank, run};
 use crate::testing::conformance::{FabricFactory, SMALL_GEOMETRY, pattern};
 use crate::{Error, Geometry, MAX_CONTROL_MSG_BYTES, PeerEvent, Tag};
 use std::time::{Duration, Instant};
 
-/// How soon the others must know.
+/// Time within which the others must know.
 const EXIT_REPORT_MAX: Duration = Duration::from_secs(1);
 
-/// Notes of every size arrive whole and, of one sender, in order.
+/// Checks that control messages of every size arrive whole and, from one sender, in order.
 pub fn control_messages_arrive_in_order(make: FabricFactory<'_>) {
     const LENGTHS: [usize; 6] = [0, 1, 40, MAX_CONTROL_MSG_BYTES, 2, MAX_CONTROL_MSG_BYTES - 1];
     run(make, 3, SMALL_GEOMETRY, |mut side| {
@@ -28,7 +28,7 @@ pub fn control_messages_arrive_in_order(make: FabricFactory<'_>) {
     });
 }
 
-/// Everybody learns of a death, once, after the notes that came before it.
+/// Checks that every rank learns of a death, once, after the control messages that came before it.
 pub fn exit_is_reported_once_and_soon(make: FabricFactory<'_>) {
     run(make, 3, SMALL_GEOMETRY, |mut side| {
         if side.fabric.rank == 1 {
@@ -43,7 +43,8 @@ pub fn exit_is_reported_once_and_soon(make: FabricFactory<'_>) {
             assert_eq!(of_the_dead, Some(news));
         }
         assert!(begun.elapsed() < EXIT_REPORT_MAX, "the news took {:?}", begun.elapsed());
-        // Notes to the dead are dropped without harm, and its death is no news any more.
+        // Control messages to a dead rank are dropped without harm, and its death is not reported
+        // again.
         let begun = Instant::now();
         for rounds in 1.. {
             side.fabric.control.post(&[7; MAX_CONTROL_MSG_BYTES]);
@@ -62,7 +63,7 @@ fn is_not_exit(event: &PeerEvent) -> bool {
     matches!(event, PeerEvent::Message { from: 0 | 2, .. })
 }
 
-/// What was sent before a rank left can be received after it left.
+/// Checks that a control message sent before a rank left can be received after it left.
 pub fn last_control_message_survives_exit(make: FabricFactory<'_>) {
     let geometry = Geometry { slot_bytes: 4096, ..SMALL_GEOMETRY };
     run(make, 2, geometry, |mut side| {
@@ -82,7 +83,7 @@ pub fn last_control_message_survives_exit(make: FabricFactory<'_>) {
     });
 }
 
-/// Calls about a peer that is gone return at once; they may say that it is lost.
+/// Checks that calls about an ended peer return at once. They may report that it is lost.
 pub fn exited_peer_blocks_nobody(make: FabricFactory<'_>) {
     run(make, 2, SMALL_GEOMETRY, |mut side| {
         if side.fabric.rank == 1 {

@@ -1,4 +1,4 @@
-//! Forked processes, for tests of what they may not do.
+//! Forked processes, for tests of operations that they must not do.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -10,17 +10,19 @@ unsafe extern "C" {
     fn _exit(code: i32) -> !;
 }
 
-/// What `body` says in a child that is forked from this process; none if it does not end in a while.
+/// Runs `body` in a child that is forked from this process. Returns its text, or `None` if it does
+/// not end in time.
 ///
-/// The child has this thread only, and must take no lock that another may have held: it does what it is there for, and
-/// ends without any destructor but those of `body`.
+/// The child has this thread only, and must take no lock that another thread may have held. It runs
+/// `body`, and ends without any destructor except those of `body`.
 ///
 /// # Panics
-/// If there can be no child.
+/// Panics if the child cannot be made.
 pub fn run_in_forked_child(body: impl FnOnce() -> String) -> Option<String> {
     let (mut here, mut there) = std::io::pipe().expect("a pipe");
-    // SAFETY: the child has this thread only, and does what `body` does, which takes no lock that another thread may have
-    // held; the allocator and the standard library's own are sound in children.
+    // SAFETY: the child has this thread only, and runs only `body`, which takes no lock that
+    // another thread may have held. The allocator and the standard library's own locks are sound in
+    // children.
     let child = unsafe { fork() };
     if child == 0 {
         let text = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| "it panicked".to_owned());

@@ -6,7 +6,7 @@ use crate::{Geometry, Tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The tag and the bytes of message `index` of a lane.
+/// Returns the tag and the bytes of message `index` of a lane.
 fn message(from: usize, lane: usize, index: u64, bytes: usize) -> (Tag, Vec<u8>) {
     let seed = (from as u64) << 56 | (lane as u64) << 48 | index;
     (Tag([seed, !seed, index, bytes as u64]), pattern(seed, bytes))
@@ -21,7 +21,7 @@ fn size(seed: u64, index: u64, slot_bytes: usize) -> usize {
     }
 }
 
-/// Every size, on every lane, both ways, by both ways of receiving.
+/// Sends every size, on every lane, in both directions, with both ways of receiving.
 pub fn messages_arrive_intact_and_in_order(make: FabricFactory<'_>) {
     run(make, 2, SMALL_GEOMETRY, |mut side| {
         let (rank, peer) = (side.fabric.rank, 1 - side.fabric.rank);
@@ -42,7 +42,7 @@ pub fn messages_arrive_intact_and_in_order(make: FabricFactory<'_>) {
     });
 }
 
-/// The parts of a message lie one behind the other in it, empty ones too.
+/// Checks that the parts of a message follow each other in it, empty ones too.
 pub fn gathered_parts_form_one_message(make: FabricFactory<'_>) {
     const CUTS: [&[usize]; 6] =
         [&[], &[0], &[1, 2, 3], &[0, 8, 0, 8], &[64, 1, 255], &[7, 57, 0, 64, 100, 3]];
@@ -61,7 +61,7 @@ pub fn gathered_parts_form_one_message(make: FabricFactory<'_>) {
     });
 }
 
-/// Looking at a message does not consume it; releasing consumes one.
+/// Checks that a look at a message does not consume it, and that a release consumes one.
 pub fn message_stays_until_release(make: FabricFactory<'_>) {
     run(make, 2, SMALL_GEOMETRY, |mut side| {
         for index in 0..6 {
@@ -83,7 +83,7 @@ pub fn message_stays_until_release(make: FabricFactory<'_>) {
     });
 }
 
-/// A lane holds its slots and no more; taking makes room again.
+/// Checks that a lane holds its slots and no more, and that a release makes room again.
 pub fn full_lane_refuses_until_release(make: FabricFactory<'_>) {
     let geometry = Geometry { slots: 2, ..SMALL_GEOMETRY };
     let full = AtomicUsize::new(0);
@@ -103,7 +103,7 @@ pub fn full_lane_refuses_until_release(make: FabricFactory<'_>) {
     });
 }
 
-/// Sends messages on lane 0 until it is full, and makes sure that it stays so.
+/// Sends messages on lane 0 until it is full, and checks that it stays so.
 fn fill(side: &mut TestRank, slots: usize) {
     for index in 0..slots as u64 {
         let (tag, body) = message(0, 0, index, 320);
@@ -120,7 +120,7 @@ fn fill(side: &mut TestRank, slots: usize) {
     }
 }
 
-/// What one lane cannot take, another can.
+/// Checks that a full lane does not block another.
 pub fn full_lane_does_not_block_others(make: FabricFactory<'_>) {
     run(make, 2, SMALL_GEOMETRY, |mut side| {
         if side.fabric.rank == 0 {
@@ -145,7 +145,7 @@ pub fn full_lane_does_not_block_others(make: FabricFactory<'_>) {
     });
 }
 
-/// Messages longer than what an operating system holds, both ways at once.
+/// Sends messages longer than an operating system buffers, in both directions at once.
 pub fn long_messages_arrive_intact(make: FabricFactory<'_>) {
     let geometry = Geometry { slots: 2, slot_bytes: 3 << 20, ..SMALL_GEOMETRY };
     run(make, 2, geometry, |mut side| {
@@ -161,7 +161,7 @@ pub fn long_messages_arrive_intact(make: FabricFactory<'_>) {
     });
 }
 
-/// Many messages of random sizes on random lanes, both ways at once.
+/// Sends many messages of random sizes on random lanes, in both directions at once.
 pub fn random_traffic_arrives_intact(make: FabricFactory<'_>) {
     for (seed, slots) in [(1, 2), (2, 3), (3, 8)] {
         let geometry = Geometry { slots, slot_bytes: 5000, ..SMALL_GEOMETRY };
@@ -172,7 +172,7 @@ pub fn random_traffic_arrives_intact(make: FabricFactory<'_>) {
     }
 }
 
-/// Everybody to everybody, on every lane.
+/// Sends from every rank to every other, on every lane.
 pub fn four_ranks_exchange_concurrently(make: FabricFactory<'_>) {
     run(make, 4, SMALL_GEOMETRY, |mut side| {
         exchange(&mut side, 7, 40);

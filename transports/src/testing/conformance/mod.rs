@@ -1,8 +1,8 @@
-//! What every transport must do, as tests that any fabric can be put through.
+//! Conformance suite of transports: tests that any fabric must pass.
 //!
-//! A transport is stamped with [`conformance!`](crate::conformance): one test for each case below,
-//! over fabrics that its maker makes. Every rank is a thread, and gives time away whenever it
-//! waits, so that simulated time can pass as well; no wait is longer than [`TIMEOUT`].
+//! [`conformance!`](crate::conformance) applies the suite to a transport. It makes one test for
+//! each case below, over fabrics that its factory makes. Every rank is a thread, and yields time
+//! whenever it waits, so that simulated time can pass as well. No wait is longer than [`TIMEOUT`].
 
 pub(crate) mod failures;
 pub(crate) mod forked_child;
@@ -18,10 +18,10 @@ pub use crate::testing::conformance::windows::*;
 use crate::{Fabric, Geometry};
 use std::time::Duration;
 
-/// Makes the fabrics of so many ranks, by rank.
+/// Makes the fabrics of this many ranks, by rank.
 pub type FabricFactory<'m> = &'m dyn Fn(usize, Geometry) -> Vec<Fabric>;
 
-/// Stamps the cases on a transport: `conformance!(name, |ranks, geometry| fabrics)`.
+/// Applies the cases to a transport: `conformance!(name, |ranks, geometry| fabrics)`.
 #[macro_export]
 macro_rules! conformance {
     ($name:ident, $make:expr) => {
@@ -62,7 +62,7 @@ macro_rules! conformance {
     };
 }
 
-/// The longest wait of any case; one that lasts longer has failed.
+/// The longest wait of any case. A longer wait is a failure.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Small sizes, so that every limit is met often.
@@ -78,7 +78,7 @@ const SMALL_GEOMETRY: Geometry = Geometry {
 /// Sizes around the limits of lines and slots.
 const SIZES: [usize; 11] = [0, 1, 8, 15, 16, 17, 63, 64, 65, 319, 320];
 
-/// The `index`-th number of the stream `seed`.
+/// Returns the `index`-th number of the stream `seed`.
 fn hash(seed: u64, index: u64) -> u64 {
     let mixed = (seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x632b_e59b_d9b4_e019);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -86,7 +86,7 @@ fn hash(seed: u64, index: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Bytes that say where they belong.
+/// Returns bytes that identify their position.
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let words = (0..bytes.div_ceil(8)).flat_map(|index| hash(seed, index as u64).to_le_bytes());
     words.take(bytes).collect()

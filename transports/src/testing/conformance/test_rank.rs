@@ -1,4 +1,4 @@
-//! One rank of a case: its fabric, and waiting with an end.
+//! One rank of a case: its fabric, and waits with a deadline.
 
 use crate::testing::conformance::{FabricFactory, TIMEOUT};
 use crate::{Fabric, Geometry, Link, PeerEvent, Result, Tag};
@@ -11,8 +11,8 @@ pub(crate) struct TestRank {
     pub(crate) fabric: Fabric,
 }
 
-/// Runs `body` as every rank; results by rank. A fabric lives until all ranks are through, unless its
-/// rank drops it.
+/// Runs `body` as every rank, and returns the results by rank. A fabric lives until all ranks are
+/// done, unless its rank drops it.
 pub(crate) fn run<R: Send>(
     make: FabricFactory<'_>,
     ranks: usize,
@@ -43,7 +43,7 @@ pub(crate) fn run<R: Send>(
     })
 }
 
-/// Counts a rank as through, also when it fails: the others must not wait for it.
+/// Counts a rank as done, also when it fails, so that the others do not wait for it.
 struct DoneGuard<'c>(&'c AtomicUsize);
 
 impl Drop for DoneGuard<'_> {
@@ -53,7 +53,7 @@ impl Drop for DoneGuard<'_> {
 }
 
 impl TestRank {
-    /// Tries until there is a result, giving time away in between.
+    /// Tries until there is a result, and yields time in between.
     pub(crate) fn wait_until<T>(
         &mut self,
         what: &str,
@@ -73,10 +73,10 @@ impl TestRank {
         }
     }
 
-    /// What an engine does when nothing moves.
+    /// Does what an engine does when nothing moves.
     pub(crate) fn idle(&mut self, rounds: u32) {
         for link in self.fabric.links.iter_mut().flatten() {
-            // A peer that is gone is the business of the call that needs it.
+            // A lost peer is reported by the call that needs it.
             let _ = link.progress();
         }
         self.fabric.wait.pause(rounds);
@@ -100,7 +100,7 @@ impl TestRank {
         });
     }
 
-    /// The next message, if all of it is here.
+    /// Returns the next message, if all of it has arrived.
     pub(crate) fn try_receive(link: &mut dyn Link, lane: usize) -> Result<Option<(Tag, Vec<u8>)>> {
         let Some(head) = link.header(lane)? else { return Ok(None) };
         let Some(body) = link.body(lane)? else { return Ok(None) };
@@ -111,7 +111,7 @@ impl TestRank {
         Ok(Some((head.tag, bytes)))
     }
 
-    /// The next message, by [`Link::take`] or by [`Link::body`].
+    /// Receives the next message, by [`Link::take`] or by [`Link::body`].
     pub(crate) fn receive(&mut self, peer: usize, lane: usize, by_take: bool) -> (Tag, Vec<u8>) {
         if !by_take {
             return self.wait_until("a message", |fabric| Self::try_receive(link(fabric, peer), lane));

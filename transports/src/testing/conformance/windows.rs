@@ -1,4 +1,4 @@
-//! Cases about windows; a fabric without one passes them.
+//! Cases about windows. A fabric without windows passes them.
 
 use crate::testing::conformance::test_rank::{TestRank, run};
 use crate::testing::conformance::{FabricFactory, SMALL_GEOMETRY, pattern};
@@ -6,7 +6,7 @@ use crate::{SlotClass, Tag, Window};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use unisono_cuda::{Source, Target, copy};
 
-/// Data in one's own window and in a peer's, and the tag.
+/// Checks data in a rank's own window and in a peer's, and the tag.
 pub fn signal_publishes_prior_writes(make: FabricFactory<'_>) {
     run_with_windows(make, 2, |side| {
         let (rank, peer) = (side.fabric.rank, 1 - side.fabric.rank);
@@ -24,14 +24,15 @@ pub fn signal_publishes_prior_writes(make: FabricFactory<'_>) {
             assert_eq!(window(side).tag(peer, 1, bank), Tag([turn, peer as u64, 3, 4]));
             assert!(read(window(side), peer, 0, half) == got(turn, peer), "a get in turn {turn}");
             assert!(read(window(side), rank, half, half) == put(turn, peer), "a put in turn {turn}");
-            // The next turn overwrites what the peer may still be reading.
+            // The next turn overwrites data that the peer may still be reading.
             window(side).complete(1, turn);
             wait(side, "the peer to be done", |window| window.completions(peer, 1) >= turn);
         }
     });
 }
 
-/// Signals of two channels and both banks keep apart, and are exactly what was published.
+/// Checks that signals of two channels and both parities are independent, and equal what was
+/// published.
 pub fn parities_and_lanes_are_independent(make: FabricFactory<'_>) {
     run_with_windows(make, 3, |side| {
         let (rank, ranks) = (side.fabric.rank, side.fabric.ranks);
@@ -49,7 +50,7 @@ pub fn parities_and_lanes_are_independent(make: FabricFactory<'_>) {
                 wait(side, "a signal", |window| window.last_signal(peer, channel) >= 2 * turn);
                 let (here, there) =
                     (window(side).last_signal(peer, channel), window(side).last_signal(peer, 1 - channel));
-                // Nobody goes on to the next turn before this rank is done with this one.
+                // No rank goes on to the next turn before this rank has completed this one.
                 assert!(here == 2 * turn || here == last(turn), "turn {turn}: {here}");
                 assert_eq!(there, last(turn - 1), "the other channel in turn {turn}");
                 if tagged {
@@ -64,10 +65,11 @@ pub fn parities_and_lanes_are_independent(make: FabricFactory<'_>) {
     });
 }
 
-/// Posts arrive whole, in their cells, and stay until everybody has seen them.
+/// Checks that eager messages arrive whole, in their slots, and stay until all ranks have seen
+/// them.
 pub fn eager_slots_carry_their_data(make: FabricFactory<'_>) {
     run_with_windows(make, 3, |side| {
-        // Some of each kind in turn: they share stamps and counts.
+        // Several of each slot class in turn, as they share stamps and counts.
         for number in 0..3 * SlotClass::MAX_SLOTS {
             let cell = SlotClass::ALL[(number / 5) as usize % SlotClass::ALL.len()];
             publish_and_read(side, cell, number);
@@ -82,7 +84,7 @@ fn publish_and_read(side: &mut TestRank, cell: SlotClass, number: u64) {
     for peer in 0..ranks {
         wait(side, "the cell to be free", |window| window.acked(peer) + cell.slots(ranks) > number);
     }
-    // Sooner or later than it should be, which changes nothing that is there.
+    // Sooner or later than it should be, which changes no data that is there.
     if number >= rank as u64 * SlotClass::MAX_SLOTS {
         window(side).prepare_slots(cell).expect("address space");
     }
@@ -101,7 +103,7 @@ fn publish_and_read(side: &mut TestRank, cell: SlotClass, number: u64) {
     window(side).set_acked(number + 1);
 }
 
-/// Everybody's last hint arrives some time.
+/// Checks that the last hint of every rank arrives at some time.
 pub fn hints_are_delivered(make: FabricFactory<'_>) {
     run_with_windows(make, 3, |side| {
         let (rank, ranks) = (side.fabric.rank as u64, side.fabric.ranks);
@@ -113,7 +115,7 @@ pub fn hints_are_delivered(make: FabricFactory<'_>) {
     });
 }
 
-/// Nothing outside a window can be reached, however the offset is chosen.
+/// Checks that nothing outside a window can be reached with any offset.
 pub fn window_access_is_bounds_checked(make: FabricFactory<'_>) {
     run_with_windows(make, 2, |side| {
         let (window, end) = (&*window(side), SMALL_GEOMETRY.window_bytes);

@@ -131,7 +131,7 @@ impl Connection {
             WRITE_MUCH => self.write(1 + amount * MUCH),
             READ => _ = self.read(1 + amount),
             READ_MUCH => _ = self.read(1 + amount * MUCH),
-            // The reader of a link enables it once, too.
+            // The reader of a link enables the read-ahead once, too.
             READ_AHEAD if self.reads_ahead => {}
             READ_AHEAD => {
                 self.reader.enable_read_ahead();
