@@ -74,8 +74,8 @@ impl Endpoint {
     /// `all_direct` is true if no path is staged on any rank.
     ///
     /// # Errors
-    /// Returns an error if there is no room for the tables, or if the GPU does not support the line
-    /// form for which the peer memory is laid out.
+    /// Returns an error if there is no room for the tables. Another error is a GPU without support
+    /// for the line form of the peer memory.
     pub fn new(arena: PeerMemory, peers: Vec<Peer>, all_direct: bool) -> Result<Self> {
         let gpu = arena.gpu().clone();
         let sizes = *arena.layout().geometry();

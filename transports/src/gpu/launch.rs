@@ -97,7 +97,7 @@ impl Endpoint {
         Ok(self.memory.gpu().kernel(&format!("{name}_{dtype}"))?)
     }
 
-    /// Returns how many blocks of any of the kernels can be resident at once.
+    /// Returns the number of thread blocks, of any of the kernels, that can be resident at once.
     ///
     /// # Errors
     /// Returns an error if the driver does not tell, or if a kernel does not fit at all.

@@ -11,9 +11,9 @@ impl Endpoint {
         self.peers.iter().any(|peer| matches!(peer, Peer::Direct(reached) if reached.is_other_process()))
     }
 
-    /// Returns true if every peer has taken all messages of this rank and finished the window
-    /// programs that it ran. It may be called after this rank's launches are over. No peer accesses
-    /// the memory then before its next launch.
+    /// Returns true if every peer has taken all messages of this rank, and has finished the window
+    /// programs that this rank ran. It may be called after this rank's launches are over. No peer
+    /// accesses the memory between a true result and this rank's next launch.
     ///
     /// # Errors
     /// Returns an error if the driver fails.

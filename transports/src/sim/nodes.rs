@@ -179,7 +179,7 @@ impl NetworkState {
         Duration::from_nanos(self.now)
     }
 
-    /// Returns the time as `host` sees it. For a dead host every reading is an hour later, so that
+    /// Returns the time as `host` sees it. Every reading of a dead host is an hour later, so that
     /// all its waits end.
     pub(super) fn host_clock(&mut self, host: usize) -> Duration {
         let Host { died_at: dead, clock_reads: readings, .. } = &mut self.hosts[host];

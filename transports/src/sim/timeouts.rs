@@ -132,8 +132,8 @@ impl NetworkState {
         false
     }
 
-    /// Handles a probe of `peer` at the listener of `rank`. For a process that has ended the kernel
-    /// answers, for a stopped one nobody does.
+    /// Handles a probe of `peer` at the listener of `rank`. The kernel answers for a process that
+    /// has ended. A stopped process gives no answer.
     pub(super) fn on_probe(&mut self, key: u64, rank: usize, peer: usize) -> bool {
         let host = self.fabric(key).hosts[rank];
         let ended = self.is_dead(host) || self.fabric(key).endpoints[rank].listener_closed;

@@ -111,7 +111,7 @@ impl TestRank {
         Ok(Some((head.tag, bytes)))
     }
 
-    /// Receives the next message, by [`Link::take`] or by [`Link::body`].
+    /// Receives the next message, by [`Link::recv_into`] or by [`Link::body`].
     pub(crate) fn receive(&mut self, peer: usize, lane: usize, by_take: bool) -> (Tag, Vec<u8>) {
         if !by_take {
             return self.wait_until("a message", |fabric| Self::try_receive(link(fabric, peer), lane));
