@@ -1,4 +1,4 @@
-//! Exchanges between every two ranks beside the plain one: within a buffer, and of uneven shares.
+//! Variants of the all-to-all exchange on GPUs: in place, and with uneven shares.
 
 use crate::communicator::displacements;
 use crate::device::DeviceCommunicator;
@@ -16,7 +16,9 @@ use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Share, Stream};
 use unisono_transports::gpu::{Operand, OperandMemory, Region, ShareTable, TypedRegion};
 
 impl DeviceCommunicator {
-    /// As [`DeviceCommunicator::all_to_all`] within one buffer; its contents are copied aside first.
+    /// Exchanges shares as [`DeviceCommunicator::all_to_all`] does, within one buffer.
+    ///
+    /// The contents of the buffer are first copied to other memory.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
@@ -41,10 +43,13 @@ impl DeviceCommunicator {
         })
     }
 
-    /// Gives rank i the next `send_counts[i]` elements of `input`; `output` gets `recv_counts[i]` from rank i.
+    /// Sends rank i the next `send_counts[i]` elements of `input`.
+    ///
+    /// `output` receives `recv_counts[i]` elements from each rank i, by rank.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`]. Two ranks whose counts differ are named with both.
+    /// See [`DeviceCommunicator::all_reduce`]. If the counts of two ranks differ, the error names
+    /// both ranks and both counts.
     pub fn all_to_all_v<T: Element>(
         &self,
         stream: &Stream,
@@ -76,7 +81,8 @@ impl DeviceCommunicator {
         })
     }
 
-    /// What goes to each rank, and what comes from each, as shares of the two buffers.
+    /// Uploads the shares of the two buffers: those sent to each rank, and those received from
+    /// each.
     fn upload_shares(
         &self,
         tables: &[Vec<(usize, usize)>; 2],
@@ -89,7 +95,7 @@ impl DeviceCommunicator {
     }
 }
 
-/// A send to every rank, then a receive from every rank.
+/// Returns a send to every rank, then a receive from every rank.
 fn all_pairs([sends, receives]: &[Vec<(usize, usize)>; 2]) -> Vec<Transfer> {
     let of = |table: &[(usize, usize)], direction| {
         let transfer =

@@ -1,10 +1,11 @@
-//! Graphs that repeat operations: a launch of one takes its turn among those of the communicator, and is watched like them.
+//! Graphs that repeat operations. A launch of a graph is ordered with the other operations of its
+//! communicator, and monitored like them.
 
 use crate::device::Shared;
 use std::sync::Weak;
 use unisono_cuda::device::{GpuError, ReplayHook, Stream};
 
-/// What graphs with operations of a communicator ask.
+/// The hook that graphs with operations of a communicator call before a launch.
 pub(super) struct CommReplayHook {
     pub(super) shared: Weak<Shared>,
 }

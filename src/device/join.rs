@@ -1,4 +1,5 @@
-//! How ranks on GPUs meet: each tells the others of its GPU and its arena, and opens theirs.
+//! Connection of ranks on GPUs: each rank tells the others about its GPU and its arena, and opens
+//! theirs.
 
 use super::{DeviceCommunicator, Owner, Shared};
 use crate::bootstrap::host_identity;
@@ -32,7 +33,7 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     let peers = connect_peers(&base, &arena);
     let peers = agree_on_success(&base, peers)?;
     let carrier = relay_comm(&base, &peers, channels)?;
-    // Everybody hears of a rank that cannot.
+    // All ranks learn of a rank that fails here.
     let endpoint =
         agree_on_success(&base, Endpoint::new(arena, peers, carrier.is_none()).map_err(Error::from))?;
     let order = agree_on_order(&base, endpoint.memory().gpu())?;
@@ -55,7 +56,8 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     Ok(DeviceCommunicator { shared: Arc::new(owner) })
 }
 
-/// An error unless the settings of all ranks are alike: each computes where things are in the memory of the others.
+/// Returns an error unless all ranks have the same settings. Each rank computes addresses in the
+/// memory of the others from them.
 fn agree_on_sizes(base: &Communicator) -> Result<()> {
     let DeviceConfig {
         channels,
@@ -83,7 +85,8 @@ fn agree_on_sizes(base: &Communicator) -> Result<()> {
     Ok(())
 }
 
-/// The most channels with which all blocks of all ranks run at once: ranks of one process may share a GPU.
+/// Returns the largest number of channels with which all blocks of all ranks run at once. Ranks of
+/// one process may share a GPU.
 fn agree_on_channels(base: &Communicator, gpu: &Gpu, room: usize) -> Result<usize> {
     let wanted = base.config().gpu.channels;
     let (process, ordinal) = (u64::from(std::process::id()), gpu.ordinal() as u64);
@@ -95,11 +98,12 @@ fn agree_on_channels(base: &Communicator, gpu: &Gpu, room: usize) -> Result<usiz
         let sharing = cards.iter().filter(|other| other[..3] == card[..3]).count();
         (card[3] as usize / (sharing * BLOCKS_PER_CHANNEL)).min(card[4] as usize)
     });
-    // Too few are said to be too few when seats are taken.
+    // Too few free blocks are reported when the blocks are reserved.
     Ok(channels.min().unwrap_or(1).max(1))
 }
 
-/// Whether lines are wide: if they are to be, and the GPUs of all ranks have kernels that know them.
+/// Returns true if all ranks use LL128 lines. The settings must ask for them, and the GPUs of all
+/// ranks must have kernels that support them.
 fn agree_on_ll128(base: &Communicator, gpu: &Gpu) -> Result<bool> {
     let mut wide = [u8::from(base.config().gpu.ll128 && gpu.has_ll128())];
     base.all_reduce(&mut wide, ReduceOp::Min)?;
@@ -107,7 +111,7 @@ fn agree_on_ll128(base: &Communicator, gpu: &Gpu) -> Result<bool> {
     Ok(wide[0] != 0)
 }
 
-/// Takes room for the blocks, and makes the arena.
+/// Reserves the blocks and creates the arena.
 fn create_arena(
     base: &Communicator,
     gpu: &Gpu,
@@ -130,7 +134,7 @@ fn create_arena(
     Ok((PeerMemory::new(gpu, base.rank(), layout)?, seats))
 }
 
-/// How each rank is reached: directly where both reach each other, by way of the host elsewhere.
+/// Connects to each rank: directly if both ranks reach each other, through the host otherwise.
 fn connect_peers(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Peer>> {
     let mut reached = keep_mutual(base, exchange_handles(base, arena)?)?;
     let limit = base.config().timeout.min(LINK_TEST_TIMEOUT);
@@ -152,7 +156,7 @@ fn connect_peers(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Peer>> {
     keep_mutual(base, reached)?.into_iter().enumerate().map(peer).collect()
 }
 
-/// Leaves those that reach this rank as well.
+/// Keeps the ranks that reach this rank as well.
 fn keep_mutual(
     base: &Communicator,
     mut reached: Vec<Option<MappedPeerMemory>>,
@@ -168,11 +172,11 @@ fn keep_mutual(
     Ok(reached)
 }
 
-/// Exchanges handles, and opens those of all others that can be opened.
+/// Exchanges handles, and opens those of all other ranks that can be opened.
 fn exchange_handles(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Option<MappedPeerMemory>>> {
     let place = [host_hash(), u64::from(std::process::id()), arena.gpu().ordinal() as u64];
     let mut card: Vec<u8> = place.iter().flat_map(|word| word.to_le_bytes()).collect();
-    // What cannot be exported, nobody reaches.
+    // An arena that cannot be exported is not reachable by any rank.
     let handle = arena.export().map(|handle| handle.to_bytes());
     card.extend(handle.as_ref().unwrap_or(&[0; IpcHandle::BYTES]));
     card.push(u8::from(handle.is_ok() && base.config().gpu.peer_to_peer));
@@ -195,7 +199,7 @@ fn exchange_handles(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Optio
     Ok(all.chunks(card.len()).enumerate().map(open).collect())
 }
 
-/// Opens the arena of a rank that is `theirs`: its host, its process, the number of its GPU there.
+/// Opens the arena of the rank at `theirs`: its host, its process, and the number of its GPU there.
 fn open_peer_arena(
     arena: &PeerMemory,
     own: [u64; 3],
@@ -211,7 +215,7 @@ fn open_peer_arena(
     Ok(arena.map(&handle)?)
 }
 
-/// A communicator whose links carry what is staged, if any rank has something to be staged.
+/// Makes a communicator whose links carry staged messages, if any rank has such messages.
 fn relay_comm(base: &Communicator, peers: &[Peer], channels: usize) -> Result<Option<Communicator>> {
     let staged = peers.iter().any(|peer| matches!(peer, Peer::Staged(_)));
     let mut any = [u8::from(staged)];
@@ -232,7 +236,8 @@ fn relay_comm(base: &Communicator, peers: &[Peer], channels: usize) -> Result<Op
     base.child().config(&relay).duplicate().map(Some)
 }
 
-/// This rank's result, if all ranks have one; else the error of one that has none.
+/// Returns this rank's result if all ranks succeeded. Otherwise returns the error of a rank that
+/// failed.
 pub(super) fn agree_on_success<T>(base: &Communicator, ended: Result<T>) -> Result<T> {
     let mut failures = vec![0u8; ERROR_TEXT_BYTES * base.size()];
     let mut own = [0u8; ERROR_TEXT_BYTES];
@@ -254,7 +259,7 @@ pub(super) fn agree_on_success<T>(base: &Communicator, ended: Result<T>) -> Resu
     }
 }
 
-/// Equal for ranks of one host.
+/// Returns a value that is equal for all ranks of one host.
 fn host_hash() -> u64 {
     let text = host_identity();
     text.bytes()
@@ -270,13 +275,13 @@ const COMPARED_SETTINGS: [&str; 6] = [
     "UNISONO_GPU_P2P",
     "UNISONO_GPU_LL128",
 ];
-/// A program has two strands at most.
+/// Maximum number of lane programs of a program.
 const BLOCKS_PER_CHANNEL: usize = 2;
-/// Data of a message whose words have flags.
+/// Data bytes of a message in low-latency lines, whose words carry flags.
 const LL_BYTES: usize = 4 << 10;
-/// For each wait of a link's trial.
+/// Time limit of each wait of a link test.
 const LINK_TEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// More than the head of a message.
+/// Upper bound of the bytes of a message header.
 const HEADER_BYTES_MAX: usize = 256;
-/// Room for what a rank that cannot go on says of it.
+/// Bytes reserved for the error text of a rank that fails.
 const ERROR_TEXT_BYTES: usize = 256;

@@ -1,4 +1,4 @@
-//! From a call to a launch.
+//! The path from a call to a kernel launch.
 
 use crate::device::Shared;
 use crate::device::op::DeviceOp;
@@ -18,18 +18,19 @@ use unisono_cuda::{PostOp, ReduceKind};
 use unisono_transports::Tag;
 use unisono_transports::gpu::{AddressTable, DeviceProgram, LaunchParams, Operand, Protocol, WindowSet};
 
-/// What a communicator keeps from call to call at this rank.
+/// State that a communicator keeps from call to call on this rank.
 #[derive(Default)]
 pub(super) struct CommState {
     plans: PlanCache,
     pub(super) groups: GroupCache,
-    /// Numbers of the next operation of all ranks, and of the next group of sends and receives.
+    /// Sequence numbers of the next operation of all ranks, and of the next group of sends and
+    /// receives.
     sequence: u64,
     group_sequence: u64,
-    /// What all ranks have lent, in the order of the calls.
+    /// Symmetric memory of all ranks, in the order of the calls.
     pub(super) window_sets: Vec<Arc<WindowSet>>,
     pub(super) address_tables: AddressTables,
-    /// What graphs ask before they repeat launches.
+    /// The hook that graphs call before they repeat launches.
     pub(super) replay_hook: Option<Arc<dyn ReplayHook>>,
     /// The last call that a graph has recorded.
     pub(super) captured: Option<OpDesc>,
@@ -37,23 +38,24 @@ pub(super) struct CommState {
     pub(super) last_algorithm: Option<&'static Algorithm>,
 }
 
-/// What a launch carries out.
+/// The kind of kernel that a launch runs.
 #[derive(Clone, Copy)]
 pub(super) enum LaunchKind<'w> {
     Program(&'w DeviceProgram),
-    /// One that reaches the buffers of peers.
+    /// A program that accesses the buffers of peers.
     ZeroCopy(&'w DeviceProgram, &'w AddressTable),
-    /// A small all_reduce of so many bytes, by the kernel that does nothing else.
+    /// A small all_reduce of this many bytes, by a kernel of its own.
     OneShot(usize),
 }
 
 impl CommState {
-    /// The number of the next group of sends and receives: not every rank takes part in each.
+    /// Returns the number of the next group of sends and receives. Not every rank takes part in
+    /// each group.
     pub(super) fn next_group_sequence(&self) -> u64 {
         self.group_sequence
     }
 
-    /// The number of the next operation of all ranks.
+    /// Returns the sequence number of the next operation of all ranks.
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -65,7 +67,8 @@ impl Shared {
         self.enqueue_with(|state| self.enqueue_locked(state, stream, job))
     }
 
-    /// Enqueues an operation, unless this communicator has ended; `enqueue` says which.
+    /// Enqueues an operation, unless this communicator has failed. `enqueue` returns its
+    /// description.
     pub(super) fn enqueue_with(&self, enqueue: impl FnOnce(&mut CommState) -> Result<OpDesc>) -> Result<()> {
         self.host_comm.with_engine(|engine| engine.poll_events(None))?;
         let mut state = self.lock();
@@ -82,28 +85,32 @@ impl Shared {
             Err(error) => {
                 drop(state);
                 let (error, call) = (self.host_comm.attach_rank(error), self.launch_state.op());
-                // What was refused here, others may be waiting for.
+                // Other ranks may be waiting for a call that failed here.
                 Err(if error.is_invalid_usage() { error } else { self.fail(error, call) })
             }
         }
     }
 
-    /// Wakes the threads that look after what is enqueued next: before that, as it may wait for them.
+    /// Wakes the threads that serve the next launch. Called before the launch is enqueued, since
+    /// enqueueing may wait for them.
     pub(super) fn wake_workers(&self) {
         self.launch_state.begin_enqueue();
         self.notifiers.iter().for_each(|bell| bell.notify());
     }
 
-    /// Lets what is enqueued in `stream` come behind the last launch: those of one communicator use the same memory.
+    /// Orders later work of `stream` after the last launch. Launches of one communicator use the
+    /// same memory.
     pub(super) fn wait_for_last(&self, stream: &Stream) -> std::result::Result<(), GpuError> {
         match self.launch_state.last() {
-            // What a graph records is done whenever it is launched: it can wait for nothing outside.
+            // A graph runs whenever it is launched, so a captured stream cannot wait for an event
+            // outside of it.
             Some((last, event)) if last != *stream && !stream.is_captured()? => stream.wait(&event),
             _ => Ok(()),
         }
     }
 
-    /// What was enqueued in `stream` is the last launch now, or a part of a graph; whether it is such a part.
+    /// Records the work just enqueued in `stream` as the last launch, or as part of a graph.
+    /// Returns true if it is part of a graph.
     pub(super) fn record_last(
         &self,
         state: &CommState,
@@ -118,7 +125,7 @@ impl Shared {
         Ok(is_part)
     }
 
-    /// The same with the state at hand.
+    /// Enqueues an operation with the state already locked.
     pub(super) fn enqueue_locked(
         &self,
         state: &mut CommState,
@@ -158,7 +165,7 @@ impl Shared {
     ) -> Result<()> {
         let (element, gpu) = (job.dtype.size(), self.endpoint.memory().gpu());
         let (inputs, outputs) = job.collective.shares(self.host_comm.size(), job.root, self.host_comm.rank());
-        // Where peers' inputs are, ranks without one must know too.
+        // Ranks without an input must also know the addresses of peers' inputs.
         let inputs = inputs.max(uploaded.program().bounds().peer_chunks[0] / plan.chunks_per_share);
         let from = job.input.upload_shares(gpu, plan.chunks_per_share, element)?;
         let into = job.output.upload_shares(gpu, plan.chunks_per_share, element)?;
@@ -175,7 +182,7 @@ impl Shared {
         self.launch(state, stream, work, &order, operands)
     }
 
-    /// Launches this rank's part, behind the last launch.
+    /// Launches this rank's part after the last launch.
     pub(super) fn launch(
         &self,
         state: &mut CommState,
@@ -278,12 +285,13 @@ impl Shared {
     /// Waits for the last launch.
     pub(super) fn wait_last_launch(&self) {
         if let Some((_, event)) = self.launch_state.last() {
-            // What a GPU that has failed still does is nothing.
+            // A GPU that has failed runs nothing more.
             let _ = event.synchronize();
         }
     }
 
-    /// Waits until peers are through with this rank's memory, if all is well and not for long; whether they are.
+    /// Waits for a limited time until peers have finished with this rank's memory, unless an error
+    /// occurred. Returns true if they have.
     pub(super) fn quiesce(&self) -> bool {
         let begun = Instant::now();
         let limit = self.host_comm.config().timeout.min(QUIESCE_TIMEOUT_MAX);
@@ -297,8 +305,10 @@ impl Shared {
     }
 }
 
-/// How messages go, and bytes of a slice: all channels get work, and no slice is too small to be worth its hand-over.
-/// `lines`: how messages with flags go, if ranks reach each other directly.
+/// Returns the message protocol and the bytes of a slice.
+///
+/// All channels get work, and no slice is so small that its hand-over dominates. `lines` is the
+/// protocol of messages with flags, if ranks reach each other directly.
 fn protocol_and_slice_bytes(
     plan: &Plan,
     longest_block: usize,
@@ -314,7 +324,8 @@ fn protocol_and_slice_bytes(
     (Protocol::Simple, spread.clamp(least, plan.slice_bytes_max))
 }
 
-/// A peer that takes longer with its part of the last operation than this has to expect that this rank is gone.
+/// Longest wait for peers that still use this rank's memory. A peer that takes longer with its part
+/// of the last operation may find that this rank has left.
 const QUIESCE_TIMEOUT_MAX: Duration = Duration::from_secs(5);
-/// Below this a slice costs more in hand-overs than it gains in overlap.
+/// Smallest slice. Below this size, hand-overs cost more than the overlap gains.
 const SLICE_BYTES_MIN: usize = 16 << 10;

@@ -1,7 +1,9 @@
-//! What the threads that watch and move messages know of the last launch.
+//! The part of the launch state that the monitor and the proxy thread know.
 //!
-//! The lock of the state is held across calls of the driver, and a launch may wait there for room in its queue: until a kernel ends that
-//! waits for a message, or for word of a rank that is gone. So whoever brings these takes another lock, under which the driver is never called.
+//! The lock of the communicator state is held across calls of the driver. A launch may wait there
+//! for space in its queue, until a kernel ends. That kernel may wait for a message, or for the news
+//! that a rank has left. The threads that deliver these therefore take another lock, under which
+//! the driver is never called.
 
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
@@ -14,24 +16,25 @@ use unisono_cuda::device::{Event, Stream};
 #[derive(Default)]
 pub(super) struct LaunchState(Mutex<LaunchInfo>);
 
-/// The stream of a launch, and when it is done.
+/// The stream of a launch, and the event that is recorded when it is done.
 type LastLaunch = Option<(Stream, Arc<Event>)>;
 
 #[derive(Default)]
 struct LaunchInfo {
-    /// Something is being enqueued just now.
+    /// True while something is being enqueued.
     enqueuing: bool,
-    /// The last call, until it is known to be over.
+    /// The last call, until it is known to be complete.
     op: Option<OpDesc>,
-    /// Of the last launch that no graph records.
+    /// The last launch that no graph records.
     last: LastLaunch,
-    /// Whether another library has made a graph of a launch: it may be repeated at any time.
+    /// True if another library has captured a launch in a graph. The graph may be launched at any
+    /// time.
     in_external_graph: bool,
-    /// An error has ended the communicator.
+    /// True if an error has ended the communicator.
     failed: bool,
-    /// When a message last came or went by way of the host.
+    /// Time at which a message last passed through the host.
     last_moved: Option<Instant>,
-    /// Since when it is known of ranks that they have left.
+    /// Times at which this rank learned that other ranks had left.
     finalized_at: HashMap<Rank, Instant>,
 }
 
@@ -40,49 +43,50 @@ impl LaunchState {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something will be enqueued: its kernels may run before that call of the driver returns.
+    /// Marks the start of an enqueue. Its kernels may run before the call of the driver returns.
     pub(super) fn begin_enqueue(&self) {
         self.lock().enqueuing = true;
     }
 
-    /// It has been enqueued, as a part of this call, or was not.
+    /// Marks the end of an enqueue, as a part of `call` if something was enqueued.
     pub(super) fn end_enqueue(&self, call: Option<OpDesc>) {
         let mut known = self.lock();
         known.enqueuing = false;
         known.op = call.or(known.op);
     }
 
-    /// The last call, until it is known to be over.
+    /// Returns the last call, until it is known to be complete.
     pub(super) fn op(&self) -> Option<OpDesc> {
         self.lock().op
     }
 
-    /// What was launched last is in this stream, and done when the event comes.
+    /// Records the stream and the completion event of the last launch.
     pub(super) fn record_last(&self, stream: &Stream, done: Event) {
         self.lock().last = Some((stream.clone(), Arc::new(done)));
     }
 
-    /// Where the last launch is, and when it is done.
+    /// Returns the stream of the last launch and its completion event.
     pub(super) fn last(&self) -> LastLaunch {
         self.lock().last.clone()
     }
 
-    /// Another library has made a graph of a launch.
+    /// Records that another library has captured a launch in a graph.
     pub(super) fn mark_external_graph(&self) {
         self.lock().in_external_graph = true;
     }
 
-    /// An error has ended the communicator: nothing is moved for it any more.
+    /// Records that an error has ended the communicator. No more messages are moved for it.
     pub(super) fn mark_failed(&self) {
         self.lock().failed = true;
     }
 
-    /// Whether the last launch that no graph records is over. Asks the driver.
+    /// Returns true if the last launch that no graph records is complete. Queries the driver.
     pub(super) fn is_last_done(&self) -> bool {
         is_done(&self.last())
     }
 
-    /// Whether nothing is under way as far as is known now; a call that is over is forgotten. Asks the driver.
+    /// Returns true if no known operation is running, and forgets a call that is complete. Queries
+    /// the driver.
     pub(super) fn is_idle(&self) -> bool {
         let last = self.last();
         let over = is_done(&last);
@@ -95,18 +99,19 @@ impl LaunchState {
         idle
     }
 
-    /// Whether nothing is under way as far as the watch has seen: the driver is not asked.
+    /// Returns true if the monitor knows of no running operation. Does not query the driver.
     pub(super) fn is_quiet(&self) -> bool {
         let known = self.lock();
         known.failed || !known.enqueuing && !known.in_external_graph && known.op.is_none()
     }
 
-    /// A message came or went by way of the host.
+    /// Records that a message passed through the host.
     pub(super) fn record_move(&self, when: Instant) {
         self.lock().last_moved = Some(when);
     }
 
-    /// When `peer` was first known to have left, or a message last moved after that.
+    /// Returns the time at which `peer` was first known to have left, or the time of the last
+    /// message after that.
     pub(super) fn quiet_since(&self, peer: Rank) -> Instant {
         let mut known = self.lock();
         let parted = *known.finalized_at.entry(peer).or_insert_with(Instant::now);
@@ -115,6 +120,6 @@ impl LaunchState {
 }
 
 fn is_done(last: &LastLaunch) -> bool {
-    // A GPU that has failed does nothing any more.
+    // A GPU that has failed runs nothing more.
     last.as_ref().is_none_or(|(_, event)| event.is_done().unwrap_or(true))
 }

@@ -1,8 +1,11 @@
-//! A program as a GPU runs it: flat tables of acts, places and strands.
+//! Lowering of a program for a GPU: flat tables of instructions, chunks and lane programs.
 //!
-//! Every strand becomes a block of threads for each channel, which carries out its acts in order and
-//! waits inside them. What is one pass over memory becomes one act: a message that is received and
-//! then sent on, a result for the window that goes to the output as well, and one that goes to the buffers of peers.
+//! Every lane program becomes a thread block for each channel. The block executes its instructions
+//! in order and waits inside them.
+//!
+//! Steps that need one pass over memory together become one instruction. Examples are a message
+//! that is received and then forwarded, a result for the window that the output gets as well, and a
+//! result that buffers of peers get as well.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{
@@ -11,20 +14,20 @@ use crate::schedule::{
 use unisono_cuda::device::{ChunkRef, Instr, LaneProgram, Opcode};
 use unisono_transports::gpu::ProgramTables;
 
-/// Tables being written.
+/// Tables under construction.
 #[derive(Default)]
 struct TableWriter(ProgramTables);
 
-/// How a step is carried out together with another of its strand.
+/// The way a step is combined with another step of its lane program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fusion {
-    /// By itself.
+    /// The step is not combined.
     None,
-    /// Its results go on to this rank as well.
+    /// The results of the step are forwarded to this rank.
     Forward(Rank),
-    /// Its result goes to these as well.
+    /// The result of the step is also written to these chunks.
     AlsoInto(Vec<ScheduleChunk>),
-    /// An earlier step has done it.
+    /// An earlier step does the work of this one.
     Elided,
 }
 
@@ -58,7 +61,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// One step, whose operands go to the table of places.
+    /// Appends the instruction of one step, whose operands go to the table of chunks.
     fn instr(&mut self, step: &Step, fused: &Fusion, rank: Rank) -> Result<Instr> {
         let here = |block: &Chunk| ScheduleChunk { rank, chunk: *block };
         let also = if let Fusion::AlsoInto(spots) = fused { &spots[..] } else { &[] };
@@ -106,7 +109,7 @@ impl TableWriter {
         })
     }
 
-    /// Adds places; says how many.
+    /// Appends chunks and returns their number.
     fn push_chunks(&mut self, spots: impl IntoIterator<Item = ScheduleChunk>) -> usize {
         let before = self.0.chunks.len();
         self.0.chunks.extend(spots.into_iter().map(|spot| ChunkRef {
@@ -132,7 +135,7 @@ fn fuse(steps: &[Step]) -> Vec<Fusion> {
         if let Some(peer) = forward_target(step, next) {
             (fused[index], fused[index + 1]) = (Fusion::Forward(peer), Fusion::Elided);
         }
-        // A signal may lie between; it is then given a little later.
+        // A signal may lie between the two steps. It is then raised a little later.
         let later = index + 1 + usize::from(*next == Step::Signal);
         if let Some(spot) = steps.get(later).and_then(|later| output_copy_target(step, later)) {
             (fused[index], fused[later]) = (Fusion::AlsoInto(vec![spot]), Fusion::Elided);
@@ -147,7 +150,7 @@ fn fuse(steps: &[Step]) -> Vec<Fusion> {
     fused
 }
 
-/// Where in the buffer of a peer the value that `step` writes goes as well, if `later` copies it there.
+/// Returns the chunk of a peer's buffer to which `later` copies the value that `step` writes.
 fn peer_copy_target(step: &Step, later: &Step) -> Option<ScheduleChunk> {
     let Step::Copy { from: copied, into: also } = later else { return None };
     let (value, home) = match step {
@@ -158,7 +161,7 @@ fn peer_copy_target(step: &Step, later: &Step) -> Option<ScheduleChunk> {
     (copied == value && also.rank != home && also.chunk.space == Space::Output).then_some(*also)
 }
 
-/// To whom the results of `step` go on, if `next` sends just them.
+/// Returns the rank to which `next` sends the results of `step`, if it sends nothing else.
 fn forward_target(step: &Step, next: &Step) -> Option<Rank> {
     match (step, next) {
         (Step::Recv { into, .. } | Step::RecvReduce { into, .. }, Step::Send { peer, chunks: blocks }) => {
@@ -168,7 +171,7 @@ fn forward_target(step: &Step, next: &Step) -> Option<Rank> {
     }
 }
 
-/// Where in the output the result of `step`, which is for the window, goes as well, if `later` copies it there.
+/// Returns the chunk of the output to which `later` copies the result of `step` in the window.
 fn output_copy_target(step: &Step, later: &Step) -> Option<ScheduleChunk> {
     let Step::Copy { from: copied, into: also } = later else { return None };
     let (result, same) = match step {

@@ -1,4 +1,5 @@
-//! What a rank's host does while its kernels work: news of the others, and errors of the device.
+//! The work of a rank's host thread while kernels run: control messages of peers, and device
+//! errors.
 
 use crate::device::Shared;
 use crate::error::{Error, ErrorKind, Result};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use unisono_cuda::device::{WaitReport, WaitState as Ending};
 use unisono_transports::Tag;
 
-/// Wakes the thread that watches over a communicator.
+/// Wakes the monitor thread or the proxy thread of a communicator.
 #[derive(Default)]
 pub(super) struct Notifier {
     state: Mutex<NotifyState>,
@@ -19,19 +20,19 @@ pub(super) struct Notifier {
 enum NotifyState {
     #[default]
     Idle,
-    /// Something was enqueued.
+    /// An operation was enqueued.
     Notified,
-    /// The communicator is gone.
+    /// The communicator was dropped.
     Closed,
 }
 
 impl Notifier {
-    /// Something was enqueued.
+    /// Reports that an operation was enqueued.
     pub(super) fn notify(&self) {
         self.set(NotifyState::Notified);
     }
 
-    /// There is nothing to watch any more.
+    /// Reports that the communicator was dropped.
     pub(super) fn close(&self) {
         self.set(NotifyState::Closed);
     }
@@ -48,26 +49,26 @@ impl Notifier {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there may be something to watch.
+    /// Returns true until the communicator is dropped.
     pub(super) fn is_open(&self) -> bool {
         *self.lock() != NotifyState::Closed
     }
 
-    /// Waits until something is enqueued; false: never.
+    /// Waits until an operation is enqueued. Returns false if the communicator was dropped.
     pub(super) fn wait(&self) -> bool {
         let quiet = |mood: &mut NotifyState| *mood == NotifyState::Idle;
         let mood = self.changed.wait_while(self.lock(), quiet).unwrap_or_else(PoisonError::into_inner);
         *mood != NotifyState::Closed
     }
 
-    /// Waits for so long; false: the communicator is gone.
+    /// Waits for at most `time`. Returns false if the communicator was dropped.
     pub(super) fn wait_timeout(&self, time: Duration) -> bool {
         let open = |mood: &mut NotifyState| *mood != NotifyState::Closed;
         let waited = self.changed.wait_timeout_while(self.lock(), time, open);
         *waited.unwrap_or_else(PoisonError::into_inner).0 != NotifyState::Closed
     }
 
-    /// Nothing is under way.
+    /// Records that no operation is running.
     pub(super) fn clear(&self) {
         let mut mood = self.lock();
         if *mood == NotifyState::Notified {
@@ -76,7 +77,7 @@ impl Notifier {
     }
 }
 
-/// Watches over the communicator on a thread of its own until it is dropped.
+/// Starts a thread that monitors the communicator until it is dropped.
 pub(super) fn spawn_monitor(shared: &Arc<Shared>) -> Result<()> {
     let (bell, shared) = (Arc::clone(&shared.notifiers[0]), Arc::downgrade(shared));
     let named = std::thread::Builder::new().name("unisono watch".to_owned());
@@ -84,12 +85,12 @@ pub(super) fn spawn_monitor(shared: &Arc<Shared>) -> Result<()> {
     started.map(drop).map_err(|error| Error::system("cannot start the monitor thread", error))
 }
 
-/// Looks again and again until nothing is under way; false: the communicator is gone.
+/// Polls until no operation is running. Returns false if the communicator was dropped.
 fn monitor(bell: &Notifier, shared: &Weak<Shared>) -> bool {
     let (begun, mut cried) = (Instant::now(), Duration::ZERO);
     loop {
         let Some(shared) = shared.upgrade() else { return false };
-        // Hushed first, so that what is enqueued meanwhile is not missed.
+        // The state is cleared first, so that a notification during the check is not missed.
         bell.clear();
         let idle = shared.launch_state.is_idle();
         if shared.poll().is_err() || idle {
@@ -108,7 +109,8 @@ fn monitor(bell: &Notifier, shared: &Weak<Shared>) -> bool {
 }
 
 impl Shared {
-    /// Hears what the others have to say and looks whether a launch ended early. An error ends everything.
+    /// Receives control messages of peers and checks for launches that ended early. An error ends
+    /// the communicator.
     pub(super) fn poll(&self) -> Result<()> {
         let call = self.launch_state.op();
         let status = self.endpoint.wait_report();
@@ -126,8 +128,8 @@ impl Shared {
         }
     }
 
-    /// Ends waits for ranks that have left, whose launches were over by then. What one has sent by way of the host may
-    /// be under way for a while.
+    /// Ends waits for ranks that have left, whose launches had completed before. Messages that such
+    /// a rank sent through the host may arrive for a while.
     fn end_waits_for(&self, gone: &[bool]) {
         for peer in (0..gone.len()).filter(|&peer| gone[peer]) {
             let quiet = self.launch_state.quiet_since(peer).elapsed();
@@ -137,10 +139,10 @@ impl Shared {
         }
     }
 
-    /// Tells the others in what this rank is waiting.
+    /// Tells the other ranks in which operation this rank is waiting.
     fn announce_wait(&self) {
         if let Some(call) = self.launch_state.op() {
-            // An error is seen by the next look.
+            // The next poll reports an error.
             let _ = self.host_comm.with_engine(|engine| {
                 engine.announce_wait(call);
                 Ok(())
@@ -148,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// Ends this communicator on all ranks because of an error seen here.
+    /// Ends this communicator on all ranks because of an error on this rank.
     pub(super) fn fail(&self, error: Error, call: Option<OpDesc>) -> Error {
         self.launch_state.mark_failed();
         self.endpoint.abort();
@@ -158,8 +160,10 @@ impl Shared {
             .unwrap_or_else(|| Error::new(ErrorKind::Bug("an error that ended nothing".to_owned())))
     }
 
-    /// What the record of a launch means. One that waited for a rank which itself waits leaves it to those nearer to the
-    /// cause to name it, for a while: their word then comes as the error.
+    /// Converts the wait report of a launch into an error.
+    ///
+    /// A rank that waited for another waiting rank first leaves the explanation to ranks nearer to
+    /// the cause, for a limited time. Their report then arrives as the error.
     fn explain(&self, status: &WaitReport, ending: Ending) -> Result<Error> {
         let (rank, peer) = (self.host_comm.rank(), status.peer as usize);
         let [call, other_call] = [status.local_tag, status.remote_tag].map(|tag| OpDesc::from_tag(&Tag(tag)));
@@ -190,7 +194,8 @@ impl Shared {
         Ok(Error::new(kind).with_op(call, step))
     }
 
-    /// What `peer` last said it was waiting in; if that is this call too, only after others had time to say more.
+    /// Returns the operation in which `peer` last reported that it waits. If that is `call` itself,
+    /// returns only after other ranks had time to report more.
     fn wait_for_report(&self, peer: usize, call: OpDesc, grace: Duration) -> Result<Option<OpDesc>> {
         let begun = Instant::now();
         loop {
@@ -206,7 +211,8 @@ impl Shared {
     }
 }
 
-/// Lets a rank go, whose own launches may still be needed by others: its goodbye says that they are over.
+/// Closes a rank whose launches may still be needed by peers. Its last message tells them that the
+/// launches are complete.
 pub(super) fn close(shared: &Arc<Shared>) {
     if shared.launch_state.is_last_done() {
         return;
@@ -219,19 +225,19 @@ pub(super) fn close(shared: &Arc<Shared>) {
 }
 
 impl Shared {
-    /// Looks after the last launch until it is over: its waits have an end.
+    /// Polls until the last launch is complete. Every wait of a launch has a time limit.
     fn drain_launches(&self) {
         while !self.launch_state.is_last_done() {
-            // An error ends it.
+            // An error ends the launch.
             let _ = self.poll();
             std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// How often the host looks after a launch.
+/// Interval at which the host polls a launch.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// What a rank that left sent before may still be on its way for so long.
+/// Time for which messages of a rank that left may still arrive.
 const FINALIZE_GRACE: Duration = Duration::from_millis(100);
-/// How often a rank that waits tells the others in what.
+/// Interval at which a waiting rank tells the others its operation.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);

@@ -1,29 +1,31 @@
-//! Room for blocks that wait for each other: all of them must run at once, or none may be started.
+//! Reservation of thread blocks that wait for each other. All of them must run at once, or none may
+//! start.
 
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::{Mutex, PoisonError};
 use unisono_cuda::device::Gpu;
 
-/// Blocks that the communicators of this process hold on each GPU, by its number.
+/// Blocks that the communicators of this process have reserved on each GPU, by its number.
 static RESERVED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Room for some blocks of one communicator; given back when it is dropped.
+/// A block reservation of one communicator, released when it is dropped.
 #[derive(Debug)]
 pub(super) struct BlockReservation {
     ordinal: usize,
     blocks: usize,
 }
 
-/// Blocks of `room` on `gpu` that no communicator of this process holds yet.
+/// Returns the number of blocks of `room` on `gpu` that no communicator of this process has
+/// reserved.
 pub(super) fn free_blocks(gpu: &Gpu, room: usize) -> usize {
     room - with_reserved(gpu.ordinal(), |taken| *taken).min(room)
 }
 
 impl BlockReservation {
-    /// Takes room for `blocks`.
+    /// Reserves `blocks` blocks.
     ///
     /// # Errors
-    /// If there is not as much.
+    /// If too few blocks are free.
     pub(super) fn reserve(gpu: &Gpu, blocks: usize, room: usize) -> Result<Self> {
         let ordinal = gpu.ordinal();
         with_reserved(ordinal, |taken| {

@@ -1,4 +1,4 @@
-//! One operation, as the calls hand it over.
+//! One operation on a GPU, as the public calls pass it on.
 
 use crate::engine::{Layout, Shares as Places};
 use crate::error::Error;
@@ -13,11 +13,11 @@ use unisono_transports::gpu::{Operand, OperandMemory, Region, ShareTable};
 #[derive(Clone, Copy)]
 pub(super) struct OpBuffer<'a> {
     pub(super) region: Option<&'a dyn Region>,
-    /// Where in the memory it begins, in bytes.
+    /// Start of the buffer in its memory region, in bytes.
     pub(super) offset: usize,
-    /// Of one share, in bytes; where there is a table, of the longest.
+    /// Bytes of one share, or of the longest share if there is a table.
     pub(super) share_bytes: usize,
-    /// (offset, bytes) of each share, where they are uneven.
+    /// (offset, bytes) of each share, if shares are uneven.
     pub(super) share_table: Option<&'a [(usize, usize)]>,
 }
 
@@ -27,22 +27,22 @@ pub(super) struct DeviceOp<'a> {
     pub(super) collective: Collective,
     pub(super) dtype: DType,
     pub(super) op: Option<ReduceOp>,
-    /// Kernels of the caller's, in the place of the sum.
+    /// Kernels of a user-defined operation, used instead of the sum.
     pub(super) user_op: Option<&'a UserOpKernels>,
     pub(super) root: Rank,
-    /// Elements in one share, or a digest of many counts.
+    /// Elements in one share, or a digest of several counts.
     pub(super) count: u64,
     pub(super) input: OpBuffer<'a>,
     pub(super) output: OpBuffer<'a>,
 }
 
 impl<'a> OpBuffer<'a> {
-    /// Equal shares of `share_bytes`, from `offset` on.
+    /// Returns a buffer of equal shares of `share_bytes`, from `offset` on.
     pub(super) fn even(region: Option<&'a dyn Region>, offset: usize, share_bytes: usize) -> Self {
         Self { region, offset, share_bytes, share_table: None }
     }
 
-    /// Its table on the GPU, if it has one.
+    /// Uploads the table of shares to the GPU, if there is one.
     pub(super) fn upload_shares(
         &self,
         gpu: &Gpu,
@@ -58,7 +58,7 @@ impl<'a> OpBuffer<'a> {
         Ok(Some(ShareTable::new(gpu, &table.iter().map(share).collect::<Vec<_>>())?))
     }
 
-    /// As a launch takes it: `shares` equal ones, or those of the table.
+    /// Converts the buffer to an operand of a launch: `shares` equal shares, or those of the table.
     pub(super) fn operand<'o>(
         &'o self,
         shares: usize,

@@ -28,7 +28,7 @@ struct GroupEntry<'a> {
 }
 
 impl<'a> DeviceGroup<'a> {
-    /// Will send `buffer` to `peer`, which must receive as many bytes.
+    /// Adds a send of `buffer` to `peer`, which must receive as many bytes.
     pub fn send<T: Element>(&mut self, buffer: &'a impl DeviceBuffer<T>, peer: Rank) -> &mut Self {
         self.entries.push(GroupEntry {
             direction: Direction::Send,
@@ -38,7 +38,7 @@ impl<'a> DeviceGroup<'a> {
         self
     }
 
-    /// Will receive `buffer` from `peer`, which must send as many bytes.
+    /// Adds a receive of `buffer` from `peer`, which must send as many bytes.
     pub fn recv<T: Element>(&mut self, buffer: &'a mut impl DeviceBufferMut<T>, peer: Rank) -> &mut Self {
         self.entries.push(GroupEntry {
             direction: Direction::Recv,
@@ -57,7 +57,7 @@ impl<'a> DeviceGroup<'a> {
         self.entries.iter().map(|entry| entry.region.address()).collect()
     }
 
-    /// What goes from a rank to itself must come out in the same lengths.
+    /// Checks that the sends of a rank to itself match its receives in length.
     fn check_self_transfers(&self, rank: Rank) -> Result<()> {
         let own = |direction| {
             let of =
@@ -82,15 +82,16 @@ impl<'a> DeviceGroup<'a> {
     }
 }
 
-/// What groups were last made of, to be used again.
+/// Cache of recently used groups.
 #[derive(Default)]
 pub(super) struct GroupCache(VecDeque<(GroupKey, Arc<UploadedGroup>)>);
 
-/// The transfers, and where their memory is; nothing of it where that makes no difference.
+/// The transfers and their addresses; no addresses where they make no difference.
 type GroupKey = (Vec<Transfer>, Vec<u64>);
 
 impl GroupCache {
-    /// The transfers as they were made before, or made now, with what is sent and received as `shares` says.
+    /// Returns the cached group, or uploads it. `shares` gives the tables of the sends and
+    /// receives.
     pub(super) fn get_or_upload(
         &mut self,
         shared: &Shared,
@@ -118,7 +119,7 @@ impl GroupCache {
     }
 }
 
-/// A group on the GPU.
+/// A group that was uploaded to the GPU.
 pub(super) struct UploadedGroup {
     pub(super) uploaded: DeviceProgram,
     pub(super) sends: ShareTable,
@@ -127,8 +128,10 @@ pub(super) struct UploadedGroup {
 }
 
 impl DeviceCommunicator {
-    /// Sends `buffer` to `peer`. What waits for a receiver holds up the stream: two ranks that send to each other first
-    /// must use [`DeviceCommunicator::group`].
+    /// Sends `buffer` to `peer`.
+    ///
+    /// The send blocks the stream while it waits for the receiver. Two ranks that both send to each
+    /// other first must use [`DeviceCommunicator::group`].
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
@@ -153,8 +156,10 @@ impl DeviceCommunicator {
         })
     }
 
-    /// Carries out all sends and receives that `collect` asks for, concurrently: no order among them can deadlock. Those
-    /// between the same two ranks keep their order.
+    /// Carries out all sends and receives that `collect` adds, concurrently. No order among them
+    /// can deadlock.
+    ///
+    /// Transfers between the same two ranks keep their order.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
@@ -213,5 +218,5 @@ impl Shared {
     }
 }
 
-/// Groups that are ready to be used again.
+/// Maximum number of cached groups.
 const GROUP_CACHE_SIZE: usize = 64;

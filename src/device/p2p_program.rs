@@ -1,6 +1,8 @@
-//! Sends and receives as a program: each peer and direction a strand of its own, so that no order among
-//! them can deadlock; messages go slice by slice, and the last is shorter than a slot, if need be empty: ranks
-//! that mean different lengths find out there.
+//! Programs for sends and receives.
+//!
+//! Each peer and direction has a lane program of its own, so no order among the transfers can
+//! deadlock. Messages are sent slice by slice. The last slice is shorter than a slot, and empty if
+//! necessary. Ranks that expect different lengths detect the difference there.
 
 use crate::engine::Direction;
 use crate::error::{Error, ErrorKind, Result};
@@ -8,7 +10,7 @@ use crate::schedule::Rank;
 use unisono_cuda::device::{ChunkRef, Instr, LaneProgram, MemorySpace, Opcode};
 use unisono_transports::gpu::{ProgramBounds, ProgramTables};
 
-/// One send or receive: which way, with whom, how many bytes.
+/// One send or receive: direction, peer and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub(super) direction: Direction,
@@ -16,11 +18,12 @@ pub(super) struct Transfer {
     pub(super) bytes: usize,
 }
 
-/// The program of some transfers. Sends are shares of the input in their order, receives those of the output.
+/// The program of some transfers. Sends are shares of the input in their order, and receives are
+/// shares of the output.
 pub(super) struct TransferProgram {
     pub(super) tables: ProgramTables,
     pub(super) bounds: ProgramBounds,
-    /// Slices of the longest: what each share is cut into.
+    /// Slices of the longest transfer. Each share is cut into this many.
     pub(super) slices: usize,
 }
 
@@ -78,7 +81,8 @@ struct TableWriter {
 }
 
 impl TableWriter {
-    /// Transfers one after the other: (share read, share written, transfer, its slices).
+    /// Appends a lane program that executes transfers in order: (share read, share written,
+    /// transfer, its slices).
     fn lane_program(&mut self, rank: Rank, transfers: impl Iterator<Item = (usize, usize, Transfer, usize)>) {
         let first_act = self.tables.instrs.len() as u32;
         for (from, into, transfer, slices) in transfers {

@@ -13,24 +13,24 @@ use unisono_transports::gpu::{DeviceProgram, Endpoint, Program, ProgramBounds};
 
 /// One rank's program, with what all ranks must agree on to run it.
 pub(super) struct Plan {
-    /// None if this rank has nothing to do.
+    /// `None` if this rank takes no step.
     pub(super) uploaded: Option<DeviceProgram>,
     pub(super) chunks_per_share: usize,
     pub(super) digest: AlgorithmDigest,
     /// Longest slice of a block that fits every slot and every window, in bytes.
     pub(super) slice_bytes_max: usize,
-    /// The same where messages go in lines; zero where there are windows.
+    /// Longest slice where messages use low-latency lines, in bytes; zero where there are windows.
     pub(super) ll_bytes_max: usize,
-    /// Whether a kernel of its own does the same to the bit, in one trip.
+    /// True if a separate kernel computes the bit-identical result in one exchange.
     pub(super) is_one_shot: bool,
 }
 
-/// The plans made so far.
+/// Cache of plans.
 #[derive(Default)]
 pub(super) struct PlanCache(HashMap<(usize, GroupSpec), Arc<Plan>>);
 
 impl PlanCache {
-    /// The plan of `algorithm` for `spec`, made at the first call.
+    /// Returns the plan of `algorithm` for `spec`, built at the first call.
     pub(super) fn get(
         &mut self,
         algorithm: &'static Algorithm,
@@ -48,7 +48,7 @@ impl PlanCache {
     }
 }
 
-/// Of rings, chains and trees, neighbors are those of `order`.
+/// Builds a plan. Neighbors in rings, chains and trees are those of `order`.
 fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, order: &[Rank]) -> Result<Plan> {
     let (rank, sizes) = (endpoint.memory().rank(), endpoint.memory().layout().geometry());
     let widest = Widest::of(algorithm, spec);
@@ -97,7 +97,7 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
     })
 }
 
-/// Blocks of each peer's buffers that programs name where buffers are lent.
+/// Returns the chunks of each peer's input and output that zero-copy programs name.
 fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec) -> [usize; 2] {
     if algorithm.peer_access != PeerAccess::ZeroCopy {
         return [0, 0];
@@ -111,18 +111,21 @@ fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec) -> [usize; 2] {
     [blocks(reads, input), blocks(writes, output)]
 }
 
-/// Whether neighbors in the order of all ranks are who an algorithm joins: in rings, and on the way from a root or to it. Not where operands keep
-/// the order of the ranks, nor where all reach all.
+/// Returns true if an algorithm connects ranks that are neighbors in the ring order. These are
+/// rings, and the paths from or to a root. Algorithms that keep the operands in rank order, or that
+/// connect all ranks with all, return false.
 fn uses_ring_order(algorithm: &Algorithm) -> bool {
     let rooted = algorithm.collective.has_root() && ROOTED_ALGORITHMS.contains(&algorithm.name);
     rooted || RING_ALGORITHMS.contains(&algorithm.name)
 }
 
-/// Algorithms without a root in which ranks have two neighbors.
+/// Algorithms without a root in which each rank has two neighbors.
 const RING_ALGORITHMS: [&str; 2] = ["ring", "bidirectional_ring"];
-/// Those with one in which ranks pass on what they get; and the linear ones, which turn to the nearest first.
+/// Algorithms with a root in which ranks forward data, and linear ones, which serve the nearest
+/// ranks first.
 const ROOTED_ALGORITHMS: [&str; 4] = ["chain", "tree", "binomial", "linear"];
-/// Where nothing is staged, slices only share the work among channels.
+/// Slice size of zero-copy programs. Nothing is staged, so slices only divide the work among
+/// channels.
 const ZERO_COPY_SLICE_BYTES: usize = 1 << 30;
-/// Slices are whole numbers of this.
+/// Every slice is a multiple of this number of bytes.
 pub(super) const SLICE_UNIT_BYTES: usize = 64;

@@ -1,6 +1,8 @@
-//! Moves what GPUs that do not reach each other put into the host's memory.
+//! The proxy thread: it moves messages between GPUs that cannot reach each other through host
+//! memory.
 //!
-//! Its thread never calls the driver, nor takes a lock under which others do: what they wait for there may be what it brings.
+//! The thread never calls the driver. It takes no lock under which other threads call the driver,
+//! because such a call may wait for a message that the proxy must deliver.
 
 use crate::communicator::Communicator;
 use crate::device::Shared;
@@ -12,14 +14,14 @@ use std::time::{Duration, Instant};
 use unisono_transports::gpu::HostStaging;
 use unisono_transports::sys::affinity::pin_near;
 
-/// Carries messages over `carrier`'s links on a thread of its own, until the communicator is dropped.
+/// Starts a thread that moves messages over `carrier`'s links until the communicator is dropped.
 pub(super) fn spawn_proxy(shared: &Arc<Shared>, carrier: Communicator) -> Result<JoinHandle<()>> {
     let (bell, stages) = (Arc::clone(&shared.notifiers[1]), shared.endpoint.staged_peers());
     let pump = Proxy { relay_comm: carrier, staging: stages, shared: Arc::downgrade(shared) };
     let named = std::thread::Builder::new().name("unisono pump".to_owned());
     let node = shared.endpoint.memory().gpu().info().numa_node().ok().flatten();
     let started = named.spawn(move || {
-        // What it copies lies there, and is the GPU's to read.
+        // The staging memory lies on this NUMA node, near the GPU that reads it.
         if let Some(node) = node {
             pin_near(node);
         }
@@ -31,17 +33,18 @@ pub(super) fn spawn_proxy(shared: &Arc<Shared>, carrier: Communicator) -> Result
 
 struct Proxy {
     relay_comm: Communicator,
-    /// By the rank that they go to and come from.
+    /// Staging buffers, each with the peer whose messages it holds.
     staging: Vec<(usize, Arc<Mutex<HostStaging>>)>,
     shared: Weak<Shared>,
 }
 
 impl Proxy {
-    /// Gives all stages their turns until nothing is under way; false: the communicator is gone.
+    /// Polls all staging buffers until nothing is in progress. Returns false if the communicator
+    /// was dropped.
     fn run(&self, bell: &Notifier) -> bool {
         let mut quiet_since = Instant::now();
         loop {
-            // Hushed first, so that what is enqueued meanwhile is not missed.
+            // The state is cleared first, so that a notification during the poll is not missed.
             bell.clear();
             let Some(shared) = self.shared.upgrade() else { return false };
             let idle = shared.launch_state.is_quiet();
@@ -66,7 +69,7 @@ impl Proxy {
         }
     }
 
-    /// Brings the last messages of this rank on their way, as long as their receivers take them.
+    /// Sends the last messages of this rank, as long as their receivers accept them.
     fn drain(&self) {
         let begun = Instant::now();
         while self.has_pending() && begun.elapsed() < self.relay_comm.config().timeout && self.poll().is_ok()
@@ -96,13 +99,13 @@ fn lock(stage: &Mutex<HostStaging>) -> MutexGuard<'_, HostStaging> {
     stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long to wait before the next look, where nothing has come for so long: a small part of that.
+/// Returns the pause before the next poll: a small part of the time without messages.
 fn idle_pause(quiet: Duration) -> Duration {
     if quiet < SPIN_TIME { Duration::ZERO } else { (quiet / 16).clamp(PAUSE_MIN, PAUSE_MAX) }
 }
 
-/// For so long after a message another one is looked for without a pause,
+/// Time after a message during which the thread polls without a pause.
 const SPIN_TIME: Duration = Duration::from_micros(200);
-/// and then with one.
+/// Shortest pause between polls after that time.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! How the operations on GPUs combine elements: as those of the CPU do, or by an expression of one's own.
+//! Reduce ops on GPUs: those of the CPU engine, or an expression of the user.
 
 use crate::reduce_op::ReduceOp;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use unisono_cuda::device::{DeviceReduceOp, UserOpKernels};
 #[derive(Clone, Copy)]
 pub struct AnyReduceOp<'a, T> {
     pub(super) op: ReduceOp,
-    /// In the place of the sum.
+    /// Kernels of a user-defined operation, used instead of the sum.
     pub(super) user_op: Option<&'a UserOpKernels>,
     elements: PhantomData<fn(T) -> T>,
 }

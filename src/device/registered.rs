@@ -1,4 +1,4 @@
-//! Memory of GPUs that ranks lend each other: collectives that all ranks call with it read and write it where it is.
+//! Symmetric memory on GPUs. Collectives that all ranks call with it read and write it in place.
 
 use crate::Config;
 use crate::communicator::digest_words;
@@ -17,32 +17,37 @@ use unisono_cuda::device::{Buffer, ImportedMemory, IpcHandle};
 use unisono_cuda::{Element, ReduceKind};
 use unisono_transports::gpu::{AddressTable, DeviceProgram, Endpoint, Operand, WindowSet};
 
-/// What of an operation lies in lent memory, and the algorithm that reaches it there.
+/// The symmetric buffers of an operation, and the algorithm that accesses them.
 pub(super) struct Registration {
     pub(super) algorithm: &'static Algorithm,
-    /// Of the input and of the output, where peers' are named.
+    /// Window sets of the input and of the output, if the program names those of peers.
     window_sets: [Option<Arc<WindowSet>>; 2],
-    /// A digest of where in the lent memory: it must be the same on all ranks.
+    /// A digest of the positions in symmetric memory. It must be the same on all ranks.
     pub(super) offset_digest: u64,
 }
 
-/// Tables of peers' buffers that were last used, to be used again.
+/// Cache of recently used tables of peers' buffers.
 #[derive(Default)]
 pub(super) struct AddressTables(VecDeque<(TableKey, Arc<AddressTable>)>);
 
-/// The plan, and address and bytes of a share of the two buffers.
+/// The plan, and the address and share bytes of the two buffers.
 type TableKey = (usize, [(u64, usize); 2]);
 
 impl DeviceCommunicator {
-    /// `count` zeros in memory of this rank's GPU that the other ranks reach: a buffer like any other. All ranks call it at the same time,
-    /// with the same count. What all of them have dropped by then, and no work or graph uses any more, they close, so that it can be used again.
+    /// Allocates `count` zeros in memory of this rank's GPU that the other ranks can access.
     ///
-    /// Large collectives read and write such buffers where they are: nothing is staged. Then *every* rank must call
-    /// them with a buffer of the same call of `alloc`, as far from its beginning; else they are a mismatch. Where GPUs do
-    /// not reach each other it is ordinary memory, so that programs run anywhere.
+    /// All ranks must call it at the same time, with the same count. The result can be used like
+    /// any other buffer. The call also closes symmetric buffers that all ranks have dropped and
+    /// that no work or graph uses, so that their memory can be used again.
+    ///
+    /// Large collectives access such buffers in place, without staging. In that case *every* rank
+    /// must pass a buffer of the same call of `alloc_symmetric`, at the same offset. Otherwise the
+    /// operation is a mismatch. Where GPUs cannot reach each other, the buffer is ordinary memory,
+    /// so that programs run anywhere.
     ///
     /// # Errors
-    /// On every rank, if one of them has not that much memory, or the counts differ. The communicator is unharmed.
+    /// On every rank, if one of them has too little memory, or if the counts differ. The
+    /// communicator stays usable.
     pub fn alloc_symmetric<T: Element>(&self, count: usize) -> Result<Buffer<T>> {
         let (base, lends) = (&self.shared.host_comm, self.shared.endpoint.all_peers_direct());
         self.release_unused()?;
@@ -54,7 +59,7 @@ impl DeviceCommunicator {
         let mut cards = vec![0u8; REGISTRATION_BYTES * self.size()];
         base.all_gather(&[&handle[..], &(bytes as u64).to_le_bytes()[..]].concat(), &mut cards)?;
         let handles = parse_handles(&cards, bytes).map_err(|error| {
-            // No rank opens any.
+            // No rank opens any buffer in this case.
             buffer.withdraw();
             base.attach_rank(error)
         })?;
@@ -66,7 +71,8 @@ impl DeviceCommunicator {
         Ok(buffer)
     }
 
-    /// Closes what no rank uses any more of what they have lent, and takes back what this rank has: all ranks do it at the same time.
+    /// Closes symmetric memory that no rank uses, and frees this rank's part. All ranks must call
+    /// it at the same time.
     fn release_unused(&self) -> Result<()> {
         let base = &self.shared.host_comm;
         let mut unused = self.shared.lock().unused_windows();
@@ -78,14 +84,15 @@ impl DeviceCommunicator {
         if closed.is_empty() {
             return Ok(());
         }
-        // Nobody has it open any more when all are here.
+        // After the barrier, no rank has the memory open.
         base.barrier()?;
         closed.iter().for_each(ImportedMemory::withdraw);
         Ok(())
     }
 }
 
-/// The handles of all ranks' buffers, if all have as many bytes: each rank finds the same.
+/// Returns the handles of all ranks' buffers if all have equal sizes. Every rank gets the same
+/// outcome.
 fn parse_handles(cards: &[u8], bytes: usize) -> Result<Vec<IpcHandle>> {
     let mut handles = Vec::new();
     for (rank, card) in cards.chunks(REGISTRATION_BYTES).enumerate() {
@@ -100,7 +107,7 @@ fn parse_handles(cards: &[u8], bytes: usize) -> Result<Vec<IpcHandle>> {
     Ok(handles)
 }
 
-/// Whether programs that reach lent buffers name the inputs of peers, and their outputs.
+/// Returns true for the inputs, and for the outputs, if zero-copy programs name those of peers.
 pub(super) fn named_peer_buffers(algorithm: &Algorithm) -> (bool, bool) {
     match algorithm.collective {
         _ if algorithm.name != zero_copy::NAME => (false, true),
@@ -111,14 +118,14 @@ pub(super) fn named_peer_buffers(algorithm: &Algorithm) -> (bool, bool) {
 }
 
 impl CommState {
-    /// Of what ranks have lent each other, 1 where this rank is through with it.
+    /// Returns 1 for each window set that this rank does not use, and 0 for the others.
     fn unused_windows(&mut self) -> Vec<u8> {
         self.address_tables.0.retain(|(_, grasp)| !grasp.is_abandoned());
         let unused = |lending: &Arc<WindowSet>| Arc::strong_count(lending) == 1 && lending.is_unused();
         self.window_sets.iter().map(|lending| unused(lending).into()).collect()
     }
 
-    /// Closes what all ranks are through with; what is left is this rank's.
+    /// Closes the window sets that no rank uses, and returns this rank's own memory of them.
     fn close_windows(&mut self, unused: &[u8]) -> Vec<ImportedMemory> {
         let lent = std::mem::take(&mut self.window_sets).into_iter().zip(unused);
         let (closed, kept): (Vec<_>, Vec<_>) = lent.partition(|(_, unused)| **unused == 1);
@@ -126,7 +133,8 @@ impl CommState {
         closed.into_iter().filter_map(|(lending, _)| Arc::into_inner(lending)).map(WindowSet::close).collect()
     }
 
-    /// What of an operation is lent, if all that its algorithm names of peers is.
+    /// Returns the registration of an operation, if all peer buffers that its algorithm names are
+    /// symmetric.
     pub(super) fn registration(
         &self,
         job: &DeviceOp<'_>,
@@ -158,7 +166,8 @@ impl CommState {
         Some(Registration { algorithm: row, window_sets: lendings, offset_digest: digest_words(&places) })
     }
 
-    /// The lent memory that a buffer is a part of: its number, itself, and where in it the buffer begins.
+    /// Returns the symmetric memory that contains a buffer: its number, its window set, and the
+    /// offset.
     fn find_window_set(&self, side: &OpBuffer<'_>) -> Option<(usize, Arc<WindowSet>, usize)> {
         let region = side.region?;
         let of = |(index, lending): (usize, &Arc<WindowSet>)| {
@@ -168,7 +177,7 @@ impl CommState {
     }
 }
 
-/// The algorithm for lent buffers, where nobody insists on one.
+/// Returns the algorithm for symmetric buffers if the user has not chosen one.
 fn default_algorithm(job: &DeviceOp<'_>) -> Option<&'static Algorithm> {
     let name = match job.collective {
         Collective::Broadcast => zero_copy::BROADCAST_PUSH.name,
@@ -182,8 +191,11 @@ fn is_pre_mul_sum(job: &DeviceOp<'_>) -> bool {
     job.op.is_some_and(|reduction| reduction.kind() == ReduceKind::PreMulSum)
 }
 
-/// Whether every rank knows what it needs of its peers. By which factors they multiply, it must leave to them, which rounds small floats once more than
-/// elsewhere; and a root's input is known where it is everybody's output.
+/// Returns true if every rank knows what it needs of its peers.
+///
+/// The factors of a pre-multiplied sum are known only to their own ranks, so each rank must
+/// multiply its input itself. This rounds small floats once more than other algorithms do. The
+/// input of a root is known if it is the output of every rank.
 fn is_resolvable_by_all(row: &Algorithm, job: &DeviceOp<'_>) -> bool {
     let address = |side: &OpBuffer<'_>| side.region.map(|region| region.address());
     let rounds_again = job.dtype.is_float() && job.dtype.size() < size_of::<f32>();
@@ -195,7 +207,7 @@ fn is_resolvable_by_all(row: &Algorithm, job: &DeviceOp<'_>) -> bool {
 }
 
 impl AddressTables {
-    /// The table as it was made before, or made now.
+    /// Returns the cached table, or makes it.
     pub(super) fn get(
         &mut self,
         endpoint: &Endpoint,
@@ -217,9 +229,10 @@ impl AddressTables {
     }
 }
 
-/// A handle, and bytes.
+/// Bytes of a handle and of the buffer size beside it.
 const REGISTRATION_BYTES: usize = IpcHandle::BYTES + size_of::<u64>();
-/// Tables that are ready to be used again.
+/// Maximum number of cached tables.
 const ADDRESS_TABLE_CACHE_SIZE: usize = 64;
-/// Smaller shares go in lines or by way of windows, which are one hand-over less.
+/// Smallest share for zero-copy. Smaller shares use lines or windows, which need one hand-over
+/// less.
 const ZERO_COPY_MIN_BYTES: usize = 64 << 10;

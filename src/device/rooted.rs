@@ -132,7 +132,8 @@ impl DeviceCommunicator {
         )
     }
 
-    /// Puts the inputs of all ranks, equally long, one after the other into `output`, which only the root gives.
+    /// Concatenates the equally long inputs of all ranks, by rank, into `output`, which only the
+    /// root gives.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
@@ -151,8 +152,10 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::Gather, None, root, whole_buffer(&input), into)
     }
 
-    /// As [`DeviceCommunicator::gather`] with the root's own input already in its place in the output. The root gives the
-    /// whole `buffer`, the others their share.
+    /// Gathers as [`DeviceCommunicator::gather`] does, with the root's input already in its place
+    /// in the output.
+    ///
+    /// The root gives the whole `buffer`, the others their share.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
@@ -168,7 +171,7 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::Gather, None, root, from, into)
     }
 
-    /// Gives rank i the i-th share of `input`, which only the root gives.
+    /// Copies share i of `input`, which only the root gives, to rank i.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
@@ -187,8 +190,10 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::Scatter, None, root, from, whole_buffer(&output))
     }
 
-    /// As [`DeviceCommunicator::scatter`]; the root gives the whole `buffer` and keeps its share in place, the others give
-    /// room for theirs.
+    /// Scatters as [`DeviceCommunicator::scatter`] does, in place.
+    ///
+    /// The root gives the whole `buffer` and keeps its share in place. The others give a buffer for
+    /// their share.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
@@ -204,7 +209,8 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::Scatter, None, root, from, into)
     }
 
-    /// Bytes of a share of a buffer that only the root gives whole, and where this rank's begins in it.
+    /// Returns the bytes of a share of a buffer that only the root gives whole, and the offset of
+    /// this rank's share in it.
     fn share_and_offset<T: Element>(
         &self,
         buffer: &impl DeviceBuffer<T>,
@@ -217,7 +223,7 @@ impl DeviceCommunicator {
         Ok((bytes, root * bytes))
     }
 
-    /// Whether this rank is the root, which must have given an `what`.
+    /// Returns true if this rank is the root, which must have given an `what`.
     fn check_root(&self, what: &str, root: Rank, given: bool) -> Result<bool> {
         self.arg_check().require_rank("root", root)?;
         self.arg_check().require_at_root(what, root, given)?;

@@ -1,4 +1,4 @@
-//! In which order ranks stand in rings: neighbors are those whose GPUs have the best paths to each other.
+//! The order of ranks in rings: neighbors are ranks whose GPUs have the best paths to each other.
 
 use crate::bootstrap::host_identity;
 use crate::communicator::Communicator;
@@ -6,14 +6,14 @@ use crate::error::Result;
 use crate::schedule::Rank;
 use unisono_cuda::device::{Gpu, GpuError, GpuInfo, NvLinks, PeerPath};
 
-/// The order of all ranks, the same on all of them.
+/// Returns the order of all ranks, the same on all of them.
 pub(super) fn agree_on_order(base: &Communicator, gpu: &Gpu) -> Result<Vec<Rank>> {
     let mut place = [0u8; LOCATION_BYTES];
     let text = format!("{} {}", gpu.info().bus_id().unwrap_or_default(), host_identity());
     place.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
     let mut places = place.repeat(base.size());
     base.all_gather(&place, &mut places)?;
-    // What the driver does not say counts as far, and on all ranks alike.
+    // GPUs that the driver does not report count as far, on all ranks alike.
     let seen = visible_gpus(gpu).unwrap_or_default();
     let own: Vec<u8> =
         places.chunks(LOCATION_BYTES).map(|theirs| rank_distance(&place, theirs, &seen)).collect();
@@ -22,7 +22,7 @@ pub(super) fn agree_on_order(base: &Communicator, gpu: &Gpu) -> Result<Vec<Rank>
     Ok(nearest_ring(&all, base.size()))
 }
 
-/// The GPUs that this process sees: where they are, and how far from `gpu`.
+/// Returns the GPUs visible to this process: their locations, and their distances from `gpu`.
 fn visible_gpus(gpu: &Gpu) -> std::result::Result<Vec<(String, u8)>, GpuError> {
     let seen = |site: GpuInfo| {
         let unknown = |why: &GpuError| {
@@ -34,8 +34,10 @@ fn visible_gpus(gpu: &Gpu) -> std::result::Result<Vec<(String, u8)>, GpuError> {
     GpuInfo::all()?.into_iter().filter(|site| *site != gpu.info()).map(seen).collect()
 }
 
-/// How far a GPU is by the path to it, and by the links between, where they are counted: those that carry more are nearer, and without any it is
-/// further than with one.
+/// Returns the distance of a GPU from the path to it and the links between, where they are counted.
+///
+/// Links with more bandwidth give a smaller distance. A GPU without any link is farther than one
+/// with a link.
 fn link_distance(path: PeerPath, links: Option<NvLinks>) -> u8 {
     let rank = path.rank.min(PATH_RANK_MAX) as u8;
     match links.map(|links| links.gigabytes()) {
@@ -46,7 +48,7 @@ fn link_distance(path: PeerPath, links: Option<NvLinks>) -> u8 {
     }
 }
 
-/// How far the GPU of a rank is that is at `theirs`.
+/// Returns the distance of a rank whose GPU is at `theirs`.
 fn rank_distance(own: &[u8], theirs: &[u8], seen: &[(String, u8)]) -> u8 {
     let split = |place: &[u8]| {
         let text = String::from_utf8_lossy(place);
@@ -57,13 +59,16 @@ fn rank_distance(own: &[u8], theirs: &[u8], seen: &[(String, u8)]) -> u8 {
         _ if host != own_host => OTHER_HOST,
         _ if bus_id == own_id && !bus_id.is_empty() => 0,
         Some((_, distance)) => *distance,
-        // Another process may see it.
+        // Another process may see that GPU.
         None => VIA_HOST,
     }
 }
 
-/// Each rank is followed by the nearest that is left, the lowest of them, if that is shorter than the order of the numbers. Of a path whose ends
-/// differ, the worse counts.
+/// Returns a ring in which each rank is followed by the nearest remaining rank, the lowest of
+/// equals.
+///
+/// If the order of the rank numbers is no longer than that, it is returned instead. A path whose
+/// ends report different distances counts with the larger one.
 fn nearest_ring(distances: &[u8], ranks: usize) -> Vec<Rank> {
     let apart = |one: Rank, other: Rank| distances[one * ranks + other].max(distances[other * ranks + one]);
     let length = |order: &[Rank]| -> u32 {
@@ -79,16 +84,18 @@ fn nearest_ring(distances: &[u8], ranks: usize) -> Vec<Rank> {
     if length(&order) < length(&numbers) { order } else { numbers }
 }
 
-/// Distances: on one GPU 0; the driver's rank of the link is added, where it is not known what links carry.
+/// Base of direct distances; one GPU has distance 0. The driver's link rank is added where the
+/// bandwidth of the links is unknown.
 const DIRECT_BASE: u8 = 1;
 const PATH_RANK_MAX: u32 = 90;
-/// Shared among the gigabytes a second of links; one link has so many at least.
+/// Divided by the gigabytes per second of the links to give a distance. One link has at most this
+/// many.
 const LINK_SCALE: u32 = 1000;
 const LINK_GBPS_MIN: u32 = 25;
 const NO_LINK_BASE: u8 = 50;
 const VIA_HOST: u8 = 150;
 const OTHER_HOST: u8 = 200;
-/// Room for where a GPU is, and its host.
+/// Bytes reserved for the location of a GPU and its host.
 const LOCATION_BYTES: usize = 128;
 
 #[cfg(test)]

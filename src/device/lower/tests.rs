@@ -1,4 +1,4 @@
-//! Tables programs, played on numbers, do what their schedules do.
+//! Tests that lowered programs, executed on numbers, compute what their schedules compute.
 
 use crate::device::lower::lower;
 use crate::schedule::check::Replayer;
@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use unisono_cuda::device::{Instr, Opcode};
 use unisono_transports::gpu::ProgramTables;
 
-/// All ranks of one schedule: a block is one number, a FIFO holds [`SLOTS`] messages.
+/// Executes all ranks of one schedule. A chunk is one number, and a FIFO holds [`SLOTS`] messages.
 struct TableExecutor<'s> {
     schedule: &'s Schedule,
     programs: Vec<ProgramTables>,
@@ -17,7 +17,7 @@ struct TableExecutor<'s> {
     lanes: Vec<LaneState>,
 }
 
-/// One strand: where it is in its acts, and in its pieces.
+/// State of one lane program: its next instruction and its slice.
 #[derive(Clone, Copy)]
 struct LaneState {
     rank: u32,
@@ -40,7 +40,7 @@ const OPCODES: [Opcode; 7] = [
 ];
 const FIFO_DEPTH: usize = 2;
 const SLICES: usize = 3;
-/// From the blocks of one bank of a window to those of the other.
+/// Distance between the chunks of the two parities of a window.
 const PARITY_STRIDE: u32 = 1 << 16;
 
 impl<'s> TableExecutor<'s> {
@@ -78,7 +78,7 @@ impl<'s> TableExecutor<'s> {
         }
     }
 
-    /// Runs until all are through; false: somebody waits for ever.
+    /// Runs until all lane programs are complete. Returns false on a deadlock.
     fn run(&mut self) -> bool {
         loop {
             let mut moved = false;
@@ -99,7 +99,7 @@ impl<'s> TableExecutor<'s> {
     fn step(&mut self, index: usize) -> bool {
         let run = self.lanes[index];
         let strand = self.programs[run.rank as usize].lane_programs[run.lane_program].clone();
-        // A bank is free when all have finished the piece before the last.
+        // A parity is free when all have finished the slice before the last.
         let in_windows = self.schedule.peer_access == PeerAccess::Window;
         let is_free = !in_windows || self.lanes.iter().all(|other| other.slice + 1 >= run.slice);
         if run.slice == SLICES || !is_free {
@@ -115,7 +115,7 @@ impl<'s> TableExecutor<'s> {
         done
     }
 
-    /// Blocks of windows lie in the bank of the piece.
+    /// Resolves chunks. Those of windows lie in the parity of the slice.
     fn resolve_chunks(&self, run: &LaneState, act: &Instr, from: usize, count: usize) -> Vec<ChunkKey> {
         let places = &self.programs[run.rank as usize].chunks[act.first_chunk as usize + from..][..count];
         let bank =
@@ -173,7 +173,7 @@ impl<'s> TableExecutor<'s> {
         true
     }
 
-    /// Whether the peer of a wait has signaled as often as that, in all pieces so far.
+    /// Returns true if the awaited peer has signaled as often as needed, over all slices so far.
     fn has_signaled(&self, run: &LaneState, lane: u32, act: &Instr) -> bool {
         let program = &self.programs[act.peer as usize];
         let signals = program.instrs.iter().filter(|act| act.opcode == Opcode::Signal as u8).count();
@@ -224,7 +224,8 @@ fn lowered_tables_match_schedules() {
     }
 }
 
-/// Blocks of buffers that all ranks together read and write, and of scratch and windows.
+/// Counts the chunks of buffers that all ranks together read and write, and those of scratch and
+/// windows.
 fn count_accesses(collective: Collective, name: &str, ranks: usize) -> [usize; 3] {
     let schedule = find(collective, name).unwrap().schedule(&GroupSpec { ranks, root: 1, aggregation: 1 });
     let mut touched = [0; 3];
