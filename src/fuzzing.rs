@@ -1,15 +1,18 @@
-//! The parsers of texts and notes from outside, each as one function of bytes: whatever they are, it ends and does not panic,
-//! and what it makes of them comes back from what is written of it. `cargo xtask fuzz` looks for bytes that show otherwise.
+//! Fuzz targets: the parsers of untrusted texts and control messages, each as one function of
+//! bytes.
+//!
+//! A parser must end without a panic on all bytes. A value that it accepts must survive being
+//! written and parsed again. `cargo xtask fuzz` searches for bytes that violate this.
 
 use crate::bootstrap::UniqueId;
 use crate::bootstrap::fuzzing as bootstrap;
 use crate::config::Config;
 use crate::select::TuningTable;
 
-/// One of them.
+/// A parser as a function of bytes.
 pub type ParserFn = fn(&[u8]);
 
-/// Them, by name.
+/// The parsers, each with its name.
 pub const TARGETS: &[(&str, ParserFn)] = &[
     ("control_msg", crate::engine::fuzz_control_msg),
     ("join_request", |bytes| bootstrap::join_request(&String::from_utf8_lossy(bytes))),
@@ -33,7 +36,8 @@ fn table(bytes: &[u8]) {
     }
 }
 
-/// `NAME=value`, as in the environment; a table would be read from a file.
+/// Parses `NAME=value`, as in the environment. A tuning table is left out, since it would be read
+/// from a file.
 fn setting(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut config = Config::default();
@@ -41,7 +45,7 @@ fn setting(bytes: &[u8]) {
         Some((name, value)) if name != "TUNING_FILE" => drop(config.set(name, value)),
         _ => {}
     }
-    // Whatever can be set can be laid out, or is refused.
+    // A layout of accepted settings is computed or refused, without a panic.
     let _ = unisono_transports::shm::Layout::new(2, &config.geometry());
 }
 
@@ -50,7 +54,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Words that such texts have, in any order and with anything between.
+    /// Generates words of such texts in any order, with anything between.
     fn text() -> impl Strategy<Value = String> {
         const WORDS: [&str; 28] = [
             "table",

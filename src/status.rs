@@ -1,7 +1,8 @@
-//! What the ranks of a running job are doing: asked by `unisono status`, answered by a thread of every process.
+//! Status of a running job: `unisono status` asks, and a thread of every process answers with
+//! flight records.
 //!
-//! A process listens under a name within its host, where `UNISONO_STATUS_SERVER=on` says so, as it does under `unisono run`. Whoever
-//! asks must be the same user and know the job's secret.
+//! A process listens under a name within its host if `UNISONO_STATUS_SERVER=on` is set, as it is
+//! under `unisono run`. A client must belong to the same user and know the job's secret.
 
 use crate::bootstrap::{UniqueId, recv_text, send_text};
 use crate::error::{Error, Result};
@@ -13,16 +14,17 @@ use unisono_transports::sys::listener::Listener;
 use unisono_transports::sys::unix;
 use unisono_transports::tcp::connect::pending::{HandshakePool, PoolEvent};
 
-/// Something that has a flight record.
+/// A source of a flight record.
 pub(crate) trait FlightRecordSource: Send + Sync {
-    /// It.
+    /// Returns the flight record.
     fn flight_record(&self) -> FlightRecord;
 }
 
 /// The communicators of this process.
 static COMMUNICATORS: Mutex<Vec<Weak<dyn FlightRecordSource>>> = Mutex::new(Vec::new());
 
-/// Will tell of `communicator` as long as it is there, to those who know `secret` if it is the first.
+/// Reports on `communicator` as long as it exists. The first communicator with a secret starts the
+/// listener, which answers only those who know that `secret`.
 pub(crate) fn register(communicator: Weak<dyn FlightRecordSource>, secret: Option<&Secret>) {
     let mut communicators = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner);
     communicators.retain(|communicator| communicator.strong_count() > 0);
@@ -46,7 +48,8 @@ fn listen(secret: &Secret) -> Result<()> {
     thread.spawn(|| serve(porch)).map(drop).map_err(failed)
 }
 
-/// What is asked here does not leave the host.
+/// Returns the handshake settings. Encryption is off, because the connection does not leave the
+/// host.
 fn handshake_config(secret: &Secret) -> HandshakeConfig {
     HandshakeConfig { secret: secret.clone(), encrypt: false }
 }
@@ -55,14 +58,14 @@ fn serve(mut porch: HandshakePool) {
     while let Ok(news) = porch.wait(&[], Instant::now() + WAIT_ROUND) {
         for piece in news {
             if let PoolEvent::Authenticated(mut stream, Hello { purpose: Purpose::Status, .. }) = piece {
-                // Whoever asked and went away needs no answer.
+                // A client that has disconnected needs no answer.
                 let _ = send_text(&mut stream, &flight_records_json(), Instant::now() + ANSWER_TIMEOUT);
             }
         }
     }
 }
 
-/// The flight records of all communicators, as a list in JSON.
+/// Returns the flight records of all communicators, as a list in JSON.
 fn flight_records_json() -> String {
     let communicators = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let alive = communicators.iter().filter_map(Weak::upgrade);
@@ -70,7 +73,7 @@ fn flight_records_json() -> String {
     format!("[{}]", records.join(","))
 }
 
-/// The processes of this host that answer, by number; whether they are of this user's is not known yet.
+/// Returns the processes of this host that listen, by number. They may belong to other users.
 pub fn list_processes() -> Vec<u32> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let name = |line: &str| line.split_once(&format!("@unisono-{SOCKET_PREFIX}"))?.1.trim().parse().ok();
@@ -80,10 +83,11 @@ pub fn list_processes() -> Vec<u32> {
     processes
 }
 
-/// Asks a process of the job with this id: a list of flight records, in JSON, one for each of its communicators.
+/// Asks a process of the job with this id for its flight records. The answer is a list in JSON,
+/// with one record for each communicator.
 ///
 /// # Errors
-/// If it is gone, of another user or job, or does not answer in time.
+/// If the process is gone, belongs to another user or job, or does not answer in time.
 pub fn query(process: u32, id: &UniqueId) -> Result<String> {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     let mut stream = unix::connect(&format!("{SOCKET_PREFIX}{process}"))?;
@@ -94,6 +98,6 @@ pub fn query(process: u32, id: &UniqueId) -> Result<String> {
 
 const SOCKET_PREFIX: &str = "status-";
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Only the end of a wait that has none.
+/// Length of one wait for connections, which is repeated without end.
 const WAIT_ROUND: Duration = Duration::from_secs(3600);
 const STACK_BYTES: usize = 256 << 10;

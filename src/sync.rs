@@ -1,5 +1,5 @@
-//! What the threads of a rank meet by: the standard library's, or shuttle's in models of them
-//! (`RUSTFLAGS="--cfg shuttle"`; src/communicator/shuttle_tests.rs).
+//! Synchronization primitives for the threads of a rank: those of the standard library, or
+//! shuttle's in models (`RUSTFLAGS="--cfg shuttle"`; src/communicator/shuttle_tests.rs).
 
 #[cfg(not(all(test, shuttle)))]
 pub(crate) use std::{

@@ -21,7 +21,7 @@ pub(super) struct TicketLock {
 }
 
 thread_local! {
-    /// The lock whose turn this thread has; only its address counts.
+    /// The lock that this thread holds; only its address counts.
     static HELD_BY_THREAD: Cell<*const TicketLock> = const { Cell::new(ptr::null()) };
 }
 
@@ -71,12 +71,12 @@ fn thread_id() -> usize {
 #[derive(Debug)]
 pub(super) struct Ticket(u64);
 
-/// Holds the turn. Dropping it admits the next ticket.
+/// Holds the lock. Dropping it admits the next ticket.
 #[derive(Debug)]
 pub(super) struct TicketGuard<'t> {
     lock: &'t TicketLock,
     ticket: u64,
-    /// The lock whose turn this thread had before.
+    /// The lock that this thread held before.
     previous: *const TicketLock,
 }
 
@@ -91,13 +91,13 @@ impl TicketLock {
         self.next.load(Ordering::Relaxed) == self.serving.load(Ordering::Acquire)
     }
 
-    /// Returns the number of tickets that have not had their turn.
+    /// Returns the number of tickets that have not been admitted.
     pub(super) fn waiting(&self) -> u64 {
         let passed = self.serving.load(Ordering::Acquire) + 1;
         self.next.load(Ordering::Relaxed).saturating_sub(passed)
     }
 
-    /// Waits for the ticket's turn.
+    /// Waits until the ticket is admitted.
     pub(super) fn wait_for_turn(&self, ticket: Ticket) -> TicketGuard<'_> {
         let Ticket(ticket) = ticket;
         if self.serving.load(Ordering::Acquire) != ticket {
@@ -106,7 +106,8 @@ impl TicketLock {
         TicketGuard { lock: self, ticket, previous: HELD_BY_THREAD.with(|held| held.replace(self)) }
     }
 
-    /// Returns true if this thread has the turn. A later ticket that it waited for would never be served.
+    /// Returns true if this thread holds the lock. A later ticket that it waited for would never be
+    /// served.
     pub(super) fn is_held_by_this_thread(&self) -> bool {
         ptr::eq(HELD_BY_THREAD.with(Cell::get), self)
     }

@@ -128,9 +128,9 @@ struct SocketRegroup<'a> {
     parent: &'a UniqueId,
     config: &'a Config,
     epoch: u64,
-    /// The place that this rank has said, whose port it keeps.
+    /// The endpoint that this rank announced, whose port it keeps reserved.
     own_id: Option<UniqueId>,
-    /// Of the meeting held last.
+    /// The id of the group that connected last.
     last_id: Option<UniqueId>,
 }
 
@@ -151,11 +151,11 @@ impl Regroup for SocketRegroup<'_> {
     }
 }
 
-/// Ranks of a foreign mesh meet as its maker lets them.
+/// Reconnects the ranks of a custom fabric, through the caller's `Reconnect`.
 struct CustomRegroup<'a> {
     reconnect: &'a dyn Reconnect,
     epoch: u64,
-    /// Those that were met last.
+    /// The group that connected last.
     last_group: u64,
 }
 
@@ -173,20 +173,21 @@ impl Regroup for CustomRegroup<'_> {
     }
 }
 
-/// What those have in common who mean the same company.
+/// Returns a label that is equal on ranks with the same member list.
 fn group_label(epoch: u64, company: &Membership) -> Vec<u8> {
     let mut label = [epoch.to_le_bytes(), u64::from(company.attempt).to_le_bytes()].concat();
     label.extend(pack_bits(&company.failed));
     label
 }
 
-/// The address of this host that others know it by: the one that packets to where all met once would carry.
+/// Returns the address by which other hosts know this one: the source address of packets to
+/// `address`, at which all ranks first connected.
 fn local_address_toward(address: SocketAddr) -> Result<IpAddr> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // A datagram socket sends nothing for being connected.
+    // Connecting a datagram socket sends no packet.
     let socket = UdpSocket::bind((any, 0));
     let own = socket.and_then(|socket| socket.connect(address).and_then(|()| socket.local_addr()));
     let failed = |error| Error::system(format_args!("no route to {address}"), error);

@@ -1,5 +1,7 @@
-//! Models of what the threads of a rank do to each other: calls, started operations, aborts at any moment, and the end of the
-//! last owner. Ranks reach each other as threads do, and wait by the clock of the model.
+//! Models of the interaction between the threads of a rank.
+//!
+//! They cover calls, started operations, aborts at any moment, and the drop of the last owner.
+//! Ranks communicate as threads do, and wait by the clock of the model.
 
 use crate::communicator::*;
 use crate::sync::{AtomicBool, AtomicU64};
@@ -7,12 +9,12 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use unisono_transports::testing::shuttle::{Clock, TICK, block_on, explore};
 
-/// So many ranks, with little memory.
+/// Returns `count` connected ranks, with little memory.
 fn ranks(count: usize) -> Vec<Communicator> {
     related(&(0..count).map(|_| Arc::default()).collect::<Vec<_>>())
 }
 
-/// Ranks that have these communicators beside.
+/// Returns one rank for each registry of related communicators.
 fn related(siblings: &[Arc<CommRegistry>]) -> Vec<Communicator> {
     let sizes = Config { channels: 1, fifo_depth: 2, fifo_slot_bytes: 4096, ..Config::default() };
     let config =
@@ -30,12 +32,13 @@ fn two() -> [Communicator; 2] {
     [(); 2].map(|()| ranks.next().unwrap())
 }
 
-/// That rank `by` has ended it for `reason`.
+/// Returns the error of an abort by rank `by` for `reason`.
 fn aborted(by: Rank, reason: &str) -> ErrorKind {
     ErrorKind::Aborted { by, reason: reason.to_owned() }
 }
 
-/// It has ended, and says the same of why again and again; that.
+/// Asserts that the communicator is poisoned and returns the same error again and again. Returns
+/// that error.
 fn assert_poisoned(comm: &Communicator) -> ErrorKind {
     let errors = [(); 2].map(|()| comm.barrier().unwrap_err());
     assert_eq!(errors[0].kind(), errors[1].kind());
@@ -47,7 +50,8 @@ fn assert_poisoned(comm: &Communicator) -> ErrorKind {
     errors[0].kind().clone()
 }
 
-/// Rank 0 is aborted, twice, at any moment of a call of both: that returns, and all later ones say why, on both.
+/// Aborts rank 0 twice, at any moment of a call on both ranks. The call must return, and all later
+/// calls must report the first reason on both ranks.
 fn check_abort_during(call: fn(&Communicator) -> Result<()>) {
     let ranks = two();
     let calls = ranks.clone().map(|comm| thread::spawn(move || call(&comm)));
@@ -81,7 +85,7 @@ fn shuttle_abort_during_spawned_op_reaches_all_ranks() {
     explore(|| check_abort_during(|comm| comm.spawn(|comm| comm.barrier()).wait()));
 }
 
-/// Each rank is aborted by a thread of its own, while another calls.
+/// Each rank is aborted by a thread of its own, while another thread calls.
 #[test]
 fn shuttle_concurrent_aborts_end_both_ranks() {
     explore(|| {
@@ -97,8 +101,8 @@ fn shuttle_concurrent_aborts_end_both_ranks() {
     });
 }
 
-/// Of operations that are under way, or wait for their turn, as the communicator ends, nobody waits for ever, and what was
-/// to follow does not happen.
+/// Waits for operations that run or are queued when the communicator ends must return. Their
+/// callbacks must not run.
 #[test]
 fn shuttle_abort_releases_waiters_of_spawned_ops() {
     explore(|| {
@@ -117,13 +121,14 @@ fn shuttle_abort_releases_waiters_of_spawned_ops() {
         }
         assert!(!followed.load(Ordering::SeqCst));
         abort.join().unwrap();
-        // For the first of these, rank 0 may have been there.
+        // Rank 0 may have entered the first of these barriers.
         let _ = one.barrier();
         assert_eq!(assert_poisoned(&one), aborted(0, "enough"));
     });
 }
 
-/// A rank that waits in one communicator says so in its sibling, which is aborted just then: its other rank hears of that.
+/// A rank that waits in one communicator announces this in a related one, which is aborted at that
+/// moment. The other rank of the related communicator must learn of the abort.
 #[test]
 fn shuttle_abort_reaches_ranks_while_sibling_announces() {
     explore(|| {
@@ -150,7 +155,7 @@ fn shuttle_abort_reaches_ranks_while_sibling_announces() {
     });
 }
 
-/// What shows whether operations overlap, and in which order they run.
+/// Records if operations overlap, and the order in which they run.
 #[derive(Default)]
 struct Log {
     busy: AtomicBool,
@@ -169,7 +174,7 @@ impl Log {
     }
 }
 
-/// Threads share a communicator: each starts, calls and starts.
+/// Threads share a communicator: each starts an operation, calls one and starts another.
 #[test]
 fn shuttle_ops_of_threads_never_overlap_and_keep_order() {
     explore(|| {
@@ -198,7 +203,7 @@ fn shuttle_ops_of_threads_never_overlap_and_keep_order() {
     });
 }
 
-/// A result is brought to who waits, awaits, or has said what is to follow, once.
+/// A result is delivered exactly once: to a waiting thread, a future or a callback.
 #[test]
 fn shuttle_result_is_delivered_exactly_once() {
     explore(|| {
@@ -217,7 +222,8 @@ fn shuttle_result_is_delivered_exactly_once() {
     });
 }
 
-/// What was started goes on when its communicator is dropped, and that ends, with its thread, after it.
+/// A started operation continues when its communicator is dropped. The communicator and its thread
+/// end after it.
 #[test]
 fn shuttle_spawned_op_may_be_last_owner() {
     explore(|| {
@@ -232,12 +238,12 @@ fn shuttle_spawned_op_may_be_last_owner() {
         let ranks = ranks.map(|rank| rank.join().unwrap());
         ranks.iter().for_each(|(ended, _)| assert!(ended.is_ok(), "{ended:?}"));
         while ranks.iter().any(|(_, shared)| shared.strong_count() > 0) {
-            thread::sleep(TICK); // as many steps as there may be, if somebody keeps it
+            thread::sleep(TICK); // a remaining owner exhausts the step limit
         }
     });
 }
 
-/// Who waits for a rank that leaves, is told.
+/// A wait for a rank that leaves must return an error.
 #[test]
 fn shuttle_wait_for_finalized_rank_fails() {
     explore(|| {
@@ -249,7 +255,7 @@ fn shuttle_wait_for_finalized_rank_fails() {
     });
 }
 
-/// A scope ends when all that was started in it has, asked for or not.
+/// A scope ends when all operations started in it have ended, waited for or not.
 #[test]
 fn shuttle_scope_waits_for_spawned_ops() {
     explore(|| {
@@ -273,5 +279,5 @@ fn shuttle_scope_waits_for_spawned_ops() {
     });
 }
 
-/// A rank that waits begins to say so before that.
+/// Longer than the time after which a waiting rank announces its wait.
 const LONGER_THAN_ANNOUNCE_INTERVAL: Duration = Duration::from_millis(500);

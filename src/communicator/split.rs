@@ -46,7 +46,7 @@ impl Origin {
 /// Fabrics between the thread that made them and the threads that take them.
 #[derive(Default)]
 pub(super) struct FabricExchange {
-    /// By the number of the group and the rank in it.
+    /// Fabrics by the number of the group and the rank in it.
     fabrics: Mutex<HashMap<(u64, Rank), Fabric>>,
     arrived: Condvar,
 }
@@ -77,7 +77,8 @@ impl Communicator {
         self.split_with(color, key, self.config())
     }
 
-    /// As [`Communicator::split`], with settings for the new communicator; the same on all its ranks.
+    /// Splits as [`Communicator::split`] does, with settings for the new communicator, which must
+    /// be the same on all its ranks.
     pub(super) fn split_with(
         &self,
         color: Option<u32>,

@@ -9,7 +9,7 @@ use crate::schedule::Rank;
 #[derive(Clone, Copy)]
 pub(crate) struct ArgCheck<'c> {
     comm: &'c Communicator,
-    /// None for operations that another communicator numbers.
+    /// `None` for operations that another communicator numbers.
     kind: Option<OpKind>,
 }
 
@@ -103,9 +103,9 @@ impl ArgCheck<'_> {
 
     /// Returns the error of a refused call, with its name and the number that it would have had.
     ///
-    /// Messages between two ranks have numbers of their own, which a refused one does not use. The number is
-    /// known at this call's turn, as operations before it may still be queued; the call would have waited
-    /// for its turn in any case.
+    /// Messages between two ranks have numbers of their own, which a refused call does not use. The
+    /// number is known when the call's ticket is admitted, since earlier operations may still be
+    /// queued. An accepted call would have waited for its ticket as well.
     #[cold]
     pub(crate) fn invalid(self, what: String) -> Error {
         let Some(kind) = self.kind else { return self.comm.attach_rank(Error::invalid_usage(what)) };

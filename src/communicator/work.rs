@@ -26,7 +26,7 @@ pub struct Work<R> {
 pub(super) struct Completion<R> {
     state: Mutex<CompletionState<R>>,
     finished: Condvar,
-    /// Whose operation it is.
+    /// The communicator that runs the operation.
     shared: Weak<Shared>,
 }
 
@@ -38,7 +38,7 @@ struct CompletionState<R> {
     callback: Option<Callback<R>>,
 }
 
-/// What is to happen with a result, in place of its being kept.
+/// A function that consumes a result, instead of storing it.
 type Callback<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
 impl<R> Completion<R> {
@@ -199,7 +199,7 @@ impl<R> Future for Work<R> {
 
 type Task = Box<dyn FnOnce(&Communicator) + Send>;
 
-/// The thread that carries out what was started, in order; it ends with its communicator.
+/// The thread that runs started operations in order. It ends with its communicator.
 pub(super) struct Worker {
     tasks: Mutex<Sender<(Ticket, Task)>>,
 }
@@ -209,12 +209,13 @@ impl Worker {
         let (tasks, todo) = channel::<(Ticket, Task)>();
         let work = move || {
             for (ticket, task) in todo {
-                // The handle that started it keeps the communicator alive only while it is held.
+                // The handle that started an operation keeps the communicator alive only while it
+                // is held.
                 let Some(shared) = shared.upgrade() else { break };
                 Communicator { shared, with_ticket: false }.in_turn(ticket, task);
             }
         };
-        // A thread that cannot be had closes the channel, and every start says so.
+        // If the thread cannot be started, the channel closes, and every start reports the error.
         drop(thread::Builder::new().name("unisono-worker".to_owned()).spawn(work));
         Self { tasks: Mutex::new(tasks) }
     }
@@ -245,7 +246,7 @@ impl Communicator {
     ) -> Work<R> {
         let slot = Completion::new(Arc::downgrade(&self.shared));
         if self.is_forked() {
-            // Its thread is the parent's.
+            // In a child process, the worker thread belongs to the parent.
             slot.complete(Err(self.fork_error()));
             return Work { completion: slot };
         }
@@ -271,7 +272,7 @@ impl Communicator {
     }
 }
 
-/// Runs `operation`; a panic in it ends the communicator instead of this thread.
+/// Runs `operation`. A panic in it ends the communicator instead of this thread.
 pub(super) fn catch_panic<R>(
     comm: &Communicator,
     operation: impl FnOnce(&Communicator) -> Result<R>,

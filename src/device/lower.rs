@@ -3,9 +3,9 @@
 //! Every lane program becomes a thread block for each channel. The block executes its instructions
 //! in order and waits inside them.
 //!
-//! Steps that need one pass over memory together become one instruction. Examples are a message
-//! that is received and then forwarded, a result for the window that the output gets as well, and a
-//! result that buffers of peers get as well.
+//! Steps that need one pass over memory together become one instruction. One example is a message
+//! that is received and then forwarded. Another is a window result that the output gets as well, or
+//! that buffers of peers get as well.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{

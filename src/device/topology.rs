@@ -88,8 +88,8 @@ fn nearest_ring(distances: &[u8], ranks: usize) -> Vec<Rank> {
 /// bandwidth of the links is unknown.
 const DIRECT_BASE: u8 = 1;
 const PATH_RANK_MAX: u32 = 90;
-/// Divided by the gigabytes per second of the links to give a distance. One link has at most this
-/// many.
+/// Divided by the bandwidth of the links, in gigabytes per second, to give a distance. One link has
+/// at least `LINK_GBPS_MIN`.
 const LINK_SCALE: u32 = 1000;
 const LINK_GBPS_MIN: u32 = 25;
 const NO_LINK_BASE: u8 = 50;
