@@ -7,20 +7,22 @@ use crate::bootstrap::{RankInfo, UniqueId};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Communicator {
-    /// Makes a communicator of these ranks, with their numbers, and of `newcomers` more ranks after them.
+    /// Makes a communicator of these ranks, with their numbers, and of `newcomers` more ranks after
+    /// them.
     ///
-    /// Every rank calls it with the same `id`, whose address is on rank 0's host. Newcomer `i` calls
-    /// [`Communicator::join`] with that id as rank `size() + i` of `size() + newcomers`, or
-    /// [`Communicator::from_env`] with `RANK`, `WORLD_SIZE` and `UNISONO_ID` set accordingly. The caller
-    /// delivers the id to the newcomers; it holds a secret.
+    /// Every rank calls it with the same `id`, whose address is on rank 0's host. Newcomer `i`
+    /// calls [`Communicator::join`] with that id as rank `size() + i` of `size() + newcomers`, or
+    /// [`Communicator::from_env`] with `RANK`, `WORLD_SIZE` and `UNISONO_ID` set accordingly. The
+    /// caller delivers the id to the newcomers; it holds a secret.
     ///
     /// This communicator stays as it is. If newcomers do not join within
-    /// [`Config::join_timeout`](crate::Config::join_timeout), the ranks get an error and may use it further.
+    /// [`Config::join_timeout`](crate::Config::join_timeout), the ranks get an error and may use it
+    /// further.
     ///
     /// # Errors
-    /// As [`Communicator::join`]; [`ErrorKind::InvalidUsage`] on all ranks if they give different ids or
-    /// numbers; [`ErrorKind::Unsupported`] between threads and over a custom fabric, which nobody can join
-    /// from outside.
+    /// As [`Communicator::join`]; [`ErrorKind::InvalidUsage`] on all ranks if they give different
+    /// ids or numbers; [`ErrorKind::Unsupported`] between threads and over a custom fabric, which
+    /// nobody can join from outside.
     ///
     /// ```no_run
     /// # use unisono::{Communicator, UniqueId};

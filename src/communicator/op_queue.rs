@@ -1,7 +1,7 @@
 //! The queue of operations of one communicator, in the order of the calls.
 //!
-//! Every operation takes a ticket when it is called, also if it runs later on another thread. It runs when
-//! all earlier tickets are done. All ranks thus see one order, however many threads call.
+//! Every operation takes a ticket when it is called, also if it runs later on another thread. It
+//! runs when all earlier tickets are done. All ranks thus see one order, however many threads call.
 
 use crate::sync::{AtomicU64, Condvar, Mutex, thread_local};
 use std::cell::Cell;
@@ -27,8 +27,8 @@ thread_local! {
 
 /// The thread that uses the engine of one communicator.
 ///
-/// A call from within a call on the same thread, as a signal handler or a log subscriber may make one,
-/// would wait for itself. The mark lets such a call fail instead.
+/// A call from within a call on the same thread, as a signal handler or a log subscriber may make
+/// one, would wait for itself. The mark lets such a call fail instead.
 #[derive(Debug, Default)]
 pub(super) struct ThreadMark(AtomicUsize);
 

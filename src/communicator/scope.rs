@@ -24,8 +24,8 @@ pub struct Scope<'env> {
 
 /// A handle of an operation that runs in a scope.
 ///
-/// It may be dropped: the scope waits for the operation in any case. An error of a dropped handle comes
-/// out of every later call.
+/// It may be dropped: the scope waits for the operation in any case. An error of a dropped handle
+/// comes out of every later call.
 #[derive(Debug)]
 pub struct ScopedWork<R> {
     completion: Arc<Completion<R>>,

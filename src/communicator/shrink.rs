@@ -13,19 +13,21 @@ use std::time::Duration;
 use unisono_transports::{Fabric, Reconnect, RegroupRequest};
 
 impl Communicator {
-    /// Makes a communicator of the ranks that are left, in their old order, after an error or before one.
+    /// Makes a communicator of the ranks that are left, in their old order, after an error or
+    /// before one.
     ///
-    /// Every rank that is left calls it. Ranks that died or dropped their communicator are left out at once.
-    /// Ranks that do not call it are waited for as long as [`Config::timeout`] says. Then they are excluded,
-    /// if the others are more than half: they get [`ErrorKind::Excluded`] when they call it. Ranks that die
-    /// meanwhile are left out as well.
+    /// Every rank that is left calls it. Ranks that died or dropped their communicator are left out
+    /// at once. Ranks that do not call it are waited for as long as [`Config::timeout`] says. Then
+    /// they are excluded, if the others are more than half: they get [`ErrorKind::Excluded`] when
+    /// they call it. Ranks that die meanwhile are left out as well.
     ///
-    /// All ranks that get a communicator get the same one, with one exception. A rank that died in the last
-    /// moment may still be a member, and the first operation then reports it; a rank that was cut off in that
-    /// moment may get a communicator of its own in which nothing succeeds.
+    /// All ranks that get a communicator get the same one, with one exception. A rank that died in
+    /// the last moment may still be a member, and the first operation then reports it; a rank that
+    /// was cut off in that moment may get a communicator of its own in which nothing succeeds.
     ///
-    /// The old communicator is ended: running operations return [`ErrorKind::Aborted`], and it should be
-    /// dropped. The new one has links, memory and a secret of its own, which late messages cannot reach.
+    /// The old communicator is ended: running operations return [`ErrorKind::Aborted`], and it
+    /// should be dropped. The new one has links, memory and a secret of its own, which late
+    /// messages cannot reach.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -47,8 +49,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Excluded`]; [`ErrorKind::Timeout`] if too many ranks do not respond; the cause if the
-    /// ranks cannot connect; [`ErrorKind::Unsupported`] over a custom fabric without
+    /// [`ErrorKind::Excluded`]; [`ErrorKind::Timeout`] if too many ranks do not respond; the cause
+    /// if the ranks cannot connect; [`ErrorKind::Unsupported`] over a custom fabric without
     /// [`CommunicatorBuilder::reconnect`](crate::CommunicatorBuilder::reconnect).
     pub fn shrink(&self) -> Result<Communicator> {
         let shared = &self.shared;

@@ -16,7 +16,8 @@ use unisono_transports::{Error as TransportError, Fabric, Reconnect, RegroupRequ
 
 /// The way a communicator was made, which is also how a related one is made.
 pub(super) enum Origin {
-    /// Threads of this process, which hand fabrics over through the exchange, and the number of the group.
+    /// Threads of this process, which hand fabrics over through the exchange, and the number of the
+    /// group.
     Threads(Arc<FabricExchange>, u64),
     /// Processes that connected at an address.
     Bootstrap(UniqueId),
@@ -57,12 +58,12 @@ type SplitKey = [i64; 2];
 impl Communicator {
     /// Groups the ranks that give the same color, by key and then by rank.
     ///
-    /// Every rank must call it. A rank that gives no color gets no communicator. New communicators have this
-    /// one's settings; [`Communicator::child`] gives them others.
+    /// Every rank must call it. A rank that gives no color gets no communicator. New communicators
+    /// have this one's settings; [`Communicator::child`] gives them others.
     ///
     /// # Errors
-    /// If the ranks of a group cannot connect; [`ErrorKind::Unsupported`] over a custom fabric without
-    /// [`CommunicatorBuilder::reconnect`](crate::CommunicatorBuilder::reconnect).
+    /// If the ranks of a group cannot connect; [`ErrorKind::Unsupported`] over a custom fabric
+    /// without [`CommunicatorBuilder::reconnect`](crate::CommunicatorBuilder::reconnect).
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(4)?;
@@ -125,7 +126,8 @@ impl Communicator {
             return Err(self.attach_rank(Error::new(ErrorKind::Unsupported(what.to_owned()))));
         }
         let mut own = [0u8; ENDPOINT_BYTES];
-        // The others wait for an endpoint: a leader without one sends an empty one, and fails after that.
+        // The others wait for an endpoint: a leader without one sends an empty one, and fails after
+        // that.
         let reserved = if leads { self.reserve_endpoint(&mut own) } else { Ok(None) };
         let mut all = vec![0u8; ENDPOINT_BYTES * self.size()];
         self.all_gather_for_split(&own, &mut all)?;

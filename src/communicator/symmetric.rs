@@ -9,11 +9,11 @@ use unisono_transports::HeapAllocation;
 
 /// A slice in memory that the other ranks of a communicator can access.
 ///
-/// Large collectives read and write such buffers in place, without staging, if all ranks give them as
-/// input and output. Ordinary buffers may be mixed in at any call.
+/// Large collectives read and write such buffers in place, without staging, if all ranks give them
+/// as input and output. Ordinary buffers may be mixed in at any call.
 ///
-/// Peers that run this library access a buffer only during an operation that was called with it. Ranks
-/// that do not trust each other should use ordinary memory.
+/// Peers that run this library access a buffer only during an operation that was called with it.
+/// Ranks that do not trust each other should use ordinary memory.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {
     storage: Storage<T>,
@@ -30,12 +30,14 @@ enum Storage<T> {
 impl Communicator {
     /// Allocates `count` zeros in memory that the other ranks can access.
     ///
-    /// All ranks must call it, each with its own count. Ranks that share no memory get ordinary memory, so
-    /// that programs run anywhere. Between processes, 2 MiB or more are allocated at once, in huge pages if
-    /// the system has any; smaller buffers are allocated page by page at their first use.
+    /// All ranks must call it, each with its own count. Ranks that share no memory get ordinary
+    /// memory, so that programs run anywhere. Between processes, 2 MiB or more are allocated at
+    /// once, in huge pages if the system has any; smaller buffers are allocated page by page at
+    /// their first use.
     ///
     /// # Errors
-    /// On every rank, if one of them has too little memory left: see `UNISONO_SYMMETRIC_HEAP_BYTES`.
+    /// On every rank, if one of them has too little memory left: see
+    /// `UNISONO_SYMMETRIC_HEAP_BYTES`.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};

@@ -13,7 +13,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use unisono_transports::sys::fork_guard;
 
-/// A handle of an operation that runs in the background. [`Work::wait`] or `.await` returns its result.
+/// A handle of an operation that runs in the background. [`Work::wait`] or `.await` returns its
+/// result.
 ///
 /// Dropping the handle does not stop the operation. If the operation fails, every later call on the
 /// communicator returns its error.
@@ -138,8 +139,8 @@ impl<R> Work<R> {
         self.completion.is_finished()
     }
 
-    /// Returns true if the handle, polled as a future, has delivered its result. It must not be polled
-    /// again then. This is the contract of `FusedFuture`.
+    /// Returns true if the handle, polled as a future, has delivered its result. It must not be
+    /// polled again then. This is the contract of `FusedFuture`.
     pub fn is_terminated(&self) -> bool {
         self.completion.is_delivered()
     }
@@ -161,9 +162,9 @@ impl<R> Work<R> {
     /// Calls `callback` once with the result when the operation succeeds. The new handle has the
     /// callback's result. After an error the callback is not called.
     ///
-    /// The callback runs on the thread of the operation, before the next one begins, or at once if the
-    /// operation has finished. It may start operations. Waiting in it for one of the same communicator
-    /// is an error.
+    /// The callback runs on the thread of the operation, before the next one begins, or at once if
+    /// the operation has finished. It may start operations. Waiting in it for one of the same
+    /// communicator is an error.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -222,10 +223,11 @@ impl Worker {
 }
 
 impl Communicator {
-    /// Starts `operation` and returns at once: it owns its buffers, and hands them back when it is done.
+    /// Starts `operation` and returns at once: it owns its buffers, and hands them back when it is
+    /// done.
     ///
-    /// Started operations run one after the other, in order with every other call on this communicator;
-    /// thousands may be waiting.
+    /// Started operations run one after the other, in order with every other call on this
+    /// communicator; thousands may be waiting.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};

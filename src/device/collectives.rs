@@ -17,8 +17,9 @@ impl DeviceCommunicator {
     /// `buffer` has the same number of elements on all ranks.
     ///
     /// # Errors
-    /// Refused arguments leave the communicator as it is; all other errors poison it. Failures after the call
-    /// has returned come out of [`DeviceCommunicator::check`] and of every later call.
+    /// Refused arguments leave the communicator as it is; all other errors poison it. Failures
+    /// after the call has returned come out of [`DeviceCommunicator::check`] and of every later
+    /// call.
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -44,7 +45,8 @@ impl DeviceCommunicator {
         )
     }
 
-    /// Reduces `input` over all ranks. Every rank gets the result in `output`, which is equally long.
+    /// Reduces `input` over all ranks. Every rank gets the result in `output`, which is equally
+    /// long.
     ///
     /// # Errors
     /// As [`DeviceCommunicator::all_reduce`].
@@ -101,7 +103,8 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::AllGather, None, 0, whole_buffer(&input), into)
     }
 
-    /// Concatenates one share of every rank in `buffer`, where this rank's share is in its place already.
+    /// Concatenates one share of every rank in `buffer`, where this rank's share is in its place
+    /// already.
     ///
     /// `buffer` has n × [`size`](DeviceCommunicator::size) elements.
     ///
@@ -128,7 +131,8 @@ impl DeviceCommunicator {
 
     /// Concatenates inputs of different lengths, by rank, into every rank's `output`.
     ///
-    /// Rank i gives `counts[i]` elements. `counts` is the same on all ranks; `output` has their sum.
+    /// Rank i gives `counts[i]` elements. `counts` is the same on all ranks; `output` has their
+    /// sum.
     ///
     /// # Errors
     /// As [`DeviceCommunicator::all_reduce`].
@@ -193,7 +197,8 @@ impl DeviceCommunicator {
         )
     }
 
-    /// Reduces `buffer` over all ranks. Share i of the result replaces share i of rank i's `buffer`.
+    /// Reduces `buffer` over all ranks. Share i of the result replaces share i of rank i's
+    /// `buffer`.
     ///
     /// The other shares stay as they were.
     ///

@@ -1,7 +1,7 @@
 //! Ranks on GPUs: the schedules of the CPU engine, run by kernels over device memory.
 //!
-//! A call enqueues an operation on a stream and returns. A later failure comes out of every later call,
-//! and at once out of [`DeviceCommunicator::check`] and [`DeviceCommunicator::synchronize`].
+//! A call enqueues an operation on a stream and returns. A later failure comes out of every later
+//! call, and at once out of [`DeviceCommunicator::check`] and [`DeviceCommunicator::synchronize`].
 //! [`Communicator::to_device`] makes a communicator of GPUs out of one of threads or processes.
 
 mod all_to_all;
@@ -44,13 +44,13 @@ use unisono_transports::gpu::Endpoint;
 
 /// A group of ranks, each on a GPU, that carry out collective operations together.
 ///
-/// Every rank holds its own communicator and calls the same operations in the same order. Each call is
-/// enqueued on a stream and returns. Operations of one communicator run in order, also on different
-/// streams. An error that [is poisoning](crate::Error::is_poisoning) ends the communicator on every rank;
-/// the GPU stays usable.
+/// Every rank holds its own communicator and calls the same operations in the same order. Each call
+/// is enqueued on a stream and returns. Operations of one communicator run in order, also on
+/// different streams. An error that [is poisoning](crate::Error::is_poisoning) ends the
+/// communicator on every rank; the GPU stays usable.
 ///
-/// Buffers are memory of a GPU. They must live until the call has returned and the stream has finished
-/// with them:
+/// Buffers are memory of a GPU. They must live until the call has returned and the stream has
+/// finished with them:
 ///
 /// ```compile_fail,E0277
 /// # use unisono::{Sum, device::{DeviceCommunicator, Stream}};
@@ -109,11 +109,12 @@ struct Shared {
 }
 
 impl Communicator {
-    /// Makes a communicator of the same ranks on GPUs, with this rank on `gpu`. Every rank must call it.
+    /// Makes a communicator of the same ranks on GPUs, with this rank on `gpu`. Every rank must
+    /// call it.
     ///
     /// # Errors
-    /// If a GPU has too little memory, or too few free multiprocessors for the blocks that must run at
-    /// once, or if the ranks cannot connect.
+    /// If a GPU has too little memory, or too few free multiprocessors for the blocks that must run
+    /// at once, or if the ranks cannot connect.
     ///
     /// ```no_run
     /// use unisono::{Communicator, Sum, device::Gpu};
@@ -147,20 +148,20 @@ impl DeviceCommunicator {
         self.shared.endpoint.memory().gpu()
     }
 
-    /// Returns the order of the ranks in rings, chains and trees: each is next to the ranks that its GPU
-    /// reaches best.
+    /// Returns the order of the ranks in rings, chains and trees: each is next to the ranks that
+    /// its GPU reaches best.
     pub fn ring_order(&self) -> &[Rank] {
         &self.shared.ring_order
     }
 
-    /// Returns true if the smallest messages use lines of 16 bytes that are stored at once, which the GPUs
-    /// of all ranks must support.
+    /// Returns true if the smallest messages use lines of 16 bytes that are stored at once, which
+    /// the GPUs of all ranks must support.
     pub fn uses_ll128(&self) -> bool {
         self.shared.endpoint.memory().layout().geometry().ll128
     }
 
-    /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves the
-    /// choice to the library again. Every rank must make the same call.
+    /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves
+    /// the choice to the library again. Every rank must make the same call.
     ///
     /// # Errors
     /// As [`Communicator::set_algorithm`].
@@ -179,7 +180,8 @@ impl DeviceCommunicator {
         Ok(())
     }
 
-    /// Uses an algorithm of the caller for its collective; see [`Communicator::set_custom_algorithm`].
+    /// Uses an algorithm of the caller for its collective; see
+    /// [`Communicator::set_custom_algorithm`].
     ///
     /// # Errors
     /// As [`Communicator::set_custom_algorithm`].
@@ -203,7 +205,8 @@ impl DeviceCommunicator {
         self.shared.lock().last_algorithm
     }
 
-    /// Returns the first error of this communicator's operations, as far as it is known. Never waits.
+    /// Returns the first error of this communicator's operations, as far as it is known. Never
+    /// waits.
     ///
     /// # Errors
     /// The first error of an operation.
@@ -221,7 +224,8 @@ impl DeviceCommunicator {
         ended.map_err(|error| self.shared.host_comm.attach_rank(error.into()))
     }
 
-    /// Ends this communicator on all ranks, from any thread. Running kernels end within milliseconds.
+    /// Ends this communicator on all ranks, from any thread. Running kernels end within
+    /// milliseconds.
     pub fn abort(&self, reason: &str) {
         self.shared.host_comm.abort(reason);
         self.shared.endpoint.abort();
@@ -230,15 +234,16 @@ impl DeviceCommunicator {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, CommState> {
-        // Later calls detect a state that a panic left half done: sequence numbers differ between ranks.
+        // Later calls detect a state that a panic left half done: sequence numbers differ between
+        // ranks.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Owner {
-    /// Sends the data that peers still need, and gives other processes time to close this rank's memory,
-    /// which is freed with this process. Kernels end at their timeout at the latest. Peers learn that this
-    /// rank has left once its kernels have ended.
+    /// Sends the data that peers still need, and gives other processes time to close this rank's
+    /// memory, which is freed with this process. Kernels end at their timeout at the latest. Peers
+    /// learn that this rank has left once its kernels have ended.
     fn drop(&mut self) {
         if self.shared.host_comm.is_forked() {
             // The threads and the GPU belong to the parent process.

@@ -67,7 +67,8 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::Broadcast, None, root, from, whole_buffer(&output))
     }
 
-    /// Reduces `buffer` over all ranks. The root gets the result in place; other buffers stay as they are.
+    /// Reduces `buffer` over all ranks. The root gets the result in place; other buffers stay as
+    /// they are.
     ///
     /// # Errors
     /// As [`DeviceCommunicator::all_reduce`].

@@ -24,7 +24,7 @@ fn all_to_all_v_allows_any_lengths() {
         for _ in 0..2 {
             comm.all_to_all_v(&stream, &input, &sends, &mut output, &receives).unwrap();
         }
-        // The first of its kind, within a graph.
+        // The first operation of its kind, captured in a graph.
         let mut again = comm.gpu().alloc::<i32>(output.len()).unwrap();
         let graph = stream
             .capture(|stream| comm.all_to_all_v(stream, &input, &sends, &mut again, &receives))
@@ -41,7 +41,7 @@ fn all_to_all_v_allows_any_lengths() {
 #[test]
 fn count_mismatch_names_both_ranks() {
     let errors = run(2, &config(), |comm, stream| {
-        // Rank 1 expects one more from rank 0 than that has for it.
+        // Rank 1 expects one element more from rank 0 than rank 0 sends.
         let (sends, receives) = if comm.rank() == 0 { ([1, 2], [1, 4]) } else { ([4, 5], [3, 5]) };
         let input = comm.gpu().alloc::<i32>(sends.iter().sum()).unwrap();
         let mut output = comm.gpu().alloc::<i32>(receives.iter().sum()).unwrap();

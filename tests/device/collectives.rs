@@ -1,4 +1,5 @@
-//! Every collective, by every algorithm, for every type and operation, in place and not.
+//! Tests of every collective on GPUs: every algorithm, type and operation, in place and out of
+//! place.
 
 use crate::support::{Case, input_and_expected, reduction};
 use crate::world::{config, ll_config, run, staged_config};

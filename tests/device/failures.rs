@@ -1,4 +1,4 @@
-//! Errors of GPU ranks name who, in what and where; the GPU is good afterwards.
+//! Errors of GPU ranks name the peer, the operation and the place. The GPU stays usable.
 
 use crate::world::{config, gpu, run, run_in_own_process};
 use std::sync::Barrier;
@@ -32,7 +32,7 @@ fn missing_rank_is_named() {
     works();
 }
 
-/// The GPU is as good as new.
+/// Asserts that the GPU works after a failure.
 fn works() {
     run(2, &config(), |comm, stream| {
         let mut values = comm.gpu().upload(&[1.0f32; 100]).unwrap();
@@ -90,7 +90,7 @@ fn failure_dumps_one_record_per_rank() {
 
 #[test]
 fn message_length_mismatch_names_both() {
-    // The shorter is one slot to the byte.
+    // The shorter message of a pair fills its last slot to the byte.
     for (sent, expected) in [(4096, 8192), (8192, 4096), (12, 8)] {
         let errors = run(2, &config(), |comm, stream| {
             let mut values = comm.gpu().alloc::<u8>(if comm.rank() == 0 { sent } else { expected }).unwrap();
@@ -133,7 +133,7 @@ fn abort_ends_operations_on_all_ranks() {
     }
 }
 
-/// Tells the second process where the ranks meet.
+/// Tells the second process the address of the bootstrap.
 const MEETING: &str = "UNISONO_TEST_DEVICE_DEATH";
 
 #[test]

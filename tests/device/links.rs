@@ -1,4 +1,4 @@
-//! Links are tried before they are used.
+//! Links are tested before they are used.
 
 use crate::world::gpu;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Ranks on GPUs, on the software device: every collective by every algorithm, over threads.
+//! Tests of ranks on GPUs, on the software device: every collective by every algorithm, over
+//! threads.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! Two processes are two ranks: each opens the memory of the other, or sends by way of the host.
+//! Tests of two processes as two ranks. Each process maps the memory of the other, or sends through
+//! the host.
 
 use crate::world::{config, gpu, run_in_own_process, staged_config};
 use std::collections::HashSet;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use unisono::schedule::Collective;
 use unisono::{Communicator, Sum, Transport, UniqueId};
 
-/// Tells the second process where the ranks meet.
+/// Tells the second process the address of the bootstrap.
 const MEETING: &str = "UNISONO_TEST_DEVICE_MEETING";
 const TEST: &str = "processes::two_processes_are_two_ranks";
 
@@ -16,7 +17,7 @@ fn two_processes_are_two_ranks() {
     if let Ok(id) = std::env::var(MEETING) {
         return exchange(&id.parse().unwrap(), 1);
     }
-    // Addresses are counted, and other tests ask for memory as well.
+    // The test counts addresses, and other tests of the same process allocate memory as well.
     if gpu().is_none() || !run_in_own_process(TEST) {
         return;
     }
@@ -37,7 +38,7 @@ fn exchange(id: &UniqueId, rank: usize) {
     reduce(&Communicator::join(&id, rank, 2, &config).unwrap(), &["ring"]);
 }
 
-/// Endpoint of the next meeting.
+/// Returns the unique id of the next bootstrap, which rank 0 makes.
 fn share(comm: &Communicator) -> UniqueId {
     let mut text = [0u8; 256];
     let own = (comm.rank() == 0).then(|| UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap());
@@ -49,7 +50,7 @@ fn share(comm: &Communicator) -> UniqueId {
     own.unwrap_or_else(|| std::str::from_utf8(&text).unwrap().trim_end_matches('\0').parse().unwrap())
 }
 
-/// Each reads and writes the other's buffer where it is.
+/// Each rank reads and writes the other's symmetric buffer in place.
 fn lend(comm: &Communicator) {
     let (gpu, rank) = (gpu().expect("a compiler"), comm.rank());
     let comm = comm.to_device(&gpu).unwrap();

@@ -63,7 +63,7 @@ fn graph_captures_from_another_stream() {
     });
 }
 
-/// Without that, kernels of both would take each other's messages.
+/// Without the order, kernels of both would receive each other's messages.
 #[test]
 fn graph_replay_is_ordered_with_other_streams() {
     run(2, &config(), |comm, stream| {
@@ -106,7 +106,7 @@ fn communicators_on_one_gpu_are_independent() {
                 let comms = [first.to_device(gpu).unwrap(), second.to_device(gpu).unwrap()];
                 let streams = [gpu.stream().unwrap(), gpu.stream().unwrap()];
                 let mut values = [0, 1].map(|_| gpu.upload(&[1i32; 3000]).unwrap());
-                // Each rank in another order.
+                // Each rank uses another order.
                 for turn in [rank, 1 - rank] {
                     comms[turn].all_reduce(&streams[turn], &mut values[turn], Sum).unwrap();
                 }

@@ -1,4 +1,4 @@
-//! Lent memory: collectives read and write it where it is.
+//! Tests of symmetric memory: collectives read and write it in place.
 
 use crate::world::{config, run, staged_config};
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ fn sum(ranks: usize, index: usize) -> i32 {
     (0..ranks).map(|rank| element(rank, index)).sum()
 }
 
-/// Elements of each rank between the guards: not a multiple of anything.
+/// Elements of each rank between the guards. The prime number is no multiple of a slice or vector.
 const COUNT: usize = 5003;
 const GUARD: usize = 13;
 
@@ -92,7 +92,7 @@ fn large_ops_select_zero_copy_automatically() {
     });
 }
 
-/// A factor with many digits.
+/// Returns a value with many significant digits.
 fn fraction(rank: usize, index: usize) -> f32 {
     element(rank, index) as f32 * 0.37 - 11.0
 }
@@ -162,7 +162,7 @@ fn broadcast_root_buffer_need_not_be_symmetric() {
                 assert!(found[GUARD..GUARD + COUNT] == elements(root, 0..COUNT), "from {root} to {rank}");
                 assert!(found[..GUARD].iter().chain(&found[GUARD + COUNT..]).all(|guard| *guard == 0));
             }
-            // The root in place, the others not: it is its own affair.
+            // The root broadcasts in place and the others do not. Each rank may choose freely.
             let inner = &mut into.view_mut(GUARD..GUARD + COUNT);
             inner.write(&stream, &elements(rank + 7, 0..COUNT)).unwrap();
             let called = match rank {
@@ -231,7 +231,7 @@ fn symmetric_memory_is_ordinary_without_peer_access() {
 fn symmetric_memory_is_reused_after_all_drop() {
     run(2, &config(), |comm, stream| {
         comm.set_algorithm(Collective::AllReduce, Some("zero_copy")).unwrap();
-        // Rank 0 keeps one that the other drops.
+        // Rank 0 keeps a buffer that the other rank drops.
         let kept = comm.alloc_symmetric::<i32>(40_000).unwrap();
         let at = kept.address();
         let _kept = (comm.rank() == 0).then_some(kept);

@@ -1,4 +1,4 @@
-//! Ranks that leave, and what is left of them: launches under way, graphs, memory.
+//! Tests of ranks that leave, and of the launches, graphs and memory that remain.
 
 use crate::world::{config, gpu, run, run_in_own_process, staged_config};
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ fn stale_reports_are_not_quoted() {
     let errors = run(2, &config, |comm, stream| {
         let mut values = comm.gpu().upload(&[1.0f32; 100]).unwrap();
         if comm.rank() == 0 {
-            // Long enough for the other to say that it waits.
+            // The other rank reports its wait within this time.
             std::thread::sleep(Duration::from_millis(550));
         }
         comm.all_reduce(&stream, &mut values, Sum).unwrap();

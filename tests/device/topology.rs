@@ -1,4 +1,4 @@
-//! Ranks stand beside those whose GPUs they reach best.
+//! Ranks are neighbors of those whose GPUs they reach best.
 
 use crate::world::{config, gpu, run_in_own_process};
 use std::path::Path;
@@ -57,10 +57,10 @@ fn ring_prefers_more_links_where_counted() {
     });
 }
 
-/// Tells a process that it finds a stand-in for NVML.
+/// Tells a process that a stand-in for NVML is loaded.
 const COUNTED: &str = "UNISONO_TEST_DEVICE_LINK_COUNTS";
 
-/// Starts a process of this test that finds one.
+/// Starts a process of this test that loads a stand-in for NVML.
 fn count_links(test: &str) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("links-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -92,7 +92,7 @@ fn ring_follows_best_paths() {
     });
 }
 
-/// More than a slot holds.
+/// More elements than a slot holds.
 const COUNT: usize = 1500;
 
 #[test]
@@ -114,7 +114,7 @@ fn element(rank: usize, index: usize) -> i32 {
     (rank * 100_000 + index) as i32
 }
 
-/// One operation, and its results.
+/// Runs one operation and checks its results.
 fn from_root(comm: &DeviceCommunicator, stream: &Stream, collective: Collective, root: usize) {
     let (gpu, rank, at_root) = (comm.gpu(), comm.rank(), comm.rank() == root);
     let own: Vec<i32> = (0..COUNT).map(|index| element(rank, index)).collect();
@@ -152,7 +152,7 @@ fn chain_sum_follows_ring_order() {
         comm.reduce(&stream, &mut value, Sum, 1).unwrap();
         comm.synchronize(&stream).unwrap();
         if comm.rank() == 1 {
-            // 3, 0, 2 and 1; by their numbers 2, 3, 0 and 1.
+            // The ring order is 3, 0, 2, 1; by rank numbers it would be 2, 3, 0, 1.
             assert_eq!(value.to_vec(&stream).unwrap(), [((-1e8f32 + 1.0) + 1e8) + 0.0]);
         }
     });

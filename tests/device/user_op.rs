@@ -5,7 +5,7 @@ use unisono::device::{DeviceReduceOp, GpuError};
 use unisono::schedule::Collective;
 use unisono::{ErrorKind, Sum, bf16};
 
-/// Every algorithm in one order: what is combined is associative.
+/// All algorithms must give the result of one order, because the operation is associative.
 #[test]
 fn user_op_matches_closure() {
     let furthest = |a: i64, b: i64| if a.abs() > b.abs() || (a.abs() == b.abs() && a > b) { a } else { b };
@@ -13,7 +13,7 @@ fn user_op_matches_closure() {
     let Some(gpu) = gpu() else { return };
     let text =
         "(a < 0 ? -a : a) > (b < 0 ? -b : b) || ((a < 0 ? -a : a) == (b < 0 ? -b : b) && a > b) ? a : b";
-    // Loaded before a rank waits for the other.
+    // The kernels are loaded before a rank waits for another.
     let reduction = DeviceReduceOp::<i64>::compile(&gpu, text).unwrap();
     run(3, &config(), |comm, stream| {
         let input: Vec<i64> = (0..3000).map(|index| element(comm.rank(), index)).collect();

@@ -1,4 +1,4 @@
-//! Worlds of ranks on the software device.
+//! Groups of ranks on the software device.
 
 use unisono::device::{DeviceCommunicator, Gpu, Stream};
 use unisono::{Communicator, Config, DeviceConfig};
@@ -20,7 +20,7 @@ pub(crate) fn gpu() -> Option<Gpu> {
     }
 }
 
-/// Small slots, so that small buffers are many pieces.
+/// Returns a configuration with small slots, so that small buffers need many slices.
 pub(crate) fn config() -> Config {
     let gpu = DeviceConfig::default()
         .with_channels(2)
@@ -32,14 +32,14 @@ pub(crate) fn config() -> Config {
     Config::default().with_gpu(gpu)
 }
 
-/// The same with lines as every GPU has them.
+/// Returns the same configuration with the low-latency lines that every GPU supports.
 pub(crate) fn ll_config() -> Config {
     let config = config();
     let gpu = config.gpu.with_ll128(false);
     config.with_gpu(gpu)
 }
 
-/// Runs `body` on every rank, all of them on one GPU; results by rank.
+/// Runs `body` on every rank, all of them on one GPU. Returns the results by rank.
 pub(crate) fn run<R: Send>(
     ranks: usize,
     config: &Config,
@@ -60,14 +60,14 @@ pub(crate) fn run<R: Send>(
     })
 }
 
-/// The same, but nothing of a peer is reached: all goes by way of the host.
+/// Returns the same configuration without peer access, so that all data goes through the host.
 pub(crate) fn staged_config() -> Config {
     let config = config();
     let gpu = config.gpu.with_peer_to_peer(false);
     config.with_gpu(gpu)
 }
 
-/// Returns whether this process runs only `test`; if not, starts a process that does and must
+/// Returns true if this process runs only `test`. Otherwise starts a process that does and must
 /// succeed.
 pub(crate) fn run_in_own_process(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {

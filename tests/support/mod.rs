@@ -1,6 +1,6 @@
-//! Worlds of ranks as threads, over every transport, and a naive reference for every collective.
+//! Groups of ranks as threads over every transport, and a naive reference for every collective.
 
-#![allow(dead_code)] // every test uses a part of it
+#![allow(dead_code)] // each test crate uses only a part
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,7 +13,7 @@ pub(crate) enum World {
     Threads,
     Shm,
     Tcp,
-    /// Over TCP, and encrypted.
+    /// Connections over TCP, with encryption.
     Encrypted,
 }
 
@@ -21,7 +21,7 @@ impl World {
     /// Transports that all tests run over; encryption has tests of its own.
     pub(crate) const ALL: [World; 3] = [World::Threads, World::Shm, World::Tcp];
 
-    /// Runs `body` on every rank of a fresh world; results by rank.
+    /// Runs `body` on every rank of a new world. Returns the results by rank.
     pub(crate) fn run<R: Send>(
         self,
         ranks: usize,
@@ -41,7 +41,7 @@ impl World {
         if matches!(self, World::Tcp | World::Encrypted) { PeerAccess::TwoSided } else { PeerAccess::Window }
     }
 
-    /// The communicators of a fresh world, by rank.
+    /// Returns the communicators of a new world, by rank.
     pub(crate) fn communicators(self, ranks: usize, config: &Config) -> Vec<Communicator> {
         let transport = match self {
             World::Threads => return Communicator::builder().config(config).local(ranks).expect("threads"),
@@ -76,12 +76,12 @@ pub(crate) fn contribution(op: Option<ReduceKind>, ranks: usize, rank: usize, in
     }
 }
 
-/// The factor of a pre-multiplied sum at `rank`.
+/// Returns the factor of a pre-multiplied sum at `rank`.
 pub(crate) fn factor(rank: usize) -> f64 {
     1.0 + (rank % 2) as f64
 }
 
-/// The reduction of `op` as `rank` gives it.
+/// Returns the reduction of `op` as `rank` gives it.
 pub(crate) fn reduction(op: ReduceKind, is_float: bool, rank: usize) -> ReduceOp {
     match op {
         ReduceKind::Sum => ReduceOp::Sum,
@@ -94,7 +94,7 @@ pub(crate) fn reduction(op: ReduceKind, is_float: bool, rank: usize) -> ReduceOp
     }
 }
 
-/// The reduced value at `index`.
+/// Returns the reduced value at `index`.
 pub(crate) fn reduced(op: ReduceKind, ranks: usize, index: usize) -> f64 {
     let all = (0..ranks).map(|rank| (rank, contribution(Some(op), ranks, rank, index)));
     match op {
@@ -153,7 +153,7 @@ pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
 /// Number of guard elements on either side of a buffer.
 const GUARD: usize = 17;
 
-/// The value at `index` of the output of `rank`.
+/// Returns the value at `index` of the output of `rank`.
 pub(crate) fn expected(case: Case, ranks: usize, rank: usize, index: usize) -> f64 {
     let (share, offset) = (index / case.count.max(1), index % case.count.max(1));
     let from = |rank, index| contribution(None, ranks, rank, index);
@@ -190,7 +190,7 @@ pub(crate) fn call<T: Element>(
     }
 }
 
-/// The call, and where in the buffer its output begins.
+/// Calls the collective in place. Returns the outcome, and the offset of the output in the buffer.
 fn call_in_place<T: Element>(
     comm: &Communicator,
     case: Case,
