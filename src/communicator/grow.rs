@@ -20,9 +20,9 @@ impl Communicator {
     /// further.
     ///
     /// # Errors
-    /// As [`Communicator::join`]; [`ErrorKind::InvalidUsage`] on all ranks if they give different
-    /// ids or numbers; [`ErrorKind::Unsupported`] between threads and over a custom fabric, which
-    /// nobody can join from outside.
+    /// The errors of [`Communicator::join`]. [`ErrorKind::InvalidUsage`] on all ranks if they give
+    /// different ids or numbers. [`ErrorKind::Unsupported`] between threads and over a custom
+    /// fabric, which other processes cannot join.
     ///
     /// ```no_run
     /// # use unisono::{Communicator, UniqueId};

@@ -142,7 +142,7 @@ impl Communicator {
         thread::scope(|threads| {
             let (tasks, todo) = channel::<(Ticket, Task<'env>)>();
             let serve = move || todo.into_iter().for_each(|(ticket, task)| self.in_turn(ticket, task));
-            // If no thread can be started, nobody takes the tasks, and `spawn` runs them itself.
+            // If no thread can be started, no thread takes the tasks, and `spawn` runs them itself.
             let _ = thread::Builder::new().spawn_scoped(threads, serve);
             body(&Scope { comm: self, tasks })
         })

@@ -17,13 +17,14 @@ impl Communicator {
     /// before one.
     ///
     /// Every rank that is left calls it. Ranks that died or dropped their communicator are left out
-    /// at once. Ranks that do not call it are waited for as long as [`Config::timeout`] says. Then
-    /// they are excluded, if the others are more than half: they get [`ErrorKind::Excluded`] when
-    /// they call it. Ranks that die meanwhile are left out as well.
+    /// at once. The call waits up to [`Config::timeout`] for ranks that do not call it. Then they
+    /// are excluded, if the others are more than half: they get [`ErrorKind::Excluded`] when they
+    /// call it. Ranks that die meanwhile are left out as well.
     ///
-    /// All ranks that get a communicator get the same one, with one exception. A rank that died in
-    /// the last moment may still be a member, and the first operation then reports it; a rank that
-    /// was cut off in that moment may get a communicator of its own in which nothing succeeds.
+    /// All ranks that get a communicator get the same one, except after a failure in the last
+    /// moment. A rank that died in that moment may still be a member, and the first operation then
+    /// reports it. A rank that was cut off in that moment may get a communicator of its own in
+    /// which nothing succeeds.
     ///
     /// The old communicator is ended: running operations return [`ErrorKind::Aborted`], and it
     /// should be dropped. The new one has links, memory and a secret of its own, which late

@@ -257,7 +257,7 @@ impl FabricExchange {
         self.arrived.notify_all();
     }
 
-    /// Drops the fabrics of a group that nobody has taken.
+    /// Drops the fabrics of a group that no rank has taken.
     pub(super) fn discard(&self, group: u64) {
         let mut waiting = self.fabrics.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         waiting.retain(|&(other, _), _| other != group);

@@ -32,7 +32,7 @@ impl Communicator {
     ///
     /// All ranks must call it, each with its own count. Ranks that share no memory get ordinary
     /// memory, so that programs run anywhere. Between processes, 2 MiB or more are allocated at
-    /// once, in huge pages if the system has any; smaller buffers are allocated page by page at
+    /// once, in huge pages if the system has any. Smaller buffers are allocated page by page at
     /// their first use.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Appends the instruction of one step, whose operands go to the table of chunks.
+    /// Returns the instruction of one step, and appends its operands to the table of chunks.
     fn instr(&mut self, step: &Step, fused: &Fusion, rank: Rank) -> Result<Instr> {
         let here = |block: &Chunk| ScheduleChunk { rank, chunk: *block };
         let also = if let Fusion::AlsoInto(spots) = fused { &spots[..] } else { &[] };

@@ -102,7 +102,7 @@ struct Shared {
     /// Locked across calls of the driver, which may wait for kernels.
     state: Mutex<CommState>,
     launch_state: LaunchState,
-    /// Those of the monitor, and of the proxy if there is one.
+    /// Notifiers of the monitor, and of the proxy if there is one.
     notifiers: [Arc<Notifier>; 2],
     /// The reservation for the blocks of its launches, until it is dropped.
     _blocks: BlockReservation,
@@ -113,8 +113,8 @@ impl Communicator {
     /// call it.
     ///
     /// # Errors
-    /// If a GPU has too little memory, or too few free multiprocessors for the blocks that must run
-    /// at once, or if the ranks cannot connect.
+    /// If a GPU has too little memory, if too few multiprocessors are free for the blocks that must
+    /// run at once, or if ranks cannot connect.
     ///
     /// ```no_run
     /// use unisono::{Communicator, Sum, device::Gpu};
@@ -190,7 +190,8 @@ impl DeviceCommunicator {
         self.set_custom_algorithm_unchecked(algorithm)
     }
 
-    /// As [`DeviceCommunicator::set_custom_algorithm`], without the proof of the schedule.
+    /// Uses an algorithm as [`DeviceCommunicator::set_custom_algorithm`] does, without the proof of
+    /// the schedule.
     ///
     /// # Errors
     /// As [`Communicator::set_custom_algorithm_unchecked`].

@@ -37,13 +37,13 @@ impl DeviceCommunicator {
     /// Allocates `count` zeros in memory of this rank's GPU that the other ranks can access.
     ///
     /// All ranks must call it at the same time, with the same count. The result can be used like
-    /// any other buffer. The call also closes symmetric buffers that all ranks have dropped and
-    /// that no work or graph uses, so that their memory can be used again.
+    /// any other buffer. The call also closes symmetric buffers that all ranks have dropped and no
+    /// work or graph uses. Their memory can then be used again.
     ///
-    /// Large collectives access such buffers in place, without staging. In that case *every* rank
-    /// must pass a buffer of the same call of `alloc_symmetric`, at the same offset. Otherwise the
-    /// operation is a mismatch. Where GPUs cannot reach each other, the buffer is ordinary memory,
-    /// so that programs run anywhere.
+    /// Large collectives access such buffers in place, without staging. *Every* rank must then pass
+    /// a buffer of the same call of `alloc_symmetric`, at the same offset. Otherwise the operation
+    /// is a mismatch. If GPUs cannot reach each other, the buffer is ordinary memory, so that
+    /// programs run anywhere.
     ///
     /// # Errors
     /// On every rank, if one of them has too little memory, or if the counts differ. The

@@ -67,8 +67,8 @@ fn rank_distance(own: &[u8], theirs: &[u8], seen: &[(String, u8)]) -> u8 {
 /// Returns a ring in which each rank is followed by the nearest remaining rank, the lowest of
 /// equals.
 ///
-/// If the order of the rank numbers is no longer than that, it is returned instead. A path whose
-/// ends report different distances counts with the larger one.
+/// The order of the rank numbers is returned instead unless the ring is shorter. A path whose ends
+/// report different distances counts with the larger one.
 fn nearest_ring(distances: &[u8], ranks: usize) -> Vec<Rank> {
     let apart = |one: Rank, other: Rank| distances[one * ranks + other].max(distances[other * ranks + one]);
     let length = |order: &[Rank]| -> u32 {

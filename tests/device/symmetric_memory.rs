@@ -43,7 +43,7 @@ fn symmetric_buffers_are_accessed_in_place() {
             assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zero_copy"));
             let sums: Vec<i32> = (0..ranks * COUNT).map(|index| sum(ranks, index)).collect();
             assert_eq!(read(&memory), sums);
-            // In place, with inputs that are equal on all ranks.
+            // The inputs in place are equal on all ranks.
             comm.all_reduce(&stream, &mut memory.view_mut(whole.clone()), Sum).unwrap();
             assert_eq!(read(&memory), sums.iter().map(|sum| sum * ranks as i32).collect::<Vec<_>>());
 

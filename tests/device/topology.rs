@@ -141,8 +141,8 @@ fn from_root(comm: &DeviceCommunicator, stream: &Stream, collective: Collective,
     assert!(found.to_vec(stream).unwrap() == expected, "{collective} from {root} at {rank}");
 }
 
-/// A chain of sums to rank 1 whose result depends on the order: by rank numbers the two large
-/// values would meet first.
+/// The result of a chain of sums to rank 1 depends on the order: by rank numbers, the two large
+/// values would be added first.
 #[test]
 fn chain_sum_follows_ring_order() {
     let values = [1.0, 0.0, 1e8, -1e8];

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use unisono_cuda::device::{Instr, Opcode};
 use unisono_transports::gpu::ProgramTables;
 
-/// Executes all ranks of one schedule. A chunk is one number, and a FIFO holds [`SLOTS`] messages.
+/// Executes all ranks of one schedule. A chunk is one number, and a FIFO holds [`FIFO_DEPTH`] messages.
 struct TableExecutor<'s> {
     schedule: &'s Schedule,
     programs: Vec<ProgramTables>,
@@ -115,7 +115,7 @@ impl<'s> TableExecutor<'s> {
         done
     }
 
-    /// Resolves chunks. Those of windows lie in the parity of the slice.
+    /// Resolves chunks. Window chunks lie in the parity of the slice.
     fn resolve_chunks(&self, run: &LaneState, act: &Instr, from: usize, count: usize) -> Vec<ChunkKey> {
         let places = &self.programs[run.rank as usize].chunks[act.first_chunk as usize + from..][..count];
         let bank =
