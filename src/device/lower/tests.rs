@@ -7,7 +7,8 @@ use std::collections::{HashMap, VecDeque};
 use unisono_cuda::device::{Instr, Opcode};
 use unisono_transports::gpu::ProgramTables;
 
-/// Executes all ranks of one schedule. A chunk is one number, and a FIFO holds [`FIFO_DEPTH`] messages.
+/// Executes all ranks of one schedule. A chunk is one number, and a FIFO holds [`FIFO_DEPTH`]
+/// messages.
 struct TableExecutor<'s> {
     schedule: &'s Schedule,
     programs: Vec<ProgramTables>,
