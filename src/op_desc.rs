@@ -295,7 +295,7 @@ impl fmt::Debug for OpDesc {
     }
 }
 
-/// An 8-bit hash of an algorithm's name: the upper byte of its FNV-1a hash, unique among all names.
+/// An 8-bit hash of an algorithm's name: the third byte of its FNV-1a hash, unique among all names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlgorithmDigest(u8);
 
@@ -337,7 +337,7 @@ fn custom_names() -> MutexGuard<'static, Vec<(Collective, &'static str)>> {
 
 fn name_digest(name: &str) -> u8 {
     let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ byte as u32).wrapping_mul(0x0100_0193));
-    (hash >> 24) as u8
+    (hash >> 16) as u8
 }
 
 #[cfg(test)]

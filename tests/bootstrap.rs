@@ -118,7 +118,7 @@ fn wrong_secret_is_refused_and_named() {
         vec![(id, 0, 2, join_timeout_config(800))],
         Duration::from_millis(2500),
         |failure| matches!(failure, BootstrapError::RanksMissing { rejected, .. } if !rejected.is_empty()),
-        &["did not come", ": 1", "else did"],
+        &["did not come", ": 1", "rejected connections"],
     );
     let (story, elapsed) = refused.join().expect("no panic");
     assert!(story.contains("secret"), "{story}");

@@ -261,7 +261,7 @@ fn different_buffer_offsets_are_a_mismatch() {
     });
     for error in errors.iter().flatten() {
         assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
-        assert!(error.to_string().matches("of lent memory").count() >= 2, "both places: {error}");
+        assert!(error.to_string().matches("of symmetric memory").count() >= 2, "both places: {error}");
     }
 }
 

@@ -65,6 +65,6 @@ fn user_op_compile_error_and_mismatch_are_reported() {
     });
     for error in errors.iter().flatten() {
         assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
-        assert!(error.to_string().contains("an operation of its own"), "{error}");
+        assert!(error.to_string().contains("a user-defined operation"), "{error}");
     }
 }
