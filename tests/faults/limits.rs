@@ -106,6 +106,6 @@ fn thread_limit_is_named() {
     }
     let (mut free, mut limited) = (Process::start("limited"), Process::start_by(&nobody, "limited"));
     let [told, why] = meet([&mut free, &mut limited], "tcp", HEAP_BYTES_SMALL);
-    assert!(why.contains("cannot start the thread"), "{why}");
+    assert!(why.contains("cannot start the accept thread"), "{why}");
     assert!(told.contains("rank 1"), "{told}");
 }

@@ -38,7 +38,7 @@ fn mistakes_print_one_line_and_exit_1() {
     wrong(&["train", "modle.width=3"], "the nearest is `model.width`");
     wrong(&["train", "--config", "/nowhere.toml"], "/nowhere.toml");
     wrong(&["train", "-n", "3"], "no multiple of micro-batch");
-    wrong(&["train", "--dry-run", "7", "mesh.tensor=2"], "a world of 7 ranks cannot be cut");
+    wrong(&["train", "--dry-run", "7", "mesh.tensor=2"], "a world of 7 ranks cannot be split");
     wrong(&["train", "--dry-run", "1000000000000"], "there may be 16777216");
     wrong(&["train", "-n", "1000000000"], "there may be 1024");
     wrong(&["train", "--dry-run", "64", "data.global_batch=4294967291"], "nearest global batch");

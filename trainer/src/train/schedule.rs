@@ -198,7 +198,8 @@ mod tests {
         );
         LrSchedule { shape: LrShape::Cosine, ..long }.check().unwrap();
         assert!(
-            error(LrSchedule { floor: f64::NAN, ..LrSchedule::default() }).contains("no share of the peak")
+            error(LrSchedule { floor: f64::NAN, ..LrSchedule::default() })
+                .contains("not a fraction of the peak")
         );
         assert!(
             error(LrSchedule { reference_batch: 0, ..LrSchedule::default() }).contains("reference_batch")

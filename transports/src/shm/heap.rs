@@ -90,7 +90,8 @@ impl SymmetricHeap {
         if self.bytes == 0 {
             return None;
         }
-        let offset = address.checked_sub(self.segment.at(self.base, 0).addr())?;
+        // One byte: an empty range at a boundary could belong to the part before the heap.
+        let offset = address.checked_sub(self.segment.at(self.base, 1).addr())?;
         (offset.checked_add(bytes)? <= self.bytes).then_some(offset)
     }
 

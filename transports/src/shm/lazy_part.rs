@@ -45,7 +45,8 @@ impl LazyPart {
     #[inline]
     pub(super) fn at(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
         let base = self.base.load(Ordering::Acquire);
-        let inside = offset >= self.range.start
+        // An empty range at the end of a part belongs to the next one.
+        let inside = self.range.contains(&offset)
             && offset.checked_add(bytes).is_some_and(|end| end <= self.range.end)
             && !base.is_null();
         // In bounds of the mapping by the condition.
