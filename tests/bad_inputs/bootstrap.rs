@@ -157,7 +157,7 @@ fn version() -> Report {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = older.accept().expect("a rank");
-            stream.write_all(&start(7)).expect("sent");
+            stream.write_all(&start(8)).expect("sent");
             // Until it has read that.
             let _ = stream.read_to_end(&mut Vec::new());
         });
@@ -168,16 +168,16 @@ fn version() -> Report {
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
             };
-            rank.write_all(&start(7)).expect("sent");
+            rank.write_all(&start(8)).expect("sent");
             let mut answer = [0; 12];
             rank.read_exact(&mut answer).expect("an answer");
-            assert_eq!(answer[..], start(6), "it is told our version");
+            assert_eq!(answer[..], start(7), "it is told our version");
         });
         run_joins(vec![
-            (join_args(&at_older, 1, 2), &["speaks protocol version 7, this is 6", "run the same build"]),
+            (join_args(&at_older, 1, 2), &["speaks protocol version 8, this is 7", "run the same build"]),
             (
                 join_args_short_timeout(&at_ours, 0, 2),
-                &["did not come in time: 1", "protocol version 7, this is 6"],
+                &["did not come in time: 1", "protocol version 8, this is 7"],
             ),
         ])
     })
