@@ -19,9 +19,9 @@
 //! 1. Declare the sharding of each parameter: a [`ShardSpec`] from [`TensorParallel::shard`].
 //! 2. Add the parameters with it, and create the module with its local dimensions.
 //! 3. Put a [`CopyToRegion`] before the sharded part and a [`ReduceFromRegion`] after it, from
-//! [`TensorParallel::copy_to_region`] and [`TensorParallel::reduce_from_region`].
+//!    [`TensorParallel::copy_to_region`] and [`TensorParallel::reduce_from_region`].
 //! 4. Add modules that work on rows between regions within
-//! [`TensorParallel::sequence_parallel_region`]. Their gradients are then summed over the group.
+//!    [`TensorParallel::sequence_parallel_region`]. Their gradients are then summed over the group.
 //!
 //! Sources: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, 2019; Korthikanti et al., "Reducing
 //! activation recomputation in large transformer models", MLSys 2023.

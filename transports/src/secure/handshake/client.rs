@@ -17,7 +17,7 @@ pub struct ClientHandshake {
 }
 
 enum State {
-    AwaitReply(NoiseHandshake),
+    AwaitReply(Box<NoiseHandshake>),
     AwaitConfirmation(SessionKeys),
     /// The handshake is complete, or has failed.
     Ended,
@@ -32,7 +32,7 @@ impl ClientHandshake {
         let prologue = encode_prologue(hello);
         let (noise, message) = NoiseHandshake::start(&config.secret, &prologue)?;
         stream.write_now(&[&prologue[..], &message].concat())?;
-        Ok(Self { received: Vec::new(), state: State::AwaitReply(noise) })
+        Ok(Self { received: Vec::new(), state: State::AwaitReply(Box::new(noise)) })
     }
 
     /// Continues with the bytes that have arrived, and returns true once both sides are
@@ -47,12 +47,9 @@ impl ClientHandshake {
     /// * [`Error::ConnectionClosed`] and [`Error::System`] if the connection failed.
     pub fn advance(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<bool> {
         loop {
-            let wanted = match self.received.len() {
-                ..PREAMBLE_BYTES => PREAMBLE_BYTES,
-                ..STATUS_BYTES => STATUS_BYTES,
-                ..REPLY_BYTES => REPLY_BYTES,
-                _ => REPLY_BYTES + CONFIRMATION_BYTES,
-            };
+            let ends = [PREAMBLE_BYTES, STATUS_BYTES, REPLY_BYTES];
+            let next = ends.into_iter().find(|&end| self.received.len() < end);
+            let wanted = next.unwrap_or(REPLY_BYTES + CONFIRMATION_BYTES);
             if !stream.read_some(&mut self.received, wanted)? {
                 return Ok(false);
             }

@@ -19,11 +19,10 @@
 //! * Message 1 carries a code that only the secret can make, so a peer without the secret is
 //!   refused at once.
 //! * Message 1 may be a recording, because it depends on nothing that the server chose. The server
-//!   therefore
-//! answers it and does nothing else: it reports the [`Hello`] only after the client's confirmation.
+//!   therefore answers it and does nothing else: it reports the [`Hello`] only after the client's
+//!   confirmation.
 //! * A confirmation is the first record under the keys of the connection. Its sender knows the
-//!   secret and the
-//!   private half of a key that was made for this connection, so a recording cannot contain it.
+//!   secret and the private half of a key that was made for this connection, so a recording cannot contain it.
 //! * The preamble and the hello are the Noise prologue. A changed bit of either makes message 1
 //!   invalid.
 //! * Each direction has its own key, so a confirmation that is sent back does not open.

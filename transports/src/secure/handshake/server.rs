@@ -33,11 +33,8 @@ impl ServerHandshake {
     /// * [`Error::ConnectionClosed`] and [`Error::System`] if the connection failed.
     pub fn advance(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<Option<Hello>> {
         loop {
-            let wanted = match self.received.len() {
-                ..PREAMBLE_BYTES => PREAMBLE_BYTES,
-                ..FIRST_BYTES => FIRST_BYTES,
-                _ => FIRST_BYTES + CONFIRMATION_BYTES,
-            };
+            let next = [PREAMBLE_BYTES, FIRST_BYTES].into_iter().find(|&end| self.received.len() < end);
+            let wanted = next.unwrap_or(FIRST_BYTES + CONFIRMATION_BYTES);
             if !stream.read_some(&mut self.received, wanted)? {
                 return Ok(None);
             }
