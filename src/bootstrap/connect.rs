@@ -354,6 +354,16 @@ pub(crate) fn no_shared_memory(rank: Rank, peer: Rank, error: TransportError) ->
     }
 }
 
+pub(crate) fn unreachable(rank: Rank, peer: Rank, error: &TransportError) -> Failure {
+    Failure::Unreachable { rank, peer, what: error.to_string() }
+}
+
+/// Rounds of waiting over TCP before a rank sleeps until something arrives.
+const TCP_YIELDS: u32 = 50;
+/// Messages in flight over TCP for each slot of a FIFO. A slot costs memory only while a message
+/// waits in it, and a rank that shares a core with its peers can send more before it must yield.
+const TCP_FIFO_DEPTH_FACTOR: usize = 4;
+
 /// Failures that tests inject.
 #[cfg(test)]
 pub(crate) mod testing {
@@ -372,13 +382,3 @@ pub(crate) mod testing {
         }
     }
 }
-
-pub(crate) fn unreachable(rank: Rank, peer: Rank, error: &TransportError) -> Failure {
-    Failure::Unreachable { rank, peer, what: error.to_string() }
-}
-
-/// Rounds of waiting over TCP before a rank sleeps until something arrives.
-const TCP_YIELDS: u32 = 50;
-/// Messages in flight over TCP for each slot of a FIFO. A slot costs memory only while a message
-/// waits in it, and a rank that shares a core with its peers can send more before it must yield.
-const TCP_FIFO_DEPTH_FACTOR: usize = 4;

@@ -64,11 +64,11 @@ pub(crate) fn host_triple() -> Result<String> {
 /// Builds a test or a benchmark and returns the path of its executable.
 pub(crate) fn build_executable(arguments: &[&str]) -> Result<PathBuf> {
     let messages = output(cargo().args(arguments).args(["--no-run", "--message-format=json"]))?;
-    let executables = messages.lines().filter_map(|line| {
+    let mut executables = messages.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         message["executable"].as_str().map(PathBuf::from)
     });
-    executables.last().ok_or_else(|| format!("cargo {} builds no executable", arguments.join(" ")))
+    executables.next_back().ok_or_else(|| format!("cargo {} builds no executable", arguments.join(" ")))
 }
 
 fn describe(command: &Command) -> String {
