@@ -67,7 +67,7 @@ fn end(before: &Baseline, now: &Baseline, verdicts: &[Change]) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if verdicts.contains(&Change::Grew) && alike {
-        println!("hot paths grew by more than {TOLERANCE} %: see docs/regressions.md");
+        println!("hot paths grew by more than {TOLERANCE} %: see docs/notebook/regressions.md");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS

@@ -208,6 +208,14 @@ impl Segment {
             // SAFETY: in bounds of the mapping of the head by the condition.
             return unsafe { self.base.as_ptr().add(offset) };
         }
+        self.at_in_part(offset, bytes)
+    }
+
+    /// Returns the address of bytes that are not in the head. Kept out of line, so that the head costs
+    /// one comparison.
+    #[cold]
+    #[inline(never)]
+    fn at_in_part(&self, offset: usize, bytes: usize) -> *mut u8 {
         let found = self.parts.iter().find_map(|part| part.at(offset, bytes));
         found.unwrap_or_else(|| self.map_and_find(offset, bytes))
     }
