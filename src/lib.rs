@@ -39,6 +39,7 @@ mod flight;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod hash;
 mod log;
 mod op_desc;
 mod reduce_op;

@@ -19,6 +19,7 @@
 //! them. A sum that is rounded to floats of 8 or 16 bits skips rules whose algorithm rounds it more
 //! than once, if more than two ranks share memory.
 
+use crate::hash::fnv1a;
 use crate::schedule::{Algorithm, Collective, PeerAccess, find};
 use std::fmt;
 
@@ -119,9 +120,7 @@ impl TuningTable {
     /// Returns a hash of the table. Ranks compare it during bootstrap, since all must use equal
     /// tables.
     pub(crate) fn digest(&self) -> u64 {
-        let text = self.to_string();
-        text.bytes()
-            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+        fnv1a(self.to_string().bytes().map(u64::from))
     }
 
     /// Returns all rules for an operation, those of the built-in table last.

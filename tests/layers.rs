@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Modules from the bottom up. A new module gets a place here.
 const LAYERS: &[&[&str]] = &[
-    &["sync", "log", "schedule"],
+    &["sync", "log", "hash", "schedule"],
     &["op_desc"],
     &["error", "flight"],
     &["tuning", "reduce_op"],

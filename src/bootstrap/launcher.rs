@@ -5,6 +5,7 @@
 
 use crate::bootstrap::env::parse_var;
 use crate::error::{Error, Result};
+use crate::hash::fnv1a;
 
 /// One launcher's variables.
 struct Launcher {
@@ -144,9 +145,7 @@ fn first_node(list: &str) -> Option<String> {
 
 /// A port for a job that was given none, the same on all its ranks, below those that systems hand out.
 pub(super) fn port_of(job: &str) -> u16 {
-    let hash = job
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let hash = fnv1a(job.bytes().map(u64::from));
     FIRST_PORT + ((hash ^ hash >> 32) % u64::from(PORTS)) as u16
 }
 

@@ -3,6 +3,7 @@
 use super::Communicator;
 use crate::engine::Job;
 use crate::error::{ErrorKind, Result};
+use crate::hash::fnv1a;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::Collective;
 use unisono_cuda::DType;
@@ -38,9 +39,7 @@ pub(crate) fn displacements(counts: &[usize], element: usize) -> Vec<(usize, usi
     counts.iter().map(place).collect()
 }
 
-/// Returns a digest of the counts (FNV-1a over words).
+/// Returns a digest of the counts.
 pub(crate) fn digest_words(counts: &[usize]) -> u64 {
-    counts
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, &count| (hash ^ count as u64).wrapping_mul(0x0100_0000_01b3))
+    fnv1a(counts.iter().map(|&count| count as u64))
 }

@@ -14,6 +14,7 @@ use crate::device::occupancy::BlockReservation;
 use crate::device::proxy::spawn_proxy;
 use crate::device::topology::agree_on_order;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hash::fnv1a;
 use crate::reduce_op::ReduceOp;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -261,9 +262,7 @@ pub(super) fn agree_on_success<T>(base: &Communicator, ended: Result<T>) -> Resu
 
 /// Returns a value that is equal for all ranks of one host.
 fn host_hash() -> u64 {
-    let text = host_identity();
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    fnv1a(host_identity().bytes().map(u64::from))
 }
 
 /// The settings that ranks compare, in the order of [`DeviceConfig`].
