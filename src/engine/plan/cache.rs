@@ -145,23 +145,12 @@ impl EagerPlans {
 
     /// Adds a plan and returns its index. The oldest plan is replaced when there are too many.
     pub(crate) fn insert(&mut self, plan: EagerPlan, algorithm: &'static Algorithm) -> usize {
-        let entry = (plan, algorithm);
-        if self.plans.len() < EAGER_PLANS_MAX {
-            self.plans.push(entry);
-            return self.plans.len() - 1;
-        }
-        self.oldest = (self.oldest + 1) % EAGER_PLANS_MAX;
-        self.plans[self.oldest] = entry;
-        self.oldest
+        insert_bounded(&mut self.plans, &mut self.oldest, (plan, algorithm))
     }
 
     /// Records that the operation of `key` cannot be eager.
     pub(crate) fn insert_not_eager(&mut self, key: PlanKey) {
-        if self.not_eager.len() < EAGER_PLANS_MAX {
-            return self.not_eager.push(key);
-        }
-        self.oldest_not_eager = (self.oldest_not_eager + 1) % EAGER_PLANS_MAX;
-        self.not_eager[self.oldest_not_eager] = key;
+        insert_bounded(&mut self.not_eager, &mut self.oldest_not_eager, key);
     }
 
     /// Drops all entries, because the selection may change.
@@ -180,3 +169,14 @@ impl EagerPlans {
 
 /// Number of eager plans kept. A program that alternates between more operations lowers them again.
 const EAGER_PLANS_MAX: usize = 64;
+
+/// Adds `entry` and returns its index. With [`EAGER_PLANS_MAX`] entries it replaces the oldest.
+fn insert_bounded<T>(entries: &mut Vec<T>, oldest: &mut usize, entry: T) -> usize {
+    if entries.len() < EAGER_PLANS_MAX {
+        entries.push(entry);
+        return entries.len() - 1;
+    }
+    *oldest = (*oldest + 1) % EAGER_PLANS_MAX;
+    entries[*oldest] = entry;
+    *oldest
+}
