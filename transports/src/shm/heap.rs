@@ -145,6 +145,7 @@ impl Drop for HeapAllocation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::segment::Extents;
 
     fn heap(segment: Segment) -> Arc<SymmetricHeap> {
         Arc::new(SymmetricHeap::new(Arc::new(segment), 4096, 64 << 10))
@@ -215,5 +216,17 @@ mod tests {
             assert_eq!(heap.offset_of(address - 4097, 1), None);
             assert_eq!(heap.offset_of(&raw const heap as usize, 1), None);
         }
+    }
+
+    #[test]
+    fn offset_of_is_exact_beside_a_mapped_part() {
+        let [bulk, heap, end] = [1, 2, 3].map(|pages| pages * HUGE_PAGE_BYTES);
+        let extents = Extents { head_bytes: PAGE_BYTES, bulk: bulk..heap, heap: heap..end };
+        let segment = Arc::new(Segment::private_parts(&extents).unwrap());
+        segment.map_part(bulk).unwrap();
+        let heap = Arc::new(SymmetricHeap::new(segment, heap, HUGE_PAGE_BYTES));
+        let block = heap.alloc(8192).unwrap();
+        let address = block.as_slice::<u8>().as_ptr().addr();
+        assert_eq!(heap.offset_of(address, 8192), Some(block.offset));
     }
 }
