@@ -42,10 +42,10 @@ pub(crate) fn register(communicator: Weak<dyn FlightRecordSource>, secret: Optio
 
 fn listen(secret: &Secret) -> Result<()> {
     let listener = Listener::unix_named(&format!("{SOCKET_PREFIX}{}", std::process::id()))?;
-    let porch = HandshakePool::new(vec![listener], handshake_config(secret));
+    let pool = HandshakePool::new(vec![listener], handshake_config(secret));
     let thread = std::thread::Builder::new().name("unisono status".to_owned()).stack_size(STACK_BYTES);
     let failed = |error| Error::system("cannot start the status thread", error);
-    thread.spawn(|| serve(porch)).map(drop).map_err(failed)
+    thread.spawn(|| serve(pool)).map(drop).map_err(failed)
 }
 
 /// Returns the handshake settings. Encryption is off, because the connection does not leave the
@@ -54,10 +54,10 @@ fn handshake_config(secret: &Secret) -> HandshakeConfig {
     HandshakeConfig { secret: secret.clone(), encrypt: false }
 }
 
-fn serve(mut porch: HandshakePool) {
-    while let Ok(news) = porch.wait(&[], Instant::now() + WAIT_ROUND) {
-        for piece in news {
-            if let PoolEvent::Authenticated(mut stream, Hello { purpose: Purpose::Status, .. }) = piece {
+fn serve(mut pool: HandshakePool) {
+    while let Ok(events) = pool.wait(&[], Instant::now() + WAIT_ROUND) {
+        for event in events {
+            if let PoolEvent::Authenticated(mut stream, Hello { purpose: Purpose::Status, .. }) = event {
                 // A client that has disconnected needs no answer.
                 let _ = send_text(&mut stream, &flight_records_json(), Instant::now() + ANSWER_TIMEOUT);
             }

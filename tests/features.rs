@@ -1,8 +1,9 @@
-//! docs/features.md says what there is and which test shows it. It is made from docs/features.tsv: a line for each
-//! feature, of its number, its name, what it does and what shows it, separated by tabs.
+//! docs/features.md lists the features and the test that shows each. It is made from
+//! docs/features.tsv: one line a feature, with its number, its name, its effect and its evidence,
+//! separated by tabs.
 //!
-//! What shows it is `path/of/file.rs::test`, `example:name` or `ci:command`, and has to be there. After a change of
-//! the table, `UNISONO_WRITE_FEATURES=1 cargo test --test features` writes the page.
+//! The evidence is `path/of/file.rs::test`, `example:name` or `ci:command`, and has to exist. After
+//! a change of the table, `UNISONO_WRITE_FEATURES=1 cargo test --test features` writes the page.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -53,7 +54,7 @@ fn evidence(text: &str) -> Vec<String> {
     parts.chain((!command.is_empty()).then(|| format!("ci:{command}"))).collect()
 }
 
-/// Whether what is said to show a feature is there, and run.
+/// Returns true if the evidence of a feature exists and is run.
 fn evidence_exists(shown_by: &str) -> bool {
     if let Some(command) = shown_by.strip_prefix("ci:") {
         return [read(".ci/run"), read("README.md")].iter().any(|text| text.contains(command));
@@ -68,7 +69,7 @@ fn evidence_exists(shown_by: &str) -> bool {
     shown_by.split_once("::").is_some_and(|(path, name)| has_test(&read(path), name))
 }
 
-/// Whether `source` has the test `name`, written out or stamped by a macro as `name: …`.
+/// Returns true if `source` has the test `name`, written out or stamped by a macro as `name: …`.
 fn has_test(source: &str, name: &str) -> bool {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     let is_test = |at: usize| lines[at.saturating_sub(4)..at].contains(&"#[test]");

@@ -274,7 +274,6 @@ impl<'m> PeerConnector<'m> {
                 return Err(TransportError::InvalidUsage("a group of one rank has no fabric".to_owned()));
             }
         };
-        let crowded = PeerInfo::are_oversubscribed(&self.peer_infos);
         Ok(Fabric {
             rank,
             ranks,
@@ -284,7 +283,7 @@ impl<'m> PeerConnector<'m> {
             control,
             wait: Box::new(pace),
             transport,
-            oversubscribed: crowded,
+            oversubscribed: PeerInfo::are_oversubscribed(&self.peer_infos),
         })
     }
 

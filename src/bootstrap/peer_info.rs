@@ -12,7 +12,7 @@ use std::time::Instant;
 use unisono_transports::sys::socket::Stream;
 use unisono_transports::{Error, Result};
 
-/// What a rank tells the root of itself, and the root tells all ranks.
+/// The description of a rank that the rank sends to the root, and the root to all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerInfo {
     pub(crate) rank: Rank,

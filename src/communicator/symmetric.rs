@@ -50,15 +50,15 @@ impl Communicator {
     /// ```
     pub fn alloc_symmetric<T: Element>(&self, count: usize) -> Result<SymmetricBuffer<T>> {
         let bytes = count.checked_mul(size_of::<T>());
-        let lent = match bytes {
+        let allocation = match bytes {
             Some(bytes) => self.with_engine(|engine| engine.alloc_symmetric(bytes)),
             None => Err(self.attach_rank(Error::invalid_usage(format!(
                 "{count} elements are more than can be addressed"
             )))),
         };
-        let mut failed = [u8::from(lent.is_err())];
+        let mut failed = [u8::from(allocation.is_err())];
         self.all_reduce(&mut failed, Max)?;
-        match lent? {
+        match allocation? {
             _ if failed != [0] => {
                 let text = "another rank has too little symmetric memory left";
                 Err(self.attach_rank(Error::invalid_usage(text)))

@@ -99,7 +99,8 @@ fn parse_handles(cards: &[u8], bytes: usize) -> Result<Vec<IpcHandle>> {
         let (handle, theirs) = card.split_at(IpcHandle::BYTES);
         let theirs = u64::from_le_bytes(theirs.try_into().unwrap_or_default());
         if theirs != bytes as u64 {
-            let text = format!("rank {rank} asks for {theirs} bytes of lent memory, this rank for {bytes}");
+            let text =
+                format!("rank {rank} asks for {theirs} bytes of symmetric memory, this rank for {bytes}");
             return Err(Error::invalid_usage(text));
         }
         handles.extend(handle.first_chunk().map(IpcHandle::from_bytes));
@@ -127,8 +128,8 @@ impl CommState {
 
     /// Closes the window sets that no rank uses, and returns this rank's own memory of them.
     fn close_windows(&mut self, unused: &[u8]) -> Vec<ImportedMemory> {
-        let lent = std::mem::take(&mut self.window_sets).into_iter().zip(unused);
-        let (closed, kept): (Vec<_>, Vec<_>) = lent.partition(|(_, unused)| **unused == 1);
+        let sets = std::mem::take(&mut self.window_sets).into_iter().zip(unused);
+        let (closed, kept): (Vec<_>, Vec<_>) = sets.partition(|(_, unused)| **unused == 1);
         self.window_sets = kept.into_iter().map(|(lending, _)| lending).collect();
         closed.into_iter().filter_map(|(lending, _)| Arc::into_inner(lending)).map(WindowSet::close).collect()
     }

@@ -67,7 +67,7 @@ pub enum BootstrapError {
         rank: Rank,
         /// The rank that owns the memory or should take it.
         peer: Rank,
-        /// What the system said.
+        /// Message of the system.
         what: String,
     },
     /// The other side of this rank's connection does not prove the same secret.

@@ -2,8 +2,9 @@
 
 use crate::schedule::{Algorithm, Chunk, GroupSpec, Program, Rank, Space, Step};
 
-/// What `rank` does when the ranks stand in this order: `order[0]` does what rank 0 did, and so on; shares are still those of ranks by
-/// their numbers. For collectives without a root.
+/// Returns the program of `rank` when ranks take the positions of `order`.
+///
+/// `order[0]` runs the program of rank 0, and so on. Shares keep the numbers of their ranks.
 pub(crate) fn permuted(algorithm: &Algorithm, spec: &GroupSpec, order: &[Rank], rank: Rank) -> Program {
     let stands_at = |who| order.iter().position(|&other| other == who).unwrap_or(who);
     let root = if algorithm.collective.has_root() { stands_at(spec.root) } else { spec.root };

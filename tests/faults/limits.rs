@@ -1,4 +1,5 @@
-//! What the system refuses while ranks meet is an error on both sides that names it, and nothing of the attempt is kept.
+//! A resource that the system refuses during bootstrap is an error on both sides that names it.
+//! Nothing of the attempt is kept.
 
 use super::process::{Process, new_id, numbers};
 use super::worker::{resources_after_acceptor_exit, say};
@@ -24,7 +25,8 @@ pub(crate) fn run_worker(order: &[&str]) {
     say(format!("kept {before} {}", resources_after_acceptor_exit()));
 }
 
-/// What the free and the limited of two ranks say when they meet; what they keep is what they had.
+/// Bootstraps a free and a limited rank, and returns their outcomes. Both must keep as many
+/// resources as before.
 fn meet([free, limited]: [&mut Process; 2], transport: &str, heap_bytes: usize) -> [String; 2] {
     let (id, begun) = (new_id(), Instant::now());
     free.order(&format!("{id} 0 {transport} {heap_bytes}"));

@@ -92,7 +92,7 @@ pub(crate) struct Paths {
     pub(crate) cache: PathBuf,
     /// The sources of the benchmarks.
     pub(crate) sources: PathBuf,
-    /// Whether PyTorch comes from PyPI.
+    /// True if PyTorch comes from PyPI.
     pub(crate) torch_wheel: bool,
 }
 

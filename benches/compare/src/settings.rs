@@ -138,7 +138,7 @@ pub(crate) struct Task {
     /// Collectives in the order of measurement.
     pub(crate) workloads: Vec<Workload>,
     pub(crate) time_limits: TimeLimits,
-    /// Whether the limits of the machine are measured, too.
+    /// True if the limits of the machine are measured too.
     pub(crate) measure_roofline: bool,
 }
 

@@ -14,10 +14,10 @@ pub(super) struct Job {
     outputs: Outputs,
     grace: Duration,
     continue_on_failure: bool,
-    /// Whether a rank has exited with success.
+    /// True once a rank has exited with success.
     succeeded: bool,
     failure: Option<Failure>,
-    /// Whether the launcher has killed the ranks.
+    /// True once the launcher has killed the ranks.
     killed: bool,
 }
 
@@ -32,7 +32,7 @@ struct Rank {
 struct Failure {
     code: u8,
     by_signal: bool,
-    /// Whether this failure ends the other ranks.
+    /// True if this failure ends the other ranks.
     ends_job: bool,
     since: Instant,
 }

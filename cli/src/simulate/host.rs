@@ -48,7 +48,7 @@ impl Reconnect for RecordingReconnect {
 struct Member {
     comm: Communicator,
     group: Arc<Group>,
-    /// Whether the host has started asynchronous operations on it.
+    /// True once the host has started asynchronous operations on it.
     has_async: bool,
 }
 

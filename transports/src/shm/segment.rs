@@ -211,8 +211,9 @@ impl Segment {
         self.at_in_part(offset, bytes)
     }
 
-    /// Returns the address of bytes that are not in the head. Kept out of line, so that the head costs
-    /// one comparison.
+    /// Returns the address of bytes that are not in the head.
+    ///
+    /// The function stays out of line, so that an address in the head costs one comparison.
     #[cold]
     #[inline(never)]
     fn at_in_part(&self, offset: usize, bytes: usize) -> *mut u8 {

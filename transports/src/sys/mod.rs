@@ -1,4 +1,5 @@
-//! Operating system services: sockets, CPU affinity, resource limits, mapped files and the fork guard.
+//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files and the
+//! fork guard.
 
 pub mod affinity;
 pub mod fork_guard;

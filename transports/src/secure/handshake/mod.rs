@@ -22,13 +22,13 @@
 //!   therefore answers it and does nothing else: it reports the [`Hello`] only after the client's
 //!   confirmation.
 //! * A confirmation is the first record under the keys of the connection. Its sender knows the
-//!   secret and the private half of a key that was made for this connection, so a recording cannot contain it.
+//!   secret and the private half of a key that was made for this connection, so a recording
+//!   cannot contain it.
 //! * The preamble and the hello are the Noise prologue. A changed bit of either makes message 1
 //!   invalid.
 //! * Each direction has its own key, so a confirmation that is sent back does not open.
 //! * A confirmation says whether its sender encrypts. The statement is sealed, so nobody in between
-//!   can turn
-//!   encryption off.
+//!   can turn encryption off.
 //!
 //! All frames have fixed sizes, and a caller sets one deadline for the whole handshake.
 
