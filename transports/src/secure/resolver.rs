@@ -1,5 +1,5 @@
-//! Primitives of the Noise protocol: AES-256-GCM by `ring`, X25519 by `curve25519-dalek`, SHA-256
-//! by `sha2`.
+//! Primitives of the Noise protocol: AES-256-GCM and SHA-256 by `ring`, X25519 by
+//! `curve25519-dalek`.
 //!
 //! Every server processor has instructions for AES-GCM, and `ring` uses them. Without them, `ring`
 //! has no branch and no table that depends on a key. One suite is therefore enough, and nothing is
@@ -9,7 +9,7 @@ use crate::secure::noise::TAG_BYTES;
 use crate::secure::secret::{Secret, random};
 use curve25519_dalek::MontgomeryPoint;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
-use sha2::{Digest, Sha256};
+use ring::digest::{Context, SHA256};
 use snow::Error;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::CryptoResolver;
@@ -32,7 +32,7 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        matches!(choice, HashChoice::SHA256).then(|| Box::<Sha256Hash>::default() as Box<dyn Hash>)
+        matches!(choice, HashChoice::SHA256).then(|| Box::new(Sha256Hash(Context::new(&SHA256))) as Box<dyn Hash>)
     }
 
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
@@ -100,8 +100,7 @@ impl Dh for X25519KeyPair {
 }
 
 /// SHA-256.
-#[derive(Default)]
-struct Sha256Hash(Sha256);
+struct Sha256Hash(Context);
 
 impl Hash for Sha256Hash {
     fn name(&self) -> &'static str {
@@ -117,7 +116,7 @@ impl Hash for Sha256Hash {
     }
 
     fn reset(&mut self) {
-        self.0.reset();
+        self.0 = Context::new(&SHA256);
     }
 
     fn input(&mut self, data: &[u8]) {
@@ -125,7 +124,8 @@ impl Hash for Sha256Hash {
     }
 
     fn result(&mut self, out: &mut [u8]) {
-        out[..32].copy_from_slice(&self.0.finalize_reset());
+        let full = std::mem::replace(&mut self.0, Context::new(&SHA256));
+        out[..32].copy_from_slice(full.finish().as_ref());
     }
 }
 

@@ -1,9 +1,9 @@
 //! The secret that the ranks of a job share, and random bytes.
 
 use crate::{Error, Result};
-use hmac::{Hmac, KeyInit, Mac};
+use ring::digest::{SHA256, digest};
+use ring::hmac::{self, HMAC_SHA256};
 use rustix::rand::{GetRandomFlags, getrandom};
-use sha2::Sha256;
 
 /// A secret of 256 bits that the ranks of a job share.
 ///
@@ -27,8 +27,7 @@ impl Secret {
 
     /// Derives a key from public text. It keeps jobs apart, and keeps nobody out.
     pub fn from_public(text: &str) -> Self {
-        use sha2::Digest;
-        Self(Sha256::digest(text.as_bytes()).into())
+        Self(array(digest(&SHA256, text.as_bytes()).as_ref()))
     }
 
     /// Parses 64 hexadecimal digits.
@@ -45,10 +44,10 @@ impl Secret {
 
     /// Derives another secret from this one and `label`. The result does not reveal this secret.
     pub fn derive(&self, label: &[u8]) -> Self {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        let mut mac = hmac::Context::with_key(&hmac::Key::new(HMAC_SHA256, &self.0));
         mac.update(DERIVE_ROLE);
         mac.update(label);
-        Self(mac.finalize().into_bytes().into())
+        Self(array(mac.sign().as_ref()))
     }
 
     /// Returns 64 hexadecimal digits, to hand to another process of the job.
@@ -90,11 +89,24 @@ pub fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// Returns the 32 bytes of a SHA-256 digest as an array.
+fn array(digest: &[u8]) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest);
+    bytes
+}
+
 const DERIVE_ROLE: &[u8] = b"unisono derive";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn public_text_becomes_its_published_digest() {
+        let hex = Secret::from_public("abc").to_hex();
+        assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
 
     #[test]
     fn derived_secrets_are_distinct() {
