@@ -144,8 +144,8 @@ fn mutate(schedule: &mut Schedule, random: &mut Random) -> &'static str {
     let kind = random.below(11);
     if kind == 10 {
         let program = &mut schedule.programs[random.below(ranks)];
-        if let Some(strand) = program.lane_programs.first_mut() {
-            strand.lane ^= 1;
+        if let Some(lane_program) = program.lane_programs.first_mut() {
+            lane_program.lane ^= 1;
         }
         return "another lane";
     }
@@ -202,16 +202,16 @@ fn mutate(schedule: &mut Schedule, random: &mut Random) -> &'static str {
     }
 }
 
-/// The steps of some strand that has any.
+/// The steps of some lane program that has any.
 fn steps_of<'s>(schedule: &'s mut Schedule, random: &mut Random) -> &'s mut Vec<Step> {
-    let mut strands: Vec<_> = schedule
+    let mut lane_programs: Vec<_> = schedule
         .programs
         .iter_mut()
         .flat_map(|program| &mut program.lane_programs)
-        .filter(|strand| !strand.steps.is_empty())
+        .filter(|lane_program| !lane_program.steps.is_empty())
         .collect();
-    let chosen = random.below(strands.len());
-    &mut strands.swap_remove(chosen).steps
+    let chosen = random.below(lane_programs.len());
+    &mut lane_programs.swap_remove(chosen).steps
 }
 
 fn peer_of(step: &mut Step) -> Option<&mut Rank> {

@@ -259,7 +259,7 @@ impl Shared {
         let channels = self.endpoint.memory().layout().geometry().channels;
         let lines = self.endpoint.all_peers_direct().then(|| self.endpoint.ll_protocol(job.user_op));
         let (protocol, slice_bytes) = protocol_and_slice_bytes(plan, longest, channels, lines);
-        let pieces = longest.div_ceil(slice_bytes).max(1);
+        let slices = longest.div_ceil(slice_bytes).max(1);
         let ranks = self.host_comm.size();
         let [sequence, what, count, _] = call.tag(0).0;
         LaunchParams {
@@ -275,8 +275,8 @@ impl Shared {
                 _ => 1,
             },
             slice_bytes,
-            slices: pieces,
-            channels: pieces.min(channels),
+            slices,
+            channels: slices.min(channels),
             protocol,
             timeout: self.host_comm.config().timeout,
         }

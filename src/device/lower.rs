@@ -37,16 +37,16 @@ enum Fusion {
 /// If a step has more operands than a GPU combines at once.
 pub(super) fn lower(program: &Program, rank: Rank) -> Result<ProgramTables> {
     let mut writer = TableWriter::default();
-    for strand in &program.lane_programs {
-        writer.lane_program(strand, rank)?;
+    for lane_program in &program.lane_programs {
+        writer.lane_program(lane_program, rank)?;
     }
     Ok(writer.0)
 }
 
 impl TableWriter {
-    fn lane_program(&mut self, strand: &ScheduleLane, rank: Rank) -> Result<()> {
+    fn lane_program(&mut self, lane_program: &ScheduleLane, rank: Rank) -> Result<()> {
         let first_act = self.0.instrs.len() as u32;
-        for (step, fused) in strand.steps.iter().zip(fuse(&strand.steps)) {
+        for (step, fused) in lane_program.steps.iter().zip(fuse(&lane_program.steps)) {
             if fused != Fusion::Elided {
                 let act = self.instr(step, &fused, rank)?;
                 self.0.instrs.push(act);
@@ -54,7 +54,7 @@ impl TableWriter {
         }
         let acts = self.0.instrs.len() as u32 - first_act;
         self.0.lane_programs.push(LaneProgram {
-            lane: strand.lane as u32,
+            lane: lane_program.lane as u32,
             first_instr: first_act,
             instr_count: acts,
         });

@@ -154,7 +154,8 @@ mod tests {
         ];
         let TransferProgram { tables, bounds, slices } = transfer_program(&all, (1, 3), 4, 64).unwrap();
         assert_eq!(slices, 5, "of the longest");
-        let acts: Vec<u32> = tables.lane_programs.iter().map(|strand| strand.instr_count).collect();
+        let acts: Vec<u32> =
+            tables.lane_programs.iter().map(|lane_program| lane_program.instr_count).collect();
         assert_eq!(
             acts,
             [4, 1, 5, 2],
@@ -162,7 +163,7 @@ mod tests {
         );
         let to_zero: Vec<u32> = tables.chunks[..4].iter().map(|place| place.index).collect();
         assert_eq!(to_zero, [0, 1, 15, 16], "slices of the first share and of the fourth");
-        assert!(tables.lane_programs.iter().all(|strand| strand.lane == 4));
+        assert!(tables.lane_programs.iter().all(|lane_program| lane_program.lane == 4));
         Program::new(tables, bounds).unwrap();
     }
 }

@@ -10,6 +10,7 @@
 //! tried. Only when no channel makes progress does the thread pause and let the [`watchdog`] read
 //! the clock, the abort flag and control messages.
 
+mod algorithm_cache;
 mod bounce_ring;
 mod buffers;
 mod check_finite;
@@ -21,7 +22,6 @@ mod mismatch;
 mod p2p;
 mod plan;
 pub(crate) mod registry;
-mod select;
 mod store_tuner;
 pub(crate) mod telemetry;
 mod watchdog;
@@ -44,10 +44,10 @@ pub(crate) use layout::Shares;
 pub(crate) use plan::ScheduleBounds;
 
 use crate::config::{Config, LANES_PER_CHANNEL};
+use crate::engine::algorithm_cache::SelectionCache;
 use crate::engine::exec::pipelined::Channel;
 use crate::engine::exec::slot_sync::EagerPath;
 use crate::engine::exec::zero_copy::PeerOffsets;
-use crate::engine::select::SelectionCache;
 use crate::engine::store_tuner::TunerTable;
 use crate::engine::telemetry::trace::Trace;
 use crate::engine::watchdog::{Watchdog, WatchdogHandles};

@@ -2,7 +2,7 @@
 
 use crate::schedule::{Chunk, ChunkRef, LaneProgram, Program, Rank, Space, Step};
 
-/// Writes the program of one rank, step by step, strand by strand.
+/// Writes the program of one rank, step by step, lane program by lane program.
 #[derive(Debug)]
 pub struct ProgramBuilder {
     rank: Rank,
@@ -10,22 +10,22 @@ pub struct ProgramBuilder {
 }
 
 impl ProgramBuilder {
-    /// An empty program for `rank`, with one strand on lane 0.
+    /// An empty program for `rank`, with one lane program on lane 0.
     pub fn new(rank: Rank) -> Self {
-        let strands = vec![LaneProgram { lane: 0, steps: Vec::new() }];
-        Self { rank, program: Program { lane_programs: strands, ..Program::default() } }
+        let lane_programs = vec![LaneProgram { lane: 0, steps: Vec::new() }];
+        Self { rank, program: Program { lane_programs, ..Program::default() } }
     }
 
-    /// Begins a new strand on `lane` for the steps that follow.
+    /// Begins a new lane program on `lane` for the steps that follow.
     pub fn begin_lane(&mut self, lane: usize) -> &mut Self {
         self.program.lane_programs.push(LaneProgram { lane, steps: Vec::new() });
         self
     }
 
-    /// Adds a step to the strand being written.
+    /// Adds a step to the lane program being written.
     #[inline]
     pub fn step(&mut self, step: Step) -> &mut Self {
-        self.program.lane_programs.last_mut().expect("a builder has a strand").steps.push(step);
+        self.program.lane_programs.last_mut().expect("a builder has a lane program").steps.push(step);
         self
     }
 
@@ -70,7 +70,7 @@ impl ProgramBuilder {
         self.step(Step::Reduce { from, into: chunk_at(self.rank, into), finish })
     }
 
-    /// Tells all ranks that all earlier steps of the strand are done.
+    /// Tells all ranks that all earlier steps of the lane program are done.
     pub fn signal(&mut self) -> &mut Self {
         self.step(Step::Signal)
     }
@@ -80,9 +80,9 @@ impl ProgramBuilder {
         self.step(Step::Wait { peer, signals })
     }
 
-    /// The program, with its scratch and window sizes; strands left empty are dropped.
+    /// The program, with its scratch and window sizes; lane programs left empty are dropped.
     pub fn finish(mut self, scratch: usize, window: usize) -> Program {
-        self.program.lane_programs.retain(|strand| !strand.steps.is_empty());
+        self.program.lane_programs.retain(|lane_program| !lane_program.steps.is_empty());
         self.program.scratch = scratch;
         self.program.window = window;
         self.program

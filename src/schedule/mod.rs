@@ -125,13 +125,14 @@ pub struct GroupSpec {
 /// A memory of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Space {
-    /// The caller's send buffer; never written. In place, it is the same memory as (a part of) the output.
+    /// The caller's send buffer; never written. In place, it is the same memory as (a part of) the
+    /// output.
     Input,
     /// The caller's receive buffer.
     Output,
-    /// Private memory for the length of one piece.
+    /// Private memory for the length of one slice.
     Scratch,
-    /// Memory that peers can reach, for the length of one piece.
+    /// Memory that peers can reach, for the length of one slice.
     Window,
 }
 
@@ -144,7 +145,8 @@ pub struct Chunk {
     pub index: u32,
 }
 
-/// A chunk somewhere: at this rank, in a peer's window, or, with [`PeerAccess::ZeroCopy`], in a peer's buffer.
+/// A chunk somewhere: at this rank, in a peer's window, or, with [`PeerAccess::ZeroCopy`], in a
+/// peer's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkRef {
     /// The rank whose memory it is. [`Algorithm::peer_access`] limits it to what a rank may reach.
@@ -153,7 +155,7 @@ pub struct ChunkRef {
     pub chunk: Chunk,
 }
 
-/// One step of one rank. Steps of a strand run one after the other.
+/// One step of one rank. Steps of a lane program run one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// One message with these chunks to `peer`.
@@ -178,7 +180,8 @@ pub enum Step {
         with: Vec<Chunk>,
         /// The chunks of the results; may equal `with`.
         into: Vec<Chunk>,
-        /// True if the results are complete, so that the operation finishes (divides an average) here.
+        /// True if the results are complete, so that the operation finishes (divides an average)
+        /// here.
         finish: bool,
     },
     /// `into = from`. From a peer's window it is a *get*, into one a *put*.
@@ -188,7 +191,8 @@ pub enum Step {
         /// The target.
         into: ChunkRef,
     },
-    /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order; into a window in place, if `into` is the first of them.
+    /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order; into a window in place, if `into`
+    /// is the first of them.
     Reduce {
         /// The operands, at least one.
         from: Vec<ChunkRef>,
@@ -197,9 +201,10 @@ pub enum Step {
         /// True if the result is complete.
         finish: bool,
     },
-    /// Tells every rank that all earlier steps of this strand are done.
+    /// Tells every rank that all earlier steps of this lane program are done.
     Signal,
-    /// Waits until `peer`'s strand of the same lane has signaled `signals` times in this piece.
+    /// Waits until `peer`'s lane program of the same lane has signaled `signals` times in this
+    /// slice.
     Wait {
         /// The rank that must have signaled.
         peer: Rank,
@@ -208,10 +213,10 @@ pub enum Step {
     },
 }
 
-/// A strand: steps in order, on one lane. Strands of one program run concurrently.
+/// A lane program: steps in order, on one lane. Lane programs of one program run concurrently.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LaneProgram {
-    /// Lane of its messages and signals; no two strands of a program share one,
+    /// Lane of its messages and signals; no two lane programs of a program share one,
     /// unless each pair of peer and direction appears in one of them only.
     pub lane: usize,
     /// The steps, in order.
@@ -221,7 +226,7 @@ pub struct LaneProgram {
 /// The steps of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Program {
-    /// The concurrent strands.
+    /// The concurrent lane programs.
     pub lane_programs: Vec<LaneProgram>,
     /// Chunks of scratch memory it uses.
     pub scratch: usize,

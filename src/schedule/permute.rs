@@ -14,7 +14,7 @@ pub(crate) fn permuted(algorithm: &Algorithm, spec: &GroupSpec, order: &[Rank], 
         chunks_per_share: (algorithm.chunks_per_share)(spec),
         shares: algorithm.collective.shares(spec.ranks, spec.root, rank),
     };
-    let steps = program.lane_programs.iter_mut().flat_map(|strand| &mut strand.steps);
+    let steps = program.lane_programs.iter_mut().flat_map(|lane_program| &mut lane_program.steps);
     steps.for_each(|step| names.remap(step));
     program
 }
@@ -123,7 +123,7 @@ mod tests {
                 (find(collective, "chain").unwrap(), GroupSpec { ranks: 4, root, aggregation: 1 });
             let sent_to = |rank| {
                 let program = permuted(algorithm, &spec, &order, rank);
-                let mut steps = program.lane_programs.into_iter().flat_map(|strand| strand.steps);
+                let mut steps = program.lane_programs.into_iter().flat_map(|lane_program| lane_program.steps);
                 steps.find_map(|step| if let Step::Send { peer, .. } = step { Some(peer) } else { None })
             };
             [0, 1, 2, 3].map(sent_to)

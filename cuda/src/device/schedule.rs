@@ -125,7 +125,7 @@ arguments! {
         0 => instrs: *const Instr,
         /// Chunks of all instructions.
         8 => chunks: *const ChunkRef,
-        /// `strand_count` of them.
+        /// `lane_program_count` of them.
         16 => lane_programs: *const LaneProgram,
         /// Port `(channel * LANES + lane) * ranks + peer`.
         24 => ports: *mut Port,

@@ -50,8 +50,7 @@ impl<'s> TableExecutor<'s> {
         let programs: Vec<_> =
             ranks.map(|rank| lower(&schedule.programs[rank], rank).expect("it lowers")).collect();
         let run = |(rank, program): (usize, &ProgramTables)| {
-            let start =
-                move |strand| LaneState { rank: rank as u32, lane_program: strand, instr: 0, slice: 0 };
+            let start = move |lane_program| LaneState { rank: rank as u32, lane_program, instr: 0, slice: 0 };
             (0..program.lane_programs.len()).map(start).collect::<Vec<_>>()
         };
         let runs = programs.iter().enumerate().flat_map(run).collect();
@@ -99,19 +98,20 @@ impl<'s> TableExecutor<'s> {
 
     fn step(&mut self, index: usize) -> bool {
         let run = self.lanes[index];
-        let strand = self.programs[run.rank as usize].lane_programs[run.lane_program].clone();
+        let lane_program = self.programs[run.rank as usize].lane_programs[run.lane_program].clone();
         // A parity is free when all have finished the slice before the last.
         let in_windows = self.schedule.peer_access == PeerAccess::Window;
         let is_free = !in_windows || self.lanes.iter().all(|other| other.slice + 1 >= run.slice);
         if run.slice == SLICES || !is_free {
             return false;
         }
-        if run.instr == strand.instr_count {
+        if run.instr == lane_program.instr_count {
             self.lanes[index] = LaneState { instr: 0, slice: run.slice + 1, ..run };
             return true;
         }
-        let act = self.programs[run.rank as usize].instrs[(strand.first_instr + run.instr) as usize].clone();
-        let done = self.execute(&run, strand.lane, &act);
+        let act =
+            self.programs[run.rank as usize].instrs[(lane_program.first_instr + run.instr) as usize].clone();
+        let done = self.execute(&run, lane_program.lane, &act);
         self.lanes[index].instr += u32::from(done);
         done
     }

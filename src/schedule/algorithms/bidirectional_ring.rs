@@ -72,13 +72,15 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     },
 };
 
-/// The ring of strand `strand`, which carries that half of every chunk: 0 to higher ranks, 1 to lower.
-fn half_ring(spec: &GroupSpec, rank: Rank, strand: usize) -> Ring {
+/// The ring of lane program `lane_program`, which carries that half of every chunk: 0 to higher
+/// ranks, 1 to lower.
+fn half_ring(spec: &GroupSpec, rank: Rank, lane_program: usize) -> Ring {
     let (up, down) = (spec.next_by(rank, 1), spec.prev_by(rank, 1));
-    let (next, prev) = if strand == 0 { (up, down) } else { (down, up) };
-    let behind =
-        |distance| if strand == 0 { spec.prev_by(rank, distance) } else { spec.next_by(rank, distance) };
-    Ring { next, prev, chunks: (0..spec.ranks).map(|distance| 2 * behind(distance) + strand).collect() }
+    let (next, prev) = if lane_program == 0 { (up, down) } else { (down, up) };
+    let behind = |distance| {
+        if lane_program == 0 { spec.prev_by(rank, distance) } else { spec.next_by(rank, distance) }
+    };
+    Ring { next, prev, chunks: (0..spec.ranks).map(|distance| 2 * behind(distance) + lane_program).collect() }
 }
 
 fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
@@ -86,9 +88,9 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
         return single_rank(rank, 2);
     }
     let mut builder = ProgramBuilder::new(rank);
-    for strand in [0, 1] {
-        let (ring, own) = (half_ring(spec, rank, strand), output(2 * rank + strand));
-        builder.begin_lane(strand);
+    for lane_program in [0, 1] {
+        let (ring, own) = (half_ring(spec, rank, lane_program), output(2 * rank + lane_program));
+        builder.begin_lane(lane_program);
         ring.reduce_scatter(&mut builder, output, own);
         builder.send(ring.next, [own]);
         ring.all_gather(&mut builder);
@@ -98,13 +100,13 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
 
 fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
-    for strand in [0, 1] {
-        let ring = half_ring(spec, rank, strand);
-        builder.begin_lane(strand);
+    for lane_program in [0, 1] {
+        let ring = half_ring(spec, rank, lane_program);
+        builder.begin_lane(lane_program);
         if spec.ranks > 1 {
-            builder.send(ring.next, [input(strand)]);
+            builder.send(ring.next, [input(lane_program)]);
         }
-        builder.copy(input(strand), output(2 * rank + strand));
+        builder.copy(input(lane_program), output(2 * rank + lane_program));
         ring.all_gather(&mut builder);
     }
     builder.finish(0, 0)
@@ -115,9 +117,13 @@ fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
         return single_rank(rank, 2);
     }
     let mut builder = ProgramBuilder::new(rank);
-    for strand in [0, 1] {
-        builder.begin_lane(strand);
-        half_ring(spec, rank, strand).reduce_scatter(&mut builder, |_| scratch(strand), output(strand));
+    for lane_program in [0, 1] {
+        builder.begin_lane(lane_program);
+        half_ring(spec, rank, lane_program).reduce_scatter(
+            &mut builder,
+            |_| scratch(lane_program),
+            output(lane_program),
+        );
     }
     builder.finish(if spec.ranks > 2 { 2 } else { 0 }, 0)
 }

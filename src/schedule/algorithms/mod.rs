@@ -4,7 +4,7 @@
 //! algorithm, write its file and list its rows in [`Algorithm::ALL`]. All of them run with any
 //! number of ranks and any root.
 //!
-//! Costs are closed forms in the one-port model: in one round a strand of a rank may send one
+//! Costs are closed forms in the one-port model: in one round a lane program of a rank may send one
 //! message and receive one.
 //!
 //! [`Algorithm`]: super::Algorithm

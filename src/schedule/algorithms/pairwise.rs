@@ -61,8 +61,8 @@ pub const ALL_TO_ALL_WINDOWED: Algorithm = Algorithm {
     ..ALL_TO_ALL
 };
 
-/// Sends and receives are separate strands, so that a slow rank delays no sends. Each ordered pair of
-/// ranks exchanges one message, so both strands may share the lane.
+/// Sends and receives are separate lane programs, so that a slow rank delays no sends. Each ordered
+/// pair of ranks exchanges one message, so both lane programs may share the lane.
 fn all_to_all(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     for to in spec.peers(rank) {
@@ -83,9 +83,9 @@ fn windowed(spec: &GroupSpec, rank: Rank) -> Program {
     exchange_with_partners(spec, rank, MESSAGES_PER_EXCHANGE)
 }
 
-/// One strand: a rank continues with its next partner when it has received from the last. Few chunks
-/// are then in progress, and they are still in a cache when they are received. A chunk has `parts`
-/// parts, each of them a message. Sends are one ahead of receives, so two slots are enough.
+/// One lane program: a rank continues with its next partner when it has received from the last. Few
+/// chunks are then in progress, and they are still in a cache when they are received. A chunk has
+/// `parts` parts, each of them a message. Sends are one ahead of receives, so two slots are enough.
 fn exchange_with_partners(spec: &GroupSpec, rank: Rank, parts: usize) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     let part = |chunk: Rank, part: usize| chunk * parts + part;

@@ -75,7 +75,7 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
 pub const BROADCAST: Algorithm = Algorithm {
     name: "chain",
     collective: Collective::Broadcast,
-    summary: "forwarded from neighbor to neighbor: full bandwidth with many pieces in progress",
+    summary: "forwarded from neighbor to neighbor: full bandwidth with many chunks in progress",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
@@ -90,7 +90,7 @@ pub const BROADCAST: Algorithm = Algorithm {
 pub const REDUCE: Algorithm = Algorithm {
     name: "chain",
     collective: Collective::Reduce,
-    summary: "summed from neighbor to neighbor: full bandwidth with many pieces in progress",
+    summary: "summed from neighbor to neighbor: full bandwidth with many chunks in progress",
     citation: SOURCE,
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,

@@ -13,7 +13,11 @@ fn spec(ranks: usize, aggregation: usize) -> GroupSpec {
 /// The program of one rank, a word for each step: chunks are named by the letter of their memory.
 fn steps_as_text(collective: Collective, name: &str, spec: &GroupSpec, rank: Rank) -> Vec<Vec<String>> {
     let program = (find(collective, name).unwrap().build)(spec, rank);
-    program.lane_programs.iter().map(|strand| strand.steps.iter().map(step_as_text).collect()).collect()
+    program
+        .lane_programs
+        .iter()
+        .map(|lane_program| lane_program.steps.iter().map(step_as_text).collect())
+        .collect()
 }
 
 fn step_as_text(step: &Step) -> String {
@@ -72,8 +76,11 @@ fn ring_all_reduce_is_reduce_scatter_then_all_gather() {
 
 #[test]
 fn bidirectional_ring_halves_are_mirrored() {
-    let strands = steps_as_text(Collective::ReduceScatter, "bidirectional_ring", &spec(3, 1), 0);
-    assert_eq!(strands, [["i4>1", "2+i2=s0", "s0>1", "2+i0=o0!"], ["i3>2", "1+i5=s1", "s1>2", "1+i1=o1!"]]);
+    let lane_programs = steps_as_text(Collective::ReduceScatter, "bidirectional_ring", &spec(3, 1), 0);
+    assert_eq!(
+        lane_programs,
+        [["i4>1", "2+i2=s0", "s0>1", "2+i0=o0!"], ["i3>2", "1+i5=s1", "s1>2", "1+i1=o1!"]]
+    );
 }
 
 #[test]
@@ -163,34 +170,34 @@ fn inplace_ring_reduces_in_place() {
     assert_eq!(program[expected.len()..][..2], ["wait 0.4", "3:w0=1:o3"]);
 }
 
-/// Steps that write into another rank's window: rank, strand, step, and whose window it is.
+/// Steps that write into another rank's window: rank, lane program, step, and whose window it is.
 fn remote_writes(programs: &[Program]) -> Vec<(Rank, usize, usize, Rank)> {
     let steps = programs.iter().enumerate().flat_map(|(rank, program)| {
-        let strands = program.lane_programs.iter().enumerate();
-        strands.flat_map(move |(number, strand)| {
-            strand.steps.iter().enumerate().map(move |(at, step)| (rank, number, at, step))
+        let lane_programs = program.lane_programs.iter().enumerate();
+        lane_programs.flat_map(move |(number, lane_program)| {
+            lane_program.steps.iter().enumerate().map(move |(at, step)| (rank, number, at, step))
         })
     });
-    let writes = steps.filter_map(|(rank, strand, at, step)| match step {
-        Step::Copy { into, .. } | Step::Reduce { into, .. } => Some((rank, strand, at, into)),
+    let writes = steps.filter_map(|(rank, lane_program, at, step)| match step {
+        Step::Copy { into, .. } | Step::Reduce { into, .. } => Some((rank, lane_program, at, into)),
         _ => None,
     });
     writes
         .filter(|(rank, .., into)| into.chunk.space == Space::Window && into.rank != *rank)
-        .map(|(rank, strand, at, into)| (rank, strand, at, into.rank))
+        .map(|(rank, lane_program, at, into)| (rank, lane_program, at, into.rank))
         .collect()
 }
 
-/// The ranks of which it is known, at a step of a strand of a rank, that they take part.
-fn ranks_known_before(programs: &[Program], strand: usize, rank: Rank, step: usize) -> HashSet<Rank> {
+/// The ranks of which it is known, at a step of a lane program of a rank, that they take part.
+fn ranks_known_before(programs: &[Program], lane_program: usize, rank: Rank, step: usize) -> HashSet<Rank> {
     let mut heard = HashSet::from([rank]);
-    for step in &programs[rank].lane_programs[strand].steps[..step] {
+    for step in &programs[rank].lane_programs[lane_program].steps[..step] {
         if let Step::Wait { peer, signals } = *step {
-            let steps = programs[peer].lane_programs[strand].steps.iter().enumerate();
+            let steps = programs[peer].lane_programs[lane_program].steps.iter().enumerate();
             let signal = steps.filter(|(_, step)| **step == Step::Signal).nth(signals as usize - 1);
             heard.extend(ranks_known_before(
                 programs,
-                strand,
+                lane_program,
                 peer,
                 signal.expect("somebody waits for it").0,
             ));
@@ -206,11 +213,11 @@ fn window_writes_follow_a_signal_from_the_owner() {
     for row in Algorithm::ALL.iter().filter(|row| row.peer_access == PeerAccess::Window) {
         for spec in (2..=7).map(|ranks| spec(ranks, 1)).filter(|spec| (row.supports)(spec)) {
             let programs: Vec<Program> = (0..spec.ranks).map(|rank| (row.build)(&spec, rank)).collect();
-            for (rank, strand, step, owner) in remote_writes(&programs) {
-                let heard = ranks_known_before(&programs, strand, rank, step);
+            for (rank, lane_program, step, owner) in remote_writes(&programs) {
+                let heard = ranks_known_before(&programs, lane_program, rank, step);
                 assert!(
                     heard.contains(&owner),
-                    "{row:?}, {spec:?}, rank {rank}, strand {strand}, step {step}"
+                    "{row:?}, {spec:?}, rank {rank}, lane program {lane_program}, step {step}"
                 );
                 writes += 1;
             }
@@ -244,7 +251,7 @@ fn single_rank_moves_nothing_and_finishes_reductions() {
             row.name
         );
         let program = (row.build)(&spec(1, 1), 0);
-        let mut steps = program.lane_programs.iter().flat_map(|strand| &strand.steps);
+        let mut steps = program.lane_programs.iter().flat_map(|lane_program| &lane_program.steps);
         let reduces = |step: &Step| matches!(step, Step::Reduce { finish: true, .. });
         let copies = |step: &Step| matches!(step, Step::Copy { .. });
         let fine = if row.collective.reduces() { steps.all(reduces) } else { steps.all(copies) };

@@ -22,9 +22,9 @@ pub(super) struct Executor<'s> {
     pub(super) clocks: VectorClocks,
     lane_states: Vec<LaneState<'s>>,
     channels: Channels,
-    /// The strand of each rank and lane that signals.
+    /// The lane program of each rank and lane that signals.
     signalers: Vec<[Option<LaneProgramId>; LANES]>,
-    /// Strands that may be able to go on.
+    /// Lane programs that may be able to go on.
     ready: Vec<LaneProgramId>,
     /// Chunks moved between ranks so far.
     pub(super) chunks_moved: u64,
@@ -39,7 +39,7 @@ pub(super) struct Memory {
     pub(super) records: AccessHistory,
 }
 
-/// One strand and its next step.
+/// One lane program and its next step.
 pub(super) struct LaneState<'s> {
     pub(super) rank: Rank,
     pub(super) lane: usize,
@@ -48,7 +48,7 @@ pub(super) struct LaneState<'s> {
     ports: PortClock,
     /// Its signals: when each is seen, and the accesses it orders.
     signals: Vec<(u64, Edge)>,
-    /// Strands that wait for its next signal.
+    /// Lane programs that wait for its next signal.
     waiting: Vec<LaneProgramId>,
 }
 
@@ -89,7 +89,7 @@ pub(super) const LANES: usize = 2;
 const NO_CHANNEL: u32 = u32::MAX;
 /// Most input chunks of all ranks together that expressions can number beside the sums.
 const INPUTS_MAX: usize = 1 << 31;
-/// Up to so many strands, everything each knows is passed on.
+/// Up to so many lane programs, everything each knows is passed on.
 const FULL_KNOWLEDGE_MAX: usize = 300;
 
 impl<'s> Executor<'s> {
@@ -129,78 +129,78 @@ impl<'s> Executor<'s> {
         })
     }
 
-    /// Runs every strand to its end.
+    /// Runs every lane program to its end.
     pub(super) fn run(&mut self) -> Result<(), Violation> {
-        while let Some(strand) = self.ready.pop() {
-            self.advance(strand)?;
+        while let Some(lane_program) = self.ready.pop() {
+            self.advance(lane_program)?;
         }
         self.check_no_deadlock()?;
         self.channels.check_drained()
     }
 
-    /// Rounds until the last strand has ended.
+    /// Rounds until the last lane program has ended.
     pub(super) fn rounds(&self) -> u64 {
         self.lane_states.iter().map(|runner| runner.ports.clock).max().unwrap_or(0)
     }
 
-    /// The position of a strand.
-    pub(super) fn location(&self, strand: LaneProgramId, step: usize) -> StepLocation {
-        let (rank, strand) = self.numbering.locate(strand);
-        StepLocation { rank, lane_program: strand, step }
+    /// The position of a lane program.
+    pub(super) fn location(&self, lane_program: LaneProgramId, step: usize) -> StepLocation {
+        let (rank, lane_program) = self.numbering.locate(lane_program);
+        StepLocation { rank, lane_program, step }
     }
 
-    pub(super) fn lane_state(&self, strand: LaneProgramId) -> &LaneState<'s> {
-        &self.lane_states[strand as usize]
+    pub(super) fn lane_state(&self, lane_program: LaneProgramId) -> &LaneState<'s> {
+        &self.lane_states[lane_program as usize]
     }
 
-    /// The step that `strand` is in, as an access.
-    pub(super) fn current_access(&self, strand: LaneProgramId) -> Access {
-        Access { lane_program: strand, tick: self.lane_state(strand).position as u32 + 1 }
+    /// The step that `lane_program` is in, as an access.
+    pub(super) fn current_access(&self, lane_program: LaneProgramId) -> Access {
+        Access { lane_program, tick: self.lane_state(lane_program).position as u32 + 1 }
     }
 
-    fn advance(&mut self, strand: LaneProgramId) -> Result<(), Violation> {
-        let steps = self.lane_state(strand).steps;
-        while let Some(step) = steps.get(self.lane_state(strand).position) {
-            match self.step(strand, step) {
-                Ok(Outcome::Done) => self.lane_states[strand as usize].position += 1,
+    fn advance(&mut self, lane_program: LaneProgramId) -> Result<(), Violation> {
+        let steps = self.lane_state(lane_program).steps;
+        while let Some(step) = steps.get(self.lane_state(lane_program).position) {
+            match self.step(lane_program, step) {
+                Ok(Outcome::Done) => self.lane_states[lane_program as usize].position += 1,
                 Ok(Outcome::Blocked(..)) => break,
                 Err(fault) => {
                     return Err(Violation::Step {
-                        at: self.location(strand, self.lane_state(strand).position),
+                        at: self.location(lane_program, self.lane_state(lane_program).position),
                         error: fault,
                     });
                 }
             }
         }
-        let position = self.lane_state(strand).position;
+        let position = self.lane_state(lane_program).position;
         if position == steps.len() && self.schedule.peer_access == PeerAccess::ZeroCopy {
-            let at = self.location(strand, position.saturating_sub(1));
-            return self.release_buffers(strand).map_err(|fault| Violation::Step { at, error: fault });
+            let at = self.location(lane_program, position.saturating_sub(1));
+            return self.release_buffers(lane_program).map_err(|fault| Violation::Step { at, error: fault });
         }
         Ok(())
     }
 
-    fn step(&mut self, strand: LaneProgramId, step: &Step) -> StepResult {
+    fn step(&mut self, lane_program: LaneProgramId, step: &Step) -> StepResult {
         match step {
-            Step::Send { peer, chunks } => self.send(strand, *peer, chunks),
-            Step::Recv { peer, into } => self.recv(strand, *peer, into),
+            Step::Send { peer, chunks } => self.send(lane_program, *peer, chunks),
+            Step::Recv { peer, into } => self.recv(lane_program, *peer, into),
             Step::RecvReduce { peer, with, into, finish } => {
-                self.recv_reduce(strand, *peer, with, into, *finish)
+                self.recv_reduce(lane_program, *peer, with, into, *finish)
             }
-            Step::Copy { from, into } => self.copy(strand, from, into),
-            Step::Reduce { from, into, finish } => self.reduce(strand, from, into, *finish),
-            Step::Signal => Ok(self.signal(strand)),
-            Step::Wait { peer, signals } => self.wait(strand, *peer, *signals),
+            Step::Copy { from, into } => self.copy(lane_program, from, into),
+            Step::Reduce { from, into, finish } => self.reduce(lane_program, from, into, *finish),
+            Step::Signal => Ok(self.signal(lane_program)),
+            Step::Wait { peer, signals } => self.wait(lane_program, *peer, *signals),
         }
     }
 
-    /// Returns true if `strand` can send to `peer` now.
-    pub(super) fn can_send(&mut self, strand: LaneProgramId, peer: Rank) -> StepResult {
-        self.check_peer(strand, peer)?;
-        let LaneState { rank, lane, .. } = *self.lane_state(strand);
+    /// Returns true if `lane_program` can send to `peer` now.
+    pub(super) fn can_send(&mut self, lane_program: LaneProgramId, peer: Rank) -> StepResult {
+        self.check_peer(lane_program, peer)?;
+        let LaneState { rank, lane, .. } = *self.lane_state(lane_program);
         let slots = self.channels.slots;
         let channel = self.channels.get_or_create(rank, peer, lane);
-        if *channel.sender.get_or_insert(strand) != strand {
+        if *channel.sender.get_or_insert(lane_program) != lane_program {
             return Err(StepError::SharedChannel(peer));
         }
         channel.sender_blocked = channel.queue.len() >= slots;
@@ -212,9 +212,9 @@ impl<'s> Executor<'s> {
     }
 
     /// Sends a message.
-    pub(super) fn enqueue(&mut self, strand: LaneProgramId, peer: Rank, values: Vec<ExprId>) {
-        let edge = self.clocks.edge(self.current_access(strand));
-        let runner = &mut self.lane_states[strand as usize];
+    pub(super) fn enqueue(&mut self, lane_program: LaneProgramId, peer: Rank, values: Vec<ExprId>) {
+        let edge = self.clocks.edge(self.current_access(lane_program));
+        let runner = &mut self.lane_states[lane_program as usize];
         let arrival = runner.ports.send();
         let channel = self.channels.get_or_create(runner.rank, peer, runner.lane);
         self.chunks_moved += values.len() as u64;
@@ -238,13 +238,13 @@ impl<'s> Executor<'s> {
     /// The next message of `peer`, if it has arrived.
     pub(super) fn dequeue(
         &mut self,
-        strand: LaneProgramId,
+        lane_program: LaneProgramId,
         peer: Rank,
     ) -> Result<Result<Vec<ExprId>, Outcome>, StepError> {
-        self.check_peer(strand, peer)?;
-        let runner = &mut self.lane_states[strand as usize];
+        self.check_peer(lane_program, peer)?;
+        let runner = &mut self.lane_states[lane_program as usize];
         let channel = self.channels.get_or_create(peer, runner.rank, runner.lane);
-        if *channel.receiver.get_or_insert(strand) != strand {
+        if *channel.receiver.get_or_insert(lane_program) != lane_program {
             return Err(StepError::SharedChannel(peer));
         }
         let Some(message) = channel.queue.pop_front() else {
@@ -255,38 +255,38 @@ impl<'s> Executor<'s> {
             self.ready.extend(channel.sender);
         }
         runner.ports.receive(message.arrival);
-        self.clocks.merge(strand, &message.edge);
+        self.clocks.merge(lane_program, &message.edge);
         Ok(Ok(message.values))
     }
 
-    fn signal(&mut self, strand: LaneProgramId) -> Outcome {
-        let edge = self.clocks.edge(self.current_access(strand));
-        let runner = &mut self.lane_states[strand as usize];
+    fn signal(&mut self, lane_program: LaneProgramId) -> Outcome {
+        let edge = self.clocks.edge(self.current_access(lane_program));
+        let runner = &mut self.lane_states[lane_program as usize];
         let seen = runner.ports.signal();
         runner.signals.push((seen, edge));
         self.ready.append(&mut runner.waiting);
         Outcome::Done
     }
 
-    fn wait(&mut self, strand: LaneProgramId, peer: Rank, signals: u32) -> StepResult {
-        self.check_peer(strand, peer)?;
+    fn wait(&mut self, lane_program: LaneProgramId, peer: Rank, signals: u32) -> StepResult {
+        self.check_peer(lane_program, peer)?;
         let last = signals.checked_sub(1).ok_or(StepError::WaitForSignalZero)? as usize;
         let blocked = Ok(Outcome::Blocked(peer, BlockedOn::Signals(signals)));
-        let Some(signaler) = self.signalers[peer][self.lane_state(strand).lane] else {
+        let Some(signaler) = self.signalers[peer][self.lane_state(lane_program).lane] else {
             return blocked;
         };
         let Some((seen, edge)) = self.lane_states[signaler as usize].signals.get(last) else {
-            self.lane_states[signaler as usize].waiting.push(strand);
+            self.lane_states[signaler as usize].waiting.push(lane_program);
             return blocked;
         };
         let seen = *seen;
-        self.clocks.merge(strand, edge);
-        self.lane_states[strand as usize].ports.wait(seen);
+        self.clocks.merge(lane_program, edge);
+        self.lane_states[lane_program as usize].ports.wait(seen);
         Ok(Outcome::Done)
     }
 
-    fn check_peer(&self, strand: LaneProgramId, peer: Rank) -> Result<(), StepError> {
-        match peer < self.schedule.spec.ranks && peer != self.lane_state(strand).rank {
+    fn check_peer(&self, lane_program: LaneProgramId, peer: Rank) -> Result<(), StepError> {
+        match peer < self.schedule.spec.ranks && peer != self.lane_state(lane_program).rank {
             true => Ok(()),
             false => Err(StepError::NoSuchPeer(peer)),
         }
@@ -294,13 +294,13 @@ impl<'s> Executor<'s> {
 
     fn check_no_deadlock(&mut self) -> Result<(), Violation> {
         let mut blocked = Vec::new();
-        for strand in 0..self.lane_states.len() as LaneProgramId {
-            let LaneState { steps, position, .. } = *self.lane_state(strand);
+        for lane_program in 0..self.lane_states.len() as LaneProgramId {
+            let LaneState { steps, position, .. } = *self.lane_state(lane_program);
             let Some(step) = steps.get(position) else {
                 continue;
             };
-            let at = self.location(strand, position);
-            match self.step(strand, step) {
+            let at = self.location(lane_program, position);
+            match self.step(lane_program, step) {
                 Ok(Outcome::Blocked(peer, needs)) => blocked.push(Blocked { at, peer, blocked_on: needs }),
                 Ok(Outcome::Done) => {}
                 Err(fault) => return Err(Violation::Step { at, error: fault }),
@@ -311,11 +311,11 @@ impl<'s> Executor<'s> {
 }
 
 impl<'s> LaneState<'s> {
-    fn new(rank: Rank, strand: &'s LaneProgram) -> Self {
+    fn new(rank: Rank, lane_program: &'s LaneProgram) -> Self {
         Self {
             rank,
-            lane: strand.lane,
-            steps: &strand.steps,
+            lane: lane_program.lane,
+            steps: &lane_program.steps,
             position: 0,
             ports: PortClock::default(),
             signals: Vec::new(),
@@ -325,15 +325,15 @@ impl<'s> LaneState<'s> {
 }
 
 impl Memory {
-    fn new(room: AddressSpace, strands: usize, reach: PeerAccess) -> Self {
+    fn new(room: AddressSpace, lane_programs: usize, reach: PeerAccess) -> Self {
         let mut cells = vec![UNINITIALIZED; room.size];
         for index in 0..room.chunks(Space::Input) {
             if let Some(cell) = room.address(input(index)) {
                 cells[cell] = ORIGINAL_INPUT;
             }
         }
-        // What one strand alone can reach, nothing races for.
-        let alone = strands <= 1 && reach < PeerAccess::ZeroCopy;
+        // What one lane program alone can reach, nothing races for.
+        let alone = lane_programs <= 1 && reach < PeerAccess::ZeroCopy;
         let shared = if alone { room.size - room.chunks(Space::Window) } else { 0 };
         Self { address_space: room, records: AccessHistory::new(shared, room.size), contents: cells }
     }
@@ -369,24 +369,24 @@ impl Channels {
 fn lane_states(schedule: &Schedule) -> Vec<LaneState<'_>> {
     let mut runners = Vec::new();
     for (rank, program) in schedule.programs.iter().enumerate() {
-        runners.extend(program.lane_programs.iter().map(|strand| LaneState::new(rank, strand)));
+        runners.extend(program.lane_programs.iter().map(|lane_program| LaneState::new(rank, lane_program)));
     }
     runners
 }
 
-/// The strand that signals on each lane of each rank.
+/// The lane program that signals on each lane of each rank.
 fn signalers(
     schedule: &Schedule,
     numbering: &LaneProgramIds,
 ) -> Result<Vec<[Option<LaneProgramId>; LANES]>, Violation> {
     let mut signalers = vec![[None; LANES]; schedule.spec.ranks];
     for (rank, program) in schedule.programs.iter().enumerate() {
-        for (index, (strand, id)) in program.lane_programs.iter().zip(numbering.of(rank)).enumerate() {
+        for (index, (lane_program, id)) in program.lane_programs.iter().zip(numbering.of(rank)).enumerate() {
             let at = |step| StepLocation { rank, lane_program: index, step };
-            let Some(signaler) = signalers[rank].get_mut(strand.lane) else {
-                return Err(Violation::Step { at: at(0), error: StepError::NoSuchLane(strand.lane) });
+            let Some(signaler) = signalers[rank].get_mut(lane_program.lane) else {
+                return Err(Violation::Step { at: at(0), error: StepError::NoSuchLane(lane_program.lane) });
             };
-            if let Some(step) = strand.steps.iter().position(|step| *step == Step::Signal)
+            if let Some(step) = lane_program.steps.iter().position(|step| *step == Step::Signal)
                 && signaler.replace(id).is_some()
             {
                 return Err(Violation::Step { at: at(step), error: StepError::SharedSignals });
@@ -396,14 +396,14 @@ fn signalers(
     Ok(signalers)
 }
 
-/// The knowledge of strands that a check of the schedule needs.
-fn clock_mode(schedule: &Schedule, strands: usize) -> ClockMode {
+/// The knowledge of lane programs that a check of the schedule needs.
+fn clock_mode(schedule: &Schedule, lane_programs: usize) -> ClockMode {
     let windows = schedule.programs.iter().any(|program| program.window > 0);
     let meets = windows || schedule.peer_access == PeerAccess::ZeroCopy;
     match schedule.collective {
         Collective::Barrier => ClockMode::Full,
         _ if !meets => ClockMode::Disabled,
-        _ if strands <= FULL_KNOWLEDGE_MAX => ClockMode::Full,
+        _ if lane_programs <= FULL_KNOWLEDGE_MAX => ClockMode::Full,
         _ => ClockMode::Direct,
     }
 }

@@ -124,7 +124,7 @@ fn check_well_formed(schedule: &Schedule) -> Result<(), Violation> {
 }
 
 fn uses_window(program: &Program) -> bool {
-    let mut steps = program.lane_programs.iter().flat_map(|strand| &strand.steps);
+    let mut steps = program.lane_programs.iter().flat_map(|lane_program| &lane_program.steps);
     program.window > 0 || steps.any(|step| matches!(step, Step::Signal | Step::Wait { .. }))
 }
 

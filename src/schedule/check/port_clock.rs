@@ -1,6 +1,6 @@
-//! The clock of a strand: one port out, one port in, a message takes one round.
+//! The clock of a lane program: one port out, one port in, a message takes one round.
 
-/// The times of a strand's events, in rounds.
+/// The times of a lane program's events, in rounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PortClock {
     /// The time at which its last step ended.

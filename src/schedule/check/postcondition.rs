@@ -76,8 +76,8 @@ impl Executor<'_> {
                 let mut pairs = self
                     .numbering
                     .of(rank)
-                    .flat_map(|own| self.numbering.of(other).map(move |strand| (own, strand)));
-                if !pairs.any(|(own, strand)| self.clocks.has_heard_from(own, strand)) {
+                    .flat_map(|own| self.numbering.of(other).map(move |lane_program| (own, lane_program)));
+                if !pairs.any(|(own, lane_program)| self.clocks.has_heard_from(own, lane_program)) {
                     return Err(Violation::Barrier { rank, missing: other });
                 }
             }

@@ -21,7 +21,7 @@ pub struct Replayer {
     pub chunk_len: usize,
     /// The function that finishes a sum.
     pub finish: fn(i64) -> i64,
-    /// Chooses the strand that goes next.
+    /// Chooses the lane program that goes next.
     pub seed: u64,
 }
 
@@ -34,7 +34,7 @@ impl Default for Replayer {
 /// The events and results of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Rounds until the last strand ended.
+    /// Rounds until the last lane program ended.
     pub rounds: u64,
     /// Every step, in the order of the replay.
     pub events: Vec<Event>,
@@ -102,7 +102,7 @@ struct ReplayState<'s> {
     events: Vec<Event>,
 }
 
-/// One strand.
+/// One lane program.
 struct LaneCursor<'s> {
     at: StepLocation,
     lane_program: &'s LaneProgram,
@@ -147,13 +147,13 @@ impl<'s> ReplayState<'s> {
                 }
             }
         }
-        let mut strands = Vec::new();
+        let mut lane_programs = Vec::new();
         for (rank, program) in schedule.programs.iter().enumerate() {
-            for (index, strand) in program.lane_programs.iter().enumerate() {
+            for (index, lane_program) in program.lane_programs.iter().enumerate() {
                 let at = StepLocation { rank, lane_program: index, step: 0 };
-                strands.push(LaneCursor {
+                lane_programs.push(LaneCursor {
                     at,
-                    lane_program: strand,
+                    lane_program,
                     ports: PortClock::default(),
                     signals: Vec::new(),
                 });
@@ -163,21 +163,21 @@ impl<'s> ReplayState<'s> {
             replayer: *player,
             address_spaces: rooms,
             memories: cells,
-            lanes: strands,
+            lanes: lane_programs,
             queues: HashMap::new(),
             events: Vec::new(),
         })
     }
 
     fn unfinished(&self) -> Vec<usize> {
-        let strands = self.lanes.iter().enumerate();
-        strands
+        let lane_programs = self.lanes.iter().enumerate();
+        lane_programs
             .filter(|(_, seat)| seat.at.step < seat.lane_program.steps.len())
             .map(|(index, _)| index)
             .collect()
     }
 
-    /// Carries out the next step of a strand, unless it has to wait.
+    /// Carries out the next step of a lane program, unless it has to wait.
     fn step(&mut self, index: usize) -> Result<bool, Violation> {
         let at = self.lanes[index].at;
         let Some(step) = self.lanes[index].lane_program.steps.get(at.step) else {
@@ -195,8 +195,8 @@ impl<'s> ReplayState<'s> {
     }
 
     fn execute(&mut self, index: usize, step: &Step) -> Result<Event, Interrupt> {
-        let LaneCursor { at, lane_program: strand, mut ports, .. } = self.lanes[index];
-        let (rank, lane) = (at.rank, strand.lane);
+        let LaneCursor { at, lane_program, mut ports, .. } = self.lanes[index];
+        let (rank, lane) = (at.rank, lane_program.lane);
         let here = |chunk: Chunk| ChunkRef { rank, chunk };
         let mut event = Event { at, start: ports.clock, end: 0, cause: None, writes: Vec::new() };
         match step {
@@ -300,8 +300,8 @@ impl<'s> ReplayState<'s> {
     fn finish(mut self) -> Result<Trace, Violation> {
         let mut blocked = Vec::new();
         for index in self.unfinished() {
-            let LaneCursor { at, lane_program: strand, .. } = self.lanes[index];
-            match self.execute(index, &strand.steps[at.step]) {
+            let LaneCursor { at, lane_program, .. } = self.lanes[index];
+            match self.execute(index, &lane_program.steps[at.step]) {
                 Err(Interrupt::Blocked(peer, needs)) => blocked.push(Blocked { at, peer, blocked_on: needs }),
                 Err(Interrupt::Failed(fault)) => return Err(Violation::Step { at, error: fault }),
                 Ok(_) => {}

@@ -7,26 +7,26 @@ use crate::schedule::check::vector_clock::LaneProgramId;
 use crate::schedule::{Chunk, ChunkRef, PeerAccess, Rank, Space};
 
 impl Executor<'_> {
-    pub(super) fn send(&mut self, strand: LaneProgramId, peer: Rank, chunks: &[Chunk]) -> StepResult {
-        if let blocked @ Outcome::Blocked(..) = self.can_send(strand, peer)? {
+    pub(super) fn send(&mut self, lane_program: LaneProgramId, peer: Rank, chunks: &[Chunk]) -> StepResult {
+        if let blocked @ Outcome::Blocked(..) = self.can_send(lane_program, peer)? {
             return Ok(blocked);
         }
-        let rank = self.lane_state(strand).rank;
+        let rank = self.lane_state(lane_program).rank;
         check_no_windows(chunks)?;
         let mut values = self.take_free_message();
         for &chunk in chunks {
-            values.push(self.read(strand, &ChunkRef { rank, chunk })?);
+            values.push(self.read(lane_program, &ChunkRef { rank, chunk })?);
         }
-        self.enqueue(strand, peer, values);
+        self.enqueue(lane_program, peer, values);
         Ok(Outcome::Done)
     }
 
-    pub(super) fn recv(&mut self, strand: LaneProgramId, peer: Rank, into: &[Chunk]) -> StepResult {
-        let message = match self.dequeue(strand, peer)? {
+    pub(super) fn recv(&mut self, lane_program: LaneProgramId, peer: Rank, into: &[Chunk]) -> StepResult {
+        let message = match self.dequeue(lane_program, peer)? {
             Ok(message) => message,
             Err(blocked) => return Ok(blocked),
         };
-        let rank = self.lane_state(strand).rank;
+        let rank = self.lane_state(lane_program).rank;
         check_no_windows(into)?;
         if message.len() != into.len() {
             return Err(StepError::ChunkCountMismatch(message.len(), into.len(), into.len()));
@@ -40,7 +40,7 @@ impl Executor<'_> {
             return Err(StepError::MixedLengths);
         }
         for (&chunk, &value) in into.iter().zip(&message) {
-            self.write(strand, &ChunkRef { rank, chunk }, value)?;
+            self.write(lane_program, &ChunkRef { rank, chunk }, value)?;
         }
         self.recycle_message(message);
         Ok(Outcome::Done)
@@ -48,18 +48,18 @@ impl Executor<'_> {
 
     pub(super) fn recv_reduce(
         &mut self,
-        strand: LaneProgramId,
+        lane_program: LaneProgramId,
         peer: Rank,
         with: &[Chunk],
         into: &[Chunk],
         finish: bool,
     ) -> StepResult {
         self.check_reduces()?;
-        let message = match self.dequeue(strand, peer)? {
+        let message = match self.dequeue(lane_program, peer)? {
             Ok(message) => message,
             Err(blocked) => return Ok(blocked),
         };
-        let rank = self.lane_state(strand).rank;
+        let rank = self.lane_state(lane_program).rank;
         check_no_windows(with)?;
         check_no_windows(into)?;
         if message.len() != into.len() || into.len() != with.len() {
@@ -67,35 +67,43 @@ impl Executor<'_> {
         }
         self.check_disjoint(rank, into, with)?;
         for ((&with, &chunk), &arrived) in with.iter().zip(into).zip(&message) {
-            let home = self.read(strand, &ChunkRef { rank, chunk: with })?;
+            let home = self.read(lane_program, &ChunkRef { rank, chunk: with })?;
             let value = self.reduced(&[home, arrived], finish)?;
-            self.write(strand, &ChunkRef { rank, chunk }, value)?;
+            self.write(lane_program, &ChunkRef { rank, chunk }, value)?;
         }
         self.recycle_message(message);
         Ok(Outcome::Done)
     }
 
-    pub(super) fn copy(&mut self, strand: LaneProgramId, from: &ChunkRef, into: &ChunkRef) -> StepResult {
+    pub(super) fn copy(
+        &mut self,
+        lane_program: LaneProgramId,
+        from: &ChunkRef,
+        into: &ChunkRef,
+    ) -> StepResult {
         if from.chunk.space == Space::Window && !is_user_buffer(into.chunk) {
             return Err(StepError::UnknownLength);
         }
-        self.count_remote(strand, from);
-        self.count_remote(strand, into);
-        let value = self.read(strand, from)?;
+        self.count_remote(lane_program, from);
+        self.count_remote(lane_program, into);
+        let value = self.read(lane_program, from)?;
         // In place, a chunk that is copied onto itself is left alone.
         let kept = (from.chunk.space, into.chunk.space) == (Space::Input, Space::Output);
-        if kept && from.rank == into.rank && self.resolve(strand, from)? == self.resolve(strand, into)? {
-            let cell = self.resolve(strand, into)?;
+        if kept
+            && from.rank == into.rank
+            && self.resolve(lane_program, from)? == self.resolve(lane_program, into)?
+        {
+            let cell = self.resolve(lane_program, into)?;
             self.memories[into.rank].contents[cell] = value;
             return Ok(Outcome::Done);
         }
-        self.write(strand, into, value)?;
+        self.write(lane_program, into, value)?;
         Ok(Outcome::Done)
     }
 
     pub(super) fn reduce(
         &mut self,
-        strand: LaneProgramId,
+        lane_program: LaneProgramId,
         from: &[ChunkRef],
         into: &ChunkRef,
         finish: bool,
@@ -111,16 +119,16 @@ impl Executor<'_> {
             return Err(StepError::Overlap(into.chunk));
         }
         let operands = from.iter().map(|place| {
-            self.count_remote(strand, place);
-            self.read(strand, place)
+            self.count_remote(lane_program, place);
+            self.read(lane_program, place)
         });
         let operands = operands.collect::<Result<Vec<ExprId>, StepError>>()?;
         // What is added to where it lies is moved once.
         if from[0] != *into {
-            self.count_remote(strand, into);
+            self.count_remote(lane_program, into);
         }
         let value = self.reduced(&operands, finish)?;
-        self.write(strand, into, value)?;
+        self.write(lane_program, into, value)?;
         Ok(Outcome::Done)
     }
 
@@ -138,17 +146,17 @@ impl Executor<'_> {
         if self.schedule.collective.reduces() { Ok(()) } else { Err(StepError::UnexpectedReduction) }
     }
 
-    fn count_remote(&mut self, strand: LaneProgramId, place: &ChunkRef) {
-        self.chunks_moved += u64::from(is_remote(place, self.lane_state(strand).rank));
+    fn count_remote(&mut self, lane_program: LaneProgramId, place: &ChunkRef) {
+        self.chunks_moved += u64::from(is_remote(place, self.lane_state(lane_program).rank));
     }
 
     /// The buffers are the caller's again, who may do anything with them: no peer may still reach them.
-    pub(super) fn release_buffers(&mut self, strand: LaneProgramId) -> Result<(), StepError> {
-        let (rank, now) = (self.lane_state(strand).rank, self.current_access(strand));
+    pub(super) fn release_buffers(&mut self, lane_program: LaneProgramId) -> Result<(), StepError> {
+        let (rank, now) = (self.lane_state(lane_program).rank, self.current_access(lane_program));
         for space in [Space::Input, Space::Output] {
             for index in 0..self.memories[rank].address_space.chunks(space) {
                 let place = ChunkRef { rank, chunk: Chunk { space, index: index as u32 } };
-                let cell = self.resolve(strand, &place)?;
+                let cell = self.resolve(lane_program, &place)?;
                 if let Some(other) = self.memories[rank].records.write(&self.clocks, cell, now) {
                     return Err(self.race_error(&place, other));
                 }
@@ -157,10 +165,10 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// The value at `place`, for a step of `strand`.
-    fn read(&mut self, strand: LaneProgramId, place: &ChunkRef) -> Result<ExprId, StepError> {
-        let cell = self.resolve(strand, place)?;
-        let now = self.current_access(strand);
+    /// The value at `place`, for a step of `lane_program`.
+    fn read(&mut self, lane_program: LaneProgramId, place: &ChunkRef) -> Result<ExprId, StepError> {
+        let cell = self.resolve(lane_program, place)?;
+        let now = self.current_access(lane_program);
         if let Some(other) = self.memories[place.rank].records.read(&self.clocks, cell, now) {
             return Err(self.race_error(place, other));
         }
@@ -186,16 +194,21 @@ impl Executor<'_> {
         }
     }
 
-    fn write(&mut self, strand: LaneProgramId, place: &ChunkRef, value: ExprId) -> Result<(), StepError> {
+    fn write(
+        &mut self,
+        lane_program: LaneProgramId,
+        place: &ChunkRef,
+        value: ExprId,
+    ) -> Result<(), StepError> {
         let ChunkRef { rank, chunk } = *place;
-        let cell = self.resolve(strand, place)?;
+        let cell = self.resolve(lane_program, place)?;
         if chunk.space == Space::Input {
             return Err(StepError::InputWritten(chunk));
         }
         if chunk.space == Space::Output && self.values.length(value) != self.output_length(rank, chunk) {
             return Err(StepError::LengthMismatch(chunk));
         }
-        let now = self.current_access(strand);
+        let now = self.current_access(lane_program);
         if let Some(other) = self.memories[rank].records.write(&self.clocks, cell, now) {
             return Err(self.race_error(place, other));
         }
@@ -217,8 +230,8 @@ impl Executor<'_> {
         StepError::Race { rank: place.rank, chunk: place.chunk, other }
     }
 
-    /// The cell of `place`, if `strand` can reach it.
-    fn resolve(&self, strand: LaneProgramId, place: &ChunkRef) -> Result<usize, StepError> {
+    /// The cell of `place`, if `lane_program` can reach it.
+    fn resolve(&self, lane_program: LaneProgramId, place: &ChunkRef) -> Result<usize, StepError> {
         let ChunkRef { rank, chunk } = *place;
         let memory = self.memories.get(rank).ok_or(StepError::NoSuchPeer(rank))?;
         let reachable = match chunk.space {
@@ -226,7 +239,7 @@ impl Executor<'_> {
             Space::Input | Space::Output => self.schedule.peer_access == PeerAccess::ZeroCopy,
             Space::Scratch => false,
         };
-        if is_remote(place, self.lane_state(strand).rank) && !reachable {
+        if is_remote(place, self.lane_state(lane_program).rank) && !reachable {
             return Err(StepError::NotReachable(rank, chunk));
         }
         memory.address_space.address(chunk).ok_or(StepError::NoSuchChunk(rank, chunk))

@@ -1,13 +1,14 @@
 //! Finds accesses to memory that messages and signals do not order.
 //!
-//! Clocks of strands (Lamport; Mattern 1988): an access is named by its strand and the number of
-//! the step, and a strand knows of each other strand the last step that is surely done.
+//! Clocks of lane programs (Lamport; Mattern 1988): an access is named by its lane program and the
+//! number of the step, and a lane program knows of each other lane program the last step that is
+//! surely done.
 
 use crate::schedule::Rank;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Number of a strand among those of all ranks.
+/// Number of a lane program among those of all ranks.
 pub(super) type LaneProgramId = u32;
 
 /// A step that touched a chunk.
@@ -36,21 +37,22 @@ pub(super) enum ClockMode {
     /// The sender's own steps: less than the truth, so races may be reported that are none,
     /// and none is missed.
     Direct,
-    /// Nothing: strands may share no chunk that one of them writes. Enough where ranks meet in no window.
+    /// Nothing: lane programs may share no chunk that one of them writes. Enough where ranks meet
+    /// in no window.
     Disabled,
 }
 
-/// The knowledge of each strand about each other.
+/// The knowledge of each lane program about each other.
 pub(super) struct VectorClocks {
     mode: ClockMode,
     clocks: Vec<Box<[u32]>>,
 }
 
 impl VectorClocks {
-    pub(super) fn new(knowledge: ClockMode, strands: usize) -> Self {
+    pub(super) fn new(knowledge: ClockMode, lane_programs: usize) -> Self {
         let known = match knowledge {
             ClockMode::Disabled => Vec::new(),
-            _ => (0..strands).map(|_| vec![0; strands].into_boxed_slice()).collect(),
+            _ => (0..lane_programs).map(|_| vec![0; lane_programs].into_boxed_slice()).collect(),
         };
         Self { mode: knowledge, clocks: known }
     }
@@ -65,9 +67,9 @@ impl VectorClocks {
         Edge { from: now, clock }
     }
 
-    /// Adds knowledge to `strand`.
-    pub(super) fn merge(&mut self, strand: LaneProgramId, edge: &Edge) {
-        let Some(known) = self.clocks.get_mut(strand as usize) else {
+    /// Adds knowledge to `lane_program`.
+    pub(super) fn merge(&mut self, lane_program: LaneProgramId, edge: &Edge) {
+        let Some(known) = self.clocks.get_mut(lane_program as usize) else {
             return;
         };
         if let Some(clock) = &edge.clock {
@@ -77,9 +79,9 @@ impl VectorClocks {
         *of_sender = edge.from.tick.max(*of_sender);
     }
 
-    /// Returns true if `strand` knows of any step of the strand `other`.
-    pub(super) fn has_heard_from(&self, strand: LaneProgramId, other: LaneProgramId) -> bool {
-        self.clocks.get(strand as usize).is_some_and(|known| known[other as usize] > 0)
+    /// Returns true if `lane_program` knows of any step of the lane program `other`.
+    pub(super) fn has_heard_from(&self, lane_program: LaneProgramId, other: LaneProgramId) -> bool {
+        self.clocks.get(lane_program as usize).is_some_and(|known| known[other as usize] > 0)
     }
 
     /// Returns true if `earlier` is surely done when `now` begins.
@@ -98,7 +100,7 @@ pub(super) struct AccessHistory {
     entries: Vec<LastAccess>,
     /// Readers beside the one in the record: most chunks have none.
     extra_readers: HashMap<usize, Vec<Access>>,
-    /// Cells before this one are seen by one strand only.
+    /// Cells before this one are seen by one lane program only.
     first_address: usize,
 }
 
@@ -141,37 +143,37 @@ impl AccessHistory {
     }
 }
 
-/// The strands of all ranks, numbered.
+/// The lane programs of all ranks, numbered.
 pub(super) struct LaneProgramIds {
-    /// First strand of each rank, and the number of all at the end.
+    /// First lane program of each rank, and the number of all at the end.
     first: Vec<LaneProgramId>,
 }
 
 impl LaneProgramIds {
-    pub(super) fn new(strands: impl Iterator<Item = usize>) -> Self {
+    pub(super) fn new(lane_programs: impl Iterator<Item = usize>) -> Self {
         let mut first = vec![0];
         let mut next = 0;
-        first.extend(strands.map(|strands| {
-            next += strands as LaneProgramId;
+        first.extend(lane_programs.map(|lane_programs| {
+            next += lane_programs as LaneProgramId;
             next
         }));
         Self { first }
     }
 
-    /// Strands of `rank`.
+    /// Lane programs of `rank`.
     pub(super) fn of(&self, rank: Rank) -> std::ops::Range<LaneProgramId> {
         self.first[rank]..self.first[rank + 1]
     }
 
-    /// All strands.
+    /// All lane programs.
     pub(super) fn len(&self) -> usize {
         self.first[self.first.len() - 1] as usize
     }
 
-    /// (rank, strand of that rank).
-    pub(super) fn locate(&self, strand: LaneProgramId) -> (Rank, usize) {
-        let rank = self.first.partition_point(|&first| first <= strand) - 1;
-        (rank, (strand - self.first[rank]) as usize)
+    /// (rank, lane program of that rank).
+    pub(super) fn locate(&self, lane_program: LaneProgramId) -> (Rank, usize) {
+        let rank = self.first.partition_point(|&first| first <= lane_program) - 1;
+        (rank, (lane_program - self.first[rank]) as usize)
     }
 }
 
@@ -184,7 +186,7 @@ mod tests {
         for knowledge in [ClockMode::Full, ClockMode::Direct, ClockMode::Disabled] {
             let mut clocks = VectorClocks::new(knowledge, 3);
             let mut records = AccessHistory::new(0, 1);
-            let at = |strand, tick| Access { lane_program: strand, tick };
+            let at = |lane_program, tick| Access { lane_program, tick };
             assert_eq!(records.write(&clocks, 0, at(0, 1)), None);
             let told = clocks.edge(at(0, 2));
             clocks.merge(1, &told);

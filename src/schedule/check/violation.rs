@@ -8,9 +8,9 @@ use std::fmt;
 pub struct StepLocation {
     /// The rank of the program.
     pub rank: Rank,
-    /// The strand.
+    /// The lane program.
     pub lane_program: usize,
-    /// The step of the strand, from 0.
+    /// The step of the lane program, from 0.
     pub step: usize,
 }
 
@@ -30,7 +30,7 @@ pub enum Violation {
     },
     /// No rank can go on, yet these have steps left.
     Deadlock {
-        /// The strands that wait, and what each waits for.
+        /// The lane programs that wait, and what each waits for.
         blocked: Vec<Blocked>,
     },
     /// Messages that no rank receives.
@@ -71,7 +71,7 @@ pub enum Violation {
     },
 }
 
-/// A strand that cannot go on.
+/// A lane program that cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// The step that it cannot begin.
@@ -82,7 +82,7 @@ pub struct Blocked {
     pub blocked_on: BlockedOn,
 }
 
-/// The condition that a blocked strand waits for.
+/// The condition that a blocked lane program waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockedOn {
     /// A message on this lane.
@@ -126,9 +126,9 @@ pub enum StepError {
     LengthMismatch(Chunk),
     /// Nothing in the step says how long its chunks are.
     UnknownLength,
-    /// Two strands share the messages of one peer, lane and direction.
+    /// Two lane programs share the messages of one peer, lane and direction.
     SharedChannel(Rank),
-    /// Two strands signal on one lane.
+    /// Two lane programs signal on one lane.
     SharedSignals,
     /// A wait for signal 0 asks for nothing.
     WaitForSignalZero,
@@ -180,8 +180,8 @@ impl fmt::Display for Violation {
             Violation::Step { at, error: fault } => write!(f, "{at} {fault}"),
             Violation::Deadlock { blocked } => {
                 write!(f, "deadlock:")?;
-                for (index, strand) in blocked.iter().enumerate() {
-                    write!(f, "{} {strand}", if index > 0 { ";" } else { "" })?;
+                for (index, lane_program) in blocked.iter().enumerate() {
+                    write!(f, "{} {lane_program}", if index > 0 { ";" } else { "" })?;
                 }
                 Ok(())
             }

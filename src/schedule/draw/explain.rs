@@ -48,7 +48,7 @@ impl<'s> Explanation<'s> {
     fn write_trace(&mut self, trace: &Trace, text: &mut String) {
         self.write_inputs(text);
         let mut events: Vec<&Event> = trace.events.iter().collect();
-        // Stable: what a strand did in one round stays in its order.
+        // Stable: what a lane program did in one round stays in its order.
         events.sort_by_key(|event| (event.end, event.at.rank));
         for round in events.chunk_by(|one, next| one.end == next.end) {
             let _ = match round[0].end {

@@ -47,8 +47,10 @@ fn chunks_moved(step: &Step, rank: Rank) -> usize {
 fn summary(schedule: &Schedule, trace: &Trace) -> String {
     let programs = schedule.programs.iter().enumerate();
     let chunks: usize = programs
-        .flat_map(|(rank, program)| program.lane_programs.iter().map(move |strand| (rank, strand)))
-        .flat_map(|(rank, strand)| strand.steps.iter().map(move |step| chunks_moved(step, rank)))
+        .flat_map(|(rank, program)| {
+            program.lane_programs.iter().map(move |lane_program| (rank, lane_program))
+        })
+        .flat_map(|(rank, lane_program)| lane_program.steps.iter().map(move |step| chunks_moved(step, rank)))
         .sum();
     let plural = |count: u64| if count == 1 { "" } else { "s" };
     let (rounds, chunks) = (trace.rounds, chunks as u64);

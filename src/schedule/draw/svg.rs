@@ -31,7 +31,7 @@ impl<'s> Diagram<'s> {
             .programs
             .iter()
             .flat_map(|program| &program.lane_programs)
-            .flat_map(|strand| &strand.steps);
+            .flat_map(|lane_program| &lane_program.steps);
         let label = |step: &Step| match step {
             Step::Send { chunks, .. } => list_chunks(chunks, CHUNKS_LISTED_MAX).len(),
             _ => 0,

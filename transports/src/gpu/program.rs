@@ -55,17 +55,22 @@ impl Program {
     pub fn new(mut tables: ProgramTables, bounds: ProgramBounds) -> Result<Self> {
         let outside =
             |what: String| Error::InvalidUsage(format!("a program for rank {}: {what}", bounds.rank));
-        let strands = tables.lane_programs.len();
-        if strands == 0 || bounds.uses_window && strands > 1 || bounds.window > 0 && !bounds.uses_window {
-            return Err(outside(format!("{strands} strands within {bounds:?}")));
+        let lane_programs = tables.lane_programs.len();
+        if lane_programs == 0
+            || bounds.uses_window && lane_programs > 1
+            || bounds.window > 0 && !bounds.uses_window
+        {
+            return Err(outside(format!("{lane_programs} lane programs within {bounds:?}")));
         }
-        for strand in &tables.lane_programs {
-            let acts = checked_slice(&tables.instrs, strand.first_instr, strand.instr_count as usize);
-            let acts = acts.ok_or_else(|| outside(format!("{strand:?} without acts")))?;
+        for lane_program in &tables.lane_programs {
+            let acts =
+                checked_slice(&tables.instrs, lane_program.first_instr, lane_program.instr_count as usize);
+            let acts = acts.ok_or_else(|| outside(format!("{lane_program:?} without acts")))?;
             for act in acts {
                 check_instr(act, &tables.chunks, &bounds).ok_or_else(|| outside(format!("{act:?}")))?;
             }
-            let acts = strand.first_instr as usize..strand.first_instr as usize + strand.instr_count as usize;
+            let acts = lane_program.first_instr as usize
+                ..lane_program.first_instr as usize + lane_program.instr_count as usize;
             Instr::mark_groups(&mut tables.instrs[acts], &tables.chunks);
         }
         let messages = tables.instrs.iter().filter(|act| is_message(act.opcode)).map(|act| act.operands);
@@ -90,7 +95,7 @@ impl Program {
 
     /// Returns the largest lane of the lane programs.
     pub fn max_lane(&self) -> usize {
-        self.tables.lane_programs.iter().map(|strand| strand.lane as usize).max().unwrap_or(0)
+        self.tables.lane_programs.iter().map(|lane_program| lane_program.lane as usize).max().unwrap_or(0)
     }
 
     /// Returns the thread blocks of a launch on this many channels.
@@ -199,12 +204,9 @@ mod tests {
     }
 
     fn accepts(act: Instr, places: &[ChunkRef]) -> bool {
-        let strands = vec![LaneProgram { lane: 0, first_instr: 0, instr_count: 1 }];
-        Program::new(
-            ProgramTables { instrs: vec![act], chunks: places.to_vec(), lane_programs: strands },
-            BOUNDS,
-        )
-        .is_ok()
+        let lane_programs = vec![LaneProgram { lane: 0, first_instr: 0, instr_count: 1 }];
+        Program::new(ProgramTables { instrs: vec![act], chunks: places.to_vec(), lane_programs }, BOUNDS)
+            .is_ok()
     }
 
     #[test]
@@ -255,13 +257,9 @@ mod tests {
 
     #[test]
     fn lane_programs_must_have_instrs() {
-        let of = |strands: Vec<LaneProgram>| {
+        let of = |lane_programs: Vec<LaneProgram>| {
             Program::new(
-                ProgramTables {
-                    instrs: vec![instr(Opcode::Wait, 0, 0)],
-                    chunks: Vec::new(),
-                    lane_programs: strands,
-                },
+                ProgramTables { instrs: vec![instr(Opcode::Wait, 0, 0)], chunks: Vec::new(), lane_programs },
                 BOUNDS,
             )
         };

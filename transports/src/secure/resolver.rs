@@ -32,7 +32,8 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        matches!(choice, HashChoice::SHA256).then(|| Box::new(Sha256Hash(Context::new(&SHA256))) as Box<dyn Hash>)
+        matches!(choice, HashChoice::SHA256)
+            .then(|| Box::new(Sha256Hash(Context::new(&SHA256))) as Box<dyn Hash>)
     }
 
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {

@@ -134,11 +134,11 @@ static BufferLayout extent(std::vector<i32>& buffer) {
 
 static int launch_schedule(World& world, u32 index) {
     Rank& rank = world.ranks[index];
-    LaneProgram strand = {0, 0, u32(rank.program.instrs.size())};
+    LaneProgram lane_program = {0, 0, u32(rank.program.instrs.size())};
     ScheduleArgs args = {};
     args.instrs = rank.program.instrs.data();
     args.chunks = rank.program.chunks.data();
-    args.lane_programs = &strand;
+    args.lane_programs = &lane_program;
     args.ports = rank.ports.data();
     args.peer_windows = world.peer_windows.data();
     args.window_sequences = &rank.window_sequence;

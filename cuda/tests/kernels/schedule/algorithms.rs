@@ -50,7 +50,7 @@ pub(crate) fn bruck_all_gather(ranks: usize, rank: usize) -> Program {
     (0..ranks).fold(program, |program, index| program.copy(scratch(index), output((rank + index) % ranks)))
 }
 
-/// Sends in one strand, receives in another, on the same lane.
+/// Sends in one lane program, receives in another, on the same lane.
 pub(crate) fn pairwise_all_to_all(ranks: usize, rank: usize) -> Program {
     let sends = Program::new(rank);
     let sends = (1..ranks).fold(sends, |program, hop| {

@@ -10,7 +10,7 @@ pub(crate) type Block = (MemorySpace, u32);
 pub(crate) struct Program {
     pub(crate) acts: Vec<Instr>,
     pub(crate) places: Vec<ChunkRef>,
-    pub(crate) strands: Vec<LaneProgram>,
+    pub(crate) lane_programs: Vec<LaneProgram>,
     pub(crate) scratch: u32,
     pub(crate) uses_window: bool,
     rank: u32,
@@ -33,14 +33,14 @@ pub(crate) fn window(index: usize) -> Block {
 }
 
 impl Program {
-    /// An empty program with one strand on lane 0.
+    /// An empty program with one lane program on lane 0.
     pub(crate) fn new(rank: usize) -> Self {
         Self { rank: rank as u32, ..Self::default() }.lane_program(0)
     }
 
     /// Begins a new lane program for the instructions that follow.
     pub(crate) fn lane_program(mut self, lane: u32) -> Self {
-        self.strands.push(LaneProgram { lane, first_instr: self.acts.len() as u32, instr_count: 0 });
+        self.lane_programs.push(LaneProgram { lane, first_instr: self.acts.len() as u32, instr_count: 0 });
         self
     }
 
@@ -52,7 +52,7 @@ impl Program {
 
     /// Adds an act without places, which the caller adds.
     fn instr(&mut self, verb: Opcode, peer: usize, operands: usize) -> &mut Instr {
-        self.strands.last_mut().expect("a program has a strand").instr_count += 1;
+        self.lane_programs.last_mut().expect("a program has a lane program").instr_count += 1;
         self.acts.push(Instr {
             opcode: verb as u8,
             post_op: 0,
@@ -121,8 +121,9 @@ impl Program {
 
     /// The same, with acts done together that can be.
     pub(crate) fn grouped(mut self) -> Self {
-        for strand in &self.strands {
-            let acts = strand.first_instr as usize..(strand.first_instr + strand.instr_count) as usize;
+        for lane_program in &self.lane_programs {
+            let acts = lane_program.first_instr as usize
+                ..(lane_program.first_instr + lane_program.instr_count) as usize;
             Instr::mark_groups(&mut self.acts[acts], &self.places);
         }
         self

@@ -165,7 +165,7 @@ impl<'d> World<'d> {
         'd: 'p,
     {
         let Part { job, program } = part;
-        let blocks = program.strands.len() * job.channels;
+        let blocks = program.lane_programs.len() * job.channels;
         let room = program.scratch as usize * blocks;
         let scratch = Memory::new(self.device, room * job.slice_bytes);
         let lengths = Memory::new(self.device, room * 8);
@@ -194,7 +194,7 @@ impl<'d> World<'d> {
         ScheduleArgs {
             instrs: program.acts.as_ptr(),
             chunks: program.places.as_ptr(),
-            lane_programs: program.strands.as_ptr(),
+            lane_programs: program.lane_programs.as_ptr(),
             ports: own.ports.as_mut_ptr(),
             peer_windows: own.neighbors.as_ptr(),
             window_sequences: own.instances.as_mut_ptr(),
@@ -214,7 +214,7 @@ impl<'d> World<'d> {
             rank: rank as u32,
             channels: job.channels as u32,
             channels_max: self.size.channels as u32,
-            lane_program_count: program.strands.len() as u32,
+            lane_program_count: program.lane_programs.len() as u32,
             scratch_chunks: program.scratch,
             op: job.op as u32,
             divisor: self.size.ranks as u32,
