@@ -4,7 +4,7 @@
 //! is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) and leaves the communicator as it is.
 
 use super::Communicator;
-use super::job::{digest_words, displacements};
+use super::counts::{digest_words, displacements};
 use crate::engine::{Buffers, Job, Shares};
 use crate::error::Result;
 use crate::op_desc::OpKind;

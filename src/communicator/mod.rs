@@ -14,9 +14,9 @@ mod algorithm;
 mod async_forms;
 mod builder;
 mod collectives;
+mod counts;
 mod grow;
 mod info;
-mod job;
 mod op_queue;
 mod point_to_point;
 #[cfg(all(test, not(shuttle)))]
@@ -38,7 +38,7 @@ pub use crate::communicator::symmetric::SymmetricBuffer;
 pub(crate) use crate::communicator::validate::ArgCheck;
 pub use crate::communicator::work::Work;
 #[cfg(feature = "gpu")]
-pub(crate) use job::{digest_words, displacements};
+pub(crate) use counts::{digest_words, displacements};
 pub use scope::{Scope, ScopedWork};
 
 use crate::bootstrap::UniqueId;
@@ -46,10 +46,11 @@ use crate::communicator::op_queue::{ThreadMark, Ticket, TicketLock};
 use crate::communicator::work::Worker;
 use crate::config::Config;
 use crate::engine::registry::{CommRegistry, RegisteredComm};
-use crate::engine::{AbortFlag, Engine, Owner, Recorder};
+use crate::engine::{AbortFlag, Engine, Job, Owner, Recorder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::FlightRecord;
 use crate::op_desc::OpDesc;
+use crate::reduce_op::ReduceOp;
 use crate::schedule::Rank;
 use crate::status::{self, FlightRecordSource};
 use crate::sync::{Instant, Mutex, OnceLock, thread};
@@ -266,6 +267,15 @@ impl Communicator {
             }
             thread::sleep(ABORT_LOCK_TIMEOUT / 1000);
         }
+    }
+
+    /// Runs one collective when it is this call's turn.
+    #[inline]
+    fn run(&self, mut job: Job<'_>) -> Result<()> {
+        if let Some(op @ ReduceOp::PreMulSum(_)) = job.reduction {
+            job.reduction = Some(self.checked_factor(op, job.collective, job.dtype)?);
+        }
+        self.with_engine(|engine| engine.collective(&mut job))
     }
 
     /// Runs `operation` on the engine when it is this call's turn.

@@ -1,7 +1,7 @@
 //! Splitting and duplicating communicators.
 
 use super::Communicator;
-use super::job::digest_words;
+use super::counts::digest_words;
 use crate::bootstrap;
 use crate::bootstrap::{BootstrapError, RankInfo, UniqueId};
 use crate::config::Config;

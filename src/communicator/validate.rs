@@ -1,9 +1,11 @@
 //! Argument checks of a call, before anything is sent.
 
 use crate::communicator::Communicator;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
-use crate::schedule::Rank;
+use crate::reduce_op::ReduceOp;
+use crate::schedule::{Collective, Rank};
+use unisono_cuda::DType;
 
 /// A call whose arguments are being checked. A refusal names the operation and both values.
 #[derive(Clone, Copy)]
@@ -18,6 +20,20 @@ impl Communicator {
     #[inline]
     pub(crate) fn arg_check(&self, kind: impl Into<OpKind>) -> ArgCheck<'_> {
         ArgCheck { comm: self, kind: Some(kind.into()) }
+    }
+
+    /// Returns a pre-multiplied sum with its factor as a number of the elements' type.
+    #[cold]
+    pub(super) fn checked_factor(
+        &self,
+        op: ReduceOp,
+        collective: Collective,
+        dtype: DType,
+    ) -> Result<ReduceOp> {
+        op.for_dtype(dtype).map_err(|error| match error.kind() {
+            ErrorKind::InvalidUsage(what) => self.arg_check(collective).invalid(what.clone()),
+            _ => self.attach_rank(error),
+        })
     }
 
     /// Starts the checks of an operation that this communicator does not run itself.

@@ -67,6 +67,12 @@ struct PipelineOp<'o> {
     slices: usize,
     /// Number of channels that take part.
     channels: usize,
+    /// The use of the window. `None` if all goes in messages.
+    staging: Option<Staging>,
+}
+
+/// The way in which one operation uses the window.
+struct Staging {
     bounce_ring: BounceRing,
     /// Index of the store tuner, if slices are long enough for the store to matter.
     tuner: Option<usize>,
@@ -126,8 +132,6 @@ impl Engine {
         let longest = Layout::new(longest_share, plan.chunks_per_share, element).longest_chunk(1);
         let (slice_bytes, channels) = self.slice_size(plan, longest);
         let slices = longest.div_ceil(slice_bytes).max(1);
-        let tuned = plan.uses_window && StoreTuner::applies_to(longest.min(slice_bytes));
-        let class = OpClass::new(job.collective, plan.digest, longest);
         PipelineOp {
             plan,
             op,
@@ -137,6 +141,15 @@ impl Engine {
             slice_bytes,
             slices,
             channels: slices.min(channels),
+            staging: plan.uses_window.then(|| self.staging(plan, job, longest, slice_bytes)),
+        }
+    }
+
+    /// Returns the use of the window by `plan`, whose longest chunk has `longest` bytes.
+    fn staging(&mut self, plan: &Plan, job: &Job<'_>, longest: usize, slice_bytes: usize) -> Staging {
+        let tuned = StoreTuner::applies_to(longest.min(slice_bytes));
+        let class = OpClass::new(job.collective, plan.digest, longest);
+        Staging {
             bounce_ring: self.bounce_ring(plan, slice_bytes, self.footprint(job)),
             tuner: tuned.then(|| self.tuners.entry(class)),
         }
@@ -231,7 +244,7 @@ impl Engine {
         if channel.progress.in_slice {
             return true;
         }
-        if operation.plan.uses_window
+        if operation.staging.is_some()
             && let Some(window) = &self.fabric.window
         {
             let needed = channel.sequence.saturating_sub(1);
@@ -247,10 +260,13 @@ impl Engine {
         }
         channel.progress.in_slice = true;
         channel.progress.cursors.fill(Cursor::default());
-        self.channels[index].store_choice = operation.tuner.map_or_else(Default::default, |tuner| {
-            let decision = self.tuners.tuner_mut(tuner).next_decision(index, operation.bounce_ring.period());
-            self.store_decision(tuner, decision, operation.plan.only_writes)
-        });
+        self.channels[index].store_choice = match &operation.staging {
+            Some(Staging { bounce_ring, tuner: Some(tuner) }) => {
+                let decision = self.tuners.tuner_mut(*tuner).next_decision(index, bounce_ring.period());
+                self.store_decision(*tuner, decision, operation.plan.only_writes)
+            }
+            _ => Default::default(),
+        };
         true
     }
 
@@ -289,7 +305,6 @@ impl Engine {
         let Engine { fabric, channels, traffic, .. } = self;
         let Channel { sequence, completed, store_choice: (store, timed), sample, scratch, progress } =
             &mut channels[index];
-        let base = operation.bounce_ring.offset(index, *sequence);
         let units = (operation.slice_bytes / SLICE_ALIGN_BYTES) as u64;
         let slice = progress.slice as u64 | (units * SLICES_MAX);
         let tag = operation.op.tag(slice);
@@ -298,15 +313,15 @@ impl Engine {
         let lane_programs = operation.plan.program.lane_programs.iter().zip(&operation.plan.fusions);
         for ((lane_program, fusions), cursor) in lane_programs.zip(&mut progress.cursors) {
             let lane = index * LANES_PER_CHANNEL + lane_program.lane;
-            let window = if operation.plan.uses_window { fabric.window.as_mut() } else { None };
-            let window_view = window.map(|window| WindowView {
+            let staging = operation.staging.as_ref();
+            let window_view = staging.zip(fabric.window.as_mut()).map(|(staging, window)| WindowView {
                 window,
                 lane,
                 sequence: *sequence,
                 is_first,
                 signals: &mut cursor.signals,
                 completed,
-                base,
+                base: staging.bounce_ring.offset(index, *sequence),
                 store: *store,
                 sample: (*timed != Timed::No).then_some(&mut *sample),
             });
@@ -347,11 +362,11 @@ impl Engine {
         let channel = &mut self.channels[index];
         channel.progress.slice += operation.channels;
         channel.progress.in_slice = false;
-        if operation.plan.uses_window
+        if let Some(staging) = &operation.staging
             && let Some(window) = &mut self.fabric.window
         {
             let (store, timed) = channel.store_choice;
-            if let Some(tuner) = operation.tuner.map(|tuner| self.tuners.tuner_mut(tuner)) {
+            if let Some(tuner) = staging.tuner.map(|tuner| self.tuners.tuner_mut(tuner)) {
                 let hint = tuner.record(timed, store, take(&mut channel.sample));
                 hint.into_iter().for_each(|hint| window.set_hint(hint));
             }
