@@ -1,11 +1,11 @@
 //! Files mapped as memory for reading. The system loads pages on first access and may drop them.
 
 use crate::{Error, Result};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::fstat;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::path::Path;
-use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
+use std::ptr::copy_nonoverlapping;
 
 /// A file mapped for reading.
 ///
@@ -15,15 +15,9 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 /// every mapping.
 #[derive(Debug)]
 pub struct MappedFile {
-    base: NonNull<u8>,
-    bytes: usize,
+    mapping: MmapRaw,
     file: File,
 }
-
-// SAFETY: the mapping belongs to the process, not to a thread, and is only read.
-unsafe impl Send for MappedFile {}
-// SAFETY: as above; `&MappedFile` only copies out of it.
-unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
     /// Maps the whole file at `path`.
@@ -33,22 +27,15 @@ impl MappedFile {
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |source| Error::System { what: format!("cannot map {}", path.display()), source };
         let file = File::open(path).map_err(failed)?;
-        let bytes = file_len(&file).map_err(failed)?;
-        let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
-        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap(null_mut(), bytes.max(1), protection, flags, &file, 0) };
-        let base = base.map_err(|errno| failed(errno.into()))?;
-        let base = NonNull::new(base.cast::<u8>());
-        let base = base.ok_or_else(|| Error::InvalidUsage("a mapping at address zero".to_owned()))?;
-        // SAFETY: this is advice about a mapping of our own, as samples are read in random order.
-        // All works without it too.
-        let _ = unsafe { madvise(base.as_ptr().cast(), bytes.max(1), Advice::Random) };
-        Ok(Self { base, bytes, file })
+        let mapping = MmapOptions::new().map_raw_read_only(&file).map_err(failed)?;
+        // Samples are read in random order. All works without the advice, too.
+        let _ = mapping.advise(Advice::Random);
+        Ok(Self { mapping, file })
     }
 
     /// Returns the length of the file when it was mapped.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.mapping.len()
     }
 
     /// Copies the bytes from `offset` on into `into`.
@@ -57,22 +44,15 @@ impl MappedFile {
     /// Returns [`Error::InvalidUsage`] if the range is not all inside, or if the file has been
     /// truncated.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<()> {
-        let there = file_len(&self.file).map_or(0, |now| now.min(self.bytes));
+        let there = file_len(&self.file).map_or(0, |now| now.min(self.bytes()));
         if offset.checked_add(into.len()).is_none_or(|end| end > there) {
             let what = format!("{} bytes at {offset} of a file of {there}", into.len());
             return Err(Error::InvalidUsage(what));
         }
         // SAFETY: the range is inside the mapping, and inside the file by its length of a moment
         // ago. `into` is memory of the caller's own, which no fresh mapping overlaps.
-        unsafe { copy_nonoverlapping(self.base.as_ptr().add(offset), into.as_mut_ptr(), into.len()) };
+        unsafe { copy_nonoverlapping(self.mapping.as_ptr().add(offset), into.as_mut_ptr(), into.len()) };
         Ok(())
-    }
-}
-
-impl Drop for MappedFile {
-    fn drop(&mut self) {
-        // SAFETY: made by us with this length, and nothing points into it, as only copies leave it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes.max(1)) };
     }
 }
 
