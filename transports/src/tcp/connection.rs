@@ -139,19 +139,16 @@ impl Connection {
         // SAFETY: a source is valid for reads while it lives, which is longer than this call. Here
         // it is memory of this process's caller, and the kernel only reads it.
         let bytes_of = |part: Source<'a>| unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) };
-        let mut pieces = std::iter::once(head).chain(parts.map(bytes_of)).peekable();
-        while pieces.peek().is_some() {
+        let mut next = Some(head);
+        while next.is_some() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let (mut count, mut bytes) = (0, 0);
-            for piece in pieces.by_ref() {
-                let skipped = skip.min(piece.len());
+            while let Some(part) = next.filter(|_| count < SLICES_MAX) {
+                let skipped = skip.min(part.len());
                 skip -= skipped;
-                let piece = &piece[skipped..];
-                slices[count] = IoSlice::new(piece);
-                (count, bytes) = (count + 1, bytes + piece.len());
-                if count == SLICES_MAX {
-                    break;
-                }
+                slices[count] = IoSlice::new(&part[skipped..]);
+                (count, bytes) = (count + 1, bytes + part.len() - skipped);
+                next = parts.next().map(bytes_of);
             }
             let went = self.send_slices(&slices[..count], bytes);
             sent += went;
@@ -225,7 +222,7 @@ impl Connection {
     fn send_slices(&mut self, slices: &[IoSlice<'_>], bytes: usize) -> usize {
         let written = if bytes <= COALESCE_BYTES {
             self.coalesced.clear();
-            slices.iter().for_each(|piece| self.coalesced.extend_from_slice(piece));
+            slices.iter().for_each(|slice| self.coalesced.extend_from_slice(slice));
             self.stream.write(&self.coalesced)
         } else {
             self.stream.write_slices(slices)
