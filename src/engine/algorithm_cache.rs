@@ -1,5 +1,6 @@
 //! Selects the algorithm of an operation: the caller's override, or the choice of the tuning table.
 
+use crate::engine::plan::cache::insert_bounded;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, Rank};
@@ -29,12 +30,7 @@ impl SelectionCache {
     }
 
     fn insert(&mut self, key: SelectionKey, algorithm: &'static Algorithm, spec: GroupSpec) {
-        let entry = (key, algorithm, spec);
-        if self.entries.len() < SELECTIONS_MAX {
-            return self.entries.push(entry);
-        }
-        self.entries[self.oldest] = entry;
-        self.oldest = (self.oldest + 1) % SELECTIONS_MAX;
+        insert_bounded(&mut self.entries, &mut self.oldest, (key, algorithm, spec));
     }
 
     fn clear(&mut self) {
@@ -113,12 +109,10 @@ fn unsupported(algorithm: &Algorithm, what: &str) -> Error {
     Error::new(ErrorKind::Unsupported(text))
 }
 
-/// Number of selections kept; more than the distinct operations of a training step.
-const SELECTIONS_MAX: usize = 64;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::plan::cache::CACHE_ENTRIES_MAX;
 
     #[test]
     fn selection_cache_replaces_oldest_entry_when_full() {
@@ -126,9 +120,9 @@ mod tests {
         let key = |bytes| SelectionKey { collective: Collective::AllReduce, root: 0, bytes, narrow: false };
         let spec = GroupSpec { ranks: 2, root: 0, aggregation: 1 };
         let mut cache = SelectionCache::default();
-        (0..=SELECTIONS_MAX).for_each(|bytes| cache.insert(key(bytes), row, spec));
+        (0..=CACHE_ENTRIES_MAX).for_each(|bytes| cache.insert(key(bytes), row, spec));
         assert!(cache.find(&key(0)).is_none(), "the first entry was replaced");
-        assert!((1..=SELECTIONS_MAX).all(|bytes| cache.find(&key(bytes)).is_some()));
+        assert!((1..=CACHE_ENTRIES_MAX).all(|bytes| cache.find(&key(bytes)).is_some()));
         let other = SelectionKey { narrow: true, ..key(1) };
         assert!(cache.find(&other).is_none(), "narrow sums are selected apart");
         cache.clear();

@@ -68,11 +68,11 @@ struct PipelineOp<'o> {
     /// Number of channels that take part.
     channels: usize,
     /// The use of the window. `None` if all goes in messages.
-    staging: Option<Staging>,
+    window_use: Option<WindowUse>,
 }
 
 /// The way in which one operation uses the window.
-struct Staging {
+struct WindowUse {
     bounce_ring: BounceRing,
     /// Index of the store tuner, if slices are long enough for the store to matter.
     tuner: Option<usize>,
@@ -141,15 +141,15 @@ impl Engine {
             slice_bytes,
             slices,
             channels: slices.min(channels),
-            staging: plan.uses_window.then(|| self.staging(plan, job, longest, slice_bytes)),
+            window_use: plan.uses_window.then(|| self.window_use(plan, job, longest, slice_bytes)),
         }
     }
 
     /// Returns the use of the window by `plan`, whose longest chunk has `longest` bytes.
-    fn staging(&mut self, plan: &Plan, job: &Job<'_>, longest: usize, slice_bytes: usize) -> Staging {
+    fn window_use(&mut self, plan: &Plan, job: &Job<'_>, longest: usize, slice_bytes: usize) -> WindowUse {
         let tuned = StoreTuner::applies_to(longest.min(slice_bytes));
         let class = OpClass::new(job.collective, plan.digest, longest);
-        Staging {
+        WindowUse {
             bounce_ring: self.bounce_ring(plan, slice_bytes, self.footprint(job)),
             tuner: tuned.then(|| self.tuners.entry(class)),
         }
@@ -244,7 +244,7 @@ impl Engine {
         if channel.progress.in_slice {
             return true;
         }
-        if operation.staging.is_some()
+        if operation.window_use.is_some()
             && let Some(window) = &self.fabric.window
         {
             let needed = channel.sequence.saturating_sub(1);
@@ -260,8 +260,8 @@ impl Engine {
         }
         channel.progress.in_slice = true;
         channel.progress.cursors.fill(Cursor::default());
-        self.channels[index].store_choice = match &operation.staging {
-            Some(Staging { bounce_ring, tuner: Some(tuner) }) => {
+        self.channels[index].store_choice = match &operation.window_use {
+            Some(WindowUse { bounce_ring, tuner: Some(tuner) }) => {
                 let decision = self.tuners.tuner_mut(*tuner).next_decision(index, bounce_ring.period());
                 self.store_decision(*tuner, decision, operation.plan.only_writes)
             }
@@ -313,15 +313,15 @@ impl Engine {
         let lane_programs = operation.plan.program.lane_programs.iter().zip(&operation.plan.fusions);
         for ((lane_program, fusions), cursor) in lane_programs.zip(&mut progress.cursors) {
             let lane = index * LANES_PER_CHANNEL + lane_program.lane;
-            let staging = operation.staging.as_ref();
-            let window_view = staging.zip(fabric.window.as_mut()).map(|(staging, window)| WindowView {
+            let window_use = operation.window_use.as_ref();
+            let window_view = window_use.zip(fabric.window.as_mut()).map(|(window_use, window)| WindowView {
                 window,
                 lane,
                 sequence: *sequence,
                 is_first,
                 signals: &mut cursor.signals,
                 completed,
-                base: staging.bounce_ring.offset(index, *sequence),
+                base: window_use.bounce_ring.offset(index, *sequence),
                 store: *store,
                 sample: (*timed != Timed::No).then_some(&mut *sample),
             });
@@ -362,11 +362,11 @@ impl Engine {
         let channel = &mut self.channels[index];
         channel.progress.slice += operation.channels;
         channel.progress.in_slice = false;
-        if let Some(staging) = &operation.staging
+        if let Some(window_use) = &operation.window_use
             && let Some(window) = &mut self.fabric.window
         {
             let (store, timed) = channel.store_choice;
-            if let Some(tuner) = staging.tuner.map(|tuner| self.tuners.tuner_mut(tuner)) {
+            if let Some(tuner) = window_use.tuner.map(|tuner| self.tuners.tuner_mut(tuner)) {
                 let hint = tuner.record(timed, store, take(&mut channel.sample));
                 hint.into_iter().for_each(|hint| window.set_hint(hint));
             }

@@ -95,7 +95,7 @@ pub(crate) struct EagerPlans {
     plans: Vec<(EagerPlan, &'static Algorithm)>,
     /// Index of the plan found last, mostly the one looked up next.
     last: usize,
-    /// Index of the plan to replace next when there are [`EAGER_PLANS_MAX`].
+    /// Index of the plan to replace next when there are [`CACHE_ENTRIES_MAX`].
     oldest: usize,
     /// Keys of operations that cannot be eager, so that nobody tries to lower them again.
     not_eager: Vec<PlanKey>,
@@ -167,16 +167,18 @@ impl EagerPlans {
     }
 }
 
-/// Number of eager plans kept. A program that alternates between more operations lowers them again.
-const EAGER_PLANS_MAX: usize = 64;
+/// Entries of a cache; more than the distinct operations of a training step. A program that
+/// alternates between more operations selects and lowers them again.
+pub(in crate::engine) const CACHE_ENTRIES_MAX: usize = 64;
 
-/// Adds `entry` and returns its index. With [`EAGER_PLANS_MAX`] entries it replaces the oldest.
-fn insert_bounded<T>(entries: &mut Vec<T>, oldest: &mut usize, entry: T) -> usize {
-    if entries.len() < EAGER_PLANS_MAX {
+/// Adds `entry` and returns its index. With [`CACHE_ENTRIES_MAX`] entries it replaces the oldest.
+pub(in crate::engine) fn insert_bounded<T>(entries: &mut Vec<T>, oldest: &mut usize, entry: T) -> usize {
+    if entries.len() < CACHE_ENTRIES_MAX {
         entries.push(entry);
         return entries.len() - 1;
     }
-    *oldest = (*oldest + 1) % EAGER_PLANS_MAX;
-    entries[*oldest] = entry;
-    *oldest
+    let replaced = *oldest;
+    entries[replaced] = entry;
+    *oldest = (replaced + 1) % CACHE_ENTRIES_MAX;
+    replaced
 }
