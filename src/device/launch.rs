@@ -5,6 +5,7 @@ use crate::device::op::DeviceOp;
 use crate::device::p2p::GroupCache;
 use crate::device::plan::{Plan, PlanCache, SLICE_UNIT_BYTES};
 use crate::device::registered::{AddressTables, Registration};
+use crate::device::shape::ShapeCache;
 use crate::engine::{Layout, Shares};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
@@ -22,6 +23,7 @@ use unisono_transports::gpu::{AddressTable, DeviceProgram, LaunchParams, Operand
 #[derive(Default)]
 pub(super) struct CommState {
     plans: PlanCache,
+    pub(super) shapes: ShapeCache,
     pub(super) groups: GroupCache,
     /// Sequence numbers of the next operation of all ranks, and of the next group of sends and
     /// receives.
@@ -134,21 +136,21 @@ impl Shared {
     ) -> Result<OpDesc> {
         let bytes = job.input.share_bytes.max(job.output.share_bytes);
         let spec = self.group_spec(job, bytes);
-        let loan = state.registration(job, &spec, bytes, self.host_comm.config());
-        let algorithm = match &loan {
-            Some(loan) => loan.algorithm,
+        let registration = state.registration(job, &spec, bytes, self.host_comm.config());
+        let algorithm = match &registration {
+            Some(registration) => registration.algorithm,
             None => self.select_algorithm(state, job, &spec, bytes)?,
         };
         let plan = state.plans.get(algorithm, spec, &self.endpoint, &self.ring_order)?;
         let op = job.op.map(ReduceOp::kind);
-        let place = loan.as_ref().map(|loan| loan.offset_digest);
+        let place = registration.as_ref().map(|registration| registration.offset_digest);
         let call = OpDesc::new(state.sequence(), job.kind, job.dtype, op, job.root, job.count);
         let call = call
             .with_algorithm(plan.digest)
             .on_gpu(place)
             .with_user_op(job.user_op.map(UserOpKernels::digest));
         if let Some(uploaded) = &plan.uploaded {
-            self.launch_plan(state, stream, (job, loan.as_ref()), (&plan, uploaded), (call, bytes))?;
+            self.launch_plan(state, stream, (job, registration.as_ref()), (&plan, uploaded), (call, bytes))?;
         }
         state.last_algorithm = Some(algorithm);
         Ok(call)
@@ -159,7 +161,7 @@ impl Shared {
         &self,
         state: &mut CommState,
         stream: &Stream,
-        (job, loan): (&DeviceOp<'_>, Option<&Registration>),
+        (job, registration): (&DeviceOp<'_>, Option<&Registration>),
         (plan, uploaded): (&Plan, &DeviceProgram),
         (call, bytes): (OpDesc, usize),
     ) -> Result<()> {
@@ -173,9 +175,10 @@ impl Shared {
         let output = job.output.operand(outputs, plan.chunks_per_share, element, into.as_ref());
         let order = self.launch_args(job, plan, call, bytes);
         let operands = [&input, &output];
-        if let Some(loan) = loan {
-            let grasp = state.address_tables.get(&self.endpoint, (plan, uploaded), (job, loan), operands)?;
-            return self.launch(state, stream, LaunchKind::ZeroCopy(uploaded, &grasp), &order, operands);
+        if let Some(registration) = registration {
+            let table =
+                state.address_tables.get(&self.endpoint, (plan, uploaded), (job, registration), operands)?;
+            return self.launch(state, stream, LaunchKind::ZeroCopy(uploaded, &table), &order, operands);
         }
         let is_one_shot = plan.is_one_shot && bytes <= self.endpoint.one_shot_bytes_max();
         let work = if is_one_shot { LaunchKind::OneShot(bytes) } else { LaunchKind::Program(uploaded) };
@@ -196,8 +199,8 @@ impl Shared {
             LaunchKind::Program(uploaded) => {
                 self.endpoint.launch(stream, uploaded, order, [input, output], None)?;
             }
-            LaunchKind::ZeroCopy(uploaded, grasp) => {
-                self.endpoint.launch(stream, uploaded, order, [input, output], Some(grasp))?;
+            LaunchKind::ZeroCopy(uploaded, table) => {
+                self.endpoint.launch(stream, uploaded, order, [input, output], Some(table))?;
             }
             LaunchKind::OneShot(bytes) => {
                 self.endpoint.launch_one_shot(stream, order, bytes, input, output)?;

@@ -1,185 +1,135 @@
-//! Lowering of a program for a GPU: flat tables of instructions, chunks and lane programs.
+//! Tables of a program for a GPU: its instructions, chunks and lane programs, flat.
 //!
 //! Every lane program becomes a thread block for each channel. The block executes its instructions
-//! in order and waits inside them.
-//!
-//! Steps that need one pass over memory together become one instruction. One example is a message
-//! that is received and then forwarded. Another is a window result that the output gets as well, or
-//! that buffers of peers get as well.
+//! in order and waits inside them. A message that is received and then forwarded is one
+//! instruction, so that its data passes through registers once.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{
-    Chunk, ChunkRef as ScheduleChunk, LaneProgram as ScheduleLane, Program, Rank, Space, Step,
-};
+use crate::schedule::lower::{self, Combine};
+use crate::schedule::{Chunk, ChunkRef as ScheduleChunk, Program, Rank};
 use unisono_cuda::device::{ChunkRef, Instr, LaneProgram, Opcode};
 use unisono_transports::gpu::ProgramTables;
 
 /// Tables under construction.
-#[derive(Default)]
-struct TableWriter(ProgramTables);
-
-/// The way a step is combined with another step of its lane program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Fusion {
-    /// The step is not combined.
-    None,
-    /// The results of the step are forwarded to this rank.
-    Forward(Rank),
-    /// The result of the step is also written to these chunks.
-    AlsoInto(Vec<ScheduleChunk>),
-    /// An earlier step does the work of this one.
-    Elided,
+struct TableWriter {
+    tables: ProgramTables,
+    rank: Rank,
 }
 
 /// Flattens the program of `rank`.
 ///
 /// # Errors
-/// If a step has more operands than a GPU combines at once.
-pub(super) fn lower(program: &Program, rank: Rank) -> Result<ProgramTables> {
-    let mut writer = TableWriter::default();
-    for lane_program in &program.lane_programs {
-        writer.lane_program(lane_program, rank)?;
+/// If an instruction has more operands than a GPU combines at once.
+pub(super) fn lower(program: Program, rank: Rank) -> Result<ProgramTables> {
+    let mut writer = TableWriter { tables: ProgramTables::default(), rank };
+    for lane in lower::lower(program, rank, true) {
+        writer.lane(&lane)?;
     }
-    Ok(writer.0)
+    Ok(writer.tables)
 }
 
 impl TableWriter {
-    fn lane_program(&mut self, lane_program: &ScheduleLane, rank: Rank) -> Result<()> {
-        let first_act = self.0.instrs.len() as u32;
-        for (step, fused) in lane_program.steps.iter().zip(fuse(&lane_program.steps)) {
-            if fused != Fusion::Elided {
-                let act = self.instr(step, &fused, rank)?;
-                self.0.instrs.push(act);
-            }
+    fn lane(&mut self, lane: &lower::LaneInstrs) -> Result<()> {
+        let first_instr = self.tables.instrs.len() as u32;
+        let mut rest = &lane.instrs[..];
+        while let Some((instr, later)) = rest.split_first() {
+            let forward = later.first().and_then(|next| forward_target(instr, next));
+            let written =
+                Instr { forward: forward.map_or(Instr::NO_PEER, |peer| peer as u32), ..self.instr(instr)? };
+            self.tables.instrs.push(written);
+            rest = &later[usize::from(forward.is_some())..];
         }
-        let acts = self.0.instrs.len() as u32 - first_act;
-        self.0.lane_programs.push(LaneProgram {
-            lane: lane_program.lane as u32,
-            first_instr: first_act,
-            instr_count: acts,
-        });
+        let instr_count = self.tables.instrs.len() as u32 - first_instr;
+        self.tables.lane_programs.push(LaneProgram { lane: lane.lane as u32, first_instr, instr_count });
         Ok(())
     }
 
-    /// Returns the instruction of one step, and appends its operands to the table of chunks.
-    fn instr(&mut self, step: &Step, fused: &Fusion, rank: Rank) -> Result<Instr> {
-        let here = |block: &Chunk| ScheduleChunk { rank, chunk: *block };
-        let also = if let Fusion::AlsoInto(spots) = fused { &spots[..] } else { &[] };
-        let first_place = self.0.chunks.len() as u32;
-        let (verb, peer, operands, targets) = match step {
-            Step::Send { peer, chunks: blocks } => {
-                (Opcode::Send, *peer, self.push_chunks(blocks.iter().map(here)), 0)
-            }
-            Step::Recv { peer, into } => (Opcode::Recv, *peer, self.push_chunks(into.iter().map(here)), 0),
-            Step::RecvReduce { peer, with, into, .. } => {
-                let operands = self.push_chunks(with.iter().map(here));
-                self.push_chunks(into.iter().map(here));
-                (Opcode::RecvReduce, *peer, operands, 0)
-            }
-            Step::Copy { from, into } => (
-                Opcode::Copy,
-                rank,
-                self.push_chunks([*from]),
-                self.push_chunks([*into].iter().chain(also).copied()),
-            ),
-            Step::Reduce { from, into, .. } => {
-                let operands = self.push_chunks(from.iter().copied());
-                (Opcode::Reduce, rank, operands, self.push_chunks([*into].iter().chain(also).copied()))
-            }
-            Step::Signal => (Opcode::Signal, rank, 0, 0),
-            Step::Wait { peer, .. } => (Opcode::Wait, *peer, 0, 0),
-        };
-        if operands.max(targets) > Instr::OPERANDS_MAX {
+    /// Returns one instruction, and appends its operands to the table of chunks.
+    fn instr(&mut self, instr: &lower::Instr) -> Result<Instr> {
+        let first_chunk = self.tables.chunks.len() as u32;
+        let instr = Instr { first_chunk, ..self.with_chunks(instr) };
+        let (operands, targets) = (instr.operands, instr.targets);
+        if usize::from(operands.max(targets)) > Instr::OPERANDS_MAX {
             let text = format!(
                 "{operands} operands, {targets} results in one step; a GPU takes {}",
                 Instr::OPERANDS_MAX
             );
             return Err(Error::new(ErrorKind::Unsupported(text)));
         }
-        Ok(Instr {
-            opcode: verb as u8,
-            post_op: applies_post_op(step).into(),
-            operands: operands as u16,
-            targets: targets as u16,
-            group_size: 0,
-            peer: peer as u32,
-            forward: if let Fusion::Forward(to) = fused { *to as u32 } else { Instr::NO_PEER },
-            signals: if let Step::Wait { signals, .. } = step { *signals } else { 0 },
-            first_chunk: first_place,
-        })
+        Ok(instr)
+    }
+
+    fn with_chunks(&mut self, instr: &lower::Instr) -> Instr {
+        match instr {
+            lower::Instr::Send { peer, chunks } => {
+                Instr { operands: self.push_own(chunks), ..new_instr(Opcode::Send, *peer) }
+            }
+            lower::Instr::Recv { peer, into } => {
+                Instr { operands: self.push_own(into), ..new_instr(Opcode::Recv, *peer) }
+            }
+            lower::Instr::RecvReduce { peer, with, into, finish } => {
+                let operands = self.push_own(with);
+                self.push_own(into);
+                Instr { operands, post_op: (*finish).into(), ..new_instr(Opcode::RecvReduce, *peer) }
+            }
+            lower::Instr::Transfer(transfer) => {
+                let (opcode, finish) = match transfer.combine {
+                    Combine::Copy => (Opcode::Copy, false),
+                    Combine::Reduce { finish } => (Opcode::Reduce, finish),
+                };
+                let operands = self.push_chunks(transfer.sources.iter().copied());
+                let targets = self.push_chunks(transfer.targets.iter().copied());
+                Instr { operands, targets, post_op: finish.into(), ..new_instr(opcode, self.rank) }
+            }
+            lower::Instr::Signal => new_instr(Opcode::Signal, self.rank),
+            lower::Instr::Wait { peer, signals } => {
+                Instr { signals: *signals, ..new_instr(Opcode::Wait, *peer) }
+            }
+        }
+    }
+
+    /// Appends chunks of this rank and returns their number.
+    fn push_own(&mut self, chunks: &[Chunk]) -> u16 {
+        let rank = self.rank;
+        self.push_chunks(chunks.iter().map(|&chunk| ScheduleChunk { rank, chunk }))
     }
 
     /// Appends chunks and returns their number.
-    fn push_chunks(&mut self, spots: impl IntoIterator<Item = ScheduleChunk>) -> usize {
-        let before = self.0.chunks.len();
-        self.0.chunks.extend(spots.into_iter().map(|spot| ChunkRef {
-            rank: spot.rank as u32,
-            space: spot.chunk.space as u32,
-            index: spot.chunk.index,
+    fn push_chunks(&mut self, places: impl ExactSizeIterator<Item = ScheduleChunk>) -> u16 {
+        let count = u16::try_from(places.len()).unwrap_or(u16::MAX);
+        self.tables.chunks.extend(places.map(|place| ChunkRef {
+            rank: place.rank as u32,
+            space: place.chunk.space as u32,
+            index: place.chunk.index,
         }));
-        self.0.chunks.len() - before
+        count
     }
 }
 
-fn applies_post_op(step: &Step) -> bool {
-    matches!(step, Step::RecvReduce { finish: true, .. } | Step::Reduce { finish: true, .. })
-}
-
-fn fuse(steps: &[Step]) -> Vec<Fusion> {
-    let mut fused = vec![Fusion::None; steps.len()];
-    for (index, step) in steps.iter().enumerate() {
-        let Some(next) = steps.get(index + 1) else { break };
-        if fused[index] != Fusion::None {
-            continue;
-        }
-        if let Some(peer) = forward_target(step, next) {
-            (fused[index], fused[index + 1]) = (Fusion::Forward(peer), Fusion::Elided);
-        }
-        // A signal may lie between the two steps. It is then raised a little later.
-        let later = index + 1 + usize::from(*next == Step::Signal);
-        if let Some(spot) = steps.get(later).and_then(|later| output_copy_target(step, later)) {
-            (fused[index], fused[later]) = (Fusion::AlsoInto(vec![spot]), Fusion::Elided);
-        }
-        let spots: Vec<ScheduleChunk> =
-            steps[index + 1..].iter().map_while(|later| peer_copy_target(step, later)).collect();
-        if !spots.is_empty() {
-            fused[index + 1..=index + spots.len()].fill(Fusion::Elided);
-            fused[index] = Fusion::AlsoInto(spots);
-        }
+/// Returns an instruction without chunks.
+fn new_instr(opcode: Opcode, peer: Rank) -> Instr {
+    Instr {
+        opcode: opcode as u8,
+        post_op: 0,
+        operands: 0,
+        targets: 0,
+        group_size: 0,
+        peer: peer as u32,
+        forward: Instr::NO_PEER,
+        signals: 0,
+        first_chunk: 0,
     }
-    fused
 }
 
-/// Returns the chunk of a peer's buffer to which `later` copies the value that `step` writes.
-fn peer_copy_target(step: &Step, later: &Step) -> Option<ScheduleChunk> {
-    let Step::Copy { from: copied, into: also } = later else { return None };
-    let (value, home) = match step {
-        Step::Copy { from, into } => (from, into.rank),
-        Step::Reduce { into, .. } => (into, into.rank),
-        _ => return None,
-    };
-    (copied == value && also.rank != home && also.chunk.space == Space::Output).then_some(*also)
-}
-
-/// Returns the rank to which `next` sends the results of `step`, if it sends nothing else.
-fn forward_target(step: &Step, next: &Step) -> Option<Rank> {
-    match (step, next) {
-        (Step::Recv { into, .. } | Step::RecvReduce { into, .. }, Step::Send { peer, chunks: blocks }) => {
-            (into == blocks).then_some(*peer)
+/// Returns the rank to which `next` sends the results of `instr`, if it sends nothing else.
+fn forward_target(instr: &lower::Instr, next: &lower::Instr) -> Option<Rank> {
+    use lower::Instr::{Recv, RecvReduce, Send};
+    match (instr, next) {
+        (Recv { into, .. } | RecvReduce { into, .. }, Send { peer, chunks }) => {
+            (into == chunks).then_some(*peer)
         }
         _ => None,
     }
-}
-
-/// Returns the chunk of the output to which `later` copies the result of `step` in the window.
-fn output_copy_target(step: &Step, later: &Step) -> Option<ScheduleChunk> {
-    let Step::Copy { from: copied, into: also } = later else { return None };
-    let (result, same) = match step {
-        Step::Copy { from, into } => (into, copied == from || copied == into),
-        Step::Reduce { into, .. } => (into, copied == into),
-        _ => return None,
-    };
-    (same && result.chunk.space == Space::Window && also.chunk.space == Space::Output).then_some(*also)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod proxy;
 mod reduce_op;
 mod registered;
 mod rooted;
+mod shape;
 mod topology;
 
 pub use crate::device::p2p::DeviceGroup;

@@ -1,12 +1,11 @@
 //! A program on the GPU: lowered, checked and uploaded once, kept for every later call.
 
 use crate::device::lower::lower;
-use crate::device::registered;
+use crate::device::shape::Shape;
 use crate::engine::ScheduleBounds as Widest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::AlgorithmDigest;
-use crate::schedule::algorithms::window_reduce::ONE_SHOT;
-use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, Rank, permuted};
+use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Rank, permuted};
 use std::collections::HashMap;
 use std::sync::Arc;
 use unisono_transports::gpu::{DeviceProgram, Endpoint, Program, ProgramBounds};
@@ -64,7 +63,8 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
         let text = format!("{algorithm:?} has no room on a GPU with {} ranks: {sizes:?}", spec.ranks);
         return Err(Error::new(ErrorKind::Unsupported(text)));
     }
-    let program = match uses_ring_order(algorithm) {
+    let shape = Shape::of(algorithm, spec);
+    let program = match shape.follows_ring_order {
         true => permuted(algorithm, spec, order, rank),
         false => (algorithm.build)(spec, rank),
     };
@@ -77,53 +77,35 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
         output: outputs * parts,
         scratch: program.scratch,
         window: widest.window_chunks,
-        peer_chunks: peer_chunks(algorithm, spec),
+        peer_chunks: peer_chunks(algorithm, spec, &shape),
         uses_window,
     };
-    let tables = lower(&program, rank)?;
+    let tables = lower(program, rank)?;
     let uploaded = match tables.lane_programs.is_empty() {
         true => None,
         false => Some(endpoint.upload(Program::new(tables, bounds)?, slice_bytes_max)?),
     };
     let line_bytes_max = line / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
-    let is_one_shot = algorithm.collective == Collective::AllReduce && algorithm.name == ONE_SHOT.name;
     Ok(Plan {
         chunks_per_share: parts,
         digest: AlgorithmDigest::of(algorithm),
         slice_bytes_max,
         ll_bytes_max: line_bytes_max,
-        is_one_shot,
+        is_one_shot: shape.is_one_shot,
         uploaded,
     })
 }
 
 /// Returns the chunks of each peer's input and output that zero-copy programs name.
-fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec) -> [usize; 2] {
-    if algorithm.peer_access != PeerAccess::ZeroCopy {
-        return [0, 0];
-    }
+fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec, shape: &Shape) -> [usize; 2] {
     let parts = (algorithm.chunks_per_share)(spec);
     let shares = |rank| algorithm.collective.shares(spec.ranks, spec.root, rank);
     let most = |side: fn((usize, usize)) -> usize| (0..spec.ranks).map(|rank| side(shares(rank))).max();
     let [input, output] = [most(|(inputs, _)| inputs), most(|(_, outputs)| outputs)];
     let blocks = |named: bool, shares: Option<usize>| if named { shares.unwrap_or(0) * parts } else { 0 };
-    let (reads, writes) = registered::named_peer_buffers(algorithm);
-    [blocks(reads, input), blocks(writes, output)]
+    [blocks(shape.names_peer_inputs, input), blocks(shape.names_peer_outputs, output)]
 }
 
-/// Returns true if an algorithm connects ranks that are neighbors in the ring order. These are
-/// rings, and the paths from or to a root. Algorithms that keep the operands in rank order, or that
-/// connect all ranks with all, return false.
-fn uses_ring_order(algorithm: &Algorithm) -> bool {
-    let rooted = algorithm.collective.has_root() && ROOTED_ALGORITHMS.contains(&algorithm.name);
-    rooted || RING_ALGORITHMS.contains(&algorithm.name)
-}
-
-/// Algorithms without a root in which each rank has two neighbors.
-const RING_ALGORITHMS: [&str; 2] = ["ring", "bidirectional_ring"];
-/// Algorithms with a root in which ranks forward data, and linear ones, which serve the nearest
-/// ranks first.
-const ROOTED_ALGORITHMS: [&str; 4] = ["chain", "tree", "binomial", "linear"];
 /// Slice size of zero-copy programs. Nothing is staged, so slices only divide the work among
 /// channels.
 const ZERO_COPY_SLICE_BYTES: usize = 1 << 30;

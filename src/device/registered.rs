@@ -7,10 +7,10 @@ use crate::device::join::agree_on_success;
 use crate::device::launch::CommState;
 use crate::device::op::{DeviceOp, OpBuffer};
 use crate::device::plan::Plan;
+use crate::device::shape::Shape;
 use crate::error::{Error, Result};
 use crate::reduce_op::ReduceOp;
-use crate::schedule::algorithms::zero_copy;
-use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, find};
+use crate::schedule::{Algorithm, GroupSpec, PeerAccess};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use unisono_cuda::device::{Buffer, ImportedMemory, IpcHandle};
@@ -65,8 +65,8 @@ impl DeviceCommunicator {
         })?;
         if lends {
             let opened = WindowSet::open(self.gpu(), self.rank(), &handles, bytes);
-            let lending = agree_on_success(base, opened.map_err(Error::from))?;
-            self.shared.lock().window_sets.push(Arc::new(lending));
+            let set = agree_on_success(base, opened.map_err(Error::from))?;
+            self.shared.lock().window_sets.push(Arc::new(set));
         }
         Ok(buffer)
     }
@@ -108,84 +108,77 @@ fn parse_handles(cards: &[u8], bytes: usize) -> Result<Vec<IpcHandle>> {
     Ok(handles)
 }
 
-/// Returns true for the inputs, and for the outputs, if zero-copy programs name those of peers.
-pub(super) fn named_peer_buffers(algorithm: &Algorithm) -> (bool, bool) {
-    match algorithm.collective {
-        _ if algorithm.name != zero_copy::NAME => (false, true),
-        Collective::AllReduce => (true, true),
-        Collective::AllGather => (false, true),
-        _ => (true, false),
-    }
-}
-
 impl CommState {
     /// Returns 1 for each window set that this rank does not use, and 0 for the others.
     fn unused_windows(&mut self) -> Vec<u8> {
-        self.address_tables.0.retain(|(_, grasp)| !grasp.is_abandoned());
-        let unused = |lending: &Arc<WindowSet>| Arc::strong_count(lending) == 1 && lending.is_unused();
-        self.window_sets.iter().map(|lending| unused(lending).into()).collect()
+        self.address_tables.0.retain(|(_, table)| !table.is_abandoned());
+        let unused = |set: &Arc<WindowSet>| Arc::strong_count(set) == 1 && set.is_unused();
+        self.window_sets.iter().map(|set| unused(set).into()).collect()
     }
 
     /// Closes the window sets that no rank uses, and returns this rank's own memory of them.
     fn close_windows(&mut self, unused: &[u8]) -> Vec<ImportedMemory> {
         let sets = std::mem::take(&mut self.window_sets).into_iter().zip(unused);
         let (closed, kept): (Vec<_>, Vec<_>) = sets.partition(|(_, unused)| **unused == 1);
-        self.window_sets = kept.into_iter().map(|(lending, _)| lending).collect();
-        closed.into_iter().filter_map(|(lending, _)| Arc::into_inner(lending)).map(WindowSet::close).collect()
+        self.window_sets = kept.into_iter().map(|(set, _)| set).collect();
+        closed.into_iter().filter_map(|(set, _)| Arc::into_inner(set)).map(WindowSet::close).collect()
     }
 
     /// Returns the registration of an operation, if all peer buffers that its algorithm names are
     /// symmetric.
     pub(super) fn registration(
-        &self,
+        &mut self,
         job: &DeviceOp<'_>,
         spec: &GroupSpec,
         bytes: usize,
         config: &Config,
     ) -> Option<Registration> {
         let large = bytes >= ZERO_COPY_MIN_BYTES && config.algorithm_override(job.collective).is_none();
-        let row = match self.overrides[job.collective as usize] {
-            Some(chosen) => chosen,
-            None if large => default_algorithm(job)?,
+        let fits = |row: &&Algorithm| row.peer_access == PeerAccess::ZeroCopy && (row.supports)(spec);
+        let (row, shape) = match self.overrides[job.collective as usize] {
+            Some(chosen) => fits(&chosen).then(|| (chosen, self.shapes.get(chosen, spec)))?,
+            None if large => {
+                let rows = Algorithm::ALL.iter().filter(|row| row.collective == job.collective).filter(fits);
+                let shapes = &mut self.shapes;
+                default_algorithm(rows.map(|row| (row, shapes.get(row, spec))), job)?
+            }
             None => return None,
         };
-        if row.peer_access != PeerAccess::ZeroCopy || !(row.supports)(spec) || !is_resolvable_by_all(row, job)
-        {
+        if !is_resolvable_by_all(&shape, job) {
             return None;
         }
-        let (reads, writes) = named_peer_buffers(row);
-        let sides = [(reads, &job.input), (writes, &job.output)];
+        let sides = [(shape.names_peer_inputs, &job.input), (shape.names_peer_outputs, &job.output)];
         let mut places = Vec::new();
-        let mut lendings = [None, None];
-        for ((is_named, side), lending) in sides.into_iter().zip(&mut lendings) {
+        let mut window_sets = [None, None];
+        for ((is_named, side), set) in sides.into_iter().zip(&mut window_sets) {
             if is_named {
                 let (index, found, offset) = self.find_window_set(side)?;
                 places.extend([index, offset]);
-                *lending = Some(found);
+                *set = Some(found);
             }
         }
-        Some(Registration { algorithm: row, window_sets: lendings, offset_digest: digest_words(&places) })
+        Some(Registration { algorithm: row, window_sets, offset_digest: digest_words(&places) })
     }
 
     /// Returns the symmetric memory that contains a buffer: its number, its window set, and the
     /// offset.
     fn find_window_set(&self, side: &OpBuffer<'_>) -> Option<(usize, Arc<WindowSet>, usize)> {
         let region = side.region?;
-        let of = |(index, lending): (usize, &Arc<WindowSet>)| {
-            Some((index, Arc::clone(lending), lending.offset_of(region)? + side.offset))
+        let of = |(index, set): (usize, &Arc<WindowSet>)| {
+            Some((index, Arc::clone(set), set.offset_of(region)? + side.offset))
         };
         self.window_sets.iter().enumerate().find_map(of)
     }
 }
 
-/// Returns the algorithm for symmetric buffers if the user has not chosen one.
-fn default_algorithm(job: &DeviceOp<'_>) -> Option<&'static Algorithm> {
-    let name = match job.collective {
-        Collective::Broadcast => zero_copy::BROADCAST_PUSH.name,
-        Collective::AllReduce if is_pre_mul_sum(job) => zero_copy::ALL_REDUCE_SCALED.name,
-        _ => zero_copy::NAME,
-    };
-    find(job.collective, name)
+/// Returns the algorithm for symmetric buffers if the user has not chosen one: the first of `rows`
+/// that needs nothing of a peer that only the peer knows.
+fn default_algorithm(
+    mut rows: impl Iterator<Item = (&'static Algorithm, Shape)>,
+    job: &DeviceOp<'_>,
+) -> Option<(&'static Algorithm, Shape)> {
+    let only_peer_knows_input = job.collective.has_root() || is_pre_mul_sum(job);
+    rows.find(|(_, shape)| !(only_peer_knows_input && shape.names_peer_inputs))
 }
 
 fn is_pre_mul_sum(job: &DeviceOp<'_>) -> bool {
@@ -197,14 +190,13 @@ fn is_pre_mul_sum(job: &DeviceOp<'_>) -> bool {
 /// The factors of a pre-multiplied sum are known only to their own ranks, so each rank must
 /// multiply its input itself. This rounds small floats once more than other algorithms do. The
 /// input of a root is known if it is the output of every rank.
-fn is_resolvable_by_all(row: &Algorithm, job: &DeviceOp<'_>) -> bool {
+fn is_resolvable_by_all(shape: &Shape, job: &DeviceOp<'_>) -> bool {
     let address = |side: &OpBuffer<'_>| side.region.map(|region| region.address());
     let rounds_again = job.dtype.is_float() && job.dtype.size() < size_of::<f32>();
-    match job.collective {
-        Collective::Broadcast if row.name == zero_copy::NAME => address(&job.input) == address(&job.output),
-        _ if !is_pre_mul_sum(job) => true,
-        _ => row.name == zero_copy::ALL_REDUCE_SCALED.name && !rounds_again,
-    }
+    let has_root = job.collective.has_root();
+    let knows_root = !shape.names_peer_inputs || !has_root || address(&job.input) == address(&job.output);
+    let knows_factors = !is_pre_mul_sum(job) || !shape.names_peer_inputs && !rounds_again;
+    knows_root && knows_factors
 }
 
 impl AddressTables {
@@ -213,20 +205,21 @@ impl AddressTables {
         &mut self,
         endpoint: &Endpoint,
         (plan, uploaded): (&Plan, &DeviceProgram),
-        (job, loan): (&DeviceOp<'_>, &Registration),
+        (job, registration): (&DeviceOp<'_>, &Registration),
         [input, output]: [&Operand<'_>; 2],
     ) -> Result<Arc<AddressTable>> {
         let side = |side: &OpBuffer<'_>| {
             (side.region.map_or(0, |region| region.address()) + side.offset as u64, side.share_bytes)
         };
         let key = (std::ptr::from_ref(plan) as usize, [side(&job.input), side(&job.output)]);
-        if let Some((_, grasp)) = self.0.iter().find(|(known, _)| *known == key) {
-            return Ok(Arc::clone(grasp));
+        if let Some((_, table)) = self.0.iter().find(|(known, _)| *known == key) {
+            return Ok(Arc::clone(table));
         }
-        let grasp = Arc::new(endpoint.address_table(uploaded, loan.window_sets.clone(), input, output)?);
+        let table =
+            Arc::new(endpoint.address_table(uploaded, registration.window_sets.clone(), input, output)?);
         self.0.truncate(ADDRESS_TABLE_CACHE_SIZE - 1);
-        self.0.push_front((key, Arc::clone(&grasp)));
-        Ok(grasp)
+        self.0.push_front((key, Arc::clone(&table)));
+        Ok(table)
     }
 }
 

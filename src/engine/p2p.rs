@@ -2,7 +2,7 @@
 
 use crate::config::lanes_for;
 use crate::engine::Engine;
-use crate::engine::exec::step::{link, match_head};
+use crate::engine::exec::message::{link, match_head};
 use crate::engine::mismatch::count_mismatch;
 use crate::error::Result;
 use crate::op_desc::OpDesc;

@@ -21,6 +21,7 @@ pub mod algorithms;
 mod builder;
 pub mod check;
 pub mod draw;
+pub(crate) mod lower;
 #[cfg(feature = "gpu")]
 mod permute;
 

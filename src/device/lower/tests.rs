@@ -48,7 +48,7 @@ impl<'s> TableExecutor<'s> {
     fn new(schedule: &'s Schedule) -> Self {
         let ranks = 0..schedule.spec.ranks;
         let programs: Vec<_> =
-            ranks.map(|rank| lower(&schedule.programs[rank], rank).expect("it lowers")).collect();
+            ranks.map(|rank| lower(schedule.programs[rank].clone(), rank).expect("it lowers")).collect();
         let run = |(rank, program): (usize, &ProgramTables)| {
             let start = move |lane_program| LaneState { rank: rank as u32, lane_program, instr: 0, slice: 0 };
             (0..program.lane_programs.len()).map(start).collect::<Vec<_>>()
@@ -231,7 +231,7 @@ fn count_accesses(collective: Collective, name: &str, ranks: usize) -> [usize; 3
     let schedule = find(collective, name).unwrap().schedule(&GroupSpec { ranks, root: 1, aggregation: 1 });
     let mut touched = [0; 3];
     for rank in 0..ranks {
-        let tables = lower(&schedule.programs[rank], rank).unwrap();
+        let tables = lower(schedule.programs[rank].clone(), rank).unwrap();
         for act in &tables.instrs {
             let (reads, all) = (usize::from(act.operands), usize::from(act.operands + act.targets));
             let places = tables.chunks[act.first_chunk as usize..].iter().take(all).enumerate();
@@ -261,7 +261,7 @@ fn zero_copy_tables_read_once_and_write_in_place() {
 fn lowering_fuses_one_pass_into_one_instr() {
     let of = |name, ranks| {
         let row = find(Collective::AllReduce, name).unwrap();
-        lower(&(row.build)(&GroupSpec { ranks, root: 0, aggregation: 1 }, 1), 1).unwrap()
+        lower((row.build)(&GroupSpec { ranks, root: 0, aggregation: 1 }, 1), 1).unwrap()
     };
     let forwards = |lowered: &ProgramTables| {
         lowered

@@ -1,9 +1,7 @@
 //! Copies and reductions of a step in the memory of this rank.
 
 use crate::engine::buffers::StepMemory;
-use crate::engine::mismatch::count_mismatch;
-use crate::error::Result;
-use crate::schedule::{Chunk, ChunkRef, Rank, Space};
+use crate::schedule::{Chunk, ChunkRef, Space};
 use unisono_cuda::{
     DType, PostOp, ReduceKind, Scalar, Source, Store, copy_to, reduce_assign, reduce_to, scale,
 };
@@ -139,25 +137,4 @@ fn stage_chunk(
         None => copy_to(Store::Cached, target, source),
     }
     memory.scratch.staging = staging;
-}
-
-/// Checks the length of a message for `into` and returns the length of each of its scratch chunks.
-///
-/// Chunks of user buffers have known lengths. The rest of the message is divided evenly, because
-/// all chunks are equally long where an algorithm keeps whole shares in scratch.
-pub(in crate::engine) fn message_lengths(
-    memory: &StepMemory<'_, '_>,
-    into: &[Chunk],
-    bytes: usize,
-    peer: Rank,
-    rank: Rank,
-) -> Result<usize> {
-    let user = into.iter().filter(|&&chunk| StepMemory::is_user_buffer(chunk));
-    let known: usize = user.clone().map(|&chunk| memory.bytes(chunk)).sum();
-    let unknown = into.len() - user.count();
-    let each = bytes.saturating_sub(known).checked_div(unknown).unwrap_or(0);
-    if known + each * unknown != bytes || each > memory.slice_bytes {
-        return Err(count_mismatch(peer, bytes, rank, known));
-    }
-    Ok(each)
 }

@@ -7,14 +7,14 @@
 
 use crate::engine::buffers::Buffers;
 use crate::engine::exec::slot_sync::{SlotWait, flag_value, slot_wait};
-use crate::engine::exec::step::OPERANDS_MAX;
-use crate::engine::plan::lower::{EagerPlan, Instr, Operand};
+use crate::engine::plan::eager::{EagerPlan, Operand, SlotInstr};
 use crate::engine::store_tuner::{Decision, EAGER_K16, OpClass, Sample, StoreTuner, Timed};
 use crate::engine::{Engine, Job};
 use crate::error::Result;
 use crate::op_desc::{AlgorithmDigest, OpDesc};
 use crate::reduce_op::ReduceOp;
 use crate::schedule::Collective;
+use crate::schedule::lower::OPERANDS_MAX;
 use std::ops::Range;
 use std::time::Instant;
 use unisono_cuda::{
@@ -119,7 +119,7 @@ impl EagerExec<'_> {
     #[cold]
     fn run_timed(
         &mut self,
-        instrs: &[Instr],
+        instrs: &[SlotInstr],
         operands: &[Operand],
         buffers: &mut Buffers<'_>,
     ) -> Result<Sample> {
@@ -136,32 +136,32 @@ impl EagerExec<'_> {
 
     /// Runs one instruction.
     #[inline]
-    fn step(&mut self, instr: &Instr, operands: &[Operand], buffers: &mut Buffers<'_>) -> Result<()> {
+    fn step(&mut self, instr: &SlotInstr, operands: &[Operand], buffers: &mut Buffers<'_>) -> Result<()> {
         let (slot_class, sequence) = (self.slot_class, self.sequence);
         match instr {
-            Instr::Publish => self.window.publish(slot_class, sequence, self.flag_value, &self.tag),
-            &Instr::Wait { peer } => {
+            SlotInstr::Publish => self.window.publish(slot_class, sequence, self.flag_value, &self.tag),
+            &SlotInstr::Wait { peer } => {
                 self.wait.wait(self.window, peer, slot_class, sequence, self.flag_value, &self.tag)?;
             }
-            Instr::Pack { from, at } => {
+            SlotInstr::Pack { from, at } => {
                 let offset = self.payload_offset + *at;
                 let target = self.window.own_slot(slot_class, sequence, offset, from.len());
                 self.read_input(self.store, buffers.input(from.clone()).into(), target);
             }
-            Instr::PackAndCopy { from, at, into } => {
+            SlotInstr::PackAndCopy { from, at, into } => {
                 let offset = self.payload_offset + *at;
                 let target = self.window.own_slot(slot_class, sequence, offset, from.len());
                 let (input, output) = buffers.input_and_output_range(into.clone());
                 let targets = &mut [(self.store, target), (Store::Cached, output.into())];
                 copy_into(targets, input[from.clone()].into());
             }
-            Instr::CopyLocal { from, into } => self.copy_local(from, into, buffers),
-            Instr::Get { from, at, into } => {
+            SlotInstr::CopyLocal { from, into } => self.copy_local(from, into, buffers),
+            SlotInstr::Get { from, at, into } => {
                 let offset = self.payload_offset + *at;
                 let source = self.window.slot(*from, slot_class, sequence, offset, into.len());
                 copy_to(Store::Cached, buffers.output(into.clone()).into(), source);
             }
-            Instr::Reduce { into, finish } => {
+            SlotInstr::Reduce { into, finish } => {
                 let finish = if *finish { self.finish } else { PostOp::Identity };
                 let buffers = buffers.input_and_output_range(into.clone());
                 match operands {

@@ -7,9 +7,11 @@
 
 pub(in crate::engine) mod arith;
 pub(in crate::engine) mod eager;
+pub(in crate::engine) mod instr;
+pub(in crate::engine) mod message;
 pub(in crate::engine) mod pipelined;
 pub(in crate::engine) mod slot_sync;
-pub(in crate::engine) mod step;
+mod transfer;
 pub(in crate::engine) mod zero_copy;
 
 use crate::error::{Error, ErrorKind};

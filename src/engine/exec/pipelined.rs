@@ -4,7 +4,7 @@ use crate::config::LANES_PER_CHANNEL;
 use crate::engine::bounce_ring::BounceRing;
 use crate::engine::buffers::{Scratch, StepMemory};
 use crate::engine::exec::arith::Arithmetic;
-use crate::engine::exec::step::{StepExec, StepPoll, WindowView};
+use crate::engine::exec::instr::{InstrExec, InstrPoll, WindowView};
 use crate::engine::layout::Layout;
 use crate::engine::plan::{Plan, SLICE_ALIGN_BYTES};
 use crate::engine::store_tuner::{Decision, Hysteresis, OpClass, Sample, StoreTuner, Timed};
@@ -47,12 +47,12 @@ struct ChannelProgress {
     in_slice: bool,
 }
 
-/// The progress of a lane program through its steps.
+/// The progress of a lane program through its instructions.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
-    step: usize,
+    instr: usize,
     signals: u64,
-    /// The rank that the current step waits for.
+    /// The rank that the current instruction waits for.
     blocked: Option<Rank>,
 }
 
@@ -90,8 +90,8 @@ impl Engine {
         let active = operation.channels;
         self.prepare_window(plan, active)?;
         for (index, channel) in self.channels[..active].iter_mut().enumerate() {
-            channel.scratch.prepare(plan.program.scratch, operation.slice_bytes);
-            channel.progress.begin(index, plan.program.lane_programs.len());
+            channel.scratch.prepare(plan.scratch_chunks, operation.slice_bytes);
+            channel.progress.begin(index, plan.lanes.len());
         }
         self.watchdog.begin_op(op);
         loop {
@@ -114,7 +114,7 @@ impl Engine {
     ///
     /// Runs use only as much of a large window as the cache holds.
     fn prepare_window(&mut self, plan: &Plan, channels: usize) -> Result<()> {
-        if plan.program.window == 0 {
+        if plan.own_window_chunks == 0 {
             return Ok(());
         }
         let bytes = (2 * self.half_window_bytes() * channels).min(self.config.cache_bytes);
@@ -310,9 +310,8 @@ impl Engine {
         let tag = operation.op.tag(slice);
         let is_first = progress.slice == index;
         let mut done = true;
-        let lane_programs = operation.plan.program.lane_programs.iter().zip(&operation.plan.fusions);
-        for ((lane_program, fusions), cursor) in lane_programs.zip(&mut progress.cursors) {
-            let lane = index * LANES_PER_CHANNEL + lane_program.lane;
+        for (lane_instrs, cursor) in operation.plan.lanes.iter().zip(&mut progress.cursors) {
+            let lane = index * LANES_PER_CHANNEL + lane_instrs.lane;
             let window_use = operation.window_use.as_ref();
             let window_view = window_use.zip(fabric.window.as_mut()).map(|(window_use, window)| WindowView {
                 window,
@@ -333,7 +332,7 @@ impl Engine {
                 slice_index: progress.slice,
                 slice_bytes: operation.slice_bytes,
             };
-            let mut exec = StepExec {
+            let mut exec = InstrExec {
                 rank: fabric.rank,
                 links: &mut fabric.links,
                 window_view,
@@ -344,13 +343,13 @@ impl Engine {
                 traffic: &mut *traffic,
             };
             cursor.blocked = None;
-            while let Some(step) = lane_program.steps.get(cursor.step) {
-                if let StepPoll::Blocked(peer) = exec.run(step, fusions[cursor.step])? {
+            while let Some(instr) = lane_instrs.instrs.get(cursor.instr) {
+                if let InstrPoll::Blocked(peer) = exec.run(instr)? {
                     cursor.blocked = Some(peer);
                     done = false;
                     break;
                 }
-                cursor.step += 1;
+                cursor.instr += 1;
                 *moved = true;
             }
         }

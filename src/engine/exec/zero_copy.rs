@@ -7,14 +7,13 @@
 
 use crate::engine::exec::arith::Arithmetic;
 use crate::engine::exec::no_window;
-use crate::engine::exec::step::OPERANDS_MAX;
 use crate::engine::layout::Layout;
 use crate::engine::plan::Plan;
-use crate::engine::telemetry::traffic::count_remote;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
-use crate::schedule::{Algorithm, ChunkRef, PeerAccess, Rank, Space, Step};
+use crate::schedule::lower::{Combine, Instr, OPERANDS_MAX, Transfer};
+use crate::schedule::{Algorithm, ChunkRef, PeerAccess, Rank, Space};
 use unisono_cuda::{PostOp, ReduceKind, Source, Store, Target, copy_into, reduce_into};
 use unisono_transports::{HeapAllocation, Window};
 
@@ -25,13 +24,12 @@ pub(in crate::engine) struct PeerOffsets {
     output: u64,
 }
 
-/// The operands of all steps of one operation.
-struct ZeroCopyExec<'e> {
+/// The heaps of all ranks, with the positions of the user buffers of one operation.
+struct PeerHeaps<'e> {
     window: &'e Window,
     offsets: &'e [PeerOffsets],
     input: &'e Layout<'e>,
     output: &'e Layout<'e>,
-    arithmetic: Arithmetic,
 }
 
 impl Engine {
@@ -107,41 +105,23 @@ impl Engine {
         let output = &Layout::new(job.output.clone(), plan.chunks_per_share, element);
         let tag = op.tag(1);
         let mut published = None;
-        for lane_program in &plan.program.lane_programs {
+        for lane in &plan.lanes {
             let mut signals = 0;
-            let mut steps = &lane_program.steps[..];
-            while let Some((step, rest)) = steps.split_first() {
-                steps = rest;
-                match step {
-                    Step::Signal => {
+            for instr in &lane.instrs {
+                match instr {
+                    Instr::Transfer(transfer) => self.access_peers(transfer, input, output, arithmetic)?,
+                    Instr::Signal => {
                         signals += 1;
                         if signals > 1 {
                             published = Some(self.publish(&tag, &[])?);
                         }
                     }
-                    Step::Wait { peer, signals: 2.. } => {
-                        if let Some(sequence) = published {
+                    Instr::Wait { peer, signals } => {
+                        if let (Some(sequence), 2..) = (published, *signals) {
                             let [] = self.wait_published(*peer, sequence, &tag)?;
                         }
                     }
-                    Step::Wait { .. } => {}
-                    Step::Copy { from: value, .. } | Step::Reduce { into: value, .. } => {
-                        let same_value =
-                            |step: &&Step| matches!(step, Step::Copy { from, .. } if from == value);
-                        let (copies, rest) = rest.split_at(rest.iter().take_while(same_value).count());
-                        steps = rest;
-                        let window = self.fabric.window.as_ref().ok_or_else(no_window)?;
-                        let exec =
-                            ZeroCopyExec { window, offsets: &self.peer_offsets, input, output, arithmetic };
-                        exec.execute(step, copies)?;
-                        let moved = exec.remote_bytes(self.fabric.rank, step, copies);
-                        self.traffic.add_bytes(moved);
-                    }
-                    Step::Send { .. } | Step::Recv { .. } | Step::RecvReduce { .. } => {
-                        return Err(Error::new(ErrorKind::Bug(
-                            "a message step in a zero-copy schedule".to_owned(),
-                        )));
-                    }
+                    _ => return Err(not_zero_copy(instr)),
                 }
             }
         }
@@ -150,57 +130,53 @@ impl Engine {
         }
         Ok(())
     }
+
+    /// Runs `transfer` in the heaps of all ranks.
+    fn access_peers(
+        &mut self,
+        transfer: &Transfer,
+        input: &Layout<'_>,
+        output: &Layout<'_>,
+        arithmetic: Arithmetic,
+    ) -> Result<()> {
+        let window = self.fabric.window.as_ref().ok_or_else(no_window)?;
+        let heaps = PeerHeaps { window, offsets: &self.peer_offsets, input, output };
+        heaps.run(transfer, arithmetic)?;
+        self.traffic.add_bytes(transfer.remote_chunks * heaps.locate(&transfer.targets[0]).1);
+        Ok(())
+    }
 }
 
-impl ZeroCopyExec<'_> {
-    /// Runs `step` and the `copies` after it that write the same value, in one pass over memory.
-    fn execute(&self, step: &Step, copies: &[Step]) -> Result<()> {
-        let Arithmetic { dtype, op, finish: final_op, store, .. } = self.arithmetic;
-        let (from, into) = match step {
-            Step::Copy { from, into } => (std::slice::from_ref(from), into),
-            Step::Reduce { from, into, .. } => (&from[..], into),
-            _ => return Ok(()),
-        };
+impl PeerHeaps<'_> {
+    fn run(&self, transfer: &Transfer, arithmetic: Arithmetic) -> Result<()> {
+        let Arithmetic { dtype, op, finish: post_op, store, .. } = arithmetic;
         let mut sources = [Source::from(&[][..]); OPERANDS_MAX];
-        for (source, place) in sources.iter_mut().zip(from) {
+        for (source, place) in sources.iter_mut().zip(&transfer.sources) {
             *source = self.source(place)?;
         }
-        let sources = &sources[..from.len()];
+        let sources = &sources[..transfer.sources.len()];
         let mut targets: [(Store, Target<'_>); OPERANDS_MAX] =
             std::array::from_fn(|_| (store, Target::from(&mut [][..])));
-        let more = copies
-            .iter()
-            .filter_map(|step| if let Step::Copy { into, .. } = step { Some(into) } else { None });
         let mut count = 0;
-        for place in std::iter::once(into).chain(more) {
+        for place in &transfer.targets {
             let mut target = self.target(place)?;
             // An in-place input is already in its target.
             let stays =
-                matches!(step, Step::Copy { .. }) && target.as_mut_ptr().cast_const() == sources[0].as_ptr();
+                transfer.combine == Combine::Copy && target.as_mut_ptr().cast_const() == sources[0].as_ptr();
             if !stays {
                 targets[count].1 = target;
                 count += 1;
             }
         }
         let targets = &mut targets[..count];
-        match step {
-            Step::Reduce { finish, .. } => {
-                let finish = if *finish { final_op } else { PostOp::Identity };
+        match transfer.combine {
+            Combine::Copy => copy_into(targets, sources[0]),
+            Combine::Reduce { finish } => {
+                let finish = if finish { post_op } else { PostOp::Identity };
                 reduce_into(dtype, op, finish, targets, sources);
             }
-            _ => copy_into(targets, sources[0]),
         }
         Ok(())
-    }
-
-    /// Returns the bytes that `step` and `copies` move between `rank` and its peers.
-    fn remote_bytes(&self, rank: Rank, step: &Step, copies: &[Step]) -> usize {
-        let of = |step: &Step| match step {
-            Step::Copy { from, into } => count_remote(rank, [from, into]).min(1) * self.locate(into).1,
-            Step::Reduce { from, into, .. } => count_remote(rank, from) * self.locate(into).1,
-            _ => 0,
-        };
-        std::iter::once(step).chain(copies).map(of).sum()
     }
 
     fn source(&self, place: &ChunkRef) -> Result<Source<'_>> {
@@ -228,6 +204,11 @@ impl ZeroCopyExec<'_> {
         // The offset comes from a peer and may be anything. The heap checks the sum.
         ((offset as usize).saturating_add(chunk.start), chunk.len())
     }
+}
+
+#[cold]
+fn not_zero_copy(instr: &Instr) -> Error {
+    Error::new(ErrorKind::Bug(format!("a zero-copy schedule has the instruction {instr:?}")))
 }
 
 fn outside_heap(peer: Rank, offset: usize, bytes: usize) -> Error {

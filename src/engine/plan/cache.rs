@@ -1,7 +1,7 @@
 //! Caches of plans. The plan used last is found first, without hashing.
 
 use crate::engine::plan::Plan;
-use crate::engine::plan::lower::{self, EagerPlan, Instr, PlanKey};
+use crate::engine::plan::eager::{self, EagerPlan, PlanKey, SlotInstr};
 use crate::engine::{Engine, Job};
 use crate::error::Result;
 use crate::schedule::{Algorithm, GroupSpec, Rank};
@@ -74,13 +74,13 @@ impl Engine {
     #[cold]
     fn build_eager_plan(&mut self, key: PlanKey, job: &Job<'_>) -> Result<Option<usize>> {
         let (algorithm, spec) = self.select_for(job)?;
-        let Some(plan) = lower::lower(key, job, algorithm, &spec, self.fabric.rank) else {
+        let Some(plan) = eager::plan_for(key, job, algorithm, &spec, self.fabric.rank) else {
             self.eager.plans.insert_not_eager(key);
             return Ok(None);
         };
         self.eager.limit_ack_batch(plan.slot_class.slots(spec.ranks));
         if let Some(window) = &mut self.fabric.window {
-            match plan.instrs.contains(&Instr::Publish) {
+            match plan.instrs.contains(&SlotInstr::Publish) {
                 true => window.prepare_slots(plan.slot_class)?,
                 false => window.map_slots(plan.slot_class)?,
             }
@@ -97,7 +97,7 @@ pub(crate) struct EagerPlans {
     last: usize,
     /// Index of the plan to replace next when there are [`CACHE_ENTRIES_MAX`].
     oldest: usize,
-    /// Keys of operations that cannot be eager, so that nobody tries to lower them again.
+    /// Keys of operations that cannot be eager, so that nobody tries to plan them again.
     not_eager: Vec<PlanKey>,
     oldest_not_eager: usize,
 }
@@ -168,7 +168,7 @@ impl EagerPlans {
 }
 
 /// Entries of a cache; more than the distinct operations of a training step. A program that
-/// alternates between more operations selects and lowers them again.
+/// alternates between more operations selects and plans them again.
 pub(in crate::engine) const CACHE_ENTRIES_MAX: usize = 64;
 
 /// Adds `entry` and returns its index. With [`CACHE_ENTRIES_MAX`] entries it replaces the oldest.

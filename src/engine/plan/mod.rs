@@ -1,21 +1,24 @@
 //! Plans: a program prepared to run on one rank, built once and kept for every later operation.
 
 pub(crate) mod cache;
-pub(crate) mod fuse;
-pub(crate) mod lower;
+pub(crate) mod eager;
 
 pub(crate) use cache::{EagerPlans, PlanCache};
-pub(crate) use fuse::Fusion;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::AlgorithmDigest;
-use crate::schedule::{Algorithm, ChunkRef, GroupSpec, PeerAccess, Program, Rank, Space, Step};
+use crate::schedule::lower::{Instr, LaneInstrs, lower};
+use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program, Rank, Step};
 use unisono_transports::Geometry;
 
-/// The program of one rank, with everything that all ranks must agree on to run it.
+/// The lowered program of one rank, with everything that all ranks must agree on to run it.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) program: Program,
+    pub(crate) lanes: Vec<LaneInstrs>,
+    /// Chunks of scratch memory.
+    pub(crate) scratch_chunks: usize,
+    /// Chunks of the own window.
+    pub(crate) own_window_chunks: usize,
     pub(crate) chunks_per_share: usize,
     pub(crate) digest: AlgorithmDigest,
     /// Longest slice of a chunk, in bytes, that fits every slot and every window.
@@ -28,11 +31,15 @@ pub(crate) struct Plan {
     pub(crate) window_chunks: usize,
     /// Chunks in the windows of all ranks together.
     pub(crate) staged_chunks: usize,
-    /// For each lane program, the fusion of each step.
-    pub(crate) fusions: Vec<Vec<Fusion>>,
 }
 
 impl Plan {
+    /// Returns the size of the plan in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let instrs = self.lanes.iter().flat_map(|lane| &lane.instrs);
+        size_of::<Self>() + instrs.map(|instr| size_of::<Instr>() + instr.heap_bytes()).sum::<usize>()
+    }
+
     /// Builds the plan of `algorithm` for one rank.
     ///
     /// # Errors
@@ -60,11 +67,13 @@ impl Plan {
                 algorithm.collective, algorithm.name, geometry.slot_bytes, spec.ranks
             ))));
         }
-        let fusions = program.lane_programs.iter().map(|lane| fuse::find_fusions(&lane.steps)).collect();
+        let (scratch_chunks, own_window_chunks) = (program.scratch, program.window);
+        let lanes = lower(program, rank, true);
         Ok(Self {
-            only_writes: program.window > 0 && !reads_peers(&program, rank),
-            program,
-            fusions,
+            only_writes: own_window_chunks > 0 && !reads_peers(&lanes, rank),
+            lanes,
+            scratch_chunks,
+            own_window_chunks,
             chunks_per_share: (algorithm.chunks_per_share)(spec),
             digest: AlgorithmDigest::of(algorithm),
             slice_bytes_max,
@@ -99,14 +108,10 @@ impl ScheduleBounds {
     }
 }
 
-fn reads_peers(program: &Program, rank: Rank) -> bool {
-    let mut steps = program.lane_programs.iter().flat_map(|lane_program| &lane_program.steps);
-    let is_peers = |place: &ChunkRef| place.chunk.space == Space::Window && place.rank != rank;
-    steps.any(|step| match step {
-        Step::Copy { from, .. } => is_peers(from),
-        Step::Reduce { from, .. } => from.iter().any(is_peers),
-        _ => false,
-    })
+fn reads_peers(lanes: &[LaneInstrs], rank: Rank) -> bool {
+    let reads =
+        |instr: &Instr| matches!(instr, Instr::Transfer(transfer) if transfer.reads_peer_window(rank));
+    lanes.iter().flat_map(|lane| &lane.instrs).any(reads)
 }
 
 /// Returns the number of chunks in the longest message of a program.

@@ -2,7 +2,6 @@
 
 use crate::engine::Engine;
 use crate::engine::plan::Plan;
-use crate::schedule::Step;
 use unisono_transports::{ControlChannel, Footprint, Link};
 
 /// Memory that a communicator uses at this rank. Sizes are bytes.
@@ -44,26 +43,9 @@ impl Engine {
         let Footprint { mapped, resident, staging, sockets, descriptors } =
             links.sum::<Footprint>() + ControlChannel::footprint(&*self.fabric.control);
         let scratch: usize = self.channels.iter().map(|channel| channel.scratch.bytes()).sum();
-        let plans: usize = self.plans.iter().map(bytes_of_plan).sum();
+        let plans: usize = self.plans.iter().map(Plan::bytes).sum();
         let plans = plans + self.eager.plans.bytes();
         let staging = staging + scratch + self.temp.capacity();
         MemoryStats { mapped, resident, staging, plans, sockets, descriptors }
     }
-}
-
-fn bytes_of_plan(plan: &Plan) -> usize {
-    let steps = plan.program.lane_programs.iter().flat_map(|lane_program| &lane_program.steps);
-    let fused = plan.fusions.iter().map(|lane_program| size_of_val(&lane_program[..])).sum::<usize>();
-    size_of::<Plan>() + fused + steps.map(bytes_of_step).sum::<usize>()
-}
-
-fn bytes_of_step(step: &Step) -> usize {
-    let lists = match step {
-        Step::Send { chunks, .. } => size_of_val(&chunks[..]),
-        Step::Recv { into, .. } => size_of_val(&into[..]),
-        Step::RecvReduce { with, into, .. } => size_of_val(&with[..]) + size_of_val(&into[..]),
-        Step::Reduce { from, .. } => size_of_val(&from[..]),
-        Step::Copy { .. } | Step::Signal | Step::Wait { .. } => 0,
-    };
-    size_of::<Step>() + lists
 }

@@ -1,7 +1,5 @@
 //! Counters of the data that a rank moved.
 
-use crate::schedule::{ChunkRef, Rank};
-
 /// Data that one rank has moved through a communicator since its creation.
 ///
 /// Bytes are payload that this rank read from messages or memory of peers, or wrote into their
@@ -25,9 +23,4 @@ impl TrafficStats {
     pub(crate) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
-}
-
-/// Returns how many of these places belong to other ranks than `rank`.
-pub(crate) fn count_remote<'p>(rank: Rank, places: impl IntoIterator<Item = &'p ChunkRef>) -> usize {
-    places.into_iter().filter(|place| place.rank != rank).count()
 }

@@ -20,7 +20,7 @@ use crate::schedule::{
     ProgramBuilder, Rank, chunk_at, input, output,
 };
 
-pub(crate) const NAME: &str = "zero_copy";
+const NAME: &str = "zero_copy";
 const SOURCE: &str = "Shah et al.: MSCCL++, 2025; symmetric memory in NCCL 2.27";
 
 /// All-reduce: every rank reduces its chunk from all inputs into all outputs.

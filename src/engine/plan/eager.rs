@@ -1,16 +1,16 @@
-//! Lowering of a program to an eager plan: a flat list of instructions with resolved offsets.
+//! Eager plans: the instructions of a program, with offsets in the buffers and slots of one size.
 //!
 //! A program is eager if every rank signals once, after it has packed everything that its peers
 //! read. Small data then needs no window: it travels in a slot, behind the flag that publishes it.
-//! A program is lowered once for each size; running it again is a walk over the list.
+//! A plan is made once for each size; running it again is a walk over the list.
 
 use crate::engine::bounce_ring::PayloadRotation;
-use crate::engine::exec::step::OPERANDS_MAX;
 use crate::engine::layout::Layout;
 use crate::engine::{Job, Shares};
 use crate::op_desc::{AlgorithmDigest, OpDesc};
 use crate::reduce_op::ReduceOp;
-use crate::schedule::{Algorithm, Chunk, ChunkRef, GroupSpec, PeerAccess, Program, Rank, Space, Step};
+use crate::schedule::lower::{Combine, Instr, LaneInstrs, OPERANDS_MAX, Transfer, lower};
+use crate::schedule::{Algorithm, Chunk, ChunkRef, GroupSpec, PeerAccess, Program, Rank, Space};
 use std::ops::Range;
 use unisono_transports::SlotClass;
 
@@ -46,7 +46,7 @@ impl PlanKey {
 /// One instruction. Ranges are offsets in a user buffer, `at` is an offset in the payload of a
 /// slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Instr {
+pub(crate) enum SlotInstr {
     /// Copies a chunk of the input into the own slot.
     Pack { from: Range<usize>, at: usize },
     /// Copies a chunk of the input into the own slot and into the output, in one pass.
@@ -63,17 +63,17 @@ pub(crate) enum Instr {
     Reduce { into: Range<usize>, finish: bool },
 }
 
-impl Instr {
+impl SlotInstr {
     /// Returns the bytes written to the own slot, the bytes written to the output, and whether
     /// slots of peers are read. `None` if the instruction moves no data.
     pub(crate) fn transfer_stats(&self, rank: Rank) -> Option<(usize, usize, bool)> {
         Some(match self {
-            Instr::Pack { from, .. } => (from.len(), 0, false),
-            Instr::PackAndCopy { from, into, .. } => (from.len(), into.len(), false),
-            Instr::CopyLocal { into, .. } => (0, into.len(), false),
-            Instr::Get { from, into, .. } => (0, into.len(), *from != rank),
-            Instr::Reduce { into, .. } => (0, into.len(), true),
-            Instr::Publish | Instr::Wait { .. } => return None,
+            SlotInstr::Pack { from, .. } => (from.len(), 0, false),
+            SlotInstr::PackAndCopy { from, into, .. } => (from.len(), into.len(), false),
+            SlotInstr::CopyLocal { into, .. } => (0, into.len(), false),
+            SlotInstr::Get { from, into, .. } => (0, into.len(), *from != rank),
+            SlotInstr::Reduce { into, .. } => (0, into.len(), true),
+            SlotInstr::Publish | SlotInstr::Wait { .. } => return None,
         })
     }
 }
@@ -95,7 +95,7 @@ pub(crate) struct EagerPlan {
     pub(crate) key: PlanKey,
     /// The operation with its algorithm, without sequence number.
     pub(crate) op: OpDesc,
-    pub(crate) instrs: Vec<Instr>,
+    pub(crate) instrs: Vec<SlotInstr>,
     /// Class of the slots that carry the data of all ranks.
     pub(crate) slot_class: SlotClass,
     pub(crate) payload_rotation: PayloadRotation,
@@ -136,27 +136,29 @@ impl SlotFit {
 }
 
 impl EagerPlan {
-    /// Lowers `program`, whose chunks are whole shares. `None` if it is not eager.
+    /// Makes the plan of `program`, whose chunks are whole shares. `None` if it is not eager.
     ///
     /// `no_scaling` says that the input is combined as it is, without a factor.
     pub(crate) fn new(
         (key, op): (PlanKey, OpDesc),
-        program: &Program,
+        program: Program,
         fit: SlotFit,
         no_scaling: bool,
         rank: Rank,
     ) -> Option<Self> {
-        let [lane_program] = &program.lane_programs[..] else {
+        let spare = program.window * fit.stride;
+        let fuse = no_scaling && key.bases.is_none() && key.input_bytes >= FUSE_COPY_MIN_BYTES;
+        let [LaneInstrs { instrs, .. }] = &lower(program, rank, fuse)[..] else {
             return None;
         };
-        let mut lowering = Lowering::new((key, op), program.window * fit.stride, fit, no_scaling, rank);
-        lane_program.steps.iter().try_for_each(|step| lowering.step(step))?;
-        Some(lowering.plan)
+        let mut builder = PlanBuilder::new((key, op), spare, fit, no_scaling, rank);
+        instrs.iter().try_for_each(|instr| builder.instr(instr))?;
+        Some(builder.plan)
     }
 }
 
-/// Lowers the program of `algorithm` for `job`. `None` if the operation cannot be eager.
-pub(crate) fn lower(
+/// Makes the plan of `algorithm` for `job`. `None` if the operation cannot be eager.
+pub(crate) fn plan_for(
     key: PlanKey,
     job: &Job<'_>,
     algorithm: &'static Algorithm,
@@ -173,11 +175,11 @@ pub(crate) fn lower(
     let no_scaling = job.reduction.and_then(ReduceOp::factor).is_none();
     let fit = SlotFit::new(chunks, job.share_bytes_max, !no_scaling, spec.ranks)?;
     let op = key.op.with_algorithm(AlgorithmDigest::of(algorithm));
-    EagerPlan::new((key, op), &(algorithm.build)(spec, rank), fit, no_scaling, rank)
+    EagerPlan::new((key, op), (algorithm.build)(spec, rank), fit, no_scaling, rank)
 }
 
-/// The state of a lowering: the plan so far and what the input and the slot hold.
-struct Lowering {
+/// A plan under construction, and what the slot holds.
+struct PlanBuilder {
     plan: EagerPlan,
     input: Layout<'static>,
     output: Layout<'static>,
@@ -191,7 +193,7 @@ struct Lowering {
     published: bool,
 }
 
-impl Lowering {
+impl PlanBuilder {
     fn new((key, op): (PlanKey, OpDesc), spare: usize, fit: SlotFit, no_scaling: bool, rank: Rank) -> Self {
         let layout = |bytes| Layout::new(Shares::Even { bytes }, 1, 1);
         Self {
@@ -216,77 +218,57 @@ impl Lowering {
         }
     }
 
-    /// Lowers one step. `None` if slots cannot do it.
-    fn step(&mut self, step: &Step) -> Option<()> {
-        let instr = match step {
-            Step::Copy { from, into } => match self.fuse_copy(from, into) {
-                Some(()) => return Some(()),
-                None => self.copy(from, into)?,
-            },
-            // The sum of one, and its average, is itself.
-            Step::Reduce { from, into, .. } if from.len() == 1 => self.copy(&from[0], into)?,
-            Step::Reduce { from, into, finish } if into.chunk.space == Space::Output => {
-                let into = self.output.chunk(into.chunk.index as usize);
-                self.reduce_operands(from, into.start)?;
-                Instr::Reduce { into, finish: *finish }
-            }
-            Step::Signal if !self.published => {
+    /// Appends one instruction. `None` if slots cannot do it.
+    fn instr(&mut self, instr: &Instr) -> Option<()> {
+        let instr = match instr {
+            Instr::Transfer(transfer) => self.transfer(transfer)?,
+            Instr::Signal if !self.published => {
                 self.published = true;
-                Instr::Publish
+                SlotInstr::Publish
             }
-            &Step::Wait { peer, signals: 1 } => Instr::Wait { peer },
+            &Instr::Wait { peer, signals: 1 } => SlotInstr::Wait { peer },
             _ => return None,
         };
-        self.plan.remote_bytes += self.remote_bytes(&instr);
         self.plan.instrs.push(instr);
         Some(())
     }
 
-    /// Returns the bytes that an instruction reads from other ranks.
-    fn remote_bytes(&self, instr: &Instr) -> usize {
-        match instr {
-            Instr::Get { from, into, .. } if *from != self.rank => into.len(),
-            Instr::Reduce { into, .. } => {
-                let is_remote =
-                    |operand: &&Operand| matches!(operand, Operand::Slot { rank, .. } if *rank != self.rank);
-                self.plan.operands.iter().filter(is_remote).count() * into.len()
+    fn transfer(&mut self, transfer: &Transfer) -> Option<SlotInstr> {
+        let instr = match (&transfer.sources[..], &transfer.targets[..]) {
+            // The sum of one, and its average, is itself.
+            ([from], [into]) => self.copy(from, into)?,
+            ([from], [slot, output]) => match self.copy(from, slot)? {
+                SlotInstr::Pack { from, at } => {
+                    let into = self.output.chunk(output.chunk.index as usize);
+                    SlotInstr::PackAndCopy { from, at, into }
+                }
+                _ => return None,
+            },
+            (sources, [into]) if into.chunk.space == Space::Output => {
+                let into = self.output.chunk(into.chunk.index as usize);
+                self.reduce_operands(sources, into.start)?;
+                SlotInstr::Reduce { into, finish: transfer.combine == Combine::Reduce { finish: true } }
             }
-            _ => 0,
-        }
+            _ => return None,
+        };
+        let output_bytes = instr.transfer_stats(self.rank).map_or(0, |(_, bytes, _)| bytes);
+        self.plan.remote_bytes += transfer.remote_chunks * output_bytes;
+        Some(instr)
     }
 
-    /// Turns the instruction that packs a long chunk of the input into one that also copies it to
-    /// the output.
-    ///
-    /// `None` if there is no such instruction. Nothing else writes that part of the output.
-    fn fuse_copy(&mut self, from: &ChunkRef, into: &ChunkRef) -> Option<()> {
-        let kept = self.input.chunk(from.chunk.index as usize);
-        let separate = self.no_scaling && self.plan.key.bases.is_none();
-        let spaces = (from.chunk.space, into.chunk.space);
-        if spaces != (Space::Input, Space::Output) || !separate || kept.len() < FUSE_COPY_MIN_BYTES {
-            return None;
-        }
-        let into = self.output.chunk(into.chunk.index as usize);
-        let (at, instr) = self.plan.instrs.iter_mut().find_map(|instr| match instr {
-            Instr::Pack { from, at } if *from == kept => Some((*at, instr)),
-            _ => None,
-        })?;
-        *instr = Instr::PackAndCopy { from: kept, at, into };
-        Some(())
-    }
-
-    fn copy(&mut self, from: &ChunkRef, into: &ChunkRef) -> Option<Instr> {
+    fn copy(&mut self, from: &ChunkRef, into: &ChunkRef) -> Option<SlotInstr> {
         let index = |place: &ChunkRef| place.chunk.index as usize;
         Some(match (from.chunk.space, into.chunk.space) {
             (Space::Input, Space::Window) if into.rank == self.rank && !self.published => {
                 let at = index(into) * self.stride;
                 self.packed.push((from.chunk, at));
-                Instr::Pack { from: self.input.chunk(index(from)), at }
+                SlotInstr::Pack { from: self.input.chunk(index(from)), at }
             }
-            (Space::Input, Space::Output) => {
-                Instr::CopyLocal { from: self.input.chunk(index(from)), into: self.output.chunk(index(into)) }
-            }
-            (Space::Window, Space::Output) => Instr::Get {
+            (Space::Input, Space::Output) => SlotInstr::CopyLocal {
+                from: self.input.chunk(index(from)),
+                into: self.output.chunk(index(into)),
+            },
+            (Space::Window, Space::Output) => SlotInstr::Get {
                 from: from.rank,
                 at: index(from) * self.stride,
                 into: self.output.chunk(index(into)),
@@ -337,7 +319,7 @@ impl Lowering {
     fn pack_scratch(&mut self, chunk: Chunk) -> usize {
         self.packed.push((chunk, self.scratch_slot));
         let from = self.input.chunk(chunk.index as usize);
-        self.plan.instrs.push(Instr::Pack { from, at: self.scratch_slot });
+        self.plan.instrs.push(SlotInstr::Pack { from, at: self.scratch_slot });
         self.scratch_slot
     }
 }

@@ -1,4 +1,4 @@
-use crate::engine::plan::lower::*;
+use crate::engine::plan::eager::*;
 use crate::op_desc::OpKind;
 use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
 use unisono_cuda::DType;
@@ -14,7 +14,7 @@ fn eager_plan(
     let program = (row.build)(&GroupSpec { ranks: 3, root: 0, aggregation: 1 }, 1);
     let call = OpDesc::new(0, OpKind::Collective(collective), DType::U8, None, 0, 24);
     let key = PlanKey { op: call, input_bytes: 24, output_bytes: 24, bases };
-    EagerPlan::new((key, key.op), &program, SlotFit::new(3, 24, true, 3).unwrap(), plain, 1)
+    EagerPlan::new((key, key.op), program, SlotFit::new(3, 24, true, 3).unwrap(), plain, 1)
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn own_operand_is_read_in_place_when_possible() {
 
 #[test]
 fn own_operand_unread_by_peers_uses_scratch_slot() {
-    let packed = Instr::Pack { from: 24..48, at: 48 };
+    let packed = SlotInstr::Pack { from: 24..48, at: 48 };
     let own_in_slot = Operand::Slot { rank: 1, at: 48 };
     for (bases, plain, own) in [
         (None, true, Operand::Input(24)),
@@ -72,13 +72,13 @@ fn pack_and_copy_of_long_chunk_is_fused() {
         let call = OpDesc::new(0, OpKind::Collective(Collective::AllGather), DType::U8, None, 0, 0);
         let key = PlanKey { op: call, input_bytes: bytes, output_bytes: bytes, bases };
         let fit = SlotFit::new(1, bytes, false, 2).unwrap();
-        EagerPlan::new((key, call), &program, fit, true, 1).unwrap().instrs
+        EagerPlan::new((key, call), program, fit, true, 1).unwrap().instrs
     };
-    let spread = Instr::PackAndCopy { from: 0..bytes, at: 0, into: bytes..2 * bytes };
-    assert_eq!(acts(bytes, None)[..2], [spread, Instr::Publish]);
-    let apart = [Instr::Pack { from: 0..bytes, at: 0 }, Instr::Publish];
+    let spread = SlotInstr::PackAndCopy { from: 0..bytes, at: 0, into: bytes..2 * bytes };
+    assert_eq!(acts(bytes, None)[..2], [spread, SlotInstr::Publish]);
+    let apart = [SlotInstr::Pack { from: 0..bytes, at: 0 }, SlotInstr::Publish];
     assert_eq!(acts(bytes, Some((0, 0)))[..2], apart);
-    assert_eq!(acts(bytes - 8, None)[0], Instr::Pack { from: 0..bytes - 8, at: 0 });
+    assert_eq!(acts(bytes - 8, None)[0], SlotInstr::Pack { from: 0..bytes - 8, at: 0 });
 }
 
 #[test]
