@@ -33,15 +33,9 @@ impl AdaptiveWait {
     pub fn new(local_ranks: usize) -> Self {
         // Counts the cores that this process may use: its affinity, and the quota of its container.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let company =
+        let contention =
             if local_ranks > cores { CpuContention::for_oversubscribed() } else { CpuContention::default() };
-        Self {
-            started: Instant::now(),
-            contention: company,
-            yields: None,
-            yielding_since: None,
-            sockets: None,
-        }
+        Self { started: Instant::now(), contention, yields: None, yielding_since: None, sockets: None }
     }
 
     /// Ends a sleep as soon as an event happens on one of these sockets.
@@ -261,17 +255,17 @@ mod tests {
     #[test]
     fn yield_duration_detects_contention() {
         let learned = |from: CpuContention, yields: &[u64]| {
-            let mut company = from;
-            yields.iter().for_each(|&micros| company.record_yield(Duration::from_micros(micros)));
-            company.spin_rounds()
+            let mut contention = from;
+            yields.iter().for_each(|&micros| contention.record_yield(Duration::from_micros(micros)));
+            contention.spin_rounds()
         };
-        let (alone, crowded) = (CpuContention::default(), CpuContention::for_oversubscribed());
-        assert_eq!(learned(alone, &[0, 2, 0]), SPINS_ALONE, "one switch is no company");
+        let (alone, oversubscribed) = (CpuContention::default(), CpuContention::for_oversubscribed());
+        assert_eq!(learned(alone, &[0, 2, 0]), SPINS_ALONE, "one switch is no contention");
         assert_eq!(learned(alone, &[2, 3]), SPINS_SHARED);
         assert_eq!(learned(alone, &[4000]), SPINS_BACKOFF);
-        assert_eq!(learned(alone, &[4000, 0, 0, 0, 0]), SPINS_ALONE, "the stranger has left");
-        assert_eq!(learned(crowded, &[4000]), SPINS_SHARED, "a peer at work");
-        assert_eq!(learned(crowded, &[0; 8]), SPINS_ALONE, "the peers have left");
+        assert_eq!(learned(alone, &[4000, 0, 0, 0, 0]), SPINS_ALONE, "the other process has left");
+        assert_eq!(learned(oversubscribed, &[4000]), SPINS_SHARED, "a peer at work");
+        assert_eq!(learned(oversubscribed, &[0; 8]), SPINS_ALONE, "the peers have left");
     }
 
     #[test]

@@ -129,12 +129,12 @@ impl Endpoint {
         uploaded: &DeviceProgram,
         order: &LaunchParams<'_>,
         [input, output]: [&Operand<'_>; 2],
-        grasp: Option<&AddressTable>,
+        addresses: Option<&AddressTable>,
     ) -> Result<()> {
         self.check_launch(uploaded, order)?;
-        let lent = self.peer_buffers(uploaded, grasp, [input, output])?;
+        let peer_buffers = self.peer_buffers(uploaded, addresses, [input, output])?;
         let kernel = self.schedule_kernel(order)?;
-        let arguments = self.schedule_args(uploaded, order, input, output, lent)?;
+        let arguments = self.schedule_args(uploaded, order, input, output, peer_buffers)?;
         let blocks = uploaded.program.thread_blocks(order.channels) as u32;
         let threads = threads_per_block(self.memory.gpu().is_emulated());
         let shape = LaunchDims { blocks, threads, cooperative: true };
@@ -146,8 +146,8 @@ impl Endpoint {
         let launched = unsafe { kernel.launch(stream, shape, &arguments) };
         self.record_stream(stream);
         uploaded.record_stream(stream);
-        if let Some(grasp) = grasp {
-            grasp.record_stream(stream);
+        if let Some(addresses) = addresses {
+            addresses.record_stream(stream);
         }
         let ended = input.end_use(stream).and(output.end_use(stream));
         launched?;
@@ -158,14 +158,17 @@ impl Endpoint {
     fn peer_buffers(
         &self,
         uploaded: &DeviceProgram,
-        grasp: Option<&AddressTable>,
+        addresses: Option<&AddressTable>,
         operands: [&Operand<'_>; 2],
     ) -> Result<*const PeerBuffers> {
-        let (lent, ranks) = (uploaded.program.bounds().peer_chunks, self.memory.layout().geometry().ranks);
-        match grasp {
-            _ if lent == [0, 0] => Ok(null()),
-            Some(grasp) => grasp.table(lent, ranks, operands),
-            None => Err(Error::InvalidUsage("a program for buffers that nobody has lent".to_owned())),
+        let (peer_chunks, ranks) =
+            (uploaded.program.bounds().peer_chunks, self.memory.layout().geometry().ranks);
+        match addresses {
+            _ if peer_chunks == [0, 0] => Ok(null()),
+            Some(addresses) => addresses.table(peer_chunks, ranks, operands),
+            None => Err(Error::InvalidUsage(
+                "the program accesses buffers of peers, but their addresses are missing".to_owned(),
+            )),
         }
     }
 
@@ -211,7 +214,7 @@ impl Endpoint {
         order: &LaunchParams<'_>,
         input: &Operand<'_>,
         output: &Operand<'_>,
-        lent: *const PeerBuffers,
+        peer_buffers: *const PeerBuffers,
     ) -> Result<ScheduleArgs> {
         let (program, sizes) = (&uploaded.program, self.memory.layout().geometry());
         let factor = |scalar| ReduceCopy::factor(order.dtype, scalar);
@@ -245,7 +248,7 @@ impl Endpoint {
             divisor: order.divisor.max(1),
             uses_window: program.bounds().uses_window.into(),
             protocol: order.protocol as u32,
-            peer_buffers: lent,
+            peer_buffers,
             finalized: self.finalized.address() as *const _,
             deadline: self.deadline(order.timeout),
         })

@@ -202,10 +202,10 @@ impl Operand<'_> {
     }
 
     /// Returns true if all of the memory is this rank's part of the window set.
-    pub(crate) fn is_in_window(&self, lending: &WindowSet) -> bool {
+    pub(crate) fn is_in_window(&self, window_set: &WindowSet) -> bool {
         match self.memory {
             OperandMemory::EvenShares { region, .. } | OperandMemory::UnevenShares { region, .. } => {
-                lending.offset_of(region).is_some()
+                window_set.offset_of(region).is_some()
             }
             OperandMemory::None | OperandMemory::Regions { .. } => false,
         }

@@ -224,7 +224,7 @@ mod tests {
                 instr(Opcode::Copy, 1, 1),
                 &[chunk(1, MemorySpace::Input, 1), chunk(2, MemorySpace::Output, 0)]
             ),
-            "it is lent"
+            "peers export it"
         );
     }
 
@@ -234,7 +234,7 @@ mod tests {
         let into = |from: ChunkRef| accepts(instr(Opcode::Copy, 1, 1), &[from, output.clone()]);
         assert!(!into(chunk(1, MemorySpace::Input, 2)), "no such block");
         assert!(!into(chunk(2, MemorySpace::Input, 0)), "another rank's buffer");
-        assert!(!into(chunk(2, MemorySpace::Output, 1)), "beyond what is lent");
+        assert!(!into(chunk(2, MemorySpace::Output, 1)), "beyond the exported chunks");
         assert!(!into(chunk(3, MemorySpace::Window, 0)), "no such rank");
         assert!(!into(ChunkRef { rank: 1, space: 4, index: 0 }), "no such memory");
         assert!(

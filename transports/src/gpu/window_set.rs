@@ -35,12 +35,13 @@ impl WindowSet {
             handles.iter().map(|handle| Ok(gpu.import(handle)?)).collect::<Result<Vec<ImportedMemory>>>()?;
         match buffers.iter().position(|buffer| buffer.bytes() != bytes) {
             Some(peer) => {
-                let what = format!("rank {peer} lends {} bytes, not {bytes}", buffers[peer].bytes());
+                let what = format!("rank {peer} exports {} bytes, not {bytes}", buffers[peer].bytes());
                 Err(Error::InvalidUsage(what))
             }
-            None if rank >= buffers.len() => {
-                Err(Error::InvalidUsage(format!("{} lent buffers, but none of rank {rank}", buffers.len())))
-            }
+            None if rank >= buffers.len() => Err(Error::InvalidUsage(format!(
+                "{} exported buffers, but none of rank {rank}",
+                buffers.len()
+            ))),
             None => Ok(Self { rank, bytes, buffers }),
         }
     }
@@ -77,7 +78,7 @@ impl WindowSet {
     /// Returns the start of an operand that has this many chunks and lies in this rank's buffer.
     fn operand_base(&self, operand: &Operand<'_>, blocks: usize) -> Result<*mut u8> {
         if !operand.is_in_window(self) {
-            return Err(Error::InvalidUsage("an operand outside of the memory that is lent".to_owned()));
+            return Err(Error::InvalidUsage("an operand outside of the symmetric memory".to_owned()));
         }
         Ok(operand.checked_layout("operand in symmetric memory", blocks)?.base)
     }
@@ -106,17 +107,18 @@ impl Endpoint {
     pub fn address_table(
         &self,
         uploaded: &DeviceProgram,
-        lendings: [Option<Arc<WindowSet>>; 2],
+        window_sets: [Option<Arc<WindowSet>>; 2],
         input: &Operand<'_>,
         output: &Operand<'_>,
     ) -> Result<AddressTable> {
-        let (lent, ranks) = (uploaded.program().bounds().peer_chunks, self.memory.layout().geometry().ranks);
+        let (peer_chunks, ranks) =
+            (uploaded.program().bounds().peer_chunks, self.memory.layout().geometry().ranks);
         let (mut held, mut columns) = ([None, None], [(); 2].map(|()| vec![null_mut(); ranks]));
-        for (side, (lending, operand)) in lendings.into_iter().zip([input, output]).enumerate() {
-            let Some(lending) = lending else { continue };
-            let base = lending.operand_base(operand, lent[side])?;
-            columns[side] = lending.peer_addresses(base);
-            held[side] = Some((lending, base as usize));
+        for (side, (window_set, operand)) in window_sets.into_iter().zip([input, output]).enumerate() {
+            let Some(window_set) = window_set else { continue };
+            let base = window_set.operand_base(operand, peer_chunks[side])?;
+            columns[side] = window_set.peer_addresses(base);
+            held[side] = Some((window_set, base as usize));
         }
         let [inputs, outputs] = columns;
         let row = |(input, output)| PeerBuffers { input, output };
@@ -128,20 +130,20 @@ impl Endpoint {
 impl AddressTable {
     /// Returns true if no new work will use the buffers of the table.
     pub fn is_abandoned(&self) -> bool {
-        self.windows.iter().flatten().any(|(lending, _)| lending.is_abandoned())
+        self.windows.iter().flatten().any(|(window_set, _)| window_set.is_abandoned())
     }
 
     /// Returns the table, if it was made for these operands and holds all that the program names of
     /// them.
     pub(crate) fn table(
         &self,
-        lent: [usize; 2],
+        peer_chunks: [usize; 2],
         ranks: usize,
         operands: [&Operand<'_>; 2],
     ) -> Result<*const PeerBuffers> {
-        for ((blocks, held), operand) in lent.into_iter().zip(&self.windows).zip(operands) {
+        for ((blocks, held), operand) in peer_chunks.into_iter().zip(&self.windows).zip(operands) {
             let fits = match held {
-                Some((lending, base)) => lending.operand_base(operand, blocks)? as usize == *base,
+                Some((window_set, base)) => window_set.operand_base(operand, blocks)? as usize == *base,
                 None => blocks == 0,
             };
             if !fits || self.checked_address.len() != ranks {
@@ -155,6 +157,6 @@ impl AddressTable {
 
     pub(crate) fn record_stream(&self, stream: &Stream) {
         self.checked_address.record_stream(stream);
-        self.windows.iter().flatten().for_each(|(lending, _)| lending.record_stream(stream));
+        self.windows.iter().flatten().for_each(|(window_set, _)| window_set.record_stream(stream));
     }
 }

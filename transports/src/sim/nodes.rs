@@ -342,9 +342,9 @@ impl NetworkState {
             return false;
         }
         if told {
-            let seats: Vec<_> =
+            let endpoints: Vec<_> =
                 self.fabrics.iter().filter_map(|(key, group)| Some((*key, group.rank_of(host)?))).collect();
-            seats.into_iter().for_each(|(key, rank)| self.close(key, rank));
+            endpoints.into_iter().for_each(|(key, rank)| self.close(key, rank));
         }
         (self.hosts[host].died_at, self.hosts[host].death_announced) = (Some(self.now), told);
         if !told {

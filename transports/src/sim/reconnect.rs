@@ -42,12 +42,12 @@ impl Reconnect for SimReconnect {
         Ok(format!("host {host}, {}", world.next_endpoint(*host)))
     }
 
-    fn connect(&self, gathering: RegroupRequest<'_>, patience: Duration) -> Result<Fabric> {
+    fn connect(&self, request: RegroupRequest<'_>, patience: Duration) -> Result<Fabric> {
         let HostProcess { network, host } = &*self.process;
-        let (key, rank) = (fabric_key(gathering.endpoint, gathering.group_id), gathering.rank);
+        let (key, rank) = (fabric_key(request.endpoint, request.group_id), request.rank);
         let mut world = network.lock();
         let deadline = world.now() + patience;
-        world.start_join(key, &gathering, *host);
+        world.start_join(key, &request, *host);
         loop {
             world.check_alive(*host)?;
             if world.fabrics.get(&key).is_some_and(|group| group.endpoints[rank].joined) {
@@ -57,7 +57,7 @@ impl Reconnect for SimReconnect {
             let left = deadline.saturating_sub(world.now());
             if left.is_zero() {
                 world.abandon_join(key, rank);
-                let what = format!("{} ranks did not all meet at {}", gathering.ranks, gathering.endpoint);
+                let what = format!("{} ranks did not all meet at {}", request.ranks, request.endpoint);
                 return Err(Error::Timeout { what });
             }
             drop(world);
@@ -75,8 +75,8 @@ pub(super) fn fabric_key(place: &str, label: &[u8]) -> u64 {
 
 impl NetworkState {
     /// Sends `host` on its way to the root.
-    fn start_join(&mut self, key: u64, gathering: &RegroupRequest<'_>, host: usize) {
-        let RegroupRequest { rank, ranks, .. } = *gathering;
+    fn start_join(&mut self, key: u64, request: &RegroupRequest<'_>, host: usize) {
+        let RegroupRequest { rank, ranks, .. } = *request;
         let meeting = self.regroups.entry(key).or_insert_with(|| Regroup {
             hosts: vec![None; ranks],
             arrived: vec![false; ranks],

@@ -314,7 +314,7 @@ fn reset_by_exited_peer_is_exit_unless_listener_is_held() {
             "{seed}: {with_a_door:?}"
         );
     }
-    assert!(held > 0, "nobody knocked at a door that was held");
+    assert!(held > 0, "no probe reached a listener that was held open");
 }
 
 #[test]
@@ -322,15 +322,14 @@ fn reconnect_joins_only_ranks_of_the_same_group() {
     let (places, observer) = world(3, GEOMETRY, FaultPlan::none(9));
     let begun = std::sync::Barrier::new(3);
     let ended: Vec<_> = std::thread::scope(|scope| {
-        let meet = |(rank, (fabric, venue)): (usize, Node)| {
+        let meet = |(rank, (fabric, reconnect)): (usize, Node)| {
             let begun = &begun;
             scope.spawn(move || {
                 begun.wait();
                 // The third rank names other members.
                 let label = [rank as u8 / 2];
-                let gathering =
-                    RegroupRequest { endpoint: "here", group_id: &label, rank: rank % 2, ranks: 2 };
-                let met = venue.connect(gathering, Duration::from_millis(50));
+                let request = RegroupRequest { endpoint: "here", group_id: &label, rank: rank % 2, ranks: 2 };
+                let met = reconnect.connect(request, Duration::from_millis(50));
                 drop(fabric);
                 met.map(|fabric| (fabric.rank, fabric.ranks)).map_err(|error| error.to_string())
             })

@@ -68,9 +68,9 @@ impl NetworkState {
     /// Gives up the end of `rank` if `peer` has answered nothing for too long.
     pub(super) fn check_keepalive(&mut self, key: u64, rank: usize, peer: usize) -> bool {
         let [host, other] = [rank, peer].map(|rank| self.fabric(key).hosts[rank]);
-        let seat = &self.fabric(key).endpoints[rank];
+        let endpoint = &self.fabric(key).endpoints[rank];
         let is_over =
-            seat.is_closed() || seat.connections[peer] != ConnectionState::Open || self.is_dead(host);
+            endpoint.is_closed() || endpoint.connections[peer] != ConnectionState::Open || self.is_dead(host);
         let (silence, now) = (self.fault_plan.keepalive_timeout.unwrap_or(Duration::MAX), self.now());
         let vanished = self.died_at(other).filter(|_| !self.is_known_dead(other));
         let since = self.fault_plan.unanswered_since(host, other, now).into_iter().chain(vanished).min();
@@ -105,16 +105,16 @@ impl NetworkState {
     /// Delivers a control message, or the end of all of them, to `to` if both ends of the
     /// connection exist.
     pub(super) fn on_event(&mut self, key: u64, (from, to): (usize, usize), event: PeerEvent) -> bool {
-        let seats = &mut self.fabric(key).endpoints;
-        if seats[from].connections[to] != ConnectionState::Open
-            || seats[to].connections[from] != ConnectionState::Open
+        let endpoints = &mut self.fabric(key).endpoints;
+        if endpoints[from].connections[to] != ConnectionState::Open
+            || endpoints[to].connections[from] != ConnectionState::Open
         {
             return false;
         }
         if matches!(event, PeerEvent::Exited { .. }) {
-            seats[to].connections[from] = ConnectionState::Closed;
+            endpoints[to].connections[from] = ConnectionState::Closed;
         }
-        seats[to].events.push_back(event);
+        endpoints[to].events.push_back(event);
         true
     }
 
@@ -145,14 +145,18 @@ impl NetworkState {
 
     /// Handles the result of the probe of `peer` by `rank`, or the end of the wait for it.
     pub(super) fn on_probe_result(&mut self, key: u64, rank: usize, peer: usize, ended: bool) -> bool {
-        let seat = &mut self.fabric(key).endpoints[rank];
-        let is_asked = seat.connections[peer] == ConnectionState::Probing;
-        if is_asked {
-            seat.connections[peer] = ConnectionState::Closed;
+        let endpoint = &mut self.fabric(key).endpoints[rank];
+        let was_probing = endpoint.connections[peer] == ConnectionState::Probing;
+        if was_probing {
+            endpoint.connections[peer] = ConnectionState::Closed;
             let from = peer;
-            seat.events.push_back(if ended { PeerEvent::Exited { from } } else { PeerEvent::Reset { from } });
+            endpoint.events.push_back(if ended {
+                PeerEvent::Exited { from }
+            } else {
+                PeerEvent::Reset { from }
+            });
         }
-        is_asked
+        was_probing
     }
 
     /// Closes the listener of `rank`, which nobody holds open.

@@ -333,7 +333,7 @@ mod tests {
             owner_pid: fork_guard::current_pid(),
         };
         let hello = Hello { purpose: Purpose::Control, rank: 1, ranks: 2, index: 0, session: 7 };
-        let (ask, asked) = channel();
+        let (request, requests) = channel();
         std::thread::scope(|scope| {
             let (shared, hello) = (&shared, &hello);
             scope.spawn(move || {
@@ -341,16 +341,16 @@ mod tests {
                 let mut next = None;
                 loop {
                     next.get_or_insert_with(make);
-                    match asked.try_recv() {
+                    match requests.try_recv() {
                         Ok(()) => next.take().into_iter().for_each(|stream| shared.admit(stream, hello)),
                         Err(TryRecvError::Empty) => std::hint::spin_loop(),
                         Err(TryRecvError::Disconnected) => return,
                     }
                 }
             });
-            let ask = ask; // dropped at the end of this scope, so that the other thread ends
+            let request = request; // dropped at the end of this scope, so that the other thread ends
             for turn in 0..20_000 {
-                ask.send(()).unwrap();
+                request.send(()).unwrap();
                 (0..turn % 1024).for_each(|_| std::hint::spin_loop()); // varies the order of arrival and poll
                 while acceptor.next_control().is_none() {
                     let soon = Instant::now() + Duration::from_secs(5);
