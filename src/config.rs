@@ -45,8 +45,8 @@ impl FromStr for Transport {
 #[non_exhaustive]
 pub enum ReductionOrder {
     /// The order that suits the algorithm. It is fixed by the ranks, by an element's index in its
-    /// buffer, and by the facts that select the algorithm: sizes, transport, whether all buffers are
-    /// symmetric memory, and whether ranks share cores.
+    /// buffer, and by the facts that select the algorithm: sizes, transport, whether all buffers
+    /// are symmetric memory, and whether ranks share cores.
     #[default]
     Unspecified,
     /// The order of the ranks, from 0 up. An element gets the same bits over every transport, from
@@ -75,7 +75,9 @@ impl FromStr for ReductionOrder {
 /// use std::time::Duration;
 /// use unisono::{Communicator, Config, Transport};
 ///
-/// let config = Config::default().with_timeout(Duration::from_secs(5)).with_transport(Transport::Tcp);
+/// let config = Config::default()
+///     .with_timeout(Duration::from_secs(5))
+///     .with_transport(Transport::Tcp);
 /// let comm = Communicator::builder().config(&config).local(1)?.remove(0);
 /// assert_eq!(comm.config().timeout, Duration::from_secs(5));
 /// # Ok::<(), unisono::Error>(())
@@ -83,8 +85,8 @@ impl FromStr for ReductionOrder {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// The time without any data movement after which an operation fails. [`Duration::MAX`] means no
-    /// limit. `UNISONO_TIMEOUT_MS`, 30 s.
+    /// The time without any data movement after which an operation fails. [`Duration::MAX`] means
+    /// no limit. `UNISONO_TIMEOUT_MS`, 30 s.
     pub timeout: Duration,
     /// The time that ranks wait for each other to join. [`Duration::MAX`] means no limit.
     /// `UNISONO_JOIN_TIMEOUT_MS`, 30 s.
@@ -122,24 +124,24 @@ pub struct Config {
     /// The thresholds between algorithms. The built-in table covers all other cases.
     /// `UNISONO_TUNING_FILE` names a file that `unisono tune` wrote.
     pub tuning_table: TuningTable,
-    /// The cache, in bytes, that the staged data of all ranks of a host may fill. Slices and channels
-    /// are chosen so that the data fits. All ranks must agree. `UNISONO_CACHE_BYTES`, 8 MiB.
+    /// The cache, in bytes, that the staged data of all ranks of a host may fill. Slices and
+    /// channels are chosen so that it fits. All ranks must agree. `UNISONO_CACHE_BYTES`, 8 MiB.
     pub cache_bytes: usize,
     /// The size of all ranks' buffers together, in bytes, from which results of direct algorithms
     /// bypass the cache. `UNISONO_NONTEMPORAL_MIN_BYTES`, 20 MiB.
     pub nontemporal_min_bytes: usize,
     /// The settings of ranks on GPUs, which have FIFOs and windows of their own.
     pub gpu: DeviceConfig,
-    /// Checks inputs in CPU memory before they are sent. A NaN or an infinity is then an error on all
-    /// ranks that names the first one. The check costs a pass over the input.
+    /// Checks inputs in CPU memory before they are sent. A NaN or an infinity is then an error on
+    /// all ranks that names the first one. The check costs a pass over the input.
     /// `UNISONO_CHECK_FINITE`: `on` or `off`, off.
     pub check_finite: bool,
     /// The folder into which every rank writes its flight record when an operation fails, for
     /// `unisono analyze`. `UNISONO_FLIGHT_RECORDER_DIR`, none.
     pub flight_recorder_dir: Option<PathBuf>,
-    /// The folder into which every rank writes a trace of its operations, for Perfetto. `unisono trace`
-    /// merges the files. Each operation on CPU memory costs two clock readings and a line of text.
-    /// `UNISONO_TRACE_DIR`, none.
+    /// The folder into which every rank writes a trace of its operations, for Perfetto.
+    /// `unisono trace` merges the files. Each operation on CPU memory costs two clock readings and
+    /// a line of text. `UNISONO_TRACE_DIR`, none.
     pub trace_dir: Option<PathBuf>,
     /// Answers `unisono status` from this process. `UNISONO_STATUS_SERVER`: `on` or `off`, off;
     /// `unisono run` sets on.
@@ -165,9 +167,9 @@ pub struct DeviceConfig {
     /// Lets GPUs access each other's memory where they can; else all data goes through the host.
     /// `UNISONO_GPU_P2P`: `on` or `off`, on.
     pub peer_to_peer: bool,
-    /// Sends the smallest messages in lines of 16 bytes with 12 bytes of data, where the GPUs of all
-    /// ranks store such a line at once. Else half of every line is flags.
-    /// `UNISONO_GPU_LL128`: `on` or `off`, on.
+    /// Sends the smallest messages in lines of 16 bytes with 12 bytes of data, where the GPUs of
+    /// all ranks store such a line at once. Else half of every line is flags. `UNISONO_GPU_LL128`:
+    /// `on` or `off`, on.
     pub ll128: bool,
 }
 

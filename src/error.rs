@@ -17,8 +17,8 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 
 /// An error with the rank at fault, and the rank and the operation that saw it.
 ///
-/// An error that [is poisoning](Error::is_poisoning) ends the communicator: every later call returns
-/// the same error, on every rank.
+/// An error that [is poisoning](Error::is_poisoning) ends the communicator: every later call
+/// returns the same error, on every rank.
 ///
 /// Both `Display` and `Debug` print the whole message. It ends with [advice](Error::help).
 ///
@@ -121,8 +121,8 @@ impl Error {
     /// Returns true if the error ends the communicator that returned it.
     ///
     /// [`ErrorKind::InvalidUsage`] and [`ErrorKind::Unsupported`] refuse one call.
-    /// [`ErrorKind::Bootstrap`] means that a new communicator was not made, and leaves the one it was
-    /// to be made from as it was. All other kinds poison.
+    /// [`ErrorKind::Bootstrap`] means that a new communicator was not made, and leaves the one it
+    /// was to be made from as it was. All other kinds poison.
     pub fn is_poisoning(&self) -> bool {
         !self.is_invalid_usage() && !matches!(self.0.kind, ErrorKind::Bootstrap(_))
     }

@@ -5,8 +5,7 @@ use unisono_cuda::{DType, Element, PostOp, ReduceKind, Scalar, as_bytes};
 
 /// Selects how the elements of all ranks are combined.
 ///
-/// Floats of 8 and 16 bits accumulate in float32 within one reduction and are rounded once per hop of
-/// the algorithm.
+/// Floats of 8 and 16 bits accumulate in float32 within one reduction and are rounded once per hop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -21,7 +20,7 @@ pub enum ReduceOp {
     /// The sum divided by the number of ranks. Integers divide toward zero.
     ///
     /// The sum of integers is formed in their own type and wraps around before the division: with
-    /// two ranks that give 100, the average of `i8` is -28. Use a wider type where the sum may not fit.
+    /// two ranks that give 100, the average of `i8` is -28. Use a wider type for large sums.
     Avg,
     /// The sum of each rank's elements times this rank's factor. Ranks may give different factors.
     ///

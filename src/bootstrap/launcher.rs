@@ -1,7 +1,7 @@
 //! Reads the rank, the world and the meeting point from the environment of MPI and Slurm launchers.
 //!
-//! `mpirun`, `mpiexec` and `srun` set no `RANK`. They set variables of their own, of which three say
-//! the same: the rank, the number of ranks, and the rank among those of its host.
+//! `mpirun`, `mpiexec` and `srun` set no `RANK`. They set variables of their own, of which three
+//! say the same: the rank, the number of ranks, and the rank among those of its host.
 
 use crate::bootstrap::env::parse_var;
 use crate::error::{Error, Result};
@@ -66,7 +66,7 @@ pub(super) struct Placement {
     pub(super) rank: usize,
     pub(super) ranks: usize,
     pub(super) local_rank: usize,
-    /// Where rank 0 runs, if the launcher says so.
+    /// The host of rank 0, if the launcher names it.
     pub(super) root_host: Option<String>,
     /// Text that names the job on all its ranks; empty if the launcher gives none.
     pub(super) job: String,
@@ -108,7 +108,7 @@ impl Launcher {
         })
     }
 
-    /// Where rank 0 runs: on loopback if all ranks are here, else on the first node of a Slurm step.
+    /// The host of rank 0: loopback if all ranks are here, else the first node of a Slurm step.
     fn root_host(&self, var: &impl Fn(&str) -> Option<String>, ranks: usize) -> Option<String> {
         if var(self.local_ranks).is_some_and(|local| local == ranks.to_string()) {
             return Some("127.0.0.1".to_owned());
@@ -143,7 +143,7 @@ fn first_node(list: &str) -> Option<String> {
     (!first.is_empty()).then_some(first)
 }
 
-/// A port for a job that was given none, the same on all its ranks, below those that systems hand out.
+/// A port for a job that was given none, the same on all its ranks. It is no ephemeral port.
 pub(super) fn port_of(job: &str) -> u16 {
     let hash = fnv1a(job.bytes().map(u64::from));
     FIRST_PORT + ((hash ^ hash >> 32) % u64::from(PORTS)) as u16

@@ -68,7 +68,7 @@ impl RankInfo {
 /// Meets the other ranks and connects to them.
 ///
 /// # Errors
-/// [`ErrorKind::Bootstrap`], the same on every rank; [`ErrorKind::InvalidUsage`] for impossible numbers.
+/// [`ErrorKind::Bootstrap`], the same on all ranks; [`ErrorKind::InvalidUsage`] for bad numbers.
 pub fn join(identity: &RankInfo, config: &Config) -> Result<Fabric> {
     join_until(identity, config, (config.join_timeout, crate::bootstrap::root::LINGER_TIME))
 }

@@ -109,7 +109,7 @@ fn unique_id_reserves_port_until_rank_0_listens() {
     let id = UniqueId::new(LOOPBACK).expect("an id");
     let others: Vec<_> = (0..500).map(|_| TcpListener::bind((LOOPBACK, 0)).expect("a port")).collect();
     assert!(others.iter().all(|other| other.local_addr().expect("one") != id.address()));
-    // Whoever has it as text listens all the same, also while it is held here.
+    // A process that has the id as text can listen, even while this process reserves the port.
     let text: UniqueId = id.to_string().parse().expect("an id");
     let identity = RankInfo { rank: 0, ranks: 1, id: text };
     join(&identity, &join_config(Transport::Auto)).map(drop).expect("a world of one");

@@ -12,8 +12,8 @@ use unisono_transports::sys::listener::PortReservation;
 /// The text form (`Display`, `FromStr`) contains the secret: give it to the ranks of the job only.
 /// `Debug` shows the address only.
 ///
-/// The port stays reserved while the process that made the id keeps it or a clone. Rank 0 can listen
-/// there in any process.
+/// The port stays reserved while the process that made the id keeps it or a clone. Rank 0 can
+/// listen there in any process.
 #[derive(Clone)]
 pub struct UniqueId {
     address: SocketAddr,
@@ -45,7 +45,7 @@ impl UniqueId {
         Self::new(interface)
     }
 
-    /// The id of a later meeting of some of these ranks; its secret is derived from this one and `label`.
+    /// The id of a later regroup of some of these ranks. This secret and `label` give its secret.
     pub(crate) fn derive(&self, address: SocketAddr, label: &[u8]) -> Self {
         Self::from_parts(address, self.secret.derive(label))
     }

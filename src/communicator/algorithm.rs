@@ -8,14 +8,14 @@ use crate::schedule::check::{cases, sweep};
 use crate::schedule::{Algorithm, Collective, find};
 
 impl Communicator {
-    /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves the
-    /// choice to the library again. Every rank must make the same call.
+    /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves
+    /// the choice to the library again. Every rank must make the same call.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`] lists the algorithms of `collective` if none is called `name`;
     /// [`ErrorKind::Unsupported`] if the algorithm combines operands in another order than
-    /// [`Config::reduction_order`](crate::Config::reduction_order) asks for; and the error of an earlier
-    /// operation that failed.
+    /// [`Config::reduction_order`](crate::Config::reduction_order) asks for; and the error of an
+    /// earlier operation that failed.
     ///
     /// ```
     /// use unisono::schedule::Collective;
@@ -36,15 +36,16 @@ impl Communicator {
         })
     }
 
-    /// Uses an algorithm of the caller for its collective in every later operation. Every rank must make
-    /// the same call; [`Communicator::set_algorithm`] with `None` ends it.
+    /// Uses an algorithm of the caller for its collective in every later operation. Every rank must
+    /// make the same call; [`Communicator::set_algorithm`] with `None` ends it.
     ///
-    /// The schedule is first proved for this number of ranks, which may take seconds for hundreds of
-    /// ranks. Errors name the algorithm by its own name.
+    /// The schedule is first proved for this number of ranks, which may take seconds for hundreds
+    /// of ranks. Errors name the algorithm by its own name.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong, or a built-in
-    /// algorithm that errors could not tell from this one; else as [`Communicator::set_algorithm`].
+    /// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong, or a
+    /// built-in algorithm that errors could not tell from this one; else as
+    /// [`Communicator::set_algorithm`].
     ///
     /// ```
     /// use unisono::schedule::{Algorithm, Collective, find};

@@ -1,8 +1,8 @@
 //! The collectives as background operations on owned buffers.
 //!
-//! Each takes its buffers and returns a [`Work`] handle with the result. Operations of one communicator
-//! run one after the other, in the order of the calls. Errors are those of the blocking forms, and come
-//! out of the handle.
+//! Each takes its buffers and returns a [`Work`] handle with the result. Operations of one
+//! communicator run one after the other, in the order of the calls. Errors are those of the
+//! blocking forms, and come out of the handle.
 
 use crate::communicator::{Communicator, Work};
 use crate::reduce_op::ReduceOp;
@@ -35,8 +35,7 @@ impl Communicator {
         self.spawn(move |comm| comm.broadcast(&mut buffer, root).map(|()| buffer))
     }
 
-    /// Starts [`Communicator::reduce`]. The handle returns the buffer, which holds the result at the
-    /// root.
+    /// Starts [`Communicator::reduce`]. The handle returns the buffer: at the root, the result.
     ///
     /// ```
     /// # let comm = unisono::Communicator::local(1)?.remove(0);
@@ -124,8 +123,8 @@ impl Communicator {
         })
     }
 
-    /// Starts [`Communicator::gather`]. The handle returns the inputs of all ranks at the root, and `None`
-    /// at the other ranks.
+    /// Starts [`Communicator::gather`]. The handle returns the inputs of all ranks at the root, and
+    /// `None` at the other ranks.
     ///
     /// ```
     /// # let comm = unisono::Communicator::local(1)?.remove(0);
@@ -139,8 +138,8 @@ impl Communicator {
         })
     }
 
-    /// Starts [`Communicator::scatter`] of shares of `count` elements. Only the root gives an input. The
-    /// handle returns this rank's share.
+    /// Starts [`Communicator::scatter`] of shares of `count` elements. Only the root gives an
+    /// input. The handle returns this rank's share.
     ///
     /// ```
     /// # let comm = unisono::Communicator::local(1)?.remove(0);
@@ -156,8 +155,8 @@ impl Communicator {
 
     /// Starts [`Communicator::send`]. The handle returns the buffer.
     ///
-    /// Operations run in order: two ranks that both receive before they send wait for each other until
-    /// the timeout. [`Communicator::group`] in [`Communicator::spawn`] runs them together.
+    /// Operations run in order: two ranks that both receive before they send wait for each other
+    /// until the timeout. [`Communicator::group`] in [`Communicator::spawn`] runs them together.
     pub fn send_async<T: Element>(&self, buffer: Vec<T>, peer: Rank) -> Work<Vec<T>> {
         self.spawn(move |comm| comm.send(&buffer, peer).map(|()| buffer))
     }
@@ -166,7 +165,8 @@ impl Communicator {
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;
-    /// let (sent, received) = (ranks[0].send_async(vec![7u8], 1), ranks[1].recv_async(vec![0u8], 0));
+    /// let sent = ranks[0].send_async(vec![7u8], 1);
+    /// let received = ranks[1].recv_async(vec![0u8], 0);
     /// assert_eq!((sent.wait()?, received.wait()?), (vec![7], vec![7]));
     /// # Ok::<(), unisono::Error>(())
     /// ```

@@ -11,8 +11,8 @@ use unisono_transports::{Fabric, Reconnect};
 
 /// Makes communicators with settings of the caller.
 ///
-/// [`Communicator::builder`] returns one. Without [`config`](CommunicatorBuilder::config), the settings
-/// are those of the environment.
+/// [`Communicator::builder`] returns one. Without [`config`](CommunicatorBuilder::config), the
+/// settings are those of the environment.
 #[derive(Clone, Default)]
 #[must_use = "a builder makes a communicator only when one of its last methods is called"]
 pub struct CommunicatorBuilder {
@@ -88,7 +88,8 @@ impl CommunicatorBuilder {
         Ok(fabrics.into_iter().map(make).collect())
     }
 
-    /// Connects to the other ranks as the launcher's environment says; see [`Communicator::from_env`].
+    /// Connects to the other ranks as the launcher's environment says; see
+    /// [`Communicator::from_env`].
     ///
     /// # Errors
     /// As [`Communicator::from_env`].
@@ -106,7 +107,7 @@ impl CommunicatorBuilder {
         connect(RankInfo::from_env()?, &config)
     }
 
-    /// Connects rank `rank` to the other `ranks - 1` ranks at the address in `id`, which rank 0 holds.
+    /// Connects rank `rank` to the other `ranks - 1` ranks. Rank 0 listens at the address in `id`.
     ///
     /// # Errors
     /// As [`Communicator::join`].
@@ -126,8 +127,8 @@ impl CommunicatorBuilder {
 
     /// Makes a communicator over a fabric of the caller, such as a simulated network.
     ///
-    /// Without [`CommunicatorBuilder::reconnect`] it cannot be split or shrunk. The settings must be the
-    /// same on all ranks: nothing compares them.
+    /// Without [`CommunicatorBuilder::reconnect`] it cannot be split or shrunk. The settings must
+    /// be the same on all ranks: nothing compares them.
     ///
     /// # Errors
     /// If a setting is out of its range.
@@ -154,8 +155,8 @@ fn connect(identity: RankInfo, config: &Config) -> Result<Communicator> {
 
 /// Makes communicators of another one's ranks, with settings of the caller.
 ///
-/// [`Communicator::child`] returns one. Without [`config`](ChildBuilder::config), the settings are the
-/// parent's.
+/// [`Communicator::child`] returns one. Without [`config`](ChildBuilder::config), the parent's
+/// settings apply.
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes a communicator only when `split` or `duplicate` is called"]
 pub struct ChildBuilder<'c> {
@@ -164,7 +165,7 @@ pub struct ChildBuilder<'c> {
 }
 
 impl ChildBuilder<'_> {
-    /// Uses `config` instead of the parent's settings. All ranks of a new group must use the same sizes.
+    /// Uses `config` instead of the parent's settings. All ranks of a group need the same sizes.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = Some(config.clone());
         self
@@ -173,7 +174,8 @@ impl ChildBuilder<'_> {
     /// Splits the parent into groups; see [`Communicator::split`].
     ///
     /// # Errors
-    /// If a setting is out of its range, before any rank is contacted; else as [`Communicator::split`].
+    /// If a setting is out of its range, before any rank is contacted; else as
+    /// [`Communicator::split`].
     pub fn split(self, color: Option<u32>, key: i32) -> Result<Option<Communicator>> {
         let Self { parent, config } = self;
         let Some(config) = config else { return parent.split(color, key) };

@@ -1,7 +1,7 @@
 //! The blocking collectives.
 //!
-//! A buffer of several shares holds them one after the other, by rank, as in NCCL and MPI. A wrong length
-//! is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) and leaves the communicator as it is.
+//! A buffer of several shares holds them one after the other, by rank, as in NCCL and MPI. A wrong
+//! length is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) and has no effect.
 
 use super::Communicator;
 use super::counts::{digest_words, displacements};
@@ -19,7 +19,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Refused arguments leave the communicator as it is; all other errors poison it: see
-    /// [`Error::is_poisoning`](crate::Error::is_poisoning). Errors name the rank, the operation and its number.
+    /// [`Error::is_poisoning`](crate::Error::is_poisoning). Errors name rank, operation and number.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -37,7 +37,7 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::AllReduce, Some(reduction), 0, count, buffers))
     }
 
-    /// Reduces `input` over all ranks. Every rank gets the result in `output`, which is equally long.
+    /// Reduces `input` over all ranks. Every rank gets the result in `output`, of equal length.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -97,8 +97,8 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::AllGather, None, 0, count, buffers))
     }
 
-    /// Gathers what ranks must know of each other to split. Errors name the split, which is the call
-    /// that the user made.
+    /// Gathers what ranks must know of each other to split. Errors name the split, which is the
+    /// call that the user made.
     pub(super) fn all_gather_for_split<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let count = input.len();
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
@@ -106,7 +106,7 @@ impl Communicator {
         self.run(Job { kind: OpKind::Split, ..job })
     }
 
-    /// Concatenates one share of every rank in `buffer`, where this rank's share is in its place already.
+    /// Concatenates one share of every rank in `buffer`, where its own share is in its place.
     ///
     /// `buffer` has n × [`size`](Communicator::size) elements. Share i begins at element i × n.
     ///
@@ -163,7 +163,8 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::ReduceScatter, Some(reduction), 0, count, buffers))
     }
 
-    /// Reduces `buffer` over all ranks. Share i of the result replaces share i of rank i's `buffer`.
+    /// Reduces `buffer` over all ranks. Share i of the result replaces that share of rank i's
+    /// `buffer`.
     ///
     /// The other shares stay as they were. `buffer` has n × [`size`](Communicator::size) elements.
     ///
@@ -204,17 +205,17 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let asked = self.arg_check(Collective::AllToAll);
-        let count = asked.share_count(input.len())?;
-        asked.require_length("output", output.len(), input.len())?;
+        let args = self.arg_check(Collective::AllToAll);
+        let count = args.share_count(input.len())?;
+        args.require_length("output", output.len(), input.len())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Job::even::<T>(Collective::AllToAll, None, 0, count, buffers))
     }
 
     /// Copies share i of every rank's `buffer` to rank i's `buffer`, by sender.
     ///
-    /// `buffer` has n × [`size`](Communicator::size) elements. Its contents are copied to a temporary
-    /// buffer first.
+    /// `buffer` has n × [`size`](Communicator::size) elements. Its contents are copied to a
+    /// temporary buffer first.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -245,7 +246,7 @@ impl Communicator {
 
     /// Concatenates inputs of different lengths, by rank, into every rank's `output`.
     ///
-    /// Rank i gives `counts[i]` elements. `counts` is the same on all ranks; `output` has their sum.
+    /// Rank i gives `counts[i]` elements. `counts` is equal on all ranks; `output` has their sum.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -261,10 +262,10 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
-        let asked = self.arg_check(OpKind::AllGatherV);
-        asked.require_length("counts", counts.len(), self.size())?;
-        asked.require_length("input", input.len(), counts[self.rank()])?;
-        asked.require_length("output", output.len(), asked.total_count(counts)?)?;
+        let args = self.arg_check(OpKind::AllGatherV);
+        args.require_length("counts", counts.len(), self.size())?;
+        args.require_length("input", input.len(), counts[self.rank()])?;
+        args.require_length("output", output.len(), args.total_count(counts)?)?;
         let table = displacements(counts, size_of::<T>());
         let job = Job {
             kind: OpKind::AllGatherV,

@@ -53,7 +53,7 @@ impl Communicator {
         &self.shared.config
     }
 
-    /// Returns the memory that this communicator holds at this rank. Waits for the operations before it.
+    /// Returns the memory that this communicator holds at this rank. Waits for earlier operations.
     ///
     /// # Errors
     /// If an earlier operation panicked.
@@ -86,8 +86,7 @@ impl Communicator {
         self.with_engine(|engine| Ok(engine.traffic))
     }
 
-    /// Returns the last 64 operations of this rank and their states. Works from any thread and never
-    /// waits.
+    /// Returns the last 64 operations of this rank and their states. Never waits, on any thread.
     ///
     /// ```
     /// # use unisono::{Communicator, OpState, Sum};

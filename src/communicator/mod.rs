@@ -3,12 +3,12 @@
 //! Every collective has a form with separate buffers and a form in one buffer, named by one rule:
 //!
 //! - [`all_reduce`](Communicator::all_reduce), [`broadcast`](Communicator::broadcast) and
-//!   [`reduce`](Communicator::reduce), whose input and output are equally long, work in place; the form
-//!   with separate buffers ends in `_into`.
-//! - The other collectives, whose input and output differ in length or meaning, take separate buffers; the
-//!   form in one buffer ends in `_in_place`.
-//! - A form that runs in the background on owned buffers ends in `_async` and returns a [`Work`] handle.
-//!   [`Scope`] has forms on borrowed buffers.
+//!   [`reduce`](Communicator::reduce), whose input and output are equally long, work in place. The
+//!   form with separate buffers ends in `_into`.
+//! - The other collectives, whose input and output differ in length or meaning, take separate
+//!   buffers. The form in one buffer ends in `_in_place`.
+//! - A form that runs in the background on owned buffers ends in `_async` and returns a [`Work`]
+//!   handle. [`Scope`] has forms on borrowed buffers.
 
 mod algorithm;
 mod async_forms;
@@ -61,14 +61,14 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 
 /// A group of ranks that carry out collective operations together.
 ///
-/// Every rank holds its own communicator and calls the same operations in the same order. Calls run on
-/// the caller's thread and return when this rank's part is done. Operations run in the background with
-/// [`Communicator::spawn`], [`Communicator::scope`] and the `_async` forms. Threads may share a
-/// communicator: its operations then run in the order of the calls.
+/// Every rank holds its own communicator and calls the same operations in the same order. Calls run
+/// on the caller's thread and return when this rank's part is done. Operations run in the
+/// background with [`Communicator::spawn`], [`Communicator::scope`] and the `_async` forms. Threads
+/// may share a communicator: its operations then run in the order of the calls.
 ///
-/// An error that [is poisoning](Error::is_poisoning) ends the communicator: every later call returns it,
-/// and [`Communicator::shrink`] makes a new communicator of the ranks that are left. A call from within a
-/// call on the same communicator and thread is refused.
+/// An error that [is poisoning](Error::is_poisoning) ends the communicator: every later call
+/// returns it, and [`Communicator::shrink`] makes a new communicator of the ranks that are left. A
+/// call from within a call on the same communicator and thread is refused.
 ///
 /// Dropping the last handle of a rank tells the other ranks that it has left:
 ///
@@ -173,16 +173,17 @@ impl Communicator {
         Self::builder().from_env()
     }
 
-    /// Connects rank `rank` to the other `ranks - 1` ranks at the address in `id`, which rank 0 holds.
+    /// Connects rank `rank` to the other `ranks - 1` ranks. Rank 0 listens at the address in `id`.
     ///
     /// # Errors
-    /// On every rank the same cause: which ranks are missing, present twice, or of another group size,
-    /// version or secret.
+    /// On every rank the same cause: which ranks are missing, present twice, or of another group
+    /// size, version or secret.
     ///
     /// ```
     /// use unisono::{Communicator, Config, UniqueId};
     ///
-    /// let (id, config) = (UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into())?, Config::default());
+    /// let id = UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into())?;
+    /// let config = Config::default();
     /// let comm = Communicator::join(&id, 0, 1, &config)?;
     /// assert_eq!((comm.rank(), comm.size()), (0, 1));
     /// # Ok::<(), unisono::Error>(())
@@ -195,9 +196,9 @@ impl Communicator {
         Self::with_registry(&Arc::default(), (0, Vec::new()), mesh, config, origin)
     }
 
-    /// Makes a communicator that shares a registry with this rank's `siblings`.
+    /// Makes a communicator and adds it to the registry of related communicators.
     fn with_registry(
-        siblings: &Arc<CommRegistry>,
+        registry: &Arc<CommRegistry>,
         (epoch, doors): (u64, Vec<ListenerGuard>),
         mesh: Fabric,
         config: &Config,
@@ -214,7 +215,7 @@ impl Communicator {
             transport,
         };
         let recorder = Arc::new(Recorder::new(owner));
-        let watch = (Arc::clone(&abort), Arc::clone(&recorder), Arc::clone(siblings));
+        let watch = (Arc::clone(&abort), Arc::clone(&recorder), Arc::clone(registry));
         let engine = Engine::new(mesh, config.clone(), watch);
         let shared = Shared {
             rank,
@@ -230,13 +231,13 @@ impl Communicator {
             origin,
             epoch,
             config: config.clone(),
-            registry: Arc::clone(siblings),
+            registry: Arc::clone(registry),
             listener_guards: doors,
             process: fork_guard::current_pid(),
         };
         let shared = Arc::new(shared);
-        let sibling: Weak<Shared> = Arc::downgrade(&shared);
-        siblings.register(sibling);
+        let related: Weak<Shared> = Arc::downgrade(&shared);
+        registry.register(related);
         if config.status_server {
             let recorded: Weak<Shared> = Arc::downgrade(&shared);
             status::register(recorded, shared.origin.secret());
@@ -246,16 +247,16 @@ impl Communicator {
 
     /// Ends this communicator on all ranks. Works from any thread, during any operation.
     ///
-    /// An operation in progress returns [`ErrorKind::Aborted`] within milliseconds. A second call has no
-    /// effect.
+    /// An operation in progress returns [`ErrorKind::Aborted`] within milliseconds. Later calls do
+    /// nothing.
     pub fn abort(&self, reason: &str) {
         if self.is_forked() {
             return;
         }
         self.shared.abort.raise(reason);
         let begun = Instant::now();
-        // A running operation notices the flag while it waits or at its end, and tells the other ranks. If none runs, or it
-        // has checked the flag for the last time, this thread tells them.
+        // A running operation notices the flag while it waits or at its end, and tells the other
+        // ranks. If none runs, or after its last check of the flag, this thread tells them.
         loop {
             match self.shared.engine.try_lock() {
                 Ok(mut engine) => return engine.abort(reason),
@@ -284,7 +285,7 @@ impl Communicator {
             return Err(self.fork_error());
         }
         let Shared { op_queue, engine, engine_user, .. } = &*self.shared;
-        // With an empty queue, the lock is enough: whoever takes a ticket from here on waits for it.
+        // With an empty queue, the lock is enough: any ticket taken from here on waits for it.
         let alone = !self.with_ticket && op_queue.is_idle();
         let (_turn, engine) = match alone.then(|| engine.try_lock()) {
             Some(Ok(engine)) => (None, Ok(engine)),

@@ -142,20 +142,20 @@ mod tests {
 
     #[test]
     fn ticket_lock_admits_threads_in_ticket_order() {
-        let turnstile = TicketLock::default();
+        let ticket_lock = TicketLock::default();
         let passed = Mutex::new(Vec::new());
-        let tickets: Vec<_> = (0..200).map(|_| turnstile.take_ticket()).collect();
-        assert!(!turnstile.is_idle());
+        let tickets: Vec<_> = (0..200).map(|_| ticket_lock.take_ticket()).collect();
+        assert!(!ticket_lock.is_idle());
         std::thread::scope(|scope| {
             for ticket in tickets.into_iter().rev() {
-                let (turnstile, passed) = (&turnstile, &passed);
+                let (ticket_lock, passed) = (&ticket_lock, &passed);
                 scope.spawn(move || {
-                    let turn = turnstile.wait_for_turn(ticket);
+                    let turn = ticket_lock.wait_for_turn(ticket);
                     passed.lock().unwrap().push(turn.ticket);
                 });
             }
         });
         assert_eq!(*passed.lock().unwrap(), (0..200).collect::<Vec<_>>());
-        assert!(turnstile.is_idle());
+        assert!(ticket_lock.is_idle());
     }
 }

@@ -62,8 +62,8 @@ impl GroupEntry<'_> {
 impl Communicator {
     /// Sends `buffer` to `peer`. Returns when the transport has taken the data.
     ///
-    /// `peer` must call [`Communicator::recv`] with as many elements. Two ranks that both send first may
-    /// wait for each other: use [`Communicator::group`] or [`Communicator::send_recv`].
+    /// `peer` must call [`Communicator::recv`] with as many elements. Two ranks that both send
+    /// first may wait for each other: use [`Communicator::group`] or [`Communicator::send_recv`].
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -136,8 +136,8 @@ impl Communicator {
         })
     }
 
-    /// Carries out all sends and receives that `collect` asks for, concurrently: no order among them can
-    /// deadlock. Those between the same two ranks keep their order.
+    /// Carries out all sends and receives that `collect` asks for, concurrently: no order among
+    /// them can deadlock. Those between the same two ranks keep their order.
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -168,13 +168,13 @@ impl Communicator {
         })
     }
 
-    /// Sends the next `send_counts[i]` elements of `input` to rank i, and receives `recv_counts[i]` elements
-    /// from rank i into `output`, by rank.
+    /// Sends the next `send_counts[i]` elements of `input` to rank i, and receives `recv_counts[i]`
+    /// elements from rank i into `output`, by rank.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the counts do not add up to the
-    /// buffers; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) with both counts if two ranks disagree;
-    /// else as [`Communicator::all_reduce`].
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the counts do not add up to
+    /// the buffers; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) with both counts if two
+    /// ranks disagree; else as [`Communicator::all_reduce`].
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;
@@ -198,12 +198,12 @@ impl Communicator {
         recv_counts: &[usize],
     ) -> Result<()> {
         let (rank, ranks) = (self.rank(), self.size());
-        let asked = self.arg_check(OpKind::AllToAllV);
-        asked.require_length("send_counts", send_counts.len(), ranks)?;
-        asked.require_length("recv_counts", recv_counts.len(), ranks)?;
-        asked.require_length("input", input.len(), asked.total_count(send_counts)?)?;
-        asked.require_length("output", output.len(), asked.total_count(recv_counts)?)?;
-        asked.require_length("recv_counts[own rank]", recv_counts[rank], send_counts[rank])?;
+        let args = self.arg_check(OpKind::AllToAllV);
+        args.require_length("send_counts", send_counts.len(), ranks)?;
+        args.require_length("recv_counts", recv_counts.len(), ranks)?;
+        args.require_length("input", input.len(), args.total_count(send_counts)?)?;
+        args.require_length("output", output.len(), args.total_count(recv_counts)?)?;
+        args.require_length("recv_counts[own rank]", recv_counts[rank], send_counts[rank])?;
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         let (mut offset, mut output) = (0, output);
         for (send_count, recv_count) in send_counts.iter().zip(recv_counts) {
@@ -235,11 +235,11 @@ impl Communicator {
     }
 
     fn check_peer(&self, peer: Rank) -> Result<()> {
-        let asked = self.arg_check(OpKind::SendRecv);
-        asked.require_rank("peer", peer)?;
+        let args = self.arg_check(OpKind::SendRecv);
+        args.require_rank("peer", peer)?;
         if peer == self.rank() {
             let text = "a rank can send to itself only within a group that also receives it";
-            return Err(asked.invalid(format!("peer is rank {peer} itself: {text}")));
+            return Err(args.invalid(format!("peer is rank {peer} itself: {text}")));
         }
         Ok(())
     }

@@ -55,16 +55,17 @@ impl Communicator {
         output: &mut [T],
         root: Rank,
     ) -> Result<()> {
-        let asked = self.arg_check(Collective::Broadcast);
-        asked.require_rank("root", root)?;
+        let args = self.arg_check(Collective::Broadcast);
+        args.require_rank("root", root)?;
         let count = output.len();
-        let input = asked.root_input("input", root, input)?;
-        asked.require_length_if(self.rank() == root, "input", input.len(), count)?;
+        let input = args.root_input("input", root, input)?;
+        args.require_length_if(self.rank() == root, "input", input.len(), count)?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Job::even::<T>(Collective::Broadcast, None, root, count, buffers))
     }
 
-    /// Reduces `buffer` over all ranks. The root gets the result in place; other buffers stay as they are.
+    /// Reduces `buffer` over all ranks. The root gets the result in place. Other buffers do not
+    /// change.
     ///
     /// `buffer` has the same number of elements on all ranks.
     ///
@@ -88,7 +89,8 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::Reduce, Some(reduction), root, count, buffers))
     }
 
-    /// Reduces `input` over all ranks into `output`, which is equally long and which only the root gives.
+    /// Reduces `input` over all ranks into `output`, of equal length. Only the root gives the
+    /// output.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -111,10 +113,10 @@ impl Communicator {
         reduction: ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        let asked = self.arg_check(Collective::Reduce);
-        asked.require_rank("root", root)?;
-        let output = asked.root_output("output", root, output)?;
-        asked.require_length_if(self.rank() == root, "output", output.len(), input.len())?;
+        let args = self.arg_check(Collective::Reduce);
+        args.require_rank("root", root)?;
+        let output = args.root_output("output", root, output)?;
+        args.require_length_if(self.rank() == root, "output", output.len(), input.len())?;
         let count = input.len();
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Job::even::<T>(Collective::Reduce, Some(reduction), root, count, buffers))
@@ -139,16 +141,16 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn gather<T: Element>(&self, input: &[T], output: Option<&mut [T]>, root: Rank) -> Result<()> {
-        let asked = self.arg_check(Collective::Gather);
-        asked.require_rank("root", root)?;
+        let args = self.arg_check(Collective::Gather);
+        args.require_rank("root", root)?;
         let count = input.len();
-        let output = asked.root_output("output", root, output)?;
-        asked.require_length_if(self.rank() == root, "output", output.len(), count * self.size())?;
+        let output = args.root_output("output", root, output)?;
+        args.require_length_if(self.rank() == root, "output", output.len(), count * self.size())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Job::even::<T>(Collective::Gather, None, root, count, buffers))
     }
 
-    /// Concatenates the shares of all ranks in the root's `buffer`, where the root's own is in its place.
+    /// Concatenates the shares of all ranks in the root's `buffer`. The root's own is in its place.
     ///
     /// The root gives n × [`size`](Communicator::size) elements, the other ranks give their n.
     ///
@@ -166,10 +168,10 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let asked = self.arg_check(Collective::Gather);
-        asked.require_rank("root", root)?;
+        let args = self.arg_check(Collective::Gather);
+        args.require_rank("root", root)?;
         let at_root = self.rank() == root;
-        let count = if at_root { asked.share_count(buffer.len())? } else { buffer.len() };
+        let count = if at_root { args.share_count(buffer.len())? } else { buffer.len() };
         let own = if at_root { root * count * size_of::<T>() } else { 0 };
         let buffers = Buffers::in_place(as_bytes_mut(buffer), own, 0);
         self.run(Job::even::<T>(Collective::Gather, None, root, count, buffers))
@@ -193,16 +195,16 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn scatter<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: Rank) -> Result<()> {
-        let asked = self.arg_check(Collective::Scatter);
-        asked.require_rank("root", root)?;
+        let args = self.arg_check(Collective::Scatter);
+        args.require_rank("root", root)?;
         let count = output.len();
-        let input = asked.root_input("input", root, input)?;
-        asked.require_length_if(self.rank() == root, "input", input.len(), count * self.size())?;
+        let input = args.root_input("input", root, input)?;
+        args.require_length_if(self.rank() == root, "input", input.len(), count * self.size())?;
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
         self.run(Job::even::<T>(Collective::Scatter, None, root, count, buffers))
     }
 
-    /// Copies share i of the root's `buffer` to rank i's `buffer`. The root's own share stays in its place.
+    /// Copies share i of the root's `buffer` to rank i's `buffer`. The root's share does not move.
     ///
     /// The root gives n × [`size`](Communicator::size) elements, the other ranks give n.
     ///
@@ -220,10 +222,10 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn scatter_in_place<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let asked = self.arg_check(Collective::Scatter);
-        asked.require_rank("root", root)?;
+        let args = self.arg_check(Collective::Scatter);
+        args.require_rank("root", root)?;
         let at_root = self.rank() == root;
-        let count = if at_root { asked.share_count(buffer.len())? } else { buffer.len() };
+        let count = if at_root { args.share_count(buffer.len())? } else { buffer.len() };
         let own = if at_root { root * count * size_of::<T>() } else { 0 };
         let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, own);
         self.run(Job::even::<T>(Collective::Scatter, None, root, count, buffers))

@@ -69,10 +69,10 @@ impl Communicator {
                 let left = self.with_engine(|engine| engine.shrink(&mut assembly))?;
                 (left, Origin::Bootstrap(assembly.last_id.unwrap_or_else(|| parent.clone())))
             }
-            Origin::Custom(Some(venue), _) => {
-                let mut assembly = CustomRegroup { reconnect: &**venue, epoch, last_group: 0 };
+            Origin::Custom(Some(reconnect), _) => {
+                let mut assembly = CustomRegroup { reconnect: &**reconnect, epoch, last_group: 0 };
                 let left = self.with_engine(|engine| engine.shrink(&mut assembly))?;
-                (left, Origin::Custom(Some(Arc::clone(venue)), assembly.last_group))
+                (left, Origin::Custom(Some(Arc::clone(reconnect)), assembly.last_group))
             }
             Origin::Custom(None, _) => {
                 let what = "a communicator over a custom fabric without a `Reconnect` cannot be shrunk";
@@ -115,9 +115,9 @@ impl Regroup for ThreadRegroup<'_> {
         Ok(group.to_string())
     }
 
-    fn connect(&mut self, company: &Membership, patience: Duration) -> Result<Fabric> {
-        let Membership { rank, ranks, .. } = *company;
-        let group = company.endpoint.parse().map_err(|_| unreadable_endpoint())?;
+    fn connect(&mut self, membership: &Membership, patience: Duration) -> Result<Fabric> {
+        let Membership { rank, ranks, .. } = *membership;
+        let group = membership.endpoint.parse().map_err(|_| unreadable_endpoint())?;
         self.last_group = group;
         if rank == 0 {
             self.exchange.put(group, unisono_transports::threads::fabrics(ranks, self.config.geometry())?);
@@ -144,10 +144,10 @@ impl Regroup for SocketRegroup<'_> {
         Ok(self.own_id.insert(UniqueId::new(interface)?).address().to_string())
     }
 
-    fn connect(&mut self, company: &Membership, patience: Duration) -> Result<Fabric> {
-        let address: SocketAddr = company.endpoint.parse().map_err(|_| unreadable_endpoint())?;
-        let id = self.parent.derive(address, &group_label(self.epoch, company));
-        let identity = RankInfo { rank: company.rank, ranks: company.ranks, id: id.clone() };
+    fn connect(&mut self, membership: &Membership, patience: Duration) -> Result<Fabric> {
+        let address: SocketAddr = membership.endpoint.parse().map_err(|_| unreadable_endpoint())?;
+        let id = self.parent.derive(address, &group_label(self.epoch, membership));
+        let identity = RankInfo { rank: membership.rank, ranks: membership.ranks, id: id.clone() };
         let mesh = bootstrap::rejoin(&identity, self.config, patience)?;
         self.last_id = Some(id);
         Ok(mesh)
@@ -167,19 +167,19 @@ impl Regroup for CustomRegroup<'_> {
         listen_endpoint(self.reconnect)
     }
 
-    fn connect(&mut self, company: &Membership, patience: Duration) -> Result<Fabric> {
-        let Membership { rank, ranks, .. } = *company;
-        let label = group_label(self.epoch, company);
-        self.last_group = group_id_of(&company.endpoint, &label);
-        let gathering = RegroupRequest { endpoint: &company.endpoint, group_id: &label, rank, ranks };
-        self.reconnect.connect(gathering, patience).map_err(bootstrap_error)
+    fn connect(&mut self, membership: &Membership, patience: Duration) -> Result<Fabric> {
+        let Membership { rank, ranks, .. } = *membership;
+        let label = group_label(self.epoch, membership);
+        self.last_group = group_id_of(&membership.endpoint, &label);
+        let request = RegroupRequest { endpoint: &membership.endpoint, group_id: &label, rank, ranks };
+        self.reconnect.connect(request, patience).map_err(bootstrap_error)
     }
 }
 
 /// Returns a label that is equal on ranks with the same member list.
-fn group_label(epoch: u64, company: &Membership) -> Vec<u8> {
-    let mut label = [epoch.to_le_bytes(), u64::from(company.attempt).to_le_bytes()].concat();
-    label.extend(pack_bits(&company.failed));
+fn group_label(epoch: u64, membership: &Membership) -> Vec<u8> {
+    let mut label = [epoch.to_le_bytes(), u64::from(membership.attempt).to_le_bytes()].concat();
+    label.extend(pack_bits(&membership.failed));
     label
 }
 
@@ -225,7 +225,7 @@ mod tests {
                 assert!(matches!(kind, ErrorKind::Bootstrap(BootstrapError::Secret { .. })), "{refused}");
             }
             bootstrap::join(&identity(1, b"these"), &config).expect("it is expected");
-            first.join().expect("no panic").expect("the strangers harm nobody");
+            first.join().expect("no panic").expect("rejected connections harm no rank");
         });
     }
 

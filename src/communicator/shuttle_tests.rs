@@ -15,16 +15,16 @@ fn ranks(count: usize) -> Vec<Communicator> {
 }
 
 /// Returns one rank for each registry of related communicators.
-fn related(siblings: &[Arc<CommRegistry>]) -> Vec<Communicator> {
+fn related(registries: &[Arc<CommRegistry>]) -> Vec<Communicator> {
     let sizes = Config { channels: 1, fifo_depth: 2, fifo_slot_bytes: 4096, ..Config::default() };
     let config =
         Config { shm_window_bytes: 1 << 16, symmetric_heap_bytes: 4096, host: "here".to_owned(), ..sizes };
-    let meshes = unisono_transports::threads::fabrics(siblings.len(), config.geometry()).unwrap();
-    let over = |(mesh, siblings)| {
+    let meshes = unisono_transports::threads::fabrics(registries.len(), config.geometry()).unwrap();
+    let over = |(mesh, registry)| {
         let mesh = Fabric { wait: Box::new(Clock), ..mesh };
-        Communicator::with_registry(siblings, (0, Vec::new()), mesh, &config, Origin::Custom(None, 0))
+        Communicator::with_registry(registry, (0, Vec::new()), mesh, &config, Origin::Custom(None, 0))
     };
-    meshes.into_iter().zip(siblings).map(over).collect()
+    meshes.into_iter().zip(registries).map(over).collect()
 }
 
 fn two() -> [Communicator; 2] {
@@ -130,10 +130,10 @@ fn shuttle_abort_releases_waiters_of_spawned_ops() {
 /// A rank that waits in one communicator announces this in a related one, which is aborted at that
 /// moment. The other rank of the related communicator must learn of the abort.
 #[test]
-fn shuttle_abort_reaches_ranks_while_sibling_announces() {
+fn shuttle_abort_reaches_ranks_while_related_comm_announces() {
     explore(|| {
-        let siblings = [Arc::default(), Arc::default()];
-        let [waiting, ending] = [(); 2].map(|()| related(&siblings));
+        let registries = [Arc::default(), Arc::default()];
+        let [waiting, ending] = [(); 2].map(|()| related(&registries));
         let comm = waiting[0].clone();
         let wait = thread::spawn(move || comm.barrier());
         let comm = ending[0].clone();

@@ -143,9 +143,9 @@ impl Communicator {
                 write_endpoint(ticket, &id.to_string());
                 return Ok(Some(id));
             }
-            Origin::Custom(venue, _) => {
-                venue.iter().try_for_each(|venue| {
-                    listen_endpoint(&**venue).map(|place| write_endpoint(ticket, &place))
+            Origin::Custom(reconnect, _) => {
+                reconnect.iter().try_for_each(|reconnect| {
+                    listen_endpoint(&**reconnect).map(|endpoint| write_endpoint(ticket, &endpoint))
                 })?;
             }
         }
@@ -174,11 +174,11 @@ impl Communicator {
                 let mesh = bootstrap::join(&RankInfo { rank, ranks, id: id.clone() }, config)?;
                 Ok(self.with_same_parent(mesh, config, Origin::Bootstrap(id)))
             }
-            Origin::Custom(Some(venue), _) => {
-                let (place, label) = (read_endpoint(ticket)?, b"split");
-                let gathering = RegroupRequest { endpoint: place, group_id: label, rank, ranks };
-                let mesh = venue.connect(gathering, config.join_timeout).map_err(bootstrap_error)?;
-                let origin = Origin::Custom(Some(Arc::clone(venue)), group_id_of(place, label));
+            Origin::Custom(Some(reconnect), _) => {
+                let (endpoint, label) = (read_endpoint(ticket)?, b"split");
+                let request = RegroupRequest { endpoint, group_id: label, rank, ranks };
+                let mesh = reconnect.connect(request, config.join_timeout).map_err(bootstrap_error)?;
+                let origin = Origin::Custom(Some(Arc::clone(reconnect)), group_id_of(endpoint, label));
                 Ok(self.with_same_parent(mesh, config, origin))
             }
             Origin::Custom(None, _) => {
@@ -202,10 +202,10 @@ impl Communicator {
 }
 
 /// Writes an endpoint after its length.
-fn write_endpoint(ticket: &mut [u8; ENDPOINT_BYTES], place: &str) {
-    let length = place.len().min(ENDPOINT_BYTES - 1);
+fn write_endpoint(ticket: &mut [u8; ENDPOINT_BYTES], endpoint: &str) {
+    let length = endpoint.len().min(ENDPOINT_BYTES - 1);
     ticket[0] = length as u8;
-    ticket[1..=length].copy_from_slice(&place.as_bytes()[..length]);
+    ticket[1..=length].copy_from_slice(&endpoint.as_bytes()[..length]);
 }
 
 /// Reads an endpoint.
@@ -214,9 +214,9 @@ fn read_endpoint(ticket: &[u8]) -> Result<&str> {
         let what = "the first rank of the group has no endpoint: its own error says why";
         return Err(Error::new(ErrorKind::Unsupported(what.to_owned())));
     }
-    let place = ticket.split_first().and_then(|(&length, rest)| rest.get(..length as usize));
-    let place = place.and_then(|place| std::str::from_utf8(place).ok());
-    place.ok_or_else(unreadable_endpoint)
+    let endpoint = ticket.split_first().and_then(|(&length, rest)| rest.get(..length as usize));
+    let endpoint = endpoint.and_then(|endpoint| std::str::from_utf8(endpoint).ok());
+    endpoint.ok_or_else(unreadable_endpoint)
 }
 
 fn unreadable_endpoint() -> Error {
@@ -224,10 +224,10 @@ fn unreadable_endpoint() -> Error {
 }
 
 /// Returns an endpoint for a regroup, from the caller's `Reconnect`.
-pub(super) fn listen_endpoint(venue: &dyn Reconnect) -> Result<String> {
-    let place = venue.endpoint()?;
-    match place.len() {
-        1..=ENDPOINT_BYTES_MAX => Ok(place),
+pub(super) fn listen_endpoint(reconnect: &dyn Reconnect) -> Result<String> {
+    let endpoint = reconnect.endpoint()?;
+    match endpoint.len() {
+        1..=ENDPOINT_BYTES_MAX => Ok(endpoint),
         length => {
             let what =
                 format!("an endpoint must have 1 to {ENDPOINT_BYTES_MAX} bytes, and this has {length}");
@@ -237,8 +237,9 @@ pub(super) fn listen_endpoint(venue: &dyn Reconnect) -> Result<String> {
 }
 
 /// Returns the number of a group that connected at an endpoint of the caller.
-pub(super) fn group_id_of(place: &str, label: &[u8]) -> u64 {
-    let words: Vec<usize> = place.bytes().chain([0]).chain(label.iter().copied()).map(usize::from).collect();
+pub(super) fn group_id_of(endpoint: &str, label: &[u8]) -> u64 {
+    let words: Vec<usize> =
+        endpoint.bytes().chain([0]).chain(label.iter().copied()).map(usize::from).collect();
     digest_words(&words)
 }
 

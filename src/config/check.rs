@@ -29,12 +29,11 @@ pub(super) mod limits {
 impl Config {
     /// Checks that every setting is within its range.
     ///
-    /// Every call that makes a communicator checks its settings, so that this call is only needed to
-    /// find a wrong value earlier.
+    /// Every call that makes a communicator checks its settings, so that this call is only needed
+    /// to find a wrong value earlier.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) names the setting, its value and its
-    /// range.
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) names setting, value and range.
     ///
     /// ```
     /// use unisono::Config;

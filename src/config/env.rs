@@ -13,8 +13,8 @@ impl Config {
     /// Returns the defaults, changed by the `UNISONO_*` variables of the environment.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) names a variable that is unknown or
-    /// has an invalid value.
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) names a variable that is unknown
+    /// or has an invalid value.
     ///
     /// ```
     /// let config = unisono::Config::from_env()?;
@@ -136,7 +136,7 @@ fn parse_switch(text: &str) -> std::result::Result<bool, String> {
     }
 }
 
-/// Returns the message for a name that is no setting. A retired name is answered with its successor.
+/// Returns the message for a name that is no setting, with the successor of a retired name.
 fn unknown_setting(name: &str) -> String {
     match RENAMED.iter().find(|(old, _)| *old == name) {
         Some((_, new)) => format!("this setting is named {ENV_PREFIX}{new}"),

@@ -58,12 +58,12 @@ impl DeviceCommunicator {
         output: &mut impl DeviceBufferMut<T>,
         recv_counts: &[usize],
     ) -> Result<()> {
-        let (asked, rank) = (self.arg_check(), self.rank());
-        asked.require_length("send_counts", send_counts.len(), self.size())?;
-        asked.require_length("recv_counts", recv_counts.len(), self.size())?;
-        asked.require_length("input", input.len(), asked.total_count(send_counts)?)?;
-        asked.require_length("output", output.len(), asked.total_count(recv_counts)?)?;
-        asked.require_length("recv_counts[own rank]", recv_counts[rank], send_counts[rank])?;
+        let (args, rank) = (self.arg_check(), self.rank());
+        args.require_length("send_counts", send_counts.len(), self.size())?;
+        args.require_length("recv_counts", recv_counts.len(), self.size())?;
+        args.require_length("input", input.len(), args.total_count(send_counts)?)?;
+        args.require_length("output", output.len(), args.total_count(recv_counts)?)?;
+        args.require_length("recv_counts[own rank]", recv_counts[rank], send_counts[rank])?;
         let tables = [send_counts, recv_counts].map(|counts| displacements(counts, size_of::<T>()));
         let (input, output) = (TypedRegion(input), TypedRegion(output));
         self.shared.enqueue_with(|state| {

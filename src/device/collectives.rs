@@ -23,7 +23,11 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     buffer: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.all_reduce(stream, buffer, unisono::Sum)?;
     /// # Ok(())
     /// # }
@@ -53,7 +57,12 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     input: &Buffer<f32>,
+    /// #     output: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.all_reduce_into(stream, input, output, unisono::Sum)?;
     /// # Ok(())
     /// # }
@@ -86,7 +95,12 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     input: &Buffer<f32>,
+    /// #     output: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.all_gather(stream, input, output)?;
     /// # Ok(())
     /// # }
@@ -113,7 +127,11 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     buffer: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.all_gather_in_place(stream, buffer)?;
     /// # Ok(())
     /// # }
@@ -139,7 +157,12 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     input: &Buffer<f32>,
+    /// #     output: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.all_gather_v(stream, input, output, &[100, 200])?;
     /// # Ok(())
     /// # }
@@ -172,7 +195,12 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     input: &Buffer<f32>,
+    /// #     output: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.reduce_scatter(stream, input, output, unisono::Sum)?;
     /// # Ok(())
     /// # }
@@ -207,7 +235,11 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     buffer: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.reduce_scatter_in_place(stream, buffer, unisono::Sum)?;
     /// # Ok(())
     /// # }
@@ -233,7 +265,12 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     input: &Buffer<f32>,
+    /// #     output: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.all_to_all(stream, input, output)?;
     /// # Ok(())
     /// # }

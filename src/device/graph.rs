@@ -17,7 +17,7 @@ impl ReplayHook for CommReplayHook {
         launch: &mut dyn FnMut() -> Result<(), GpuError>,
     ) -> Result<(), GpuError> {
         let shared =
-            self.shared.upgrade().filter(|shared| shared.notifiers.iter().all(|bell| bell.is_open()));
+            self.shared.upgrade().filter(|shared| shared.notifiers.iter().all(|notifier| notifier.is_open()));
         let why = "the communicator whose operations it repeats has been dropped".to_owned();
         shared.ok_or(GpuError::GraphInvalidated { why })?.replay_graph(stream, launch)
     }

@@ -30,7 +30,7 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     let channels = agree_on_channels(&base, gpu, room)?;
     let wide_lines = agree_on_ll128(&base, gpu)?;
     let arena = create_arena(&base, gpu, (channels, wide_lines), room);
-    let (arena, seats) = agree_on_success(&base, arena)?;
+    let (arena, reservation) = agree_on_success(&base, arena)?;
     let peers = connect_peers(&base, &arena);
     let peers = agree_on_success(&base, peers)?;
     let carrier = relay_comm(&base, &peers, channels)?;
@@ -38,7 +38,7 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     let endpoint =
         agree_on_success(&base, Endpoint::new(arena, peers, carrier.is_none()).map_err(Error::from))?;
     let order = agree_on_order(&base, endpoint.memory().gpu())?;
-    let bells = [Arc::default(), Arc::default()];
+    let notifiers = [Arc::default(), Arc::default()];
     let state = Mutex::<CommState>::default();
     let shared = Arc::new(Shared {
         host_comm: base,
@@ -46,8 +46,8 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
         ring_order: order,
         state,
         launch_state: LaunchState::default(),
-        notifiers: bells,
-        _blocks: seats,
+        notifiers,
+        _blocks: reservation,
     });
     shared.lock().replay_hook = Some(Arc::new(CommReplayHook { shared: Arc::downgrade(&shared) }));
     let mut owner = Owner { shared, proxy: None };
@@ -121,7 +121,7 @@ fn create_arena(
 ) -> Result<(PeerMemory, BlockReservation)> {
     // A group sends to and receives from every other rank at once.
     let blocks = (channels * BLOCKS_PER_CHANNEL).max(2 * base.size() - 1);
-    let seats = BlockReservation::reserve(gpu, blocks, room)?;
+    let reservation = BlockReservation::reserve(gpu, blocks, room)?;
     let sizes = base.config().gpu;
     let layout = Layout::new(DeviceGeometry {
         ranks: base.size(),
@@ -132,7 +132,7 @@ fn create_arena(
         window_bytes: sizes.window_bytes,
         ll128: wide_lines,
     })?;
-    Ok((PeerMemory::new(gpu, base.rank(), layout)?, seats))
+    Ok((PeerMemory::new(gpu, base.rank(), layout)?, reservation))
 }
 
 /// Connects to each rank: directly if both ranks reach each other, through the host otherwise.

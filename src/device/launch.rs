@@ -97,7 +97,7 @@ impl Shared {
     /// enqueueing may wait for them.
     pub(super) fn wake_workers(&self) {
         self.launch_state.begin_enqueue();
-        self.notifiers.iter().for_each(|bell| bell.notify());
+        self.notifiers.iter().for_each(|notifier| notifier.notify());
     }
 
     /// Orders later work of `stream` after the last launch. Launches of one communicator use the

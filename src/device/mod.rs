@@ -258,9 +258,9 @@ impl Drop for Owner {
         }
         if !open || self.shared.quiesce() {
             self.shared.endpoint.memory().withdraw();
-            self.shared.lock().window_sets.iter().for_each(|lending| lending.withdraw());
+            self.shared.lock().window_sets.iter().for_each(|window_set| window_set.withdraw());
         }
-        self.shared.notifiers.iter().for_each(|bell| bell.close());
+        self.shared.notifiers.iter().for_each(|notifier| notifier.close());
         if let Some(pump) = self.proxy.take() {
             // A thread that panicked moves no more messages.
             let _ = pump.join();

@@ -79,30 +79,30 @@ impl Notifier {
 
 /// Starts a thread that monitors the communicator until it is dropped.
 pub(super) fn spawn_monitor(shared: &Arc<Shared>) -> Result<()> {
-    let (bell, shared) = (Arc::clone(&shared.notifiers[0]), Arc::downgrade(shared));
+    let (notifier, shared) = (Arc::clone(&shared.notifiers[0]), Arc::downgrade(shared));
     let named = std::thread::Builder::new().name("unisono watch".to_owned());
-    let started = named.spawn(move || while bell.wait() && monitor(&bell, &shared) {});
+    let started = named.spawn(move || while notifier.wait() && monitor(&notifier, &shared) {});
     started.map(drop).map_err(|error| Error::system("cannot start the monitor thread", error))
 }
 
 /// Polls until no operation is running. Returns false if the communicator was dropped.
-fn monitor(bell: &Notifier, shared: &Weak<Shared>) -> bool {
+fn monitor(notifier: &Notifier, shared: &Weak<Shared>) -> bool {
     let (begun, mut cried) = (Instant::now(), Duration::ZERO);
     loop {
         let Some(shared) = shared.upgrade() else { return false };
         // The state is cleared first, so that a notification during the check is not missed.
-        bell.clear();
+        notifier.clear();
         let idle = shared.launch_state.is_idle();
         if shared.poll().is_err() || idle {
             return true;
         }
-        bell.notify();
+        notifier.notify();
         if begun.elapsed() > cried + ANNOUNCE_INTERVAL {
             cried = begun.elapsed();
             shared.announce_wait();
         }
         drop(shared);
-        if !bell.wait_timeout(POLL_INTERVAL) {
+        if !notifier.wait_timeout(POLL_INTERVAL) {
             return false;
         }
     }

@@ -95,11 +95,11 @@ impl GroupCache {
     pub(super) fn get_or_upload(
         &mut self,
         shared: &Shared,
-        asked: Vec<Transfer>,
+        transfers: Vec<Transfer>,
         addresses: Vec<u64>,
         shares: impl FnOnce() -> unisono_transports::Result<[ShareTable; 2]>,
     ) -> Result<Arc<UploadedGroup>> {
-        let key = (asked, addresses);
+        let key = (transfers, addresses);
         if let Some((_, ready)) = self.0.iter().find(|(known, _)| *known == key) {
             return Ok(Arc::clone(ready));
         }

@@ -16,7 +16,7 @@ use unisono_transports::sys::affinity::pin_near;
 
 /// Starts a thread that moves messages over `carrier`'s links until the communicator is dropped.
 pub(super) fn spawn_proxy(shared: &Arc<Shared>, carrier: Communicator) -> Result<JoinHandle<()>> {
-    let (bell, stages) = (Arc::clone(&shared.notifiers[1]), shared.endpoint.staged_peers());
+    let (notifier, stages) = (Arc::clone(&shared.notifiers[1]), shared.endpoint.staged_peers());
     let pump = Proxy { relay_comm: carrier, staging: stages, shared: Arc::downgrade(shared) };
     let named = std::thread::Builder::new().name("unisono pump".to_owned());
     let node = shared.endpoint.memory().gpu().info().numa_node().ok().flatten();
@@ -25,7 +25,7 @@ pub(super) fn spawn_proxy(shared: &Arc<Shared>, carrier: Communicator) -> Result
         if let Some(node) = node {
             pin_near(node);
         }
-        while bell.wait() && pump.run(&bell) {}
+        while notifier.wait() && pump.run(&notifier) {}
         pump.drain();
     });
     started.map_err(|error| Error::system("cannot start the proxy thread", error))
@@ -41,11 +41,11 @@ struct Proxy {
 impl Proxy {
     /// Polls all staging buffers until nothing is in progress. Returns false if the communicator
     /// was dropped.
-    fn run(&self, bell: &Notifier) -> bool {
+    fn run(&self, notifier: &Notifier) -> bool {
         let mut quiet_since = Instant::now();
         loop {
             // The state is cleared first, so that a notification during the poll is not missed.
-            bell.clear();
+            notifier.clear();
             let Some(shared) = self.shared.upgrade() else { return false };
             let idle = shared.launch_state.is_quiet();
             match self.poll() {
@@ -62,8 +62,8 @@ impl Proxy {
                 }
             }
             drop(shared);
-            bell.notify();
-            if !bell.wait_timeout(idle_pause(quiet_since.elapsed())) {
+            notifier.notify();
+            if !notifier.wait_timeout(idle_pause(quiet_since.elapsed())) {
                 return false;
             }
         }

@@ -49,11 +49,11 @@ impl DeviceCommunicator {
     /// On every rank, if one of them has too little memory, or if the counts differ. The
     /// communicator stays usable.
     pub fn alloc_symmetric<T: Element>(&self, count: usize) -> Result<Buffer<T>> {
-        let (base, lends) = (&self.shared.host_comm, self.shared.endpoint.all_peers_direct());
+        let (base, exports) = (&self.shared.host_comm, self.shared.endpoint.all_peers_direct());
         self.release_unused()?;
         let bytes = count.saturating_mul(size_of::<T>());
         let buffer = agree_on_success(base, self.gpu().alloc::<T>(count).map_err(Error::from))?;
-        let handle = lends.then(|| buffer.export()).transpose().map_err(Error::from);
+        let handle = exports.then(|| buffer.export()).transpose().map_err(Error::from);
         let handle =
             agree_on_success(base, handle)?.map_or([0; IpcHandle::BYTES], |handle| handle.to_bytes());
         let mut cards = vec![0u8; REGISTRATION_BYTES * self.size()];
@@ -63,7 +63,7 @@ impl DeviceCommunicator {
             buffer.withdraw();
             base.attach_rank(error)
         })?;
-        if lends {
+        if exports {
             let opened = WindowSet::open(self.gpu(), self.rank(), &handles, bytes);
             let set = agree_on_success(base, opened.map_err(Error::from))?;
             self.shared.lock().window_sets.push(Arc::new(set));

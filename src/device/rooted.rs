@@ -18,7 +18,11 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     buffer: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.broadcast(stream, buffer, 0)?;
     /// # Ok(())
     /// # }
@@ -47,7 +51,12 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     input: &Buffer<f32>,
+    /// #     output: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.broadcast_into(stream, (comm.rank() == 0).then_some(input), output, 0)?;
     /// # Ok(())
     /// # }
@@ -75,7 +84,11 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, buffer: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     buffer: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.reduce(stream, buffer, unisono::Sum, 0)?;
     /// # Ok(())
     /// # }
@@ -105,7 +118,12 @@ impl DeviceCommunicator {
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
-    /// # fn example(comm: &DeviceCommunicator, stream: &Stream, input: &Buffer<f32>, output: &mut Buffer<f32>) -> unisono::Result<()> {
+    /// # fn example(
+    /// #     comm: &DeviceCommunicator,
+    /// #     stream: &Stream,
+    /// #     input: &Buffer<f32>,
+    /// #     output: &mut Buffer<f32>,
+    /// # ) -> unisono::Result<()> {
     /// comm.reduce_into(stream, input, (comm.rank() == 0).then_some(output), unisono::Sum, 0)?;
     /// # Ok(())
     /// # }

@@ -168,9 +168,9 @@ impl BootstrapError {
     pub(crate) fn encode(&self) -> String {
         let list = |ranks: &[Rank]| ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",");
         let fields = match self {
-            Failure::RanksMissing { missing, ranks, rejected: strangers } => {
+            Failure::RanksMissing { missing, ranks, rejected } => {
                 let head = ["missing".to_owned(), list(missing), ranks.to_string()];
-                head.into_iter().chain(strangers.iter().cloned()).collect()
+                head.into_iter().chain(rejected.iter().cloned()).collect()
             }
             Failure::DuplicateRank { rank, hosts: [one, other] } => {
                 vec!["twice".to_owned(), rank.to_string(), one.clone(), other.clone()]
@@ -218,10 +218,10 @@ impl BootstrapError {
             |text: &str| -> Option<Vec<Rank>> { text.split(',').map(|rank| rank.parse().ok()).collect() };
         let own = |text: &str| text.to_owned();
         Some(match fields[..] {
-            ["missing", missing, ranks, ref strangers @ ..] => Failure::RanksMissing {
+            ["missing", missing, ranks, ref rejected @ ..] => Failure::RanksMissing {
                 missing: list(missing)?,
                 ranks: ranks.parse().ok()?,
-                rejected: strangers.iter().copied().map(own).collect(),
+                rejected: rejected.iter().copied().map(own).collect(),
             },
             ["twice", rank, one, other] => {
                 Failure::DuplicateRank { rank: rank.parse().ok()?, hosts: [own(one), own(other)] }
@@ -265,11 +265,11 @@ impl BootstrapError {
 impl fmt::Display for BootstrapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::RanksMissing { missing, ranks, rejected: strangers } => {
+            Failure::RanksMissing { missing, ranks, rejected } => {
                 let names: Vec<String> = missing.iter().map(Rank::to_string).collect();
                 write!(f, "{} of {ranks} ranks did not come in time: {}", missing.len(), names.join(", "))?;
-                if !strangers.is_empty() {
-                    write!(f, " (rejected connections: {})", strangers.join("; "))?;
+                if !rejected.is_empty() {
+                    write!(f, " (rejected connections: {})", rejected.join("; "))?;
                 }
                 Ok(())
             }

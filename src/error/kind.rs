@@ -60,7 +60,8 @@ pub enum ErrorKind {
         /// The reason that the caller gave.
         reason: String,
     },
-    /// A rank gave a NaN or an infinity while [`Config::check_finite`](crate::Config::check_finite) was on.
+    /// A rank gave a NaN or an infinity under
+    /// [`Config::check_finite`](crate::Config::check_finite).
     NotFinite {
         /// The rank that gave the element.
         rank: Rank,
@@ -69,7 +70,7 @@ pub enum ErrorKind {
         /// The element: NaN or an infinity.
         what: String,
     },
-    /// The other ranks shrank the communicator without this rank, which had not responded for too long.
+    /// The other ranks shrank the communicator without this rank, which did not respond in time.
     Excluded {
         /// One of the other ranks.
         by: Rank,
@@ -85,7 +86,7 @@ pub enum ErrorKind {
     InvalidUsage(String),
     /// The ranks could not connect to each other.
     Bootstrap(BootstrapError),
-    /// A call of the operating system failed. [`Error::source`](std::error::Error::source) has its error.
+    /// A system call failed. [`Error::source`](std::error::Error::source) has its error.
     System(String),
     /// A GPU or its driver failed. [`Error::source`](std::error::Error::source) has its error.
     Gpu(String),

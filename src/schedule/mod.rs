@@ -13,8 +13,8 @@
 //! *chunk*: a part of a share, which has [`Algorithm::chunks_per_share`] of them. Chunk
 //! `share * chunks_per_share + part` is the smallest unit that a schedule names.
 //!
-//! *slice*: the part of a chunk that one pass of the program moves. Large data runs the program once
-//! for each slice: pass `i` moves slice `i` of every chunk.
+//! *slice*: the part of a chunk that one pass of the program moves. Large data runs the program
+//! once for each slice: pass `i` moves slice `i` of every chunk.
 
 mod algorithm;
 pub mod algorithms;

@@ -86,17 +86,17 @@ fn all_to_all(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(spec.ranks - 1 - ceil_log2(spec.ranks) as usize, 0)
 }
 
-/// The place, before `hop`, of the chunk that travels `distance` in all: the input before its first hop.
+/// The place, before `hop`, of the chunk that travels `distance` in all: first the input.
 fn location_before(spec: &GroupSpec, rank: Rank, distance: usize, hop: usize) -> Chunk {
     if distance & (hop - 1) == 0 { input(spec.next_by(rank, distance)) } else { scratch_for(distance) }
 }
 
-/// The place, after `hop`, of the chunk that travels `distance` in all: the output after its last hop.
+/// The place, after `hop`, of the chunk that travels `distance` in all: last the output.
 fn location_after(spec: &GroupSpec, rank: Rank, distance: usize, hop: usize) -> Chunk {
     if distance < 2 * hop { output(spec.prev_by(rank, distance)) } else { scratch_for(distance) }
 }
 
-/// The scratch chunk for a `distance` of several hops. Powers of two take one hop and need no scratch.
+/// The scratch chunk for a `distance` of several hops. Powers of two take one hop and need none.
 const fn scratch_for(distance: usize) -> Chunk {
     scratch(distance - 2 - distance.ilog2() as usize)
 }

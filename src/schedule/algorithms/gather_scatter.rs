@@ -78,8 +78,8 @@ fn linear_complexity(spec: &GroupSpec) -> Complexity {
     Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 }
 }
 
-/// A chunk makes one hop for each set bit of its position. The largest subtree below the root is that
-/// of its last child, which may be cut short by the number of ranks, or of the child before.
+/// A chunk makes one hop for each set bit of its position. The largest subtree below the root is
+/// that of its last child, which may be cut short by the number of ranks, or of the child before.
 fn tree_complexity(spec: &GroupSpec) -> Complexity {
     let half = spec.size().next_power_of_two() / 2;
     let below = (spec.size() - half).max(half / 2).saturating_sub(1);

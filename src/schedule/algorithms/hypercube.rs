@@ -4,7 +4,7 @@ use crate::schedule::{GroupSpec, Rank};
 
 /// The largest cube among the ranks, and the extra ranks that are left over.
 ///
-/// Each extra rank is served by one corner: the one whose number is its own without the highest bit.
+/// One corner serves each extra rank: its number is that of the extra rank without the highest bit.
 pub(super) struct Hypercube {
     ranks: usize,
     pub(super) nodes: usize,
@@ -30,7 +30,7 @@ impl Hypercube {
         self.ranks - self.nodes
     }
 
-    /// The ranks on the face of `size` corners that holds `corner`, with the extra ranks they serve.
+    /// The ranks on the face of `size` corners with `corner` in it, and the extra ranks they serve.
     pub(super) fn subcube(&self, corner: Rank, size: usize) -> impl Iterator<Item = Rank> + use<> {
         let first = corner & !(size - 1);
         let end = (first + size + self.nodes).min(self.ranks);

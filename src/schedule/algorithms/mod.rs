@@ -41,7 +41,7 @@ impl GroupSpec {
         (rank + distance) % self.ranks
     }
 
-    /// The rank `distance` below this one, around the circle of ranks; `distance` is at most their number.
+    /// The rank `distance` below this one, around the circle. `distance` is at most the group size.
     pub(crate) const fn prev_by(&self, rank: Rank, distance: usize) -> Rank {
         (rank + self.ranks - distance) % self.ranks
     }
@@ -56,7 +56,7 @@ impl GroupSpec {
         self.next_by(self.root, position)
     }
 
-    /// All ranks but `rank`, from the next one up, so that ranks do not all contact the same peer first.
+    /// All ranks but `rank`, from the next one up, so that each rank contacts another peer first.
     pub(crate) fn peers(self, rank: Rank) -> impl DoubleEndedIterator<Item = Rank> {
         (1..self.ranks).map(move |distance| self.next_by(rank, distance))
     }

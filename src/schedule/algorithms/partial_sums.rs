@@ -4,8 +4,8 @@ use crate::schedule::{Chunk, scratch};
 
 /// The places of a rank's partial sums.
 ///
-/// A sum starts as the rank's input. It moves to writable memory when the first operand arrives, and
-/// ends when it is sent.
+/// A sum starts as the rank's input. It moves to writable memory when the first operand arrives,
+/// and ends when it is sent.
 pub(super) struct PartialSums {
     location: Vec<Chunk>,
     slots: Vec<Option<usize>>,

@@ -151,7 +151,8 @@ fn gather(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, rounds: &[
     }
 }
 
-/// Sums all chunks on the way to their owners, the own one in `result`; returns the scratch chunks needed.
+/// Sums all chunks on the way to their owners, the own one in `result`. Returns the number of
+/// scratch chunks.
 fn scatter(
     builder: &mut ProgramBuilder,
     spec: &GroupSpec,

@@ -133,7 +133,7 @@ fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(spec.ranks - 1, 0)
 }
 
-/// Sends every chunk to its owner. Each pair of ranks has one message in progress, so no send waits.
+/// Sends every chunk to its owner. Each pair of ranks has one message in flight: no send waits.
 fn scatter(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank) {
     for to in spec.peers(rank) {
         builder.send(to, [input(to)]);

@@ -208,7 +208,7 @@ fn ranks_known_before(programs: &[Program], lane_program: usize, rank: Rank, ste
 
 #[test]
 fn window_writes_follow_a_signal_from_the_owner() {
-    // Who calls something else by mistake must not change what others exchange.
+    // A rank that calls another operation by mistake must not change the data of the others.
     let mut writes = 0;
     for row in Algorithm::ALL.iter().filter(|row| row.peer_access == PeerAccess::Window) {
         for spec in (2..=7).map(|ranks| spec(ranks, 1)).filter(|spec| (row.supports)(spec)) {

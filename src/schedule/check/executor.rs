@@ -332,7 +332,7 @@ impl Memory {
                 cells[cell] = ORIGINAL_INPUT;
             }
         }
-        // What one lane program alone can reach, nothing races for.
+        // Memory that only one lane program can access has no races and needs no records.
         let alone = lane_programs <= 1 && reach < PeerAccess::ZeroCopy;
         let shared = if alone { room.size - room.chunks(Space::Window) } else { 0 };
         Self { address_space: room, records: AccessHistory::new(shared, room.size), contents: cells }

@@ -1,10 +1,14 @@
 //! Proves that a schedule computes its collective, by running it on expressions.
 //!
 //! Every rank's program runs, against bounded queues, on the names of the inputs instead of on
-//! numbers. What a run shows holds for every run, whatever the timing, the data and its length:
-//! each output is made of the right inputs, each exactly once; nothing is read before it is held;
-//! nothing deadlocks; no two steps race for a chunk; equal outputs have equal bits; and the counts
-//! are those that the algorithm states.
+//! numbers. The result holds for every run, whatever the timing, the data and its length:
+//!
+//! - Each output is made of the right inputs, each exactly once.
+//! - No chunk is read before it is written.
+//! - No step waits forever.
+//! - No two steps race for a chunk.
+//! - Equal outputs have equal bits.
+//! - The counts are those that the algorithm states.
 
 mod address_space;
 mod executor;
@@ -50,7 +54,7 @@ pub struct Report {
     pub scratch_chunks: u64,
     /// The smallest number of messages that a link has to hold.
     pub min_fifo_slots: usize,
-    /// For a reduction, the order of summation of the first output chunk, as ranks: `((0+1)+(2+3))`.
+    /// For a reduction, the summation order of the first output chunk, as ranks: `((0+1)+(2+3))`.
     pub expression: Option<String>,
     /// A hash of the expressions in all outputs: equal if every bit is computed alike.
     pub order_hash: u64,

@@ -32,7 +32,7 @@ impl Executor<'_> {
             return Err(StepError::ChunkCountMismatch(message.len(), into.len(), into.len()));
         }
         self.check_disjoint(rank, into, &[])?;
-        // The receiver knows the lengths of the caller's chunks; the rest of the message is cut evenly.
+        // The receiver knows the lengths of the caller's chunks and cuts the rest evenly.
         let mut in_scratch = into.iter().zip(&message).filter(|(chunk, _)| chunk.space == Space::Scratch);
         if let Some((_, &first)) = in_scratch.next()
             && in_scratch.any(|(_, &value)| self.values.length(value) != self.values.length(first))
@@ -123,7 +123,7 @@ impl Executor<'_> {
             self.read(lane_program, place)
         });
         let operands = operands.collect::<Result<Vec<ExprId>, StepError>>()?;
-        // What is added to where it lies is moved once.
+        // A reduction in place counts its target only once.
         if from[0] != *into {
             self.count_remote(lane_program, into);
         }
@@ -150,7 +150,7 @@ impl Executor<'_> {
         self.chunks_moved += u64::from(is_remote(place, self.lane_state(lane_program).rank));
     }
 
-    /// The buffers are the caller's again, who may do anything with them: no peer may still reach them.
+    /// The buffers are the caller's again after the call, so no peer may still access them.
     pub(super) fn release_buffers(&mut self, lane_program: LaneProgramId) -> Result<(), StepError> {
         let (rank, now) = (self.lane_state(lane_program).rank, self.current_access(lane_program));
         for space in [Space::Input, Space::Output] {
@@ -183,7 +183,8 @@ impl Executor<'_> {
         let index = chunk.index as usize;
         match (chunk.space, value) {
             (Space::Input, ORIGINAL_INPUT) => Ok(self.values.leaf(rank, index)),
-            // Reading the input pre-multiplies it, so what replaced it is another value even if it is the input.
+            // A read of the input pre-multiplies it. A stored value therefore differs, even if it
+            // is the plain input.
             (Space::Input, value)
                 if self.schedule.collective.reduces() || value != self.values.leaf(rank, index) =>
             {
@@ -245,7 +246,7 @@ impl Executor<'_> {
         memory.address_space.address(chunk).ok_or(StepError::NoSuchChunk(rank, chunk))
     }
 
-    /// Checks that the chunks `into` differ in memory, and that each `with` is none of them but its own.
+    /// Checks that the chunks `into` differ in memory, and that no `with` is the `into` of another.
     fn check_disjoint(&self, rank: Rank, into: &[Chunk], with: &[Chunk]) -> Result<(), StepError> {
         if into.len() < 2 {
             return Ok(());

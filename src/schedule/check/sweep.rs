@@ -124,8 +124,8 @@ impl SweepState {
 
 /// Checks one spec in place, where there is such a form.
 ///
-/// That proves it out of place too: in place, more chunks are the same memory, and a run without a
-/// violation reads from every input what it was given, and from every output what was stored last.
+/// The proof covers the form out of place too. In place, more chunks share memory. A run without a
+/// violation still reads the given value of every input and the last stored value of every output.
 fn check_spec(algorithm: &Algorithm, spec: &GroupSpec) -> Result<Report, Violation> {
     let options = Options { in_place: supports_in_place(algorithm.collective), ..Options::default() };
     check(algorithm, spec, &options)

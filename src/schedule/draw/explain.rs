@@ -1,4 +1,4 @@
-//! Prints a schedule as a table: the steps of each rank in each round, and the chunks it holds then.
+//! Prints a schedule as a table: the steps of each rank in each round, and its chunks after it.
 
 use super::{list_chunks, replay, summary, title};
 use crate::schedule::check::{Event, Trace};
@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 /// Prints step by step what `schedule` does to small numbers.
 ///
-/// Element i of the input of rank k is i + k. A message is printed in the round in which it arrives.
+/// Element i of the input of rank k is i + k. A message appears in the round of its arrival.
 pub fn explain(schedule: &Schedule) -> String {
     let mut text = format!("{}\n", title(schedule));
     match replay(schedule) {
