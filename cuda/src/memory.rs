@@ -1,10 +1,10 @@
 //! Byte ranges that another rank may write or read at the same time.
 //!
 //! A `&[u8]` promises the compiler that nothing writes the bytes. Memory shared with a peer process
-//! cannot promise that, so it is never turned into a reference. [`Source`] and [`Target`] are a
-//! pointer, a length and a lifetime, and only the copy and reduce routines of this crate access
-//! them. A peer that writes at the wrong time can make a result wrong. It cannot cause undefined
-//! behavior or an out-of-bounds read.
+//! cannot promise that, so it is never turned into a reference. The types [`Source`] and [`Target`]
+//! are a pointer, a length and a lifetime. Only the copy and reduce routines of this crate access
+//! the bytes. A peer that writes at the wrong time can make a result wrong. It cannot cause
+//! undefined behavior or an out-of-bounds read.
 
 use std::marker::PhantomData;
 use std::ops::Range;

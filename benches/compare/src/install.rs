@@ -38,8 +38,8 @@ fn report(what: &str, outcome: Result<(), String>) {
 }
 
 fn is_installed(package: &str) -> bool {
-    let asked = Command::new("dpkg-query").args(["-W", "-f=${Status}", package]).output();
-    asked.is_ok_and(|output| output.stdout.ends_with(b"install ok installed"))
+    let query = Command::new("dpkg-query").args(["-W", "-f=${Status}", package]).output();
+    query.is_ok_and(|output| output.stdout.ends_with(b"install ok installed"))
 }
 
 fn debian(packages: &[&str]) -> Result<(), String> {

@@ -49,8 +49,12 @@ impl Results {
 
     /// Returns whether a source should run in rounds after the first.
     ///
-    /// A source runs again if its first round came within `within` of the best peer in the same
-    /// core placement, if its first run failed, or if it has no time in the placement that counts.
+    /// A source runs again in three cases:
+    ///
+    /// - Its first round came within `within` of the best peer in the same core placement.
+    /// - Its first run failed.
+    /// - It has no time in the placement that counts.
+    ///
     /// A size that it skipped once stays skipped.
     pub(crate) fn deserves_round(&self, case: Case, bytes: usize, names: SourceKey<'_>, within: f64) -> bool {
         let point = Metric::Collective(case, case.stated(bytes));

@@ -230,18 +230,18 @@ mod tests {
         Task { world: WORLD, workloads: wanted, time_limits: limits, measure_roofline: false }
     }
 
-    /// Launches that put out these texts, and what they were asked for.
+    /// Runs launches that print these texts, and returns the workloads requested of each.
     fn run_launches(outputs: &[(&str, Option<&str>)]) -> (Vec<Outcome>, Vec<usize>) {
-        let asked = RefCell::new(Vec::new());
+        let requested = RefCell::new(Vec::new());
         let launch = |wanted: &[Workload]| {
-            let (stdout, failure) = outputs[asked.borrow().len()];
-            asked.borrow_mut().push(wanted.len());
+            let (stdout, failure) = outputs[requested.borrow().len()];
+            requested.borrow_mut().push(wanted.len());
             let none = Duration::ZERO;
             let failure = failure.map(str::to_owned);
             ProcessOutcome { stdout: stdout.to_owned(), wall: none, silence: none, failure }
         };
         let turn = run_peer(&task(), launch);
-        (turn.outcomes, asked.into_inner())
+        (turn.outcomes, requested.into_inner())
     }
 
     fn times(outcomes: &[Outcome]) -> usize {
@@ -268,8 +268,8 @@ mod tests {
     fn failed_collective_loses_only_unmeasured_sizes() {
         let first = "all_reduce,2,8,1\nall_reduce,2,64,1\nbroadcast,2,8,1\n";
         let second = "all_to_all,2,8,1\nall_to_all,2,64,1\n";
-        let (outcomes, asked) = run_launches(&[(first, Some("it died")), (second, None)]);
-        assert_eq!((times(&outcomes), asked), (5, vec![3, 1]));
+        let (outcomes, requested) = run_launches(&[(first, Some("it died")), (second, None)]);
+        assert_eq!((times(&outcomes), requested), (5, vec![3, 1]));
         let named =
             (Metric::Collective(WORLD.case(Collective::Broadcast), 0), Err("it died".to_owned())).into();
         assert!(outcomes.contains(&named), "{outcomes:?}");
@@ -278,22 +278,22 @@ mod tests {
     #[test]
     fn skipped_sizes_are_not_failures() {
         let lines = THREE.map(|one| format!("{0},2,8,1\n{0},2,64,!skipped\n", one.name()));
-        let (outcomes, asked) = run_launches(&[(&lines.concat(), None)]);
-        assert_eq!((outcomes.len(), times(&outcomes), asked), (6, 3, vec![3]));
+        let (outcomes, requested) = run_launches(&[(&lines.concat(), None)]);
+        assert_eq!((outcomes.len(), times(&outcomes), requested), (6, 3, vec![3]));
     }
 
     #[test]
     fn two_empty_launches_end_the_retries() {
-        let (outcomes, asked) = run_launches(&[("", None), ("", Some("it hung"))]);
+        let (outcomes, requested) = run_launches(&[("", None), ("", Some("it hung"))]);
         let reasons: Vec<_> = outcomes.into_iter().filter_map(|outcome| outcome.value.err()).collect();
         assert_eq!(reasons, ["printed no time", "it hung", NOT_TRIED]);
-        assert_eq!(asked, [3, 2]);
+        assert_eq!(requested, [3, 2]);
     }
 
     #[test]
     fn failure_after_last_time_is_reported() {
         let lines = THREE.map(|one| format!("{0},2,8,1\n{0},2,64,1\n", one.name()));
-        let (outcomes, asked) = run_launches(&[(&lines.concat(), Some("it died at its end"))]);
-        assert_eq!((outcomes.len(), times(&outcomes), asked), (7, 6, vec![3]));
+        let (outcomes, requested) = run_launches(&[(&lines.concat(), Some("it died at its end"))]);
+        assert_eq!((outcomes.len(), times(&outcomes), requested), (7, 6, vec![3]));
     }
 }

@@ -57,8 +57,8 @@ const UCX: &[&str] = &[
 const OVER_TCP: &[&str] =
     &["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"];
 
-/// Binds ranks to the cores in order. Of two binding options, Open MPI 4 takes the last and Open
-/// MPI 5 none.
+/// Binds ranks to the cores in order. If there are two binding options, Open MPI 4 takes the last
+/// and Open MPI 5 none.
 const BOUND: &[&str] = &["--bind-to", "core:overload-allowed", "--map-by", "node"];
 
 type Environment = &'static [(&'static str, &'static str)];
@@ -67,11 +67,11 @@ const fn setting(
     library: Library,
     name: &'static str,
     transports: &'static [Transport],
-    crowd: Subscription,
+    subscription: Subscription,
     flags: &'static [&'static [&'static str]],
     environment: Environment,
 ) -> Setting {
-    Setting { library, name, transports, subscription: crowd, collectives: EVERYTHING, flags, environment }
+    Setting { library, name, transports, subscription, collectives: EVERYTHING, flags, environment }
 }
 
 impl Setting {
@@ -175,9 +175,9 @@ impl Workload {
 impl Setting {
     /// Returns whether this setting takes part.
     pub(crate) fn supports(&self, case: Case, cores: usize) -> bool {
-        let crowd = if case.ranks > cores { Oversubscribed } else { Dedicated };
+        let subscription = if case.ranks > cores { Oversubscribed } else { Dedicated };
         self.transports.contains(&case.transport)
-            && (self.subscription == Any || self.subscription == crowd)
+            && (self.subscription == Any || self.subscription == subscription)
             && (self.collectives.is_empty() || self.collectives.contains(&case.collective))
     }
 

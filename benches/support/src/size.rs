@@ -1,6 +1,6 @@
 //! Sizes in bytes, as users write and read them.
 
-/// Returns the bytes of `64`, `64K`, `64M` or `64G`, with an optional `B`; units are powers of 1024.
+/// Returns the bytes of `64`, `64K`, `64M` or `64G`, with an optional `B`, in powers of 1024.
 ///
 /// # Errors
 ///

@@ -158,7 +158,7 @@ impl<'a, T: Element> Bench<'a, T> {
 
     /// Times the iterations in two halves and verifies the result of each half.
     ///
-    /// Where the result of one operation is the input of the next, the last operation of each half
+    /// If the result of one operation is the input of the next, the last operation of each half
     /// starts from fresh inputs.
     fn timing(&mut self, iterations: usize, in_place: bool) -> Result<Timing> {
         let consumes = in_place && self.test.kind.overwrites_input();

@@ -28,7 +28,7 @@ pub(super) enum Invariant {
     ConsistentErrors,
     /// All ranks that get a communicator from one shrink get the same members.
     SameMembers,
-    /// Where deaths are announced, the survivors go on.
+    /// The survivors continue if all deaths are announced.
     Recovery,
     /// The run ends.
     Terminates,

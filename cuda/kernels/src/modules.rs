@@ -82,9 +82,9 @@ mod tests {
         assert!(modules().iter().all(|module| module.text.contains(".visible .entry ")));
     }
 
-    /// Modules are made for no newer and no older drivers than `unisono-cuda` asks for.
+    /// Modules are made for no newer and no older drivers than `unisono-cuda` requires.
     #[test]
-    fn ptx_versions_match_the_drivers_asked_for() {
+    fn ptx_versions_match_required_drivers() {
         let field = |text: &str, key: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(key)).expect("a line of PTX");
             line.trim().to_owned()

@@ -5,10 +5,10 @@ use unisono_cuda::block_square_sums;
 
 /// Exact sum of squares in fixed point. Terms may come in any order and from any rank.
 ///
-/// [`block_square_sums`] sums each block of [`ALIGNMENT`] elements in 64-bit floats, in a fixed order. The
-/// sums of blocks are then added without rounding. A block never belongs to two ranks, so the norm
-/// has the same bits however the gradient is sharded. The square of a 32-bit float does not
-/// overflow a 64-bit float.
+/// [`block_square_sums`] sums each block of [`ALIGNMENT`] elements in 64-bit floats, in a fixed
+/// order. The sums of blocks are then added without rounding. A block never belongs to two ranks,
+/// so the norm has the same bits however the gradient is sharded. The square of a 32-bit float does
+/// not overflow a 64-bit float.
 ///
 /// Source: the long accumulator of Kulisch, "Computer arithmetic and validity", 2008.
 #[derive(Clone, Debug, PartialEq, Eq)]

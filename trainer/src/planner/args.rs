@@ -120,8 +120,8 @@ impl PlanArgs {
 
     /// Returns the configuration of the run, if one is given.
     fn configuration(&self) -> Result<Option<Config>> {
-        let asked = self.config.is_some() || !self.overrides.is_empty();
-        asked.then(|| Config::load(self.config.as_deref(), &self.overrides)).transpose()
+        let is_given = self.config.is_some() || !self.overrides.is_empty();
+        is_given.then(|| Config::load(self.config.as_deref(), &self.overrides)).transpose()
     }
 
     fn dims(&self, config: Option<&Config>) -> Result<ModelDims> {

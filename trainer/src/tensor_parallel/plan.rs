@@ -48,10 +48,10 @@ impl ParallelPlan {
 
     /// Checks that every rule has matched a layer.
     pub(crate) fn check(&self) -> Result<()> {
-        let asked = self.matched_paths.borrow();
-        let idle = self.rules.iter().find(|(pattern, _)| !asked.iter().any(|path| matches(pattern, path)));
+        let paths = self.matched_paths.borrow();
+        let idle = self.rules.iter().find(|(pattern, _)| !paths.iter().any(|path| matches(pattern, path)));
         let Some((pattern, _)) = idle else { return Ok(()) };
-        let near = suggestions(pattern, asked.iter().map(String::as_str));
+        let near = suggestions(pattern, paths.iter().map(String::as_str));
         Err(Error::invalid(format!("no map is called `{pattern}`; near are {near}")))
     }
 }

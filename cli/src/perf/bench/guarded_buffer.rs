@@ -23,7 +23,7 @@ impl<T: Element> Deref for Elements<T> {
     fn deref(&self) -> &[T] {
         match self {
             Elements::Owned(own) => own,
-            Elements::Symmetric(lent) => lent,
+            Elements::Symmetric(buffer) => buffer,
         }
     }
 }
@@ -32,7 +32,7 @@ impl<T: Element> DerefMut for Elements<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Elements::Owned(own) => own,
-            Elements::Symmetric(lent) => lent,
+            Elements::Symmetric(buffer) => buffer,
         }
     }
 }

@@ -41,12 +41,12 @@ impl<'a, T: Element> Bench<'a, T> {
         let (input, output) = test.shares(ranks, rank);
         let gpu = on_gpu.gpu();
         let length = input.max(output) * count + 2 * GUARD;
-        // Lent by all ranks, where it is equally long on all.
+        // `-R 2` allocates symmetric memory, if its length is the same on all ranks.
         let memory = |length: usize, shares: fn((usize, usize)) -> usize| {
             let own = shares(test.shares(ranks, rank));
-            let lent =
+            let symmetric =
                 arguments.register == 2 && (0..ranks).all(|peer| shares(test.shares(ranks, peer)) == own);
-            if lent { on_gpu.alloc_symmetric(length) } else { gpu.alloc(length).map_err(gpu_error) }
+            if symmetric { on_gpu.alloc_symmetric(length) } else { gpu.alloc(length).map_err(gpu_error) }
         };
         Ok(Self {
             arguments,

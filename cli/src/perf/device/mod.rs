@@ -46,7 +46,7 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
         (arguments.blocking == 0, "-z 0"),
     ];
     let on_gpus = arguments.device != Device::Cpu;
-    match unfit.iter().find(|(asked, _)| *asked && on_gpus) {
+    match unfit.iter().find(|(given, _)| *given && on_gpus) {
         Some((_, flag)) => Err(format!("{flag} does not go with --device: it is for ranks on CPUs")),
         None if arguments.graphs > 0 && !on_gpus => Err("-G is for ranks on GPUs: --device cuda".to_owned()),
         None => Ok(()),
