@@ -1,5 +1,6 @@
-//! Generated pages of the book: the configuration reference from the doc comments of `Config`, and one page for each
-//! algorithm from its schedule. After a change, `UNISONO_WRITE_BOOK=1 cargo test --test book` writes them.
+//! Generated pages of the book: the configuration reference from the doc comments of `Config`, and
+//! one page for each algorithm from its schedule. After a change,
+//! `UNISONO_WRITE_BOOK=1 cargo test --test book` writes them.
 
 use std::fmt::Write;
 use std::fs;

@@ -16,7 +16,7 @@ fn join_timeout_config(milliseconds: u64) -> Config {
 type JoinArgs = (UniqueId, usize, usize, Config);
 
 /// Results of all ranks, and the time until the last one had its result.
-fn meet(guests: Vec<JoinArgs>) -> (Vec<Result<String, Error>>, Duration) {
+fn meet(joins: Vec<JoinArgs>) -> (Vec<Result<String, Error>>, Duration) {
     let begun = Instant::now();
     let join = |(id, rank, ranks, config): JoinArgs| {
         let comm = Communicator::join(&id, rank, ranks, &config)?;
@@ -26,7 +26,7 @@ fn meet(guests: Vec<JoinArgs>) -> (Vec<Result<String, Error>>, Duration) {
         Ok(comm.transport().to_owned())
     };
     let ends = std::thread::scope(|scope| {
-        let threads: Vec<_> = guests.into_iter().map(|guest| scope.spawn(|| join(guest))).collect();
+        let threads: Vec<_> = joins.into_iter().map(|args| scope.spawn(|| join(args))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
     (ends, begun.elapsed())
@@ -34,20 +34,15 @@ fn meet(guests: Vec<JoinArgs>) -> (Vec<Result<String, Error>>, Duration) {
 
 /// Checks that every rank fails within this time, with a typed error whose text contains all
 /// `parts`.
-fn assert_all_fail(
-    guests: Vec<JoinArgs>,
-    time: Duration,
-    is_it: fn(&BootstrapError) -> bool,
-    parts: &[&str],
-) {
-    let (ends, elapsed) = meet(guests);
+fn assert_all_fail(joins: Vec<JoinArgs>, time: Duration, is_it: fn(&BootstrapError) -> bool, parts: &[&str]) {
+    let (ends, elapsed) = meet(joins);
     for (index, end) in ends.iter().enumerate() {
         let error = end.as_ref().expect_err("nobody should get in");
-        let ErrorKind::Bootstrap(failure) = error.kind() else { panic!("guest {index}: {error}") };
-        assert!(is_it(failure), "guest {index}: {failure:?}");
+        let ErrorKind::Bootstrap(failure) = error.kind() else { panic!("join {index}: {error}") };
+        assert!(is_it(failure), "join {index}: {failure:?}");
         let story = error.to_string();
         for part in parts {
-            assert!(story.contains(part), "guest {index}: `{part}` is not in: {story}");
+            assert!(story.contains(part), "join {index}: `{part}` is not in: {story}");
         }
     }
     assert!(elapsed < time, "it took {elapsed:?}");
@@ -70,36 +65,36 @@ fn bootstrap_works_for_all_sizes_and_transports() {
 #[test]
 fn missing_rank_is_named_to_all_at_deadline() {
     let id = id();
-    let guests = [0, 1, 3].map(|rank| (id.clone(), rank, 4, join_timeout_config(400)));
+    let joins = [0, 1, 3].map(|rank| (id.clone(), rank, 4, join_timeout_config(400)));
     let is_it = |failure: &_| matches!(failure, BootstrapError::RanksMissing { missing, ranks: 4, .. } if *missing == [2]);
-    assert_all_fail(guests.into(), Duration::from_millis(2000), is_it, &["did not come", "1 of 4", ": 2"]);
+    assert_all_fail(joins.into(), Duration::from_millis(2000), is_it, &["did not come", "1 of 4", ": 2"]);
 }
 
 #[test]
 fn duplicate_rank_is_named_to_all_early() {
     let id = id();
-    let guests = [0, 1, 1].map(|rank| (id.clone(), rank, 3, join_timeout_config(20_000)));
+    let joins = [0, 1, 1].map(|rank| (id.clone(), rank, 3, join_timeout_config(20_000)));
     let is_it = |failure: &_| matches!(failure, BootstrapError::DuplicateRank { rank: 1, .. });
-    assert_all_fail(guests.into(), Duration::from_secs(4), is_it, &["rank 1 is there twice"]);
+    assert_all_fail(joins.into(), Duration::from_secs(4), is_it, &["rank 1 is there twice"]);
 }
 
 #[test]
 fn size_mismatch_names_both_sizes() {
     let id = id();
-    let guests = [(0, 2), (1, 3)].map(|(rank, ranks)| (id.clone(), rank, ranks, join_timeout_config(20_000)));
+    let joins = [(0, 2), (1, 3)].map(|(rank, ranks)| (id.clone(), rank, ranks, join_timeout_config(20_000)));
     let is_it = |failure: &_| {
         matches!(failure, BootstrapError::WorldSize { rank: 1, expects: 3, root_expects: 2, .. })
     };
-    assert_all_fail(guests.into(), Duration::from_secs(4), is_it, &["rank 1", "expects 3", "expects 2"]);
+    assert_all_fail(joins.into(), Duration::from_secs(4), is_it, &["rank 1", "expects 3", "expects 2"]);
 }
 
 #[test]
 fn config_mismatch_is_explained() {
     let id = id();
-    let guests = [4096, 8192].map(|slot_bytes| join_timeout_config(20_000).with_fifo_slot_bytes(slot_bytes));
-    let guests = guests.into_iter().enumerate().map(|(rank, config)| (id.clone(), rank, 2, config));
+    let joins = [4096, 8192].map(|slot_bytes| join_timeout_config(20_000).with_fifo_slot_bytes(slot_bytes));
+    let joins = joins.into_iter().enumerate().map(|(rank, config)| (id.clone(), rank, 2, config));
     let is_it = |failure: &_| matches!(failure, BootstrapError::Settings { ranks: [0, 1] | [1, 0], .. });
-    assert_all_fail(guests.collect(), Duration::from_secs(4), is_it, &["4096", "8192", "rank 0", "rank 1"]);
+    assert_all_fail(joins.collect(), Duration::from_secs(4), is_it, &["4096", "8192", "rank 0", "rank 1"]);
 }
 
 #[test]
@@ -142,7 +137,7 @@ fn unauthenticated_peers_do_not_delay_bootstrap() {
         });
         let late = |rank: usize| {
             let id = id.clone();
-            // Rank 1 comes when the strangers are all there.
+            // Rank 1 comes after all unauthenticated peers have connected.
             std::thread::sleep(Duration::from_millis(300 * rank as u64));
             Communicator::join(&id, rank, 2, &join_timeout_config(15_000))
                 .map(drop)
@@ -153,10 +148,6 @@ fn unauthenticated_peers_do_not_delay_bootstrap() {
         let ends = ranks.map(|rank| rank.join().expect("no panic"));
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(ends, [Ok(()), Ok(())]);
-        assert!(
-            begun.elapsed() < Duration::from_secs(3),
-            "forty silent strangers cost {:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < Duration::from_secs(3), "forty silent peers cost {:?}", begun.elapsed());
     });
 }

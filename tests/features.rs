@@ -127,7 +127,7 @@ fn page() -> String {
     page
 }
 
-/// Where a reader finds it.
+/// Returns a link to a test, an example or a command.
 fn link(shown_by: &str) -> String {
     if let Some(command) = shown_by.strip_prefix("ci:") {
         return format!("`{command}`");

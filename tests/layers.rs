@@ -1,5 +1,6 @@
-//! Layers inside `src`: which top-level module may use which. `LAYERS` lists modules from the bottom up; a module
-//! uses modules of its own line or of lines above it in the list, and those of one line do not use each other.
+//! Layers inside `src`: which top-level module may use which. `LAYERS` lists modules from the
+//! bottom up; a module uses modules of its own line or of lines above it in the list, and those of
+//! one line do not use each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -76,7 +77,7 @@ fn violations(layers: &[&[&str]], library: &str, sources: &[Source]) -> Vec<Stri
     found
 }
 
-/// Every use of another top-level module in code; uses in comments and in test modules do not count.
+/// Every use of another top-level module in code, outside of comments and test modules.
 fn arrows(library: &str, sources: &[Source]) -> BTreeSet<Arrow> {
     let exports = exports(library);
     let mut arrows = BTreeSet::new();
@@ -121,7 +122,8 @@ fn names_after_crate(line: &str) -> Vec<&str> {
     names
 }
 
-/// Names that `lib.rs` exports from a module: `pub use config::{Config, …}` makes `crate::Config` a use of config.
+/// Names that `lib.rs` exports from a module. `pub use config::{Config, …}` makes `crate::Config` a
+/// use of `config`.
 fn exports(library: &str) -> BTreeMap<String, String> {
     let mut exports = BTreeMap::new();
     for statement in library.split(';') {

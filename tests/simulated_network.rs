@@ -121,12 +121,12 @@ fn survivors_continue_after_two_deaths() {
         let (places, observer) =
             sim::world(5, config().geometry(), FaultPlan { faults, ..FaultPlan::none(seed) });
         let sums: Vec<_> = std::thread::scope(|scope| {
-            let rank = |(rank, (mesh, venue))| {
+            let rank = |(rank, (mesh, reconnect))| {
                 let observer = &observer;
                 scope.spawn(move || {
                     let mut comm = Communicator::builder()
                         .config(&config())
-                        .reconnect(venue)
+                        .reconnect(reconnect)
                         .from_fabric(mesh)
                         .expect("valid settings");
                     while observer.died_at(rank).is_none() {
@@ -170,12 +170,12 @@ fn excluded_rank_does_not_report_survivors_dead() {
     };
     let (places, observer) = sim::world(3, config().geometry(), fault_plan);
     let went_on: Vec<_> = std::thread::scope(|scope| {
-        let rank = |(mesh, venue)| {
+        let rank = |(mesh, reconnect)| {
             let observer = &observer;
             scope.spawn(move || {
                 let comm = Communicator::builder()
                     .config(&config())
-                    .reconnect(venue)
+                    .reconnect(reconnect)
                     .from_fabric(mesh)
                     .expect("valid settings");
                 let error = std::iter::repeat_with(|| comm.all_reduce(&mut vec![1.0f32; 500], Sum))
@@ -199,37 +199,34 @@ fn excluded_rank_does_not_report_survivors_dead() {
     assert!(went_on[2].as_ref().is_err_and(|what| what.contains("its connection was reset")), "{went_on:?}");
 }
 
-/// A venue that has one answer to where ranks can meet.
-struct Known {
-    venue: Arc<dyn Reconnect>,
-    place: String,
+/// Reconnects through another, and always reports the same endpoint.
+struct FixedEndpoint {
+    reconnect: Arc<dyn Reconnect>,
+    endpoint: String,
 }
 
-impl Reconnect for Known {
+impl Reconnect for FixedEndpoint {
     fn endpoint(&self) -> unisono_transports::Result<String> {
-        Ok(self.place.clone())
+        Ok(self.endpoint.clone())
     }
 
-    fn connect(
-        &self,
-        gathering: RegroupRequest<'_>,
-        patience: Duration,
-    ) -> unisono_transports::Result<Fabric> {
-        self.venue.connect(gathering, patience)
+    fn connect(&self, request: RegroupRequest<'_>, patience: Duration) -> unisono_transports::Result<Fabric> {
+        self.reconnect.connect(request, patience)
     }
 }
 
-/// Runs `body` on three ranks whose reconnect reports `place` as its endpoint.
-fn meeting_at<R: Send>(place: &str, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+/// Runs `body` on three ranks whose reconnect reports this endpoint.
+fn run_at_endpoint<R: Send>(endpoint: &str, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     let (places, _) = sim::world(3, config().geometry(), FaultPlan::none(1));
     std::thread::scope(|scope| {
-        let rank = |(mesh, venue)| {
-            let (body, venue) = (&body, Arc::new(Known { venue, place: place.to_owned() }));
+        let rank = |(mesh, reconnect)| {
+            let (body, reconnect) =
+                (&body, Arc::new(FixedEndpoint { reconnect, endpoint: endpoint.to_owned() }));
             scope.spawn(move || {
                 body(
                     Communicator::builder()
                         .config(&config())
-                        .reconnect(venue)
+                        .reconnect(reconnect)
                         .from_fabric(mesh)
                         .expect("valid settings"),
                 )
@@ -243,20 +240,20 @@ fn meeting_at<R: Send>(place: &str, body: impl Fn(Communicator) -> R + Sync) -> 
 #[test]
 fn invalid_endpoint_is_an_error_on_every_rank() {
     for place in [String::new(), "x".repeat(65)] {
-        let splits = meeting_at(&place, |comm| comm.split(Some(0), 0).expect_err("nowhere to meet"));
+        let splits = run_at_endpoint(&place, |comm| comm.split(Some(0), 0).expect_err("nowhere to meet"));
         assert!(matches!(splits[0].kind(), ErrorKind::Unsupported(_)), "{}", splits[0]);
         assert!(splits[0].to_string().contains(&format!("has {}", place.len())), "{}", splits[0]);
         for error in &splits[1..] {
             assert!(error.to_string().contains("the first rank of the group"), "{error}");
         }
-        let shrunk = meeting_at(&place, |comm| comm.shrink().expect_err("nowhere to meet"));
+        let shrunk = run_at_endpoint(&place, |comm| comm.shrink().expect_err("nowhere to meet"));
         assert!(shrunk.iter().all(|error| matches!(error.kind(), ErrorKind::Unsupported(_))), "{shrunk:?}");
     }
 }
 
 #[test]
 fn regrouped_ranks_have_a_unique_id() {
-    let names = meeting_at("here", |comm| {
+    let names = run_at_endpoint("here", |comm| {
         let all = comm.split(Some(0), 0).expect("met").expect("in it");
         let name = all.flight_record().communicator;
         (name, comm.shrink().expect("met").flight_record().communicator)

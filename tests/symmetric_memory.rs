@@ -26,15 +26,15 @@ enum Buffer {
 
 impl Buffer {
     /// Every rank allocates symmetric memory, because the allocation is collective.
-    fn new(comm: &Communicator, count: usize, lent: bool, value: impl Fn(usize) -> f32) -> Self {
+    fn new(comm: &Communicator, count: usize, symmetric: bool, value: impl Fn(usize) -> f32) -> Self {
         let mut memory = comm.alloc_symmetric(count).expect("memory");
         memory.iter_mut().enumerate().for_each(|(index, element)| *element = value(index));
-        if lent { Buffer::Symmetric(memory) } else { Buffer::Own(memory.to_vec()) }
+        if symmetric { Buffer::Symmetric(memory) } else { Buffer::Own(memory.to_vec()) }
     }
 
     fn get(&mut self) -> &mut [f32] {
         match self {
-            Buffer::Symmetric(lent) => lent,
+            Buffer::Symmetric(symmetric) => symmetric,
             Buffer::Own(own) => own,
         }
     }
@@ -48,11 +48,11 @@ fn sum(ranks: usize, index: usize) -> f32 {
     (0..ranks).map(|rank| value(rank, index)).sum()
 }
 
-fn exercise(comm: &Communicator, count: usize, lending: SymmetricRanks) {
+fn exercise(comm: &Communicator, count: usize, symmetric_ranks: SymmetricRanks) {
     let (rank, ranks) = (comm.rank(), comm.size());
-    let (lent_in, lent_out) = lending(rank);
-    let input = |length| Buffer::new(comm, length, lent_in, |index| value(rank, index));
-    let output = |length| Buffer::new(comm, length, lent_out, |_| -1.0);
+    let (input_is_symmetric, output_is_symmetric) = symmetric_ranks(rank);
+    let input = |length| Buffer::new(comm, length, input_is_symmetric, |index| value(rank, index));
+    let output = |length| Buffer::new(comm, length, output_is_symmetric, |_| -1.0);
 
     let (mut from, mut into) = (input(count), output(count));
     comm.all_reduce_into(from.get(), into.get(), Sum).unwrap();
@@ -97,11 +97,11 @@ fn exercise(comm: &Communicator, count: usize, lending: SymmetricRanks) {
 fn results_do_not_depend_on_buffer_kind() {
     for world in World::ALL {
         for ranks in [1, 2, 3, 5] {
-            for (name, lending) in SYMMETRIC_CASES {
+            for (name, symmetric_ranks) in SYMMETRIC_CASES {
                 world.run(ranks, &Config::default(), |comm| {
-                    COUNTS.into_iter().for_each(|count| exercise(&comm, count, lending));
+                    COUNTS.into_iter().for_each(|count| exercise(&comm, count, symmetric_ranks));
                 });
-                eprintln!("{world:?}, {ranks} ranks, {name} lent: as expected");
+                eprintln!("{world:?}, {ranks} ranks, {name} symmetric: as expected");
             }
         }
     }

@@ -102,10 +102,10 @@ fn symmetric_memory_and_messages_are_counted() {
         let mut buffer = comm.alloc_symmetric::<f32>(3 << 16).unwrap();
         let before = comm.traffic_stats().unwrap().bytes;
         comm.all_reduce(&mut buffer, Sum).unwrap();
-        let lent = comm.traffic_stats().unwrap().bytes - before;
+        let symmetric_bytes = comm.traffic_stats().unwrap().bytes - before;
         let (next, previous) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
         comm.send_recv(&[1u8; 1000], next, &mut [0u8; 1000], previous).unwrap();
-        (lent, comm.traffic_stats().unwrap().bytes - before - lent)
+        (symmetric_bytes, comm.traffic_stats().unwrap().bytes - before - symmetric_bytes)
     });
     assert_eq!(moved, [((2 * 2 * 4) << 16, 1000); 3]);
 }

@@ -16,15 +16,15 @@ pub(crate) const ROWS: &[Row] = &[
     Row { number: 29, input: "two jobs, one port", evidence: Evidence::Here(two_jobs) },
     Row { number: 30, input: "another version of the protocol", evidence: Evidence::Here(version) },
     Row { number: 31, input: "another byte order or word size", evidence: Evidence::There(BUILD) },
-    Row { number: 32, input: "a port scanner", evidence: Evidence::There(STRANGERS) },
-    Row { number: 33, input: "one byte at a time, for ever", evidence: Evidence::There(STRANGERS) },
+    Row { number: 32, input: "a port scanner", evidence: Evidence::There(UNAUTHENTICATED) },
+    Row { number: 33, input: "one byte at a time, for ever", evidence: Evidence::There(UNAUTHENTICATED) },
     Row { number: 34, input: "a replayed handshake", evidence: Evidence::There(REPLAY) },
     Row { number: 35, input: "a wrong secret", evidence: Evidence::Here(secret) },
 ];
 
 const BUILD: &[(&str, &str)] =
     &[("transports/src/lib.rs", "target_endian = \"little\", target_pointer_width = \"64\"")];
-const STRANGERS: &[(&str, &str)] = &[
+const UNAUTHENTICATED: &[(&str, &str)] = &[
     ("tests/unauthenticated_peers/main.rs", "fn unauthenticated_flood_does_not_delay_bootstrap"),
     ("tests/unauthenticated_peers/main.rs", "fn unauthenticated_flood_does_not_harm_running_job"),
 ];
@@ -53,17 +53,17 @@ fn join((id, rank, ranks, config): &JoinArgs) -> Result<Communicator, Error> {
 }
 
 /// Checks that every rank gets an error that contains all of its `parts`.
-pub(crate) fn run_joins(guests: Vec<(JoinArgs, &[&str])>) -> Report {
+pub(crate) fn run_joins(joins: Vec<(JoinArgs, &[&str])>) -> Report {
     let begun = Instant::now();
     let stories = std::thread::scope(|scope| {
-        let tell = |(guest, parts): (JoinArgs, &'_ [&str])| {
-            let story = join(&guest).map(drop).expect_err("nobody gets in").to_string();
+        let tell = |(args, parts): (JoinArgs, &'_ [&str])| {
+            let story = join(&args).map(drop).expect_err("nobody gets in").to_string();
             for part in parts {
                 assert!(story.contains(part), "`{part}` is not in: {story}");
             }
             story
         };
-        let threads: Vec<_> = guests.into_iter().map(|guest| scope.spawn(move || tell(guest))).collect();
+        let threads: Vec<_> = joins.into_iter().map(|args| scope.spawn(move || tell(args))).collect();
         threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
     });
     let time = begun.elapsed();

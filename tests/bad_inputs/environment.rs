@@ -100,9 +100,9 @@ fn variables() -> Report {
         ("MASTER_ADDR", "no host"),
     ];
     let tell = |(name, value): (&str, &str)| {
-        let vars = |asked: &str| {
-            let own = (asked == name).then_some(value);
-            own.or_else(|| good.iter().find(|(key, _)| *key == asked).map(|(_, value)| *value))
+        let vars = |variable: &str| {
+            let own = (variable == name).then_some(value);
+            own.or_else(|| good.iter().find(|(key, _)| *key == variable).map(|(_, value)| *value))
                 .map(str::to_owned)
         };
         let story = RankInfo::from_vars(vars).expect_err(name).to_string();
@@ -117,12 +117,12 @@ fn interface() -> Report {
     for (address, reason) in [("fe80::1", "rgument"), ("192.0.2.1", "assign")] {
         let id = UniqueId::new(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a free port");
         let bind = Some(address.parse().expect("an address"));
-        let guests = (0..3).map(|rank| {
+        let joins = (0..3).map(|rank| {
             let config = long_timeout().with_bind_addr(bind.filter(|_| rank == 2));
             ((id.clone(), rank, 3, config), [address, "rank 2 on", reason])
         });
-        let guests: Vec<_> = guests.collect();
-        let last = run_joins(guests.iter().map(|(guest, parts)| (guest.clone(), &parts[..])).collect());
+        let joins: Vec<_> = joins.collect();
+        let last = run_joins(joins.iter().map(|(args, parts)| (args.clone(), &parts[..])).collect());
         if address.starts_with("192") {
             return last;
         }
@@ -143,7 +143,8 @@ fn tables() -> Report {
     Report { messages: stories, time: begun.elapsed() }
 }
 
-/// Every way to make a communicator refuses settings out of range, and names them. `Duration::MAX` is no limit.
+/// Every way to make a communicator refuses settings out of range, and names them. `Duration::MAX`
+/// means no limit and is accepted.
 fn settings() -> Report {
     let begun = Instant::now();
     let base = Config::default();

@@ -32,7 +32,7 @@ fn exchange(id: &UniqueId, rank: usize) {
     let config = config().with_transport(Transport::Tcp);
     let comm = Communicator::join(id, rank, 2, &config).unwrap();
     reduce(&comm, &["ring", "twoshot"]);
-    lend(&comm);
+    reduce_symmetric(&comm);
     let id = share(&comm);
     let config = staged_config().with_transport(Transport::Tcp);
     reduce(&Communicator::join(&id, rank, 2, &config).unwrap(), &["ring"]);
@@ -51,7 +51,7 @@ fn share(comm: &Communicator) -> UniqueId {
 }
 
 /// Each rank reads and writes the other's symmetric buffer in place.
-fn lend(comm: &Communicator) {
+fn reduce_symmetric(comm: &Communicator) {
     let (gpu, rank) = (gpu().expect("a compiler"), comm.rank());
     let comm = comm.to_device(&gpu).unwrap();
     let stream = gpu.stream().unwrap();
@@ -66,7 +66,10 @@ fn lend(comm: &Communicator) {
     drop(values);
     let addresses: HashSet<u64> =
         (0..6).map(|_| comm.alloc_symmetric::<f32>(30_000).unwrap().address()).collect();
-    assert!(addresses.len() <= 2, "what the other process has closed is lent again: {addresses:?}");
+    assert!(
+        addresses.len() <= 2,
+        "memory that the other process has closed is exported again: {addresses:?}"
+    );
 }
 
 fn reduce(comm: &Communicator, algorithms: &[&str]) {

@@ -74,20 +74,20 @@ fn symmetric_buffers_are_accessed_in_place() {
 fn large_ops_select_zero_copy_automatically() {
     run(2, &config(), |comm, stream| {
         let name = || comm.last_algorithm().map(|row| row.name);
-        let mut lent = comm.alloc_symmetric::<f32>(20_000).unwrap();
+        let mut symmetric = comm.alloc_symmetric::<f32>(20_000).unwrap();
         let mut own = comm.gpu().alloc::<f32>(20_000).unwrap();
-        lent.write(&stream, &vec![comm.rank() as f32 + 0.5; 20_000]).unwrap();
-        let graph = stream.capture(|stream| comm.all_reduce(stream, &mut lent, ReduceOp::Avg)).unwrap();
+        symmetric.write(&stream, &vec![comm.rank() as f32 + 0.5; 20_000]).unwrap();
+        let graph = stream.capture(|stream| comm.all_reduce(stream, &mut symmetric, ReduceOp::Avg)).unwrap();
         assert_eq!(name(), Some("zero_copy"));
         graph.launch(&stream).unwrap();
         comm.all_reduce(&stream, &mut own, Sum).unwrap();
         assert_ne!(name(), Some("zero_copy"), "ordinary memory");
-        comm.all_reduce(&stream, &mut lent, ReduceOp::pre_mul_sum(2.0f32)).unwrap();
+        comm.all_reduce(&stream, &mut symmetric, ReduceOp::pre_mul_sum(2.0f32)).unwrap();
         assert_eq!(name(), Some("zero_copy_scaled"), "factors are each rank's own");
-        comm.all_reduce(&stream, &mut lent.view_mut(..100), Sum).unwrap();
+        comm.all_reduce(&stream, &mut symmetric.view_mut(..100), Sum).unwrap();
         assert_ne!(name(), Some("zero_copy"), "short");
         comm.synchronize(&stream).unwrap();
-        let found = lent.to_vec(&stream).unwrap();
+        let found = symmetric.to_vec(&stream).unwrap();
         assert_eq!((found[0], found[100]), (8.0, 4.0));
     });
 }
@@ -110,19 +110,19 @@ fn pre_mul_sum_zero_copy_is_bit_identical() {
             let mut ordinary = comm.gpu().upload(&own).unwrap();
             comm.all_reduce(&stream, &mut ordinary, factor).unwrap();
             assert_eq!(name(), Some("twoshot"));
-            let (mut lent, mut other) = (
+            let (mut symmetric, mut other) = (
                 comm.alloc_symmetric::<f32>(COUNT).unwrap(),
                 comm.alloc_symmetric::<f32>(COUNT + GUARD).unwrap(),
             );
-            lent.write(&stream, &own).unwrap();
+            symmetric.write(&stream, &own).unwrap();
             let inner = &mut other.view_mut(..COUNT);
-            comm.all_reduce_into(&stream, &lent, inner, factor).unwrap();
-            assert_eq!((name(), lent.to_vec(&stream).unwrap() == own), (Some("zero_copy_scaled"), true));
-            comm.all_reduce(&stream, &mut lent, factor).unwrap();
+            comm.all_reduce_into(&stream, &symmetric, inner, factor).unwrap();
+            assert_eq!((name(), symmetric.to_vec(&stream).unwrap() == own), (Some("zero_copy_scaled"), true));
+            comm.all_reduce(&stream, &mut symmetric, factor).unwrap();
             comm.synchronize(&stream).unwrap();
             let bits = |found: Vec<f32>| found.into_iter().map(f32::to_bits).collect::<Vec<_>>();
             let expected = bits(ordinary.to_vec(&stream).unwrap());
-            assert!(bits(lent.to_vec(&stream).unwrap()) == expected, "in place, {ranks} ranks");
+            assert!(bits(symmetric.to_vec(&stream).unwrap()) == expected, "in place, {ranks} ranks");
             let other = other.to_vec(&stream).unwrap();
             assert!(other[COUNT..].iter().all(|guard| *guard == 0.0), "{ranks} ranks");
             assert!(bits(other[..COUNT].to_vec()) == expected, "into another, {ranks} ranks");
@@ -133,8 +133,8 @@ fn pre_mul_sum_zero_copy_is_bit_identical() {
 #[test]
 fn narrow_floats_are_rounded_once() {
     run(2, &config(), |comm, stream| {
-        let mut lent = comm.alloc_symmetric::<bf16>(40_000).unwrap();
-        comm.all_reduce(&stream, &mut lent, ReduceOp::pre_mul_sum(bf16::from_f32(0.1))).unwrap();
+        let mut symmetric = comm.alloc_symmetric::<bf16>(40_000).unwrap();
+        comm.all_reduce(&stream, &mut symmetric, ReduceOp::pre_mul_sum(bf16::from_f32(0.1))).unwrap();
         assert_eq!(comm.last_algorithm().map(|row| row.name), Some("twoshot"));
         let mut share = comm.gpu().alloc::<f32>(20_000).unwrap();
         let from = comm.alloc_symmetric::<f32>(40_000).unwrap();
@@ -182,16 +182,16 @@ fn uneven_shares_are_written_in_place() {
         run(ranks, &config(), |comm, stream| {
             let (rank, counts) = (comm.rank(), &counts[..ranks]);
             let total: usize = counts.iter().sum();
-            let mut lent = comm.alloc_symmetric::<i32>(total + 2 * GUARD).unwrap();
+            let mut symmetric = comm.alloc_symmetric::<i32>(total + 2 * GUARD).unwrap();
             let own = comm.gpu().upload(&elements(rank, 0..counts[rank])).unwrap();
-            let inner = &mut lent.view_mut(GUARD..GUARD + total);
+            let inner = &mut symmetric.view_mut(GUARD..GUARD + total);
             let graph = stream.capture(|stream| comm.all_gather_v(stream, &own, inner, counts)).unwrap();
             assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zero_copy"));
             for _ in 0..2 {
                 graph.launch(&stream).unwrap();
             }
             comm.synchronize(&stream).unwrap();
-            let found = lent.to_vec(&stream).unwrap();
+            let found = symmetric.to_vec(&stream).unwrap();
             let all: Vec<i32> = (0..ranks).flat_map(|rank| elements(rank, 0..counts[rank])).collect();
             assert!(found[GUARD..GUARD + total] == all, "{ranks} ranks");
             assert!(found[..GUARD].iter().chain(&found[GUARD + total..]).all(|guard| *guard == 0));
@@ -203,11 +203,11 @@ fn uneven_shares_are_written_in_place() {
 fn mismatched_shares_fail_before_any_write() {
     let errors = run(2, &config(), |comm, stream| {
         let counts = [[30_000, 10_000], [10_000, 30_000]][comm.rank()];
-        let mut lent = comm.alloc_symmetric::<i32>(40_000).unwrap();
+        let mut symmetric = comm.alloc_symmetric::<i32>(40_000).unwrap();
         let own = comm.gpu().upload(&vec![7; counts[comm.rank()]]).unwrap();
-        let called = comm.all_gather_v(&stream, &own, &mut lent, &counts);
+        let called = comm.all_gather_v(&stream, &own, &mut symmetric, &counts);
         let error = called.and_then(|()| comm.synchronize(&stream)).unwrap_err();
-        assert_eq!(lent.to_vec(&stream).unwrap(), vec![0; 40_000]);
+        assert_eq!(symmetric.to_vec(&stream).unwrap(), vec![0; 40_000]);
         error
     });
     for error in errors.iter().flatten() {
@@ -218,12 +218,12 @@ fn mismatched_shares_fail_before_any_write() {
 #[test]
 fn symmetric_memory_is_ordinary_without_peer_access() {
     run(2, &staged_config(), |comm, stream| {
-        let mut lent = comm.alloc_symmetric::<i32>(40_000).unwrap();
-        lent.write(&stream, &vec![3; 40_000]).unwrap();
-        comm.all_reduce(&stream, &mut lent, Sum).unwrap();
+        let mut symmetric = comm.alloc_symmetric::<i32>(40_000).unwrap();
+        symmetric.write(&stream, &vec![3; 40_000]).unwrap();
+        comm.all_reduce(&stream, &mut symmetric, Sum).unwrap();
         comm.synchronize(&stream).unwrap();
         assert_ne!(comm.last_algorithm().map(|row| row.name), Some("zero_copy"));
-        assert_eq!(lent.to_vec(&stream).unwrap(), vec![6; 40_000]);
+        assert_eq!(symmetric.to_vec(&stream).unwrap(), vec![6; 40_000]);
     });
 }
 
@@ -243,19 +243,19 @@ fn symmetric_memory_is_reused_after_all_drop() {
 
 /// Returns a sum in symmetric memory, and the address of that memory.
 fn repeated(comm: &DeviceCommunicator, stream: &Stream) -> u64 {
-    let mut lent = comm.alloc_symmetric::<i32>(40_000).unwrap();
-    lent.write(stream, &elements(comm.rank(), 0..40_000)).unwrap();
-    comm.all_reduce(stream, &mut lent, Sum).unwrap();
+    let mut symmetric = comm.alloc_symmetric::<i32>(40_000).unwrap();
+    symmetric.write(stream, &elements(comm.rank(), 0..40_000)).unwrap();
+    comm.all_reduce(stream, &mut symmetric, Sum).unwrap();
     comm.synchronize(stream).unwrap();
-    assert_eq!(lent.view(..9).to_vec(stream).unwrap(), (0..9).map(|at| sum(2, at)).collect::<Vec<_>>());
-    lent.address()
+    assert_eq!(symmetric.view(..9).to_vec(stream).unwrap(), (0..9).map(|at| sum(2, at)).collect::<Vec<_>>());
+    symmetric.address()
 }
 
 #[test]
 fn different_buffer_offsets_are_a_mismatch() {
     let errors = run(2, &config(), |comm, stream| {
-        let mut lent = comm.alloc_symmetric::<i32>(40_000).unwrap();
-        let mut part = lent.view_mut(comm.rank() * 64..20_000 + comm.rank() * 64);
+        let mut symmetric = comm.alloc_symmetric::<i32>(40_000).unwrap();
+        let mut part = symmetric.view_mut(comm.rank() * 64..20_000 + comm.rank() * 64);
         let called = comm.all_reduce(&stream, &mut part, Sum);
         called.and_then(|()| comm.synchronize(&stream)).unwrap_err()
     });

@@ -57,11 +57,13 @@ fn fd_limit_is_named_without_leaks() {
     for transport in ["shm", "tcp"] {
         let [mut free, mut limited] = two();
         let (mut refused, mut hinted) = (0, 0);
-        // From more than it takes to hardly any: with one less a rank could not read on which host it is.
+        // From more than enough to hardly any. One less, and a rank cannot read the name of its
+        // host.
         for most in (7..28).rev() {
             limit(&limited, &format!("--nofile={most}:{most}"));
             let [free, limited] = meet([&mut free, &mut limited], transport, HEAP_BYTES);
-            // Both ranks dial, and threads of the last meeting may still be closing theirs: a few can be enough or not.
+            // Both ranks dial, and threads of the last bootstrap may still hold descriptors. So the
+            // same limit may be enough or not.
             if limited == "fine" && free == "fine" {
                 continue;
             }
