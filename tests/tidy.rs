@@ -1,5 +1,5 @@
-//! The shape of the source: short files, short functions, `unsafe` where it belongs, no leftovers, and the language
-//! of identifiers, comments and Markdown (`tidy/language.rs`).
+//! The shape of the source: short files, short functions, `unsafe` where it belongs, no leftovers,
+//! and the language of identifiers, comments and Markdown (`tidy/language.rs`).
 
 #[path = "tidy/language.rs"]
 mod language;
