@@ -199,10 +199,8 @@ impl Engine {
             self.check_input(job)?;
         }
         self.traffic.operations += 1;
-        let zero_copy = self.zero_copy_algorithm(job);
-        let eager = if zero_copy.is_none() { self.eager_plan(job)? } else { None };
-        let Some(index) = eager else {
-            return self.run_large(zero_copy, job);
+        let Some(index) = self.eager_plan(job)? else {
+            return self.run_large(job);
         };
         let op = self.eager.plans.plan(index).op.with_sequence(self.take_sequence());
         self.last_algorithm = Some(self.eager.plans.algorithm(index));
@@ -211,9 +209,9 @@ impl Engine {
         self.end_op(result, op, job.is_timed())
     }
 
-    /// Runs an operation that is not eager: by `zero_copy` if all ranks gave symmetric memory, else
+    /// Runs an operation that is not eager: zero-copy if all ranks gave symmetric memory, else
     /// pipelined.
-    fn run_large(&mut self, zero_copy: Option<&'static Algorithm>, job: &mut Job<'_>) -> Result<()> {
+    fn run_large(&mut self, job: &mut Job<'_>) -> Result<()> {
         let (algorithm, spec) = self.select_for(job)?;
         let plan = self.plan(algorithm, spec)?;
         let reduce = job.reduction.map(ReduceOp::kind);
@@ -221,7 +219,7 @@ impl Engine {
             .with_algorithm(plan.digest);
         self.begin_op(&op, job.is_timed());
         self.last_algorithm = Some(algorithm);
-        let result = match zero_copy {
+        let result = match self.zero_copy_algorithm(job) {
             Some(zero_copy) => self.try_zero_copy(zero_copy, spec, &plan, job, op),
             None => self.run_pipelined(&plan, job, op),
         };

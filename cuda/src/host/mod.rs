@@ -146,7 +146,8 @@ pub fn reduce_among<'a>(
     if let Some(own) = own {
         sources[own] = as_source(&mut target);
     }
-    reduce_to(Store::Cached, dtype, op, finish, target, sources);
+    let (first, rest) = sources.split_first().expect("a reduction has a source");
+    Reduction { finish, first, rest, offset: 0 }.store_to(dtype, op, &mut [(Store::Cached, target)]);
 }
 
 /// Computes target = source · scalar. `None` for the source scales in place.

@@ -6,37 +6,31 @@
 //! latency, so every instruction counts.
 
 use crate::engine::buffers::Buffers;
+use crate::engine::exec::arith::Arithmetic;
 use crate::engine::exec::slot_sync::{SlotWait, flag_value, slot_wait};
-use crate::engine::plan::eager::{EagerPlan, Operand, SlotInstr};
-use crate::engine::store_tuner::{Decision, EAGER_K16, OpClass, Sample, StoreTuner, Timed};
+use crate::engine::plan::eager::{EagerPlan, Operand, SlotInstr, SlotTuning};
+use crate::engine::store_tuner::{EAGER_K16, Sample, StoreTuner, Timed};
 use crate::engine::{Engine, Job};
 use crate::error::Result;
-use crate::op_desc::{AlgorithmDigest, OpDesc};
-use crate::reduce_op::ReduceOp;
-use crate::schedule::Collective;
+use crate::op_desc::OpDesc;
 use crate::schedule::lower::OPERANDS_MAX;
 use std::ops::Range;
 use std::time::Instant;
-use unisono_cuda::{
-    DType, PostOp, ReduceKind, Scalar, Source, Store, Target, copy_into, copy_to, reduce_among, scale,
-};
+use unisono_cuda::{PostOp, Scalar, Source, Store, Target, copy_into, copy_to, reduce_among, scale};
 use unisono_transports::{SlotClass, Tag, Window};
 
-/// The operands of all instructions of one operation.
+/// One run of a plan.
 struct EagerExec<'e> {
     window: &'e mut Window,
-    slot_class: SlotClass,
+    plan: &'e EagerPlan,
     /// Number of the publication.
     sequence: u64,
     /// Offset of the payload in the slots.
     payload_offset: usize,
     flag_value: u64,
     tag: Tag,
-    dtype: DType,
-    reduction: Option<ReduceOp>,
-    finish: PostOp,
-    /// Index of the operand that the output holds already.
-    own_operand: Option<usize>,
+    /// Factor of this rank's input.
+    factor: Option<Scalar>,
     /// Store kind for the own slot.
     store: Store,
     wait: SlotWait<'e>,
@@ -46,39 +40,45 @@ impl Engine {
     /// Runs `job` with the eager plan at `index`.
     pub(in crate::engine) fn run_eager(&mut self, index: usize, job: &mut Job<'_>, op: OpDesc) -> Result<()> {
         self.watchdog.begin_op(op);
-        let EagerPlan { slot_class, remote_bytes, .. } = *self.eager.plans.plan(index);
-        self.wait_free_slot(slot_class)?;
-        let tuner = self.eager_tuner(index, job.collective, job.share_bytes_max);
+        let EagerPlan { slot_class, slots, tuning, remote_bytes, .. } = *self.eager.plans.plan(index);
+        self.wait_free_slot(slots)?;
+        let tuner = match tuning {
+            SlotTuning::Cached => None,
+            SlotTuning::K16 => {
+                Some((EAGER_K16, StoreTuner::explore_in_turn(self.eager.k16_published % slots)))
+            }
+            SlotTuning::Class(class) => {
+                let tuner = self.tuners.entry(class);
+                Some((tuner, self.tuners.tuner_mut(tuner).next_decision(0, slots)))
+            }
+        };
         let (store, timed) = match tuner {
             Some((tuner, decision)) => self.store_decision(tuner, decision, remote_bytes == 0),
             None => (Store::Cached, Timed::No),
         };
-        let (sequence, tag, ranks) = (self.eager.next_sequence, op.tag(0), self.fabric.ranks);
+        let (sequence, tag) = (self.eager.next_sequence, op.tag(0));
         let (window, wait, plans) = slot_wait(&mut self.fabric, &mut self.watchdog, &mut self.eager)?;
         let plan = plans.plan(index);
         let mut exec = EagerExec {
             window,
-            slot_class,
+            plan,
             sequence,
             payload_offset: plan.payload_rotation.offset(sequence),
             flag_value: flag_value(sequence, &tag),
             tag,
-            dtype: job.dtype,
-            reduction: job.reduction,
-            finish: job.reduction.map_or(PostOp::Identity, |reduction| reduction.post_op(ranks)),
-            own_operand: plan.own_operand,
+            factor: plan.arithmetic.factor.and_then(|_| job.reduction?.factor()),
             store,
             wait,
         };
         match tuner {
             Some((tuner, _)) if timed != Timed::No => {
-                let sample = exec.run_timed(&plan.instrs, &plan.operands, &mut job.buffers)?;
+                let sample = exec.run_timed(&mut job.buffers)?;
                 let hint = self.tuners.tuner_mut(tuner).record(timed, store, sample);
                 hint.into_iter().for_each(|hint| exec.window.set_hint(hint));
             }
             _ => {
                 for instr in &plan.instrs {
-                    exec.step(instr, &plan.operands, &mut job.buffers)?;
+                    exec.step(instr, &mut job.buffers)?;
                 }
             }
         }
@@ -87,46 +87,16 @@ impl Engine {
         self.eager.k16_published += u64::from(slot_class == SlotClass::K16);
         Ok(())
     }
-
-    /// Returns the tuner for the slots of a plan, and its decision for this operation.
-    ///
-    /// `None` if the slots are too short for the kind of store to matter.
-    fn eager_tuner(
-        &mut self,
-        index: usize,
-        collective: Collective,
-        share_bytes: usize,
-    ) -> Option<(usize, Decision)> {
-        let slot_class = self.eager.plans.plan(index).slot_class;
-        let slots = slot_class.slots(self.fabric.ranks);
-        match slot_class {
-            SlotClass::Inline | SlotClass::HalfPage => None,
-            SlotClass::K16 => {
-                Some((EAGER_K16, StoreTuner::explore_in_turn(self.eager.k16_published % slots)))
-            }
-            SlotClass::K32 | SlotClass::K64 | SlotClass::K128 => {
-                let digest = AlgorithmDigest::of(self.eager.plans.algorithm(index));
-                let class = OpClass::new(collective, digest, share_bytes).in_slots(slot_class);
-                let tuner = self.tuners.entry(class);
-                Some((tuner, self.tuners.tuner_mut(tuner).next_decision(0, slots)))
-            }
-        }
-    }
 }
 
 impl EagerExec<'_> {
-    /// Runs `instrs` and measures the instructions that move data.
+    /// Runs all instructions and measures those that move data.
     #[cold]
-    fn run_timed(
-        &mut self,
-        instrs: &[SlotInstr],
-        operands: &[Operand],
-        buffers: &mut Buffers<'_>,
-    ) -> Result<Sample> {
+    fn run_timed(&mut self, buffers: &mut Buffers<'_>) -> Result<Sample> {
         let mut sample = Sample::default();
-        for instr in instrs {
+        for instr in &self.plan.instrs {
             let begun = Instant::now();
-            self.step(instr, operands, buffers)?;
+            self.step(instr, buffers)?;
             if let Some((written, received, read)) = instr.transfer_stats(self.wait.rank()) {
                 sample.add(written, received, read, begun.elapsed());
             }
@@ -136,8 +106,9 @@ impl EagerExec<'_> {
 
     /// Runs one instruction.
     #[inline]
-    fn step(&mut self, instr: &SlotInstr, operands: &[Operand], buffers: &mut Buffers<'_>) -> Result<()> {
-        let (slot_class, sequence) = (self.slot_class, self.sequence);
+    fn step(&mut self, instr: &SlotInstr, buffers: &mut Buffers<'_>) -> Result<()> {
+        let EagerPlan { slot_class, ref arithmetic, ref operands, .. } = *self.plan;
+        let sequence = self.sequence;
         match instr {
             SlotInstr::Publish => self.window.publish(slot_class, sequence, self.flag_value, &self.tag),
             &SlotInstr::Wait { peer } => {
@@ -162,9 +133,9 @@ impl EagerExec<'_> {
                 copy_to(Store::Cached, buffers.output(into.clone()).into(), source);
             }
             SlotInstr::Reduce { into, finish } => {
-                let finish = if *finish { self.finish } else { PostOp::Identity };
+                let finish = if *finish { arithmetic.finish } else { PostOp::Identity };
                 let buffers = buffers.input_and_output_range(into.clone());
-                match operands {
+                match &operands[..] {
                     [one, other] => self.reduce([one, other], buffers, finish),
                     _ => self.reduce_many(operands, buffers, finish),
                 }
@@ -178,21 +149,17 @@ impl EagerExec<'_> {
             Some((input, output)) => self.read_input(Store::Cached, input.into(), output.into()),
             None => {
                 buffers.copy_within(from.clone(), into.clone());
-                if let Some(factor) = self.factor() {
-                    scale(self.dtype, factor, buffers.output(into.clone()).into(), None);
+                if let Some(factor) = self.factor {
+                    scale(self.plan.arithmetic.dtype, factor, buffers.output(into.clone()).into(), None);
                 }
             }
         }
     }
 
-    fn factor(&self) -> Option<Scalar> {
-        self.reduction.and_then(|reduction| reduction.factor())
-    }
-
     /// Copies a chunk of the input, multiplied by the factor of the reduction if it has one.
     fn read_input(&self, store: Store, source: Source<'_>, target: Target<'_>) {
-        match self.factor() {
-            Some(factor) => scale(self.dtype, factor, target, Some(source)),
+        match self.factor {
+            Some(factor) => scale(self.plan.arithmetic.dtype, factor, target, Some(source)),
             None => copy_to(store, target, source),
         }
     }
@@ -201,7 +168,7 @@ impl EagerExec<'_> {
     fn operand_source<'s>(&'s self, operand: Operand, input: &'s [u8], bytes: usize) -> Source<'s> {
         match operand {
             Operand::Slot { rank, at } => {
-                self.window.slot(rank, self.slot_class, self.sequence, self.payload_offset + at, bytes)
+                self.window.slot(rank, self.plan.slot_class, self.sequence, self.payload_offset + at, bytes)
             }
             Operand::Input(at) => input[at..at + bytes].into(),
             Operand::Output => Source::from(&[][..]),
@@ -216,7 +183,8 @@ impl EagerExec<'_> {
         finish: PostOp,
     ) {
         let mut sources = operands.map(|operand| self.operand_source(*operand, input, output.len()));
-        reduce_among(self.dtype, self.op(), finish, output.into(), &mut sources, self.own_operand);
+        let EagerPlan { arithmetic: Arithmetic { dtype, op, .. }, own_operand, .. } = *self.plan;
+        reduce_among(dtype, op, finish, output.into(), &mut sources, own_operand);
     }
 
     fn reduce_many(&self, operands: &[Operand], (input, output): (&[u8], &mut [u8]), finish: PostOp) {
@@ -225,10 +193,7 @@ impl EagerExec<'_> {
             *source = self.operand_source(*operand, input, output.len());
         }
         let sources = &mut sources[..operands.len()];
-        reduce_among(self.dtype, self.op(), finish, output.into(), sources, self.own_operand);
-    }
-
-    fn op(&self) -> ReduceKind {
-        self.reduction.map_or(ReduceKind::Sum, |reduction| reduction.kind())
+        let EagerPlan { arithmetic: Arithmetic { dtype, op, .. }, own_operand, .. } = *self.plan;
+        reduce_among(dtype, op, finish, output.into(), sources, own_operand);
     }
 }

@@ -114,7 +114,7 @@ impl Engine {
     /// Publishes `words`, at most seven, to all peers under `tag`. Returns the number of the
     /// publication.
     pub(in crate::engine) fn publish(&mut self, tag: &Tag, words: &[u64]) -> Result<u64> {
-        self.wait_free_slot(SlotClass::Inline)?;
+        self.wait_free_slot(SlotClass::Inline.slots(self.fabric.ranks))?;
         let sequence = self.eager.next_sequence;
         let window = self.fabric.window.as_mut().ok_or_else(no_window)?;
         for (index, word) in words.iter().enumerate() {
@@ -163,10 +163,10 @@ impl Engine {
         }
     }
 
-    /// Waits until all peers have acknowledged what the next slot of this class held before.
+    /// Waits until all peers have acknowledged what the next slot of a class with `slots` slots
+    /// held before.
     #[inline(always)]
-    pub(in crate::engine) fn wait_free_slot(&mut self, slot_class: SlotClass) -> Result<()> {
-        let slots = slot_class.slots(self.fabric.ranks);
+    pub(in crate::engine) fn wait_free_slot(&mut self, slots: u64) -> Result<()> {
         let free = self.eager.acked_by_all + slots > self.eager.next_sequence;
         if free { Ok(()) } else { self.wait_for_acks(slots) }
     }

@@ -40,7 +40,11 @@ impl Engine {
         let Some(window) = &self.fabric.window else {
             return Ok(None);
         };
-        self.uses_symmetric = true;
+        if !self.uses_symmetric {
+            self.uses_symmetric = true;
+            // Some of these operations may be zero-copy from now on.
+            self.eager.plans.clear();
+        }
         window.alloc_symmetric(bytes).map(Some).map_err(|error| Error::invalid_usage(error.to_string()))
     }
 

@@ -74,11 +74,16 @@ impl Engine {
     #[cold]
     fn build_eager_plan(&mut self, key: PlanKey, job: &Job<'_>) -> Result<Option<usize>> {
         let (algorithm, spec) = self.select_for(job)?;
-        let Some(plan) = eager::plan_for(key, job, algorithm, &spec, self.fabric.rank) else {
+        let (arithmetic, rank) = (self.arithmetic(job, false), self.fabric.rank);
+        let plan = match self.zero_copy_algorithm(job) {
+            Some(_) => None,
+            None => eager::plan_for(key, job, (algorithm, &spec), arithmetic, rank),
+        };
+        let Some(plan) = plan else {
             self.eager.plans.insert_not_eager(key);
             return Ok(None);
         };
-        self.eager.limit_ack_batch(plan.slot_class.slots(spec.ranks));
+        self.eager.limit_ack_batch(plan.slots);
         if let Some(window) = &mut self.fabric.window {
             match plan.instrs.contains(&SlotInstr::Publish) {
                 true => window.prepare_slots(plan.slot_class)?,

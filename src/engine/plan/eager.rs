@@ -5,12 +5,14 @@
 //! A plan is made once for each size; running it again is a walk over the list.
 
 use crate::engine::bounce_ring::PayloadRotation;
+use crate::engine::exec::arith::Arithmetic;
 use crate::engine::layout::Layout;
+use crate::engine::store_tuner::OpClass;
 use crate::engine::{Job, Shares};
 use crate::op_desc::{AlgorithmDigest, OpDesc};
 use crate::reduce_op::ReduceOp;
 use crate::schedule::lower::{Combine, Instr, LaneInstrs, OPERANDS_MAX, Transfer, lower};
-use crate::schedule::{Algorithm, Chunk, ChunkRef, GroupSpec, PeerAccess, Program, Rank, Space};
+use crate::schedule::{Algorithm, Chunk, ChunkRef, Collective, GroupSpec, PeerAccess, Program, Rank, Space};
 use std::ops::Range;
 use unisono_transports::SlotClass;
 
@@ -98,12 +100,45 @@ pub(crate) struct EagerPlan {
     pub(crate) instrs: Vec<SlotInstr>,
     /// Class of the slots that carry the data of all ranks.
     pub(crate) slot_class: SlotClass,
+    /// Number of slots of that class.
+    pub(crate) slots: u64,
     pub(crate) payload_rotation: PayloadRotation,
+    pub(crate) tuning: SlotTuning,
+    /// The arithmetic of the first operation. Others may have another factor.
+    pub(crate) arithmetic: Arithmetic,
     pub(crate) operands: Vec<Operand>,
     /// Index of the operand that is [`Operand::Output`].
     pub(crate) own_operand: Option<usize>,
     /// Bytes read from other ranks.
     pub(crate) remote_bytes: usize,
+}
+
+/// The way in which the kind of store for the own slot is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotTuning {
+    /// Slots are too short for the kind of store to matter.
+    Cached,
+    /// By the tuner that all operations in slots of 16 KiB share.
+    K16,
+    /// By the tuner of a class of operations.
+    Class(OpClass),
+}
+
+impl SlotTuning {
+    fn new(
+        collective: Collective,
+        algorithm: AlgorithmDigest,
+        share_bytes: usize,
+        slot_class: SlotClass,
+    ) -> Self {
+        match slot_class {
+            SlotClass::Inline | SlotClass::HalfPage => SlotTuning::Cached,
+            SlotClass::K16 => SlotTuning::K16,
+            SlotClass::K32 | SlotClass::K64 | SlotClass::K128 => {
+                SlotTuning::Class(OpClass::new(collective, algorithm, share_bytes).in_slots(slot_class))
+            }
+        }
+    }
 }
 
 impl EagerPlan {
@@ -117,6 +152,7 @@ impl EagerPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotFit {
     slot_class: SlotClass,
+    slots: u64,
     payload_rotation: PayloadRotation,
     /// Distance between chunks in bytes.
     stride: usize,
@@ -130,28 +166,41 @@ impl SlotFit {
     pub(crate) fn new(chunks: usize, share_bytes: usize, spare: bool, ranks: usize) -> Option<Self> {
         let stride = share_bytes.next_multiple_of(8);
         let bytes = (chunks + usize::from(spare)) * stride;
-        let slot = SlotClass::for_bytes(bytes, ranks)?;
-        Some(Self { slot_class: slot, payload_rotation: PayloadRotation::new(slot, bytes, ranks), stride })
+        let slot_class = SlotClass::for_bytes(bytes, ranks)?;
+        let payload_rotation = PayloadRotation::new(slot_class, bytes, ranks);
+        Some(Self { slot_class, slots: slot_class.slots(ranks), payload_rotation, stride })
     }
 }
 
 impl EagerPlan {
     /// Makes the plan of `program`, whose chunks are whole shares. `None` if it is not eager.
-    ///
-    /// `no_scaling` says that the input is combined as it is, without a factor.
     pub(crate) fn new(
         (key, op): (PlanKey, OpDesc),
         program: Program,
-        fit: SlotFit,
-        no_scaling: bool,
+        (fit, tuning): (SlotFit, SlotTuning),
+        arithmetic: Arithmetic,
         rank: Rank,
     ) -> Option<Self> {
         let spare = program.window * fit.stride;
-        let fuse = no_scaling && key.bases.is_none() && key.input_bytes >= FUSE_COPY_MIN_BYTES;
+        let is_separate = arithmetic.factor.is_none() && key.bases.is_none();
+        let fuse = is_separate && key.input_bytes >= FUSE_COPY_MIN_BYTES;
         let [LaneInstrs { instrs, .. }] = &lower(program, rank, fuse)[..] else {
             return None;
         };
-        let mut builder = PlanBuilder::new((key, op), spare, fit, no_scaling, rank);
+        let plan = Self {
+            key,
+            op,
+            instrs: Vec::new(),
+            slot_class: fit.slot_class,
+            slots: fit.slots,
+            payload_rotation: fit.payload_rotation,
+            tuning,
+            arithmetic,
+            operands: Vec::new(),
+            own_operand: None,
+            remote_bytes: 0,
+        };
+        let mut builder = PlanBuilder::new(plan, spare, fit.stride, rank);
         instrs.iter().try_for_each(|instr| builder.instr(instr))?;
         Some(builder.plan)
     }
@@ -161,8 +210,8 @@ impl EagerPlan {
 pub(crate) fn plan_for(
     key: PlanKey,
     job: &Job<'_>,
-    algorithm: &'static Algorithm,
-    spec: &GroupSpec,
+    (algorithm, spec): (&'static Algorithm, &GroupSpec),
+    arithmetic: Arithmetic,
     rank: Rank,
 ) -> Option<EagerPlan> {
     let is_candidate = algorithm.peer_access == PeerAccess::Window
@@ -172,10 +221,11 @@ pub(crate) fn plan_for(
         return None;
     }
     let chunks = (0..spec.ranks).map(|rank| (algorithm.build)(spec, rank).window).max().unwrap_or(0);
-    let no_scaling = job.reduction.and_then(ReduceOp::factor).is_none();
-    let fit = SlotFit::new(chunks, job.share_bytes_max, !no_scaling, spec.ranks)?;
-    let op = key.op.with_algorithm(AlgorithmDigest::of(algorithm));
-    EagerPlan::new((key, op), (algorithm.build)(spec, rank), fit, no_scaling, rank)
+    let fit = SlotFit::new(chunks, job.share_bytes_max, arithmetic.factor.is_some(), spec.ranks)?;
+    let digest = AlgorithmDigest::of(algorithm);
+    let tuning = SlotTuning::new(job.collective, digest, job.share_bytes_max, fit.slot_class);
+    let op = key.op.with_algorithm(digest);
+    EagerPlan::new((key, op), (algorithm.build)(spec, rank), (fit, tuning), arithmetic, rank)
 }
 
 /// A plan under construction, and what the slot holds.
@@ -186,7 +236,6 @@ struct PlanBuilder {
     stride: usize,
     /// Offset in the own slot for an operand that no peer reads.
     scratch_slot: usize,
-    no_scaling: bool,
     rank: Rank,
     /// Chunks of the input in the own slot, with their offsets.
     packed: Vec<(Chunk, usize)>,
@@ -194,24 +243,14 @@ struct PlanBuilder {
 }
 
 impl PlanBuilder {
-    fn new((key, op): (PlanKey, OpDesc), spare: usize, fit: SlotFit, no_scaling: bool, rank: Rank) -> Self {
+    fn new(plan: EagerPlan, scratch_slot: usize, stride: usize, rank: Rank) -> Self {
         let layout = |bytes| Layout::new(Shares::Even { bytes }, 1, 1);
         Self {
-            input: layout(key.input_bytes),
-            output: layout(key.output_bytes),
-            plan: EagerPlan {
-                key,
-                op,
-                instrs: Vec::new(),
-                slot_class: fit.slot_class,
-                payload_rotation: fit.payload_rotation,
-                operands: Vec::new(),
-                own_operand: None,
-                remote_bytes: 0,
-            },
-            stride: fit.stride,
-            scratch_slot: spare,
-            no_scaling,
+            input: layout(plan.key.input_bytes),
+            output: layout(plan.key.output_bytes),
+            plan,
+            stride,
+            scratch_slot,
             rank,
             packed: Vec::new(),
             published: false,
@@ -305,7 +344,7 @@ impl PlanBuilder {
         let from = self.input.chunk(chunk.index as usize).start;
         let packed = self.packed.iter().find(|packed| packed.0 == chunk).map(|&(_, at)| at);
         match self.plan.key.bases {
-            _ if !self.no_scaling => {
+            _ if self.plan.arithmetic.factor.is_some() => {
                 let at = packed.unwrap_or_else(|| self.pack_scratch(chunk));
                 Some(Operand::Slot { rank: self.rank, at })
             }

@@ -1,9 +1,10 @@
 //! Offsets of all regions in a rank's segment.
 
-use crate::shm::eager::{SlotClass, TAG_WORDS};
-use crate::shm::segment::{Extents, HUGE_PAGE_BYTES, PAGE_BYTES};
+use crate::shm::eager::{EagerSlots, SlotClass, TAG_WORDS};
+use crate::shm::segment::{Extents, HUGE_PAGE_BYTES, PAGE_BYTES, Segment};
 use crate::shm::seqlock::{ENTRIES, ENTRY_WORDS};
 use crate::shm::signal::{PARITIES, PARITY_WORDS};
+use crate::sync::AtomicU64;
 use crate::{Error, Geometry, Result};
 use std::ops::Range;
 
@@ -15,10 +16,8 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) geometry: Geometry,
-    /// One less than the number of slots of each class in use.
-    masks: [u64; SlotClass::ALL.len()],
-    /// Offset of the first slot of each class.
-    eager_slots: [usize; SlotClass::ALL.len()],
+    /// The slots of each class.
+    eager_slots: [SlotRow; SlotClass::ALL.len()],
     slot_stride: usize,
     ring_bytes: usize,
     /// Length of the part that every communicator maps: small slots, control messages, signals.
@@ -27,6 +26,19 @@ pub struct Layout {
     window: usize,
     heap: usize,
     bytes: usize,
+}
+
+/// The slots of one class, at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SlotRow {
+    /// Offset of the first slot.
+    begin: usize,
+    stride: usize,
+    /// Bytes in front of the data of a slot: its seq, if it has one.
+    header_bytes: usize,
+    data_bytes: usize,
+    /// One less than the number of slots in use, which is a power of two.
+    mask: u64,
 }
 
 impl Layout {
@@ -60,7 +72,6 @@ impl Layout {
         let geometry = *geometry;
         (bytes <= isize::MAX as usize).then_some(Self {
             geometry,
-            masks: SlotClass::ALL.map(|slot| slot.slots(ranks) - 1),
             eager_slots: slots,
             slot_stride,
             ring_bytes,
@@ -123,21 +134,36 @@ impl Layout {
     /// Returns the offset of the slot for publication `number`, with its seq if it has one.
     #[inline]
     pub(super) const fn eager_slot(&self, slot: SlotClass, number: u64) -> usize {
-        // The count is a power of two, so a mask replaces a division.
-        let index = (number & self.masks[slot as usize]) as usize;
+        let row = &self.eager_slots[slot as usize];
         match slot {
             // The smallest class has the shortest path.
-            SlotClass::Inline => INLINE_SLOTS + index * LINE_BYTES,
-            _ => self.eager_slots[slot as usize] + index * stride(slot),
+            SlotClass::Inline => INLINE_SLOTS + (number % SlotClass::MAX_SLOTS) as usize * LINE_BYTES,
+            _ => row.begin + (number & row.mask) as usize * row.stride,
         }
+    }
+
+    /// Returns the offset of `bytes` bytes at `offset` of the data of the slot for publication
+    /// `number`.
+    ///
+    /// # Panics
+    /// Panics if the bytes are not inside the slot.
+    #[inline]
+    pub(super) fn eager_slot_data(&self, slot: SlotClass, number: u64, offset: usize, bytes: usize) -> usize {
+        let (header_bytes, data_bytes) = match slot {
+            SlotClass::Inline => (SEQ_BYTES, SlotClass::Inline.bytes()),
+            _ => (self.eager_slots[slot as usize].header_bytes, self.eager_slots[slot as usize].data_bytes),
+        };
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= data_bytes);
+        assert!(fits, "{bytes} bytes at {offset} of a slot of {data_bytes}");
+        self.eager_slot(slot, number) + header_bytes + offset
     }
 
     /// Returns the huge pages for the used slots of this class.
     ///
     /// The slots fill these pages or share them with other classes, except for a short tail.
     pub(super) fn huge_page_range(&self, slot: SlotClass) -> Range<usize> {
-        let begin = self.eager_slots[slot as usize];
-        let end = begin + class_bytes(slot, self.masks[slot as usize] + 1);
+        let SlotRow { begin, mask, .. } = self.eager_slots[slot as usize];
+        let end = begin + class_bytes(slot, mask + 1);
         match slot {
             SlotClass::Inline | SlotClass::HalfPage => begin..begin,
             _ => {
@@ -145,12 +171,6 @@ impl Layout {
                 begin / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES..end
             }
         }
-    }
-
-    /// Returns the offset of the data of the slot for publication `number`.
-    #[inline]
-    pub(super) const fn eager_slot_data(&self, slot: SlotClass, number: u64) -> usize {
-        self.eager_slot(slot, number) + header_bytes(slot)
     }
 
     /// Returns the offset of the FIFO from rank `from` on `lane`, with its counter of consumed
@@ -188,14 +208,36 @@ impl Layout {
     }
 }
 
-/// Returns the offsets of the first slots of each class and the end of all slots. The long slots
-/// lie behind `end`.
-fn place_eager_slots(ranks: usize, end: usize) -> Option<([usize; SlotClass::ALL.len()], usize)> {
+/// Eager slots of one rank in its segment.
+pub(crate) struct ShmEagerSlots<'w> {
+    pub(crate) segment: &'w Segment,
+    pub(crate) layout: &'w Layout,
+}
+
+impl EagerSlots for ShmEagerSlots<'_> {
+    #[inline]
+    fn seq(&self, slot: SlotClass, number: u64) -> &AtomicU64 {
+        self.segment.word(self.layout.eager_slot(slot, number))
+    }
+
+    #[inline]
+    fn tag(&self, number: u64) -> &[AtomicU64; TAG_WORDS] {
+        self.segment.words(Layout::slot_tag(number))
+    }
+
+    #[inline]
+    fn acked(&self) -> &AtomicU64 {
+        self.segment.word(Layout::acked())
+    }
+}
+
+/// Returns the slots of each class and the end of all slots. The long slots lie behind `end`.
+fn place_eager_slots(ranks: usize, end: usize) -> Option<([SlotRow; SlotClass::ALL.len()], usize)> {
     let mut next = end.checked_next_multiple_of(HUGE_PAGE_BYTES)?;
-    let mut begin = [0; SlotClass::ALL.len()];
-    for slot in SlotClass::ALL {
-        let bytes = class_bytes(slot, slot.slots(ranks));
-        begin[slot as usize] = match slot {
+    let mut rows = SlotClass::ALL.map(|slot| slot_row(slot, ranks));
+    for (row, slot) in rows.iter_mut().zip(SlotClass::ALL) {
+        let bytes = class_bytes(slot, row.mask + 1);
+        row.begin = match slot {
             SlotClass::Inline => INLINE_SLOTS,
             SlotClass::HalfPage => HALF_PAGE_SLOTS,
             _ => {
@@ -206,20 +248,22 @@ fn place_eager_slots(ranks: usize, end: usize) -> Option<([usize; SlotClass::ALL
             }
         }
     }
-    Some((begin, next))
+    Some((rows, next))
+}
+
+/// Returns the slots of a class, at offset 0.
+fn slot_row(slot: SlotClass, ranks: usize) -> SlotRow {
+    let header_bytes = match slot {
+        SlotClass::Inline | SlotClass::HalfPage => SEQ_BYTES,
+        _ => 0,
+    };
+    let mask = slot.slots(ranks) - 1;
+    SlotRow { begin: 0, stride: stride(slot), header_bytes, data_bytes: slot.bytes(), mask }
 }
 
 /// Returns the bytes of `count` slots of a class.
 const fn class_bytes(slot: SlotClass, count: u64) -> usize {
     count as usize * stride(slot)
-}
-
-/// Returns the bytes in front of the data of a slot: its seq, if it has one.
-const fn header_bytes(slot: SlotClass) -> usize {
-    match slot {
-        SlotClass::Inline | SlotClass::HalfPage => SEQ_BYTES,
-        _ => 0,
-    }
 }
 
 /// Returns the distance from one slot to the next.
@@ -288,8 +332,8 @@ mod tests {
                 prop_assert!(count.is_power_of_two());
                 for number in 0..count {
                     let is_long = slot.bytes() > PAGE_BYTES;
-                    prop_assert!(!is_long || layout.eager_slot_data(slot, number).is_multiple_of(LINE_BYTES));
-                    let head = layout.eager_slot_data(slot, number) - layout.eager_slot(slot, number);
+                    prop_assert!(!is_long || layout.eager_slot_data(slot, number, 0, 0).is_multiple_of(LINE_BYTES));
+                    let head = layout.eager_slot_data(slot, number, 0, 0) - layout.eager_slot(slot, number);
                     parts.push((layout.eager_slot(slot, number), head + slot.bytes()));
                     prop_assert_eq!(layout.eager_slot(slot, number), layout.eager_slot(slot, number + count));
                 }

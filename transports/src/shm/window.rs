@@ -1,8 +1,8 @@
 //! Windows and signals of all ranks in shared memory.
 
-use super::layout::Layout;
+use super::layout::{Layout, ShmEagerSlots};
 use crate::shm::eager;
-use crate::shm::eager::{EagerSlots, SlotClass, TAG_WORDS};
+use crate::shm::eager::SlotClass;
 use crate::shm::segment::{HUGE_PAGE_BYTES, Segment};
 use crate::shm::signal;
 use crate::shm::signal::{SignalBlock, SignalWriter};
@@ -50,26 +50,6 @@ impl SignalBlock for ShmSignalBlock<'_> {
     }
 }
 
-/// Eager slots of one rank in its segment.
-struct ShmEagerSlots<'w>(&'w Segment, &'w Layout);
-
-impl EagerSlots for ShmEagerSlots<'_> {
-    #[inline]
-    fn seq(&self, slot: SlotClass, number: u64) -> &AtomicU64 {
-        self.0.word(self.1.eager_slot(slot, number))
-    }
-
-    #[inline]
-    fn tag(&self, number: u64) -> &[AtomicU64; TAG_WORDS] {
-        self.0.words(Layout::slot_tag(number))
-    }
-
-    #[inline]
-    fn acked(&self) -> &AtomicU64 {
-        self.0.word(Layout::acked())
-    }
-}
-
 impl Window {
     pub(super) fn new(rank: usize, layout: Layout, segments: Vec<Arc<Segment>>) -> Self {
         let announcers = vec![SignalWriter::default(); layout.geometry.signal_lanes];
@@ -109,14 +89,12 @@ impl Window {
 
     #[inline]
     fn eager_slots(&self, rank: usize) -> ShmEagerSlots<'_> {
-        ShmEagerSlots(&self.segments[rank], &self.layout)
+        ShmEagerSlots { segment: &self.segments[rank], layout: &self.layout }
     }
 
     #[inline]
     fn slot_ptr(&self, rank: usize, slot: SlotClass, number: u64, offset: usize, bytes: usize) -> *mut u8 {
-        let fits = offset.checked_add(bytes).is_some_and(|end| end <= slot.bytes());
-        assert!(fits, "{bytes} bytes at {offset} of a slot of {}", slot.bytes());
-        self.segments[rank].at(self.layout.eager_slot_data(slot, number) + offset, bytes)
+        self.segments[rank].at(self.layout.eager_slot_data(slot, number, offset, bytes), bytes)
     }
 }
 

@@ -1,7 +1,17 @@
 use crate::engine::plan::eager::*;
 use crate::op_desc::OpKind;
 use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
-use unisono_cuda::DType;
+use unisono_cuda::{DType, PostOp, ReduceKind, Scalar, Store};
+
+fn arithmetic(plain: bool) -> Arithmetic {
+    Arithmetic {
+        dtype: DType::U8,
+        op: ReduceKind::Sum,
+        factor: (!plain).then_some(Scalar::Uint(3)),
+        finish: PostOp::Identity,
+        store: Store::Cached,
+    }
+}
 
 /// Returns the plan of rank 1 of 3. `bases` makes the operation in-place.
 fn eager_plan(
@@ -14,7 +24,13 @@ fn eager_plan(
     let program = (row.build)(&GroupSpec { ranks: 3, root: 0, aggregation: 1 }, 1);
     let call = OpDesc::new(0, OpKind::Collective(collective), DType::U8, None, 0, 24);
     let key = PlanKey { op: call, input_bytes: 24, output_bytes: 24, bases };
-    EagerPlan::new((key, key.op), program, SlotFit::new(3, 24, true, 3).unwrap(), plain, 1)
+    EagerPlan::new(
+        (key, key.op),
+        program,
+        (SlotFit::new(3, 24, true, 3).unwrap(), SlotTuning::Cached),
+        arithmetic(plain),
+        1,
+    )
 }
 
 #[test]
@@ -72,7 +88,7 @@ fn pack_and_copy_of_long_chunk_is_fused() {
         let call = OpDesc::new(0, OpKind::Collective(Collective::AllGather), DType::U8, None, 0, 0);
         let key = PlanKey { op: call, input_bytes: bytes, output_bytes: bytes, bases };
         let fit = SlotFit::new(1, bytes, false, 2).unwrap();
-        EagerPlan::new((key, call), program, fit, true, 1).unwrap().instrs
+        EagerPlan::new((key, call), program, (fit, SlotTuning::Cached), arithmetic(true), 1).unwrap().instrs
     };
     let spread = SlotInstr::PackAndCopy { from: 0..bytes, at: 0, into: bytes..2 * bytes };
     assert_eq!(acts(bytes, None)[..2], [spread, SlotInstr::Publish]);
