@@ -2,7 +2,7 @@
 
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
-use std::fmt::Write;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -78,22 +78,24 @@ impl OpState {
 }
 
 impl FlightRecord {
-    /// Returns the record as JSON, which `unisono analyze` reads.
+    /// Returns the record as JSON, which `unisono analyze` reads. Each operation is one line.
     pub fn to_json(&self) -> String {
-        let FlightRecord { communicator, epoch, rank, ranks, transport, enqueued, .. } = self;
-        let (host, error) =
-            (json_string(&self.host), self.error.as_deref().map_or("null".to_owned(), json_string));
-        let mut text = format!(
-            "{{\"communicator\": \"{communicator:016x}\", \"epoch\": {epoch}, \"rank\": {rank}, \"ranks\": {ranks}, \
-             \"host\": {host}, \"transport\": \"{transport}\", \"now_ms\": {}, \"enqueued\": {enqueued}, \
-             \"error\": {error},\n \"operations\": [",
-            milliseconds(Some(self.now))
-        );
-        for (index, operation) in self.operations.iter().enumerate() {
-            text.push_str(if index > 0 { ",\n  " } else { "\n  " });
-            operation.write_json(&mut text);
-        }
-        text + "]}\n"
+        let operations: Vec<String> =
+            self.operations.iter().map(|record| record.to_json().to_string()).collect();
+        let mut record = json!({
+            "communicator": format!("{:016x}", self.communicator),
+            "epoch": self.epoch,
+            "rank": self.rank,
+            "ranks": self.ranks,
+            "host": self.host,
+            "transport": self.transport,
+            "now_ms": milliseconds(self.now),
+            "enqueued": self.enqueued,
+            "error": self.error,
+        })
+        .to_string();
+        record.pop();
+        format!("{record},\n \"operations\": [\n  {}]}}\n", operations.join(",\n  "))
     }
 
     /// Writes the record into `folder` atomically and returns the path of the file.
@@ -109,49 +111,23 @@ impl FlightRecord {
 }
 
 impl OpRecord {
-    fn write_json(&self, text: &mut String) {
-        let OpRecord { number, op: call, state: progress, .. } = self;
-        let or_null = |number: Option<u64>| number.map_or("null".to_owned(), |number| number.to_string());
-        let (sequence, of_all, algorithm) =
-            (call.sequence, call.is_collective(), call.algorithm_name().unwrap_or(""));
-        let (bytes, peer) = (or_null(call.bytes()), or_null(self.peer.map(|peer| peer as u64)));
-        let (started, ended) = (milliseconds(self.started), milliseconds(self.ended));
-        // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "{{\"number\": {number}, \"sequence\": {sequence}, \"of_all\": {of_all}, \"call\": {}, \
-             \"algorithm\": \"{algorithm}\", \"bytes\": {bytes}, \"state\": \"{}\", \"started_ms\": {started}, \
-             \"ended_ms\": {ended}, \"peer\": {peer}}}",
-            json_string(&call.to_string()),
-            progress.name()
-        );
+    fn to_json(self) -> Value {
+        json!({
+            "number": self.number,
+            "sequence": self.op.sequence,
+            "of_all": self.op.is_collective(),
+            "call": self.op.to_string(),
+            "algorithm": self.op.algorithm_name().unwrap_or(""),
+            "bytes": self.op.bytes(),
+            "state": self.state.name(),
+            "started_ms": self.started.map(milliseconds),
+            "ended_ms": self.ended.map(milliseconds),
+            "peer": self.peer,
+        })
     }
 }
 
-fn milliseconds(time: Option<Duration>) -> String {
-    time.map_or("null".to_owned(), |time| format!("{:.4}", time.as_secs_f64() * 1e3))
-}
-
-/// Returns `text` as a JSON string.
-pub(crate) fn json_string(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            // Writing to a string cannot fail.
-            letter if letter.is_control() => drop(write!(quoted, "\\u{:04x}", letter as u32)),
-            letter => quoted.push(letter),
-        }
-    }
-    quoted + "\""
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_string_escapes_control_and_quotes() {
-        assert_eq!(json_string("a \"b\" \\ c\n"), r#""a \"b\" \\ c\u000a""#);
-    }
+/// Returns a time in milliseconds, rounded to 0.1 us.
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e7).round() / 1e4
 }

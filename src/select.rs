@@ -32,7 +32,7 @@ pub(crate) fn algorithm(
         !narrow || row.rounds_once(spec.ranks) || topology.peer_access() == PeerAccess::TwoSided
     };
     if let Some(row) = configured.filter(|row| (row.supports)(spec)).filter(ordered) {
-        tracing::debug!(target: "select", "{collective} of {bytes} bytes: {} is configured", row.name);
+        tracing::debug!("{collective} of {bytes} bytes: {} is configured", row.name);
         return Ok(row);
     }
     let mut rules = config.tuning_table.rules(collective, topology, spec.ranks, bytes);
@@ -44,7 +44,6 @@ pub(crate) fn algorithm(
         return Err(Error::new(ErrorKind::Unsupported(text)));
     };
     tracing::debug!(
-        target: "select",
         "{collective} of {bytes} bytes, {} ranks: {} by the rule for {topology:?}, up to {} ranks and {} bytes",
         spec.ranks, algorithm.name, limit_text(ranks_max), limit_text(bytes_max)
     );

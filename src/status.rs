@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
 use unisono_transports::sys::listener::Listener;
 use unisono_transports::sys::unix;
-use unisono_transports::tcp::connect::pending::{HandshakePool, PoolEvent};
+use unisono_transports::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
 
 /// A source of a flight record.
 pub(crate) trait FlightRecordSource: Send + Sync {

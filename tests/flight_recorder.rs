@@ -37,7 +37,9 @@ fn waiting_operation_is_visible_to_other_threads() {
         let seen = AtomicBool::new(false);
         world.run(2, &Config::default(), |comm| {
             if comm.rank() == 1 {
+                let begun = Instant::now();
                 while !seen.load(Ordering::Relaxed) {
+                    assert!(begun.elapsed() < Duration::from_secs(20), "{world:?}: rank 0 has failed");
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 return comm.barrier().unwrap();
@@ -54,7 +56,8 @@ fn waiting_operation_is_visible_to_other_threads() {
             let flight = comm.flight_record();
             let first = &flight.operations[0];
             assert_eq!((first.state, flight.enqueued), (OpState::Started, 1), "{world:?}");
-            assert!(first.started.is_some() && flight.to_json().contains("\"state\": \"started\""));
+            let json: serde_json::Value = serde_json::from_str(&flight.to_json()).unwrap();
+            assert!(first.started.is_some() && json["operations"][0]["state"] == "started", "{json}");
             seen.store(true, Ordering::Relaxed);
             waiting.wait().unwrap();
             assert!(behind.wait().is_err(), "the other one has left");

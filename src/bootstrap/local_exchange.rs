@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use unisono_transports::secure::handshake::{Hello, Purpose};
 use unisono_transports::sys::listener::Listener;
 use unisono_transports::sys::socket::Stream;
-use unisono_transports::tcp::connect::pending::{HandshakePool, PoolEvent};
+use unisono_transports::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
 use unisono_transports::{Error as TransportError, sys::unix};
 
 /// The descriptors that a rank passes to the others of its host.

@@ -13,7 +13,7 @@ use unisono_transports::Error as TransportError;
 use unisono_transports::secure::handshake::{self, Purpose};
 use unisono_transports::sys::listener::Listener;
 use unisono_transports::sys::socket::Stream;
-use unisono_transports::tcp::connect::pending::{HandshakePool, PoolEvent};
+use unisono_transports::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
 
 type Result<T> = std::result::Result<T, Failure>;
 

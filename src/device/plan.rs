@@ -103,7 +103,7 @@ fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec, shape: &Shape) -> [usize
     let most = |side: fn((usize, usize)) -> usize| (0..spec.ranks).map(|rank| side(shares(rank))).max();
     let [input, output] = [most(|(inputs, _)| inputs), most(|(_, outputs)| outputs)];
     let blocks = |named: bool, shares: Option<usize>| if named { shares.unwrap_or(0) * parts } else { 0 };
-    [blocks(shape.names_peer_inputs, input), blocks(shape.names_peer_outputs, output)]
+    [blocks(shape.accesses_peer_inputs, input), blocks(shape.accesses_peer_outputs, output)]
 }
 
 /// Slice size of zero-copy programs. Nothing is staged, so slices only divide the work among

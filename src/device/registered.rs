@@ -147,7 +147,7 @@ impl CommState {
         if !is_resolvable_by_all(&shape, job) {
             return None;
         }
-        let sides = [(shape.names_peer_inputs, &job.input), (shape.names_peer_outputs, &job.output)];
+        let sides = [(shape.accesses_peer_inputs, &job.input), (shape.accesses_peer_outputs, &job.output)];
         let mut places = Vec::new();
         let mut window_sets = [None, None];
         for ((is_named, side), set) in sides.into_iter().zip(&mut window_sets) {
@@ -178,7 +178,7 @@ fn default_algorithm(
     job: &DeviceOp<'_>,
 ) -> Option<(&'static Algorithm, Shape)> {
     let only_peer_knows_input = job.collective.has_root() || is_pre_mul_sum(job);
-    rows.find(|(_, shape)| !(only_peer_knows_input && shape.names_peer_inputs))
+    rows.find(|(_, shape)| !(only_peer_knows_input && shape.accesses_peer_inputs))
 }
 
 fn is_pre_mul_sum(job: &DeviceOp<'_>) -> bool {
@@ -194,8 +194,8 @@ fn is_resolvable_by_all(shape: &Shape, job: &DeviceOp<'_>) -> bool {
     let address = |side: &OpBuffer<'_>| side.region.map(|region| region.address());
     let rounds_again = job.dtype.is_float() && job.dtype.size() < size_of::<f32>();
     let has_root = job.collective.has_root();
-    let knows_root = !shape.names_peer_inputs || !has_root || address(&job.input) == address(&job.output);
-    let knows_factors = !is_pre_mul_sum(job) || !shape.names_peer_inputs && !rounds_again;
+    let knows_root = !shape.accesses_peer_inputs || !has_root || address(&job.input) == address(&job.output);
+    let knows_factors = !is_pre_mul_sum(job) || !shape.accesses_peer_inputs && !rounds_again;
     knows_root && knows_factors
 }
 

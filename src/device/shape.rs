@@ -11,9 +11,9 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// True if programs access the inputs of peers.
-    pub(super) names_peer_inputs: bool,
+    pub(super) accesses_peer_inputs: bool,
     /// True if programs access the outputs of peers.
-    pub(super) names_peer_outputs: bool,
+    pub(super) accesses_peer_outputs: bool,
     /// True if the ranks take their places in the order of the ring. Messages go to neighbors in a
     /// ring, or from and to a root.
     pub(super) follows_ring_order: bool,
@@ -36,23 +36,23 @@ impl ShapeCache {
 impl Shape {
     /// Derives the shape from the programs of all ranks.
     ///
-    /// A rank without peers names none, so it gets the shape of two ranks.
+    /// A group of one rank is treated as two ranks, because a rank without peers shows nothing.
     pub(super) fn of(algorithm: &Algorithm, spec: &GroupSpec) -> Self {
         let spec = &GroupSpec { ranks: spec.ranks.max(2), ..*spec };
         let programs: Vec<Vec<Instr>> = (0..spec.ranks).map(|rank| instrs(algorithm, spec, rank)).collect();
         let all = || programs.iter().enumerate();
-        let names_peers = |space| {
+        let accesses_peers = |space| {
             all().any(|(rank, instrs)| {
                 let mut places =
                     transfers(instrs).flat_map(|transfer| transfer.sources.iter().chain(&transfer.targets));
                 places.any(|place| place.rank != rank && place.chunk.space == space)
             })
         };
-        let is_ring = || all().all(|(rank, instrs)| sends_to_neighbors_only(instrs, rank, spec.ranks));
+        let is_ring = || all().all(|(rank, instrs)| talks_to_neighbors_only(instrs, rank, spec.ranks));
         let any_order = algorithm.combine_order == CombineOrder::Unspecified;
         Self {
-            names_peer_inputs: names_peers(Space::Input),
-            names_peer_outputs: names_peers(Space::Output),
+            accesses_peer_inputs: accesses_peers(Space::Input),
+            accesses_peer_outputs: accesses_peers(Space::Output),
             follows_ring_order: algorithm.peer_access == PeerAccess::TwoSided
                 && any_order
                 && (algorithm.collective.has_root() || is_ring()),
@@ -75,7 +75,7 @@ fn transfers(instrs: &[Instr]) -> impl Iterator<Item = &Transfer> {
 }
 
 /// Returns whether a rank exchanges messages with the ranks before and after it in a ring only.
-fn sends_to_neighbors_only(instrs: &[Instr], rank: Rank, ranks: usize) -> bool {
+fn talks_to_neighbors_only(instrs: &[Instr], rank: Rank, ranks: usize) -> bool {
     let neighbors = [(rank + 1) % ranks, (rank + ranks - 1) % ranks];
     instrs.iter().all(|instr| match instr {
         Instr::Send { peer, .. } | Instr::Recv { peer, .. } | Instr::RecvReduce { peer, .. } => {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_zero_copy_names_buffers_of_peers() {
+    fn only_zero_copy_accesses_buffers_of_peers() {
         let inputs = ["all_reduce zero_copy", "reduce_scatter zero_copy", "broadcast zero_copy"];
         let outputs = [
             "all_reduce zero_copy",
@@ -148,7 +148,7 @@ mod tests {
             names
         };
         let own = |names: &[&str]| sorted(names.iter().map(|name| (*name).to_owned()).collect());
-        assert_eq!(sorted(names(|shape| shape.names_peer_inputs)), own(&inputs));
-        assert_eq!(sorted(names(|shape| shape.names_peer_outputs)), own(&outputs));
+        assert_eq!(sorted(names(|shape| shape.accesses_peer_inputs)), own(&inputs));
+        assert_eq!(sorted(names(|shape| shape.accesses_peer_outputs)), own(&outputs));
     }
 }

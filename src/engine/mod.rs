@@ -5,10 +5,10 @@
 //!
 //! The pipelined executor cuts an operation into *slices*: slice `i` covers the i-th part of every
 //! chunk and runs on channel `i mod channels`. Every channel interprets the same program with its
-//! own lanes, scratch and half of the window. One thread advances all channels in turn and never
-//! waits inside a step: a step that cannot go on names the rank it needs, and the next channel is
-//! tried. Only when no channel makes progress does the thread pause and let the [`watchdog`] read
-//! the clock, the abort flag and control messages.
+//! own lanes, scratch and part of the window. One thread advances all channels in turn and never
+//! waits inside an instruction: one that cannot go on names the rank it needs, and the next channel
+//! is tried. Only when no channel makes progress does the thread pause and let the [`watchdog`]
+//! read the clock, the abort flag and control messages.
 
 mod algorithm_cache;
 mod bounce_ring;
@@ -199,8 +199,11 @@ impl Engine {
             self.check_input(job)?;
         }
         self.traffic.operations += 1;
-        let Some(index) = self.eager_plan(job)? else {
-            return self.run_large(job);
+        let index = match self.eager_plan(job) {
+            Ok(Some(index)) => index,
+            Ok(None) => return self.run_planned(job),
+            Err(error) if error.is_poisoning() => return self.fail(error, None),
+            Err(error) => return Err(error),
         };
         let op = self.eager.plans.plan(index).op.with_sequence(self.take_sequence());
         self.last_algorithm = Some(self.eager.plans.algorithm(index));
@@ -211,7 +214,7 @@ impl Engine {
 
     /// Runs an operation that is not eager: zero-copy if all ranks gave symmetric memory, else
     /// pipelined.
-    fn run_large(&mut self, job: &mut Job<'_>) -> Result<()> {
+    fn run_planned(&mut self, job: &mut Job<'_>) -> Result<()> {
         let (algorithm, spec) = self.select_for(job)?;
         let plan = self.plan(algorithm, spec)?;
         let reduce = job.reduction.map(ReduceOp::kind);

@@ -2,7 +2,7 @@
 
 use crate::config::lanes_for;
 use crate::engine::Engine;
-use crate::engine::exec::message::{link, match_head};
+use crate::engine::exec::message::{link, match_header};
 use crate::engine::mismatch::count_mismatch;
 use crate::error::Result;
 use crate::op_desc::OpDesc;
@@ -130,7 +130,7 @@ impl Engine {
                     let part = Source::from(&bytes[start..end]);
                     link.try_send(lane, &tag, end - start, &mut std::iter::once(part))?
                 }
-                TransferBuffer::Recv(bytes) => match match_head(link, lane, &tag, rank, peer)? {
+                TransferBuffer::Recv(bytes) => match match_header(link, lane, &tag, rank, peer)? {
                     None => false,
                     Some(arrived) if arrived != end - start => {
                         return Err(count_mismatch(peer, arrived, rank, end - start));

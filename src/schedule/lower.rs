@@ -92,8 +92,8 @@ fn lower_step(step: Step, rank: Rank) -> Instr {
     }
 }
 
-/// Adds the target of `copy` to the last transfer, if that has the value at hand. Returns whether
-/// it did.
+/// Adds the target of `copy` to the last transfer, if that yields the value. Returns whether it
+/// did.
 ///
 /// A signal may lie between the two. It is then sent a little later.
 fn extend_last_transfer(instrs: &mut [Instr], copy: &Instr) -> bool {
@@ -104,7 +104,7 @@ fn extend_last_transfer(instrs: &mut [Instr], copy: &Instr) -> bool {
     let Some(Instr::Transfer(earlier)) = last else {
         return false;
     };
-    let extends = earlier.has_at_hand(&sources[0]) && earlier.may_also_write(&targets[0]);
+    let extends = earlier.yields(&sources[0]) && earlier.may_also_write(&targets[0]);
     if extends {
         earlier.targets.extend_from_slice(targets);
         earlier.remote_chunks += remote_chunks;
@@ -114,19 +114,24 @@ fn extend_last_transfer(instrs: &mut [Instr], copy: &Instr) -> bool {
 
 impl Transfer {
     /// Returns whether `value` is the result of this transfer.
-    fn has_at_hand(&self, value: &ChunkRef) -> bool {
+    fn yields(&self, value: &ChunkRef) -> bool {
         self.targets[0] == *value || self.combine == Combine::Copy && self.sources[0] == *value
     }
 
-    /// Returns whether the pass can write `target` too: the own output beside a window, or the
-    /// output of a peer.
+    /// Returns whether the pass can write `target` too: the output beside a window, or the output
+    /// of a peer beside the own one.
     fn may_also_write(&self, target: &ChunkRef) -> bool {
         let first = self.targets[0];
-        let beside_window = first.chunk.space == Space::Window
-            && self.sources.len() <= OPERANDS_MAX
-            && self.targets.len() == 1
-            && (self.combine != Combine::Copy || self.sources[0].chunk.space != Space::Window);
-        target.chunk.space == Space::Output && (target.rank != first.rank || beside_window)
+        let fits = match first.chunk.space {
+            Space::Window => {
+                self.sources.len() <= OPERANDS_MAX
+                    && self.targets.len() == 1
+                    && (self.combine != Combine::Copy || self.sources[0].chunk.space != Space::Window)
+            }
+            Space::Output => target.rank != first.rank,
+            Space::Input | Space::Scratch => false,
+        };
+        target.chunk.space == Space::Output && fits
     }
 
     /// Returns whether the transfer reads a window of another rank than `rank`.
@@ -136,8 +141,8 @@ impl Transfer {
 }
 
 impl Instr {
-    /// Returns the allocated size of the lists in bytes.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    /// Returns the size of the lists in bytes.
+    pub(crate) fn list_bytes(&self) -> usize {
         match self {
             Instr::Send { chunks, .. } => size_of_val(&chunks[..]),
             Instr::Recv { into, .. } => size_of_val(&into[..]),
@@ -203,6 +208,18 @@ mod tests {
             panic!("the transfer follows a signal and two waits");
         };
         assert_eq!(transfer.remote_chunks, 4, "two are read, two are written");
+    }
+
+    #[test]
+    fn reduction_of_several_passes_keeps_one_target() {
+        let fused = |operands: u32| {
+            let mut builder = ProgramBuilder::new(0);
+            let from: Vec<ChunkRef> = (0..operands).map(|index| chunk_at(0, input(index as usize))).collect();
+            builder.step(Step::Reduce { from, into: chunk_at(1, window(0)), finish: true });
+            builder.get(1, window(0), output(0));
+            lower(builder.finish(0, 1), 0, true).remove(0).instrs.len() == 1
+        };
+        assert!(fused(OPERANDS_MAX as u32) && !fused(OPERANDS_MAX as u32 + 1));
     }
 
     #[test]

@@ -20,6 +20,11 @@ pub(in crate::engine) struct Arithmetic {
 }
 
 impl Arithmetic {
+    /// Returns the operation to apply to a result, which is complete if `finish` is true.
+    pub(in crate::engine) fn post_op(&self, finish: bool) -> PostOp {
+        if finish { self.finish } else { PostOp::Identity }
+    }
+
     /// Returns the factor to apply to `chunk`.
     pub(in crate::engine) fn factor_of(&self, chunk: Chunk) -> Option<Scalar> {
         self.factor.filter(|_| chunk.space == Space::Input)
@@ -40,8 +45,7 @@ pub(in crate::engine) fn reduce_received(
     arrived: Source<'_>,
     finish: bool,
 ) {
-    let Arithmetic { dtype, op, .. } = *arithmetic;
-    let finish = if finish { arithmetic.finish } else { PostOp::Identity };
+    let (Arithmetic { dtype, op, .. }, finish) = (*arithmetic, arithmetic.post_op(finish));
     if arithmetic.factor_of(with).is_none()
         && let Some((target, source)) = memory.target_and_source(into, with)
     {

@@ -3,7 +3,7 @@
 //!
 //! The instructions of a plan run in order: pack the input into the own slot, publish it, wait for
 //! the slots of the peers, and copy or reduce what they hold. This is the path of the shortest
-//! latency, so every instruction counts.
+//! latency, so every CPU instruction counts.
 
 use crate::engine::buffers::Buffers;
 use crate::engine::exec::arith::Arithmetic;
@@ -66,6 +66,7 @@ impl Engine {
             payload_offset: plan.payload_rotation.offset(sequence),
             flag_value: flag_value(sequence, &tag),
             tag,
+            // The plan is kept for later operations, but each has a factor of its own.
             factor: plan.arithmetic.factor.and_then(|_| job.reduction?.factor()),
             store,
             wait,
@@ -133,7 +134,7 @@ impl EagerExec<'_> {
                 copy_to(Store::Cached, buffers.output(into.clone()).into(), source);
             }
             SlotInstr::Reduce { into, finish } => {
-                let finish = if *finish { arithmetic.finish } else { PostOp::Identity };
+                let finish = arithmetic.post_op(*finish);
                 let buffers = buffers.input_and_output_range(into.clone());
                 match &operands[..] {
                     [one, other] => self.reduce([one, other], buffers, finish),

@@ -42,7 +42,7 @@ pub(in crate::engine) struct WindowView<'e> {
     pub(in crate::engine) sample: Option<&'e mut Sample>,
 }
 
-/// The operands of all instructions of one lane program.
+/// The context of all instructions of one lane program.
 pub(in crate::engine) struct InstrExec<'e, 'm, 'a> {
     pub(in crate::engine) rank: Rank,
     pub(in crate::engine) links: &'e mut [Option<Box<dyn Link>>],
@@ -57,7 +57,7 @@ pub(in crate::engine) struct InstrExec<'e, 'm, 'a> {
 impl InstrExec<'_, '_, '_> {
     /// Runs `instr`, or returns the rank that it waits for.
     ///
-    /// An instruction that is blocked has no effect and is tried again.
+    /// An instruction that is blocked is tried again. A part of its message may have moved.
     pub(in crate::engine) fn run(&mut self, instr: &Instr) -> Result<InstrPoll> {
         match instr {
             Instr::Send { peer, chunks } => self.send(*peer, chunks),

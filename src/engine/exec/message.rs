@@ -37,10 +37,10 @@ impl InstrExec<'_, '_, '_> {
 
     pub(super) fn recv(&mut self, peer: Rank, into: &[Chunk]) -> Result<InstrPoll> {
         let link = link(self.links, peer)?;
-        let Some(bytes) = match_head(link, self.lane, &self.tag, self.rank, peer)? else {
+        let Some(bytes) = match_header(link, self.lane, &self.tag, self.rank, peer)? else {
             return Ok(InstrPoll::Blocked(peer));
         };
-        let unknown = message_lengths(&self.memory, into, bytes, peer, self.rank)?;
+        let scratch_bytes = scratch_chunk_bytes(&self.memory, into, bytes, peer, self.rank)?;
         if let [chunk] = into {
             let target = self.memory.target(*chunk, bytes);
             if !link.recv_into(self.lane, target)? {
@@ -54,7 +54,8 @@ impl InstrExec<'_, '_, '_> {
         };
         let mut offset = 0;
         for &chunk in into {
-            let bytes = if StepMemory::is_user_buffer(chunk) { self.memory.bytes(chunk) } else { unknown };
+            let bytes =
+                if StepMemory::is_user_buffer(chunk) { self.memory.bytes(chunk) } else { scratch_bytes };
             copy_to(Store::Cached, self.memory.target(chunk, bytes), body.slice(offset..offset + bytes));
             offset += bytes;
         }
@@ -71,7 +72,7 @@ impl InstrExec<'_, '_, '_> {
         finish: bool,
     ) -> Result<InstrPoll> {
         let link = link(self.links, peer)?;
-        let Some(bytes) = match_head(link, self.lane, &self.tag, self.rank, peer)? else {
+        let Some(bytes) = match_header(link, self.lane, &self.tag, self.rank, peer)? else {
             return Ok(InstrPoll::Blocked(peer));
         };
         let expected = with.iter().map(|&chunk| self.memory.bytes(chunk)).sum();
@@ -98,13 +99,13 @@ impl InstrExec<'_, '_, '_> {
 pub(in crate::engine) fn link(links: &mut [Option<Box<dyn Link>>], peer: Rank) -> Result<&mut dyn Link> {
     match links.get_mut(peer) {
         Some(Some(link)) => Ok(&mut **link),
-        _ => Err(Error::new(ErrorKind::Unsupported(format!("there is no link to rank {peer}")))),
+        _ => Err(Error::new(ErrorKind::Bug(format!("there is no link to rank {peer}")))),
     }
 }
 
 /// Returns the bytes of the next message once it has arrived. Fails if its tag is not the expected
 /// one.
-pub(in crate::engine) fn match_head(
+pub(in crate::engine) fn match_header(
     link: &mut dyn Link,
     lane: usize,
     expected: &Tag,
@@ -122,7 +123,7 @@ pub(in crate::engine) fn match_head(
 ///
 /// Chunks of user buffers have known lengths. The rest of the message is divided evenly, because
 /// all chunks are equally long where an algorithm keeps whole shares in scratch.
-pub(in crate::engine) fn message_lengths(
+pub(in crate::engine) fn scratch_chunk_bytes(
     memory: &StepMemory<'_, '_>,
     into: &[Chunk],
     bytes: usize,

@@ -19,5 +19,7 @@ use crate::error::{Error, ErrorKind};
 /// Returns the error for a program that uses a window where ranks share no memory.
 #[cold]
 fn no_window() -> Error {
-    Error::new(ErrorKind::Unsupported("this algorithm needs memory that all ranks share".to_owned()))
+    Error::new(ErrorKind::Bug(
+        "an algorithm that needs a window was selected where ranks share no memory".to_owned(),
+    ))
 }

@@ -91,7 +91,7 @@ impl InstrExec<'_, '_, '_> {
         let passes = from.len().div_ceil(OPERANDS_MAX);
         let mut staged = 0;
         for (pass, operands) in from.chunks(OPERANDS_MAX).enumerate() {
-            let finish = if finish && pass + 1 == passes { self.arithmetic.finish } else { PostOp::Identity };
+            let finish = self.arithmetic.post_op(finish && pass + 1 == passes);
             let pass = Pass { operands, is_first: pass == 0, finish };
             match operands.len() {
                 0..=8 => self.reduce_pass::<8>(transfer, pass, bytes, &mut staged)?,
@@ -133,6 +133,7 @@ impl InstrExec<'_, '_, '_> {
         let sources = &sources[..operands.len()];
         match (open.target, also_into(transfer)) {
             (Some(target), Some(_)) => {
+                debug_assert!(is_first, "a transfer with two targets is one pass");
                 let view = require_window(view)?;
                 let window = view.target(into, bytes, slice_bytes);
                 reduce_into(dtype, op, finish, &mut [(view.store, window), (store, target)], sources);

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
 use crate::schedule::lower::{Combine, Instr, OPERANDS_MAX, Transfer};
 use crate::schedule::{Algorithm, ChunkRef, PeerAccess, Rank, Space};
-use unisono_cuda::{PostOp, ReduceKind, Source, Store, Target, copy_into, reduce_into};
+use unisono_cuda::{ReduceKind, Source, Store, Target, copy_into, reduce_into};
 use unisono_transports::{HeapAllocation, Window};
 
 /// Offsets of a rank's buffers in its symmetric heap, or [`NOT_SYMMETRIC`].
@@ -110,13 +110,13 @@ impl Engine {
         let tag = op.tag(1);
         let mut published = None;
         for lane in &plan.lanes {
-            let mut signals = 0;
+            let mut sent = 0;
             for instr in &lane.instrs {
                 match instr {
                     Instr::Transfer(transfer) => self.access_peers(transfer, input, output, arithmetic)?,
                     Instr::Signal => {
-                        signals += 1;
-                        if signals > 1 {
+                        sent += 1;
+                        if sent > 1 {
                             published = Some(self.publish(&tag, &[])?);
                         }
                     }
@@ -153,7 +153,7 @@ impl Engine {
 
 impl PeerHeaps<'_> {
     fn run(&self, transfer: &Transfer, arithmetic: Arithmetic) -> Result<()> {
-        let Arithmetic { dtype, op, finish: post_op, store, .. } = arithmetic;
+        let Arithmetic { dtype, op, store, .. } = arithmetic;
         let mut sources = [Source::from(&[][..]); OPERANDS_MAX];
         for (source, place) in sources.iter_mut().zip(&transfer.sources) {
             *source = self.source(place)?;
@@ -176,8 +176,7 @@ impl PeerHeaps<'_> {
         match transfer.combine {
             Combine::Copy => copy_into(targets, sources[0]),
             Combine::Reduce { finish } => {
-                let finish = if finish { post_op } else { PostOp::Identity };
-                reduce_into(dtype, op, finish, targets, sources);
+                reduce_into(dtype, op, arithmetic.post_op(finish), targets, sources);
             }
         }
         Ok(())
@@ -203,7 +202,9 @@ impl PeerHeaps<'_> {
         let offsets = self.offsets[place.rank];
         let (chunk, offset) = match place.chunk.space {
             Space::Input => (self.input.chunk(index), offsets.input),
-            _ => (self.output.chunk(index), offsets.output),
+            Space::Output => (self.output.chunk(index), offsets.output),
+            // Such an offset is in no heap.
+            Space::Window | Space::Scratch => return (usize::MAX, 1),
         };
         // The offset comes from a peer and may be anything. The heap checks the sum.
         ((offset as usize).saturating_add(chunk.start), chunk.len())

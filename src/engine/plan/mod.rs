@@ -37,7 +37,7 @@ impl Plan {
     /// Returns the size of the plan in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let instrs = self.lanes.iter().flat_map(|lane| &lane.instrs);
-        size_of::<Self>() + instrs.map(|instr| size_of::<Instr>() + instr.heap_bytes()).sum::<usize>()
+        size_of::<Self>() + instrs.map(|instr| size_of::<Instr>() + instr.list_bytes()).sum::<usize>()
     }
 
     /// Builds the plan of `algorithm` for one rank.

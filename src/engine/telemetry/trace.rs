@@ -9,8 +9,8 @@
 
 use crate::engine::telemetry::flight::{Owner, Recorder};
 use crate::error::Error;
-use crate::flight::json_string;
 use crate::op_desc::OpDesc;
+use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -44,14 +44,14 @@ impl Trace {
         let mut out = BufWriter::new(File::create(folder.join(file))?);
         let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let born = Instant::now();
-        let (pid, host) = (std::process::id(), json_string(host));
+        let (pid, host) = (std::process::id(), Value::from(host.as_str()));
         let name = format!("rank {rank} of {ranks}, {transport}, communicator {communicator:016x}-{epoch}");
         writeln!(
             out,
             "[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{pid},\"tid\":{row},\
              \"args\":{{\"name\":{host},\"begun_ns\":{begun}}}}},\n\
              {{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{pid},\"tid\":{row},\"args\":{{\"name\":{}}}}},",
-            json_string(&name)
+            Value::from(name)
         )?;
         Ok(Self {
             out: Some(out),
@@ -101,12 +101,12 @@ impl Trace {
             "{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{pid},\"tid\":{row},\"ts\":{at}.{at_ns:03},\
              \"dur\":{long}.{long_ns:03},\"args\":{{\"sequence\":{sequence},\"call\":{}",
             call.name(),
-            json_string(&call.to_string())
+            Value::from(call.to_string())
         )?;
         call.bytes().map_or(Ok(()), |bytes| write!(out, ",\"bytes\":{bytes}"))?;
         call.algorithm_name().map_or(Ok(()), |algorithm| write!(out, ",\"algorithm\":\"{algorithm}\""))?;
         waited_for.map_or(Ok(()), |peer| write!(out, ",\"waited_for\":{peer}"))?;
-        error.map_or(Ok(()), |error| write!(out, ",\"error\":{}", json_string(&error.to_string())))?;
+        error.map_or(Ok(()), |error| write!(out, ",\"error\":{}", Value::from(error.to_string())))?;
         writeln!(out, "}}}},")
     }
 }

@@ -1,5 +1,5 @@
-//! Protocol of the eager slots. Small messages go to all ranks, with the data behind the flag in one
-//! cache line.
+//! Protocol of the eager slots. Small messages go to all ranks, with the data behind the flag in
+//! one cache line.
 //!
 //! A slot is a *seq* and, behind it, its data. A reader that polls the seq of a short slot gets all
 //! 56 bytes with the same cache line. A rank owns many slots of each class and uses them in turn.

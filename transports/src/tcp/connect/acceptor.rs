@@ -2,7 +2,7 @@
 //!
 //! Two ranks need at most one set of data connections, and either of them may want it first, or
 //! both at once. The sender dials, and the receiver accepts. If both dial, the higher rank decides
-//! alone: it rejects the lower rank if it is dialing itself, and else accepts and stops dialing.
+//! alone: while it dials itself, it rejects the lower rank, and otherwise it accepts.
 //! The thread does nothing else, so a rank that computes does not delay its peers.
 //!
 //! A liveness probe connects only to learn whether this rank is alive. The listener therefore
@@ -13,7 +13,7 @@ use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
 use crate::sys::fork_guard;
 use crate::sys::listener::Listener;
 use crate::sys::socket::Stream;
-use crate::tcp::connect::pending::{HandshakePool, PoolEvent};
+use crate::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
 use crate::wait::Watcher;
 use crate::{Error, Result, sync};
 use rustix::event::{EventfdFlags, eventfd};

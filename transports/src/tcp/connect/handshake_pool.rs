@@ -10,7 +10,7 @@ use crate::secure::handshake::{HandshakeConfig, Hello};
 use crate::sync::{self, Instant, thread};
 use crate::sys::listener::Listener;
 use crate::sys::socket::Stream;
-use crate::tcp::connect::pending::admission::{
+use crate::tcp::connect::handshake_pool::admission::{
     PendingConn, RejectLog, evict_candidate, is_resource_exhausted,
 };
 use crate::{Error, Result};

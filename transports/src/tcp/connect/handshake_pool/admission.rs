@@ -6,7 +6,7 @@ use crate::secure::noise::KEYS_BYTES;
 use crate::sync::Instant;
 use crate::sys::rlimit::is_fd_exhausted;
 use crate::sys::socket::Stream;
-use crate::tcp::connect::pending::{GRACE, HANDSHAKE_TIMEOUT};
+use crate::tcp::connect::handshake_pool::{GRACE, HANDSHAKE_TIMEOUT};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::ErrorKind;
