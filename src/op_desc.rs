@@ -214,6 +214,12 @@ impl OpDesc {
         self.count.checked_mul(size as u64)
     }
 
+    /// Returns true if `other` is the same operation by another algorithm.
+    pub(crate) fn differs_in_algorithm_only(&self, other: &Self) -> bool {
+        let digest = AlgorithmDigest((other.packed >> ALGORITHM_SHIFT) as u8);
+        self != other && self.with_algorithm(digest) == *other
+    }
+
     /// Returns the name of the algorithm, built-in or of the caller's own.
     pub(crate) fn algorithm_name(&self) -> Option<&'static str> {
         let digest = (self.packed >> ALGORITHM_SHIFT) as u8;
@@ -350,6 +356,21 @@ mod tests {
         let call = OpDesc::new(7, kind, DType::BF16, Some(ReduceKind::Avg), 3, 1 << 40);
         assert_eq!(OpDesc::from_tag(&call.tag(5)), call);
         assert_eq!(call.to_string(), "reduce #7 (1099511627776 x bfloat16, avg, root 3)");
+    }
+
+    #[test]
+    fn mismatch_in_algorithm_only_names_settings() {
+        let kind = OpKind::Collective(Collective::AllReduce);
+        let op = |name, count| {
+            let row = crate::schedule::find(Collective::AllReduce, name).unwrap();
+            OpDesc::new(1, kind, DType::F32, None, 0, count).with_algorithm(AlgorithmDigest::of(row))
+        };
+        assert!(op("ring", 8).differs_in_algorithm_only(&op("pat", 8)));
+        assert!(!op("ring", 8).differs_in_algorithm_only(&op("pat", 9)));
+        assert!(!op("ring", 8).differs_in_algorithm_only(&op("ring", 8)));
+        let mismatch =
+            crate::ErrorKind::Mismatch { rank: 0, op: op("ring", 8), other: 1, other_op: op("pat", 8) };
+        assert!(crate::error::Error::new(mismatch).help().contains("UNISONO_ALGO"));
     }
 
     /// Eight bits alone would collide for one digest in 255.

@@ -45,7 +45,10 @@ pub(crate) fn algorithm(
     };
     tracing::debug!(
         "{collective} of {bytes} bytes, {} ranks: {} by the rule for {topology:?}, up to {} ranks and {} bytes",
-        spec.ranks, algorithm.name, limit_text(ranks_max), limit_text(bytes_max)
+        spec.ranks,
+        algorithm.name,
+        limit_text(ranks_max),
+        limit_text(bytes_max)
     );
     Ok(algorithm)
 }

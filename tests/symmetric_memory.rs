@@ -4,6 +4,7 @@
 mod support;
 
 use support::World;
+use unisono::schedule::Collective;
 use unisono::{Avg, Communicator, Config, ErrorKind, PreMulSum, Scalar, Sum, SymmetricBuffer};
 
 /// Sizes for zero-copy: one that eager slots would hold and one that they do not, neither a
@@ -139,5 +140,21 @@ fn count_mismatch_in_symmetric_memory_is_named() {
     for result in results {
         let text = result.unwrap_err().to_string();
         assert!(text.contains(&count.to_string()) && text.contains(&(count + 1).to_string()), "{text}");
+    }
+}
+
+#[test]
+fn refused_allocation_of_one_rank_leaves_all_usable() {
+    for world in [World::Threads, World::Tcp] {
+        world.run(2, &Config::default(), |comm| {
+            let count = if comm.rank() == 0 { usize::MAX } else { 16 };
+            let error = comm.alloc_symmetric::<f64>(count).unwrap_err();
+            assert!(error.is_invalid_usage(), "{error}");
+            let mut large = vec![1.0f64; 32 << 10];
+            comm.all_reduce(&mut large, Sum).unwrap();
+            assert!(large.iter().all(|&found| found == 2.0));
+            let error = comm.set_algorithm(Collective::AllReduce, Some("zero_copy")).unwrap_err();
+            assert!(error.to_string().contains("by themselves"), "{error}");
+        });
     }
 }

@@ -48,9 +48,9 @@ impl RankInfo {
             return Err(Error::invalid_usage(text));
         }
         let id = match var("UNISONO_ID") {
-            Some(text) => {
-                text.parse().map_err(|error| Error::invalid_usage(format!("UNISONO_ID: {error}")))?
-            }
+            Some(text) => text
+                .parse()
+                .map_err(|error: Error| Error::invalid_usage(format!("UNISONO_ID: {}", error.kind())))?,
             None => id_from_parts(&var, placement.as_ref())?,
         };
         Ok(Self { rank, ranks, id })

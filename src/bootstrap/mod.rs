@@ -276,7 +276,7 @@ fn root_interface(root: &Stream) -> Option<std::net::IpAddr> {
 }
 
 /// The largest number of ranks that is accepted.
-const RANKS_MAX: usize = 65_536;
+pub(crate) const RANKS_MAX: usize = 65_536;
 /// Descriptors left to the rest of the program.
 const DESCRIPTORS: usize = 128;
 /// Time between a rank's deadline and the root's last reply.

@@ -5,7 +5,7 @@ use crate::config::ReductionOrder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc;
 use crate::schedule::check::{cases, sweep};
-use crate::schedule::{Algorithm, Collective, find};
+use crate::schedule::{Algorithm, Collective, PeerAccess, find};
 
 impl Communicator {
     /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves
@@ -14,8 +14,8 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::InvalidUsage`] lists the algorithms of `collective` if none is called `name`;
     /// [`ErrorKind::Unsupported`] if the algorithm combines operands in another order than
-    /// [`Config::reduction_order`](crate::Config::reduction_order) asks for; and the error of an
-    /// earlier operation that failed.
+    /// [`Config::reduction_order`](crate::Config::reduction_order) asks for, or is one of those
+    /// that symmetric buffers use by themselves; and the error of an earlier operation that failed.
     ///
     /// ```
     /// use unisono::schedule::Collective;
@@ -30,6 +30,14 @@ impl Communicator {
     /// ```
     pub fn set_algorithm(&self, collective: Collective, name: Option<&str>) -> Result<()> {
         let algorithm = name.map(|name| self.algorithm_by_name(collective, name)).transpose()?;
+        if let Some(row) = algorithm.filter(|row| row.peer_access == PeerAccess::ZeroCopy) {
+            let text = format!(
+                "{collective} {} cannot be set: large operations on buffers of Communicator::alloc_symmetric use it \
+                 by themselves",
+                row.name
+            );
+            return Err(self.attach_rank(Error::new(ErrorKind::Unsupported(text))));
+        }
         self.with_engine(|engine| {
             engine.set_override(collective, algorithm);
             Ok(())

@@ -1,6 +1,6 @@
 //! The builders: ways to make a communicator, with settings.
 
-use crate::bootstrap::{self, RankInfo, UniqueId};
+use crate::bootstrap::{self, RANKS_MAX, RankInfo, UniqueId};
 use crate::communicator::Communicator;
 use crate::communicator::split::{self, Origin};
 use crate::config::Config;
@@ -79,8 +79,9 @@ impl CommunicatorBuilder {
     /// ```
     pub fn local(self, ranks: usize) -> Result<Vec<Communicator>> {
         let config = self.checked_config()?;
-        if ranks == 0 {
-            return Err(Error::invalid_usage("a communicator needs at least one rank"));
+        if ranks == 0 || ranks > RANKS_MAX {
+            let text = format!("a communicator has from 1 to {RANKS_MAX} ranks, not {ranks}");
+            return Err(Error::invalid_usage(text));
         }
         let fabrics = unisono_transports::threads::fabrics(ranks, config.geometry())?;
         let (exchange, group) = (Arc::default(), split::next_group_id());

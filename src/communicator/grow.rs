@@ -3,7 +3,7 @@
 use super::Communicator;
 use super::split::Origin;
 use crate::bootstrap;
-use crate::bootstrap::{RankInfo, UniqueId};
+use crate::bootstrap::{RANKS_MAX, RankInfo, UniqueId};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Communicator {
@@ -46,6 +46,10 @@ impl Communicator {
             return Err(
                 self.attach_rank(Error::invalid_usage("ranks grow with another id, or by another number"))
             );
+        }
+        if newcomers > RANKS_MAX - self.size() {
+            let text = format!("{newcomers} newcomers and {} ranks are more than {RANKS_MAX}", self.size());
+            return Err(self.attach_rank(Error::invalid_usage(text)));
         }
         let (rank, ranks) = (self.rank(), self.size() + newcomers);
         let mesh = bootstrap::join(&RankInfo { rank, ranks, id: id.clone() }, self.config())?;

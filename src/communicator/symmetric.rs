@@ -49,13 +49,15 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn alloc_symmetric<T: Element>(&self, count: usize) -> Result<SymmetricBuffer<T>> {
-        let bytes = count.checked_mul(size_of::<T>());
-        let allocation = match bytes {
-            Some(bytes) => self.with_engine(|engine| engine.alloc_symmetric(bytes)),
-            None => Err(self.attach_rank(Error::invalid_usage(format!(
-                "{count} elements are more than can be addressed"
-            )))),
-        };
+        // A count that is too large takes the same way: afterwards every rank knows that ranks may
+        // have symmetric memory.
+        let bytes = count.saturating_mul(size_of::<T>()).min(isize::MAX as usize);
+        let allocation = self.with_engine(|engine| engine.alloc_symmetric(bytes)).and_then(|block| {
+            let is_possible = block.is_some() || Vec::<T>::new().try_reserve_exact(count).is_ok();
+            is_possible.then_some(block).ok_or_else(|| {
+                self.attach_rank(Error::invalid_usage(format!("there is no memory for {count} elements")))
+            })
+        });
         let mut failed = [u8::from(allocation.is_err())];
         self.all_reduce(&mut failed, Max)?;
         match allocation? {

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::schedule::{Algorithm, PeerAccess, find};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -62,6 +63,7 @@ impl Config {
             ("gpu.fifo_slot_bytes", "GPU_FIFO_SLOT_BYTES", gpu.fifo_slot_bytes, limits::GPU_FIFO_SLOT_BYTES),
             ("gpu.window_bytes", "GPU_WINDOW_BYTES", gpu.window_bytes, limits::WINDOW_BYTES),
         ];
+        self.algorithms.iter().try_for_each(|row| check_algorithm(row))?;
         let times =
             [("timeout", "TIMEOUT_MS", self.timeout), ("join_timeout", "JOIN_TIMEOUT_MS", self.join_timeout)];
         times.into_iter().try_for_each(|(field, variable, value)| check_time(field, variable, value))?;
@@ -95,6 +97,24 @@ impl Config {
         sizes.into_iter().for_each(|size| *size = size.next_multiple_of(PAGE_BYTES));
         self
     }
+}
+
+/// Refuses an algorithm that a setting cannot choose.
+fn check_algorithm(row: &Algorithm) -> Result<()> {
+    let name = format!("Config::algorithms (UNISONO_ALGO): {} {}", row.collective, row.name);
+    let is_built_in =
+        find(row.collective, row.name).is_some_and(|known| std::ptr::fn_addr_eq(known.build, row.build));
+    if !is_built_in {
+        let text = format!("{name} is not built in; Communicator::set_custom_algorithm proves and sets it");
+        return Err(Error::invalid_usage(text));
+    }
+    if row.peer_access == PeerAccess::ZeroCopy {
+        let text = format!(
+            "{name} needs no setting: large operations on buffers of Communicator::alloc_symmetric use it by themselves"
+        );
+        return Err(Error::invalid_usage(text));
+    }
+    Ok(())
 }
 
 fn check_time(field: &str, variable: &str, value: Duration) -> Result<()> {
@@ -144,6 +164,21 @@ mod tests {
             let error = config.check().unwrap_err();
             assert!(error.is_invalid_usage() && error.to_string().contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn check_refuses_algorithms_that_no_setting_can_choose() {
+        let refused = |row: &'static Algorithm| {
+            let error = Config::default().with_algorithms(vec![row]).check().unwrap_err();
+            assert!(error.is_invalid_usage(), "{error}");
+            error.to_string()
+        };
+        static OWN: Algorithm = Algorithm { name: "own", ..crate::schedule::algorithms::ring::ALL_REDUCE };
+        assert!(refused(&OWN).contains("set_custom_algorithm proves and sets it"));
+        let zero_copy = find(crate::schedule::Collective::AllReduce, "zero_copy").unwrap();
+        assert!(refused(zero_copy).contains("needs no setting"));
+        let all = Algorithm::ALL.iter().filter(|row| row.peer_access != PeerAccess::ZeroCopy);
+        Config::default().with_algorithms(all.collect()).check().unwrap();
     }
 
     #[test]

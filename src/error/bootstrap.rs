@@ -146,6 +146,9 @@ impl BootstrapError {
             Failure::RootUnreachable { .. } => {
                 "check that rank 0 runs, at this address, and that no firewall is in between"
             }
+            Failure::Listen { what, .. } if what.contains("open files") => {
+                "raise `ulimit -n`, the limit of open files"
+            }
             Failure::Listen { .. } => "choose another address or port, or end the job that uses it",
             Failure::Other { .. } => "check the launch parameters of the ranks named",
         }

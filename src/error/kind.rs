@@ -99,6 +99,10 @@ pub enum ErrorKind {
 impl ErrorKind {
     pub(super) fn help(&self) -> &'static str {
         match self {
+            ErrorKind::Mismatch { op, other_op, .. } if op.differs_in_algorithm_only(other_op) => {
+                "give all ranks the same UNISONO_ALGO, UNISONO_REDUCTION_ORDER and UNISONO_TUNING_FILE, and the same \
+                 calls of `set_algorithm`"
+            }
             ErrorKind::Mismatch { .. } => "make every rank call the same operations in the same order",
             ErrorKind::CountMismatch { .. } => "the counts given on the two ranks must agree",
             ErrorKind::PeerFailed { .. } => {

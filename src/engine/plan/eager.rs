@@ -300,6 +300,7 @@ impl PlanBuilder {
         Some(match (from.chunk.space, into.chunk.space) {
             (Space::Input, Space::Window) if into.rank == self.rank && !self.published => {
                 let at = index(into) * self.stride;
+                self.packed.retain(|&(_, packed_at)| packed_at != at);
                 self.packed.push((from.chunk, at));
                 SlotInstr::Pack { from: self.input.chunk(index(from)), at }
             }

@@ -154,7 +154,14 @@ fn recv_batch(stream: &Stream) -> Result<Vec<OwnedFd>> {
         _ => None,
     });
     let fds = fds.flatten().collect();
-    Ok(if received.bytes == 1 && mark == [FD_MARK] { fds } else { Vec::new() })
+    if received.bytes == 0 {
+        let source = std::io::ErrorKind::ConnectionAborted.into();
+        return Err(failed(
+            "the other process closed the connection before it had passed its memory",
+            source,
+        ));
+    }
+    Ok(if mark == [FD_MARK] { fds } else { Vec::new() })
 }
 
 fn address(name: &str) -> std::io::Result<SocketAddr> {

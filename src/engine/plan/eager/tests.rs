@@ -1,6 +1,8 @@
 use crate::engine::plan::eager::*;
 use crate::op_desc::OpKind;
-use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
+use crate::schedule::{
+    Algorithm, Collective, GroupSpec, PeerAccess, ProgramBuilder, chunk_at, input, output, window,
+};
 use unisono_cuda::{DType, PostOp, ReduceKind, Scalar, Store};
 
 fn arithmetic(plain: bool) -> Arithmetic {
@@ -72,6 +74,19 @@ fn own_operand_unread_by_peers_uses_scratch_slot() {
         assert_eq!(plan.instrs.contains(&packed), own == own_in_slot, "{:?}", plan.instrs);
         assert!(plan.operands.contains(&own), "{:?}", plan.operands);
     }
+}
+
+#[test]
+fn own_operand_is_not_read_from_overwritten_slot() {
+    let mut builder = ProgramBuilder::new(1);
+    builder.copy(input(1), window(0)).copy(input(0), window(0)).signal().wait(0, 1);
+    builder.reduce(vec![chunk_at(0, window(0)), chunk_at(1, input(1))], output(0), true);
+    let call = OpDesc::new(0, OpKind::Collective(Collective::ReduceScatter), DType::U8, None, 0, 24);
+    let key = PlanKey { op: call, input_bytes: 24, output_bytes: 24, bases: None };
+    let fit = (SlotFit::new(1, 24, true, 2).unwrap(), SlotTuning::Cached);
+    let plan = EagerPlan::new((key, call), builder.finish(0, 1), fit, arithmetic(false), 1).unwrap();
+    assert_eq!(plan.operands, [Operand::Slot { rank: 0, at: 0 }, Operand::Slot { rank: 1, at: 24 }]);
+    assert!(plan.instrs.contains(&SlotInstr::Pack { from: 24..48, at: 24 }), "{:?}", plan.instrs);
 }
 
 #[test]
