@@ -1,10 +1,30 @@
-//! Selects the algorithm of an operation from the tuning table.
+//! Chooses the algorithm of an operation: the one that the caller has set, the one of the settings,
+//! or that of the tuning table.
 
 pub use crate::tuning::{Topology, TuningRule, TuningTable, UNLIMITED};
 
 use crate::config::{Config, ReductionOrder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
+
+/// Returns `algorithm`, which the caller has set, if it can serve the operation.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] says what the algorithm needs.
+pub(crate) fn set_by_caller(
+    algorithm: &'static Algorithm,
+    spec: &GroupSpec,
+    topology: Topology,
+) -> Result<&'static Algorithm> {
+    let needs = match algorithm.peer_access {
+        PeerAccess::ZeroCopy => "buffers from `alloc_symmetric`, which select it automatically",
+        access if access > topology.peer_access() => "memory that all ranks reach",
+        _ if !(algorithm.supports)(spec) => "another number of ranks",
+        _ => return Ok(algorithm),
+    };
+    let text = format!("{} {} needs {needs}", algorithm.collective, algorithm.name);
+    Err(Error::new(ErrorKind::Unsupported(text)))
+}
 
 /// Returns the algorithm for an operation whose longest share has `bytes` bytes.
 ///

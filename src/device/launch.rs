@@ -7,10 +7,10 @@ use crate::device::plan::{Plan, PlanCache, SLICE_UNIT_BYTES};
 use crate::device::registered::{AddressTables, Registration};
 use crate::device::shape::ShapeCache;
 use crate::engine::{Layout, Shares};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::op_desc::OpDesc;
 use crate::reduce_op::ReduceOp;
-use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
+use crate::schedule::{Algorithm, Collective, GroupSpec};
 use crate::select::{self, Topology};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -229,25 +229,14 @@ impl Shared {
         spec: &GroupSpec,
         bytes: usize,
     ) -> Result<&'static Algorithm> {
-        let has_window = self.endpoint.all_peers_direct();
-        let Some(algorithm) = state.overrides[job.collective as usize] else {
-            let medium = if has_window { Topology::Gpu } else { Topology::Network };
-            let narrow = ReduceOp::rounds_narrow_floats(job.op, job.dtype);
-            return select::algorithm(job.collective, spec, bytes, medium, narrow, self.host_comm.config());
-        };
-        let reachable = match algorithm.peer_access {
-            PeerAccess::TwoSided => true,
-            PeerAccess::Window => has_window,
-            PeerAccess::ZeroCopy => {
-                let text = format!("{algorithm:?} is for buffers from `DeviceCommunicator::alloc_symmetric`");
-                return Err(Error::new(ErrorKind::Unsupported(text)));
+        let topology = if self.endpoint.all_peers_direct() { Topology::Gpu } else { Topology::Network };
+        match state.overrides[job.collective as usize] {
+            Some(algorithm) => select::set_by_caller(algorithm, spec, topology),
+            None => {
+                let narrow = ReduceOp::rounds_narrow_floats(job.op, job.dtype);
+                select::algorithm(job.collective, spec, bytes, topology, narrow, self.host_comm.config())
             }
-        };
-        if reachable && (algorithm.supports)(spec) {
-            return Ok(algorithm);
         }
-        let text = format!("{algorithm:?} on GPUs with {} ranks that reach each other so", spec.ranks);
-        Err(Error::new(ErrorKind::Unsupported(text)))
     }
 
     fn launch_args<'j>(

@@ -1,9 +1,10 @@
-//! Selects the algorithm of an operation: the caller's override, or the choice of the tuning table.
+//! Keeps the selected algorithms, so that an operation that repeats is selected once. The choice is
+//! in [`select`].
 
 use crate::engine::plan::cache::insert_bounded;
 use crate::engine::{Engine, Job};
-use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, Rank};
+use crate::error::Result;
+use crate::schedule::{Algorithm, Collective, GroupSpec, Rank};
 use crate::select::{self, Topology};
 
 /// The inputs of a selection that differ between the operations of one communicator.
@@ -72,17 +73,7 @@ impl Engine {
     ) -> Result<&'static Algorithm> {
         let spec = self.group_spec(collective, root, bytes);
         match self.overrides[collective as usize] {
-            Some(algorithm) if algorithm.peer_access == PeerAccess::ZeroCopy => Err(unsupported(
-                algorithm,
-                "buffers from `Communicator::alloc_symmetric`; it is selected for them automatically",
-            )),
-            Some(algorithm) if algorithm.peer_access > self.topology().peer_access() => {
-                Err(unsupported(algorithm, "shared memory"))
-            }
-            Some(algorithm) if !(algorithm.supports)(&spec) => {
-                Err(unsupported(algorithm, "another number of ranks"))
-            }
-            Some(algorithm) => Ok(algorithm),
+            Some(algorithm) => select::set_by_caller(algorithm, &spec, self.topology()),
             None => select::algorithm(collective, &spec, bytes, self.topology(), narrow, &self.config),
         }
     }
@@ -102,11 +93,6 @@ impl Engine {
         let aggregation = select::aggregation(collective, ranks, bytes, self.fabric.geometry.slot_bytes);
         GroupSpec { ranks, root, aggregation }
     }
-}
-
-fn unsupported(algorithm: &Algorithm, what: &str) -> Error {
-    let text = format!("{} {} needs {what}", algorithm.collective, algorithm.name);
-    Error::new(ErrorKind::Unsupported(text))
 }
 
 #[cfg(test)]

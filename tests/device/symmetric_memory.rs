@@ -274,7 +274,7 @@ fn symmetric_sizes_must_agree() {
         let mut own = comm.gpu().alloc::<u8>(100).unwrap();
         let error = comm.all_reduce(&stream, &mut own, Sum).unwrap_err();
         assert!(
-            error.is_invalid_usage() && error.to_string().contains("DeviceCommunicator::alloc_symmetric"),
+            error.is_invalid_usage() && error.to_string().contains("needs buffers from `alloc_symmetric`"),
             "{error}"
         );
         comm.barrier(&stream).unwrap();
