@@ -54,7 +54,8 @@ pub use crate::op_desc::{OpDesc, OpKind};
 pub use crate::reduce_op::ReduceOp;
 pub use crate::reduce_op::ReduceOp::{Avg, Max, Min, PreMulSum, Prod, Sum};
 pub use communicator::{
-    ChildBuilder, Communicator, CommunicatorBuilder, Group, Scope, ScopedWork, SymmetricBuffer, Work,
+    ChildBuilder, Communicator, CommunicatorBuilder, Group, OpBuffers, Operation, Scope, ScopedWork,
+    SymmetricBuffer, Work,
 };
 pub use config::{Config, DeviceConfig, ReductionOrder, Transport, parse_algorithms};
 pub use engine::{MemoryStats, TrafficStats};

@@ -5,7 +5,7 @@
 
 use super::Communicator;
 use super::counts::{digest_words, displacements};
-use crate::engine::{Buffers, Job, Shares};
+use crate::engine::{Buffers, Engine, Job, Shares};
 use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
@@ -232,13 +232,22 @@ impl Communicator {
     /// ```
     pub fn all_to_all_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
         let count = self.arg_check(Collective::AllToAll).share_count(buffer.len())?;
-        let buffer = as_bytes_mut(buffer);
+        self.with_input_aside(as_bytes_mut(buffer), |engine, buffers| {
+            engine.collective(&mut Job::even::<T>(Collective::AllToAll, None, 0, count, buffers))
+        })
+    }
+
+    /// Runs `operation` with a copy of `buffer` as the input and `buffer` as the output.
+    pub(super) fn with_input_aside(
+        &self,
+        buffer: &mut [u8],
+        operation: impl FnOnce(&mut Engine, Buffers<'_>) -> Result<()>,
+    ) -> Result<()> {
         self.with_engine(|engine| {
             let mut aside = engine.take_temp();
             aside.clear();
             aside.extend_from_slice(buffer);
-            let buffers = Buffers::separate(&aside, buffer);
-            let ended = engine.collective(&mut Job::even::<T>(Collective::AllToAll, None, 0, count, buffers));
+            let ended = operation(engine, Buffers::separate(&aside, buffer));
             engine.return_temp(aside);
             ended
         })

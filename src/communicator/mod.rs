@@ -18,6 +18,7 @@ mod counts;
 mod grow;
 mod info;
 mod op_queue;
+mod operation;
 mod point_to_point;
 #[cfg(all(test, not(shuttle)))]
 mod reentrancy_tests;
@@ -32,6 +33,7 @@ mod validate;
 mod work;
 
 pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
+pub use crate::communicator::operation::{OpBuffers, Operation};
 pub use crate::communicator::point_to_point::Group;
 pub use crate::communicator::symmetric::SymmetricBuffer;
 #[cfg(feature = "gpu")]

@@ -56,6 +56,18 @@ impl ArgCheck<'_> {
         if found == expected { Ok(()) } else { self.length_error(what, found, expected) }
     }
 
+    /// Requires a buffer of `expected` bytes.
+    #[inline]
+    pub(super) fn require_bytes(self, what: &str, found: usize, expected: usize) -> Result<()> {
+        if found == expected { Ok(()) } else { self.bytes_error(what, found, expected) }
+    }
+
+    #[cold]
+    fn bytes_error(self, what: &str, found: usize, expected: usize) -> Result<()> {
+        let ranks = self.comm.size();
+        Err(self.invalid(format!("{what} has {found} bytes, but {expected} are needed with {ranks} ranks")))
+    }
+
     #[cold]
     fn length_error(self, what: &str, found: usize, expected: usize) -> Result<()> {
         let ranks = self.comm.size();
