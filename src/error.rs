@@ -113,6 +113,19 @@ impl Error {
         }
     }
 
+    /// Returns the number of the kind of error, for languages without enums.
+    ///
+    /// Numbers begin at 1, because 0 means success there. A number never changes its meaning; a new
+    /// kind gets a new one.
+    ///
+    /// ```
+    /// let error = unisono::Communicator::local(0).unwrap_err();
+    /// assert_eq!(error.code(), 1);
+    /// ```
+    pub fn code(&self) -> u32 {
+        self.0.kind.code()
+    }
+
     /// Returns true if the call or its arguments were refused. The communicator still works.
     pub fn is_invalid_usage(&self) -> bool {
         matches!(self.0.kind, ErrorKind::InvalidUsage(_) | ErrorKind::Unsupported(_))
@@ -205,6 +218,21 @@ mod tests {
         let error = Error::invalid_usage("the root is rank 9").with_rank(1, "here", None);
         assert_eq!(format!("{error:?}"), error.to_string());
         assert!(error.to_string().ends_with(&format!("; {}", error.help())));
+    }
+
+    #[test]
+    fn codes_never_change() {
+        let text = String::new;
+        let kinds = [
+            ErrorKind::InvalidUsage(text()),
+            ErrorKind::Unsupported(text()),
+            ErrorKind::Bootstrap(crate::BootstrapError::Other { what: text() }),
+        ];
+        assert_eq!(kinds.map(|kind| Error::new(kind).code()), [1, 2, 3]);
+        assert_eq!(Error::new(ErrorKind::PeerFinalized { peer: 3 }).code(), 7);
+        assert_eq!(Error::new(ErrorKind::Excluded { by: 0 }).code(), 10);
+        let last = [ErrorKind::System(text()), ErrorKind::Gpu(text()), ErrorKind::Bug(text())];
+        assert_eq!(last.map(|kind| Error::new(kind).code()), [13, 14, 15]);
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::time::Duration;
 impl Config {
     /// Returns the defaults, changed by the `UNISONO_*` variables of the environment.
     ///
+    /// Names that begin with `UNISONO_EXT_` belong to bindings and wrappers, and are ignored here.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) names a variable that is unknown
     /// or has an invalid value.
@@ -25,7 +27,9 @@ impl Config {
         let mut config = Self::default();
         for (name, value) in std::env::vars_os() {
             let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
-            if let Some(setting) = name.strip_prefix(ENV_PREFIX) {
+            if let Some(setting) =
+                name.strip_prefix(ENV_PREFIX).filter(|name| !name.starts_with(WRAPPER_PREFIX))
+            {
                 config
                     .set(setting, &value)
                     .map_err(|why| Error::invalid_usage(format!("{name}={value}: {why}")))?;
@@ -33,6 +37,37 @@ impl Config {
         }
         tracing::debug!(?config, "settings");
         Ok(config)
+    }
+
+    /// Returns the same settings with some of them changed, by name and value.
+    ///
+    /// A name is that of a variable, such as `UNISONO_TIMEOUT_MS`, or the rest of it in any case,
+    /// such as `timeout_ms`. A later pair wins over an earlier one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) names the first pair that is no
+    /// setting, or has a value that it cannot take.
+    ///
+    /// ```
+    /// let config = unisono::Config::default().with_settings([("timeout_ms", "500"), ("channels", "2")])?;
+    /// assert_eq!((config.timeout.as_millis(), config.channels), (500, 2));
+    /// assert!(unisono::Config::default().with_settings([("timeout", "1")]).is_err());
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn with_settings<'a>(
+        mut self,
+        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self> {
+        for (name, value) in settings {
+            let upper = name.to_ascii_uppercase();
+            let setting = upper.strip_prefix(ENV_PREFIX).unwrap_or(&upper);
+            let changed = match setting {
+                "LOG" | "ID" | "SECRET" | "SECRET_FILE" => Err("only the environment has this".to_owned()),
+                _ => self.set(setting, value),
+            };
+            changed.map_err(|why| Error::invalid_usage(format!("{name}={value}: {why}")))?;
+        }
+        Ok(self)
     }
 
     /// Sets one value by its name in the environment, without the prefix.
@@ -145,6 +180,8 @@ fn unknown_setting(name: &str) -> String {
 }
 
 const ENV_PREFIX: &str = "UNISONO_";
+/// Begins the names of variables of bindings and wrappers, after [`ENV_PREFIX`].
+const WRAPPER_PREFIX: &str = "EXT_";
 /// Retired names and their successors, without the prefix.
 const RENAMED: &[(&str, &str)] = &[
     ("TABLE", "TUNING_FILE"),
@@ -169,6 +206,23 @@ const RENAMED: &[(&str, &str)] = &[
 mod tests {
     use super::*;
     use crate::config::Transport;
+
+    #[test]
+    fn with_settings_names_the_first_wrong_pair() {
+        let config =
+            |pairs: &[(&'static str, &'static str)]| Config::default().with_settings(pairs.iter().copied());
+        let both = config(&[("UNISONO_CHANNELS", "3"), ("channels", "4"), ("Transport", "tcp")]).unwrap();
+        assert_eq!((both.channels, both.transport), (4, Transport::Tcp));
+        for (pair, part) in [
+            (("channels", "many"), "channels=many: not a whole number"),
+            (("slots", "4"), "this setting is named UNISONO_FIFO_DEPTH"),
+            (("secret", "x"), "only the environment has this"),
+            (("ext_torch", "1"), "no such setting"),
+        ] {
+            let error = config(&[("channels", "2"), pair]).unwrap_err();
+            assert!(error.is_invalid_usage() && error.to_string().contains(part), "{error}");
+        }
+    }
 
     #[test]
     fn config_set_accepts_known_and_rejects_unknown() {

@@ -131,6 +131,27 @@ impl ErrorKind {
 }
 
 impl ErrorKind {
+    /// Returns the number of the kind; see [`Error::code`](crate::Error::code).
+    pub(super) fn code(&self) -> u32 {
+        match self {
+            ErrorKind::InvalidUsage(_) => 1,
+            ErrorKind::Unsupported(_) => 2,
+            ErrorKind::Bootstrap(_) => 3,
+            ErrorKind::Mismatch { .. } => 4,
+            ErrorKind::CountMismatch { .. } => 5,
+            ErrorKind::PeerFailed { .. } => 6,
+            ErrorKind::PeerFinalized { .. } => 7,
+            ErrorKind::Timeout { .. } => 8,
+            ErrorKind::Aborted { .. } => 9,
+            ErrorKind::Excluded { .. } => 10,
+            ErrorKind::ProtocolViolation { .. } => 11,
+            ErrorKind::NotFinite { .. } => 12,
+            ErrorKind::System(_) => 13,
+            ErrorKind::Gpu(_) => 14,
+            ErrorKind::Bug(_) => 15,
+        }
+    }
+
     /// Returns the rank at fault, from the point of view of `own`.
     pub(super) fn peer(&self, own: Option<Rank>) -> Option<Rank> {
         let other_than_own = |one, other| if own == Some(one) { other } else { one };
