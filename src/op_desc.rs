@@ -30,6 +30,8 @@ pub enum OpKind {
     AllGatherV,
     /// `all_to_all` with a count for each pair.
     AllToAllV,
+    /// `reduce_scatter` with a count for each rank.
+    ReduceScatterV,
     /// A send or its receive.
     SendRecv,
     /// The exchange by which ranks split a communicator.
@@ -41,6 +43,7 @@ impl OpKind {
     const ALL_TO_ALL_V: u8 = 65;
     const SEND_RECV: u8 = 66;
     const SPLIT: u8 = 67;
+    const REDUCE_SCATTER_V: u8 = 68;
 
     /// Returns the name of the method in the API.
     pub(crate) fn name(self) -> &'static str {
@@ -52,6 +55,7 @@ impl OpKind {
             OpKind::Collective(collective) => collective as u8,
             OpKind::AllGatherV => Self::ALL_GATHER_V,
             OpKind::AllToAllV => Self::ALL_TO_ALL_V,
+            OpKind::ReduceScatterV => Self::REDUCE_SCATTER_V,
             OpKind::SendRecv => Self::SEND_RECV,
             OpKind::Split => Self::SPLIT,
         }
@@ -61,6 +65,7 @@ impl OpKind {
         match code {
             Self::ALL_GATHER_V => "all_gather_v",
             Self::ALL_TO_ALL_V => "all_to_all_v",
+            Self::REDUCE_SCATTER_V => "reduce_scatter_v",
             Self::SEND_RECV => "send/recv",
             Self::SPLIT => "split",
             code => Collective::ALL.get(code as usize).map_or("unknown", |collective| collective.name()),
@@ -209,7 +214,8 @@ impl OpDesc {
 
     /// Returns the bytes of one share, if all shares are equally long.
     pub(crate) fn bytes(&self) -> Option<u64> {
-        let is_even = self.kind_code() != OpKind::ALL_GATHER_V && self.kind_code() != OpKind::ALL_TO_ALL_V;
+        let uneven = [OpKind::ALL_GATHER_V, OpKind::ALL_TO_ALL_V, OpKind::REDUCE_SCATTER_V];
+        let is_even = !uneven.contains(&self.kind_code());
         let size = self.dtype().map(DType::size).filter(|_| is_even)?;
         self.count.checked_mul(size as u64)
     }
@@ -236,6 +242,7 @@ impl OpDesc {
         match self.kind_code() {
             OpKind::ALL_GATHER_V => Some(Collective::AllGather),
             OpKind::ALL_TO_ALL_V => Some(Collective::AllToAll),
+            OpKind::REDUCE_SCATTER_V => Some(Collective::ReduceScatter),
             code => Collective::ALL.get(code as usize).copied(),
         }
     }
@@ -263,7 +270,7 @@ impl fmt::Display for OpDesc {
         let dtype = self.dtype().map_or("?", DType::name);
         match self.name() {
             // The counts of all ranks together are told apart by a digest only.
-            name @ "all_gather_v" => {
+            name @ ("all_gather_v" | "reduce_scatter_v") => {
                 write!(f, "{name} #{} (counts with digest {:x} of {dtype}", self.sequence, self.count)?;
             }
             name => write!(f, "{name} #{} ({} x {dtype}", self.sequence, self.count)?,

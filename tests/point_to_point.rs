@@ -3,7 +3,8 @@
 mod support;
 
 use support::World;
-use unisono::{Communicator, Config, Sum};
+use unisono::schedule::{Algorithm, Collective, PeerAccess};
+use unisono::{Communicator, Config, Max, Sum};
 
 #[test]
 fn messages_keep_order_at_any_length() {
@@ -78,6 +79,36 @@ fn uneven_all_gather_concatenates() {
                 let mut output = vec![0u32; counts.iter().sum()];
                 comm.all_gather_v(&part(comm.rank()), &mut output, &counts).unwrap();
                 assert_eq!(output, (0..3).flat_map(part).collect::<Vec<_>>());
+            });
+        }
+    }
+}
+
+#[test]
+fn uneven_reduce_scatter_gives_parts_by_every_algorithm() {
+    let algorithms = Algorithm::ALL.iter().filter(|row| row.collective == Collective::ReduceScatter);
+    let algorithms: Vec<_> = algorithms.filter(|row| row.peer_access != PeerAccess::ZeroCopy).collect();
+    for world in World::ALL {
+        let usable = algorithms.iter().filter(|row| row.peer_access <= world.peer_access());
+        let names: Vec<_> = usable.map(|row| Some(row.name)).chain([None]).collect();
+        for counts in
+            [vec![3usize, 0, 5, 1], vec![0, 0, 0, 0], vec![1, 70_000, 2, 300], vec![900, 900, 900, 900]]
+        {
+            world.run(4, &Config::default(), |comm| {
+                let total: usize = counts.iter().sum();
+                let input: Vec<i64> = (0..total).map(|index| (comm.rank() * 7 + index) as i64).collect();
+                let begin: usize = counts[..comm.rank()].iter().sum();
+                let own = begin..begin + counts[comm.rank()];
+                for name in &names {
+                    comm.set_algorithm(Collective::ReduceScatter, *name).unwrap();
+                    for (op, factor, added) in [(Sum, 4, 42), (Max, 1, 21)] {
+                        let mut output = vec![-1i64; own.len()];
+                        comm.reduce_scatter_v(&input, &mut output, &counts, op).unwrap();
+                        let expected: Vec<i64> =
+                            own.clone().map(|index| index as i64 * factor + added).collect();
+                        assert_eq!(output, expected, "{world:?} {name:?} {counts:?} {op:?}");
+                    }
+                }
             });
         }
     }

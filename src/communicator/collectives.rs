@@ -291,6 +291,52 @@ impl Communicator {
         self.run(job)
     }
 
+    /// Reduces the inputs of all ranks, and gives each rank a part of its own length.
+    ///
+    /// Rank i receives `counts[i]` elements. `counts` is equal on all ranks; every `input` has
+    /// their sum, the parts one after the other.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let counts = [1, 2];
+    /// let mut output = vec![0; counts[comm.rank()]];
+    /// comm.reduce_scatter_v(&[5i32, 6, 7], &mut output, &counts, Sum).unwrap();
+    /// assert_eq!(output, [vec![10], vec![12, 14]][comm.rank()]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        reduction: ReduceOp,
+    ) -> Result<()> {
+        let args = self.arg_check(OpKind::ReduceScatterV);
+        args.require_length("counts", counts.len(), self.size())?;
+        args.require_length("output", output.len(), counts[self.rank()])?;
+        args.require_length("input", input.len(), args.total_count(counts)?)?;
+        let table = displacements(counts, size_of::<T>());
+        let job = Job {
+            kind: OpKind::ReduceScatterV,
+            collective: Collective::ReduceScatter,
+            dtype: T::DTYPE,
+            reduction: Some(reduction),
+            root: 0,
+            count: digest_words(counts),
+            input: Shares::Table(&table),
+            output: Shares::Even { bytes: size_of_val(output) },
+            share_bytes_max: counts.iter().max().map_or(0, |count| count * size_of::<T>()),
+            buffers: Buffers::separate(as_bytes(input), as_bytes_mut(output)),
+        };
+        self.run(job)
+    }
+
     /// Returns when every rank has called it.
     ///
     /// # Errors

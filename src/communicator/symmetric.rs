@@ -51,13 +51,17 @@ impl Communicator {
     pub fn alloc_symmetric<T: Element>(&self, count: usize) -> Result<SymmetricBuffer<T>> {
         // A count that is too large takes the same way: afterwards every rank knows that ranks may
         // have symmetric memory.
-        let bytes = count.saturating_mul(size_of::<T>()).min(isize::MAX as usize);
-        let allocation = self.with_engine(|engine| engine.alloc_symmetric(bytes)).and_then(|block| {
-            let is_possible = block.is_some() || Vec::<T>::new().try_reserve_exact(count).is_ok();
-            is_possible.then_some(block).ok_or_else(|| {
-                self.attach_rank(Error::invalid_usage(format!("there is no memory for {count} elements")))
-            })
-        });
+        let bytes = count.checked_mul(size_of::<T>());
+        let block = self.with_engine(|engine| engine.alloc_symmetric(bytes.unwrap_or(isize::MAX as usize)));
+        let refused =
+            |what: &str| Err(self.attach_rank(Error::invalid_usage(format!("{count} elements {what}"))));
+        let allocation = match block {
+            _ if bytes.is_none() => refused("are more than can be addressed"),
+            Ok(None) if Vec::<T>::new().try_reserve_exact(count).is_err() => {
+                refused("are more than memory holds")
+            }
+            block => block,
+        };
         let mut failed = [u8::from(allocation.is_err())];
         self.all_reduce(&mut failed, Max)?;
         match allocation? {

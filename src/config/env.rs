@@ -49,9 +49,10 @@ impl Config {
     /// setting, or has a value that it cannot take.
     ///
     /// ```
-    /// let config = unisono::Config::default().with_settings([("timeout_ms", "500"), ("channels", "2")])?;
+    /// # use unisono::Config;
+    /// let config = Config::default().with_settings([("timeout_ms", "500"), ("channels", "2")])?;
     /// assert_eq!((config.timeout.as_millis(), config.channels), (500, 2));
-    /// assert!(unisono::Config::default().with_settings([("timeout", "1")]).is_err());
+    /// assert!(Config::default().with_settings([("timeout", "1")]).is_err());
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn with_settings<'a>(

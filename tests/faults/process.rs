@@ -31,6 +31,8 @@ impl Process {
         let mut child = command
             .args(&words[1..])
             .env("TEST_PART", part)
+            // Printing a backtrace takes longer than the reports that are timed.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
