@@ -1,0 +1,107 @@
+//! The collectives of the C interface.
+
+use crate::buffers::RawBuffers;
+use crate::comm::{UnisonoComm, comm_ref};
+use crate::error::{Failure, argument, guard};
+use std::ffi::c_void;
+use unisono_core::schedule::Collective;
+use unisono_core::{DType, Operation, ReduceKind, ReduceOp};
+
+/// The arguments of a collective.
+struct Arguments {
+    comm: *const UnisonoComm,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: u32,
+    op: Option<u32>,
+    root: usize,
+}
+
+/// Runs one collective.
+///
+/// # Safety
+/// `comm` is null or a handle. Buffers are as [`RawBuffers::to_slices`] needs them, with the shares
+/// of the collective of `count` elements each.
+unsafe fn run(collective: Collective, arguments: Arguments) -> u32 {
+    guard(|| {
+        let Arguments { comm, input, output, count, dtype, op, root } = arguments;
+        // SAFETY: by the contract.
+        let comm = unsafe { comm_ref(comm) }?;
+        let Some(dtype) = u8::try_from(dtype).ok().and_then(DType::from_code) else {
+            return argument(format!("{dtype} is no element type"));
+        };
+        let mut operation = Operation::new(collective, dtype, count).with_root(root);
+        operation.reduction = op.map(reduce_op).transpose()?;
+        if root >= comm.size() {
+            return argument(format!("the root is rank {root} of {}", comm.size()));
+        }
+        let (inputs, outputs) = collective.shares(comm.size(), root, comm.rank());
+        let bytes = |shares: usize| count.checked_mul(dtype.size())?.checked_mul(shares);
+        let (Some(input_bytes), Some(output_bytes), Some(own_offset)) =
+            (bytes(inputs), bytes(outputs), bytes(comm.rank()))
+        else {
+            return argument(format!("{count} elements of {dtype} are more than memory can hold"));
+        };
+        let (input, output) = (input.cast(), output.cast());
+        let buffers = RawBuffers { input, input_bytes, output, output_bytes, own_offset };
+        // SAFETY: by the contract.
+        Ok(comm.run_operation(&operation, unsafe { buffers.to_slices() }?)?)
+    })
+}
+
+fn reduce_op(code: u32) -> Result<ReduceOp, Failure> {
+    match u8::try_from(code).ok().and_then(ReduceKind::from_code) {
+        Some(ReduceKind::Sum) => Ok(ReduceOp::Sum),
+        Some(ReduceKind::Prod) => Ok(ReduceOp::Prod),
+        Some(ReduceKind::Min) => Ok(ReduceOp::Min),
+        Some(ReduceKind::Max) => Ok(ReduceOp::Max),
+        Some(ReduceKind::Avg) => Ok(ReduceOp::Avg),
+        Some(ReduceKind::PreMulSum) | None => argument(format!("{code} is no reduction")),
+    }
+}
+
+/// Defines functions of the interface, each with its collective and its last arguments.
+macro_rules! collectives {
+    ($($function:ident = $collective:ident ($($name:ident: $type:ty),*) { op: $op:expr, root: $root:expr };)*) => {$(
+        /// Runs the collective of the same name; see `unisono.h`.
+        ///
+        /// # Safety
+        /// `comm` is null or a handle. The buffers have the lengths that `unisono.h` says. Nobody
+        /// else accesses them during the call.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $function(
+            comm: *const UnisonoComm,
+            input: *const c_void,
+            output: *mut c_void,
+            count: usize,
+            dtype: u32,
+            $($name: $type),*
+        ) -> u32 {
+            let arguments = Arguments { comm, input, output, count, dtype, op: $op, root: $root };
+            // SAFETY: by the contract.
+            unsafe { run(Collective::$collective, arguments) }
+        }
+    )*};
+}
+
+collectives! {
+    unisono_all_reduce = AllReduce(op: u32) { op: Some(op), root: 0 };
+    unisono_all_gather = AllGather() { op: None, root: 0 };
+    unisono_reduce_scatter = ReduceScatter(op: u32) { op: Some(op), root: 0 };
+    unisono_broadcast = Broadcast(root: usize) { op: None, root: root };
+    unisono_reduce = Reduce(op: u32, root: usize) { op: Some(op), root: root };
+    unisono_gather = Gather(root: usize) { op: None, root: root };
+    unisono_scatter = Scatter(root: usize) { op: None, root: root };
+    unisono_all_to_all = AllToAll() { op: None, root: 0 };
+}
+
+/// Waits until all ranks have called it.
+///
+/// # Safety
+/// `comm` is null or a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_barrier(comm: *const UnisonoComm) -> u32 {
+    // SAFETY: by the contract.
+    guard(|| Ok(unsafe { comm_ref(comm) }?.barrier()?))
+}

@@ -1,0 +1,52 @@
+//! Codes and texts of errors.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The reason why a call failed.
+pub(crate) enum Failure {
+    /// The library refused or failed.
+    Library(unisono_core::Error),
+    /// An argument makes no sense, so the library was not called.
+    Argument(String),
+}
+
+impl From<unisono_core::Error> for Failure {
+    fn from(error: unisono_core::Error) -> Self {
+        Failure::Library(error)
+    }
+}
+
+/// Returns the failure of an argument.
+pub(crate) fn argument<T>(what: impl Into<String>) -> Result<T, Failure> {
+    Err(Failure::Argument(what.into()))
+}
+
+/// Runs a call of the interface and returns its code. The text of an error is kept for the thread.
+pub(crate) fn guard(call: impl FnOnce() -> Result<(), Failure>) -> u32 {
+    let (code, text) = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(Failure::Library(error))) => (error.code(), error.to_string()),
+        Ok(Err(Failure::Argument(what))) => (INVALID_USAGE, format!("{what}; correct the call")),
+        Err(_) => (BUG, "the library panicked; please report this".to_owned()),
+    };
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    LAST_ERROR.with(|last| *last.borrow_mut() = text);
+    code
+}
+
+/// Returns the text of the last error of this thread, empty before the first. It is valid until the
+/// next call of this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn unisono_last_error() -> *const c_char {
+    LAST_ERROR.with(|last| last.borrow().as_ptr())
+}
+
+thread_local! {
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// As [`unisono_core::Error::code`] of the same kinds.
+const INVALID_USAGE: u32 = 1;
+const BUG: u32 = 15;
