@@ -1,9 +1,8 @@
 //! Collectives whose kind and element type are values, for bindings to other languages.
 
 use crate::communicator::Communicator;
-use crate::engine::{Buffers, Job, Shares};
+use crate::engine::{Buffers, Job};
 use crate::error::Result;
-use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::DType;
@@ -57,20 +56,11 @@ impl Operation {
         Self { root, ..self }
     }
 
-    /// Returns the operation with its memory, for shares of `share` bytes.
-    fn job<'b>(&self, share: usize, buffers: Buffers<'b>) -> Job<'b> {
-        Job {
-            kind: OpKind::Collective(self.collective),
-            collective: self.collective,
-            dtype: self.dtype,
-            reduction: self.reduction,
-            root: if self.collective.has_root() { self.root } else { 0 },
-            count: self.count as u64,
-            input: Shares::Even { bytes: share },
-            output: Shares::Even { bytes: share },
-            share_bytes_max: share,
-            buffers,
-        }
+    /// Returns the operation with its memory.
+    fn job<'b>(&self, buffers: Buffers<'b>) -> Job<'b> {
+        let Self { collective, dtype, reduction, root, count } = *self;
+        let root = if collective.has_root() { root } else { 0 };
+        Job::even_of(collective, dtype, reduction, root, count, buffers)
     }
 }
 
@@ -106,13 +96,13 @@ impl Communicator {
                     (if inputs > 0 { input } else { &[] }, if outputs > 0 { output } else { &mut [] });
                 args.require_bytes("input", input.len(), inputs * share)?;
                 args.require_bytes("output", output.len(), outputs * share)?;
-                self.run(operation.job(share, Buffers::separate(input, output)))
+                self.run(operation.job(Buffers::separate(input, output)))
             }
             OpBuffers::InPlace(buffer) => {
                 args.require_bytes("buffer", buffer.len(), inputs.max(outputs) * share)?;
                 if operation.collective == Collective::AllToAll {
                     return self.with_input_aside(buffer, |engine, buffers| {
-                        engine.collective(&mut operation.job(share, buffers))
+                        engine.collective(&mut operation.job(buffers))
                     });
                 }
                 let own = self.rank() * share;
@@ -121,7 +111,7 @@ impl Communicator {
                     std::cmp::Ordering::Greater if outputs > 0 => (0, own),
                     _ => (0, 0),
                 };
-                self.run(operation.job(share, Buffers::in_place(buffer, input_at, output_at)))
+                self.run(operation.job(Buffers::in_place(buffer, input_at, output_at)))
             }
         }
     }

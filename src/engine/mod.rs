@@ -88,11 +88,24 @@ impl<'a> Job<'a> {
         count: usize,
         buffers: Buffers<'a>,
     ) -> Self {
-        let bytes = count * size_of::<T>();
+        Self::even_of(collective, T::DTYPE, reduction, root, count, buffers)
+    }
+
+    /// Creates the same job for an element type that is a value.
+    #[inline]
+    pub(crate) fn even_of(
+        collective: Collective,
+        dtype: DType,
+        reduction: Option<ReduceOp>,
+        root: Rank,
+        count: usize,
+        buffers: Buffers<'a>,
+    ) -> Self {
+        let bytes = count * dtype.size();
         Self {
             kind: OpKind::Collective(collective),
             collective,
-            dtype: T::DTYPE,
+            dtype,
             reduction,
             root,
             count: count as u64,

@@ -146,8 +146,7 @@ pub fn reduce_among<'a>(
     if let Some(own) = own {
         sources[own] = as_source(&mut target);
     }
-    let (first, rest) = sources.split_first().expect("a reduction has a source");
-    Reduction { finish, first, rest, offset: 0 }.store_to(dtype, op, &mut [(Store::Cached, target)]);
+    reduce_into(dtype, op, finish, &mut [(Store::Cached, target)], sources);
 }
 
 /// Computes target = source · scalar. `None` for the source scales in place.

@@ -7,6 +7,7 @@
 use crate::engine::bounce_ring::PayloadRotation;
 use crate::engine::exec::arith::Arithmetic;
 use crate::engine::layout::Layout;
+use crate::engine::plan::ScheduleBounds;
 use crate::engine::store_tuner::OpClass;
 use crate::engine::{Job, Shares};
 use crate::op_desc::{AlgorithmDigest, OpDesc};
@@ -220,7 +221,7 @@ pub(crate) fn plan_for(
     if !is_candidate {
         return None;
     }
-    let chunks = (0..spec.ranks).map(|rank| (algorithm.build)(spec, rank).window).max().unwrap_or(0);
+    let chunks = ScheduleBounds::of(algorithm, spec).window_chunks;
     let fit = SlotFit::new(chunks, job.share_bytes_max, arithmetic.factor.is_some(), spec.ranks)?;
     let digest = AlgorithmDigest::of(algorithm);
     let tuning = SlotTuning::new(job.collective, digest, job.share_bytes_max, fit.slot_class);
