@@ -135,9 +135,10 @@ impl Error {
     ///
     /// [`ErrorKind::InvalidUsage`] and [`ErrorKind::Unsupported`] refuse one call.
     /// [`ErrorKind::Bootstrap`] means that a new communicator was not made, and leaves the one it
-    /// was to be made from as it was. All other kinds poison.
+    /// was to be made from as it was. [`ErrorKind::Object`] comes after the exchange of the objects.
+    /// All other kinds poison.
     pub fn is_poisoning(&self) -> bool {
-        !self.is_invalid_usage() && !matches!(self.0.kind, ErrorKind::Bootstrap(_))
+        !self.is_invalid_usage() && !matches!(self.0.kind, ErrorKind::Bootstrap(_) | ErrorKind::Object { .. })
     }
 }
 
@@ -233,6 +234,7 @@ mod tests {
         assert_eq!(Error::new(ErrorKind::Excluded { by: 0 }).code(), 10);
         let last = [ErrorKind::System(text()), ErrorKind::Gpu(text()), ErrorKind::Bug(text())];
         assert_eq!(last.map(|kind| Error::new(kind).code()), [13, 14, 15]);
+        assert_eq!(Error::new(ErrorKind::Object { rank: 0, what: text() }).code(), 16);
     }
 
     #[test]
@@ -251,6 +253,7 @@ mod tests {
         assert!(!poisons(ErrorKind::InvalidUsage(String::new())));
         assert!(!poisons(ErrorKind::Unsupported(String::new())));
         assert!(!poisons(ErrorKind::Bootstrap(bootstrap::BootstrapError::Other { what: String::new() })));
+        assert!(!poisons(ErrorKind::Object { rank: 1, what: String::new() }));
         assert!(poisons(ErrorKind::PeerFailed { peer: 1, what: String::new() }));
     }
 }

@@ -32,6 +32,18 @@ pub enum OpKind {
     AllToAllV,
     /// `reduce_scatter` with a count for each rank.
     ReduceScatterV,
+    /// `gather` with a count for each rank.
+    GatherV,
+    /// `scatter` with a count for each rank.
+    ScatterV,
+    /// `all_gather` of encoded objects.
+    AllGatherObject,
+    /// `broadcast` of an encoded object.
+    BroadcastObject,
+    /// `gather` of encoded objects.
+    GatherObject,
+    /// `scatter` of encoded objects.
+    ScatterObject,
     /// A send or its receive.
     SendRecv,
     /// The exchange by which ranks split a communicator.
@@ -44,6 +56,15 @@ impl OpKind {
     const SEND_RECV: u8 = 66;
     const SPLIT: u8 = 67;
     const REDUCE_SCATTER_V: u8 = 68;
+    const GATHER_V: u8 = 69;
+    const SCATTER_V: u8 = 70;
+    const ALL_GATHER_OBJECT: u8 = 71;
+    const BROADCAST_OBJECT: u8 = 72;
+    const GATHER_OBJECT: u8 = 73;
+    const SCATTER_OBJECT: u8 = 74;
+    /// Kinds whose counts differ between ranks, because every pair of ranks has its own.
+    const COUNTED_BY_PAIRS: [u8; 5] =
+        [Self::ALL_TO_ALL_V, Self::GATHER_V, Self::SCATTER_V, Self::GATHER_OBJECT, Self::SCATTER_OBJECT];
 
     /// Returns the name of the method in the API.
     pub(crate) fn name(self) -> &'static str {
@@ -56,6 +77,12 @@ impl OpKind {
             OpKind::AllGatherV => Self::ALL_GATHER_V,
             OpKind::AllToAllV => Self::ALL_TO_ALL_V,
             OpKind::ReduceScatterV => Self::REDUCE_SCATTER_V,
+            OpKind::GatherV => Self::GATHER_V,
+            OpKind::ScatterV => Self::SCATTER_V,
+            OpKind::AllGatherObject => Self::ALL_GATHER_OBJECT,
+            OpKind::BroadcastObject => Self::BROADCAST_OBJECT,
+            OpKind::GatherObject => Self::GATHER_OBJECT,
+            OpKind::ScatterObject => Self::SCATTER_OBJECT,
             OpKind::SendRecv => Self::SEND_RECV,
             OpKind::Split => Self::SPLIT,
         }
@@ -66,6 +93,12 @@ impl OpKind {
             Self::ALL_GATHER_V => "all_gather_v",
             Self::ALL_TO_ALL_V => "all_to_all_v",
             Self::REDUCE_SCATTER_V => "reduce_scatter_v",
+            Self::GATHER_V => "gather_v",
+            Self::SCATTER_V => "scatter_v",
+            Self::ALL_GATHER_OBJECT => "all_gather_object",
+            Self::BROADCAST_OBJECT => "broadcast_object",
+            Self::GATHER_OBJECT => "gather_object",
+            Self::SCATTER_OBJECT => "scatter_object",
             Self::SEND_RECV => "send/recv",
             Self::SPLIT => "split",
             code => Collective::ALL.get(code as usize).map_or("unknown", |collective| collective.name()),
@@ -201,9 +234,11 @@ impl OpDesc {
 
     /// Returns whether both ranks called the same operation.
     ///
-    /// The counts of `all_to_all_v` differ between ranks, because every pair has its own.
+    /// The counts of `all_to_all_v` and its relatives differ between ranks, because every pair has
+    /// its own.
     pub(crate) fn matches(&self, other: &OpDesc) -> bool {
-        let count = if self.kind_code() == OpKind::ALL_TO_ALL_V { other.count } else { self.count };
+        let by_pairs = OpKind::COUNTED_BY_PAIRS.contains(&self.kind_code());
+        let count = if by_pairs { other.count } else { self.count };
         OpDesc { count, ..*self } == *other
     }
 
@@ -214,8 +249,9 @@ impl OpDesc {
 
     /// Returns the bytes of one share, if all shares are equally long.
     pub(crate) fn bytes(&self) -> Option<u64> {
-        let uneven = [OpKind::ALL_GATHER_V, OpKind::ALL_TO_ALL_V, OpKind::REDUCE_SCATTER_V];
-        let is_even = !uneven.contains(&self.kind_code());
+        let code = self.kind_code();
+        let digests = [OpKind::ALL_GATHER_V, OpKind::REDUCE_SCATTER_V];
+        let is_even = !digests.contains(&code) && !OpKind::COUNTED_BY_PAIRS.contains(&code);
         let size = self.dtype().map(DType::size).filter(|_| is_even)?;
         self.count.checked_mul(size as u64)
     }
@@ -240,7 +276,10 @@ impl OpDesc {
     /// Returns the collective whose algorithms can carry out the operation.
     fn algorithm_collective(&self) -> Option<Collective> {
         match self.kind_code() {
-            OpKind::ALL_GATHER_V => Some(Collective::AllGather),
+            OpKind::ALL_GATHER_V | OpKind::ALL_GATHER_OBJECT => Some(Collective::AllGather),
+            OpKind::BROADCAST_OBJECT => Some(Collective::Broadcast),
+            OpKind::GATHER_OBJECT => Some(Collective::Gather),
+            OpKind::SCATTER_OBJECT => Some(Collective::Scatter),
             OpKind::ALL_TO_ALL_V => Some(Collective::AllToAll),
             OpKind::REDUCE_SCATTER_V => Some(Collective::ReduceScatter),
             code => Collective::ALL.get(code as usize).copied(),

@@ -115,6 +115,62 @@ fn uneven_reduce_scatter_gives_parts_by_every_algorithm() {
 }
 
 #[test]
+fn uneven_gather_and_scatter_match_counts_at_every_root() {
+    let all_counts = [vec![3usize, 0, 5, 1], vec![0, 0, 0, 0], vec![1, 70_000, 2, 300]];
+    for world in World::ALL {
+        world.run(4, &Config::default(), |comm| {
+            let rank = comm.rank();
+            for (counts, root) in all_counts.iter().flat_map(|counts| (0..4).map(move |root| (counts, root)))
+            {
+                let begin: usize = counts[..rank].iter().sum();
+                let all: Vec<u32> = (0..counts.iter().sum::<usize>() as u32).collect();
+                let own = &all[begin..begin + counts[rank]];
+                let mut gathered = vec![u32::MAX; all.len()];
+                let output = (rank == root).then_some((&mut gathered[..], &counts[..]));
+                comm.gather_v(own, output, root).unwrap();
+                assert_eq!(gathered, if rank == root { all.clone() } else { vec![u32::MAX; all.len()] });
+                let mut part = vec![u32::MAX; own.len()];
+                let input = (rank == root).then_some((&all[..], &counts[..]));
+                comm.scatter_v(input, &mut part, root).unwrap();
+                assert_eq!(part, own, "{world:?} {counts:?} root {root}");
+            }
+        });
+    }
+}
+
+#[test]
+fn uneven_gather_refuses_counts_that_do_not_add_up() {
+    World::Threads.run(2, &Config::default(), |comm| {
+        let mut all = [0u8; 3];
+        if comm.rank() == 0 {
+            for counts in [&[1usize][..], &[1, 1], &[2, 1]] {
+                let error = comm.gather_v(&[1u8], Some((&mut all, counts)), 0).unwrap_err();
+                assert!(error.is_invalid_usage() && error.to_string().contains("gather_v #0"), "{error}");
+            }
+            let error = comm.scatter_v::<u8>(None, &mut all, 0).unwrap_err();
+            assert!(error.to_string().contains("rank 0, must give an input"), "{error}");
+        }
+        let output = (comm.rank() == 0).then_some((&mut all[..], &[1, 2][..]));
+        comm.gather_v(&[7u8, 8][..comm.rank() + 1], output, 0).unwrap();
+        assert!(comm.rank() > 0 || all == [7, 7, 8]);
+    });
+}
+
+#[test]
+fn uneven_gather_with_another_count_names_both() {
+    for world in World::ALL {
+        let results = world.run(3, &Config::default(), |comm| {
+            let mut all = [0u32; 6];
+            let output = (comm.rank() == 0).then_some((&mut all[..], &[2, 2, 2][..]));
+            let given = if comm.rank() == 2 { 3 } else { 2 };
+            comm.gather_v(&[1u32; 3][..given], output, 0)
+        });
+        let error = results[0].as_ref().unwrap_err().to_string();
+        assert!(error.contains("gather_v #0 (2 x uint32)") && error.contains("(3 x uint32)"), "{error}");
+    }
+}
+
+#[test]
 fn split_by_color_and_key() {
     for world in World::ALL {
         world.run(5, &Config::default(), |comm| {

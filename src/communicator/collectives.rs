@@ -4,8 +4,7 @@
 //! length is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) and has no effect.
 
 use super::Communicator;
-use super::counts::{digest_words, displacements};
-use crate::engine::{Buffers, Engine, Job, Shares};
+use crate::engine::{Buffers, Engine, Job};
 use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
@@ -251,90 +250,6 @@ impl Communicator {
             engine.return_temp(aside);
             ended
         })
-    }
-
-    /// Concatenates inputs of different lengths, by rank, into every rank's `output`.
-    ///
-    /// Rank i gives `counts[i]` elements. `counts` is equal on all ranks; `output` has their sum.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
-    ///
-    /// ```
-    /// # use unisono::Communicator;
-    /// # let ranks = Communicator::local(2)?;
-    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
-    /// let (input, mut output) = ([1u8, 2], [0; 3]);
-    /// comm.all_gather_v(&input[..comm.rank() + 1], &mut output, &[1, 2]).unwrap();
-    /// assert_eq!(output, [1, 1, 2]);
-    /// # }); });
-    /// # Ok::<(), unisono::Error>(())
-    /// ```
-    pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
-        let args = self.arg_check(OpKind::AllGatherV);
-        args.require_length("counts", counts.len(), self.size())?;
-        args.require_length("input", input.len(), counts[self.rank()])?;
-        args.require_length("output", output.len(), args.total_count(counts)?)?;
-        let table = displacements(counts, size_of::<T>());
-        let job = Job {
-            kind: OpKind::AllGatherV,
-            collective: Collective::AllGather,
-            dtype: T::DTYPE,
-            reduction: None,
-            root: 0,
-            count: digest_words(counts),
-            input: Shares::Even { bytes: size_of_val(input) },
-            output: Shares::Table(&table),
-            share_bytes_max: counts.iter().max().map_or(0, |count| count * size_of::<T>()),
-            buffers: Buffers::separate(as_bytes(input), as_bytes_mut(output)),
-        };
-        self.run(job)
-    }
-
-    /// Reduces the inputs of all ranks, and gives each rank a part of its own length.
-    ///
-    /// Rank i receives `counts[i]` elements. `counts` is equal on all ranks; every `input` has
-    /// their sum, the parts one after the other.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
-    ///
-    /// ```
-    /// # use unisono::{Communicator, Sum};
-    /// # let ranks = Communicator::local(2)?;
-    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
-    /// let counts = [1, 2];
-    /// let mut output = vec![0; counts[comm.rank()]];
-    /// comm.reduce_scatter_v(&[5i32, 6, 7], &mut output, &counts, Sum).unwrap();
-    /// assert_eq!(output, [vec![10], vec![12, 14]][comm.rank()]);
-    /// # }); });
-    /// # Ok::<(), unisono::Error>(())
-    /// ```
-    pub fn reduce_scatter_v<T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-        counts: &[usize],
-        reduction: ReduceOp,
-    ) -> Result<()> {
-        let args = self.arg_check(OpKind::ReduceScatterV);
-        args.require_length("counts", counts.len(), self.size())?;
-        args.require_length("output", output.len(), counts[self.rank()])?;
-        args.require_length("input", input.len(), args.total_count(counts)?)?;
-        let table = displacements(counts, size_of::<T>());
-        let job = Job {
-            kind: OpKind::ReduceScatterV,
-            collective: Collective::ReduceScatter,
-            dtype: T::DTYPE,
-            reduction: Some(reduction),
-            root: 0,
-            count: digest_words(counts),
-            input: Shares::Table(&table),
-            output: Shares::Even { bytes: size_of_val(output) },
-            share_bytes_max: counts.iter().max().map_or(0, |count| count * size_of::<T>()),
-            buffers: Buffers::separate(as_bytes(input), as_bytes_mut(output)),
-        };
-        self.run(job)
     }
 
     /// Returns when every rank has called it.

@@ -17,6 +17,8 @@ mod collectives;
 mod counts;
 mod grow;
 mod info;
+#[cfg(feature = "serde")]
+mod objects;
 mod op_queue;
 mod operation;
 mod point_to_point;
@@ -29,6 +31,7 @@ mod shrink;
 mod shuttle_tests;
 mod split;
 mod symmetric;
+mod uneven;
 mod validate;
 mod work;
 

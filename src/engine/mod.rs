@@ -116,6 +116,34 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Creates the job of an operation with a share of its own length for each rank.
+    ///
+    /// `places` are the (offset, bytes) of the shares in the longer buffer. `digest` stands for the
+    /// counts where ranks compare their calls.
+    pub(crate) fn uneven<T: Element>(
+        (kind, collective): (OpKind, Collective),
+        reduction: Option<ReduceOp>,
+        places: &'a [(usize, usize)],
+        (rank, digest): (Rank, u64),
+        buffers: Buffers<'a>,
+    ) -> Self {
+        let (all, own) = (Shares::Table(places), Shares::Even { bytes: places[rank].1 });
+        let gathers = collective == Collective::AllGather;
+        let (input, output) = if gathers { (own, all) } else { (all, own) };
+        Self {
+            kind,
+            collective,
+            dtype: T::DTYPE,
+            reduction,
+            root: 0,
+            count: digest,
+            input,
+            output,
+            share_bytes_max: places.iter().map(|place| place.1).max().unwrap_or(0),
+            buffers,
+        }
+    }
+
     /// Returns whether the operation combines floats of 8 or 16 bits in wider ones and rounds the
     /// result.
     fn is_narrow(&self) -> bool {

@@ -94,6 +94,13 @@ pub enum ErrorKind {
     Unsupported(String),
     /// A defect of this library. Please report it.
     Bug(String),
+    /// An object could not be encoded, or not be decoded as the type that this rank expects.
+    Object {
+        /// The rank that gave the object.
+        rank: Rank,
+        /// A description of the failure.
+        what: String,
+    },
 }
 
 impl ErrorKind {
@@ -126,6 +133,10 @@ impl ErrorKind {
             ErrorKind::System(_) => "check limits and permissions on this host",
             ErrorKind::Unsupported(_) => "choose another transport or algorithm",
             ErrorKind::Bug(_) => "please report this",
+            ErrorKind::Object { .. } => {
+                "give objects of one type on all ranks, which serde encodes without knowing its name; communicators \
+                 stay usable"
+            }
         }
     }
 }
@@ -149,6 +160,7 @@ impl ErrorKind {
             ErrorKind::System(_) => 13,
             ErrorKind::Gpu(_) => 14,
             ErrorKind::Bug(_) => 15,
+            ErrorKind::Object { .. } => 16,
         }
     }
 
@@ -163,7 +175,7 @@ impl ErrorKind {
             | ErrorKind::ProtocolViolation { peer, .. } => peer,
             ErrorKind::Timeout { ref waiting_for, .. } => waiting_for.first()?.0,
             ErrorKind::Aborted { by, .. } | ErrorKind::Excluded { by } => by,
-            ErrorKind::NotFinite { rank, .. } => rank,
+            ErrorKind::NotFinite { rank, .. } | ErrorKind::Object { rank, .. } => rank,
             ErrorKind::InvalidUsage(_)
             | ErrorKind::Bootstrap(_)
             | ErrorKind::System(_)
@@ -213,6 +225,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::ProtocolViolation { peer, what } => {
                 write!(f, "rank {peer} sent something impossible: {what}")
             }
+            ErrorKind::Object { rank, what } => write!(f, "the object of rank {rank}: {what}"),
             ErrorKind::Bootstrap(failure) => failure.fmt(f),
             ErrorKind::InvalidUsage(what)
             | ErrorKind::System(what)

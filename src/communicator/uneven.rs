@@ -1,0 +1,205 @@
+//! The blocking collectives whose shares have different lengths.
+//!
+//! [`Communicator::all_gather_v`] and [`Communicator::reduce_scatter_v`] run by the algorithms of
+//! their even forms, so every rank gives all counts. [`Communicator::gather_v`] and
+//! [`Communicator::scatter_v`] are one message between the root and each other rank, so only the
+//! root gives counts.
+
+use super::Communicator;
+use super::counts::{digest_words, displacements};
+use crate::engine::{Buffers, Job, Transfer};
+use crate::error::Result;
+use crate::op_desc::{OpDesc, OpKind};
+use crate::reduce_op::ReduceOp;
+use crate::schedule::{Collective, Rank};
+use unisono_cuda::{Element, as_bytes, as_bytes_mut};
+
+impl Communicator {
+    /// Concatenates inputs of different lengths, by rank, into every rank's `output`.
+    ///
+    /// Rank i gives `counts[i]` elements. `counts` is equal on all ranks; `output` has their sum.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::Communicator;
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let (input, mut output) = ([1u8, 2], [0; 3]);
+    /// comm.all_gather_v(&input[..comm.rank() + 1], &mut output, &[1, 2]).unwrap();
+    /// assert_eq!(output, [1, 1, 2]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
+        let args = self.arg_check(OpKind::AllGatherV);
+        args.require_length("counts", counts.len(), self.size())?;
+        args.require_length("input", input.len(), counts[self.rank()])?;
+        args.require_length("output", output.len(), args.total_count(counts)?)?;
+        let places = displacements(counts, size_of::<T>());
+        let (kind, buffers) = (OpKind::AllGatherV, Buffers::separate(as_bytes(input), as_bytes_mut(output)));
+        let own = (self.rank(), digest_words(counts));
+        self.run(Job::uneven::<T>((kind, Collective::AllGather), None, &places, own, buffers))
+    }
+
+    /// Reduces the inputs of all ranks, and gives each rank a part of its own length.
+    ///
+    /// Rank i receives `counts[i]` elements. `counts` is equal on all ranks; every `input` has
+    /// their sum, the parts one after the other.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let counts = [1, 2];
+    /// let mut output = vec![0; counts[comm.rank()]];
+    /// comm.reduce_scatter_v(&[5i32, 6, 7], &mut output, &counts, Sum).unwrap();
+    /// assert_eq!(output, [vec![10], vec![12, 14]][comm.rank()]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        reduction: ReduceOp,
+    ) -> Result<()> {
+        let args = self.arg_check(OpKind::ReduceScatterV);
+        args.require_length("counts", counts.len(), self.size())?;
+        args.require_length("output", output.len(), counts[self.rank()])?;
+        args.require_length("input", input.len(), args.total_count(counts)?)?;
+        let places = displacements(counts, size_of::<T>());
+        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
+        let (kind, own) = (OpKind::ReduceScatterV, (self.rank(), digest_words(counts)));
+        self.run(Job::uneven::<T>((kind, Collective::ReduceScatter), Some(reduction), &places, own, buffers))
+    }
+
+    /// Concatenates inputs of different lengths, by rank, into the root's `output`.
+    ///
+    /// The root gives its `output` with the number of elements that each rank gives: `counts[i]`
+    /// is the length of rank i's `input`. Other ranks give `None`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the counts do not add up to
+    /// the buffers; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) with both counts if the
+    /// root and a rank disagree; else as [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # use unisono::Communicator;
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let (input, mut all) = ([7u8, 8], [0; 3]);
+    /// let output = (comm.rank() == 0).then_some((&mut all[..], &[1, 2][..]));
+    /// comm.gather_v(&input[..comm.rank() + 1], output, 0).unwrap();
+    /// assert_eq!(all, [[7, 7, 8], [0; 3]][comm.rank()]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn gather_v<T: Element>(
+        &self,
+        input: &[T],
+        output: Option<(&mut [T], &[usize])>,
+        root: Rank,
+    ) -> Result<()> {
+        let args = self.arg_check(OpKind::GatherV);
+        args.require_rank("root", root)?;
+        args.require_at_root("output", root, output.is_some())?;
+        let (output, counts) = output.filter(|_| self.rank() == root).unwrap_or((&mut [], &[]));
+        if self.rank() == root {
+            args.require_length("counts", counts.len(), self.size())?;
+            args.require_length("output", output.len(), args.total_count(counts)?)?;
+            args.require_length("input", input.len(), counts[root])?;
+        }
+        self.gather_bytes::<T>(OpKind::GatherV, as_bytes(input), (as_bytes_mut(output), counts), root)
+    }
+
+    /// Copies the next `counts[i]` elements of the root's input to rank i's `output`.
+    ///
+    /// The root gives its input with the counts, of which there is one for each rank. Other ranks
+    /// give `None`. Rank i's `output` has `counts[i]` elements.
+    ///
+    /// # Errors
+    /// As [`Communicator::gather_v`].
+    ///
+    /// ```
+    /// # use unisono::Communicator;
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut output = vec![0; comm.rank() + 1];
+    /// let input = (comm.rank() == 0).then_some((&[7u8, 8, 9][..], &[1, 2][..]));
+    /// comm.scatter_v(input, &mut output, 0).unwrap();
+    /// assert_eq!(output, [vec![7], vec![8, 9]][comm.rank()]);
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn scatter_v<T: Element>(
+        &self,
+        input: Option<(&[T], &[usize])>,
+        output: &mut [T],
+        root: Rank,
+    ) -> Result<()> {
+        let args = self.arg_check(OpKind::ScatterV);
+        args.require_rank("root", root)?;
+        args.require_at_root("input", root, input.is_some())?;
+        let (input, counts) = input.filter(|_| self.rank() == root).unwrap_or((&[], &[]));
+        if self.rank() == root {
+            args.require_length("counts", counts.len(), self.size())?;
+            args.require_length("input", input.len(), args.total_count(counts)?)?;
+            args.require_length("output", output.len(), counts[root])?;
+        }
+        self.scatter_bytes::<T>(OpKind::ScatterV, (as_bytes(input), counts), as_bytes_mut(output), root)
+    }
+
+    /// Gathers messages at the root, whose counts are checked already.
+    pub(super) fn gather_bytes<T: Element>(
+        &self,
+        kind: OpKind,
+        input: &[u8],
+        (mut output, counts): (&mut [u8], &[usize]),
+        root: Rank,
+    ) -> Result<()> {
+        let element = size_of::<T>();
+        self.with_engine(|engine| {
+            let sequence = engine.take_sequence();
+            let call = |count| OpDesc::new(sequence, kind, T::DTYPE, None, root, count as u64);
+            let own = Transfer::send(root, input, call(input.len() / element));
+            let mut transfers = Vec::with_capacity(counts.len() + 1);
+            transfers.push(own);
+            for (peer, &count) in counts.iter().enumerate() {
+                let (part, rest) = output.split_at_mut(count * element);
+                output = rest;
+                transfers.push(Transfer::recv(peer, part, call(count)));
+            }
+            engine.transfer(&mut transfers)
+        })
+    }
+
+    /// Scatters messages from the root, whose counts are checked already.
+    pub(super) fn scatter_bytes<T: Element>(
+        &self,
+        kind: OpKind,
+        (input, counts): (&[u8], &[usize]),
+        output: &mut [u8],
+        root: Rank,
+    ) -> Result<()> {
+        let element = size_of::<T>();
+        self.with_engine(|engine| {
+            let sequence = engine.take_sequence();
+            let call = |count| OpDesc::new(sequence, kind, T::DTYPE, None, root, count as u64);
+            let mut transfers = Vec::with_capacity(counts.len() + 1);
+            let count = output.len() / element;
+            transfers.push(Transfer::recv(root, output, call(count)));
+            for (peer, (offset, bytes)) in displacements(counts, element).into_iter().enumerate() {
+                let part = &input[offset..offset + bytes];
+                let offset = offset / element;
+                transfers.push(Transfer::send(peer, part, call(bytes / element)).with_offset(offset));
+            }
+            engine.transfer(&mut transfers)
+        })
+    }
+}
