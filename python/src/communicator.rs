@@ -1,0 +1,186 @@
+//! Communicators as Python objects.
+
+use crate::error::{argument, exception};
+use crate::operation::Operation;
+use crate::work::{CompleteOnDrop, Completion, Work};
+use pyo3::prelude::*;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use unisono::{Config, UniqueId};
+
+/// One rank of a group; see `unisono.Communicator`.
+#[pyclass(frozen, module = "unisono._native")]
+pub(crate) struct Communicator {
+    /// Empty after `close`.
+    inner: Mutex<Option<unisono::Communicator>>,
+    rank: usize,
+    size: usize,
+}
+
+type Settings = HashMap<String, String>;
+type Steps<'py> = Vec<PyRef<'py, Operation>>;
+
+/// Returns the text of a new unique id, whose root listens at the address `interface`.
+#[pyfunction]
+pub(crate) fn unique_id(py: Python<'_>, interface: &str) -> PyResult<String> {
+    let Ok(address) = interface.parse::<IpAddr>() else {
+        return Err(argument(py, format!("`{interface}` is no IP address")));
+    };
+    UniqueId::new(address).map(|id| id.to_string()).map_err(|error| exception(py, &error))
+}
+
+#[pymethods]
+impl Communicator {
+    /// Makes the communicators of the threads of this process, by rank.
+    #[staticmethod]
+    fn local(py: Python<'_>, size: usize, settings: Settings) -> PyResult<Vec<Self>> {
+        let made = py.detach(|| unisono::Communicator::builder().config(&config(&settings)?).local(size));
+        let ranks = made.map_err(|error| exception(py, &error))?;
+        Ok(ranks.into_iter().map(Self::from).collect())
+    }
+
+    /// Connects to the other ranks as the launcher's environment says.
+    #[staticmethod]
+    fn from_env(py: Python<'_>, settings: Settings) -> PyResult<Self> {
+        let made = py.detach(|| unisono::Communicator::builder().config(&config(&settings)?).from_env());
+        made.map(Self::from).map_err(|error| exception(py, &error))
+    }
+
+    /// Connects to the ranks that have the same unique id.
+    #[staticmethod]
+    fn join(py: Python<'_>, id: &str, rank: usize, size: usize, settings: Settings) -> PyResult<Self> {
+        let made = py.detach(|| unisono::Communicator::join(&id.parse()?, rank, size, &config(&settings)?));
+        made.map(Self::from).map_err(|error| exception(py, &error))
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    #[getter]
+    fn transport(&self, py: Python<'_>) -> PyResult<&'static str> {
+        Ok(self.inner(py)?.transport())
+    }
+
+    /// Runs operations one after the other on this thread.
+    fn run(&self, py: Python<'_>, steps: Steps<'_>) -> PyResult<()> {
+        let comm = self.inner(py)?;
+        let steps: Vec<&Operation> = steps.iter().map(|step| &**step).collect();
+        // SAFETY: the callers in the package hold the objects that own the memory until this
+        // returns, and say in their documentation that nobody else may access it meanwhile.
+        let ended = py.detach(|| steps.iter().try_for_each(|step| unsafe { step.run(&comm) }));
+        ended.map_err(|error| exception(py, &error))
+    }
+
+    /// Starts operations, which run one after the other. `keep` holds the owners of their memory.
+    fn start(&self, py: Python<'_>, steps: Steps<'_>, keep: Option<Py<PyAny>>) -> PyResult<Work> {
+        let comm = self.inner(py)?;
+        let steps: Vec<Operation> = steps.iter().map(|step| Operation::clone(step)).collect();
+        let completion = Completion::new(keep);
+        let ended = CompleteOnDrop(Arc::clone(&completion));
+        py.detach(|| {
+            let started = comm.spawn(move |comm| {
+                // SAFETY: `keep` holds the objects that own the memory until the end. The callers
+                // in the package say that nobody else may access it meanwhile.
+                let result = steps.iter().try_for_each(|step| unsafe { step.run(comm) });
+                ended.0.complete(result.clone().map_err(Some));
+                result
+            });
+            // An operation that could not be started has ended with the reason.
+            if started.is_finished()
+                && let Err(error) = started.wait()
+            {
+                completion.complete(Err(Some(error)));
+            }
+        });
+        Ok(Work { completion })
+    }
+
+    /// Groups the ranks that give the same color.
+    fn split(
+        &self,
+        py: Python<'_>,
+        color: Option<u32>,
+        key: i32,
+        settings: Option<Settings>,
+    ) -> PyResult<Option<Self>> {
+        let comm = self.inner(py)?;
+        let made = py.detach(|| match settings {
+            None => comm.split(color, key),
+            Some(settings) => {
+                let config = with_settings(comm.config().clone(), &settings)?;
+                comm.child().config(&config).split(color, key)
+            }
+        });
+        made.map(|made| made.map(Self::from)).map_err(|error| exception(py, &error))
+    }
+
+    /// Ends the operations of this communicator on all ranks.
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let comm = self.inner(py)?;
+        py.detach(|| comm.abort(reason));
+        Ok(())
+    }
+
+    /// Makes a communicator of the ranks that are left after a failure.
+    fn shrink(&self, py: Python<'_>) -> PyResult<Self> {
+        let comm = self.inner(py)?;
+        py.detach(|| comm.shrink()).map(Self::from).map_err(|error| exception(py, &error))
+    }
+
+    /// Returns the last operations, as JSON.
+    fn flight_record(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.inner(py)?.flight_record().to_json())
+    }
+
+    /// Returns the exception that every later call raises, and None if calls still work.
+    fn error(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
+        Ok(self.inner(py)?.error().map(|error| exception(py, &error)))
+    }
+
+    /// Returns the time without data movement after which an operation fails, in seconds.
+    #[getter]
+    fn timeout(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let timeout = self.inner(py)?.config().timeout;
+        Ok((timeout != Duration::MAX).then_some(timeout.as_secs_f64()))
+    }
+
+    /// Leaves the group once operations that have started are done with it.
+    fn close(&self, py: Python<'_>) {
+        let taken = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        py.detach(|| drop(taken));
+    }
+}
+
+impl Communicator {
+    fn inner(&self, py: Python<'_>) -> PyResult<unisono::Communicator> {
+        let inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        inner.clone().ok_or_else(|| {
+            let (rank, size) = (self.rank, self.size);
+            argument(py, format!("the communicator of rank {rank} of {size} has been closed"))
+        })
+    }
+}
+
+impl From<unisono::Communicator> for Communicator {
+    fn from(comm: unisono::Communicator) -> Self {
+        let (rank, size) = (comm.rank(), comm.size());
+        Self { inner: Mutex::new(Some(comm)), rank, size }
+    }
+}
+
+fn config(settings: &Settings) -> unisono::Result<Config> {
+    with_settings(Config::from_env()?, settings)
+}
+
+fn with_settings(config: Config, settings: &Settings) -> unisono::Result<Config> {
+    config.with_settings(settings.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+}

@@ -1,0 +1,186 @@
+//! One operation with its memory, as the Python side describes it.
+
+use crate::error::argument;
+use crate::segments::{Segments, with_buffers};
+use pyo3::prelude::*;
+use unisono::schedule::Collective;
+use unisono::{DType, ReduceOp, Result, Scalar};
+
+/// An operation with the addresses of its memory. Its user keeps that memory alive.
+#[pyclass(frozen, module = "unisono._native")]
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    kind: Kind,
+    input: Segments,
+    output: Segments,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Even { collective: Collective, dtype: DType, reduction: Option<ReduceOp>, root: usize },
+    AllGatherV { counts: Vec<usize> },
+    AllToAllV { sends: Vec<usize>, receives: Vec<usize> },
+    Send { peer: usize },
+    Recv { peer: usize },
+}
+
+/// Addresses and numbers of bytes.
+type Parts = Vec<(usize, usize)>;
+
+#[pymethods]
+impl Operation {
+    /// Describes a collective of equal shares.
+    #[staticmethod]
+    #[pyo3(signature = (collective, dtype, input, output, reduction=None, root=0))]
+    fn even(
+        py: Python<'_>,
+        collective: &str,
+        dtype: &str,
+        input: Parts,
+        output: Parts,
+        reduction: Option<(String, Option<Factor>)>,
+        root: usize,
+    ) -> PyResult<Self> {
+        let Some(collective) = Collective::ALL.into_iter().find(|one| one.name() == collective) else {
+            return Err(argument(py, format!("`{collective}` is no collective")));
+        };
+        let Some(dtype) = dtype_of(dtype) else {
+            return Err(argument(py, format!("{collective} cannot carry elements of type `{dtype}`")));
+        };
+        let reduction = reduction.map(|(name, factor)| reduce_op(py, &name, factor)).transpose()?;
+        let kind = Kind::Even { collective, dtype, reduction, root };
+        Ok(Self { kind, input: Segments::new(input), output: Segments::new(output) })
+    }
+
+    /// Describes an all_gather with a number of bytes for each rank.
+    #[staticmethod]
+    fn all_gather_v(input: Parts, output: Parts, counts: Vec<usize>) -> Self {
+        Self { kind: Kind::AllGatherV { counts }, input: Segments::new(input), output: Segments::new(output) }
+    }
+
+    /// Describes an all_to_all with numbers of bytes to and from each rank.
+    #[staticmethod]
+    fn all_to_all_v(input: Parts, output: Parts, sends: Vec<usize>, receives: Vec<usize>) -> Self {
+        let kind = Kind::AllToAllV { sends, receives };
+        Self { kind, input: Segments::new(input), output: Segments::new(output) }
+    }
+
+    /// Describes a send to a rank.
+    #[staticmethod]
+    fn send(input: Parts, peer: usize) -> Self {
+        Self { kind: Kind::Send { peer }, input: Segments::new(input), output: Segments::default() }
+    }
+
+    /// Describes a receive from a rank.
+    #[staticmethod]
+    fn recv(output: Parts, peer: usize) -> Self {
+        Self { kind: Kind::Recv { peer }, input: Segments::default(), output: Segments::new(output) }
+    }
+}
+
+/// The factor of a pre-multiplied sum.
+#[derive(FromPyObject, Clone, Copy, Debug)]
+pub(crate) enum Factor {
+    Int(i64),
+    Uint(u64),
+    Float(f64),
+}
+
+impl Operation {
+    /// Runs the operation.
+    ///
+    /// # Safety
+    /// The memory of input and output is valid, the latter for writes, and nobody else accesses it
+    /// during the call. In place, both are valid for writes.
+    pub(crate) unsafe fn run(&self, comm: &unisono::Communicator) -> Result<()> {
+        let Self { kind, input, output } = self;
+        match kind {
+            Kind::Even { collective: Collective::Barrier, .. } => comm.barrier(),
+            Kind::Even { collective, dtype, reduction, root } => {
+                let (inputs, outputs) = collective.shares(comm.size(), *root, comm.rank());
+                let (bytes, shares) =
+                    if outputs > 0 { (output.bytes(), outputs) } else { (input.bytes(), inputs) };
+                let count = bytes / dtype.size() / shares.max(1);
+                let mut operation = unisono::Operation::new(*collective, *dtype, count).with_root(*root);
+                operation.reduction = *reduction;
+                let own_offset = comm.rank() * count * dtype.size();
+                // SAFETY: by the contract.
+                unsafe {
+                    with_buffers(input, output, own_offset, |buffers| comm.run_operation(&operation, buffers))
+                }
+            }
+            // SAFETY: by the contract. An input that overlaps the output is copied.
+            Kind::AllGatherV { counts } => unsafe {
+                separate(input, output, |input, output| comm.all_gather_v(input, output, counts))
+            },
+            // SAFETY: as above.
+            Kind::AllToAllV { sends, receives } => unsafe {
+                separate(input, output, |input, output| comm.all_to_all_v(input, sends, output, receives))
+            },
+            // SAFETY: by the contract.
+            Kind::Send { peer } => unsafe { input.read(|bytes| comm.send(bytes, *peer)) },
+            // SAFETY: by the contract.
+            Kind::Recv { peer } => unsafe { output.write(|bytes| comm.recv(bytes, *peer)) },
+        }
+    }
+}
+
+/// Runs `operation` on buffers that do not overlap.
+///
+/// # Safety
+/// As [`with_buffers`].
+unsafe fn separate(
+    input: &Segments,
+    output: &Segments,
+    operation: impl FnOnce(&[u8], &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    // No share of its own is in place here: an offset past the end never matches.
+    // SAFETY: by the contract.
+    unsafe {
+        with_buffers(input, output, usize::MAX / 2, |buffers| match buffers {
+            unisono::OpBuffers::Separate { input, output } => operation(input, output),
+            unisono::OpBuffers::InPlace(buffer) => {
+                let input = buffer.to_vec();
+                operation(&input, buffer)
+            }
+        })
+    }
+}
+
+/// Returns the element type of a NumPy name. Names of other types with the same bytes map, too.
+fn dtype_of(name: &str) -> Option<DType> {
+    Some(match name {
+        "int8" => DType::I8,
+        "uint8" => DType::U8,
+        "int32" => DType::I32,
+        "uint32" => DType::U32,
+        "int64" => DType::I64,
+        "uint64" => DType::U64,
+        "float16" => DType::F16,
+        "bfloat16" => DType::BF16,
+        "float32" => DType::F32,
+        "float64" => DType::F64,
+        "float8_e4m3fn" => DType::F8E4M3,
+        "float8_e5m2" => DType::F8E5M2,
+        _ => return None,
+    })
+}
+
+fn reduce_op(py: Python<'_>, name: &str, factor: Option<Factor>) -> PyResult<ReduceOp> {
+    let factor = factor.map(|factor| match factor {
+        Factor::Int(value) => Scalar::Int(value),
+        Factor::Uint(value) => Scalar::Uint(value),
+        Factor::Float(value) => Scalar::Float(value),
+    });
+    match (name, factor) {
+        ("sum", None) => Ok(ReduceOp::Sum),
+        ("prod", None) => Ok(ReduceOp::Prod),
+        ("min", None) => Ok(ReduceOp::Min),
+        ("max", None) => Ok(ReduceOp::Max),
+        ("avg", None) => Ok(ReduceOp::Avg),
+        ("pre_mul_sum", Some(factor)) => Ok(ReduceOp::PreMulSum(factor)),
+        ("pre_mul_sum", None) => Err(argument(py, "a pre-multiplied sum needs a factor")),
+        (_, Some(_)) => Err(argument(py, format!("`{name}` takes no factor"))),
+        _ => Err(argument(py, format!("`{name}` is none of sum, prod, min, max, avg, pre_mul_sum"))),
+    }
+}

@@ -1,0 +1,147 @@
+//! The memory of an operation: segments at addresses, as the Python side gives them.
+
+use unisono::OpBuffers;
+
+/// Consecutive parts of a buffer, each at an address and with a number of bytes.
+///
+/// The memory belongs to Python objects. The caller of [`Segments::read`] and its relatives keeps
+/// them alive, and lets nobody else write them, until the operation has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Segments(Vec<(usize, usize)>);
+
+impl Segments {
+    pub(crate) fn new(parts: Vec<(usize, usize)>) -> Self {
+        Self(parts.into_iter().filter(|&(_, bytes)| bytes > 0).collect())
+    }
+
+    /// Returns the number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(|&(_, bytes)| bytes).sum()
+    }
+
+    /// Returns true if a byte belongs to both.
+    fn overlaps(&self, other: &Segments) -> bool {
+        let meets = |&(one, one_bytes): &(usize, usize)| {
+            other.0.iter().any(|&(two, two_bytes)| one < two + two_bytes && two < one + one_bytes)
+        };
+        self.0.iter().any(meets)
+    }
+
+    /// Returns the address if all bytes follow each other.
+    fn single(&self) -> Option<usize> {
+        match self.0[..] {
+            [(address, _)] => Some(address),
+            _ => None,
+        }
+    }
+
+    /// Returns a copy of the bytes.
+    ///
+    /// # Safety
+    /// The memory is valid for reads.
+    unsafe fn copied(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.bytes());
+        for &(address, length) in &self.0 {
+            // SAFETY: by the contract.
+            bytes.extend_from_slice(unsafe { slice(address, length) });
+        }
+        bytes
+    }
+
+    /// Runs `use_bytes` on the bytes, which are copied only if they are in several parts.
+    ///
+    /// # Safety
+    /// The memory is valid for reads, and nobody writes it meanwhile.
+    pub(crate) unsafe fn read<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
+        match self.0[..] {
+            [] => use_bytes(&[]),
+            // SAFETY: by the contract.
+            [(address, length)] => use_bytes(unsafe { slice(address, length) }),
+            // SAFETY: by the contract.
+            _ => use_bytes(&unsafe { self.copied() }),
+        }
+    }
+
+    /// Runs `fill` on the bytes. Several parts are filled from a temporary buffer, which begins
+    /// with their contents.
+    ///
+    /// # Safety
+    /// The memory is valid for reads and writes, and nobody else accesses it meanwhile.
+    pub(crate) unsafe fn write<R>(&self, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        match self.0[..] {
+            [] => fill(&mut []),
+            // SAFETY: by the contract.
+            [(address, length)] => fill(unsafe { slice_mut(address, length) }),
+            _ => {
+                // SAFETY: by the contract.
+                let mut bytes = unsafe { self.copied() };
+                let result = fill(&mut bytes);
+                let mut rest = &bytes[..];
+                for &(address, length) in &self.0 {
+                    let (part, after) = rest.split_at(length);
+                    // SAFETY: by the contract.
+                    unsafe { slice_mut(address, length) }.copy_from_slice(part);
+                    rest = after;
+                }
+                result
+            }
+        }
+    }
+}
+
+/// Runs `operation` on an input and an output: in place if one is this rank's share of the other.
+///
+/// Buffers that overlap in another way are legal: the input is then copied first.
+///
+/// # Safety
+/// The input is valid for reads and the output for writes, and nobody else accesses them
+/// meanwhile. Where the output lies in the input, the input is valid for writes, too.
+pub(crate) unsafe fn with_buffers<R>(
+    input: &Segments,
+    output: &Segments,
+    own_offset: usize,
+    operation: impl FnOnce(OpBuffers<'_>) -> R,
+) -> R {
+    if !input.overlaps(output) {
+        // SAFETY: by the contract. The comparison shows that the two are disjoint.
+        return unsafe {
+            input.read(|input| output.write(|output| operation(OpBuffers::Separate { input, output })))
+        };
+    }
+    let (input_bytes, output_bytes) = (input.bytes(), output.bytes());
+    if input == output {
+        // SAFETY: by the contract. Both are the same memory, which one slice accesses.
+        return unsafe { output.write(|buffer| operation(OpBuffers::InPlace(buffer))) };
+    }
+    if let (Some(from), Some(into)) = (input.single(), output.single()) {
+        let own = if input_bytes == output_bytes { 0 } else { own_offset };
+        if input_bytes <= output_bytes && from == into + own {
+            // SAFETY: by the contract. The input is inside, so that one slice is the only access.
+            return operation(OpBuffers::InPlace(unsafe { slice_mut(into, output_bytes) }));
+        }
+        if input_bytes > output_bytes && into == from + own {
+            // SAFETY: as above, with the output inside.
+            return operation(OpBuffers::InPlace(unsafe { slice_mut(from, input_bytes) }));
+        }
+    }
+    // SAFETY: by the contract. The copy of the input overlaps nothing.
+    unsafe {
+        let copy = input.copied();
+        output.write(|output| operation(OpBuffers::Separate { input: &copy, output }))
+    }
+}
+
+/// # Safety
+/// `bytes` bytes at `address`, more than none, are valid for reads for the life of the result.
+unsafe fn slice<'a>(address: usize, bytes: usize) -> &'a [u8] {
+    // SAFETY: by the contract. The memory was exposed to Python as an integer.
+    unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), bytes) }
+}
+
+/// # Safety
+/// `bytes` bytes at `address`, more than none, are valid for reads and writes for the life of the
+/// result, and nobody else accesses them.
+unsafe fn slice_mut<'a>(address: usize, bytes: usize) -> &'a mut [u8] {
+    // SAFETY: by the contract.
+    unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), bytes) }
+}

@@ -1,0 +1,139 @@
+//! Handles of operations in the background.
+
+use crate::callbacks;
+use crate::error::{exception, panicked, timed_out};
+use pyo3::prelude::*;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The result of an operation, with no error where it panicked.
+pub(crate) type Ended = Result<(), Option<unisono::Error>>;
+
+/// A handle of operations that run in the background, in the order in which they were started.
+#[pyclass(frozen, module = "unisono._native")]
+pub(crate) struct Work {
+    pub(crate) completion: Arc<Completion>,
+}
+
+/// The end of an operation, which several threads may wait for.
+pub(crate) struct Completion {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    result: Option<Ended>,
+    callbacks: Vec<Py<PyAny>>,
+    /// Objects whose memory the operation uses.
+    keep: Option<Py<PyAny>>,
+}
+
+impl Completion {
+    pub(crate) fn new(keep: Option<Py<PyAny>>) -> Arc<Self> {
+        let state = Mutex::new(State { keep, ..State::default() });
+        Arc::new(Self { state, ended: Condvar::new() })
+    }
+
+    /// Stores the result, unless there is one, and wakes all who wait.
+    pub(crate) fn complete(&self, result: Ended) {
+        let mut state = self.lock();
+        if state.result.is_some() {
+            return;
+        }
+        state.result = Some(result);
+        let (callbacks, keep) = (std::mem::take(&mut state.callbacks), state.keep.take());
+        drop(state);
+        self.ended.notify_all();
+        // Without the interpreter's lock, the reference is given back when someone next takes it.
+        drop(keep);
+        if !callbacks.is_empty() {
+            callbacks::run(callbacks);
+        }
+    }
+
+    fn result(&self) -> Option<Ended> {
+        self.lock().result.clone()
+    }
+
+    /// Waits until the end, or until `deadline`, which returns nothing.
+    fn wait_until(&self, deadline: Instant) -> Option<Ended> {
+        let mut state = self.lock();
+        while state.result.is_none() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.ended.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+        state.result.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Completes an operation that ends without a result because it panicked.
+pub(crate) struct CompleteOnDrop(pub(crate) Arc<Completion>);
+
+impl Drop for CompleteOnDrop {
+    fn drop(&mut self) {
+        self.0.complete(Err(None));
+    }
+}
+
+/// The time between two looks for signals, such as that of Ctrl-C.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
+
+#[pymethods]
+impl Work {
+    /// Waits until the operations have ended, for `timeout` seconds at most.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let limit = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let slice_end = Instant::now() + SIGNAL_INTERVAL;
+            let deadline = end.map_or(slice_end, |end| end.min(slice_end));
+            if let Some(ended) = py.detach(|| self.completion.wait_until(deadline)) {
+                return raise(py, ended);
+            }
+            py.check_signals()?;
+            if end.is_some_and(|end| Instant::now() >= end) {
+                return Err(timed_out(py, limit.unwrap_or_default()));
+            }
+        }
+    }
+
+    /// Returns true if `wait` would return at once.
+    fn is_finished(&self) -> bool {
+        self.completion.lock().result.is_some()
+    }
+
+    /// Returns the exception of operations that failed, and None before their end.
+    fn exception(&self, py: Python<'_>) -> Option<PyErr> {
+        self.completion.result().and_then(|ended| raise(py, ended).err())
+    }
+
+    /// Calls `callback` without arguments after the end, on a thread of its own. If the end has
+    /// come, this thread calls it at once.
+    fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
+        let mut state = self.completion.lock();
+        if state.result.is_none() {
+            state.callbacks.push(callback);
+            return Ok(());
+        }
+        drop(state);
+        callback.call0(py).map(drop)
+    }
+}
+
+fn raise(py: Python<'_>, ended: Ended) -> PyResult<()> {
+    match ended {
+        Ok(()) => Ok(()),
+        Err(Some(error)) => Err(exception(py, &error)),
+        Err(None) => Err(panicked(py)),
+    }
+}

@@ -1,0 +1,16 @@
+"""Collective communication for arrays, and a backend of torch.distributed.
+
+    import numpy, unisono
+
+    comm = unisono.Communicator.from_env()      # under `unisono run` or torchrun
+    gradients = numpy.ones(1000, dtype="float32")
+    comm.all_reduce(gradients)                  # every element is now `comm.size`
+
+Under torch, ``torch.distributed.init_process_group("unisono")`` needs no import.
+"""
+
+from unisono._native import __version__
+from unisono.communicator import Communicator, Work, unique_id
+from unisono.errors import Error
+
+__all__ = ["Communicator", "Error", "Work", "__version__", "unique_id"]

@@ -1,0 +1,107 @@
+"""The memory of arrays: address, bytes and element type of whatever holds contiguous elements."""
+
+import ctypes
+import sys
+from typing import Any, NamedTuple
+
+from unisono import _native
+from unisono.errors import InvalidUsage
+
+# Types of format characters in native mode, as `struct` and the buffer protocol spell them.
+_KINDS = {"?": "bool", "e": "float16", "f": "float32", "d": "float64"}
+_SIGNED, _UNSIGNED = "bhilqn", "cBHILQN"
+
+
+class Memory(NamedTuple):
+    """Contiguous elements in host memory."""
+
+    address: int
+    bytes: int
+    dtype: str
+    owner: Any
+
+    @property
+    def parts(self):
+        return [(self.address, self.bytes)]
+
+
+def memory_of(array, name, writable):
+    """Returns the memory of an array, or raises InvalidUsage that names the argument."""
+    if isinstance(array, Memory):
+        return array
+    try:
+        found = _of_tensor(array) or _of_numpy(array, name, writable) or _of_buffer(array, writable)
+        found = found or _of_dlpack(array, writable)
+    except (BufferError, TypeError) as reason:
+        raise InvalidUsage(f"{name}: {reason}; correct the call") from reason
+    if found is None:
+        raise InvalidUsage(f"{name} is {type(array).__name__}, which has neither a buffer nor DLPack; pass an array")
+    return found
+
+
+def _of_tensor(array):
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(array, torch.Tensor):
+        return None
+    if array.device.type != "cpu":
+        raise TypeError(f"the tensor is on {array.device}, not on the host")
+    if not array.is_contiguous():
+        raise TypeError("the tensor is not contiguous; pass tensor.contiguous()")
+    dtype = str(array.dtype).removeprefix("torch.")
+    return Memory(array.data_ptr(), array.numel() * array.element_size(), dtype, array)
+
+
+def _of_numpy(array, name, writable):
+    interface = getattr(array, "__array_interface__", None)
+    if interface is None:
+        return None
+    dtype, (address, read_only) = array.dtype, interface["data"]
+    if not array.flags.c_contiguous:
+        raise TypeError("the array is not contiguous; pass numpy.ascontiguousarray(array)")
+    if read_only and writable:
+        raise TypeError("the array is read-only, but receives a result")
+    if not dtype.isnative:
+        raise TypeError(f"elements of type {dtype.str} are in the other byte order")
+    return Memory(address, array.nbytes, dtype.name, array)
+
+
+def _of_buffer(array, writable):
+    try:
+        view = memoryview(array)
+    except TypeError:
+        return None
+    if not view.c_contiguous:
+        raise TypeError("the buffer is not contiguous")
+    if view.readonly and writable:
+        raise TypeError("the buffer is read-only, but receives a result")
+    dtype = _dtype_of_format(view.format, view.itemsize)
+    if view.nbytes == 0:
+        return Memory(0, 0, dtype, array)
+    # An address can be taken of a writable buffer only. A read-only one is copied.
+    flat = memoryview(bytearray(view)) if view.readonly else view.cast("B")
+    holder = (ctypes.c_char * view.nbytes).from_buffer(flat)
+    return Memory(ctypes.addressof(holder), view.nbytes, dtype, (holder, flat, array))
+
+
+def _dtype_of_format(code, size):
+    letter = code.lstrip("@=<" if sys.byteorder == "little" else "@=>")
+    if letter in _KINDS:
+        return _KINDS[letter]
+    if len(letter) == 1 and letter in _SIGNED:
+        return f"int{8 * size}"
+    if len(letter) == 1 and letter in _UNSIGNED:
+        return f"uint{8 * size}"
+    raise TypeError(f"elements of format `{code}` are no numbers")
+
+
+def _of_dlpack(array, writable):
+    if not hasattr(array, "__dlpack__"):
+        return None
+    if writable:
+        raise TypeError(
+            f"{type(array).__name__} is reached by DLPack alone, whose memory may be shared; "
+            "pass a NumPy array for results"
+        )
+    capsule = array.__dlpack__()
+    address, size, dtype = _native.dlpack_memory(capsule)
+    return Memory(address, size, dtype, (capsule, array))

@@ -1,0 +1,273 @@
+"""Communicators for arrays."""
+
+import json
+
+from unisono import _native
+from unisono._memory import Memory, memory_of
+from unisono.errors import InvalidUsage
+
+
+def unique_id(interface="127.0.0.1"):
+    """Returns a new unique id as text, for all ranks of one bootstrap.
+
+    Args:
+        interface: The IP address at which rank 0 listens.
+    """
+    return _native.unique_id(interface)
+
+
+class Work:
+    """A handle of an operation that runs in the background.
+
+    Dropping the handle does not stop the operation.
+    """
+
+    def __init__(self, native, result=None):
+        self._native, self._result = native, result
+
+    def wait(self, timeout=None):
+        """Waits until the operation has ended, and returns its output.
+
+        Args:
+            timeout: Seconds to wait at most. The operation goes on after that.
+
+        Raises:
+            Timeout: The operation has not ended within ``timeout``.
+            Error: The operation failed.
+        """
+        self._native.wait(timeout)
+        return self._result
+
+    def is_finished(self):
+        """Returns true if ``wait`` would return at once."""
+        return self._native.is_finished()
+
+    def exception(self):
+        """Returns the exception of an operation that failed, and None before its end."""
+        return self._native.exception()
+
+    def add_done_callback(self, callback):
+        """Calls ``callback(work)`` after the end, on another thread.
+
+        If the operation has ended already, this thread calls it at once.
+        """
+        self._native.add_done_callback(lambda: callback(self))
+
+
+class Communicator:
+    """A group of ranks that carry out collective operations together.
+
+    Every rank calls the same operations in the same order. Arrays are NumPy arrays, CPU tensors of
+    torch, and other objects with the buffer protocol. Inputs may also be objects that speak DLPack.
+    They must be contiguous, and nobody else may access them during the operation.
+
+    Every collective is a method that returns when this rank's part is done. With
+    ``async_op=True`` it returns a ``Work`` at once. An input may be this rank's share of the
+    output, or the output its share of the input.
+
+    A process that was forked has no part in the communicators of its parent.
+    """
+
+    def __init__(self, native):
+        self._native = native
+
+    @classmethod
+    def from_env(cls, **settings):
+        """Connects to the other ranks as the launcher's environment says.
+
+        The environment is that of ``unisono run`` or of torchrun, with ``UNISONO_SECRET``.
+
+        Args:
+            settings: Settings by name, such as ``timeout_ms=500``.
+        """
+        return cls(_native.Communicator.from_env(_texts(settings)))
+
+    @classmethod
+    def join(cls, unique_id, rank, size, settings=None):
+        """Connects rank ``rank`` to the other ``size - 1`` ranks.
+
+        Args:
+            unique_id: The text that ``unisono.unique_id`` returned, the same on all ranks.
+            settings: Settings by name, such as ``{"timeout_ms": 500}``.
+        """
+        return cls(_native.Communicator.join(str(unique_id), rank, size, _texts(settings or {})))
+
+    @classmethod
+    def local(cls, size, **settings):
+        """Returns the communicators of ``size`` threads of this process, by rank."""
+        return [cls(native) for native in _native.Communicator.local(size, _texts(settings))]
+
+    @property
+    def rank(self):
+        """The number of this rank, from 0."""
+        return self._native.rank
+
+    @property
+    def size(self):
+        """The number of ranks."""
+        return self._native.size
+
+    @property
+    def transport(self):
+        """The name of the transport, such as ``shm``."""
+        return self._native.transport
+
+    def __repr__(self):
+        return f"<unisono.Communicator rank {self.rank} of {self.size}>"
+
+    def all_reduce(self, buffer, op="sum", *, output=None, factor=None, async_op=False):
+        """Combines the buffers of all ranks, in place or into ``output``.
+
+        Args:
+            op: ``sum``, ``prod``, ``min``, ``max``, ``avg`` or ``pre_mul_sum``.
+            factor: The factor of this rank for ``pre_mul_sum``.
+        """
+        output = buffer if output is None else output
+        return self._even("all_reduce", buffer, output, async_op, (op, factor))
+
+    def reduce(self, buffer, op="sum", root=0, *, output=None, factor=None, async_op=False):
+        """Combines the buffers of all ranks into the output of the root."""
+        output = buffer if output is None else output
+        return self._even("reduce", buffer, output, async_op, (op, factor), root)
+
+    def broadcast(self, buffer, root=0, *, async_op=False):
+        """Copies the buffer of the root to all ranks."""
+        return self._even("broadcast", buffer, buffer, async_op, None, root)
+
+    def all_gather(self, input, output, *, async_op=False):
+        """Writes the inputs of all ranks into ``output``, by rank."""
+        return self._even("all_gather", input, output, async_op)
+
+    def reduce_scatter(self, input, output, op="sum", *, factor=None, async_op=False):
+        """Combines the inputs of all ranks, and writes this rank's share into ``output``."""
+        return self._even("reduce_scatter", input, output, async_op, (op, factor))
+
+    def all_to_all(self, input, output, *, async_op=False):
+        """Sends share i of ``input`` to rank i. ``output`` has the received shares, by sender."""
+        return self._even("all_to_all", input, output, async_op)
+
+    def gather(self, input, output=None, root=0, *, async_op=False):
+        """Writes the inputs of all ranks into the output of the root, by rank."""
+        return self._even("gather", input, output, async_op, None, root)
+
+    def scatter(self, input, output, root=0, *, async_op=False):
+        """Writes share i of the root's input into the output of rank i."""
+        return self._even("scatter", input, output, async_op, None, root)
+
+    def all_gather_v(self, input, output, counts, *, async_op=False):
+        """Gathers ``counts[i]`` elements of every rank i into ``output``, by rank."""
+        source, target = memory_of(input, "input", False), memory_of(output, "output", True)
+        self._same_type("all_gather_v", source, target)
+        sizes = _bytes_of(counts, source)
+        step = _native.Operation.all_gather_v(source.parts, target.parts, sizes)
+        return self._run(step, (source, target), output, async_op)
+
+    def all_to_all_v(self, input, send_counts, output, recv_counts, *, async_op=False):
+        """Sends ``send_counts[i]`` elements to rank i, and receives ``recv_counts[i]`` from it."""
+        source, target = memory_of(input, "input", False), memory_of(output, "output", True)
+        self._same_type("all_to_all_v", source, target)
+        sends, receives = _bytes_of(send_counts, source), _bytes_of(recv_counts, source)
+        step = _native.Operation.all_to_all_v(source.parts, target.parts, sends, receives)
+        return self._run(step, (source, target), output, async_op)
+
+    def send(self, buffer, peer, *, async_op=False):
+        """Sends the buffer to ``peer``, which must receive as many bytes."""
+        source = memory_of(buffer, "buffer", False)
+        return self._run(_native.Operation.send(source.parts, peer), source, buffer, async_op)
+
+    def recv(self, buffer, peer, *, async_op=False):
+        """Receives the buffer from ``peer``, which must send as many bytes."""
+        target = memory_of(buffer, "buffer", True)
+        return self._run(_native.Operation.recv(target.parts, peer), target, buffer, async_op)
+
+    def barrier(self, *, async_op=False):
+        """Returns when every rank has called it."""
+        step = _native.Operation.even("barrier", "uint8", [], [])
+        return self._run(step, None, None, async_op)
+
+    def split(self, color, key=0, settings=None):
+        """Groups the ranks that give the same color, by key and then by rank.
+
+        Every rank must call it. A rank whose color is None gets None.
+        """
+        settings = None if settings is None else _texts(settings)
+        made = self._native.split(color, key, settings)
+        return None if made is None else Communicator(made)
+
+    def shrink(self):
+        """Returns a communicator of the ranks that are left after a failure."""
+        return Communicator(self._native.shrink())
+
+    def abort(self, reason="aborted by the application"):
+        """Ends the operations of this communicator on all ranks, with an error."""
+        self._native.abort(reason)
+
+    def error(self):
+        """Returns the exception that every later call raises, and None if calls still work."""
+        return self._native.error()
+
+    def flight_record(self):
+        """Returns the last operations of this rank as a dictionary."""
+        return json.loads(self._native.flight_record())
+
+    def close(self):
+        """Leaves the group. Later calls are errors."""
+        self._native.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _even(self, collective, input, output, async_op, reduction=None, root=0):
+        at_root = self.rank == root
+        source = target = None
+        if input is not None and (collective not in ("broadcast", "scatter") or at_root):
+            source = memory_of(input, "input", False)
+        if output is not None and (collective not in ("reduce", "gather") or at_root):
+            target = memory_of(output, "output", True)
+        if source is not None and target is not None:
+            self._same_type(collective, source, target)
+        dtype = (source or target or Memory(0, 0, "uint8", None)).dtype
+        if reduction is None:
+            dtype = _CARRIER.get(dtype, dtype)
+        step = _native.Operation.even(
+            collective, dtype, source.parts if source else [], target.parts if target else [], reduction, root
+        )
+        return self._run(step, (source, target), output, async_op)
+
+    def _same_type(self, collective, source, target):
+        if source.dtype != target.dtype:
+            raise InvalidUsage(
+                f"rank {self.rank} in {collective}: the input has elements of {source.dtype}, the output of "
+                f"{target.dtype}; give both the same type"
+            )
+
+    def _run(self, step, keep, result, async_op):
+        if async_op:
+            return Work(self._native.start([step], keep), result)
+        self._native.run([step])
+        return result
+
+
+# Types that are moved, but not reduced, as another type of the same size.
+_CARRIER = {"bool": "uint8", "int16": "float16", "uint16": "float16", "complex64": "int64"}
+
+
+def _texts(settings):
+    words = {True: "on", False: "off"}
+    return {name: words[value] if isinstance(value, bool) else str(value) for name, value in settings.items()}
+
+
+def _bytes_of(counts, memory):
+    size = _sizes()[memory.dtype]
+    return [int(count) * size for count in counts]
+
+
+def _sizes():
+    ones = dict.fromkeys(("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2"), 1)
+    twos = dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2)
+    fours = dict.fromkeys(("int32", "uint32", "float32"), 4)
+    eights = dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8)
+    return {**ones, **twos, **fours, **eights}

@@ -1,0 +1,127 @@
+"""Exceptions, one class for each kind of error.
+
+Every exception has the attribute ``code``, a number that never changes its meaning. Its text names
+the rank, the operation, the values that differ, and what to do next.
+"""
+
+
+class Error(RuntimeError):
+    """An error of the library.
+
+    Attributes:
+        code: The number of the kind.
+        rank: The rank that reports the error, or None.
+        peer: The other rank that the error is about, or None.
+        operation: The operation in which the error was seen, or None.
+        help: What to do next.
+        is_poisoning: True if every later call on the communicator raises the same error.
+    """
+
+    code = 0
+    rank = None
+    peer = None
+    operation = None
+    help = ""
+    is_poisoning = False
+
+
+class InvalidUsage(Error, ValueError):
+    """The call or a setting was refused. Nothing was sent."""
+
+    code = 1
+
+
+class Unsupported(Error, NotImplementedError):
+    """The feature is not part of this build, or not possible over this transport."""
+
+    code = 2
+
+
+class BootstrapError(Error):
+    """The ranks could not connect to each other."""
+
+    code = 3
+
+
+class Mismatch(Error):
+    """Two ranks called different operations at the same position of their sequences."""
+
+    code = 4
+
+
+class CountMismatch(Error):
+    """Two ranks give different lengths for one message of an uneven collective."""
+
+    code = 5
+
+
+class PeerFailed(Error):
+    """A rank died, or its connection was lost."""
+
+    code = 6
+
+
+class PeerFinalized(Error):
+    """A rank dropped its communicator while others still needed it."""
+
+    code = 7
+
+
+class Timeout(Error):
+    """No data moved for as long as the timeout allows."""
+
+    code = 8
+
+
+class Aborted(Error):
+    """A rank called ``abort``."""
+
+    code = 9
+
+
+class Excluded(Error):
+    """The other ranks shrank the communicator without this rank."""
+
+    code = 10
+
+
+class ProtocolViolation(Error):
+    """A rank sent data that no rank of this version sends."""
+
+    code = 11
+
+
+class NotFinite(Error):
+    """A rank gave a NaN or an infinity while the setting ``check_finite`` is on."""
+
+    code = 12
+
+
+class SystemFailure(Error):
+    """A system call failed."""
+
+    code = 13
+
+
+class GpuFailure(Error):
+    """A GPU or its driver failed."""
+
+    code = 14
+
+
+class Bug(Error):
+    """A defect of this library. Please report it."""
+
+    code = 15
+
+
+_CLASSES = {kind.code: kind for kind in Error.__subclasses__()}
+
+
+def _make(code, text, facts):
+    """Returns the exception of a code. A code that this version does not know becomes ``Error``."""
+    error = _CLASSES.get(code, Error)(text)
+    error.code = code
+    for name, value in facts.items():
+        setattr(error, name, value)
+    return error

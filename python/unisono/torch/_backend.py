@@ -1,0 +1,348 @@
+"""The backend: every operation of torch as steps of a native communicator."""
+
+import threading
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import Backend as BackendBase
+
+from unisono import _native
+from unisono.errors import Error, InvalidUsage
+from unisono.torch import _monitor, _sparse
+from unisono.torch._exchange import Exchanges
+from unisono.torch._tensors import (
+    BITWISE, WIDENED, Staged, check_dense, even, is_bitwise, op_name, parts, reduction_of,
+)  # fmt: skip
+from unisono.torch._work import UnisonoWork
+
+
+class UnisonoBackend(Exchanges, BackendBase):
+    """The operations of one rank of a group.
+
+    Args:
+        comm: The native communicator.
+        store: The group's store, for the monitored barrier.
+        timeout: The time for which operations may wait.
+        name: The name of the group.
+    """
+
+    last_work = threading.local()
+
+    def __init__(self, comm, store, timeout, name):
+        super().__init__(comm.rank, comm.size)
+        self._comm, self._store, self._timeout, self._group = comm, store, timeout, name
+        self._sequence = 0
+
+    # -- What torch asks of every backend ------------------------------------------------------
+
+    def getBackendName(self):
+        return "unisono"
+
+    name = getBackendName
+
+    @property
+    def options(self):
+        options = BackendBase.Options("unisono", self._timeout)
+        options._timeout = self._timeout
+        return options
+
+    def set_timeout(self, timeout):
+        """Sets the time that ``wait`` waits. The native timeout is that of the group's creation."""
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self):
+        """Does nothing: all ranks count from 0."""
+
+    def _get_sequence_number_for_group(self):
+        return self._sequence
+
+    def eager_connect_single_device(self, device):
+        """Does nothing: ranks are connected when the group is made."""
+
+    def abort(self):
+        """Ends the operations of this group on all ranks, with an error."""
+        try:
+            self._comm.abort(f"torch called abort on the group `{self._group}`")
+        except InvalidUsage:
+            pass  # It has been shut down before.
+
+    def shutdown(self):
+        """Leaves the group."""
+        self._comm.close()
+
+    def flight_record(self):
+        """Returns the last operations of this rank, as JSON."""
+        return self._comm.flight_record()
+
+    # -- Starting ------------------------------------------------------------------------------
+
+    def _start(self, steps, results, opts=None, finish=None, keep=None):
+        """Starts steps, or runs them at once if torch is going to wait for them at once."""
+        self._sequence += 1
+        limit = self._limit(opts)
+        native = error = None
+        try:
+            if getattr(opts, "asyncOp", True):
+                native = self._comm.start(steps, keep if keep is not None else results)
+            else:
+                self._comm.run(steps)
+        except Error as failure:
+            error = failure
+        return self._returned(UnisonoWork(native, results, finish, error, limit))
+
+    def _returned(self, work):
+        self.last_work.work = work
+        return work
+
+    def _limit(self, opts):
+        """Returns the seconds that ``wait`` waits without a timeout of its own."""
+        given = getattr(opts, "timeout", None)
+        given = given if isinstance(given, timedelta) and given > timedelta(0) else self._timeout
+        return given.total_seconds()
+
+    def _reduce(self, collective, inputs, outputs, opts, root=0):
+        """Starts a reduction from inputs to outputs. Both are lists, or lists of lists, of pairs."""
+        steps, keep, staged = [], [], Staged()
+        for sources, targets in zip(inputs, outputs, strict=True):
+            check_dense([*sources, *targets], collective)
+            dtype = WIDENED.get(sources[0].dtype)
+            reduction = reduction_of(opts.reduceOp, sources[0].dtype)
+            same = len(sources) == len(targets) and all(a is b for a, b in zip(sources, targets, strict=True))
+            targets = [staged.output(tensor, dtype) for tensor in targets]
+            sources = targets if same else [staged.input(tensor, dtype) for tensor in sources]
+            steps.append(even(collective, sources[0].dtype, sources, targets, reduction, root))
+            keep.append((sources, targets))
+        return steps, keep, staged.finish
+
+    def _move(self, collective, inputs, outputs, root=0):
+        """Returns the step, the tensors to keep and what is left to do, of a move of tensors."""
+        check_dense([*inputs, *outputs], collective)
+        staged = Staged()
+        outputs = [staged.output(tensor) for tensor in outputs]
+        inputs = [staged.input(tensor) for tensor in inputs]
+        dtype = (inputs or outputs)[0].dtype
+        return even(collective, dtype, inputs, outputs, None, root), (inputs, outputs), staged.finish
+
+    def _bitwise(self, collective, inputs, outputs, opts, combine):
+        """Starts a gathering of operands, which this rank combines by itself."""
+        source = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
+        gathered = source.new_empty(self.size(), source.numel())
+        step = even("all_gather", source.dtype, [source], [gathered])
+
+        def finish():
+            combined = gathered[0]
+            for operand in gathered[1:]:
+                combined = BITWISE[op_name(opts.reduceOp)](combined, operand)
+            combine(combined)
+
+        return self._start([step], outputs, opts, finish, (source, gathered))
+
+    # -- Reductions ----------------------------------------------------------------------------
+
+    def allreduce(self, tensors, opts):
+        if tensors[0].is_sparse:
+            return self.allreduce_sparse(tensors, opts)
+        if is_bitwise(opts.reduceOp, tensors[0].dtype):
+            return self._bitwise("all_reduce", tensors, tensors, opts, lambda all: _spread(all, tensors))
+        groups = _by_type(tensors)
+        steps, keep, finish = self._reduce("all_reduce", groups, groups, opts)
+        return self._start(steps, tensors, opts, finish, keep)
+
+    allreduce_coalesced = allreduce
+
+    def allreduce_sparse(self, tensors, opts):
+        work = _sparse.all_reduce(self, tensors, opts)
+        return self._returned(work)
+
+    def reduce(self, tensors, opts):
+        at_root = self.rank() == opts.rootRank
+        if is_bitwise(opts.reduceOp, tensors[0].dtype):
+            def combine(combined):
+                if at_root:
+                    _spread(combined, tensors)
+
+            return self._bitwise("reduce", tensors, tensors, opts, combine)
+        groups = [[tensor] for tensor in tensors]
+        steps, keep, finish = self._reduce("reduce", groups, groups, opts, opts.rootRank)
+        return self._start(steps, tensors, opts, finish if at_root else None, keep)
+
+    def reduce_scatter(self, outputs, inputs, opts):
+        pairs = zip(inputs, outputs, strict=True)
+        if any(tensor.numel() != output.numel() for tensors, output in pairs for tensor in tensors):
+            return self._uneven_reduce_scatter(outputs, inputs, opts)
+        return self._reduce_scatter(list(inputs), [[output] for output in outputs], outputs, opts)
+
+    def reduce_scatter_single(self, output, input, opts):
+        return self._reduce_scatter([[input]], [[output]], [output], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        singles = [[tensor] for tensor in inputs], [[tensor] for tensor in outputs]
+        return self._reduce_scatter(*singles, outputs, opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _reduce_scatter(self, inputs, outputs, results, opts):
+        if is_bitwise(opts.reduceOp, outputs[0][0].dtype):
+            if len(outputs) > 1:
+                raise InvalidUsage("a coalesced reduce_scatter takes no bitwise reduction; call it for each tensor")
+            share = outputs[0][0].numel()
+            own = slice(self.rank() * share, (self.rank() + 1) * share)
+            return self._bitwise(
+                "reduce_scatter", inputs[0], results, opts, lambda all: _spread(all[own], outputs[0])
+            )
+        steps, keep, finish = self._reduce("reduce_scatter", inputs, outputs, opts)
+        return self._start(steps, results, opts, finish, keep)
+
+    def _uneven_reduce_scatter(self, outputs, inputs, opts):
+        """Reduces all shares everywhere, and keeps this rank's: shares of different lengths are rare."""
+        own = self.rank()
+        copies = [torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) for tensors in inputs]
+        starts = [sum(tensor.numel() for tensor in tensors[:own]) for tensors in inputs]
+        groups = [[copy] for copy in copies]
+        steps, keep, widened = self._reduce("all_reduce", groups, groups, opts)
+
+        def finish():
+            if widened is not None:
+                widened()
+            for output, copy, start in zip(outputs, copies, starts, strict=True):
+                _spread(copy[start : start + output.numel()], [output])
+
+        return self._start(steps, outputs, opts, finish, keep)
+
+    # -- Moves ---------------------------------------------------------------------------------
+
+    def broadcast(self, tensors, opts):
+        moves = [self._broadcast_one(tensor, opts.rootRank) for tensor in tensors]
+        return self._start_moves(moves, tensors, opts)
+
+    def _broadcast_one(self, tensor, root):
+        check_dense([tensor], "broadcast")
+        staged = Staged()
+        usable = staged.output(tensor)
+        sources = [usable] if self.rank() == root else []
+        step = even("broadcast", usable.dtype, sources, [usable], None, root)
+        return step, usable, staged.finish
+
+    def allgather(self, outputs, inputs, opts):
+        moves = [self._gather_list(targets, source) for targets, source in zip(outputs, inputs, strict=True)]
+        return self._start_moves(moves, [tensor for targets in outputs for tensor in targets], opts)
+
+    def _gather_list(self, targets, source):
+        lengths = [tensor.numel() * tensor.element_size() for tensor in targets]
+        if len(set(lengths)) <= 1:
+            return self._move("all_gather", [source], targets)
+        check_dense([source, *targets], "all_gather")
+        staged = Staged()
+        targets = [staged.output(tensor) for tensor in targets]
+        source = staged.input(source)
+        step = _native.Operation.all_gather_v(parts([source]), parts(targets), lengths)
+        return step, (source, targets), staged.finish
+
+    def allgather_coalesced(self, output_lists, inputs, opts):
+        """Gathers several tensors. Output list r has the tensors of rank r."""
+        moves = [
+            self._gather_list([outputs[index] for outputs in output_lists], source)
+            for index, source in enumerate(inputs)
+        ]
+        return self._start_moves(moves, [tensor for outputs in output_lists for tensor in outputs], opts)
+
+    def all_gather_single(self, output, input, opts):
+        return self._start_moves([self._move("all_gather", [input], [output])], [output], opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts):
+        pairs = zip(outputs, inputs, strict=True)
+        moves = [self._move("all_gather", [source], [target]) for target, source in pairs]
+        return self._start_moves(moves, outputs, opts)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs, inputs, opts):
+        at_root = self.rank() == opts.rootRank
+        targets = list(outputs[0]) if at_root else []
+        if at_root and len(targets) != self.size():
+            raise InvalidUsage(f"gather: rank {self.rank()} gives {len(targets)} outputs for {self.size()} ranks")
+        move = self._move("gather", inputs, targets, opts.rootRank)
+        return self._start_moves([move], targets, opts)
+
+    def gather_single(self, output, input, opts):
+        at_root = self.rank() == opts.rootRank
+        move = self._move("gather", [input], [output] if at_root else [], opts.rootRank)
+        return self._start_moves([move], [output] if at_root else [], opts)
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, outputs, inputs, opts):
+        at_root = self.rank() == opts.rootRank
+        sources = list(inputs[0]) if at_root else []
+        if at_root and len(sources) != self.size():
+            raise InvalidUsage(f"scatter: rank {self.rank()} gives {len(sources)} inputs for {self.size()} ranks")
+        move = self._move("scatter", sources, outputs, opts.rootRank)
+        return self._start_moves([move], outputs, opts)
+
+    def all_to_all_single(self, output, input, output_splits, input_splits, opts):
+        if not output_splits and not input_splits:
+            return self._start_moves([self._move("all_to_all", [input], [output])], [output], opts)
+        sends = self._row_bytes(input, input_splits, "input")
+        receives = self._row_bytes(output, output_splits, "output")
+        return self._all_to_all_v([output], [input], receives, sends, opts)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs, inputs, opts):
+        sizes = [[tensor.numel() * tensor.element_size() for tensor in tensors] for tensors in (outputs, inputs)]
+        return self._all_to_all_v(outputs, inputs, *sizes, opts)
+
+    def _row_bytes(self, tensor, splits, what):
+        """Returns the bytes for each rank of a tensor that is split along its first dimension."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not splits:
+            if rows % self.size():
+                raise InvalidUsage(f"all_to_all: {rows} rows of the {what} do not divide by {self.size()} ranks")
+            splits = [rows // self.size()] * self.size()
+        if sum(splits) != rows:
+            raise InvalidUsage(f"all_to_all: the {what} splits add up to {sum(splits)}, but it has {rows} rows")
+        row = tensor.element_size() * (tensor.numel() // rows if rows else 0)
+        return [count * row for count in splits]
+
+    def _all_to_all_v(self, outputs, inputs, receives, sends, opts):
+        check_dense([*outputs, *inputs], "all_to_all")
+        staged = Staged()
+        targets = [staged.output(tensor) for tensor in outputs]
+        sources = [staged.input(tensor) for tensor in inputs]
+        step = _native.Operation.all_to_all_v(parts(sources), parts(targets), sends, receives)
+        return self._start_moves([(step, (sources, targets), staged.finish)], outputs, opts)
+
+    def barrier(self, opts=None):
+        return self._start([_native.Operation.even("barrier", "uint8", [], [])], [], opts)
+
+    def monitored_barrier(self, opts, wait_all_ranks=False):
+        timeout = opts.timeout if opts.timeout > timedelta(0) else self._timeout
+        _monitor.barrier(self._store, self.rank(), self.size(), timeout, wait_all_ranks)
+
+    def _start_moves(self, moves, results, opts):
+        steps = [step for step, _, _ in moves]
+        left = [finish for _, _, finish in moves if finish is not None]
+        finish = (lambda: [each() for each in left]) if left else None
+        return self._start(steps, results, opts, finish, [keep for _, keep, _ in moves])
+
+
+
+def _by_type(tensors):
+    """Returns the tensors in lists of one type each, in the order of their first ones."""
+    groups = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    return list(groups.values())
+
+
+def _spread(flat, tensors):
+    """Copies consecutive elements into tensors."""
+    start = 0
+    for tensor in tensors:
+        part = flat[start : start + tensor.numel()]
+        tensor.detach().copy_(part.view(tensor.shape))
+        start += tensor.numel()

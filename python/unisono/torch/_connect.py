@@ -1,0 +1,57 @@
+"""The meeting of the ranks of a group, through torch's store."""
+
+import os
+import socket
+from datetime import timedelta
+
+from unisono import _native
+from unisono.communicator import _texts
+
+KEY = "unisono/unique_id"
+
+
+def connect(store, rank, size, timeout, settings):
+    """Returns the native communicator of one rank of a group.
+
+    Rank 0 makes a unique id and stores its text. The others get it.
+    """
+    milliseconds = max(100, int(timeout / timedelta(milliseconds=1)))
+    defaults = {"timeout_ms": milliseconds, "join_timeout_ms": milliseconds}
+    set_by_user = {name for name in defaults if f"UNISONO_{name.upper()}" in os.environ}
+    defaults = {name: value for name, value in defaults.items() if name not in set_by_user}
+    own_address = os.environ.get("UNISONO_BIND_ADDR") or settings.get("bind_addr") or _own_address(store)
+    if rank == 0:
+        text = _native.unique_id(own_address)
+        store.set(KEY, text)
+    else:
+        text = store.get(KEY).decode()
+    if not own_address.startswith("127."):
+        defaults["bind_addr"] = own_address
+    return _native.Communicator.join(text, rank, size, _texts({**defaults, **settings}))
+
+
+def _own_address(store):
+    """Returns the address at which other ranks reach this host; loopback if all are on it."""
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "?"):
+        return "127.0.0.1"
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    host = getattr(store, "host", None) or os.environ.get("MASTER_ADDR")
+    if not host:
+        return "127.0.0.1"
+    address = _source_address(host)
+    if address.startswith("127.") and socket.gethostname() == host:
+        # The host's own name often means loopback. Ranks of other hosts need a real address.
+        return _source_address("10.255.255.255")
+    return address
+
+
+def _source_address(host):
+    """Returns the local address from which packets to ``host`` leave. Nothing is sent."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return probe.getsockname()[0]
+    except OSError:
+        return "127.0.0.1"

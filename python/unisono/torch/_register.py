@@ -1,0 +1,50 @@
+"""Registration with torch, and the making of groups."""
+
+import sys
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as BackendBase
+
+from unisono.torch._backend import UnisonoBackend
+from unisono.torch._connect import connect
+from unisono.torch._group import UnisonoGroup
+
+# A Python class can be a backend of one device since torch has a trampoline for it. Before that,
+# it can only be the whole group.
+HAS_BACKENDS = hasattr(BackendBase, "supports_coalescing") and hasattr(BackendBase, "resume")
+
+
+class Options:
+    """Settings of a group, for ``pg_options``.
+
+    Args:
+        settings: Settings by name, such as ``channels=4`` or ``transport="tcp"``.
+    """
+
+    def __init__(self, **settings):
+        self.settings = settings
+
+
+def register():
+    """Makes the backend ``unisono`` known to torch. Further calls do nothing."""
+    if not hasattr(dist.Backend, "UNISONO"):
+        dist.Backend.register_backend("unisono", create, extended_api=True, devices=["cpu"])
+
+
+def create(common, options):
+    """Makes the backend of one group, as torch calls it on every rank of the group."""
+    settings = dict(getattr(options, "settings", None) or {})
+    comm = connect(common.store, common.group_rank, common.group_size, common.timeout, settings)
+    backend = UnisonoBackend(comm, common.store, common.timeout, str(common.group_id))
+    if HAS_BACKENDS and _is_one_of_several_backends():
+        return backend
+    return UnisonoGroup(backend, common.store)
+
+
+def _is_one_of_several_backends():
+    """Returns true if torch makes a group of several backends, such as ``cpu:unisono,cuda:nccl``.
+
+    The arguments do not tell. The caller's map of devices does.
+    """
+    config = sys._getframe(2).f_locals.get("backend_config")
+    return config is not None and len(set(config.get_device_backend_map().values())) > 1

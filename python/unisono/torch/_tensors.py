@@ -1,0 +1,109 @@
+"""Tensors as memory of operations, and reductions as names."""
+
+import torch
+from torch._C._distributed_c10d import ReduceOp
+
+from unisono import _native
+from unisono.errors import InvalidUsage, Unsupported
+
+# Element types that can be reduced, by torch's type.
+REDUCIBLE = {
+    torch.int8: "int8", torch.uint8: "uint8", torch.int32: "int32", torch.int64: "int64",
+    torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64",
+    torch.uint32: "uint32", torch.uint64: "uint64",
+    torch.float8_e4m3fn: "float8_e4m3fn", torch.float8_e5m2: "float8_e5m2",
+}  # fmt: skip
+# Types that are widened for a reduction.
+WIDENED = {torch.int16: torch.int32, torch.uint16: torch.int32}
+BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
+_NAMES = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg", "PREMUL_SUM": "pre_mul_sum"}
+# A sum of truth values is true if one of them is, as in NCCL.
+_OF_TRUTH = {"sum": "max", "max": "max", "prod": "min", "min": "min", "BOR": "max", "BAND": "min"}
+
+
+def parts(tensors):
+    """Returns the addresses and bytes of tensors."""
+    return [(tensor.data_ptr(), tensor.numel() * tensor.element_size()) for tensor in tensors]
+
+
+def op_name(op):
+    """Returns the name of a reduction, as torch spells it."""
+    kind = getattr(op, "op", op)
+    return getattr(kind, "name", None) or str(kind).rsplit(".", 1)[-1]
+
+
+def reduction_of(op, dtype):
+    """Returns the (name, factor) of a reduction of elements of a type."""
+    name = op_name(op)
+    if dtype == torch.bool:
+        return _OF_TRUTH[_NAMES.get(name, name)], None
+    if name not in _NAMES:
+        raise Unsupported(f"unisono has no reduction {name}; choose one of {', '.join(_NAMES)}, BAND, BOR, BXOR")
+    if name != "PREMUL_SUM":
+        return _NAMES[name], None
+    factor = op.factor() if callable(getattr(op, "factor", None)) else _factor_of_state(op)
+    return "pre_mul_sum", factor.item() if isinstance(factor, torch.Tensor) else factor
+
+
+def _factor_of_state(op):
+    factor = op.__getstate__()[1] if hasattr(op, "__getstate__") else None
+    if factor is None:
+        raise Unsupported("this version of torch does not tell the factor of PREMUL_SUM; multiply first, then sum")
+    return factor
+
+
+def is_bitwise(op, dtype):
+    """Returns true if ranks gather the operands and combine them by themselves."""
+    name = op_name(op)
+    return name in BITWISE and not (dtype == torch.bool and name != "BXOR")
+
+
+def carrier(dtype):
+    """Returns the name of the type as which elements are moved."""
+    return REDUCIBLE.get(dtype, "uint8")
+
+
+def even(collective, dtype, inputs, outputs, reduction=None, root=0):
+    """Returns a step of equal shares, whose input and output are lists of tensors."""
+    name = carrier(dtype) if reduction is None or dtype == torch.bool else REDUCIBLE.get(dtype)
+    if name is None:
+        raise Unsupported(f"{collective} cannot reduce elements of {dtype}; convert them first")
+    return _native.Operation.even(collective, name, parts(inputs), parts(outputs), reduction, root)
+
+
+def check_dense(tensors, what):
+    """Raises an error unless every tensor is dense and on the CPU."""
+    for tensor in tensors:
+        if tensor.layout != torch.strided:
+            raise Unsupported(f"{what} takes dense tensors, not {tensor.layout}; call to_dense() first")
+        if tensor.device.type != "cpu":
+            raise InvalidUsage(f"{what}: a tensor is on {tensor.device}, but unisono has the CPU; use nccl for GPUs")
+
+
+class Staged:
+    """Tensors that an operation can use, in place of ones that are not contiguous or too narrow."""
+
+    def __init__(self):
+        self._copies = []
+
+    def input(self, tensor, dtype=None):
+        """Returns a contiguous tensor with the same elements."""
+        tensor = tensor.detach()
+        tensor = tensor.resolve_conj().resolve_neg() if tensor.is_complex() else tensor
+        return tensor.to(dtype or tensor.dtype).contiguous()
+
+    def output(self, tensor, dtype=None):
+        """Returns a contiguous tensor, which ``finish`` copies back if it is another one."""
+        usable = self.input(tensor, dtype)
+        if usable.data_ptr() != tensor.data_ptr() or usable.dtype != tensor.dtype:
+            self._copies.append((tensor.detach(), usable))
+        return usable
+
+    @property
+    def finish(self):
+        """What is left to do after the operation, or None."""
+        return self._copy_back if self._copies else None
+
+    def _copy_back(self):
+        for tensor, usable in self._copies:
+            tensor.copy_(usable)

@@ -1,0 +1,101 @@
+"""Work objects: handles of operations that torch, and users of torch, wait for."""
+
+import threading
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import Work as WorkBase
+
+from unisono.errors import Error
+
+
+class UnisonoWork(WorkBase):
+    """A handle of an operation.
+
+    Args:
+        native: The handle of the native operation, or None if it has ended.
+        result: The tensors that the operation filled.
+        finish: What is left to do after the native operation, or None. It runs once.
+        error: The exception of an operation that has failed already.
+        limit: Seconds that ``wait`` waits if its caller gives no timeout.
+        source: Returns the rank from which a receive came.
+    """
+
+    def __init__(self, native, result, finish=None, error=None, limit=None, source=None):
+        super().__init__()
+        self._native, self._result, self._finish = native, list(result), finish
+        self._error, self._limit, self._source = error, limit, source
+        self._lock, self._future = threading.Lock(), None
+        if native is None and error is None:
+            self._complete()
+
+    def wait(self, timeout=timedelta(0)):
+        """Waits until the operation has ended. Raises its error."""
+        if self._native is not None:
+            seconds = timeout.total_seconds()
+            self._native.wait(seconds if seconds > 0 else self._limit)
+        self._complete()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self):
+        """Returns true if the operation has ended, well or not."""
+        if self._native is not None and not self._native.is_finished():
+            return False
+        self._complete()
+        return True
+
+    def is_success(self):
+        """Returns true if the operation has ended well."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self):
+        """Returns the exception of an operation that has failed, else None."""
+        return self._error or (self._native.exception() if self._native is not None else None)
+
+    def result(self):
+        """Returns the tensors that the operation filled."""
+        return self._result
+
+    def synchronize(self):
+        """Does nothing: after ``wait``, the tensors hold the result."""
+
+    def source_rank(self):
+        """Returns the rank from which a receive of any source came."""
+        if self._source is None:
+            raise RuntimeError("source_rank() is for receives of any source")
+        return self._source()
+
+    _source_rank = source_rank
+
+    def get_future(self):
+        """Returns a future of the tensors, which completes when the operation has ended."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = torch.futures.Future()
+        if self._native is None:
+            self._resolve()
+        else:
+            self._native.add_done_callback(self._resolve)
+        return self._future
+
+    def _resolve(self):
+        self._complete()
+        error = self.exception()
+        if error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(error)
+
+    def _complete(self):
+        """Does once what is left to do after the native operation."""
+        with self._lock:
+            finish, self._finish = self._finish, None
+            if finish is None or self.exception() is not None:
+                return
+            try:
+                finish()
+            except (Error, RuntimeError, TypeError, ValueError) as error:
+                self._error = error
