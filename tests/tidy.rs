@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const LINES_PER_FILE_MAX: usize = 500;
 const LINES_PER_FUNCTION_MAX: usize = 70;
 /// Crates that may contain `unsafe`.
-const UNSAFE_ROOTS: [&str; 3] = ["capi/", "cuda/", "transports/"];
+const UNSAFE_ROOTS: [&str; 4] = ["capi/", "cuda/", "python/", "transports/"];
 
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -19,6 +19,7 @@ fn sources() -> Vec<(String, String)> {
         "src",
         "capi",
         "cuda",
+        "python",
         "transports",
         "trainer",
         "cli",

@@ -95,7 +95,7 @@ impl Segments {
 ///
 /// # Safety
 /// The input is valid for reads and the output for writes, and nobody else accesses them
-/// meanwhile. Where the output lies in the input, the input is valid for writes, too.
+/// meanwhile. An input that the output lies in is valid for writes, too.
 pub(crate) unsafe fn with_buffers<R>(
     input: &Segments,
     output: &Segments,
