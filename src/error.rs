@@ -133,12 +133,14 @@ impl Error {
 
     /// Returns true if the error ends the communicator that returned it.
     ///
-    /// [`ErrorKind::InvalidUsage`] and [`ErrorKind::Unsupported`] refuse one call.
-    /// [`ErrorKind::Bootstrap`] means that a new communicator was not made, and leaves the one it
-    /// was to be made from as it was. [`ErrorKind::Object`] comes after the exchange of the objects.
-    /// All other kinds poison.
+    /// All kinds poison but these:
+    ///
+    /// - [`ErrorKind::InvalidUsage`] and [`ErrorKind::Unsupported`]: one call was refused.
+    /// - [`ErrorKind::Bootstrap`]: a new communicator was not made, and the old one is as it was.
+    /// - [`ErrorKind::Object`]: the objects of all ranks have been exchanged.
     pub fn is_poisoning(&self) -> bool {
-        !self.is_invalid_usage() && !matches!(self.0.kind, ErrorKind::Bootstrap(_) | ErrorKind::Object { .. })
+        let spares = matches!(self.0.kind, ErrorKind::Bootstrap(_) | ErrorKind::Object { .. });
+        !spares && !self.is_invalid_usage()
     }
 }
 

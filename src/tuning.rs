@@ -252,6 +252,14 @@ const BUILT_IN_RULES: &[(Collective, Topology, usize, usize, &str)] = {
         (AllToAll, NetworkOversubscribed, UNLIMITED, UNLIMITED, "pairwise_windowed"),
         (AllToAll, Network, UNLIMITED, UNLIMITED, "pairwise"),
         (Barrier, Network, UNLIMITED, UNLIMITED, "dissemination"),
+        (Scan, SharedMemory, UNLIMITED, 64 << 10, "window_direct"),
+        (Scan, Network, UNLIMITED, 64 << 10, "recursive_doubling"),
+        (Scan, Network, UNLIMITED, UNLIMITED, "chain"),
+        (Scan, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
+        (ExScan, SharedMemory, UNLIMITED, 64 << 10, "window_direct"),
+        (ExScan, Network, UNLIMITED, 64 << 10, "recursive_doubling"),
+        (ExScan, Network, UNLIMITED, UNLIMITED, "chain"),
+        (ExScan, SharedMemory, UNLIMITED, UNLIMITED, "window_direct"),
     ]
 };
 

@@ -127,6 +127,7 @@ fn expected(schedule: &Schedule, rank: Rank, index: usize) -> i64 {
         let sum = (0..ranks).fold(0i64, |sum, rank| sum.wrapping_add(element(rank, index)));
         sum.wrapping_mul(3).wrapping_add(1)
     };
+    let prefix = |ranks| (0..ranks).fold(0i64, |sum, rank| sum.wrapping_add(element(rank, index)));
     match schedule.collective {
         Collective::AllReduce | Collective::Reduce => sum(index),
         Collective::ReduceScatter => sum(own),
@@ -135,6 +136,8 @@ fn expected(schedule: &Schedule, rank: Rank, index: usize) -> i64 {
         Collective::Scatter => element(root, own),
         Collective::AllToAll => element(share, own),
         Collective::Barrier => 0,
+        Collective::Scan => prefix(rank + 1),
+        Collective::ExScan => prefix(rank),
     }
 }
 

@@ -26,6 +26,8 @@ fn execute(comm: &Communicator, collective: Collective, count: usize) {
         Collective::Scatter => comm.scatter(is_root.then_some(&all()[..]), &mut share(), ROOT),
         Collective::AllToAll => comm.all_to_all(&all(), &mut all()),
         Collective::Barrier => comm.barrier(),
+        Collective::Scan => comm.scan(&mut share(), Sum),
+        Collective::ExScan => comm.exscan(&mut share(), Sum),
     }
     .unwrap();
 }

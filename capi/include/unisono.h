@@ -36,7 +36,8 @@ enum {
     UNISONO_NOT_FINITE = 12,
     UNISONO_SYSTEM = 13,            /* the system refused something */
     UNISONO_GPU = 14,
-    UNISONO_BUG = 15
+    UNISONO_BUG = 15,
+    UNISONO_OBJECT = 16             /* an object could not be encoded or decoded */
 };
 
 /* Element types. */
@@ -114,6 +115,11 @@ uint32_t unisono_scatter(const unisono_comm *comm, const void *input, void *outp
                          size_t root);
 /* One share for each rank in, one from each rank out. */
 uint32_t unisono_all_to_all(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype);
+/* One share in, one share out: the reduction of this rank and all ranks below it. There is no average. */
+uint32_t unisono_scan(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype, uint32_t op);
+/* One share in, one share out: the reduction of all ranks below this one. The output of rank 0 stays as it is. */
+uint32_t unisono_exscan(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
+                        uint32_t op);
 /* Waits until all ranks have called it. */
 uint32_t unisono_barrier(const unisono_comm *comm);
 

@@ -94,6 +94,8 @@ collectives! {
     unisono_gather = Gather(root: usize) { op: None, root: root };
     unisono_scatter = Scatter(root: usize) { op: None, root: root };
     unisono_all_to_all = AllToAll() { op: None, root: 0 };
+    unisono_scan = Scan(op: u32) { op: Some(op), root: 0 };
+    unisono_exscan = ExScan(op: u32) { op: Some(op), root: 0 };
 }
 
 /// Waits until all ranks have called it.

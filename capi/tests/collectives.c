@@ -63,6 +63,12 @@ static void check_copies(unisono_comm *comm, size_t rank) {
         for (int i = 0; i < COUNT; i++) CHECK(all[peer * COUNT + i] == (int32_t)(peer * 100000 + rank * COUNT + i));
     CHECK(unisono_all_to_all(comm, expected, expected, COUNT, UNISONO_I32) == UNISONO_OK);
     CHECK(memcmp(expected, all, sizeof all) == 0);
+    int32_t prefix[2] = {1, (int32_t)rank}, below[2] = {-1, -1};
+    CHECK(unisono_exscan(comm, prefix, below, 2, UNISONO_I32, UNISONO_SUM) == UNISONO_OK);
+    CHECK(rank == 0 ? below[0] == -1 : below[0] == (int32_t)rank && below[1] == (int32_t)(rank * (rank - 1) / 2));
+    CHECK(unisono_scan(comm, prefix, prefix, 2, UNISONO_I32, UNISONO_SUM) == UNISONO_OK);
+    CHECK(prefix[0] == (int32_t)rank + 1 && prefix[1] == (int32_t)(rank * (rank + 1) / 2));
+    CHECK(unisono_scan(comm, prefix, below, 2, UNISONO_I32, UNISONO_AVG) == UNISONO_INVALID_USAGE);
     CHECK(unisono_barrier(comm) == UNISONO_OK);
 }
 

@@ -25,6 +25,7 @@ mod point_to_point;
 #[cfg(all(test, not(shuttle)))]
 mod reentrancy_tests;
 mod rooted;
+mod scans;
 mod scope;
 mod shrink;
 #[cfg(all(test, shuttle))]

@@ -105,7 +105,8 @@ impl Communicator {
     /// # let ranks = Communicator::local(2)?;
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
     /// let tasks = ["even".to_owned(), "odd".to_owned()];
-    /// let task: String = comm.scatter_object((comm.rank() == 1).then_some(&tasks[..]), 1).unwrap();
+    /// let given = (comm.rank() == 1).then_some(&tasks[..]);
+    /// let task: String = comm.scatter_object(given, 1).unwrap();
     /// assert_eq!(task, tasks[comm.rank()]);
     /// # }); });
     /// # Ok::<(), unisono::Error>(())

@@ -127,6 +127,9 @@ impl Communicator {
             let what = if reduction.is_some() { "it takes no reduction" } else { "it needs a reduction" };
             return Err(args.invalid(what.to_owned()));
         }
+        if let Some(reduction) = reduction.filter(|_| collective.is_scan()) {
+            args.require_prefix_op(reduction)?;
+        }
         let fits =
             |share: &usize| share.checked_mul(self.size()).is_some_and(|all| all <= isize::MAX as usize);
         let share = count.checked_mul(dtype.size()).filter(fits);

@@ -1,9 +1,10 @@
 //! The blocking collectives whose shares have different lengths.
 //!
-//! [`Communicator::all_gather_v`] and [`Communicator::reduce_scatter_v`] run by the algorithms of
-//! their even forms, so every rank gives all counts. [`Communicator::gather_v`] and
-//! [`Communicator::scatter_v`] are one message between the root and each other rank, so only the
-//! root gives counts.
+//! Two of them run by the algorithms of their even forms: [`Communicator::all_gather_v`] and
+//! [`Communicator::reduce_scatter_v`]. Every rank gives all counts there.
+//!
+//! [`Communicator::gather_v`] and [`Communicator::scatter_v`] are one message between the root and
+//! each other rank. Only the root gives counts there.
 
 use super::Communicator;
 use super::counts::{digest_words, displacements};

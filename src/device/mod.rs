@@ -36,7 +36,7 @@ use crate::device::launch::CommState;
 use crate::device::launch_state::LaunchState;
 use crate::device::monitor::Notifier;
 use crate::device::occupancy::BlockReservation;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Collective, Rank};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -176,6 +176,7 @@ impl DeviceCommunicator {
     /// }
     /// ```
     pub fn set_algorithm(&self, collective: Collective, name: Option<&str>) -> Result<()> {
+        self.require_device_form(collective)?;
         let find = |name| self.shared.host_comm.algorithm_by_name(collective, name);
         self.shared.lock().overrides[collective as usize] = name.map(find).transpose()?;
         Ok(())
@@ -197,9 +198,19 @@ impl DeviceCommunicator {
     /// # Errors
     /// As [`Communicator::set_custom_algorithm_unchecked`].
     pub fn set_custom_algorithm_unchecked(&self, algorithm: &'static Algorithm) -> Result<()> {
+        self.require_device_form(algorithm.collective)?;
         self.shared.host_comm.register_algorithm(algorithm)?;
         self.shared.lock().overrides[algorithm.collective as usize] = Some(algorithm);
         Ok(())
+    }
+
+    /// Requires a collective that GPU ranks have.
+    fn require_device_form(&self, collective: Collective) -> Result<()> {
+        if !collective.is_scan() {
+            return Ok(());
+        }
+        let text = format!("{collective} runs on CPU ranks only; call it on a `Communicator`");
+        Err(self.shared.host_comm.attach_rank(Error::new(ErrorKind::Unsupported(text))))
     }
 
     /// Returns the algorithm of this rank's last operation.

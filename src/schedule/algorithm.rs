@@ -2,8 +2,8 @@
 
 use super::algorithms::{
     barrier, bidirectional_ring, binomial, bruck, double_tree, gather_scatter, inplace_ring, linear,
-    pairwise, pat, rank_ordered, recursive_doubling, recursive_halving, ring, window_direct, window_reduce,
-    zero_copy,
+    pairwise, pat, rank_ordered, recursive_doubling, recursive_halving, ring, scan, window_direct,
+    window_reduce, zero_copy,
 };
 use super::{Collective, GroupSpec, Program, Rank, Schedule};
 
@@ -121,6 +121,12 @@ impl Algorithm {
         window_direct::ALL_TO_ALL,
         barrier::DISSEMINATION,
         window_direct::BARRIER,
+        scan::DOUBLING,
+        scan::CHAIN,
+        scan::WINDOWED,
+        scan::EXCLUSIVE_DOUBLING,
+        scan::EXCLUSIVE_CHAIN,
+        scan::EXCLUSIVE_WINDOWED,
         zero_copy::ALL_REDUCE,
         zero_copy::ALL_GATHER,
         zero_copy::REDUCE_SCATTER,

@@ -47,11 +47,13 @@ pub enum Collective {
     Scatter,
     AllToAll,
     Barrier,
+    Scan,
+    ExScan,
 }
 
 impl Collective {
     /// Every collective, in the order of their codes.
-    pub const ALL: [Collective; 9] = [
+    pub const ALL: [Collective; 11] = [
         Collective::AllReduce,
         Collective::AllGather,
         Collective::ReduceScatter,
@@ -61,6 +63,8 @@ impl Collective {
         Collective::Scatter,
         Collective::AllToAll,
         Collective::Barrier,
+        Collective::Scan,
+        Collective::ExScan,
     ];
 
     /// The name, as in the API.
@@ -75,6 +79,8 @@ impl Collective {
             Collective::Scatter => "scatter",
             Collective::AllToAll => "all_to_all",
             Collective::Barrier => "barrier",
+            Collective::Scan => "scan",
+            Collective::ExScan => "exscan",
         }
     }
 
@@ -86,6 +92,13 @@ impl Collective {
     /// Returns true if elements are combined.
     pub const fn reduces(self) -> bool {
         matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
+            || self.is_scan()
+    }
+
+    /// Returns true if a rank gets the reduction of the ranks below it, with its own input or
+    /// without.
+    pub const fn is_scan(self) -> bool {
+        matches!(self, Collective::Scan | Collective::ExScan)
     }
 
     /// Shares of (input, output) at `rank`. Zero means that the rank has no such buffer.
@@ -101,6 +114,9 @@ impl Collective {
             Collective::Scatter => (if at_root { ranks } else { 0 }, 1),
             Collective::AllToAll => (ranks, ranks),
             Collective::Barrier => (0, 0),
+            Collective::Scan => (1, 1),
+            // No rank is below the first one.
+            Collective::ExScan => (1, if rank > 0 { 1 } else { 0 }),
         }
     }
 }

@@ -71,6 +71,7 @@ fn call<T: Element>(
             Collective::Scatter => comm.scatter_in_place(stream, output, root),
             Collective::AllToAll => comm.all_to_all_in_place(stream, output),
             Collective::Barrier => comm.barrier(stream),
+            Collective::Scan | Collective::ExScan => unreachable!("scans run on CPU ranks"),
         };
     }
     let input = &comm.gpu().upload(input).unwrap();
@@ -84,6 +85,7 @@ fn call<T: Element>(
         Collective::Scatter => comm.scatter(stream, at_root.then_some(input), output, root),
         Collective::AllToAll => comm.all_to_all(stream, input, output),
         Collective::Barrier => comm.barrier(stream),
+        Collective::Scan | Collective::ExScan => unreachable!("scans run on CPU ranks"),
     }
 }
 
@@ -106,6 +108,11 @@ fn algorithms_are_correct() {
     for (ranks, config) in [(1, config()), (2, config()), (3, config()), (3, ll_config()), (4, config())] {
         run(ranks, &config, |comm, stream| {
             for algorithm in Algorithm::ALL.iter().filter(|row| row.peer_access != PeerAccess::ZeroCopy) {
+                if algorithm.collective.is_scan() {
+                    let refused = comm.set_algorithm(algorithm.collective, Some(algorithm.name)).unwrap_err();
+                    assert!(refused.to_string().contains("on CPU ranks only"), "{refused}");
+                    continue;
+                }
                 let root = if algorithm.collective.has_root() { ranks - 1 } else { 0 };
                 let spec = GroupSpec { ranks, root, aggregation: 2 };
                 if !(algorithm.supports)(&spec) {
@@ -127,7 +134,8 @@ fn algorithms_are_correct() {
 fn no_peer_access_falls_back_to_host_staging() {
     run(3, &staged_config(), |comm, stream| {
         for algorithm in Algorithm::ALL.iter().filter(|row| row.peer_access == PeerAccess::TwoSided) {
-            if (algorithm.supports)(&GroupSpec { ranks: 3, root: 0, aggregation: 1 }) {
+            let runs = !algorithm.collective.is_scan();
+            if runs && (algorithm.supports)(&GroupSpec { ranks: 3, root: 0, aggregation: 1 }) {
                 comm.set_algorithm(algorithm.collective, Some(algorithm.name)).unwrap();
                 exercise::<f32>(&comm, &stream, case(algorithm.collective, 3001, false));
             }

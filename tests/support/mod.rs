@@ -96,7 +96,12 @@ pub(crate) fn reduction(op: ReduceKind, is_float: bool, rank: usize) -> ReduceOp
 
 /// Returns the reduced value at `index`.
 pub(crate) fn reduced(op: ReduceKind, ranks: usize, index: usize) -> f64 {
-    let all = (0..ranks).map(|rank| (rank, contribution(Some(op), ranks, rank, index)));
+    combined(op, ranks, 0..ranks, index)
+}
+
+/// Returns the value at `index` that the ranks of `among` make together.
+fn combined(op: ReduceKind, ranks: usize, among: std::ops::Range<usize>, index: usize) -> f64 {
+    let all = among.map(|rank| (rank, contribution(Some(op), ranks, rank, index)));
     match op {
         ReduceKind::Sum => all.map(|(_, value)| value).sum(),
         ReduceKind::Prod => all.map(|(_, value)| value).product(),
@@ -132,6 +137,13 @@ pub(crate) fn input_and_expected<T: Element>(case: Case, ranks: usize, rank: usi
 pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let (input, expected) = input_and_expected::<T>(case, ranks, rank);
+    if case.collective.is_scan() && case.op == ReduceKind::Avg {
+        let refused = call(comm, case, &input, &mut vec![T::default(); expected.len()]).unwrap_err();
+        return assert!(
+            refused.is_invalid_usage() && refused.to_string().contains("no average"),
+            "{refused}"
+        );
+    }
     let poison = T::from_f64(5.0);
     let mut buffer = vec![poison; expected.len().max(input.len()) + 2 * GUARD];
     let inner = GUARD..buffer.len() - GUARD;
@@ -165,6 +177,8 @@ pub(crate) fn expected(case: Case, ranks: usize, rank: usize, index: usize) -> f
         Collective::Scatter => from(case.root, rank * case.count + index),
         Collective::AllToAll => from(share, rank * case.count + offset),
         Collective::Barrier => 0.0,
+        Collective::Scan => combined(case.op, ranks, 0..rank + 1, index),
+        Collective::ExScan => combined(case.op, ranks, 0..rank, index),
     }
 }
 
@@ -187,6 +201,8 @@ pub(crate) fn call<T: Element>(
         Collective::Scatter => comm.scatter(at_root.then_some(input), output, root),
         Collective::AllToAll => comm.all_to_all(input, output),
         Collective::Barrier => comm.barrier(),
+        Collective::Scan => comm.scan_into(input, output, reduction),
+        Collective::ExScan => comm.exscan_into(input, output, reduction),
     }
 }
 
@@ -237,5 +253,15 @@ fn call_in_place<T: Element>(
             (comm.all_to_all_in_place(buffer), 0)
         }
         Collective::Barrier => (comm.barrier(), 0),
+        Collective::Scan => {
+            buffer.copy_from_slice(input);
+            (comm.scan(buffer, reduction), 0)
+        }
+        Collective::ExScan => {
+            buffer.copy_from_slice(input);
+            let ended = comm.exscan(buffer, reduction);
+            assert!(rank > 0 || buffer[..] == *input, "exscan changed the buffer of rank 0");
+            (ended, 0)
+        }
     }
 }

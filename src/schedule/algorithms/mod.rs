@@ -26,6 +26,7 @@ pub mod rank_ordered;
 pub mod recursive_doubling;
 pub mod recursive_halving;
 pub mod ring;
+pub mod scan;
 pub mod window_direct;
 pub mod window_reduce;
 pub mod zero_copy;

@@ -152,8 +152,29 @@ impl Expressions {
         let Some(Node { kind: NodeKind::Finished(sum), .. }) = self.node(value).copied() else {
             return Err(OutputError::NotFinished);
         };
+        self.check_sum(sum, self.ranks, index)
+    }
+
+    /// Checks that `value` is not finished and has input chunk `index` of each of the first `ranks`
+    /// ranks exactly once.
+    pub(super) fn check_prefix_sum(
+        &mut self,
+        value: ExprId,
+        ranks: usize,
+        index: usize,
+    ) -> Result<(), OutputError> {
+        self.check_sum(value, ranks, |_| index)
+    }
+
+    /// Checks that `value` is the sum of the first `ranks` ranks, no part of which is finished.
+    fn check_sum(
+        &mut self,
+        value: ExprId,
+        ranks: usize,
+        index: impl Fn(Rank) -> usize,
+    ) -> Result<(), OutputError> {
         self.inspections += 1;
-        let (mut met, mut open) = (0, vec![sum]);
+        let (mut met, mut open) = (0, vec![value]);
         while let Some(value) = open.pop() {
             match self.node(value).map(|node| node.kind) {
                 Some(NodeKind::Finished(_)) => return Err(OutputError::FinishedTooEarly),
@@ -162,7 +183,7 @@ impl Expressions {
                 }
                 None => {
                     let (rank, found) = self.input_of(value);
-                    if found != index(rank) {
+                    if rank >= ranks || found != index(rank) {
                         return Err(OutputError::ForeignInput(rank));
                     }
                     // Also what ends the walk through a value that doubles and doubles.
@@ -173,7 +194,7 @@ impl Expressions {
                 }
             }
         }
-        match (met < self.ranks).then(|| self.last_seen.iter().position(|&met| met != self.inspections)) {
+        match (met < ranks).then(|| self.last_seen[..ranks].iter().position(|&met| met != self.inspections)) {
             Some(Some(rank)) => Err(OutputError::MissingInput(rank)),
             _ => Ok(()),
         }
@@ -338,5 +359,21 @@ mod tests {
         let early = values.pair(finished, a);
         let finished = values.finished(early);
         assert!(values.check_complete_sum(finished, |_| 0).is_err());
+    }
+
+    #[test]
+    fn prefix_sum_has_the_ranks_below_and_is_not_finished() {
+        let mut values = values();
+        let [a, b, c] = [0, 1, 2].map(|rank| values.leaf(rank, 0));
+        let low = values.pair(a, b);
+        assert_eq!(values.check_prefix_sum(a, 1, 0), Ok(()));
+        assert_eq!(values.check_prefix_sum(low, 2, 0), Ok(()));
+        assert_eq!(values.check_prefix_sum(low, 1, 0), Err(OutputError::ForeignInput(1)));
+        assert_eq!(values.check_prefix_sum(low, 3, 0), Err(OutputError::MissingInput(2)));
+        assert_eq!(values.check_prefix_sum(low, 2, 1), Err(OutputError::ForeignInput(1)));
+        let gap = values.pair(a, c);
+        assert_eq!(values.check_prefix_sum(gap, 2, 0), Err(OutputError::ForeignInput(2)));
+        let finished = values.finished(low);
+        assert_eq!(values.check_prefix_sum(finished, 2, 0), Err(OutputError::FinishedTooEarly));
     }
 }
