@@ -1,0 +1,304 @@
+//! The collectives.
+
+use crate::abi::{Handle, class, is_in_place};
+use crate::buffers::{RawBuffers, slice};
+use crate::comm::{self, Comm};
+use crate::datatype::{bytes_of, reducible, reduction};
+use crate::error::{Outcome, fail, guard};
+use std::ffi::{c_int, c_void};
+use unisono::schedule::Collective;
+use unisono::{DType, Operation};
+
+/// The memory of a collective: one share of `count` elements on each side is the unit.
+struct Memory {
+    send: *const c_void,
+    receive: *mut c_void,
+}
+
+/// Returns the operation of a collective that moves data, in bytes. The two sides may describe a
+/// share by different datatypes, but not by different lengths.
+fn movement(
+    collective: Collective,
+    (count, datatype): (c_int, Handle),
+    other: Option<(c_int, Handle)>,
+) -> Outcome<Operation> {
+    let bytes = bytes_of(datatype, count)?;
+    if let Some((other_count, other_type)) = other {
+        let other_bytes = bytes_of(other_type, other_count)?;
+        if other_bytes != bytes {
+            return fail(class::COUNT, format!("a share of {bytes} bytes is received as {other_bytes}"));
+        }
+    }
+    Ok(Operation::new(collective, DType::U8, bytes))
+}
+
+/// Returns the operation of a collective that reduces.
+fn reducing(collective: Collective, count: c_int, datatype: Handle, op: Handle) -> Outcome<Operation> {
+    bytes_of(datatype, count)?;
+    let operation = Operation::new(collective, reducible(datatype)?, count as usize);
+    Ok(operation.with_reduction(reduction(op)?))
+}
+
+/// Runs one collective.
+///
+/// # Safety
+/// The memory has the shares of the operation. Nobody else accesses it during the call.
+unsafe fn run(comm: &Comm, operation: Operation, memory: Memory) -> Outcome {
+    let communicator = &comm.communicator;
+    let (rank, ranks) = (communicator.rank(), communicator.size());
+    let (inputs, outputs) = operation.collective.shares(ranks, operation.root, rank);
+    let share = operation.count * operation.dtype.size();
+    let Memory { send, receive } = memory;
+    let own_offset = rank * share;
+    let (input, output) = (send.cast::<u8>(), receive.cast::<u8>());
+    let in_place = inputs > 0 && is_in_place(send);
+    let input = match in_place {
+        true if inputs < outputs => output.wrapping_add(own_offset).cast_const(),
+        true => output.cast_const(),
+        false => input,
+    };
+    let (input_bytes, output_bytes) = (inputs * share, outputs * share);
+    let buffers = RawBuffers { input, input_bytes, output, output_bytes, own_offset };
+    // SAFETY: by the contract.
+    unsafe { buffers.with_slices(|slices| Ok(communicator.run_operation(&operation, slices)?)) }
+}
+
+/// Returns the operation with the root that an argument names.
+fn rooted(comm: &Comm, operation: Operation, root: c_int) -> Outcome<Operation> {
+    match comm.rank_of("the root", root) {
+        Ok(root) => Ok(operation.with_root(root)),
+        Err(failure) => fail(class::ROOT, failure.text),
+    }
+}
+
+/// Waits until all ranks have called it.
+#[unsafe(no_mangle)]
+extern "C" fn MPIABI_Barrier(comm: Handle) -> c_int {
+    guard("MPI_Barrier", || Ok(comm::find(comm)?.communicator.barrier()?))
+}
+
+/// # Safety
+/// As the standard says of the buffers, whose lengths follow from count and datatype. This holds
+/// for every function below.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPIABI_Bcast(
+    buffer: *mut c_void,
+    count: c_int,
+    datatype: Handle,
+    root: c_int,
+    comm: Handle,
+) -> c_int {
+    guard("MPI_Bcast", || {
+        let comm = comm::find(comm)?;
+        let operation = rooted(&comm, movement(Collective::Broadcast, (count, datatype), None)?, root)?;
+        // SAFETY: by the contract.
+        unsafe { run(&comm, operation, Memory { send: buffer, receive: buffer }) }
+    })
+}
+
+/// # Safety
+/// As [`MPIABI_Bcast`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPIABI_Allreduce(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: c_int,
+    datatype: Handle,
+    op: Handle,
+    comm: Handle,
+) -> c_int {
+    guard("MPI_Allreduce", || {
+        let operation = reducing(Collective::AllReduce, count, datatype, op)?;
+        // SAFETY: by the contract.
+        unsafe { run(&*comm::find(comm)?, operation, Memory { send, receive }) }
+    })
+}
+
+/// # Safety
+/// As [`MPIABI_Bcast`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPIABI_Reduce(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: c_int,
+    datatype: Handle,
+    op: Handle,
+    root: c_int,
+    comm: Handle,
+) -> c_int {
+    guard("MPI_Reduce", || {
+        let comm = comm::find(comm)?;
+        let operation = rooted(&comm, reducing(Collective::Reduce, count, datatype, op)?, root)?;
+        // SAFETY: by the contract.
+        unsafe { run(&comm, operation, Memory { send, receive }) }
+    })
+}
+
+/// # Safety
+/// As [`MPIABI_Bcast`]. `counts` has a number for each rank.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPIABI_Reduce_scatter(
+    send: *const c_void,
+    receive: *mut c_void,
+    counts: *const c_int,
+    datatype: Handle,
+    op: Handle,
+    comm: Handle,
+) -> c_int {
+    guard("MPI_Reduce_scatter", || {
+        let comm = comm::find(comm)?;
+        if counts.is_null() {
+            return fail(class::ARG, "the counts are NULL");
+        }
+        // SAFETY: by the contract.
+        let counts = unsafe { std::slice::from_raw_parts(counts, comm.communicator.size()) };
+        if counts.iter().any(|count| *count != counts[0]) {
+            // SAFETY: by the contract.
+            return unsafe { uneven_reduce_scatter(&comm, Memory { send, receive }, counts, datatype, op) };
+        }
+        let operation = reducing(Collective::ReduceScatter, counts[0], datatype, op)?;
+        // SAFETY: by the contract.
+        unsafe { run(&comm, operation, Memory { send, receive }) }
+    })
+}
+
+/// Reduces everything everywhere and keeps this rank's part.
+///
+/// # Safety
+/// As [`MPIABI_Reduce_scatter`].
+unsafe fn uneven_reduce_scatter(
+    comm: &Comm,
+    memory: Memory,
+    counts: &[c_int],
+    datatype: Handle,
+    op: Handle,
+) -> Outcome {
+    let parts = counts.iter().map(|&count| bytes_of(datatype, count)).collect::<Outcome<Vec<_>>>()?;
+    let total: usize = parts.iter().sum();
+    let (rank, element) = (comm.communicator.rank(), bytes_of(datatype, 1)?);
+    let Ok(count) = c_int::try_from(total / element) else {
+        return fail(class::COUNT, "the counts add up to more than an int holds");
+    };
+    let Memory { send, receive } = memory;
+    let input = if is_in_place(send) { receive.cast_const() } else { send };
+    if input.is_null() && total > 0 || receive.is_null() && parts[rank] > 0 {
+        return fail(class::BUFFER, "a buffer is NULL");
+    }
+    // SAFETY: by the contract.
+    let mut sums = unsafe { slice(input.cast(), total) }.to_vec();
+    let whole = sums.as_mut_ptr().cast::<c_void>();
+    let operation = reducing(Collective::AllReduce, count, datatype, op)?;
+    // SAFETY: the memory is this function's own.
+    unsafe { run(comm, operation, Memory { send: whole, receive: whole }) }?;
+    let before: usize = parts[..rank].iter().sum();
+    // SAFETY: by the contract the receive buffer holds this rank's part.
+    unsafe { receive.cast::<u8>().copy_from_nonoverlapping(sums[before..].as_ptr(), parts[rank]) };
+    Ok(())
+}
+
+/// # Safety
+/// As [`MPIABI_Bcast`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPIABI_Reduce_scatter_block(
+    send: *const c_void,
+    receive: *mut c_void,
+    count: c_int,
+    datatype: Handle,
+    op: Handle,
+    comm: Handle,
+) -> c_int {
+    guard("MPI_Reduce_scatter_block", || {
+        let operation = reducing(Collective::ReduceScatter, count, datatype, op)?;
+        // SAFETY: by the contract.
+        unsafe { run(&*comm::find(comm)?, operation, Memory { send, receive }) }
+    })
+}
+
+/// Defines the collectives that move a share of each rank to all ranks.
+macro_rules! shares_of_all {
+    ($($function:ident $name:literal $collective:ident)*) => {$(
+        /// # Safety
+        /// As [`MPIABI_Bcast`].
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $function(
+            send: *const c_void,
+            send_count: c_int,
+            send_type: Handle,
+            receive: *mut c_void,
+            receive_count: c_int,
+            receive_type: Handle,
+            comm: Handle,
+        ) -> c_int {
+            guard($name, || {
+                let sent = (!is_in_place(send)).then_some((send_count, send_type));
+                let operation = movement(Collective::$collective, (receive_count, receive_type), sent)?;
+                // SAFETY: by the contract.
+                unsafe { run(&*comm::find(comm)?, operation, Memory { send, receive }) }
+            })
+        }
+    )*};
+}
+
+shares_of_all! {
+    MPIABI_Allgather "MPI_Allgather" AllGather
+    MPIABI_Alltoall "MPI_Alltoall" AllToAll
+}
+
+/// # Safety
+/// As [`MPIABI_Bcast`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPIABI_Gather(
+    send: *const c_void,
+    send_count: c_int,
+    send_type: Handle,
+    receive: *mut c_void,
+    receive_count: c_int,
+    receive_type: Handle,
+    root: c_int,
+    comm: Handle,
+) -> c_int {
+    guard("MPI_Gather", || {
+        let comm = comm::find(comm)?;
+        let (sent, received) = ((send_count, send_type), (receive_count, receive_type));
+        let is_root = comm.communicator.rank() == comm.rank_of("the root", root)?;
+        let operation = match (is_root, is_in_place(send)) {
+            (true, true) => movement(Collective::Gather, received, None),
+            (true, false) => movement(Collective::Gather, sent, Some(received)),
+            (false, _) => movement(Collective::Gather, sent, None),
+        };
+        // SAFETY: by the contract.
+        unsafe { run(&comm, rooted(&comm, operation?, root)?, Memory { send, receive }) }
+    })
+}
+
+/// # Safety
+/// As [`MPIABI_Bcast`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPIABI_Scatter(
+    send: *const c_void,
+    send_count: c_int,
+    send_type: Handle,
+    receive: *mut c_void,
+    receive_count: c_int,
+    receive_type: Handle,
+    root: c_int,
+    comm: Handle,
+) -> c_int {
+    guard("MPI_Scatter", || {
+        let comm = comm::find(comm)?;
+        let (sent, received) = ((send_count, send_type), (receive_count, receive_type));
+        let is_root = comm.communicator.rank() == comm.rank_of("the root", root)?;
+        // In place, the root's share stays where it is, and its copy is dropped.
+        let stays = is_root && is_in_place(receive);
+        let operation = match (is_root, stays) {
+            (true, true) => movement(Collective::Scatter, sent, None),
+            (true, false) => movement(Collective::Scatter, received, Some(sent)),
+            (false, _) => movement(Collective::Scatter, received, None),
+        };
+        let operation = rooted(&comm, operation?, root)?;
+        let mut copy = if stays { vec![0u8; operation.count] } else { Vec::new() };
+        let receive = if stays { copy.as_mut_ptr().cast() } else { receive };
+        // SAFETY: by the contract; the copy has the length of a share.
+        unsafe { run(&comm, operation, Memory { send, receive }) }
+    })
+}

@@ -1,0 +1,144 @@
+//! The constants of the MPI ABI, as variables that the loader reads by name.
+//!
+//! The ABI fixes the names and the types. The values are the library's own; those that no function
+//! of this library looks at are only different from each other. All handles and pointers have the
+//! size of `usize`, and null is the value of those that stand for nothing or for default behavior.
+
+use crate::abi::{self, class};
+use crate::datatype::{self, Kind, handle};
+use std::ffi::c_int;
+
+/// Defines variables that C can read.
+macro_rules! variables {
+    ($type:ty: $($name:ident = $value:expr),* $(,)?) => {
+        $(#[unsafe(no_mangle)]
+        static $name: $type = $value;)*
+    };
+}
+
+// The version of the ABI, and of this implementation of it.
+#[rustfmt::skip]
+variables! { c_int:
+    mpiabi_version_major = 2, mpiabi_version_minor = 10, mpiabi_version_patch = 0,
+    mpiwrapper_version_major = 2, mpiwrapper_version_minor = 11, mpiwrapper_version_patch = 0,
+}
+
+/// The loader calls this before it reads constants; they need no preparation.
+#[unsafe(no_mangle)]
+extern "C" fn mpiwrapper_export_fortran_constants_() {}
+
+#[rustfmt::skip]
+variables! { c_int:
+    MPIABI_ANY_SOURCE = abi::ANY_SOURCE, MPIABI_ANY_TAG = abi::ANY_TAG,
+    MPIABI_PROC_NULL = abi::PROC_NULL, MPIABI_ROOT = -4, MPIABI_CART = 201, MPIABI_DIST_GRAPH = 202,
+    MPIABI_GRAPH = 203, MPIABI_CONGRUENT = 1, MPIABI_IDENT = 0, MPIABI_SIMILAR = 2,
+    MPIABI_UNEQUAL = 3, MPIABI_BSEND_OVERHEAD = 0, MPIABI_KEYVAL_INVALID = -1,
+    MPIABI_UNDEFINED = abi::UNDEFINED, MPIABI_APPNUM = 204, MPIABI_HOST = 205, MPIABI_IO = 206,
+    MPIABI_LASTUSEDCODE = 207, MPIABI_TAG_UB = 208, MPIABI_UNIVERSE_SIZE = 209,
+    MPIABI_WIN_BASE = 210, MPIABI_WIN_CREATE_FLAVOR = 211, MPIABI_WIN_DISP_UNIT = 212,
+    MPIABI_WIN_MODEL = 213, MPIABI_WIN_SIZE = 214, MPIABI_WTIME_IS_GLOBAL = 215,
+    MPIABI_COMBINER_CONTIGUOUS = 216, MPIABI_COMBINER_DARRAY = 217, MPIABI_COMBINER_DUP = 218,
+    MPIABI_COMBINER_F90_COMPLEX = 219, MPIABI_COMBINER_F90_INTEGER = 220,
+    MPIABI_COMBINER_F90_REAL = 221, MPIABI_COMBINER_HINDEXED = 222,
+    MPIABI_COMBINER_HINDEXED_BLOCK = 223, MPIABI_COMBINER_HVECTOR = 224,
+    MPIABI_COMBINER_INDEXED = 225, MPIABI_COMBINER_INDEXED_BLOCK = 226, MPIABI_COMBINER_NAMED = 227,
+    MPIABI_COMBINER_RESIZED = 228, MPIABI_COMBINER_STRUCT = 229, MPIABI_COMBINER_SUBARRAY = 230,
+    MPIABI_COMBINER_VECTOR = 231, MPIABI_COMM_TYPE_SHARED = 232, MPIABI_DISTRIBUTE_BLOCK = 233,
+    MPIABI_DISTRIBUTE_CYCLIC = 234, MPIABI_DISTRIBUTE_DFLT_DARG = -1, MPIABI_DISTRIBUTE_NONE = 235,
+    MPIABI_ERR_ACCESS = 31, MPIABI_ERR_AMODE = 32, MPIABI_ERR_ARG = class::ARG,
+    MPIABI_ERR_ASSERT = 33, MPIABI_ERR_BAD_FILE = 34, MPIABI_ERR_BASE = 35,
+    MPIABI_ERR_BUFFER = class::BUFFER, MPIABI_ERR_COMM = class::COMM, MPIABI_ERR_CONVERSION = 36,
+    MPIABI_ERR_COUNT = class::COUNT, MPIABI_ERR_DIMS = 37, MPIABI_ERR_DISP = 38,
+    MPIABI_ERR_DUP_DATAREP = 39, MPIABI_ERR_FILE = 40, MPIABI_ERR_FILE_EXISTS = 41,
+    MPIABI_ERR_FILE_IN_USE = 42, MPIABI_ERR_GROUP = 43, MPIABI_ERR_INFO = 44,
+    MPIABI_ERR_INFO_KEY = 45, MPIABI_ERR_INFO_NOKEY = 46, MPIABI_ERR_INFO_VALUE = 47,
+    MPIABI_ERR_INTERN = class::INTERN, MPIABI_ERR_IN_STATUS = 48, MPIABI_ERR_IO = 49,
+    MPIABI_ERR_KEYVAL = 50, MPIABI_ERR_LASTCODE = 0x3fff_ffff, MPIABI_ERR_LOCKTYPE = 51,
+    MPIABI_ERR_NAME = 52, MPIABI_ERR_NOT_SAME = 53, MPIABI_ERR_NO_MEM = 54,
+    MPIABI_ERR_NO_SPACE = 55, MPIABI_ERR_NO_SUCH_FILE = 56, MPIABI_ERR_OP = class::OP,
+    MPIABI_ERR_OTHER = class::OTHER, MPIABI_ERR_PENDING = 57, MPIABI_ERR_PORT = 58,
+    MPIABI_ERR_QUOTA = 59, MPIABI_ERR_RANK = class::RANK, MPIABI_ERR_READ_ONLY = 60,
+    MPIABI_ERR_REQUEST = class::REQUEST, MPIABI_ERR_RMA_ATTACH = 61, MPIABI_ERR_RMA_CONFLICT = 62,
+    MPIABI_ERR_RMA_FLAVOR = 63, MPIABI_ERR_RMA_RANGE = 64, MPIABI_ERR_RMA_SHARED = 65,
+    MPIABI_ERR_RMA_SYNC = 66, MPIABI_ERR_ROOT = class::ROOT, MPIABI_ERR_SERVICE = 67,
+    MPIABI_ERR_SIZE = 68, MPIABI_ERR_SPAWN = 69, MPIABI_ERR_TAG = class::TAG,
+    MPIABI_ERR_TOPOLOGY = 70, MPIABI_ERR_TRUNCATE = class::TRUNCATE, MPIABI_ERR_TYPE = class::TYPE,
+    MPIABI_ERR_UNKNOWN = 71, MPIABI_ERR_UNSUPPORTED_DATAREP = 72,
+    MPIABI_ERR_UNSUPPORTED_OPERATION = class::UNSUPPORTED_OPERATION, MPIABI_ERR_WIN = 73,
+    MPIABI_SUCCESS = abi::SUCCESS, MPIABI_LOCK_EXCLUSIVE = 236, MPIABI_LOCK_SHARED = 237,
+    MPIABI_MODE_APPEND = 128, MPIABI_MODE_CREATE = 1, MPIABI_MODE_DELETE_ON_CLOSE = 16,
+    MPIABI_MODE_EXCL = 64, MPIABI_MODE_NOCHECK = 1024, MPIABI_MODE_NOPRECEDE = 8192,
+    MPIABI_MODE_NOPUT = 4096, MPIABI_MODE_NOSTORE = 2048, MPIABI_MODE_NOSUCCEED = 16384,
+    MPIABI_MODE_RDONLY = 2, MPIABI_MODE_RDWR = 8, MPIABI_MODE_SEQUENTIAL = 256,
+    MPIABI_MODE_UNIQUE_OPEN = 32, MPIABI_MODE_WRONLY = 4, MPIABI_ORDER_C = 238,
+    MPIABI_ORDER_FORTRAN = 239, MPIABI_SEEK_CUR = 602, MPIABI_SEEK_END = 604, MPIABI_SEEK_SET = 600,
+    MPIABI_THREAD_FUNNELED = abi::THREAD_FUNNELED, MPIABI_THREAD_MULTIPLE = abi::THREAD_MULTIPLE,
+    MPIABI_THREAD_SERIALIZED = abi::THREAD_SERIALIZED, MPIABI_THREAD_SINGLE = abi::THREAD_SINGLE,
+    MPIABI_TYPECLASS_COMPLEX = 240, MPIABI_TYPECLASS_INTEGER = 241, MPIABI_TYPECLASS_REAL = 242,
+    MPIABI_WIN_FLAVOR_ALLOCATE = 243, MPIABI_WIN_FLAVOR_CREATE = 244,
+    MPIABI_WIN_FLAVOR_DYNAMIC = 245, MPIABI_WIN_FLAVOR_SHARED = 246, MPIABI_WIN_SEPARATE = 247,
+    MPIABI_WIN_UNIFIED = 248,
+}
+
+#[rustfmt::skip]
+variables! { usize:
+    MPIABI_ARGV_NULL = 0, MPIABI_ARGVS_NULL = 0, MPIABI_ERRCODES_IGNORE = 0, MPIABI_UNWEIGHTED = 2,
+    MPIABI_WEIGHTS_EMPTY = 3, MPIABI_BOTTOM = 0, MPIABI_IN_PLACE = abi::IN_PLACE,
+    MPIABI_COMM_NULL = abi::COMM_NULL, MPIABI_COMM_SELF = abi::COMM_SELF,
+    MPIABI_COMM_WORLD = abi::COMM_WORLD, MPIABI_COMM_DUP_FN = 0, MPIABI_COMM_NULL_COPY_FN = 0,
+    MPIABI_COMM_NULL_DELETE_FN = 0, MPIABI_DUP_FN = 0, MPIABI_NULL_COPY_FN = 0,
+    MPIABI_CONVERSION_FN_NULL = 0, MPIABI_2DOUBLE_PRECISION = handle(Kind::Pair, 16),
+    MPIABI_2INT = handle(Kind::Pair, 8), MPIABI_2INTEGER = handle(Kind::Pair, 8),
+    MPIABI_2REAL = handle(Kind::Pair, 8), MPIABI_AINT = handle(Kind::Signed, 8),
+    MPIABI_BYTE = handle(Kind::Bytes, 1), MPIABI_CHAR = handle(Kind::Signed, 1),
+    MPIABI_CHARACTER = handle(Kind::Bytes, 1), MPIABI_COMPLEX = handle(Kind::Complex, 8),
+    MPIABI_COMPLEX16 = handle(Kind::Complex, 16), MPIABI_COMPLEX32 = handle(Kind::Complex, 32),
+    MPIABI_COMPLEX8 = handle(Kind::Complex, 8), MPIABI_COUNT = handle(Kind::Signed, 8),
+    MPIABI_CXX_BOOL = handle(Kind::Logical, 1),
+    MPIABI_CXX_DOUBLE_COMPLEX = handle(Kind::Complex, 16),
+    MPIABI_CXX_FLOAT_COMPLEX = handle(Kind::Complex, 8),
+    MPIABI_CXX_LONG_DOUBLE_COMPLEX = handle(Kind::Complex, 32),
+    MPIABI_C_BOOL = handle(Kind::Logical, 1), MPIABI_C_COMPLEX = handle(Kind::Complex, 8),
+    MPIABI_C_DOUBLE_COMPLEX = handle(Kind::Complex, 16),
+    MPIABI_C_FLOAT_COMPLEX = handle(Kind::Complex, 8),
+    MPIABI_C_LONG_DOUBLE_COMPLEX = handle(Kind::Complex, 32), MPIABI_DATATYPE_NULL = 0,
+    MPIABI_DOUBLE = handle(Kind::Float, 8), MPIABI_DOUBLE_COMPLEX = handle(Kind::Complex, 16),
+    MPIABI_DOUBLE_INT = handle(Kind::Pair, 16), MPIABI_DOUBLE_PRECISION = handle(Kind::Float, 8),
+    MPIABI_FLOAT = handle(Kind::Float, 4), MPIABI_FLOAT_INT = handle(Kind::Pair, 8),
+    MPIABI_INT = handle(Kind::Signed, 4), MPIABI_INT16_T = handle(Kind::Signed, 2),
+    MPIABI_INT32_T = handle(Kind::Signed, 4), MPIABI_INT64_T = handle(Kind::Signed, 8),
+    MPIABI_INT8_T = handle(Kind::Signed, 1), MPIABI_INTEGER = handle(Kind::Signed, 4),
+    MPIABI_INTEGER1 = handle(Kind::Signed, 1), MPIABI_INTEGER2 = handle(Kind::Signed, 2),
+    MPIABI_INTEGER4 = handle(Kind::Signed, 4), MPIABI_INTEGER8 = handle(Kind::Signed, 8),
+    MPIABI_LOGICAL = handle(Kind::Logical, 4), MPIABI_LONG = handle(Kind::Signed, 8),
+    MPIABI_LONG_DOUBLE = handle(Kind::Float, 16), MPIABI_LONG_DOUBLE_INT = handle(Kind::Pair, 32),
+    MPIABI_LONG_INT = handle(Kind::Pair, 16), MPIABI_LONG_LONG = handle(Kind::Signed, 8),
+    MPIABI_LONG_LONG_INT = handle(Kind::Signed, 8), MPIABI_OFFSET = handle(Kind::Signed, 8),
+    MPIABI_PACKED = handle(Kind::Bytes, 1), MPIABI_REAL = handle(Kind::Float, 4),
+    MPIABI_REAL16 = handle(Kind::Float, 16), MPIABI_REAL4 = handle(Kind::Float, 4),
+    MPIABI_REAL8 = handle(Kind::Float, 8), MPIABI_SHORT = handle(Kind::Signed, 2),
+    MPIABI_SHORT_INT = handle(Kind::Pair, 8), MPIABI_SIGNED_CHAR = handle(Kind::Signed, 1),
+    MPIABI_UINT16_T = handle(Kind::Unsigned, 2), MPIABI_UINT32_T = handle(Kind::Unsigned, 4),
+    MPIABI_UINT64_T = handle(Kind::Unsigned, 8), MPIABI_UINT8_T = handle(Kind::Unsigned, 1),
+    MPIABI_UNSIGNED = handle(Kind::Unsigned, 4), MPIABI_UNSIGNED_CHAR = handle(Kind::Unsigned, 1),
+    MPIABI_UNSIGNED_LONG = handle(Kind::Unsigned, 8),
+    MPIABI_UNSIGNED_LONG_LONG = handle(Kind::Unsigned, 8),
+    MPIABI_UNSIGNED_SHORT = handle(Kind::Unsigned, 2), MPIABI_WCHAR = handle(Kind::Signed, 4),
+    MPIABI_NULL_DELETE_FN = 0, MPIABI_ERRHANDLER_NULL = 0, MPIABI_ERRORS_ARE_FATAL = 0x3001,
+    MPIABI_ERRORS_RETURN = 0x3002, MPIABI_FILE_NULL = 0, MPIABI_F_STATUS_IGNORE = 0,
+    MPIABI_F_STATUSES_IGNORE = 0, MPIABI_GROUP_EMPTY = 0x4001, MPIABI_GROUP_NULL = 0,
+    MPIABI_INFO_ENV = 0x5001, MPIABI_INFO_NULL = 0, MPIABI_MESSAGE_NO_PROC = 0x6001,
+    MPIABI_MESSAGE_NULL = 0, MPIABI_BAND = 0x2011, MPIABI_BOR = 0x2012, MPIABI_BXOR = 0x2013,
+    MPIABI_LAND = 0x2014, MPIABI_LOR = 0x2015, MPIABI_LXOR = 0x2016, MPIABI_MAX = datatype::MAX,
+    MPIABI_MAXLOC = 0x2017, MPIABI_MIN = datatype::MIN, MPIABI_MINLOC = 0x2018,
+    MPIABI_NO_OP = 0x2019, MPIABI_OP_NULL = 0, MPIABI_PROD = datatype::PROD,
+    MPIABI_REPLACE = 0x201a, MPIABI_SUM = datatype::SUM, MPIABI_REQUEST_NULL = abi::REQUEST_NULL,
+    MPIABI_STATUS_IGNORE = 0, MPIABI_STATUSES_IGNORE = 0, MPIABI_TYPE_DUP_FN = 0,
+    MPIABI_TYPE_NULL_COPY_FN = 0, MPIABI_TYPE_NULL_DELETE_FN = 0, MPIABI_WIN_NULL = 0,
+    MPIABI_WIN_DUP_FN = 0, MPIABI_WIN_NULL_COPY_FN = 0, MPIABI_WIN_NULL_DELETE_FN = 0,
+}
+
+#[rustfmt::skip]
+variables! { i64:
+    MPIABI_DISPLACEMENT_CURRENT = -54_278_278,
+}
