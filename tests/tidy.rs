@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 const LINES_PER_FILE_MAX: usize = 500;
 const LINES_PER_FUNCTION_MAX: usize = 70;
 /// Crates that may contain `unsafe`.
-const UNSAFE_ROOTS: [&str; 4] = ["capi/", "cuda/", "python/", "transports/"];
+const UNSAFE_ROOTS: [&str; 5] = ["adapters/", "capi/", "cuda/", "python/", "transports/"];
 
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     for folder in [
         "src",
+        "adapters",
         "capi",
         "cuda",
         "python",

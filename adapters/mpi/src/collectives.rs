@@ -34,9 +34,9 @@ fn movement(
 
 /// Returns the operation of a collective that reduces.
 fn reducing(collective: Collective, count: c_int, datatype: Handle, op: Handle) -> Outcome<Operation> {
-    bytes_of(datatype, count)?;
-    let operation = Operation::new(collective, reducible(datatype)?, count as usize);
-    Ok(operation.with_reduction(reduction(op)?))
+    let (bytes, reduction) = (bytes_of(datatype, count)?, reduction(op)?);
+    let dtype = reducible(datatype, reduction)?;
+    Ok(Operation::new(collective, dtype, bytes / dtype.size()).with_reduction(reduction))
 }
 
 /// Runs one collective.

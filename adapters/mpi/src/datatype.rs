@@ -48,8 +48,8 @@ pub(crate) fn bytes_of(datatype: Handle, count: i32) -> Outcome<usize> {
     Ok(count * bytes)
 }
 
-/// Returns the element type in which a datatype is reduced.
-pub(crate) fn reducible(datatype: Handle) -> Outcome<DType> {
+/// Returns the element type in which a datatype is reduced. An element may be several of them.
+pub(crate) fn reducible(datatype: Handle, reduction: ReduceOp) -> Outcome<DType> {
     let (kind, bytes) = read(datatype)?;
     Ok(match (kind, bytes) {
         (Kind::Signed, 1) => DType::I8,
@@ -60,9 +60,13 @@ pub(crate) fn reducible(datatype: Handle) -> Outcome<DType> {
         (Kind::Unsigned, 8) => DType::U64,
         (Kind::Float, 4) => DType::F32,
         (Kind::Float, 8) => DType::F64,
+        // The sum of complex numbers is that of their parts.
+        (Kind::Complex, 8) if reduction == ReduceOp::Sum => DType::F32,
+        (Kind::Complex, 16) if reduction == ReduceOp::Sum => DType::F64,
         (kind, bytes) => {
             let text = format!(
-                "reductions of the type {kind:?} of {} bits are not implemented; convert to another type",
+                "the reduction {reduction:?} of the type {kind:?} of {} bits is not implemented; convert to \
+                 another type",
                 8 * bytes
             );
             return fail(class::TYPE, text);
