@@ -77,7 +77,7 @@ def main() -> None:
         local = values(rank, (size * length,), np.float32)
         results[f"psum of {length}"] = run(mesh, rank, everything["psum"], local)
         results[f"all_gather of {length}"] = run(mesh, rank, everything["all_gather"], local)
-    np.savez(f"{folder}/{implementation}-{size}-{rank}.npz", **results)
+    np.savez(f"{folder}/collectives-{implementation}-{size}-{rank}.npz", **results)
 
 
 main()

@@ -15,10 +15,10 @@ LAYERS = (64, 256, 256, 10)
 BATCH = 32
 
 
-def initial(key) -> list:
-    keys = jax.random.split(key, len(LAYERS) - 1)
-    shapes = zip(LAYERS, LAYERS[1:])
-    return [(jax.random.normal(k, s) / s[0] ** 0.5, jnp.zeros(s[1])) for k, s in zip(keys, shapes)]
+def initial() -> list:
+    numbers = np.random.default_rng(0)
+    layer = lambda *shape: (numbers.normal(size=shape) / shape[0] ** 0.5).astype(np.float32)
+    return [(layer(*shape), np.zeros(shape[1], np.float32)) for shape in zip(LAYERS, LAYERS[1:])]
 
 
 def loss_of(parameters, inputs, labels):
@@ -46,9 +46,8 @@ def main() -> None:
         step, mesh=mesh, in_specs=(P(), P("ranks"), P("ranks")), out_specs=(P(), P()), check_vma=False
     )
     train = jax.jit(mapped)
-    parameters = jax.tree.map(np.asarray, initial(jax.random.key(0)))
     place = lambda x: jax.make_array_from_process_local_data(NamedSharding(mesh, P()), x)
-    parameters = jax.tree.map(place, parameters)
+    parameters = jax.tree.map(place, initial())
     numbers = np.random.default_rng(rank)
     inputs = numbers.normal(size=(BATCH, LAYERS[0])).astype(np.float32)
     labels = (inputs[:, :10].argmax(axis=1)).astype(np.int32)

@@ -1,0 +1,137 @@
+"""Times the CPU collectives of JAX over unisono and over Gloo, in alternating rounds.
+
+`compare.py UNISONO LIBRARY ROUNDS` starts itself as the ranks, with the launcher UNISONO and the MPI
+library LIBRARY, and writes `results.csv` and the tables of `README.md` beside it. `compare.py tables`
+writes the tables again.
+"""
+
+import csv
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE.parents[2] / "adapters/mpi/jax"
+RANKS = (2, 4)
+SIZES = [4, 256, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
+STEPS = 60
+KINDS = {"unisono": "mpi", "gloo": "gloo"}
+
+
+def measure(implementation: str, path: str) -> None:
+    """Times every collective on this rank; rank 0 writes the medians, in seconds."""
+    import jax
+    import numpy as np
+    from jax import lax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    sys.path.insert(0, str(PROGRAMS))
+    from ranks import join
+
+    rank, size = join(implementation)
+    mesh = Mesh(np.array(jax.devices()), ("ranks",))
+    ring = [(source, (source + 1) % size) for source in range(size)]
+    operations = {
+        "psum": lambda x: lax.psum(x, "ranks"),
+        "all_gather": lambda x: lax.all_gather(x, "ranks"),
+        "psum_scatter": lambda x: lax.psum_scatter(x, "ranks", tiled=True),
+        "all_to_all": lambda x: lax.all_to_all(x, "ranks", 0, 0, tiled=True),
+        "ppermute": lambda x: lax.ppermute(x, "ranks", ring),
+    }
+    rows = []
+    for name, operation in operations.items():
+        for total in SIZES:
+            # The size is that of a rank's input, and of the output for all_gather.
+            elements = total // 4 // (size if name == "all_gather" else 1)
+            if elements == 0 or name in ("psum_scatter", "all_to_all") and elements < size:
+                continue
+            mapped = jax.jit(
+                jax.shard_map(operation, mesh=mesh, in_specs=P("ranks"), out_specs=P("ranks"), check_vma=False)
+            )
+            local = np.ones(elements, np.float32)
+            value = jax.make_array_from_process_local_data(NamedSharding(mesh, P("ranks")), local)
+            rows.append((name, total, median(lambda: mapped(value).block_until_ready(), total)))
+    if rank == 0:
+        with open(path, "w") as file:
+            csv.writer(file).writerows(rows)
+
+
+def median(call, size: int) -> float:
+    """Returns the median time of some calls."""
+    for _ in range(3):
+        call()
+    calls = 100 if size <= 1 << 16 else max(8, (32 << 20) // size)
+    times = []
+    for _ in range(min(calls, 100)):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def launch(ranks: int, kind: str, program: list[str]) -> None:
+    launcher, library = sys.argv[1:3]
+    environment = {**os.environ, "MPITRAMPOLINE_LIB": library} if kind == "unisono" else None
+    command = [launcher, "run", "-n", str(ranks), "--", sys.executable, *program]
+    subprocess.run(command, env=environment, check=True, timeout=600, stdout=subprocess.DEVNULL)
+
+
+def step_time(ranks: int, kind: str) -> float:
+    """Returns the median time of a step of the training program."""
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as folder:
+        launch(ranks, kind, [str(PROGRAMS / "train.py"), KINDS[kind], folder, str(STEPS)])
+        times = np.load(f"{folder}/train-{KINDS[kind]}-{ranks}-0.npz")["seconds"]
+    return float(np.median(times[5:]))
+
+
+def compare(rounds: int) -> None:
+    with open(HERE / "results.csv", "w") as file, tempfile.TemporaryDirectory() as folder:
+        out = csv.writer(file)
+        out.writerow(["round", "ranks", "library", "operation", "bytes", "seconds"])
+        for number in range(rounds):
+            for ranks in RANKS:
+                # The library that begins changes from round to round.
+                for kind in sorted(KINDS, reverse=number % 2 == 0):
+                    path = f"{folder}/rows.csv"
+                    launch(ranks, kind, [__file__, "measure", KINDS[kind], path])
+                    with open(path) as rows:
+                        for row in csv.reader(rows):
+                            out.writerow([number, ranks, kind, *row])
+                    out.writerow([number, ranks, kind, "training step", 0, step_time(ranks, kind)])
+                    file.flush()
+
+
+def tables() -> None:
+    """Writes the tables into the README, after the line that announces them."""
+    times: dict = {}
+    with open(HERE / "results.csv") as file:
+        for row in csv.DictReader(file):
+            place = (int(row["ranks"]), row["operation"], int(row["bytes"]))
+            times.setdefault(place, {}).setdefault(row["library"], []).append(float(row["seconds"]))
+    lines = []
+    for ranks in RANKS:
+        lines += [f"\n### {ranks} processes\n", "| operation | size | unisono | Gloo | Gloo / unisono |", "|---|--:|--:|--:|--:|"]
+        for (of, name, size), found in times.items():
+            if of == ranks:
+                ours, theirs = (1e6 * statistics.median(found[kind]) for kind in KINDS)
+                label = "" if size == 0 else f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB" if size >> 10 else f"{size} B"
+                lines.append(f"| {name} | {label} | {ours:.0f} µs | {theirs:.0f} µs | {theirs / ours:.2f} |")
+    readme = HERE / "README.md"
+    before = readme.read_text().split("## Times\n")[0]
+    readme.write_text(before + "## Times\n" + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "measure":
+        measure(*sys.argv[2:])
+    elif sys.argv[1] == "tables":
+        tables()
+    else:
+        compare(int(sys.argv[3]))
+        tables()
