@@ -90,7 +90,7 @@ impl Mpi {
     /// Returns the text of an error of this thread.
     pub(crate) fn error_text(&self, code: c_int) -> String {
         let (mut text, mut length) = ([0u8; 1024], 0);
-        // SAFETY: the signature is that of the standard, and the text has the room that it asks for.
+        // SAFETY: the signature is that of the standard, and the text has the room.
         let outcome = unsafe {
             let describe = self.function::<Describe>("MPIABI_Error_string");
             describe(code, text.as_mut_ptr().cast(), &mut length)
