@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-use unisono_transports::Geometry;
+use unisono_transports::{Geometry, WaitMode};
 
 /// Selects the transport between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -107,6 +107,9 @@ pub struct Config {
     /// gives one rank, in bytes. It is address space until it is used.
     /// `UNISONO_SYMMETRIC_HEAP_BYTES`, 64 GiB.
     pub symmetric_heap_bytes: usize,
+    /// The way in which operations wait for other ranks. `UNISONO_WAIT`: `auto`, `spin`, `yield` or
+    /// `block`; `auto`.
+    pub wait: WaitMode,
     /// The number of TCP connections for data between two ranks. `UNISONO_SOCKETS_PER_PEER`, 2.
     pub sockets_per_peer: usize,
     /// Encrypts all TCP traffic, with keys of its own for each connection. Shared memory and local
@@ -197,6 +200,7 @@ impl Default for Config {
             fifo_slot_bytes: 512 << 10,
             shm_window_bytes: 4 << 20,
             symmetric_heap_bytes: 64 << 30,
+            wait: WaitMode::Auto,
             sockets_per_peer: 2,
             encryption: false,
             bind_addr: None,
@@ -228,7 +232,7 @@ impl Config {
             lanes,
             slots: self.fifo_depth,
             slot_bytes: self.fifo_slot_bytes,
-            signal_lanes: lanes,
+            signal_lanes: self.channels * LANES_PER_CHANNEL + 1,
             window_bytes: self.shm_window_bytes,
             heap_bytes: self.symmetric_heap_bytes,
         }
@@ -238,8 +242,24 @@ impl Config {
 /// Lanes that each channel has: a program may use two.
 pub(crate) const LANES_PER_CHANNEL: usize = 2;
 
-/// Lanes of a fabric for `channels` channels: two for each, and one for sends and receives.
+/// Returns the lanes of a fabric for `channels` channels: two for each, one for sends and receives,
+/// and one for messages with tags.
 pub(crate) const fn lanes_for(channels: usize) -> usize {
+    channels * LANES_PER_CHANNEL + 2
+}
+
+/// Returns the number of channels that have room in `lanes` lanes.
+pub(crate) const fn channels_of(lanes: usize) -> usize {
+    (lanes - 2) / LANES_PER_CHANNEL
+}
+
+/// Returns the lane of sends and receives.
+pub(crate) const fn send_recv_lane(channels: usize) -> usize {
+    channels * LANES_PER_CHANNEL
+}
+
+/// Returns the lane of messages with tags.
+pub(crate) const fn message_lane(channels: usize) -> usize {
     channels * LANES_PER_CHANNEL + 1
 }
 

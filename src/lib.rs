@@ -54,13 +54,15 @@ pub use crate::op_desc::{OpDesc, OpKind};
 pub use crate::reduce_op::ReduceOp;
 pub use crate::reduce_op::ReduceOp::{Avg, Max, Min, PreMulSum, Prod, Sum};
 pub use communicator::{
-    ChildBuilder, Communicator, CommunicatorBuilder, Group, OpBuffers, Operation, Scope, ScopedWork,
-    SymmetricBuffer, Work,
+    ChildBuilder, Communicator, CommunicatorBuilder, Group, OpBuffers, Operation, RecvBuffer, Scope,
+    ScopedWork, SendBuffer, SymmetricBuffer, Work,
 };
 pub use config::{Config, DeviceConfig, ReductionOrder, Transport, parse_algorithms};
+pub use engine::messages::MessageInfo;
 pub use engine::{MemoryStats, TrafficStats};
 pub use error::{Error, ErrorKind, Result};
 pub use flight::{FlightRecord, OpRecord, OpState};
 pub use unisono_cuda::{DType, Element, F8E4M3, F8E5M2, ReduceKind, Scalar, bf16, f16};
 /// The crate of transports: fabrics and links, for transports of your own.
 pub use unisono_transports as transport;
+pub use unisono_transports::WaitMode;

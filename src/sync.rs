@@ -4,7 +4,7 @@
 #[cfg(not(all(test, shuttle)))]
 pub(crate) use std::{
     sync::{
-        Condvar, Mutex, MutexGuard, OnceLock,
+        Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64},
         mpsc,
     },
@@ -16,7 +16,7 @@ pub(crate) use std::{
 pub(crate) use unisono_transports::testing::shuttle::{
     Instant, mpsc,
     sync::{
-        Condvar, Mutex, MutexGuard, OnceLock,
+        Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64},
     },
     thread, thread_local,

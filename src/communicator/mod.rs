@@ -12,11 +12,13 @@
 
 mod algorithm;
 mod async_forms;
+mod background;
 mod builder;
 mod collectives;
 mod counts;
 mod grow;
 mod info;
+mod messages;
 #[cfg(feature = "serde")]
 mod objects;
 mod op_queue;
@@ -32,11 +34,13 @@ mod shrink;
 mod shuttle_tests;
 mod split;
 mod symmetric;
+mod thread_pool;
 mod uneven;
 mod validate;
 mod work;
 
 pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
+pub use crate::communicator::messages::{RecvBuffer, SendBuffer};
 pub use crate::communicator::operation::{OpBuffers, Operation};
 pub use crate::communicator::point_to_point::Group;
 pub use crate::communicator::symmetric::SymmetricBuffer;
@@ -49,8 +53,9 @@ pub use scope::{Scope, ScopedWork};
 
 use crate::bootstrap::UniqueId;
 use crate::communicator::op_queue::{ThreadMark, Ticket, TicketLock};
-use crate::communicator::work::Worker;
+use crate::communicator::work::TaskQueue;
 use crate::config::Config;
+use crate::engine::messages::SubmissionQueue;
 use crate::engine::registry::{CommRegistry, RegisteredComm};
 use crate::engine::{AbortFlag, Engine, Job, Owner, Recorder};
 use crate::error::{Error, ErrorKind, Result};
@@ -59,7 +64,7 @@ use crate::op_desc::OpDesc;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::Rank;
 use crate::status::{self, FlightRecordSource};
-use crate::sync::{Instant, Mutex, OnceLock, thread};
+use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
 use split::Origin;
 use std::sync::{Arc, TryLockError, Weak};
 use std::time::Duration;
@@ -102,7 +107,7 @@ struct Shared {
     op_queue: TicketLock,
     abort: Arc<AbortFlag>,
     recorder: Arc<Recorder>,
-    worker: OnceLock<Worker>,
+    tasks: Arc<TaskQueue>,
     origin: Origin,
     epoch: u64,
     config: Config,
@@ -111,12 +116,27 @@ struct Shared {
     listener_guards: Vec<ListenerGuard>,
     /// The process that made the communicator.
     process: u64,
+    /// Messages of threads that found the engine busy.
+    submissions: Arc<SubmissionQueue>,
+    /// This communicator itself, while it has messages to send.
+    kept_for_sends: Mutex<Option<Arc<Shared>>>,
+    /// True while the background thread moves messages of this communicator.
+    attended: AtomicBool,
+    /// True if time is simulated; see [`unisono_transports::WaitStrategy::is_simulated`].
+    is_simulated: bool,
 }
 
 impl Shared {
     /// Returns true if an operation that waits on this thread for another one would wait for ever.
     fn is_used_by_this_thread(&self) -> bool {
         self.op_queue.is_held_by_this_thread() || self.engine_user.is_this_thread()
+    }
+}
+
+impl Shared {
+    /// Returns the place where the communicator keeps itself while it has messages to send.
+    fn kept_for_sends(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
+        self.kept_for_sends.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -223,6 +243,7 @@ impl Communicator {
         let recorder = Arc::new(Recorder::new(owner));
         let watch = (Arc::clone(&abort), Arc::clone(&recorder), Arc::clone(registry));
         let engine = Engine::new(mesh, config.clone(), watch);
+        let (submissions, is_simulated) = (Arc::clone(engine.submissions()), engine.is_simulated());
         let shared = Shared {
             rank,
             ranks,
@@ -233,13 +254,17 @@ impl Communicator {
             op_queue: TicketLock::default(),
             abort,
             recorder,
-            worker: OnceLock::new(),
+            tasks: Arc::default(),
             origin,
             epoch,
             config: config.clone(),
             registry: Arc::clone(registry),
             listener_guards: doors,
             process: fork_guard::current_pid(),
+            submissions,
+            kept_for_sends: Mutex::default(),
+            attended: AtomicBool::new(false),
+            is_simulated,
         };
         let shared = Arc::new(shared);
         let related: Weak<Shared> = Arc::downgrade(&shared);
@@ -307,6 +332,9 @@ impl Communicator {
         match engine {
             Ok(mut engine) => {
                 let _mark = engine_user.set();
+                if self.with_ticket {
+                    return self.in_background(&mut engine, operation);
+                }
                 let ended = operation(&mut engine).map_err(|error| self.attach_rank(error));
                 engine.poll_abort();
                 ended
@@ -315,6 +343,19 @@ impl Communicator {
                 Err(self.attach_rank(Error::new(ErrorKind::Bug("an earlier operation panicked".to_owned()))))
             }
         }
+    }
+
+    /// Runs `operation` as one that a computation of this rank goes on beside.
+    fn in_background<R>(
+        &self,
+        engine: &mut Engine,
+        operation: impl FnOnce(&mut Engine) -> Result<R>,
+    ) -> Result<R> {
+        engine.wait_in_background(true);
+        let ended = operation(engine).map_err(|error| self.attach_rank(error));
+        engine.wait_in_background(false);
+        engine.poll_abort();
+        ended
     }
 
     #[cold]

@@ -1,16 +1,19 @@
 //! Background operations that own their buffers, and their handles.
 
+use crate::communicator::messages::MessageState;
 use crate::communicator::op_queue::Ticket;
+use crate::communicator::thread_pool;
 use crate::communicator::{Communicator, SELF_WAIT_MESSAGE, Shared};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::mpsc::{Sender, channel};
-use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use unisono_transports::sys::fork_guard;
 
 /// A handle of an operation that runs in the background. [`Work::wait`] or `.await` returns its
@@ -28,7 +31,9 @@ pub(super) struct Completion<R> {
     state: Mutex<CompletionState<R>>,
     finished: Condvar,
     /// The communicator that runs the operation.
-    shared: Weak<Shared>,
+    pub(super) shared: Weak<Shared>,
+    /// The message, if the operation is one that waiting threads move.
+    pub(super) message: Option<Arc<MessageState>>,
 }
 
 struct CompletionState<R> {
@@ -44,9 +49,13 @@ type Callback<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
 impl<R> Completion<R> {
     pub(super) fn new(shared: Weak<Shared>) -> Arc<Self> {
+        Self::with_message(shared, None)
+    }
+
+    pub(super) fn with_message(shared: Weak<Shared>, message: Option<Arc<MessageState>>) -> Arc<Self> {
         let state =
             Mutex::new(CompletionState { result: None, delivered: false, waker: None, callback: None });
-        Arc::new(Self { state, finished: Condvar::new(), shared })
+        Arc::new(Self { state, finished: Condvar::new(), shared, message })
     }
 
     pub(super) fn complete(&self, result: Result<R>) {
@@ -76,19 +85,61 @@ impl<R> Completion<R> {
     }
 
     pub(super) fn wait(&self) -> Result<R> {
+        loop {
+            if let Some(result) = self.wait_until(None) {
+                return result;
+            }
+        }
+    }
+
+    /// Waits for the result until the deadline. `None` if there is none by then.
+    pub(super) fn wait_until(&self, deadline: Option<Instant>) -> Option<Result<R>> {
+        if let Some(result) = self.lock().result.take() {
+            return Some(result);
+        }
+        if let Err(error) = self.check_waiter() {
+            return Some(Err(error));
+        }
+        if let Some(message) = &self.message {
+            self.drive(message, deadline);
+        }
         let mut state = self.lock();
         loop {
             if let Some(result) = state.result.take() {
-                return result;
+                return Some(result);
             }
-            let shared = self.shared.upgrade();
-            if shared.as_ref().is_some_and(|shared| shared.is_used_by_this_thread()) {
-                return Err(Error::invalid_usage(SELF_WAIT_MESSAGE));
+            let Some(deadline) = deadline else {
+                state = self.finished.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+                continue;
+            };
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return None;
             }
-            if shared.is_some_and(|shared| shared.process != fork_guard::current_pid()) {
-                return Err(Error::invalid_usage(STARTED_BEFORE_FORK));
-            }
-            state = self.finished.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            let waited = self.finished.wait_timeout(state, rest);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+
+    /// Fails if this thread would wait for ever.
+    fn check_waiter(&self) -> Result<()> {
+        let Some(shared) = self.shared.upgrade() else {
+            return Ok(());
+        };
+        if shared.is_used_by_this_thread() {
+            return Err(Error::invalid_usage(SELF_WAIT_MESSAGE));
+        }
+        if shared.process != fork_guard::current_pid() {
+            return Err(Error::invalid_usage(STARTED_BEFORE_FORK));
+        }
+        Ok(())
+    }
+
+    /// Sleeps until the result is there, but not longer than `time`.
+    pub(super) fn sleep(&self, time: Duration) {
+        let state = self.lock();
+        if state.result.is_none() {
+            drop(self.finished.wait_timeout(state, time));
         }
     }
 
@@ -132,6 +183,37 @@ impl<R> Work<R> {
     /// The error of the operation.
     pub fn wait(self) -> Result<R> {
         self.completion.wait()
+    }
+
+    /// Waits until the operation has finished, but not longer than `limit`. Returns its result, or
+    /// the handle if there is no result yet.
+    ///
+    /// The operation goes on after the limit. [`Config::timeout`](crate::Config::timeout) ends it if
+    /// nothing moves for so long.
+    ///
+    /// # Errors
+    /// The handle, so that the caller can go on waiting.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// # use std::time::Duration;
+    /// # let comm = Communicator::local(1)?.remove(0);
+    /// let work = comm.all_reduce_async(vec![1.0f32; 1000], Sum);
+    /// match work.wait_timeout(Duration::from_secs(5)) {
+    ///     Ok(result) => assert_eq!(result?.len(), 1000),
+    ///     Err(work) => println!("still {work:?}"),
+    /// }
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn wait_timeout(self, limit: Duration) -> std::result::Result<Result<R>, Self> {
+        match self.completion.wait_until(Instant::now().checked_add(limit)) {
+            Some(result) => Ok(result),
+            None => Err(self),
+        }
+    }
+
+    pub(super) fn of(completion: Arc<Completion<R>>) -> Self {
+        Self { completion }
     }
 
     /// Returns true if [`Work::wait`] would return at once.
@@ -178,7 +260,8 @@ impl<R> Work<R> {
         self,
         callback: impl FnOnce(R) -> Result<S> + Send + 'static,
     ) -> Work<S> {
-        let slot = Completion::new(self.completion.shared.clone());
+        let Completion { shared, message, .. } = &*self.completion;
+        let slot = Completion::with_message(shared.clone(), message.clone());
         let filled = Arc::clone(&slot);
         let follow = move |value| {
             catch_unwind(AssertUnwindSafe(|| callback(value)))
@@ -200,25 +283,34 @@ impl<R> Future for Work<R> {
 
 type Task = Box<dyn FnOnce(&Communicator) + Send>;
 
-/// The thread that runs started operations in order. It ends with its communicator.
-pub(super) struct Worker {
-    tasks: Mutex<Sender<(Ticket, Task)>>,
+/// The started operations of one communicator that have not run, in order.
+#[derive(Default)]
+pub(super) struct TaskQueue(Mutex<PendingTasks>);
+
+#[derive(Default)]
+struct PendingTasks {
+    list: VecDeque<(Ticket, Task)>,
+    /// True while a thread runs the operations.
+    running: bool,
 }
 
-impl Worker {
-    fn spawn(shared: Weak<Shared>) -> Self {
-        let (tasks, todo) = channel::<(Ticket, Task)>();
-        let work = move || {
-            for (ticket, task) in todo {
-                // The handle that started an operation keeps the communicator alive only while it
-                // is held.
-                let Some(shared) = shared.upgrade() else { break };
-                Communicator { shared, with_ticket: false }.in_turn(ticket, task);
-            }
-        };
-        // If the thread cannot be started, the channel closes, and every start reports the error.
-        drop(thread::Builder::new().name("unisono-worker".to_owned()).spawn(work));
-        Self { tasks: Mutex::new(tasks) }
+impl TaskQueue {
+    fn lock(&self) -> MutexGuard<'_, PendingTasks> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Runs operations until none is left.
+    fn run(&self, shared: &Weak<Shared>) {
+        loop {
+            let mut pending = self.lock();
+            // An operation keeps the communicator, so without one there is no operation.
+            let (Some(shared), Some((ticket, task))) = (shared.upgrade(), pending.list.pop_front()) else {
+                pending.running = false;
+                return;
+            };
+            drop(pending);
+            Communicator { shared, with_ticket: false }.in_turn(ticket, task);
+        }
     }
 }
 
@@ -259,16 +351,20 @@ impl Communicator {
             drop(keep);
             filled.complete(result);
         });
-        let worker = self.shared.worker.get_or_init(|| Worker::spawn(Arc::downgrade(&self.shared)));
-        let tasks = worker.tasks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut pending = self.shared.tasks.lock();
         let ticket = self.shared.op_queue.take_ticket();
-        if let Err(unsent) = tasks.send((ticket, task)) {
-            drop(tasks);
-            let (ticket, _) = unsent.0;
-            drop(self.shared.op_queue.wait_for_turn(ticket));
-            slot.complete(Err(
-                self.attach_rank(Error::new(ErrorKind::System("no thread could be started".to_owned())))
-            ));
+        pending.list.push_back((ticket, task));
+        if !std::mem::replace(&mut pending.running, true) {
+            let (tasks, shared) = (Arc::clone(&self.shared.tasks), Arc::downgrade(&self.shared));
+            if thread_pool::execute(Box::new(move || tasks.run(&shared))).is_err() {
+                pending.running = false;
+                let refused = pending.list.pop_back();
+                drop(pending);
+                refused.map(|(ticket, _)| drop(self.shared.op_queue.wait_for_turn(ticket)));
+                slot.complete(Err(
+                    self.attach_rank(Error::new(ErrorKind::System("no thread could be started".to_owned())))
+                ));
+            }
         }
         Work { completion: slot }
     }

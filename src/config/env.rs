@@ -93,6 +93,7 @@ impl Config {
             "SHM_WINDOW_BYTES" => {
                 self.shm_window_bytes = parse_number(value, limits::WINDOW_BYTES)?.next_multiple_of(4096)
             }
+            "WAIT" => self.wait = value.parse()?,
             "SOCKETS_PER_PEER" => self.sockets_per_peer = parse_number(value, limits::SOCKETS_PER_PEER)?,
             "ENCRYPTION" => self.encryption = parse_switch(value)?,
             "BIND_ADDR" => self.bind_addr = Some(value.parse().map_err(|_| "not an IP address".to_owned())?),

@@ -6,6 +6,7 @@ use crate::tuning::TuningTable;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use unisono_transports::WaitMode;
 
 macro_rules! setters {
     ($type:ident { $($setter:ident: $field:ident: $value:ty,)* }) => {
@@ -32,6 +33,7 @@ setters! {
         with_fifo_slot_bytes: fifo_slot_bytes: usize,
         with_shm_window_bytes: shm_window_bytes: usize,
         with_symmetric_heap_bytes: symmetric_heap_bytes: usize,
+        with_wait: wait: WaitMode,
         with_sockets_per_peer: sockets_per_peer: usize,
         with_encryption: encryption: bool,
         with_bind_addr: bind_addr: Option<IpAddr>,

@@ -69,6 +69,7 @@ impl Engine {
     pub(super) fn poison(&mut self, error: Error) {
         self.watchdog.broadcast_error(&mut *self.fabric.control, &error);
         self.recorder.set_error(error.clone());
+        self.messages.fail_all(&error);
         self.poisoned = Some(error);
     }
 
@@ -144,6 +145,11 @@ impl Drop for Engine {
             self.abort("its thread panicked");
         }
         // A shrunk communicator ended for all of its ranks, which is no error.
+        let dropped = Error::new(ErrorKind::Aborted {
+            by: self.fabric.rank,
+            reason: "the communicator was dropped".to_owned(),
+        });
+        self.messages.fail_all(&dropped);
         let error = self.poisoned.as_ref().filter(|_| !self.shrunk);
         self.watchdog.goodbye(&mut *self.fabric.control, error);
     }

@@ -18,6 +18,7 @@ pub(crate) mod exec;
 mod failure;
 mod layout;
 pub(crate) mod membership;
+pub(crate) mod messages;
 mod mismatch;
 mod p2p;
 mod plan;
@@ -43,11 +44,12 @@ pub(crate) use layout::Shares;
 #[cfg(feature = "gpu")]
 pub(crate) use plan::ScheduleBounds;
 
-use crate::config::{Config, LANES_PER_CHANNEL};
+use crate::config::{Config, channels_of, message_lane};
 use crate::engine::algorithm_cache::SelectionCache;
 use crate::engine::exec::pipelined::Channel;
 use crate::engine::exec::slot_sync::EagerPath;
 use crate::engine::exec::zero_copy::PeerOffsets;
+use crate::engine::messages::Messages;
 use crate::engine::store_tuner::TunerTable;
 use crate::engine::telemetry::trace::Trace;
 use crate::engine::watchdog::{Watchdog, WatchdogHandles};
@@ -59,7 +61,7 @@ use plan::{Plan, PlanCache};
 use std::path::Path;
 use std::sync::Arc;
 use unisono_cuda::{DType, Element};
-use unisono_transports::{Fabric, Window, sys::fork_guard};
+use unisono_transports::{Fabric, WaitMode, Window, sys::fork_guard};
 
 /// One collective operation, as the communicator passes it to the engine.
 pub(crate) struct Job<'a> {
@@ -175,6 +177,7 @@ pub(crate) struct Engine {
     uses_symmetric: bool,
     /// Offsets of the peers' buffers in the current zero-copy operation.
     peer_offsets: Vec<PeerOffsets>,
+    messages: Messages,
     watchdog: Watchdog,
     recorder: Arc<Recorder>,
     trace: Option<Box<Trace>>,
@@ -201,10 +204,14 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(fabric: Fabric, config: Config, handles: WatchdogHandles) -> Self {
+    pub(crate) fn new(mut fabric: Fabric, config: Config, handles: WatchdogHandles) -> Self {
+        fabric.wait.set_mode(config.wait);
         let (ranks, recorder) = (fabric.ranks, Arc::clone(&handles.1));
-        let channels = channels_for(fabric.geometry.lanes);
+        let channels = channels_of(fabric.geometry.lanes);
+        let lane = message_lane(channels);
+        let messages = Messages::new(fabric.rank, ranks, lane, fabric.geometry.slot_bytes);
         Self {
+            messages,
             watchdog: Watchdog::new(fabric.rank, ranks, config.timeout, handles),
             trace: config.trace_dir.as_deref().and_then(|folder| open_trace(folder, recorder.owner())),
             recorder,
@@ -376,6 +383,15 @@ impl Engine {
         self.temp = temp;
     }
 
+    /// Lets operations wait as on a background thread, or as on the caller's.
+    pub(crate) fn wait_in_background(&mut self, background: bool) {
+        let mode = match self.config.wait {
+            WaitMode::Auto if background => WaitMode::Block,
+            mode => mode,
+        };
+        self.fabric.wait.set_mode(mode);
+    }
+
     /// Returns the size of one channel's half of the window in bytes.
     fn half_window_bytes(&self) -> usize {
         let window = self.fabric.window.as_ref().map_or(0, Window::bytes);
@@ -385,10 +401,6 @@ impl Engine {
 
 /// Smallest share for which the clock is read at the beginning and the end.
 const TIMED_MIN_BYTES: usize = 128 << 10;
-
-fn channels_for(lanes: usize) -> usize {
-    (lanes - 1) / LANES_PER_CHANNEL
-}
 
 fn open_trace(folder: &Path, owner: &Owner) -> Option<Box<Trace>> {
     let trace = Trace::open(folder, owner).map(Box::new);

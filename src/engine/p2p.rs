@@ -1,6 +1,6 @@
 //! Point-to-point transfers: messages between two ranks, outside any schedule.
 
-use crate::config::lanes_for;
+use crate::config::send_recv_lane;
 use crate::engine::Engine;
 use crate::engine::exec::message::{link, match_header};
 use crate::engine::mismatch::count_mismatch;
@@ -110,14 +110,14 @@ impl Engine {
                 link.progress()?;
             }
             let blocked = transfers.iter().filter(|transfer| !transfer.done).map(|transfer| transfer.peer);
-            self.watchdog.wait_round(&mut *self.fabric.control, &mut *self.fabric.wait, blocked)?;
+            self.wait_round(blocked)?;
         }
     }
 
     /// Moves as many slices as possible without waiting. Returns whether any moved.
     fn advance_transfer(&mut self, transfer: &mut Transfer<'_>) -> Result<bool> {
         let slot_bytes = self.fabric.geometry.slot_bytes;
-        let lane = lanes_for(self.channels.len()) - 1;
+        let lane = send_recv_lane(self.channels.len());
         let link = link(&mut self.fabric.links, transfer.peer)?;
         let (rank, peer, before) = (self.fabric.rank, transfer.peer, transfer.slices);
         let total = transfer.bytes();

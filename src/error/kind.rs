@@ -53,6 +53,16 @@ pub enum ErrorKind {
         /// The time for which no data moved.
         after: Duration,
     },
+    /// A message with a tag did not move for as long as [`Config::timeout`](crate::Config::timeout)
+    /// allows, while this rank waited for it.
+    MessageTimeout {
+        /// The message: its direction, peer, tag and length.
+        what: String,
+        /// The other rank, unless any source was accepted.
+        peer: Option<Rank>,
+        /// The time for which nothing moved.
+        after: Duration,
+    },
     /// A rank called [`Communicator::abort`](crate::Communicator::abort).
     Aborted {
         /// The rank that called it.
@@ -119,6 +129,9 @@ impl ErrorKind {
             ErrorKind::Timeout { .. } => {
                 "look at what those ranks are doing, or raise UNISONO_TIMEOUT_MS if they are only slow"
             }
+            ErrorKind::MessageTimeout { .. } => {
+                "check that the other rank posts the matching call with the same tag, or raise UNISONO_TIMEOUT_MS"
+            }
             ErrorKind::NotFinite { .. } => {
                 "look for where it comes from on that rank, or let it pass with UNISONO_CHECK_FINITE=off"
             }
@@ -161,6 +174,7 @@ impl ErrorKind {
             ErrorKind::Gpu(_) => 14,
             ErrorKind::Bug(_) => 15,
             ErrorKind::Object { .. } => 16,
+            ErrorKind::MessageTimeout { .. } => 17,
         }
     }
 
@@ -176,6 +190,8 @@ impl ErrorKind {
             ErrorKind::Timeout { ref waiting_for, .. } => waiting_for.first()?.0,
             ErrorKind::Aborted { by, .. } | ErrorKind::Excluded { by } => by,
             ErrorKind::NotFinite { rank, .. } | ErrorKind::Object { rank, .. } => rank,
+            ErrorKind::MessageTimeout { peer, .. } => peer?,
+            ErrorKind::NotFinite { rank, .. } => rank,
             ErrorKind::InvalidUsage(_)
             | ErrorKind::Bootstrap(_)
             | ErrorKind::System(_)
@@ -211,6 +227,9 @@ impl fmt::Display for ErrorKind {
                     }
                 }
                 Ok(())
+            }
+            ErrorKind::MessageTimeout { what, after, .. } => {
+                write!(f, "{what}: nothing moved for {:.1} s", after.as_secs_f64())
             }
             ErrorKind::Aborted { by, reason } => write!(f, "rank {by} aborted: {reason}"),
             ErrorKind::NotFinite { rank, index, what } => {

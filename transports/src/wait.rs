@@ -7,8 +7,12 @@
 //!
 //! Waking a sleeping thread on another core is slow, so sleep comes last and is short. No rank has
 //! to remember to wake another. If sockets are watched, every event on them ends a sleep.
+//!
+//! A thread that waits beside a computation of the same rank sleeps soon ([`WaitMode::Block`]): its
+//! core belongs to the computation. A yield would not do. The scheduler returns the core to a
+//! thread that yields as long as it has used less of it than the computation.
 
-use crate::WaitStrategy;
+use crate::{WaitMode, WaitStrategy};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::thread::sched_yield;
 use std::mem::MaybeUninit;
@@ -26,6 +30,7 @@ pub struct AdaptiveWait {
     /// Time at which the spinning of this wait ended.
     yielding_since: Option<Instant>,
     sockets: Option<WatchedSockets>,
+    mode: WaitMode,
 }
 
 impl AdaptiveWait {
@@ -35,7 +40,14 @@ impl AdaptiveWait {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let contention =
             if local_ranks > cores { CpuContention::for_oversubscribed() } else { CpuContention::default() };
-        Self { started: Instant::now(), contention, yields: None, yielding_since: None, sockets: None }
+        Self {
+            started: Instant::now(),
+            contention,
+            yields: None,
+            yielding_since: None,
+            sockets: None,
+            mode: WaitMode::Auto,
+        }
     }
 
     /// Ends a sleep as soon as an event happens on one of these sockets.
@@ -68,12 +80,20 @@ impl AdaptiveWait {
 }
 
 impl WaitStrategy for AdaptiveWait {
+    fn set_mode(&mut self, mode: WaitMode) {
+        self.mode = mode;
+    }
+
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
     fn pause(&mut self, rounds: u32) {
-        let spins = self.contention.spin_rounds();
+        let spins = match self.mode {
+            WaitMode::Auto | WaitMode::Yield => self.contention.spin_rounds(),
+            WaitMode::Block => SPINS_ALONE,
+            WaitMode::Spin => u32::MAX,
+        };
         if rounds <= 1 {
             self.yielding_since = None;
         }
@@ -82,7 +102,11 @@ impl WaitStrategy for AdaptiveWait {
         }
         let now = Instant::now();
         let idle = now - *self.yielding_since.get_or_insert(now);
-        let patient = self.yields.map_or(idle < YIELD_TIME, |yields| rounds < spins.saturating_add(yields));
+        if self.mode == WaitMode::Block {
+            return self.sleep((idle / 16).clamp(BLOCK_SLEEP_MIN, SLEEP_MAX));
+        }
+        let patient = self.mode == WaitMode::Yield
+            || self.yields.map_or(idle < YIELD_TIME, |yields| rounds < spins.saturating_add(yields));
         match patient {
             true => {
                 sched_yield();
@@ -208,6 +232,8 @@ const BACKOFF_YIELDS: u8 = 4;
 /// Time of yielding before the first sleep.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
+/// Shortest sleep of a thread that waits beside a computation.
+const BLOCK_SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// Events acknowledged at once. Further events only end the next sleep as well.
 const EVENTS_MAX: usize = 16;
@@ -250,6 +276,17 @@ mod tests {
             assert!(begun.elapsed() > Duration::from_millis(20));
             assert!(cpu() - before < 10_000_000, "{} ns of processor time asleep", cpu() - before);
         }
+    }
+
+    #[test]
+    fn blocking_waits_use_little_processor_time() {
+        let mut wait = AdaptiveWait::new(1);
+        wait.set_mode(WaitMode::Block);
+        let begun = Instant::now();
+        (1..SPINS_ALONE).for_each(|rounds| wait.pause(rounds));
+        assert!(begun.elapsed() < Duration::from_millis(1), "the first rounds spin");
+        let rounds = rounds(&mut wait, 2 * YIELD_TIME) - SPINS_ALONE;
+        assert!(rounds < 400, "{rounds} rounds in {YIELD_TIME:?} are no sleep");
     }
 
     #[test]

@@ -57,7 +57,8 @@ impl Engine {
             None => (Store::Cached, Timed::No),
         };
         let (sequence, tag) = (self.eager.next_sequence, op.tag(0));
-        let (window, wait, plans) = slot_wait(&mut self.fabric, &mut self.watchdog, &mut self.eager)?;
+        let (window, wait, plans) =
+            slot_wait(&mut self.fabric, &mut self.watchdog, &mut self.eager, &mut self.messages)?;
         let plan = plans.plan(index);
         let mut exec = EagerExec {
             window,

@@ -6,6 +6,7 @@ use crate::engine::buffers::{Scratch, StepMemory};
 use crate::engine::exec::arith::Arithmetic;
 use crate::engine::exec::instr::{InstrExec, InstrPoll, WindowView};
 use crate::engine::layout::Layout;
+use crate::engine::messages::wait_round;
 use crate::engine::plan::{Plan, SLICE_ALIGN_BYTES};
 use crate::engine::store_tuner::{Decision, Hysteresis, OpClass, Sample, StoreTuner, Timed};
 use crate::engine::{Engine, Job, Shares};
@@ -14,6 +15,7 @@ use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use std::mem::take;
 use unisono_cuda::{PostOp, ReduceKind, Store};
+use unisono_transports::Fabric;
 
 /// The state that a channel keeps from operation to operation.
 #[derive(Default)]
@@ -385,7 +387,8 @@ impl Engine {
         let channels = &self.channels[..active];
         let cursors = channels.iter().flat_map(|channel| &channel.progress.cursors);
         let blocked = cursors.filter_map(|cursor| cursor.blocked);
-        self.watchdog.wait_round(&mut *self.fabric.control, &mut *self.fabric.wait, blocked)
+        let Fabric { links, control, wait, .. } = &mut self.fabric;
+        wait_round((&mut self.messages, links), &mut self.watchdog, &mut **control, &mut **wait, blocked)
     }
 }
 

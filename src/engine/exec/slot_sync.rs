@@ -6,6 +6,7 @@
 
 use crate::engine::Engine;
 use crate::engine::exec::no_window;
+use crate::engine::messages::{Links, Messages, wait_round};
 use crate::engine::mismatch::tag_mismatch;
 use crate::engine::plan::EagerPlans;
 use crate::engine::watchdog::Watchdog;
@@ -47,6 +48,8 @@ impl EagerPath {
 /// The state that a wait for slots of peers uses.
 pub(in crate::engine) struct SlotWait<'e> {
     rank: Rank,
+    messages: &'e mut Messages,
+    links: &'e mut Links,
     control: &'e mut Box<dyn ControlChannel>,
     wait_strategy: &'e mut Box<dyn WaitStrategy>,
     watchdog: &'e mut Watchdog,
@@ -60,11 +63,13 @@ pub(in crate::engine) fn slot_wait<'e>(
     fabric: &'e mut Fabric,
     watchdog: &'e mut Watchdog,
     eager: &'e mut EagerPath,
+    messages: &'e mut Messages,
 ) -> Result<(&'e mut Window, SlotWait<'e>, &'e EagerPlans)> {
-    let Fabric { rank, window, control, wait: wait_strategy, .. } = fabric;
+    let Fabric { rank, window, links, control, wait: wait_strategy, .. } = fabric;
     let EagerPath { plans, peer_acked, acked, .. } = eager;
     let window = window.as_mut().ok_or_else(no_window)?;
-    Ok((window, SlotWait { rank: *rank, control, wait_strategy, watchdog, peer_acked, acked }, plans))
+    let wait = SlotWait { rank: *rank, messages, links, control, wait_strategy, watchdog, peer_acked, acked };
+    Ok((window, wait, plans))
 }
 
 impl SlotWait<'_> {
@@ -105,7 +110,8 @@ impl SlotWait<'_> {
                 return Err(tag_mismatch(tag, &window.published_tag(peer, sequence), self.rank, peer));
             }
             let blocked = std::iter::once(peer);
-            self.watchdog.wait_round(&mut **self.control, &mut **self.wait_strategy, blocked)?;
+            let movable = (&mut *self.messages, &mut *self.links);
+            wait_round(movable, self.watchdog, &mut **self.control, &mut **self.wait_strategy, blocked)?;
         }
     }
 }
@@ -132,7 +138,8 @@ impl Engine {
         sequence: u64,
         tag: &Tag,
     ) -> Result<[u64; WORDS]> {
-        let (window, mut wait, _) = slot_wait(&mut self.fabric, &mut self.watchdog, &mut self.eager)?;
+        let (window, mut wait, _) =
+            slot_wait(&mut self.fabric, &mut self.watchdog, &mut self.eager, &mut self.messages)?;
         wait.wait(window, peer, SlotClass::Inline, sequence, flag_value(sequence, tag), tag)?;
         let mut words = [0; WORDS];
         for (index, word) in words.iter_mut().enumerate() {
@@ -174,13 +181,14 @@ impl Engine {
     fn wait_for_acks(&mut self, slots: u64) -> Result<()> {
         self.send_acks();
         let sequence = self.eager.next_sequence;
-        for peer in (0..self.fabric.ranks).filter(|&peer| peer != self.fabric.rank) {
+        let rank = self.fabric.rank;
+        for peer in (0..self.fabric.ranks).filter(|&peer| peer != rank) {
             while self.eager.peer_acked[peer].saturating_add(slots) <= sequence {
                 let acked = self.fabric.window.as_ref().map_or(u64::MAX, |window| window.acked(peer));
                 self.eager.peer_acked[peer] = acked.max(self.eager.peer_acked[peer]);
                 if acked.saturating_add(slots) <= sequence {
                     let blocked = std::iter::once(peer);
-                    self.watchdog.wait_round(&mut *self.fabric.control, &mut *self.fabric.wait, blocked)?;
+                    self.wait_round(blocked)?;
                 }
             }
         }

@@ -13,6 +13,7 @@ pub(super) struct Deadline {
     /// Time of the first clock reading without progress.
     idle_since: Option<Duration>,
     next_poll: Duration,
+    next_news: Duration,
     next_announce: Duration,
     next_warning: Duration,
 }
@@ -24,6 +25,7 @@ impl Deadline {
             rounds: 0,
             idle_since: None,
             next_poll: Duration::ZERO,
+            next_news: Duration::ZERO,
             next_announce: Duration::ZERO,
             next_warning: Duration::ZERO,
         }
@@ -69,6 +71,15 @@ impl Deadline {
         }
         self.next_poll = now + POLL_INTERVAL;
         Some(now.saturating_sub(since))
+    }
+
+    /// Returns whether control messages are due to be read at `now`, outside of a wait.
+    pub(super) fn news_due(&mut self, now: Duration) -> bool {
+        let due = now >= self.next_news;
+        if due {
+            self.next_news = now + POLL_INTERVAL;
+        }
+        due
     }
 
     /// Returns whether the rank has to announce its wait at `now`, and schedules the next

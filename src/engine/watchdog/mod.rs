@@ -1,6 +1,6 @@
 //! The watchdog of a communicator: it bounds every wait and notices what happens to the peers.
 //!
-//! A waiting thread calls [`Watchdog::wait_round`] in every round without progress. The watchdog
+//! A waiting thread calls [`Watchdog::check_round`] in every round without progress. The watchdog
 //! checks the abort flag, reads control messages and connection events, announces a long wait to
 //! the peers, and ends the wait with an error when its time is over. Nothing is sent, and no clock
 //! is read, while data moves.
@@ -98,17 +98,17 @@ impl Watchdog {
         self.deadline.should_progress_idle_links()
     }
 
-    /// Handles one round without progress, and pauses for a moment. `blocked` are the ranks waited
-    /// for.
+    /// Handles one round without progress, and returns the number of such rounds. `blocked` are the
+    /// ranks waited for.
     ///
     /// # Errors
     /// An abort, an error that a peer reported, a failed peer, or a timeout.
-    pub(super) fn wait_round(
+    pub(super) fn check_round(
         &mut self,
         control: &mut dyn ControlChannel,
         wait: &mut dyn WaitStrategy,
         blocked: impl Iterator<Item = Rank> + Clone,
-    ) -> Result<()> {
+    ) -> Result<u32> {
         let round = self.deadline.next_round();
         if let Some(reason) = self.abort.reason() {
             return Err(Error::new(ErrorKind::Aborted { by: self.rank, reason }));
@@ -116,8 +116,34 @@ impl Watchdog {
         if self.deadline.needs_clock() {
             self.poll(control, wait.now(), blocked)?;
         }
-        wait.pause(round);
-        Ok(())
+        Ok(round)
+    }
+
+    /// Reads news of the peers while no operation runs, if they are due. Returns whether they were.
+    ///
+    /// # Errors
+    /// An error that a peer reported, or a failed peer.
+    pub(super) fn poll_between_ops(
+        &mut self,
+        control: &mut dyn ControlChannel,
+        now: Duration,
+    ) -> Result<bool> {
+        self.now = now;
+        if !self.deadline.news_due(now) {
+            return Ok(false);
+        }
+        while let Some(event) = control.poll() {
+            self.on_event(event)?;
+        }
+        self.check_failed(std::iter::empty(), Duration::ZERO)?;
+        Ok(true)
+    }
+
+    /// Returns, for each rank, whether it finalized so long ago that nothing of it arrives any
+    /// more.
+    pub(super) fn long_finalized(&self) -> Vec<bool> {
+        let grace = |peer: &PeerState| peer.finalized_at.is_some_and(|at| self.now > at + FINALIZE_GRACE);
+        self.peers.iter().map(grace).collect()
     }
 
     /// Returns the error that caused `error`.
@@ -156,6 +182,9 @@ impl Watchdog {
         let kind = match (error.kind(), error.op()) {
             (kind @ ErrorKind::Timeout { .. }, Some(op)) => {
                 ErrorKind::Aborted { by: self.rank, reason: format!("in {op}, {kind}") }
+            }
+            (kind @ ErrorKind::MessageTimeout { .. }, _) => {
+                ErrorKind::Aborted { by: self.rank, reason: kind.to_string() }
             }
             (kind, _) => kind.clone(),
         };
@@ -294,7 +323,7 @@ impl Watchdog {
 
     fn on_message(&mut self, from: Rank, bytes: &[u8]) -> Result<()> {
         match ControlMsg::decode(bytes) {
-            Some(ControlMsg::Finalized) => self.peers[from].finalize(),
+            Some(ControlMsg::Finalized) => self.peers[from].finalize(self.now),
             Some(ControlMsg::Waiting(op)) => {
                 self.peers[from].report_wait(op, false, self.now);
                 self.check_mismatch(from, op)?;

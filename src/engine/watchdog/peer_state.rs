@@ -35,6 +35,8 @@ pub(super) struct WaitReport {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerState {
     pub(super) liveness: Liveness,
+    /// Time at which the news arrived that the peer finalized.
+    pub(super) finalized_at: Option<Duration>,
     report: Option<WaitReport>,
 }
 
@@ -56,9 +58,10 @@ impl PeerState {
     }
 
     /// Records that the peer finalized the communicator. A known failure remains.
-    pub(super) fn finalize(&mut self) {
+    pub(super) fn finalize(&mut self, now: Duration) {
         if self.liveness == Liveness::Running {
             self.liveness = Liveness::Finalized;
+            self.finalized_at = Some(now);
         }
     }
 
@@ -127,7 +130,7 @@ mod tests {
     #[test]
     fn peer_state_exit_after_finalize_is_no_failure() {
         let mut peer = PeerState::default();
-        peer.finalize();
+        peer.finalize(Duration::ZERO);
         for event in [PeerEvent::Exited { from: 1 }, PeerEvent::Reset { from: 1 }] {
             peer.on_event(&event);
         }
@@ -139,7 +142,7 @@ mod tests {
     fn peer_state_finalize_does_not_hide_failure() {
         let mut peer = PeerState::default();
         peer.on_event(&PeerEvent::Unreachable { from: 1 });
-        peer.finalize();
+        peer.finalize(Duration::ZERO);
         assert_eq!(peer.liveness, Liveness::Unreachable);
         assert!(peer.failure(1, Duration::ZERO).is_some());
     }

@@ -36,6 +36,36 @@ pub struct Geometry {
     pub heap_bytes: usize,
 }
 
+/// The way in which a rank waits for others: `UNISONO_WAIT`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WaitMode {
+    /// `auto`: a call on the caller's thread spins, then yields, then sleeps. An operation that runs
+    /// in the background waits as with `block`.
+    #[default]
+    Auto,
+    /// `spin`: never gives the core away. The fastest, where every rank has a core of its own.
+    Spin,
+    /// `yield`: spins, then offers the core to other threads again and again.
+    Yield,
+    /// `block`: spins for some microseconds, then sleeps. The core is free for other work.
+    Block,
+}
+
+impl std::str::FromStr for WaitMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "spin" => Ok(Self::Spin),
+            "yield" => Ok(Self::Yield),
+            "block" => Ok(Self::Block),
+            _ => Err(format!("`{text}` is none of auto, spin, yield, block")),
+        }
+    }
+}
+
 /// Clock of a rank, and its way to wait when nothing can be done.
 pub trait WaitStrategy: Send {
     /// Returns the time since a fixed moment.
@@ -45,6 +75,12 @@ pub trait WaitStrategy: Send {
     /// `rounds` counts the calls since the last progress. The more there are, the more of the
     /// processor is given away: the strategy first spins, then yields, then sleeps.
     fn pause(&mut self, rounds: u32);
+    /// Sets the way to wait from now on. A strategy with a single way ignores it.
+    fn set_mode(&mut self, _mode: WaitMode) {}
+    /// Returns whether time is simulated. Then only a thread that waits may touch the fabric.
+    fn is_simulated(&self) -> bool {
+        false
+    }
 }
 
 /// All connections of one rank of one communicator.

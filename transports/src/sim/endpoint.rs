@@ -194,6 +194,10 @@ impl WaitStrategy for SimWait {
         network.lock().host_clock(*host)
     }
 
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
     fn pause(&mut self, rounds: u32) {
         if rounds <= self.last_rounds {
             self.calls = 0;

@@ -7,4 +7,5 @@ pub mod listener;
 pub mod mapped_file;
 pub mod rlimit;
 pub mod socket;
+pub mod timer_slack;
 pub mod unix;

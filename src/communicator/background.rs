@@ -1,0 +1,137 @@
+//! The background thread of the process: it moves messages while no thread waits for them.
+//!
+//! One thread serves all communicators. It sleeps while nothing is under way, and polls more and
+//! more rarely while nothing moves: its core belongs to the user's computation.
+
+use crate::communicator::Shared;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
+use std::thread;
+use std::time::Duration;
+use unisono_transports::sys::{fork_guard, timer_slack};
+
+/// The communicators that wait to be taken up by the thread.
+struct Arrivals {
+    list: Vec<Weak<Shared>>,
+    /// The process in which the thread runs.
+    process: Option<u64>,
+    /// True while the thread waits for arrivals.
+    asleep: bool,
+}
+
+static ARRIVALS: Mutex<Arrivals> = Mutex::new(Arrivals { list: Vec::new(), process: None, asleep: false });
+static ARRIVED: Condvar = Condvar::new();
+
+/// Lets the background thread move the messages of a communicator for as long as there are any.
+///
+/// With `sends`, the communicator lives until its messages are sent, even if the caller drops it.
+pub(super) fn attend(shared: &Arc<Shared>, sends: bool) {
+    if sends {
+        *shared.kept_for_sends() = Some(Arc::clone(shared));
+    }
+    if shared.attended.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let mut arrivals = lock();
+    if arrivals.process != Some(shared.process) {
+        // In a forked child, the list and the thread are those of the parent.
+        arrivals.list.clear();
+        let thread = thread::Builder::new().name("unisono-messages".to_owned()).spawn(run);
+        // Without a thread, messages move whenever this rank waits.
+        arrivals.process = thread.is_ok().then_some(shared.process);
+        arrivals.asleep = false;
+        if thread.is_err() {
+            shared.attended.store(false, Ordering::SeqCst);
+            *shared.kept_for_sends() = None;
+            return;
+        }
+    }
+    arrivals.list.push(Arc::downgrade(shared));
+    if arrivals.asleep {
+        ARRIVED.notify_one();
+    }
+}
+
+fn lock() -> MutexGuard<'static, Arrivals> {
+    ARRIVALS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The outcome of one look at a communicator.
+#[derive(PartialEq, Eq)]
+enum Look {
+    Moved,
+    Waits,
+    Done,
+}
+
+fn run() {
+    timer_slack::minimize();
+    let mut attended: Vec<Weak<Shared>> = Vec::new();
+    let mut pause = PAUSE_MIN;
+    loop {
+        let mut arrivals = lock();
+        while attended.is_empty() && arrivals.list.is_empty() {
+            arrivals.asleep = true;
+            let (awake, waited) =
+                ARRIVED.wait_timeout(arrivals, IDLE_TIME).unwrap_or_else(|poisoned| poisoned.into_inner());
+            arrivals = awake;
+            arrivals.asleep = false;
+            if waited.timed_out() && arrivals.list.is_empty() {
+                arrivals.process = None;
+                return;
+            }
+        }
+        attended.append(&mut arrivals.list);
+        drop(arrivals);
+        let mut moved = false;
+        attended.retain(|entry| {
+            let look = look(entry);
+            moved |= look == Look::Moved;
+            look != Look::Done
+        });
+        if moved {
+            pause = PAUSE_MIN;
+            thread::yield_now();
+        } else {
+            thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// Moves the messages of one communicator, unless a thread of the user does.
+fn look(entry: &Weak<Shared>) -> Look {
+    let Some(shared) = entry.upgrade() else {
+        return Look::Done;
+    };
+    if shared.process != fork_guard::current_pid() {
+        return Look::Done;
+    }
+    let mut engine = match shared.engine.try_lock() {
+        Ok(engine) => engine,
+        Err(TryLockError::WouldBlock) => return Look::Waits,
+        Err(TryLockError::Poisoned(_)) => return Look::Done,
+    };
+    let mark = shared.engine_user.set();
+    let moved = engine.drive_messages(u32::MAX);
+    let look = match engine.has_messages() {
+        true if moved => Look::Moved,
+        true => Look::Waits,
+        false => Look::Done,
+    };
+    if look == Look::Done {
+        // A message that is posted from now on registers again.
+        shared.attended.swap(false, Ordering::SeqCst);
+    }
+    let kept = if engine.has_unsent_messages() { None } else { shared.kept_for_sends().take() };
+    drop(mark);
+    drop(engine);
+    drop(kept);
+    let again = look == Look::Done && shared.submissions.is_filled();
+    if again && !shared.attended.swap(true, Ordering::SeqCst) { Look::Waits } else { look }
+}
+
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// Time without messages after which the thread ends.
+const IDLE_TIME: Duration = Duration::from_secs(10);

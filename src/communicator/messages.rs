@@ -1,0 +1,371 @@
+//! Messages with tags: `isend`, `irecv` and `probe`.
+
+use crate::communicator::background;
+use crate::communicator::work::Completion;
+use crate::communicator::{Communicator, Shared, Work};
+use crate::engine::Engine;
+use crate::engine::messages::{MessageInfo, Pattern, RecvTask, SendTask, Submission};
+use crate::error::{Error, ErrorKind, Result};
+use crate::op_desc::OpKind;
+use crate::schedule::Rank;
+use crate::sync::{AtomicU64, Instant};
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
+use std::time::Duration;
+use unisono_cuda::{Element, as_bytes, as_bytes_mut};
+
+/// Memory that [`Communicator::isend`] sends. It must not change its length while it is sent.
+pub trait SendBuffer: Send + 'static {
+    /// Returns the bytes of the message.
+    fn message(&self) -> &[u8];
+}
+
+/// Memory that [`Communicator::irecv`] receives into. It must not change its length meanwhile.
+pub trait RecvBuffer: Send + 'static {
+    /// Returns the bytes for the message.
+    fn message_mut(&mut self) -> &mut [u8];
+}
+
+impl<T: Element> SendBuffer for Vec<T> {
+    fn message(&self) -> &[u8] {
+        as_bytes(self)
+    }
+}
+
+impl<T: Element> SendBuffer for Box<[T]> {
+    fn message(&self) -> &[u8] {
+        as_bytes(self)
+    }
+}
+
+impl<T: Element> SendBuffer for Arc<[T]> {
+    fn message(&self) -> &[u8] {
+        as_bytes(self)
+    }
+}
+
+impl<T: Element> RecvBuffer for Vec<T> {
+    fn message_mut(&mut self) -> &mut [u8] {
+        as_bytes_mut(self)
+    }
+}
+
+impl<T: Element> RecvBuffer for Box<[T]> {
+    fn message_mut(&mut self) -> &mut [u8] {
+        as_bytes_mut(self)
+    }
+}
+
+impl Communicator {
+    /// Starts to send `buffer` to rank `to` under `tag`, and returns at once.
+    ///
+    /// An [`irecv`](Communicator::irecv) of that rank receives it. Messages progress by themselves,
+    /// beside collectives and each other, and need no order among calls or ranks. Two messages to
+    /// the same rank with the same tag arrive in the order sent. The handle returns the buffer once
+    /// it may be written again, which need not mean that the message was received.
+    ///
+    /// [`Communicator::send`] and [`Communicator::recv`] are operations of their own: a `recv` does
+    /// not receive what `isend` sends.
+    ///
+    /// # Errors
+    /// The handle returns them: [`ErrorKind::InvalidUsage`] for a rank that does not exist,
+    /// [`ErrorKind::CountMismatch`] if the message is longer than the buffer that receives it,
+    /// [`ErrorKind::PeerFinalized`] if the rank leaves before, [`ErrorKind::MessageTimeout`] if
+    /// nothing of it moves for [`Config::timeout`](crate::Config::timeout) while a thread waits.
+    ///
+    /// ```
+    /// # let ranks = unisono::Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let peer = 1 - comm.rank();
+    /// let received = comm.irecv(vec![0u32; 4], peer, 7);
+    /// let sent = comm.isend(vec![1u32, 2, 3], peer, 7);
+    /// let (buffer, info) = received.wait().unwrap();
+    /// assert_eq!((&buffer[..3], info.bytes), (&[1, 2, 3][..], 12));
+    /// sent.wait().unwrap();
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn isend<B: SendBuffer>(&self, buffer: B, to: Rank, tag: u64) -> Work<B> {
+        let bytes = buffer.message().len();
+        let message = MessageDesc { sends: true, peer: Some(to), tag: Some(tag), bytes };
+        let completion = Completion::of_message(&self.shared, message);
+        let checked = self.arg_check(OpKind::SendRecv).require_rank("to", to);
+        match checked {
+            Ok(()) => {
+                let task = Box::new(Sending { buffer: Some(buffer), completion: Arc::clone(&completion) });
+                self.post(Submission::Send { to, tag, task });
+            }
+            Err(error) => completion.complete(Err(error)),
+        }
+        Work::of(completion)
+    }
+
+    /// Starts to receive a message from rank `from` under `tag`, and returns at once. `None` in
+    /// place of either accepts every rank, or every tag.
+    ///
+    /// The handle returns the buffer, and source, tag and length of the message, which may be
+    /// shorter than the buffer. Messages of one rank are matched in the order sent, and receives in
+    /// the order posted. See [`Communicator::isend`] for an example and for errors.
+    ///
+    /// ```
+    /// # let ranks = unisono::Communicator::local(3)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// if comm.rank() > 0 {
+    ///     comm.isend(vec![comm.rank() as u64], 0, 5).wait().unwrap();
+    /// } else {
+    ///     for _ in 1..comm.size() {
+    ///         let (value, info) = comm.irecv(vec![0u64], None, 5).wait().unwrap();
+    ///         assert_eq!(value[0] as usize, info.source);
+    ///     }
+    /// }
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn irecv<B: RecvBuffer>(
+        &self,
+        mut buffer: B,
+        from: impl Into<Option<Rank>>,
+        tag: impl Into<Option<u64>>,
+    ) -> Work<(B, MessageInfo)> {
+        let pattern = Pattern { source: from.into(), tag: tag.into() };
+        let bytes = buffer.message_mut().len();
+        let message = MessageDesc { sends: false, peer: pattern.source, tag: pattern.tag, bytes };
+        let completion = Completion::of_message(&self.shared, message);
+        let args = self.arg_check(OpKind::SendRecv);
+        match pattern.source.map_or(Ok(()), |from| args.require_rank("from", from)) {
+            Ok(()) => {
+                let task = Box::new(Receiving { buffer: Some(buffer), completion: Arc::clone(&completion) });
+                self.post(Submission::Recv { pattern, task });
+            }
+            Err(error) => completion.complete(Err(error)),
+        }
+        Work::of(completion)
+    }
+
+    /// Returns the first message that has arrived from rank `from` under `tag` and that no receive
+    /// has taken. `None` accepts every rank, or every tag. The message stays.
+    ///
+    /// # Errors
+    /// The error that ended the communicator.
+    pub fn probe(
+        &self,
+        from: impl Into<Option<Rank>>,
+        tag: impl Into<Option<u64>>,
+    ) -> Result<Option<MessageInfo>> {
+        let pattern = Pattern { source: from.into(), tag: tag.into() };
+        if let Some(from) = pattern.source {
+            self.arg_check(OpKind::SendRecv).require_rank("from", from)?;
+        }
+        self.with_engine(|engine| engine.probe(&pattern))
+    }
+
+    /// Hands a message to the engine, or to the queue of an engine that is busy.
+    fn post(&self, submission: Submission) {
+        if self.is_forked() {
+            return submission.fail(&self.fork_error());
+        }
+        let shared = &self.shared;
+        let mut sends = matches!(submission, Submission::Send { .. });
+        if shared.op_queue.is_idle()
+            && let Ok(mut engine) = shared.engine.try_lock()
+        {
+            let _mark = shared.engine_user.set();
+            engine.post_message(submission);
+            if !engine.has_messages() {
+                return;
+            }
+            sends = engine.has_unsent_messages();
+        } else {
+            shared.submissions.push(submission);
+        }
+        if !shared.is_simulated {
+            background::attend(shared, sends);
+        }
+    }
+}
+
+struct Sending<B> {
+    /// The buffer, until the message is done.
+    buffer: Option<B>,
+    completion: Arc<Completion<B>>,
+}
+
+impl<B> Drop for Sending<B> {
+    fn drop(&mut self) {
+        if self.buffer.is_some() {
+            self.completion.finish_lost();
+        }
+    }
+}
+
+impl<B: SendBuffer> SendTask for Sending<B> {
+    fn bytes(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], SendBuffer::message)
+    }
+
+    fn progressed(&self) {
+        self.completion.note_progress();
+    }
+
+    fn finish(mut self: Box<Self>, result: Result<()>) {
+        if let Some(buffer) = self.buffer.take() {
+            self.completion.finish_message(result.map(|()| buffer));
+        }
+    }
+}
+
+struct Receiving<B> {
+    /// The buffer, until the message is done.
+    buffer: Option<B>,
+    completion: Arc<Completion<(B, MessageInfo)>>,
+}
+
+impl<B> Drop for Receiving<B> {
+    fn drop(&mut self) {
+        if self.buffer.is_some() {
+            self.completion.finish_lost();
+        }
+    }
+}
+
+impl<B: RecvBuffer> RecvTask for Receiving<B> {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.buffer.as_mut().map_or(&mut [], RecvBuffer::message_mut)
+    }
+
+    fn progressed(&self) {
+        self.completion.note_progress();
+    }
+
+    fn finish(mut self: Box<Self>, result: Result<MessageInfo>) {
+        if let Some(buffer) = self.buffer.take() {
+            self.completion.finish_message(result.map(|info| (buffer, info)));
+        }
+    }
+}
+
+/// A message as its call described it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessageDesc {
+    sends: bool,
+    peer: Option<Rank>,
+    tag: Option<u64>,
+    bytes: usize,
+}
+
+impl fmt::Display for MessageDesc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.sends { "isend to " } else { "irecv from " })?;
+        match self.peer {
+            Some(peer) => write!(f, "rank {peer}")?,
+            None => f.write_str("any rank")?,
+        }
+        match self.tag {
+            Some(tag) => write!(f, " with tag {tag}")?,
+            None => f.write_str(" with any tag")?,
+        }
+        write!(f, " ({} bytes)", self.bytes)
+    }
+}
+
+/// The message behind a handle, and how far it is.
+#[derive(Debug)]
+pub(super) struct MessageState {
+    desc: MessageDesc,
+    /// Number of times that bytes moved.
+    moves: AtomicU64,
+}
+
+impl<R> Completion<R> {
+    fn of_message(shared: &Arc<Shared>, desc: MessageDesc) -> Arc<Self> {
+        let state = MessageState { desc, moves: AtomicU64::new(0) };
+        Self::with_message(Arc::downgrade(shared), Some(Arc::new(state)))
+    }
+
+    fn note_progress(&self) {
+        if let Some(message) = &self.message {
+            message.moves.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends a message that the engine has lost, so that nobody waits for it.
+    fn finish_lost(&self) {
+        let bug = ErrorKind::Bug("a message was dropped without a result".to_owned());
+        self.finish_message(Err(Error::new(bug)));
+    }
+
+    fn finish_message(&self, result: Result<R>) {
+        let attach = |error: Error| match self.shared.upgrade() {
+            Some(shared) => error.with_rank(shared.rank, &shared.host, None),
+            None => error,
+        };
+        self.complete(result.map_err(attach));
+    }
+
+    /// Moves messages until the one of this handle is done, or until the deadline has passed.
+    pub(super) fn drive(&self, message: &MessageState, deadline: Option<Instant>) {
+        let mut wait = MessageWait { message, round: 0, moves: 0, moved_at: None };
+        while !self.is_finished() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+            let Some(shared) = self.shared.upgrade().filter(|shared| shared.op_queue.is_idle()) else {
+                // The thread that runs an operation moves the messages too.
+                self.sleep(BUSY_ENGINE_SLEEP);
+                continue;
+            };
+            match shared.engine.try_lock() {
+                Ok(mut engine) => {
+                    let _mark = shared.engine_user.set();
+                    wait.round(&mut engine, shared.config.timeout);
+                }
+                Err(TryLockError::WouldBlock) => self.sleep(BUSY_ENGINE_SLEEP),
+                Err(TryLockError::Poisoned(_)) => {
+                    let bug = ErrorKind::Bug("an earlier operation panicked".to_owned());
+                    self.finish_message(Err(Error::new(bug)));
+                }
+            }
+        }
+    }
+}
+
+/// A thread's wait for one message.
+struct MessageWait<'m> {
+    message: &'m MessageState,
+    /// Rounds without progress.
+    round: u32,
+    /// Number of moves of the message that were seen.
+    moves: u64,
+    /// Time at which the message was last seen to move.
+    moved_at: Option<Duration>,
+}
+
+impl MessageWait<'_> {
+    /// Moves messages once, or pauses. Ends the communicator if its timeout has passed.
+    fn round(&mut self, engine: &mut Engine, timeout: Duration) {
+        if engine.drive_messages(self.round) {
+            self.round = 0;
+            return;
+        }
+        self.round = self.round.saturating_add(1);
+        if self.round >= ROUNDS_WITHOUT_CLOCK {
+            self.check_clock(engine, timeout);
+        }
+        engine.pause(self.round);
+    }
+
+    fn check_clock(&mut self, engine: &mut Engine, timeout: Duration) {
+        let now = engine.now();
+        let moves = self.message.moves.load(Ordering::Relaxed);
+        if moves != self.moves {
+            (self.moves, self.moved_at) = (moves, Some(now));
+        }
+        let idle = now.saturating_sub(*self.moved_at.get_or_insert(now));
+        if idle > timeout {
+            let desc = self.message.desc;
+            engine.message_timeout(desc.to_string(), desc.peer, idle);
+        }
+    }
+}
+
+const ROUNDS_WITHOUT_CLOCK: u32 = 64;
+/// Time between two looks at a message while another thread uses the engine.
+const BUSY_ENGINE_SLEEP: Duration = Duration::from_micros(200);

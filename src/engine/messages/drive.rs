@@ -1,0 +1,153 @@
+//! Who moves the messages: waiting operations, waiting threads, and the background.
+
+use crate::engine::Engine;
+use crate::engine::messages::matching::{MessageInfo, Pattern};
+use crate::engine::messages::submission::{Submission, SubmissionQueue};
+use crate::engine::messages::{Links, Messages};
+use crate::engine::watchdog::Watchdog;
+use crate::error::{Error, ErrorKind, Result};
+use crate::schedule::Rank;
+use std::sync::Arc;
+use std::time::Duration;
+use unisono_transports::{ControlChannel, Fabric, WaitStrategy};
+
+/// Lets a waiting operation move messages, handles its round without progress, and pauses.
+///
+/// # Errors
+/// As [`Watchdog::wait_round`], and errors of the links.
+pub(in crate::engine) fn wait_round(
+    (messages, links): (&mut Messages, &mut Links),
+    watchdog: &mut Watchdog,
+    control: &mut dyn ControlChannel,
+    wait: &mut dyn WaitStrategy,
+    blocked: impl Iterator<Item = Rank> + Clone,
+) -> Result<()> {
+    let moved = messages.is_active() && messages.progress(links)?;
+    let round = watchdog.check_round(control, wait, blocked)?;
+    if !moved {
+        wait.pause(round);
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Handles one round without progress of an operation; see [`wait_round`].
+    pub(in crate::engine) fn wait_round(
+        &mut self,
+        blocked: impl Iterator<Item = Rank> + Clone,
+    ) -> Result<()> {
+        let Fabric { links, control, wait, .. } = &mut self.fabric;
+        let movable = (&mut self.messages, &mut links[..]);
+        wait_round(movable, &mut self.watchdog, &mut **control, &mut **wait, blocked)
+    }
+
+    /// Returns the queue through which other threads post messages.
+    pub(crate) fn submissions(&self) -> &Arc<SubmissionQueue> {
+        self.messages.submissions()
+    }
+
+    /// Returns whether the background has to move messages of this rank.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.messages.is_active()
+    }
+
+    /// Returns whether sends are under way, which outlive the communicator's handles.
+    pub(crate) fn has_unsent_messages(&self) -> bool {
+        self.messages.unsent() > 0
+    }
+
+    /// Takes up a message that this thread posts, and moves all messages as far as possible.
+    pub(crate) fn post_message(&mut self, submission: Submission) {
+        if let Err(error) = self.check_healthy() {
+            return submission.fail(&error);
+        }
+        self.messages.take_submissions();
+        self.messages.submit(submission);
+        self.drive_messages(0);
+    }
+
+    /// Moves messages while no operation runs. Returns whether any moved. `round` counts the calls
+    /// without progress; in later ones, news of the peers are read.
+    ///
+    /// An error ends the communicator and all messages.
+    pub(crate) fn drive_messages(&mut self, round: u32) -> bool {
+        let moved = self.check_healthy().and_then(|()| self.try_drive(round));
+        moved.unwrap_or_else(|error| {
+            let error = match &self.poisoned {
+                Some(first) => first.clone(),
+                None => self.fail(error.clone(), None).err().unwrap_or(error),
+            };
+            self.messages.fail_all(&error);
+            false
+        })
+    }
+
+    fn try_drive(&mut self, round: u32) -> Result<bool> {
+        let moved = self.messages.progress(&mut self.fabric.links)?;
+        self.traffic.add_bytes(self.messages.take_received_bytes());
+        if round >= ROUNDS_WITHOUT_CLOCK {
+            let now = self.fabric.wait.now();
+            if self.watchdog.poll_between_ops(&mut *self.fabric.control, now)? {
+                self.end_messages_of_leavers();
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Ends the messages that wait for ranks that have left the communicator.
+    fn end_messages_of_leavers(&mut self) {
+        let left = self.watchdog.long_finalized();
+        for peer in self.messages.awaited().filter(|&peer| left[peer]).collect::<Vec<_>>() {
+            let error = self.finalized_error(peer);
+            self.messages.fail_peer(peer, &error);
+        }
+        let rank = self.fabric.rank;
+        let mut others = (0..left.len()).filter(|&peer| peer != rank);
+        if self.messages.awaits_any_source() && left.len() > 1 && others.all(|peer| left[peer]) {
+            let error = self.finalized_error(if rank == 0 { 1 } else { 0 });
+            self.messages.fail_any_source(&error);
+        }
+    }
+
+    fn finalized_error(&self, peer: Rank) -> Error {
+        let error = Error::new(ErrorKind::PeerFinalized { peer });
+        error.with_rank(self.fabric.rank, &self.config.host, None)
+    }
+
+    /// Lets time pass between two calls of [`Engine::drive_messages`].
+    pub(crate) fn pause(&mut self, round: u32) {
+        self.fabric.wait.pause(round);
+    }
+
+    /// Returns the time of this rank's clock.
+    pub(crate) fn now(&self) -> Duration {
+        self.fabric.wait.now()
+    }
+
+    /// Returns whether the clock is simulated, so that only a thread that waits may move messages.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.fabric.wait.is_simulated()
+    }
+
+    /// Ends the communicator because a message did not move in time.
+    pub(crate) fn message_timeout(&mut self, what: String, peer: Option<Rank>, after: Duration) -> Error {
+        let error = Error::new(ErrorKind::MessageTimeout { what, peer, after });
+        let error = self.fail(error.clone(), None).err().unwrap_or(error);
+        self.messages.fail_all(&error);
+        error
+    }
+
+    /// Returns the first message that has arrived and that `pattern` accepts.
+    pub(crate) fn probe(&mut self, pattern: &Pattern) -> Result<Option<MessageInfo>> {
+        self.check_healthy()?;
+        self.drive_messages(ROUNDS_WITHOUT_CLOCK);
+        self.check_healthy()?;
+        self.messages.probe(pattern, &mut self.fabric.links).or_else(|error| {
+            self.fail(error, None)?;
+            Ok(None)
+        })
+    }
+}
+
+/// Rounds of a wait in which no news of the peers are read.
+const ROUNDS_WITHOUT_CLOCK: u32 = 64;

@@ -1,0 +1,135 @@
+//! The messages to and from one peer.
+
+use crate::engine::messages::frame::Frame;
+use crate::engine::messages::submission::SendTask;
+use crate::engine::messages::{EAGER_CREDIT, EAGER_OVERHEAD};
+use crate::error::{Error, Result};
+use std::collections::VecDeque;
+use unisono_cuda::Source;
+use unisono_transports::Link;
+
+/// The state of the messages to and from one peer.
+#[derive(Default)]
+pub(super) struct PeerMessages {
+    /// What waits for room on the link, in order.
+    pub(super) outgoing: VecDeque<Outgoing>,
+    /// The send that the last frame completed.
+    sent: Option<(Box<dyn SendTask>, Result<()>)>,
+    /// Number of frames that only the peer can send: messages with receives, and grants.
+    pub(super) awaited: usize,
+    /// Bytes that the peer stores of this rank's eager messages, as far as is known.
+    lent: usize,
+    /// Bytes stored here of the peer's eager messages, or not yet returned as credit.
+    stored: usize,
+    /// Bytes of credit to be returned.
+    owed: usize,
+}
+
+/// One entry of the queue to a peer.
+pub(super) enum Outgoing {
+    Control(Frame),
+    Eager { tag: u64, bytes: usize, task: Box<dyn SendTask> },
+    Data { recv: u64, sent: usize, bytes: usize, task: Box<dyn SendTask> },
+}
+
+impl Outgoing {
+    pub(super) fn into_task(self) -> Option<Box<dyn SendTask>> {
+        match self {
+            Outgoing::Control(_) => None,
+            Outgoing::Eager { task, .. } | Outgoing::Data { task, .. } => Some(task),
+        }
+    }
+}
+
+impl PeerMessages {
+    /// Takes credit for an eager message, if there is enough.
+    pub(super) fn spend_credit(&mut self, bytes: usize) -> bool {
+        let fits = self.lent + bytes + EAGER_OVERHEAD <= EAGER_CREDIT;
+        if fits {
+            self.lent += bytes + EAGER_OVERHEAD;
+        }
+        fits
+    }
+
+    /// Returns whether credit of the peer should be read.
+    pub(super) fn is_short_of_credit(&self) -> bool {
+        self.lent > EAGER_CREDIT / 2
+    }
+
+    /// Books credit that the peer returned. `None` if it was never spent.
+    pub(super) fn return_credit(&mut self, bytes: u64) -> Option<()> {
+        self.lent = self.lent.checked_sub(usize::try_from(bytes).ok()?)?;
+        Some(())
+    }
+
+    /// Returns whether the peer may send an eager message of this length.
+    pub(super) fn accepts_eager(&self, bytes: usize) -> bool {
+        bytes <= EAGER_CREDIT && self.stored + bytes + EAGER_OVERHEAD <= EAGER_CREDIT
+    }
+
+    /// Counts an eager message of the peer as stored.
+    pub(super) fn store(&mut self, bytes: usize) {
+        self.stored += bytes + EAGER_OVERHEAD;
+    }
+
+    /// Returns the credit of an eager message that is no longer stored. Credit travels in batches.
+    pub(super) fn owe_credit(&mut self, bytes: usize) {
+        self.owed += bytes + EAGER_OVERHEAD;
+        if self.owed >= EAGER_CREDIT / 4 {
+            self.outgoing.push_back(Outgoing::Control(Frame::Credit { bytes: self.owed as u64 }));
+            self.stored -= std::mem::take(&mut self.owed);
+        }
+    }
+
+    /// Sends the next frame of the queue, if the link has room.
+    pub(super) fn send_next(&mut self, link: &mut dyn Link, lane: usize, slot_bytes: usize) -> Result<bool> {
+        let Some(mut next) = self.outgoing.pop_front() else {
+            return Ok(false);
+        };
+        let (frame, body) = match &next {
+            Outgoing::Control(frame) => (*frame, Some(&[][..])),
+            Outgoing::Eager { tag, bytes, task } => (Frame::Eager { tag: *tag }, part(&**task, 0, *bytes)),
+            Outgoing::Data { recv, sent, bytes, task } => {
+                let frame = Frame::Data { recv: *recv, offset: *sent as u64 };
+                (frame, part(&**task, *sent, (*bytes).min(*sent + slot_bytes)))
+            }
+        };
+        let Some(body) = body else {
+            let text = "the buffer of a send became shorter while it was sent";
+            self.sent = next.into_task().map(|task| (task, Err(Error::invalid_usage(text))));
+            return Ok(true);
+        };
+        let length = body.len();
+        let sent = link.try_send(lane, &frame.encode(), length, &mut std::iter::once(Source::from(body)));
+        if !matches!(sent, Ok(true)) {
+            // The link wants the same frame again; after an error, the queue is what failed.
+            self.outgoing.push_front(next);
+            return Ok(sent?);
+        }
+        match &mut next {
+            Outgoing::Control(_) => return Ok(true),
+            Outgoing::Eager { .. } => {}
+            Outgoing::Data { sent, bytes, task, .. } => {
+                *sent += length;
+                task.progressed();
+                if *sent < *bytes {
+                    // Other messages to the peer get their turn.
+                    self.outgoing.push_back(next);
+                    return Ok(true);
+                }
+            }
+        }
+        self.sent = next.into_task().map(|task| (task, Ok(())));
+        Ok(true)
+    }
+
+    /// Returns the send that the last frame completed.
+    pub(super) fn take_sent(&mut self) -> Option<(Box<dyn SendTask>, Result<()>)> {
+        self.sent.take()
+    }
+}
+
+/// Returns a part of a message, unless the buffer became shorter.
+fn part(task: &dyn SendTask, start: usize, end: usize) -> Option<&[u8]> {
+    task.bytes().get(start..end)
+}
