@@ -111,7 +111,8 @@ fn play(comm: &Communicator, random: &mut Rng, messages: &[Message]) {
     for message in messages.iter().filter(|message| message.to == rank && message.tag >= ANY_SOURCE_TAGS) {
         expected.entry((message.from, message.tag)).or_default().push(message);
     }
-    // The receives of a tag, in the order posted, get the messages of each source in the order sent.
+    // The receives of a tag, in the order posted, get the messages of each source in the order
+    // sent.
     for (_, info, buffer) in any {
         let message = expected.get_mut(&(info.source, info.tag)).unwrap().remove(0);
         assert_eq!(buffer[..info.bytes / 8], content(message));

@@ -94,3 +94,19 @@ fn callback_does_not_run_after_error() {
         assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
     });
 }
+
+/// Started operations of communicators that are idle again share a few threads.
+#[test]
+fn idle_communicators_have_no_threads() {
+    let comms: Vec<_> = (0..64).map(|_| Communicator::local(1).unwrap().remove(0)).collect();
+    for comm in &comms {
+        comm.all_reduce_async(vec![1u32; 10], Sum).wait().unwrap();
+    }
+    let workers = std::fs::read_dir("/proc/self/task").unwrap().flatten().filter(|thread| {
+        let name = std::fs::read_to_string(thread.path().join("comm"));
+        name.is_ok_and(|name| name.trim() == "unisono-worker")
+    });
+    // Other tests of this process have workers too.
+    let workers = workers.count();
+    assert!(workers < 32, "{workers} threads for 64 idle communicators");
+}

@@ -37,7 +37,8 @@ enum {
     UNISONO_SYSTEM = 13,            /* the system refused something */
     UNISONO_GPU = 14,
     UNISONO_BUG = 15,
-    UNISONO_OBJECT = 16             /* an object could not be encoded or decoded */
+    UNISONO_OBJECT = 16,            /* an object could not be encoded or decoded */
+    UNISONO_MESSAGE_TIMEOUT = 17    /* a message did not move for UNISONO_TIMEOUT_MS */
 };
 
 /* Element types. */

@@ -123,7 +123,11 @@ fn look(entry: &Weak<Shared>) -> Look {
         // A message that is posted from now on registers again.
         shared.attended.swap(false, Ordering::SeqCst);
     }
-    let kept = if engine.has_unsent_messages() { None } else { shared.kept_for_sends().take() };
+    let mut kept = shared.kept_for_sends().take();
+    // A message is posted before its communicator is kept, so a look in this order misses none.
+    if engine.has_unsent_messages() || shared.submissions.is_filled() {
+        *shared.kept_for_sends() = kept.take().or_else(|| Some(Arc::clone(&shared)));
+    }
     drop(mark);
     drop(engine);
     drop(kept);

@@ -69,10 +69,13 @@ impl Communicator {
     /// not receive what `isend` sends.
     ///
     /// # Errors
-    /// The handle returns them: [`ErrorKind::InvalidUsage`] for a rank that does not exist,
-    /// [`ErrorKind::CountMismatch`] if the message is longer than the buffer that receives it,
-    /// [`ErrorKind::PeerFinalized`] if the rank leaves before, [`ErrorKind::MessageTimeout`] if
-    /// nothing of it moves for [`Config::timeout`](crate::Config::timeout) while a thread waits.
+    /// The handle returns them. An error of one message leaves the others as they are.
+    ///
+    /// - [`ErrorKind::InvalidUsage`]: the rank does not exist.
+    /// - [`ErrorKind::CountMismatch`]: the message is longer than the buffer that receives it.
+    /// - [`ErrorKind::PeerFinalized`]: the rank leaves before.
+    /// - [`ErrorKind::MessageTimeout`]: nothing of it moves for
+    ///   [`Config::timeout`](crate::Config::timeout) while a thread waits. The communicator ends.
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;

@@ -188,8 +188,8 @@ impl<R> Work<R> {
     /// Waits until the operation has finished, but not longer than `limit`. Returns its result, or
     /// the handle if there is no result yet.
     ///
-    /// The operation goes on after the limit. [`Config::timeout`](crate::Config::timeout) ends it if
-    /// nothing moves for so long.
+    /// The operation goes on after the limit. [`Config::timeout`](crate::Config::timeout) ends it
+    /// if nothing moves for so long.
     ///
     /// # Errors
     /// The handle, so that the caller can go on waiting.
@@ -360,7 +360,9 @@ impl Communicator {
                 pending.running = false;
                 let refused = pending.list.pop_back();
                 drop(pending);
-                refused.map(|(ticket, _)| drop(self.shared.op_queue.wait_for_turn(ticket)));
+                if let Some((ticket, _)) = refused {
+                    drop(self.shared.op_queue.wait_for_turn(ticket));
+                }
                 slot.complete(Err(
                     self.attach_rank(Error::new(ErrorKind::System("no thread could be started".to_owned())))
                 ));

@@ -189,9 +189,8 @@ impl ErrorKind {
             | ErrorKind::ProtocolViolation { peer, .. } => peer,
             ErrorKind::Timeout { ref waiting_for, .. } => waiting_for.first()?.0,
             ErrorKind::Aborted { by, .. } | ErrorKind::Excluded { by } => by,
-            ErrorKind::NotFinite { rank, .. } | ErrorKind::Object { rank, .. } => rank,
             ErrorKind::MessageTimeout { peer, .. } => peer?,
-            ErrorKind::NotFinite { rank, .. } => rank,
+            ErrorKind::NotFinite { rank, .. } | ErrorKind::Object { rank, .. } => rank,
             ErrorKind::InvalidUsage(_)
             | ErrorKind::Bootstrap(_)
             | ErrorKind::System(_)

@@ -1,4 +1,4 @@
-//! Who moves the messages: waiting operations, waiting threads, and the background.
+//! The callers that move messages: waiting operations, waiting threads, and the background.
 
 use crate::engine::Engine;
 use crate::engine::messages::matching::{MessageInfo, Pattern};

@@ -1,12 +1,12 @@
 //! Messages with tags: sends and receives that progress beside the collectives.
 //!
-//! Whoever holds the engine moves them: a waiting collective, a thread that waits for a message, or
-//! the background thread of the process. They have a lane of their own on every link, so no
-//! collective delays them and none is delayed.
+//! The thread that holds the engine moves them: in the waits of a collective, in the wait for a
+//! message, or in the background. They have a lane of their own on every link, so no collective
+//! delays them and none is delayed.
 //!
-//! A message of up to [`EAGER_BYTES_MAX`] bytes is sent at once, as long as the receiver stores less
-//! than [`EAGER_CREDIT`] bytes of this sender that nobody has asked for. A longer one waits for its
-//! receive. So no sender can fill the memory of a receiver.
+//! A message of up to [`EAGER_BYTES_MAX`] bytes is sent at once, as long as the receiver stores
+//! less than [`EAGER_CREDIT`] bytes of this sender that nobody has asked for. A longer one waits
+//! for its receive. So no sender can fill the memory of a receiver.
 
 mod drive;
 mod frame;

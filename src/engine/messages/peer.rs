@@ -11,14 +11,14 @@ use unisono_transports::Link;
 /// The state of the messages to and from one peer.
 #[derive(Default)]
 pub(super) struct PeerMessages {
-    /// What waits for room on the link, in order.
+    /// Frames that wait for room on the link, in order.
     pub(super) outgoing: VecDeque<Outgoing>,
     /// The send that the last frame completed.
     sent: Option<(Box<dyn SendTask>, Result<()>)>,
     /// Number of frames that only the peer can send: messages with receives, and grants.
     pub(super) awaited: usize,
     /// Bytes that the peer stores of this rank's eager messages, as far as is known.
-    lent: usize,
+    in_flight: usize,
     /// Bytes stored here of the peer's eager messages, or not yet returned as credit.
     stored: usize,
     /// Bytes of credit to be returned.
@@ -44,21 +44,21 @@ impl Outgoing {
 impl PeerMessages {
     /// Takes credit for an eager message, if there is enough.
     pub(super) fn spend_credit(&mut self, bytes: usize) -> bool {
-        let fits = self.lent + bytes + EAGER_OVERHEAD <= EAGER_CREDIT;
+        let fits = self.in_flight + bytes + EAGER_OVERHEAD <= EAGER_CREDIT;
         if fits {
-            self.lent += bytes + EAGER_OVERHEAD;
+            self.in_flight += bytes + EAGER_OVERHEAD;
         }
         fits
     }
 
     /// Returns whether credit of the peer should be read.
     pub(super) fn is_short_of_credit(&self) -> bool {
-        self.lent > EAGER_CREDIT / 2
+        self.in_flight > EAGER_CREDIT / 2
     }
 
     /// Books credit that the peer returned. `None` if it was never spent.
     pub(super) fn return_credit(&mut self, bytes: u64) -> Option<()> {
-        self.lent = self.lent.checked_sub(usize::try_from(bytes).ok()?)?;
+        self.in_flight = self.in_flight.checked_sub(usize::try_from(bytes).ok()?)?;
         Some(())
     }
 

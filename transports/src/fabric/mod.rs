@@ -40,8 +40,8 @@ pub struct Geometry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitMode {
-    /// `auto`: a call on the caller's thread spins, then yields, then sleeps. An operation that runs
-    /// in the background waits as with `block`.
+    /// `auto`: a call on the caller's thread spins, then yields, then sleeps. An operation that
+    /// runs in the background waits as with `block`.
     #[default]
     Auto,
     /// `spin`: never gives the core away. The fastest, where every rank has a core of its own.
