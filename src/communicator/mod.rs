@@ -332,9 +332,6 @@ impl Communicator {
         match engine {
             Ok(mut engine) => {
                 let _mark = engine_user.set();
-                if self.with_ticket {
-                    return self.in_background(&mut engine, operation);
-                }
                 let ended = operation(&mut engine).map_err(|error| self.attach_rank(error));
                 engine.poll_abort();
                 ended
@@ -343,19 +340,6 @@ impl Communicator {
                 Err(self.attach_rank(Error::new(ErrorKind::Bug("an earlier operation panicked".to_owned()))))
             }
         }
-    }
-
-    /// Runs `operation` as one that a computation of this rank goes on beside.
-    fn in_background<R>(
-        &self,
-        engine: &mut Engine,
-        operation: impl FnOnce(&mut Engine) -> Result<R>,
-    ) -> Result<R> {
-        engine.wait_in_background(true);
-        let ended = operation(engine).map_err(|error| self.attach_rank(error));
-        engine.wait_in_background(false);
-        engine.poll_abort();
-        ended
     }
 
     #[cold]
@@ -387,7 +371,32 @@ impl Communicator {
     /// Waits for the ticket's turn and runs `task` with a handle that has it.
     fn in_turn<R>(&self, ticket: Ticket, task: impl FnOnce(&Communicator) -> R) -> R {
         let _turn = self.shared.op_queue.wait_for_turn(ticket);
+        let _background = BackgroundWait::begin(&self.shared);
         task(&Communicator { shared: Arc::clone(&self.shared), with_ticket: true })
+    }
+}
+
+/// Lets operations wait as beside a computation, until it is dropped.
+struct BackgroundWait<'s>(&'s Shared);
+
+impl<'s> BackgroundWait<'s> {
+    fn begin(shared: &'s Shared) -> Self {
+        let wait = Self(shared);
+        wait.set(true);
+        wait
+    }
+
+    fn set(&self, background: bool) {
+        // An engine whose lock is poisoned runs no operation.
+        if let Ok(mut engine) = self.0.engine.lock() {
+            engine.wait_in_background(background);
+        }
+    }
+}
+
+impl Drop for BackgroundWait<'_> {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }
 

@@ -22,8 +22,9 @@ pub(in crate::engine) fn wait_round(
     wait: &mut dyn WaitStrategy,
     blocked: impl Iterator<Item = Rank> + Clone,
 ) -> Result<()> {
-    let moved = messages.is_active() && messages.progress(links)?;
     let round = watchdog.check_round(control, wait, blocked)?;
+    let looks = round.is_multiple_of(ROUNDS_PER_LOOK) || round > ROUNDS_WITHOUT_CLOCK;
+    let moved = looks && messages.is_active() && messages.progress(links)?;
     if !moved {
         wait.pause(round);
     }
@@ -149,5 +150,8 @@ impl Engine {
     }
 }
 
+/// Rounds of an operation's wait between two looks at the messages. A wait of a few rounds is over
+/// before a look would pay.
+const ROUNDS_PER_LOOK: u32 = 8;
 /// Rounds of a wait in which no news of the peers are read.
 const ROUNDS_WITHOUT_CLOCK: u32 = 64;
