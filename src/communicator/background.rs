@@ -68,27 +68,15 @@ fn run() {
     timer_slack::minimize();
     let mut attended: Vec<Weak<Shared>> = Vec::new();
     let mut pause = PAUSE_MIN;
-    loop {
-        let mut arrivals = lock();
-        while attended.is_empty() && arrivals.list.is_empty() {
-            arrivals.asleep = true;
-            let (awake, waited) =
-                ARRIVED.wait_timeout(arrivals, IDLE_TIME).unwrap_or_else(|poisoned| poisoned.into_inner());
-            arrivals = awake;
-            arrivals.asleep = false;
-            if waited.timed_out() && arrivals.list.is_empty() {
-                arrivals.process = None;
-                return;
-            }
-        }
-        attended.append(&mut arrivals.list);
-        drop(arrivals);
+    let mut idle_rounds = 0;
+    while take_arrivals(&mut attended, idle_rounds > LINGER_ROUNDS) {
         let mut moved = false;
         attended.retain(|entry| {
             let look = look(entry);
             moved |= look == Look::Moved;
             look != Look::Done
         });
+        idle_rounds = if attended.is_empty() { idle_rounds + 1 } else { 0 };
         if moved {
             pause = PAUSE_MIN;
             thread::yield_now();
@@ -97,6 +85,26 @@ fn run() {
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
+}
+
+/// Adds the communicators that have arrived. With `sleeps`, waits for one if there is none.
+///
+/// Returns false if none came for so long that the thread ends.
+fn take_arrivals(attended: &mut Vec<Weak<Shared>>, sleeps: bool) -> bool {
+    let mut arrivals = lock();
+    while sleeps && arrivals.list.is_empty() {
+        arrivals.asleep = true;
+        let waited = ARRIVED.wait_timeout(arrivals, IDLE_TIME);
+        let (awake, waited) = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        arrivals = awake;
+        arrivals.asleep = false;
+        if waited.timed_out() && arrivals.list.is_empty() {
+            arrivals.process = None;
+            return false;
+        }
+    }
+    attended.append(&mut arrivals.list);
+    true
 }
 
 /// Moves the messages of one communicator, unless a thread of the user does.
@@ -137,5 +145,8 @@ fn look(entry: &Weak<Shared>) -> Look {
 
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// Rounds without communicators before the thread waits to be woken. Waking it costs a message some
+/// microseconds, and a pause costs nobody anything.
+const LINGER_ROUNDS: u32 = 50;
 /// Time without messages after which the thread ends.
 const IDLE_TIME: Duration = Duration::from_secs(10);

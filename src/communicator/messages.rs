@@ -280,10 +280,22 @@ pub(super) struct MessageState {
     moves: AtomicU64,
 }
 
+/// A handle that may stand for a message.
+pub(super) trait MessageHandle: Send + Sync {
+    /// Returns the message, if the handle stands for one.
+    fn message(&self) -> Option<&MessageState>;
+}
+
+impl<R: Send> MessageHandle for Completion<R> {
+    fn message(&self) -> Option<&MessageState> {
+        self.message_state()
+    }
+}
+
 impl<R> Completion<R> {
     fn of_message(shared: &Arc<Shared>, desc: MessageDesc) -> Arc<Self> {
         let state = MessageState { desc, moves: AtomicU64::new(0) };
-        Self::with_message(Arc::downgrade(shared), Some(Arc::new(state)))
+        Self::with_message(Arc::downgrade(shared), Some(state))
     }
 
     fn note_progress(&self) {
@@ -342,11 +354,14 @@ struct MessageWait<'m> {
 }
 
 impl MessageWait<'_> {
-    /// Moves messages once, or pauses. Ends the communicator if its timeout has passed.
+    /// Moves messages until some moved, or pauses. Ends the communicator if its timeout has passed.
     fn round(&mut self, engine: &mut Engine, timeout: Duration) {
-        if engine.drive_messages(self.round) {
-            self.round = 0;
-            return;
+        // Most messages arrive soon, and each taking of the engine costs more than a look.
+        for _ in 0..LOOKS_PER_ROUND {
+            if engine.drive_messages(self.round) {
+                self.round = 0;
+                return;
+            }
         }
         self.round = self.round.saturating_add(1);
         if self.round >= ROUNDS_WITHOUT_CLOCK {
@@ -370,5 +385,6 @@ impl MessageWait<'_> {
 }
 
 const ROUNDS_WITHOUT_CLOCK: u32 = 64;
+const LOOKS_PER_ROUND: u32 = 4;
 /// Time between two looks at a message while another thread uses the engine.
 const BUSY_ENGINE_SLEEP: Duration = Duration::from_micros(200);

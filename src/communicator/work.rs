@@ -1,6 +1,6 @@
 //! Background operations that own their buffers, and their handles.
 
-use crate::communicator::messages::MessageState;
+use crate::communicator::messages::{MessageHandle, MessageState};
 use crate::communicator::op_queue::Ticket;
 use crate::communicator::thread_pool;
 use crate::communicator::{Communicator, SELF_WAIT_MESSAGE, Shared};
@@ -33,7 +33,9 @@ pub(super) struct Completion<R> {
     /// The communicator that runs the operation.
     pub(super) shared: Weak<Shared>,
     /// The message, if the operation is one that waiting threads move.
-    pub(super) message: Option<Arc<MessageState>>,
+    pub(super) message: Option<MessageState>,
+    /// The message whose result this handle converts.
+    pub(super) origin: Option<Arc<dyn MessageHandle>>,
 }
 
 struct CompletionState<R> {
@@ -41,6 +43,8 @@ struct CompletionState<R> {
     /// Set once the result has been handed out.
     delivered: bool,
     waker: Option<Waker>,
+    /// Number of threads that sleep until the result is there. Waking nobody is a system call too.
+    sleepers: usize,
     callback: Option<Callback<R>>,
 }
 
@@ -52,10 +56,14 @@ impl<R> Completion<R> {
         Self::with_message(shared, None)
     }
 
-    pub(super) fn with_message(shared: Weak<Shared>, message: Option<Arc<MessageState>>) -> Arc<Self> {
+    pub(super) fn with_message(shared: Weak<Shared>, message: Option<MessageState>) -> Arc<Self> {
+        Arc::new(Self::unfinished(shared, message))
+    }
+
+    fn unfinished(shared: Weak<Shared>, message: Option<MessageState>) -> Self {
         let state =
-            Mutex::new(CompletionState { result: None, delivered: false, waker: None, callback: None });
-        Arc::new(Self { state, finished: Condvar::new(), shared, message })
+            CompletionState { result: None, delivered: false, waker: None, sleepers: 0, callback: None };
+        Self { state: Mutex::new(state), finished: Condvar::new(), shared, message, origin: None }
     }
 
     pub(super) fn complete(&self, result: Result<R>) {
@@ -65,9 +73,11 @@ impl<R> Completion<R> {
             return callback(result);
         }
         state.result = Some(result);
-        let waker = state.waker.take();
+        let (waker, sleepers) = (state.waker.take(), state.sleepers);
         drop(state);
-        self.finished.notify_all();
+        if sleepers > 0 {
+            self.finished.notify_all();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -100,7 +110,7 @@ impl<R> Completion<R> {
         if let Err(error) = self.check_waiter() {
             return Some(Err(error));
         }
-        if let Some(message) = &self.message {
+        if let Some(message) = self.message_state() {
             self.drive(message, deadline);
         }
         let mut state = self.lock();
@@ -108,17 +118,17 @@ impl<R> Completion<R> {
             if let Some(result) = state.result.take() {
                 return Some(result);
             }
-            let Some(deadline) = deadline else {
-                state = self.finished.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
-                continue;
-            };
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
+            let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if rest.is_some_and(|rest| rest.is_zero()) {
                 return None;
             }
-            let waited = self.finished.wait_timeout(state, rest);
-            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            state = self.sleep_with(state, rest);
         }
+    }
+
+    /// Returns the message that the handle stands for.
+    pub(super) fn message_state(&self) -> Option<&MessageState> {
+        self.message.as_ref().or_else(|| self.origin.as_ref()?.message())
     }
 
     /// Fails if this thread would wait for ever.
@@ -139,8 +149,25 @@ impl<R> Completion<R> {
     pub(super) fn sleep(&self, time: Duration) {
         let state = self.lock();
         if state.result.is_none() {
-            drop(self.finished.wait_timeout(state, time));
+            drop(self.sleep_with(state, Some(time)));
         }
+    }
+
+    fn sleep_with<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, CompletionState<R>>,
+        time: Option<Duration>,
+    ) -> MutexGuard<'s, CompletionState<R>> {
+        state.sleepers += 1;
+        let mut state = match time {
+            None => self.finished.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
+            Some(time) => {
+                let waited = self.finished.wait_timeout(state, time);
+                waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+            }
+        };
+        state.sleepers -= 1;
+        state
     }
 
     pub(super) fn is_finished(&self) -> bool {
@@ -176,7 +203,7 @@ impl<R> fmt::Debug for Completion<R> {
     }
 }
 
-impl<R> Work<R> {
+impl<R: Send + 'static> Work<R> {
     /// Waits until the operation has finished, and returns its result.
     ///
     /// # Errors
@@ -260,8 +287,9 @@ impl<R> Work<R> {
         self,
         callback: impl FnOnce(R) -> Result<S> + Send + 'static,
     ) -> Work<S> {
-        let Completion { shared, message, .. } = &*self.completion;
-        let slot = Completion::with_message(shared.clone(), message.clone());
+        let origin = self.completion.message_state().map(|_| Arc::clone(&self.completion) as _);
+        let shared = self.completion.shared.clone();
+        let slot = Arc::new(Completion { origin, ..Completion::unfinished(shared, None) });
         let filled = Arc::clone(&slot);
         let follow = move |value| {
             catch_unwind(AssertUnwindSafe(|| callback(value)))

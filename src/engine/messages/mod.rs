@@ -443,9 +443,9 @@ fn violation(peer: Rank, what: &str) -> Error {
 }
 
 /// Longest message that is sent before its receive is known.
-const EAGER_BYTES_MAX: usize = 32 << 10;
+const EAGER_BYTES_MAX: usize = 128 << 10;
 /// Bytes that a receiver stores for one sender before a receive asks for them.
-const EAGER_CREDIT: usize = 512 << 10;
+const EAGER_CREDIT: usize = 2 << 20;
 /// Bytes that a stored message counts beyond its length, so that empty ones are bounded too.
 const EAGER_OVERHEAD: usize = 64;
 /// Bit of a grant that refuses: the other bits are the length of the receive's buffer.
