@@ -49,7 +49,7 @@ pub mod status;
 mod sync;
 mod tuning;
 
-pub use crate::bootstrap::{BootstrapError, UniqueId};
+pub use crate::bootstrap::{BootstrapError, FileStore, Store, UniqueId};
 pub use crate::op_desc::{OpDesc, OpKind};
 pub use crate::reduce_op::ReduceOp;
 pub use crate::reduce_op::ReduceOp::{Avg, Max, Min, PreMulSum, Prod, Sum};

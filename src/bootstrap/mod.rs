@@ -20,6 +20,7 @@ mod host;
 mod launcher;
 pub(crate) mod local_exchange;
 pub(crate) mod peer_info;
+mod store;
 pub(crate) mod unique_id;
 #[cfg(feature = "gpu")]
 pub(crate) use crate::bootstrap::host::identity as host_identity;
@@ -30,6 +31,8 @@ mod tests;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::bootstrap::peer_info::fuzzing;
 
+pub(crate) use crate::bootstrap::store::exchange_id;
+pub use crate::bootstrap::store::{FileStore, Store};
 pub use crate::bootstrap::unique_id::UniqueId;
 pub use crate::error::bootstrap::BootstrapError;
 

@@ -1,6 +1,6 @@
 //! The builders: ways to make a communicator, with settings.
 
-use crate::bootstrap::{self, RANKS_MAX, RankInfo, UniqueId};
+use crate::bootstrap::{self, RANKS_MAX, RankInfo, Store, UniqueId};
 use crate::communicator::Communicator;
 use crate::communicator::split::{self, Origin};
 use crate::config::Config;
@@ -124,6 +124,41 @@ impl CommunicatorBuilder {
     pub fn join(self, id: &UniqueId, rank: Rank, ranks: usize) -> Result<Communicator> {
         let config = self.checked_config()?;
         connect(RankInfo { rank, ranks, id: id.clone() }, &config)
+    }
+
+    /// Connects rank `rank` to the other `ranks - 1` ranks, which meet through a store under
+    /// `name`.
+    ///
+    /// Rank 0 listens at [`Config::bind_addr`], or at the interface of the default route, and
+    /// writes the address and a new secret into the store. A name serves for one communicator.
+    ///
+    /// # Errors
+    /// As [`Communicator::join`], and [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) with
+    /// the key if the store fails or rank 0 writes nothing.
+    ///
+    /// ```
+    /// use unisono::{Communicator, FileStore};
+    ///
+    /// let folder = std::env::temp_dir().join(format!("unisono-store-{}", std::process::id()));
+    /// std::fs::create_dir(&folder).unwrap();
+    /// let comm = Communicator::builder().join_through(&FileStore::new(&folder), "job-7", 0, 1)?;
+    /// assert_eq!(comm.size(), 1);
+    /// # std::fs::remove_dir_all(folder).unwrap();
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn join_through(
+        self,
+        store: &dyn Store,
+        name: &str,
+        rank: Rank,
+        ranks: usize,
+    ) -> Result<Communicator> {
+        let config = self.checked_config()?;
+        if rank >= ranks {
+            return Err(Error::invalid_usage(format!("rank {rank} of {ranks} does not exist")));
+        }
+        let id = bootstrap::exchange_id(store, name, rank, &config)?;
+        connect(RankInfo { rank, ranks, id }, &config)
     }
 
     /// Makes a communicator over a fabric of the caller, such as a simulated network.

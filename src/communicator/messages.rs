@@ -4,7 +4,7 @@ use crate::communicator::background;
 use crate::communicator::work::Completion;
 use crate::communicator::{Communicator, Shared, Work};
 use crate::engine::Engine;
-use crate::engine::messages::{MessageInfo, Pattern, RecvTask, SendTask, Submission};
+use crate::engine::messages::{INTERNAL_TAGS, MessageInfo, Pattern, RecvTask, SendTask, Submission};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::schedule::Rank;
@@ -71,7 +71,7 @@ impl Communicator {
     /// # Errors
     /// The handle returns them. An error of one message leaves the others as they are.
     ///
-    /// - [`ErrorKind::InvalidUsage`]: the rank does not exist.
+    /// - [`ErrorKind::InvalidUsage`]: the rank does not exist, or the tag is not below 2⁶³.
     /// - [`ErrorKind::CountMismatch`]: the message is longer than the buffer that receives it.
     /// - [`ErrorKind::PeerFinalized`]: the rank leaves before.
     /// - [`ErrorKind::MessageTimeout`]: nothing of it moves for
@@ -90,6 +90,14 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn isend<B: SendBuffer>(&self, buffer: B, to: Rank, tag: u64) -> Work<B> {
+        match self.check_tag(Some(tag)) {
+            Ok(()) => self.isend_any_tag_space(buffer, to, tag),
+            Err(error) => Work::failed(&self.shared, error),
+        }
+    }
+
+    /// Sends under any tag, also one of the library's own.
+    pub(super) fn isend_any_tag_space<B: SendBuffer>(&self, buffer: B, to: Rank, tag: u64) -> Work<B> {
         let bytes = buffer.message().len();
         let message = MessageDesc { sends: true, peer: Some(to), tag: Some(tag), bytes };
         let completion = Completion::of_message(&self.shared, message);
@@ -127,6 +135,20 @@ impl Communicator {
     /// ```
     pub fn irecv<B: RecvBuffer>(
         &self,
+        buffer: B,
+        from: impl Into<Option<Rank>>,
+        tag: impl Into<Option<u64>>,
+    ) -> Work<(B, MessageInfo)> {
+        let tag = tag.into();
+        match self.check_tag(tag) {
+            Ok(()) => self.irecv_any_tag_space(buffer, from, tag),
+            Err(error) => Work::failed(&self.shared, error),
+        }
+    }
+
+    /// Receives under any tag, also one of the library's own.
+    pub(super) fn irecv_any_tag_space<B: RecvBuffer>(
+        &self,
         mut buffer: B,
         from: impl Into<Option<Rank>>,
         tag: impl Into<Option<u64>>,
@@ -157,10 +179,22 @@ impl Communicator {
         tag: impl Into<Option<u64>>,
     ) -> Result<Option<MessageInfo>> {
         let pattern = Pattern { source: from.into(), tag: tag.into() };
+        self.check_tag(pattern.tag)?;
         if let Some(from) = pattern.source {
             self.arg_check(OpKind::SendRecv).require_rank("from", from)?;
         }
         self.with_engine(|engine| engine.probe(&pattern))
+    }
+
+    /// Fails if a tag is one of the library's own.
+    fn check_tag(&self, tag: Option<u64>) -> Result<()> {
+        match tag {
+            Some(tag @ INTERNAL_TAGS..) => {
+                let text = format!("the tag is {tag}, and tags are below {INTERNAL_TAGS}");
+                Err(self.arg_check(OpKind::SendRecv).invalid(text))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Hands a message to the engine, or to the queue of an engine that is busy.

@@ -16,6 +16,7 @@ mod background;
 mod builder;
 mod collectives;
 mod counts;
+mod create_group;
 mod grow;
 mod info;
 mod messages;

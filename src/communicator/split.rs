@@ -121,10 +121,7 @@ impl Communicator {
 
     /// Exchanges the endpoints of all groups. The leader of a group keeps its endpoint reserved.
     fn exchange_endpoints(&self, leads: bool) -> Result<(Vec<u8>, Option<UniqueId>)> {
-        if matches!(self.shared.origin, Origin::Custom(None, _)) {
-            let what = "a communicator over a custom fabric without a `Reconnect` cannot be split";
-            return Err(self.attach_rank(Error::new(ErrorKind::Unsupported(what.to_owned()))));
-        }
+        self.check_can_reconnect()?;
         let mut own = [0u8; ENDPOINT_BYTES];
         // The others wait for an endpoint: a leader without one sends an empty one, and fails after
         // that.
@@ -134,8 +131,17 @@ impl Communicator {
         Ok((all, reserved.map_err(|error| self.attach_rank(error))?))
     }
 
+    /// Fails over a custom fabric whose ranks cannot connect again.
+    pub(super) fn check_can_reconnect(&self) -> Result<()> {
+        if matches!(self.shared.origin, Origin::Custom(None, _)) {
+            let what = "a communicator over a custom fabric without a `Reconnect` cannot be split";
+            return Err(self.attach_rank(Error::new(ErrorKind::Unsupported(what.to_owned()))));
+        }
+        Ok(())
+    }
+
     /// Reserves an endpoint for this rank's group and writes it into `ticket`.
-    fn reserve_endpoint(&self, ticket: &mut [u8; ENDPOINT_BYTES]) -> Result<Option<UniqueId>> {
+    pub(super) fn reserve_endpoint(&self, ticket: &mut [u8; ENDPOINT_BYTES]) -> Result<Option<UniqueId>> {
         match &self.shared.origin {
             Origin::Threads(..) => ticket[..8].copy_from_slice(&next_group_id().to_le_bytes()),
             Origin::Bootstrap(parent) => {
@@ -153,7 +159,7 @@ impl Communicator {
     }
 
     /// Connects to the other members of a new group.
-    fn connect_group(
+    pub(super) fn connect_group(
         &self,
         ticket: &[u8],
         rank: Rank,
@@ -304,4 +310,4 @@ pub(super) fn next_group_id() -> u64 {
 }
 
 /// The bytes of a group number or a unique id as text, with its length.
-const ENDPOINT_BYTES: usize = 192;
+pub(super) const ENDPOINT_BYTES: usize = 192;

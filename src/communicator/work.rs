@@ -239,6 +239,13 @@ impl<R: Send + 'static> Work<R> {
         }
     }
 
+    /// Returns the handle of an operation that was refused.
+    pub(super) fn failed(shared: &Arc<Shared>, error: Error) -> Self {
+        let completion = Completion::new(Arc::downgrade(shared));
+        completion.complete(Err(error));
+        Self { completion }
+    }
+
     pub(super) fn of(completion: Arc<Completion<R>>) -> Self {
         Self { completion }
     }

@@ -24,6 +24,9 @@ impl MessageInfo {
     }
 }
 
+/// The first of the tags of this library's own messages. Receives of any tag do not accept them.
+pub(crate) const INTERNAL_TAGS: u64 = 1 << 63;
+
 /// The messages that a receive accepts. `None` accepts every source, or every tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
@@ -34,7 +37,7 @@ pub(crate) struct Pattern {
 impl Pattern {
     fn accepts(&self, message: &MessageInfo) -> bool {
         self.source.is_none_or(|source| source == message.source)
-            && self.tag.is_none_or(|tag| tag == message.tag)
+            && self.tag.map_or(message.tag < INTERNAL_TAGS, |tag| tag == message.tag)
     }
 }
 

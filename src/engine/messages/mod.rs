@@ -16,7 +16,7 @@ mod submission;
 
 pub(in crate::engine) use crate::engine::messages::drive::wait_round;
 pub use crate::engine::messages::matching::MessageInfo;
-pub(crate) use crate::engine::messages::matching::Pattern;
+pub(crate) use crate::engine::messages::matching::{INTERNAL_TAGS, Pattern};
 pub(crate) use crate::engine::messages::submission::{RecvTask, SendTask, Submission, SubmissionQueue};
 
 use crate::engine::exec::message::link;
