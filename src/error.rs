@@ -42,14 +42,15 @@ struct ErrorContext {
     host: String,
     op: Option<OpDesc>,
     step: Option<u32>,
+    label: Option<String>,
     source: Option<Source>,
 }
 
 impl Error {
     /// Makes an error without a rank.
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        let (rank, host, op, step, source) = (None, String::new(), None, None, None);
-        Self(Box::new(ErrorContext { kind, rank, host, op, step, source }))
+        let (rank, host, op, step, label, source) = (None, String::new(), None, None, None, None);
+        Self(Box::new(ErrorContext { kind, rank, host, op, step, label, source }))
     }
 
     /// Makes an error for a call that cannot be carried out.
@@ -74,6 +75,12 @@ impl Error {
             self.0.host = host.to_owned();
         }
         self.0.op = self.0.op.or(call);
+        self
+    }
+
+    /// Adds the caller's label of the operation, unless the error has one.
+    pub(crate) fn with_label(mut self, label: &str) -> Self {
+        self.0.label.get_or_insert_with(|| label.to_owned());
         self
     }
 
@@ -154,6 +161,9 @@ impl fmt::Display for Error {
             }
             if let Some(step) = context.step {
                 write!(f, ", step {step}")?;
+            }
+            if let Some(label) = &context.label {
+                write!(f, ", \"{label}\"")?;
             }
             write!(f, ": ")?;
         }

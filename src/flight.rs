@@ -4,6 +4,7 @@ use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The last operations of one rank of one communicator; see
@@ -39,7 +40,7 @@ pub struct FlightRecord {
 }
 
 /// One recorded operation.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct OpRecord {
     /// Number of the operation at this rank, from 1.
@@ -54,6 +55,8 @@ pub struct OpRecord {
     pub ended: Option<Duration>,
     /// The rank that the operation waited for last; the other rank of a send or receive.
     pub peer: Option<Rank>,
+    /// The label of the call, if it has one; see [`CallOptions::label`](crate::CallOptions::label).
+    pub label: Option<Arc<str>>,
 }
 
 /// The progress of an operation.
@@ -111,7 +114,7 @@ impl FlightRecord {
 }
 
 impl OpRecord {
-    fn to_json(self) -> Value {
+    fn to_json(&self) -> Value {
         json!({
             "number": self.number,
             "sequence": self.op.sequence,
@@ -123,6 +126,7 @@ impl OpRecord {
             "started_ms": self.started.map(milliseconds),
             "ended_ms": self.ended.map(milliseconds),
             "peer": self.peer,
+            "label": self.label.as_deref(),
         })
     }
 }

@@ -54,8 +54,8 @@ pub use crate::op_desc::{OpDesc, OpKind};
 pub use crate::reduce_op::ReduceOp;
 pub use crate::reduce_op::ReduceOp::{Avg, Max, Min, PreMulSum, Prod, Sum};
 pub use communicator::{
-    ChildBuilder, Communicator, CommunicatorBuilder, Group, OpBuffers, Operation, RecvBuffer, Scope,
-    ScopedWork, SendBuffer, SymmetricBuffer, Work,
+    CallOptions, ChildBuilder, Communicator, CommunicatorBuilder, Group, OpBuffers, Operation, RecvBuffer,
+    Scope, ScopedWork, SendBuffer, SymmetricBuffer, Work,
 };
 pub use config::{Config, DeviceConfig, ReductionOrder, Transport, parse_algorithms};
 pub use engine::messages::MessageInfo;

@@ -29,6 +29,19 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn set_algorithm(&self, collective: Collective, name: Option<&str>) -> Result<()> {
+        let algorithm = self.settable_algorithm(collective, name)?;
+        self.with_engine(|engine| {
+            engine.set_override(collective, algorithm);
+            Ok(())
+        })
+    }
+
+    /// Returns the algorithm of this name, if callers may set it.
+    pub(super) fn settable_algorithm(
+        &self,
+        collective: Collective,
+        name: Option<&str>,
+    ) -> Result<Option<&'static Algorithm>> {
         let algorithm = name.map(|name| self.algorithm_by_name(collective, name)).transpose()?;
         if let Some(row) = algorithm.filter(|row| row.peer_access == PeerAccess::ZeroCopy) {
             let text = format!(
@@ -38,10 +51,7 @@ impl Communicator {
             );
             return Err(self.attach_rank(Error::new(ErrorKind::Unsupported(text))));
         }
-        self.with_engine(|engine| {
-            engine.set_override(collective, algorithm);
-            Ok(())
-        })
+        Ok(algorithm)
     }
 
     /// Uses an algorithm of the caller for its collective in every later operation. Every rank must

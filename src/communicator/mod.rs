@@ -14,6 +14,7 @@ mod algorithm;
 mod async_forms;
 mod background;
 mod builder;
+mod call_options;
 mod collectives;
 mod counts;
 mod create_group;
@@ -41,6 +42,7 @@ mod validate;
 mod work;
 
 pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
+pub use crate::communicator::call_options::CallOptions;
 pub use crate::communicator::messages::{RecvBuffer, SendBuffer};
 pub use crate::communicator::operation::{OpBuffers, Operation};
 pub use crate::communicator::point_to_point::Group;

@@ -13,6 +13,7 @@
 mod algorithm_cache;
 mod bounce_ring;
 mod buffers;
+mod call_settings;
 mod check_finite;
 pub(crate) mod exec;
 mod failure;
@@ -28,6 +29,7 @@ pub(crate) mod telemetry;
 mod watchdog;
 
 pub(crate) use crate::engine::buffers::Buffers;
+pub(crate) use crate::engine::call_settings::CallSettings;
 pub(crate) use crate::engine::membership::agreement::Membership;
 pub(crate) use crate::engine::membership::shrink::Regroup;
 pub(crate) use crate::engine::p2p::{Direction, Transfer};
@@ -197,6 +199,8 @@ pub(crate) struct Engine {
     poisoned: Option<Error>,
     /// True if this communicator was shrunk, or a shrink was tried.
     shrunk: bool,
+    /// The way in which operations wait now.
+    wait_mode: WaitMode,
     /// Buffer for input that is overwritten while it is sent. Keeps its memory from call to call.
     temp: Vec<u8>,
     /// Process that created the engine.
@@ -205,7 +209,8 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(mut fabric: Fabric, config: Config, handles: WatchdogHandles) -> Self {
-        fabric.wait.set_mode(config.wait);
+        let wait_mode = config.wait;
+        fabric.wait.set_mode(wait_mode);
         let (ranks, recorder) = (fabric.ranks, Arc::clone(&handles.1));
         let channels = channels_of(fabric.geometry.lanes);
         let lane = message_lane(channels);
@@ -224,6 +229,7 @@ impl Engine {
             fabric,
             config,
             plans: PlanCache::default(),
+            wait_mode,
             sequence: 0,
             traffic: TrafficStats::default(),
             sent: vec![0; ranks],
@@ -385,11 +391,11 @@ impl Engine {
 
     /// Lets operations wait as on a background thread, or as on the caller's.
     pub(crate) fn wait_in_background(&mut self, background: bool) {
-        let mode = match self.config.wait {
+        self.wait_mode = match self.config.wait {
             WaitMode::Auto if background => WaitMode::Block,
             mode => mode,
         };
-        self.fabric.wait.set_mode(mode);
+        self.fabric.wait.set_mode(self.wait_mode);
     }
 
     /// Returns the size of one channel's half of the window in bytes.

@@ -9,8 +9,9 @@ use crate::error::Error;
 use crate::flight::{FlightRecord, OpRecord, OpState};
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
-use std::sync::Mutex;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use unisono_transports::Tag;
 
@@ -37,6 +38,8 @@ pub(crate) struct Recorder {
     /// Number of the last complete operation.
     ended: AtomicU64,
     error: Mutex<Option<Error>>,
+    /// Numbers of operations, and the label from that one on.
+    labels: Mutex<VecDeque<(u64, Option<Arc<str>>)>>,
 }
 
 /// The record of one operation.
@@ -77,6 +80,7 @@ impl Recorder {
             created: Instant::now(),
             ended: AtomicU64::new(0),
             error: Mutex::new(None),
+            labels: Mutex::default(),
         }
     }
 
@@ -98,6 +102,32 @@ impl Recorder {
         if number.is_multiple_of(CLOCK_INTERVAL) {
             self.start_clock(number);
         }
+    }
+
+    /// Sets the label of the operations from `number` on, and returns the former one.
+    pub(crate) fn exchange_label(&self, number: u64, label: Option<Arc<str>>) -> Option<Arc<str>> {
+        let mut labels = self.labels();
+        let former = labels.back().and_then(|(_, label)| label.clone());
+        if former != label {
+            // An entry says what holds until the next one; the ring has room for so many
+            // operations.
+            labels.retain(|&(start, _)| start < number);
+            labels.push_back((number, label));
+            if labels.len() > SLOTS {
+                labels.pop_front();
+            }
+        }
+        former
+    }
+
+    fn labels(&self) -> MutexGuard<'_, VecDeque<(u64, Option<Arc<str>>)>> {
+        self.labels.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Returns the label of an operation.
+    fn label_of(&self, number: u64) -> Option<Arc<str>> {
+        let labels = self.labels();
+        labels.iter().rev().find(|(start, _)| *start <= number).and_then(|(_, label)| label.clone())
     }
 
     /// Records the time at which an operation begins.
@@ -212,6 +242,7 @@ impl Recorder {
             started: time(started),
             ended: time(ended),
             peer: rank_of(peer),
+            label: self.label_of(number),
         })
     }
 

@@ -81,6 +81,12 @@ impl Watchdog {
         self.abort.reason()
     }
 
+    /// Sets the time without progress after which a wait ends, and returns the former one.
+    pub(super) fn exchange_timeout(&mut self, timeout: Duration) -> Duration {
+        self.deadline = Deadline::new(timeout);
+        std::mem::replace(&mut self.timeout, timeout)
+    }
+
     /// Marks the beginning of an operation.
     pub(super) fn begin_op(&mut self, op: OpDesc) {
         self.current_op = Some(op);

@@ -1,0 +1,139 @@
+//! Options of single calls: timeout, label, algorithm, way to wait.
+
+use crate::communicator::{Communicator, SELF_WAIT_MESSAGE};
+use crate::engine::CallSettings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::schedule::Collective;
+use std::sync::Arc;
+use std::time::Duration;
+use unisono_transports::WaitMode;
+
+/// Options for some calls of a communicator; see [`Communicator::with_options`].
+#[derive(Clone, Debug, Default)]
+pub struct CallOptions {
+    timeout: Option<Duration>,
+    label: Option<Arc<str>>,
+    algorithm: Option<(Collective, String)>,
+    wait: Option<WaitMode>,
+}
+
+impl CallOptions {
+    /// Returns options that change nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the time without progress after which a call fails, in place of
+    /// [`Config::timeout`](crate::Config::timeout). Ranks may have different ones.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+
+    /// Sets a name that errors and flight records show beside the operation.
+    #[must_use]
+    pub fn label(self, label: &str) -> Self {
+        Self { label: Some(label.into()), ..self }
+    }
+
+    /// Sets the algorithm of a collective. All ranks must set the same.
+    #[must_use]
+    pub fn algorithm(self, collective: Collective, name: &str) -> Self {
+        Self { algorithm: Some((collective, name.to_owned())), ..self }
+    }
+
+    /// Sets the way in which the calls wait for other ranks.
+    #[must_use]
+    pub fn wait(self, mode: WaitMode) -> Self {
+        Self { wait: Some(mode), ..self }
+    }
+}
+
+impl Communicator {
+    /// Runs the operations of `body` with options. They apply to no other thread's operations,
+    /// which wait until `body` has returned.
+    ///
+    /// Within [`Communicator::spawn`] it gives options to started operations. Messages with tags
+    /// keep the settings of the communicator.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidUsage`] or [`ErrorKind::Unsupported`] as [`Communicator::set_algorithm`]
+    /// if the algorithm cannot be used; else the errors of `body`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use unisono::schedule::Collective;
+    /// use unisono::{CallOptions, Communicator, Sum};
+    ///
+    /// let comm = Communicator::local(1)?.remove(0);
+    /// let options = CallOptions::new()
+    ///     .timeout(Duration::from_secs(2))
+    ///     .label("gradients of layer 3")
+    ///     .algorithm(Collective::AllReduce, "ring");
+    /// comm.with_options(&options, |comm| comm.all_reduce(&mut [1.0f32; 8], Sum))?;
+    /// assert_eq!(comm.last_algorithm()?.unwrap().name, "ring");
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn with_options<R>(
+        &self,
+        options: &CallOptions,
+        body: impl FnOnce(&Communicator) -> Result<R>,
+    ) -> Result<R> {
+        if self.is_forked() {
+            return Err(self.fork_error());
+        }
+        if self.with_ticket {
+            return self.run_with_options(options, body);
+        }
+        if self.shared.is_used_by_this_thread() {
+            return Err(self.usage_error(SELF_WAIT_MESSAGE));
+        }
+        let queue = &self.shared.op_queue;
+        let _turn = queue.wait_for_turn(queue.take_ticket());
+        let holder = Communicator { shared: Arc::clone(&self.shared), with_ticket: true };
+        holder.run_with_options(options, body)
+    }
+
+    fn run_with_options<R>(
+        &self,
+        options: &CallOptions,
+        body: impl FnOnce(&Communicator) -> Result<R>,
+    ) -> Result<R> {
+        let CallOptions { timeout, label, wait, .. } = options.clone();
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            let text = "a timeout of zero lets no operation wait";
+            return Err(self.attach_rank(Error::new(ErrorKind::InvalidUsage(text.to_owned()))));
+        }
+        let algorithm = options.algorithm.as_ref().map(|(collective, name)| {
+            self.settable_algorithm(*collective, Some(name)).map(|row| (*collective, row))
+        });
+        let settings =
+            CallSettings { timeout, label: label.clone().map(Some), wait, algorithm: algorithm.transpose()? };
+        let previous = self.with_engine(|engine| Ok(engine.exchange_settings(settings)))?;
+        let restore = Restore { comm: self, previous: Some(previous) };
+        let ended = body(self);
+        drop(restore);
+        match label {
+            Some(label) => ended.map_err(|error| error.with_label(&label)),
+            None => ended,
+        }
+    }
+}
+
+/// Gives the engine its former settings back, also after a panic.
+struct Restore<'c> {
+    comm: &'c Communicator,
+    previous: Option<CallSettings>,
+}
+
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        if let Some(previous) = self.previous.take() {
+            // A poisoned lock means that no operation follows.
+            let _ = self.comm.with_engine(|engine| {
+                engine.exchange_settings(previous);
+                Ok(())
+            });
+        }
+    }
+}
