@@ -18,6 +18,8 @@ extern "C" {
 #endif
 
 typedef struct unisono_comm unisono_comm;
+/* An operation that was started, or its result. */
+typedef struct unisono_request unisono_request;
 
 /* Codes of errors. A code never changes its meaning. */
 enum {
@@ -38,7 +40,8 @@ enum {
     UNISONO_GPU = 14,
     UNISONO_BUG = 15,
     UNISONO_OBJECT = 16,            /* an object could not be encoded or decoded */
-    UNISONO_MESSAGE_TIMEOUT = 17    /* a message did not move for UNISONO_TIMEOUT_MS */
+    UNISONO_MESSAGE_TIMEOUT = 17,   /* a message did not move for UNISONO_TIMEOUT_MS */
+    UNISONO_NOT_DONE = 100          /* the operation of a request is under way; the request stays usable */
 };
 
 /* Element types. */
@@ -66,6 +69,44 @@ enum {
     UNISONO_AVG = 4
 };
 
+/* Collectives, for unisono_run and unisono_start. */
+enum {
+    UNISONO_ALL_REDUCE = 0,
+    UNISONO_ALL_GATHER = 1,
+    UNISONO_REDUCE_SCATTER = 2,
+    UNISONO_BROADCAST = 3,
+    UNISONO_REDUCE = 4,
+    UNISONO_GATHER = 5,
+    UNISONO_SCATTER = 6,
+    UNISONO_ALL_TO_ALL = 7,
+    UNISONO_BARRIER = 8,
+    UNISONO_SCAN = 9,
+    UNISONO_EXSCAN = 10
+};
+
+/* Values of a receive that accept every rank, and every tag. */
+#define UNISONO_ANY_RANK SIZE_MAX
+#define UNISONO_ANY_TAG UINT64_MAX
+
+/* A message. */
+typedef struct {
+    size_t source;
+    uint64_t tag;
+    size_t bytes;
+} unisono_message_info;
+
+/* A collective described by values. `op` and `root` are ignored by collectives without a reduction or a root. */
+typedef struct {
+    uint32_t collective;
+    uint32_t dtype;
+    uint32_t op;
+    size_t root;
+    size_t count;
+} unisono_operation;
+
+/* Returns the version of the library. */
+const char *unisono_version(void);
+
 /* Returns the text of the last error of this thread. It is valid until the next error of this thread. */
 const char *unisono_last_error(void);
 
@@ -85,7 +126,14 @@ uint32_t unisono_unique_id(const char *interface_address, char *id, size_t bytes
  * "timeout_ms=5000\ntransport=tcp". They win over UNISONO_* variables. */
 uint32_t unisono_comm_join(const char *id, size_t rank, size_t size, const char *settings, unisono_comm **comm);
 
-/* Ends a communicator. No call on it may be under way. NULL is allowed. */
+/* Makes a communicator of the ranks that give the same color, by key and then by rank. All ranks call it. Color -1 is none:
+ * that rank stores NULL. */
+uint32_t unisono_comm_split(const unisono_comm *comm, int64_t color, int32_t key, unisono_comm **group);
+
+/* Makes a communicator of the ranks that are still there, after an error has ended this one. All of them call it. */
+uint32_t unisono_comm_shrink(const unisono_comm *comm, unisono_comm **survivors);
+
+/* Ends a communicator. No call on it may be under way. Requests stay valid: wait for them and free them. NULL is allowed. */
 uint32_t unisono_comm_destroy(unisono_comm *comm);
 
 uint32_t unisono_comm_rank(const unisono_comm *comm, size_t *rank);
@@ -93,6 +141,14 @@ uint32_t unisono_comm_size(const unisono_comm *comm, size_t *size);
 
 /* Ends the operations of a communicator on all ranks. Works from any thread. */
 uint32_t unisono_comm_abort(const unisono_comm *comm, const char *reason);
+
+/* Stores the code of the error that ended a communicator, or 0 while it is usable. Its text goes into `bytes` bytes at `text`,
+ * cut if it is longer. `text` may be NULL. Never waits. */
+uint32_t unisono_comm_error(const unisono_comm *comm, uint32_t *code, char *text, size_t bytes);
+
+/* Writes the last operations of this rank as JSON, with a NUL, into `bytes` bytes at `json`. Stores the number of bytes that it
+ * needs, also when there are too few, which is UNISONO_INVALID_USAGE. `needed` may be NULL. Never waits for operations. */
+uint32_t unisono_flight_record(const unisono_comm *comm, char *json, size_t bytes, size_t *needed);
 
 /* One share in, one share out. */
 uint32_t unisono_all_reduce(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
@@ -123,6 +179,61 @@ uint32_t unisono_exscan(const unisono_comm *comm, const void *input, void *outpu
                         uint32_t op);
 /* Waits until all ranks have called it. */
 uint32_t unisono_barrier(const unisono_comm *comm);
+/* The collective that `operation` describes. */
+uint32_t unisono_run(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output);
+
+/* Collectives with shares of different lengths. `counts` has a number of elements for each rank. Input and output must not
+ * overlap. */
+
+/* counts[own rank] elements in, all counts out. All ranks give the same counts. */
+uint32_t unisono_all_gather_v(const unisono_comm *comm, const void *input, void *output, const size_t *counts, uint32_t dtype);
+/* All counts in, counts[own rank] elements out. All ranks give the same counts. */
+uint32_t unisono_reduce_scatter_v(const unisono_comm *comm, const void *input, void *output, const size_t *counts,
+                                  uint32_t dtype, uint32_t op);
+/* send_counts[i] elements go to rank i; recv_counts[i] elements come from rank i. */
+uint32_t unisono_all_to_all_v(const unisono_comm *comm, const void *input, const size_t *send_counts, void *output,
+                              const size_t *recv_counts, uint32_t dtype);
+/* `count` elements in, all counts out at the root. Other ranks may give NULL as the output and the counts. */
+uint32_t unisono_gather_v(const unisono_comm *comm, const void *input, size_t count, void *output, const size_t *counts,
+                          uint32_t dtype, size_t root);
+/* All counts in at the root, `count` elements out. Other ranks may give NULL as the input and the counts. */
+uint32_t unisono_scatter_v(const unisono_comm *comm, const void *input, const size_t *counts, void *output, size_t count,
+                           uint32_t dtype, size_t root);
+
+/* Messages progress by themselves, beside collectives and each other. They need no order among ranks. Two messages to one rank
+ * under the same tag arrive in the order sent. Tags are below 2^63. A message that is longer than its receive is an error. */
+
+/* Returns when the buffer may be written again, which need not mean that the message was received. */
+uint32_t unisono_send(const unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag);
+/* Receives at most `bytes` bytes. Stores the message in `info`, which may be NULL. */
+uint32_t unisono_recv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
+                      unisono_message_info *info);
+/* Stores 1 and the message if one has arrived that no receive has taken, else 0. `info` may be NULL. */
+uint32_t unisono_probe(const unisono_comm *comm, size_t from, uint64_t tag, int *found, unisono_message_info *info);
+
+/* A function that starts an operation stores a request, or NULL if it fails. Buffers belong to the operation until the request
+ * is done: they stay valid, and nobody else accesses them. A request can be used from any thread. */
+
+uint32_t unisono_isend(const unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag,
+                       unisono_request **request);
+uint32_t unisono_irecv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
+                       unisono_request **request);
+/* Starts what unisono_run does. Started collectives run one after the other, in order with the other collectives. */
+uint32_t unisono_start(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output,
+                       unisono_request **request);
+
+/* Waits for a request, for at most `timeout_ms` milliseconds unless it is negative. Returns the code of the operation's result,
+ * or UNISONO_NOT_DONE. Can be called again. */
+uint32_t unisono_wait(const unisono_request *request, int64_t timeout_ms);
+/* Stores 1 if the request is done, else 0. Never waits. */
+uint32_t unisono_test(const unisono_request *request, int *done);
+/* Stores the message of a receive that is done. */
+uint32_t unisono_request_info(const unisono_request *request, unisono_message_info *info);
+/* Calls `function` once with the code of the result and `data` when the request is done: at once, or on a thread of the library
+ * or one that waits. It may start operations and free the request. It must not wait, nor destroy a communicator. */
+uint32_t unisono_request_on_complete(const unisono_request *request, void (*function)(uint32_t code, void *data), void *data);
+/* Frees a request that is done, else returns UNISONO_NOT_DONE. No other call on it may be under way. NULL is allowed. */
+uint32_t unisono_request_free(unisono_request *request);
 
 #ifdef __cplusplus
 }

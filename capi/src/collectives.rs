@@ -5,7 +5,7 @@ use crate::comm::{UnisonoComm, comm_ref};
 use crate::error::{Failure, argument, guard};
 use std::ffi::c_void;
 use unisono_core::schedule::Collective;
-use unisono_core::{DType, Operation, ReduceKind, ReduceOp};
+use unisono_core::{Communicator, DType, Operation, ReduceKind, ReduceOp};
 
 /// The arguments of a collective.
 struct Arguments {
@@ -21,36 +21,50 @@ struct Arguments {
 /// Runs one collective.
 ///
 /// # Safety
-/// `comm` is null or a handle. Buffers are as [`RawBuffers::to_slices`] needs them, with the shares
+/// `comm` is null or a handle. Buffers are as [`CheckedBuffers::to_slices`](crate::buffers::CheckedBuffers::to_slices) needs them, with the shares
 /// of the collective of `count` elements each.
 unsafe fn run(collective: Collective, arguments: Arguments) -> u32 {
     guard(|| {
         let Arguments { comm, input, output, count, dtype, op, root } = arguments;
         // SAFETY: by the contract.
         let comm = unsafe { comm_ref(comm) }?;
-        let Some(dtype) = u8::try_from(dtype).ok().and_then(DType::from_code) else {
-            return argument(format!("{dtype} is no element type"));
-        };
-        let mut operation = Operation::new(collective, dtype, count).with_root(root);
+        let mut operation = Operation::new(collective, dtype_of(dtype)?, count).with_root(root);
         operation.reduction = op.map(reduce_op).transpose()?;
-        if root >= comm.size() {
-            return argument(format!("the root is rank {root} of {}", comm.size()));
-        }
-        let (inputs, outputs) = collective.shares(comm.size(), root, comm.rank());
-        let bytes = |shares: usize| count.checked_mul(dtype.size())?.checked_mul(shares);
-        let (Some(input_bytes), Some(output_bytes), Some(own_offset)) =
-            (bytes(inputs), bytes(outputs), bytes(comm.rank()))
-        else {
-            return argument(format!("{count} elements of {dtype} are more than memory can hold"));
-        };
-        let (input, output) = (input.cast(), output.cast());
-        let buffers = RawBuffers { input, input_bytes, output, output_bytes, own_offset };
+        let buffers = raw_buffers(comm, &operation, input, output)?;
         // SAFETY: by the contract.
-        Ok(comm.run_operation(&operation, unsafe { buffers.to_slices() }?)?)
+        Ok(comm.run_operation(&operation, unsafe { buffers.checked()?.to_slices() })?)
     })
 }
 
-fn reduce_op(code: u32) -> Result<ReduceOp, Failure> {
+/// Returns the memory of an operation, with the lengths of its shares.
+pub(crate) fn raw_buffers(
+    comm: &Communicator,
+    operation: &Operation,
+    input: *const c_void,
+    output: *mut c_void,
+) -> Result<RawBuffers, Failure> {
+    let Operation { collective, dtype, root, count, .. } = *operation;
+    if root >= comm.size() {
+        return argument(format!("the root is rank {root} of {}", comm.size()));
+    }
+    let (inputs, outputs) = collective.shares(comm.size(), root, comm.rank());
+    let bytes = |shares: usize| count.checked_mul(dtype.size())?.checked_mul(shares);
+    let (Some(input_bytes), Some(output_bytes), Some(own_offset)) =
+        (bytes(inputs), bytes(outputs), bytes(comm.rank()))
+    else {
+        return argument(format!("{count} elements of {dtype} are more than memory can hold"));
+    };
+    Ok(RawBuffers { input: input.cast(), input_bytes, output: output.cast(), output_bytes, own_offset })
+}
+
+pub(crate) fn dtype_of(code: u32) -> Result<DType, Failure> {
+    match u8::try_from(code).ok().and_then(DType::from_code) {
+        Some(dtype) => Ok(dtype),
+        None => argument(format!("{code} is no element type")),
+    }
+}
+
+pub(crate) fn reduce_op(code: u32) -> Result<ReduceOp, Failure> {
     match u8::try_from(code).ok().and_then(ReduceKind::from_code) {
         Some(ReduceKind::Sum) => Ok(ReduceOp::Sum),
         Some(ReduceKind::Prod) => Ok(ReduceOp::Prod),

@@ -23,7 +23,7 @@ pub(crate) unsafe fn comm_ref<'c>(comm: *const UnisonoComm) -> Result<&'c Commun
 ///
 /// # Safety
 /// `place` is null or valid for writes.
-unsafe fn store<T>(place: *mut T, value: T) -> Result<(), Failure> {
+pub(crate) unsafe fn store<T>(place: *mut T, value: T) -> Result<(), Failure> {
     if place.is_null() {
         return argument("the place for the result is NULL");
     }
@@ -42,7 +42,19 @@ unsafe fn text<'t>(text: *const c_char, name: &str) -> Result<&'t str, Failure> 
     unsafe { CStr::from_ptr(text) }.to_str().or_else(|_| argument(format!("{name} is not UTF-8")))
 }
 
-fn handle(comm: Communicator) -> *mut UnisonoComm {
+/// Writes a text and its NUL.
+///
+/// # Safety
+/// `place` is valid for writes of the text and its NUL.
+pub(crate) unsafe fn write_text(place: *mut c_char, text: &str) {
+    // SAFETY: by the contract.
+    unsafe {
+        place.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
+        place.add(text.len()).write(0);
+    }
+}
+
+pub(crate) fn handle(comm: Communicator) -> *mut UnisonoComm {
     Box::into_raw(Box::new(UnisonoComm(comm)))
 }
 
@@ -120,10 +132,7 @@ pub unsafe extern "C" fn unisono_unique_id(interface: *const c_char, id: *mut c_
             return argument(format!("a unique id needs {} bytes, not {bytes}", made.len() + 1));
         }
         // SAFETY: by the contract, there is room for the text and its NUL.
-        unsafe {
-            id.cast::<u8>().copy_from_nonoverlapping(made.as_ptr(), made.len());
-            id.add(made.len()).write(0);
-        }
+        unsafe { write_text(id, &made) };
         Ok(())
     })
 }

@@ -10,6 +10,8 @@ pub(crate) enum Failure {
     Library(unisono_core::Error),
     /// An argument makes no sense, so the library was not called.
     Argument(String),
+    /// A code with its text.
+    Code(u32, String),
 }
 
 impl From<unisono_core::Error> for Failure {
@@ -23,14 +25,29 @@ pub(crate) fn argument<T>(what: impl Into<String>) -> Result<T, Failure> {
     Err(Failure::Argument(what.into()))
 }
 
+impl Failure {
+    /// Returns the code and the text.
+    fn code_and_text(self) -> (u32, String) {
+        match self {
+            Failure::Library(error) => (error.code(), error.to_string()),
+            Failure::Argument(what) => (INVALID_USAGE, format!("{what}; correct the call")),
+            Failure::Code(code, text) => (code, text),
+        }
+    }
+}
+
 /// Runs a call of the interface and returns its code. The text of an error is kept for the thread.
 pub(crate) fn guard(call: impl FnOnce() -> Result<(), Failure>) -> u32 {
-    let (code, text) = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(())) => return 0,
-        Ok(Err(Failure::Library(error))) => (error.code(), error.to_string()),
-        Ok(Err(Failure::Argument(what))) => (INVALID_USAGE, format!("{what}; correct the call")),
-        Err(_) => (BUG, "the library panicked; please report this".to_owned()),
-    };
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(failure)) => keep(failure),
+        Err(_) => keep(Failure::Code(BUG, "the library panicked; please report this".to_owned())),
+    }
+}
+
+/// Keeps the text of a failure for this thread, and returns its code.
+pub(crate) fn keep(failure: Failure) -> u32 {
+    let (code, text) = failure.code_and_text();
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     LAST_ERROR.with(|last| *last.borrow_mut() = text);
     code
@@ -50,3 +67,5 @@ thread_local! {
 /// As [`unisono_core::Error::code`] of the same kinds.
 const INVALID_USAGE: u32 = 1;
 const BUG: u32 = 15;
+/// The limit of a wait has passed. Codes of the library are below 100.
+pub(crate) const NOT_DONE: u32 = 100;

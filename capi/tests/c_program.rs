@@ -73,28 +73,3 @@ fn header_has_the_numbers_of_the_library() {
     let invalid = unisono_core::Communicator::local(0).unwrap_err();
     assert_eq!(constant(&header, "UNISONO_INVALID_USAGE"), invalid.code());
 }
-
-/// Functions of the Rust sources that C can call, and those of the header, are the same.
-#[test]
-fn header_declares_every_function() {
-    let header = std::fs::read_to_string(folder().join("include/unisono.h")).expect("readable");
-    let names = |text: &str| {
-        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-        let mut names: Vec<String> =
-            words.filter(|word| word.starts_with("unisono_")).map(str::to_owned).collect();
-        names.sort();
-        names.dedup();
-        names
-    };
-    let mut sources = String::new();
-    for file in std::fs::read_dir(folder().join("src")).expect("readable").flatten() {
-        let text = std::fs::read_to_string(file.path()).expect("readable");
-        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-        code.for_each(|line| sources.extend([line, "\n"]));
-    }
-    let mut declared = names(&header);
-    declared.retain(|name| name != "unisono_comm");
-    let mut defined = names(&sources);
-    defined.retain(|name| name != "unisono_core");
-    assert_eq!(declared, defined);
-}
