@@ -1,21 +1,10 @@
-/* Calls every function of the interface on threads as ranks, and checks the results. */
-#include "unisono.h"
+/* Calls the collectives on threads as ranks, and checks the results. */
+#include "check.h"
 
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define RANKS 3
 #define COUNT 1000
-
-#define CHECK(condition)                                                                                              \
-    do {                                                                                                              \
-        if (!(condition)) {                                                                                           \
-            fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #condition, unisono_last_error());             \
-            exit(1);                                                                                                  \
-        }                                                                                                             \
-    } while (0)
 
 static void fill(int32_t *values, size_t rank, size_t count) {
     for (size_t i = 0; i < count; i++) values[i] = (int32_t)(rank * 100000 + i);
@@ -72,6 +61,42 @@ static void check_copies(unisono_comm *comm, size_t rank) {
     CHECK(unisono_barrier(comm) == UNISONO_OK);
 }
 
+/* Rank i has i + 1 elements, at an address that is not aligned. */
+static void check_uneven(unisono_comm *comm, size_t rank) {
+    static const size_t counts[RANKS] = {1, 2, 3};
+    char memory[2][1 + 6 * sizeof(int32_t)];
+    void *in = memory[0] + 1, *out = memory[1] + 1;
+    int32_t all[6], part[6], expected[6] = {0, 100000, 100001, 200000, 200001, 200002};
+    fill(part, rank, 6);
+    memcpy(in, part, sizeof part);
+    CHECK(unisono_all_gather_v(comm, in, out, counts, UNISONO_I32) == UNISONO_OK);
+    CHECK(memcmp(out, expected, sizeof expected) == 0);
+    CHECK(unisono_all_gather_v(comm, in, in, counts, UNISONO_I32) == UNISONO_INVALID_USAGE);
+    CHECK(strstr(unisono_last_error(), "overlap"));
+    CHECK(unisono_gather_v(comm, in, rank + 1, rank == 1 ? all : NULL, rank == 1 ? counts : NULL, UNISONO_I32, 1) ==
+          UNISONO_OK);
+    CHECK(rank != 1 || memcmp(all, expected, sizeof all) == 0);
+    memset(out, 0, sizeof part);
+    CHECK(unisono_scatter_v(comm, rank == 1 ? all : NULL, rank == 1 ? counts : NULL, out, rank + 1, UNISONO_I32, 1) ==
+          UNISONO_OK);
+    CHECK(memcmp(out, part, (rank + 1) * sizeof(int32_t)) == 0);
+    CHECK(unisono_reduce_scatter_v(comm, in, out, counts, UNISONO_I32, UNISONO_SUM) == UNISONO_OK);
+    memcpy(all, out, (rank + 1) * sizeof(int32_t));
+    for (size_t i = 0; i <= rank; i++) CHECK(all[i] == (int32_t)(300000 + RANKS * (rank * (rank + 1) / 2 + i)));
+    CHECK(unisono_reduce_scatter_v(comm, part, all, counts, UNISONO_I32, UNISONO_MAX) == UNISONO_OK);
+    for (size_t i = 0; i <= rank; i++) CHECK(all[i] == (int32_t)(200000 + rank * (rank + 1) / 2 + i));
+    /* Rank i sends j + 1 elements to rank j, and receives i + 1 elements from each. */
+    size_t receives[RANKS] = {rank + 1, rank + 1, rank + 1};
+    int32_t from_all[RANKS * RANKS];
+    CHECK(unisono_all_to_all_v(comm, in, counts, from_all, receives, UNISONO_I32) == UNISONO_OK);
+    for (size_t peer = 0; peer < RANKS; peer++)
+        for (size_t i = 0; i <= rank; i++)
+            CHECK(from_all[peer * (rank + 1) + i] == (int32_t)(peer * 100000 + rank * (rank + 1) / 2 + i));
+    size_t huge[RANKS] = {SIZE_MAX, 1, 1};
+    CHECK(unisono_all_gather_v(comm, in, out, huge, UNISONO_I32) == UNISONO_INVALID_USAGE);
+    CHECK(unisono_all_gather_v(comm, in, out, NULL, UNISONO_I32) == UNISONO_INVALID_USAGE);
+}
+
 static void check_errors(unisono_comm *comm) {
     int32_t values[2 * COUNT];
     memset(values, 0, sizeof values);
@@ -97,6 +122,7 @@ static void *run_rank(void *argument) {
     CHECK(size == RANKS && rank < size);
     check_reductions(comm, rank);
     check_copies(comm, rank);
+    check_uneven(comm, rank);
     check_errors(comm);
     CHECK(unisono_barrier(comm) == UNISONO_OK);
     if (rank == 0) CHECK(unisono_comm_abort(comm, "as it was told") == UNISONO_OK);
