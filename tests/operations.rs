@@ -2,9 +2,14 @@
 
 mod support;
 
-use support::World;
+use proptest::prelude::*;
+use support::{Case, World};
 use unisono::schedule::Collective;
-use unisono::{Avg, Communicator, Config, DType, Max, OpBuffers, Operation, ReduceOp, Sum};
+use unisono::{
+    Avg, Communicator, Config, DType, Element, F8E4M3, F8E5M2, Max, OpBuffers, Operation, ReduceKind,
+    ReduceOp, Sum, bf16, f16,
+};
+use unisono_cuda::as_bytes;
 
 const COUNT: usize = 37;
 
@@ -120,4 +125,158 @@ fn wrong_operations_are_refused_before_anything_is_sent() {
         assert!(error.to_string().contains("input has 12 bytes, but 16 are needed"), "{error}");
         comm.run_operation(&sum, OpBuffers::InPlace(&mut buffer)).unwrap();
     });
+}
+
+/// An operation with random values, equal on all ranks.
+#[derive(Clone, Copy, Debug)]
+struct RandomOp {
+    collective: Collective,
+    dtype: DType,
+    reduction: Option<ReduceKind>,
+    root: usize,
+    count: usize,
+    in_place: bool,
+    /// Bytes by which input, output and the one buffer are too long, or too short.
+    excess: [isize; 2],
+}
+
+const RANKS: usize = 2;
+
+fn random_op() -> impl Strategy<Value = RandomOp> {
+    let one_of = |length: usize| 0..length;
+    let count = prop_oneof![8 => 0usize..200, 1 => Just(usize::MAX), 1 => Just(isize::MAX as usize / 2 + 1)];
+    let excess = || prop_oneof![8 => Just(0isize), 1 => -3isize..4];
+    let values = (one_of(Collective::ALL.len()), one_of(DType::ALL.len()), one_of(ReduceKind::ALL.len()));
+    let flaws = (0..10, prop_oneof![8 => 0..RANKS, 1 => Just(RANKS)]);
+    (values, flaws, count, any::<bool>(), [excess(), excess()]).prop_map(
+        |((collective, dtype, op), (flaw, root), count, in_place, excess)| {
+            let collective = Collective::ALL[collective];
+            let reduces = collective.reduces() != (flaw == 0);
+            let reduction = reduces.then_some(ReduceKind::ALL[op]);
+            RandomOp { collective, dtype: DType::ALL[dtype], reduction, root, count, in_place, excess }
+        },
+    )
+}
+
+impl RandomOp {
+    /// Returns the shares of input and output.
+    fn shares(&self, rank: usize) -> (usize, usize) {
+        let root = if self.root < RANKS { self.root } else { 0 };
+        self.collective.shares(RANKS, root, rank)
+    }
+
+    /// Returns the wrong bytes of each buffer. Only a buffer that all ranks use makes all of them
+    /// refuse the call.
+    fn excess(&self) -> [isize; 2] {
+        let used = |buffer: fn((usize, usize)) -> usize| (0..RANKS).all(|rank| buffer(self.shares(rank)) > 0);
+        let [input, output] = self.excess;
+        match self.in_place {
+            true if used(|(inputs, outputs)| inputs.max(outputs)) => [output; 2],
+            false => [
+                if used(|shares| shares.0) { input } else { 0 },
+                if used(|shares| shares.1) { output } else { 0 },
+            ],
+            true => [0; 2],
+        }
+    }
+
+    /// Returns the length of a buffer, as long as memory can hold it.
+    fn length(&self, shares: usize, excess: isize) -> usize {
+        let share = if self.count < 1000 { self.count * self.dtype.size() } else { 8 };
+        (shares * share).saturating_add_signed(excess)
+    }
+
+    /// Returns true if the call must be refused on every rank.
+    fn is_wrong(&self) -> bool {
+        let lengths = (0..RANKS).any(|rank| {
+            let ((inputs, outputs), [input, output]) = (self.shares(rank), self.excess());
+            let is = |shares, excess| shares > 0 && self.length(shares, excess) != self.length(shares, 0);
+            if self.in_place {
+                is(inputs.max(outputs), output)
+            } else {
+                is(inputs, input) || is(outputs, output)
+            }
+        });
+        let Self { collective, reduction, .. } = *self;
+        lengths
+            || self.count > 1000
+            || collective.reduces() != reduction.is_some()
+            || collective.has_root() && self.root >= RANKS
+            || collective.is_scan() && reduction == Some(ReduceKind::Avg)
+    }
+
+    /// Runs the operation, and compares the result with the naive one.
+    fn check<T: Element>(&self, comm: &Communicator) {
+        let Self { collective, dtype, reduction, root, count, in_place, .. } = *self;
+        let (rank, (inputs, outputs)) = (comm.rank(), self.shares(comm.rank()));
+        let mut operation = Operation::new(collective, dtype, count).with_root(root);
+        operation.reduction = reduction.map(|kind| support::reduction(kind, dtype.is_float(), rank));
+        let op = reduction.unwrap_or(ReduceKind::Sum);
+        let case = Case { collective, op, root, count, in_place };
+        let value = |index| support::contribution(reduction, RANKS, rank, index);
+        let encode =
+            |values: Vec<f64>| as_bytes(&values.into_iter().map(T::from_f64).collect::<Vec<T>>()).to_vec();
+        let given = if self.is_wrong() { vec![] } else { encode((0..inputs * count).map(value).collect()) };
+        let share = if self.is_wrong() { 0 } else { count * dtype.size() };
+        let ([input_excess, output_excess], before) = (self.excess(), comm.traffic_stats().unwrap());
+        let (ended, output) = if in_place {
+            let mut buffer = vec![0xee; self.length(inputs.max(outputs), output_excess)];
+            let from = if inputs < outputs && inputs > 0 { rank * share } else { 0 };
+            buffer[from..from + given.len()].copy_from_slice(&given);
+            let ended = comm.run_operation(&operation, OpBuffers::InPlace(&mut buffer));
+            let into = if outputs < inputs && outputs > 0 { rank * share } else { 0 };
+            (ended, buffer[into..].to_vec())
+        } else {
+            let mut input = given;
+            input.resize(self.length(inputs, input_excess), 0);
+            let mut output = vec![0xee; self.length(outputs, output_excess)];
+            (
+                comm.run_operation(&operation, OpBuffers::Separate { input: &input, output: &mut output }),
+                output,
+            )
+        };
+        if self.is_wrong() {
+            assert!(ended.expect_err("it is wrong").is_invalid_usage(), "{self:?}");
+            return assert_eq!(comm.traffic_stats().unwrap(), before, "{self:?} sent something");
+        }
+        ended.unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        if collective != Collective::ExScan || rank > 0 {
+            let values = (0..outputs * count).map(|index| support::expected(case, RANKS, rank, index));
+            let expected = encode(values.collect());
+            assert_eq!(output[..expected.len()], expected, "{self:?} at rank {rank}");
+        }
+    }
+
+    fn check_dtype(&self, comm: &Communicator) {
+        match self.dtype {
+            DType::I8 => self.check::<i8>(comm),
+            DType::U8 => self.check::<u8>(comm),
+            DType::I32 => self.check::<i32>(comm),
+            DType::U32 => self.check::<u32>(comm),
+            DType::I64 => self.check::<i64>(comm),
+            DType::U64 => self.check::<u64>(comm),
+            DType::F16 => self.check::<f16>(comm),
+            DType::BF16 => self.check::<bf16>(comm),
+            DType::F32 => self.check::<f32>(comm),
+            DType::F64 => self.check::<f64>(comm),
+            DType::F8E4M3 => self.check::<F8E4M3>(comm),
+            DType::F8E5M2 => self.check::<F8E5M2>(comm),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Every operation gives the naive result, or is refused before anything is sent. The next one
+    /// runs on the same communicator.
+    #[test]
+    fn random_operations_are_right_or_refused(operations in prop::collection::vec(random_op(), 1..30)) {
+        World::Threads.run(RANKS, &Config::default(), |comm| {
+            operations.iter().for_each(|operation| operation.check_dtype(&comm));
+            let mut ones = [1i32; 10];
+            comm.all_reduce(&mut ones, Sum).unwrap();
+            assert_eq!(ones, [RANKS as i32; 10]);
+        });
+    }
 }

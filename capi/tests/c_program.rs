@@ -1,7 +1,9 @@
-//! A C program that calls every function of the header, and the header's numbers.
+//! C programs that call every function of the header, with right and with random arguments, and the
+//! header's numbers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use unisono_core::schedule::Collective;
 use unisono_core::{DType, ReduceKind};
 
 fn folder() -> &'static Path {
@@ -23,13 +25,15 @@ fn libraries() -> PathBuf {
     profile
 }
 
-fn compile(source: &str, libraries: &Path, program: &Path) {
+/// Compiles a program of this folder with warnings as errors, and returns its path.
+fn compile(source: &str, libraries: &Path) -> PathBuf {
+    let program = libraries.join(format!("unisono-c-{source}"));
     let output = Command::new("cc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"])
+        .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-I"])
         .arg(folder().join("include"))
-        .arg(folder().join("tests").join(source))
+        .arg(folder().join("tests").join(format!("{source}.c")))
         .arg("-o")
-        .arg(program)
+        .arg(&program)
         .arg("-L")
         .arg(libraries)
         .arg(format!("-Wl,-rpath,{}", libraries.display()))
@@ -37,21 +41,107 @@ fn compile(source: &str, libraries: &Path, program: &Path) {
         .output()
         .expect("a C compiler");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    for name in ["RANK", "WORLD_SIZE", "UNISONO_ID", "MASTER_ADDR", "MASTER_PORT"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs a program that must succeed, and returns its standard output.
+fn output_of(command: &mut Command) -> String {
+    let output = command.output().expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{command:?}: {} {}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Returns a command that runs a program under valgrind, where each error of memory is a failure.
+/// `None`, and a note, on a machine without it.
+fn under_valgrind(program: &Path) -> Option<Command> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("NOTE: valgrind is not installed, so {} runs only without it", program.display());
+        return None;
+    }
+    let mut valgrind = command(Path::new("valgrind"));
+    let checks = ["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+    valgrind.args(checks).args(["--show-leak-kinds=definite", "--fair-sched=yes"]).arg(program);
+    Some(valgrind)
 }
 
 #[test]
 fn c_program_calls_every_function() {
     let libraries = libraries();
-    let program = libraries.join("unisono-c-test");
-    compile("collectives.c", &libraries, &program);
-    let mut command = Command::new(&program);
-    for name in ["RANK", "WORLD_SIZE", "UNISONO_ID", "MASTER_ADDR", "MASTER_PORT"] {
-        command.env_remove(name);
+    for source in ["collectives", "messages"] {
+        let program = compile(source, &libraries);
+        assert_eq!(output_of(&mut command(&program)), "all right\n");
+        if let Some(mut valgrind) = under_valgrind(&program) {
+            assert_eq!(output_of(&mut valgrind), "all right\n");
+        }
     }
-    let output = command.output().expect("it starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), "all right\n");
+}
+
+/// Returns a seed that differs between runs, and prints it.
+fn new_seed() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let seed = now.as_nanos() % 1_000_000_007;
+    println!("seed {seed}");
+    seed.to_string()
+}
+
+/// Ranks that call differently wait for each other only so long.
+const SHORT_TIMEOUT: (&str, &str) = ("UNISONO_TIMEOUT_MS", "300");
+
+#[test]
+fn random_arguments_crash_no_function() {
+    let program = compile("fuzz", &libraries());
+    for seed in ["1".to_owned(), new_seed()] {
+        let (name, value) = SHORT_TIMEOUT;
+        output_of(command(&program).args(["3", &seed]).env(name, value));
+        if let Some(mut valgrind) = under_valgrind(&program) {
+            output_of(valgrind.args(["3", &seed]).env(name, value));
+        }
+    }
+}
+
+#[test]
+fn random_collectives_match_naive_results() {
+    let program = compile("results", &libraries());
+    for seed in ["1".to_owned(), new_seed()] {
+        output_of(command(&program).args(["2", &seed]));
+        if let Some(mut valgrind) = under_valgrind(&program) {
+            output_of(valgrind.args(["2", &seed]));
+        }
+    }
+}
+
+#[test]
+fn makefile_builds_the_example_with_pkg_config() {
+    let libraries = libraries();
+    let out = libraries.join("unisono-c-example");
+    let variable = |name: &str, path: &Path| format!("{name}={}", path.display());
+    let mut make = Command::new("make");
+    make.arg("-C").arg(folder()).args([variable("LIBRARY_DIR", &libraries), variable("OUT", &out)]);
+    output_of(make.arg("example"));
+    let program = out.join("pipeline");
+    assert_eq!(output_of(&mut command(&program)), "sum 10, message from rank 3\n");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port().to_string();
+    drop(listener);
+    let ranks: Vec<_> = (0..4)
+        .map(|rank| {
+            let mut process = command(&program);
+            process.env("RANK", rank.to_string()).env("WORLD_SIZE", "4").env("LOCAL_RANK", rank.to_string());
+            process.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+            std::thread::spawn(move || output_of(&mut process))
+        })
+        .collect();
+    let outputs: String = ranks.into_iter().map(|rank| rank.join().expect("a rank fails")).collect();
+    assert_eq!(outputs, "sum 10, message from rank 3\n");
 }
 
 /// Returns the value of a constant of the header.
@@ -69,6 +159,10 @@ fn header_has_the_numbers_of_the_library() {
     }
     for (code, op) in ReduceKind::ALL.into_iter().enumerate().take(5) {
         assert_eq!(constant(&header, &format!("UNISONO_{}", format!("{op:?}").to_uppercase())), code as u32);
+    }
+    for (code, collective) in Collective::ALL.into_iter().enumerate() {
+        let name = collective.name().to_uppercase();
+        assert_eq!(constant(&header, &format!("UNISONO_{name}")), code as u32);
     }
     let invalid = unisono_core::Communicator::local(0).unwrap_err();
     assert_eq!(constant(&header, "UNISONO_INVALID_USAGE"), invalid.code());
