@@ -51,8 +51,10 @@ mod tuning;
 
 pub use crate::bootstrap::{BootstrapError, FileStore, Store, UniqueId};
 pub use crate::op_desc::{OpDesc, OpKind};
-pub use crate::reduce_op::ReduceOp;
-pub use crate::reduce_op::ReduceOp::{Avg, Max, Min, PreMulSum, Prod, Sum};
+pub use crate::reduce_op::ReduceOp::{
+    Avg, BitAnd, BitOr, BitXor, Max, MaxLoc, Min, MinLoc, PreMulSum, Prod, Sum,
+};
+pub use crate::reduce_op::{CustomOp, ReduceOp};
 pub use communicator::{
     CallOptions, ChildBuilder, Communicator, CommunicatorBuilder, Group, OpBuffers, Operation, RecvBuffer,
     Scope, ScopedWork, SendBuffer, SymmetricBuffer, Work,
@@ -62,7 +64,10 @@ pub use engine::messages::MessageInfo;
 pub use engine::{MemoryStats, TrafficStats};
 pub use error::{Error, ErrorKind, Result};
 pub use flight::{FlightRecord, OpRecord, OpState};
-pub use unisono_cuda::{DType, Element, F8E4M3, F8E5M2, ReduceKind, Scalar, bf16, f16};
+pub use unisono_cuda::{
+    Bool, Complex, DType, DTypeClass, Element, F8E4M3, F8E5M2, Locatable, Located, ReduceKind, Scalar, bf16,
+    f16,
+};
 /// The crate of transports: fabrics and links, for transports of your own.
 pub use unisono_transports as transport;
 pub use unisono_transports::WaitMode;

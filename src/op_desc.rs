@@ -12,7 +12,8 @@
 //! 56-63  on GPUs, part of a digest of the symmetric buffers; 0 for none
 //! ```
 //!
-//! The third word is the count. On GPUs its upper 25 bits are more of the digests.
+//! The third word is the count. On GPUs, and where a reduction is user-defined, its upper 25 bits
+//! are more of the digests.
 
 use crate::schedule::{Algorithm, Collective};
 use std::fmt;
@@ -125,7 +126,7 @@ pub struct OpDesc {
     packed: u64,
     /// Elements in one share, or a digest of the counts of uneven shares.
     pub count: u64,
-    /// On GPUs, more bits of the digests of symmetric buffers and user-defined reductions.
+    /// More bits of the digests of symmetric buffers on GPUs and of user-defined reductions.
     extra_bits: u32,
 }
 
@@ -157,7 +158,6 @@ impl OpDesc {
         Self { packed, count: self.count & GPU_COUNT_MAX, ..self }.with_extra_bits(place)
     }
 
-    #[cfg(feature = "gpu")]
     fn with_extra_bits(self, digest: Option<u64>) -> Self {
         Self {
             extra_bits: self.extra_bits ^ digest.map_or(0, |digest| (digest >> 32) as u32 & EXTRA_MAX),
@@ -166,12 +166,30 @@ impl OpDesc {
     }
 
     /// Sets the digest of a user-defined reduction.
-    #[cfg(feature = "gpu")]
     pub(crate) fn with_user_op(self, digest: Option<u64>) -> Self {
         let Some(digest) = digest else { return self };
         let code = USER_OP + digest % (u64::from(u8::MAX) - USER_OP);
-        Self { packed: self.packed & !(0xff << OP_SHIFT) | code << OP_SHIFT, ..self }
-            .with_extra_bits(Some(digest))
+        let packed = self.packed & !(0xff << OP_SHIFT) | code << OP_SHIFT;
+        Self { packed, count: self.count & GPU_COUNT_MAX, ..self }.with_extra_bits(Some(digest))
+    }
+
+    /// Returns a text for a user-defined reduction, with its name if this process knows it.
+    fn user_op_text(&self) -> String {
+        let plain = Self { extra_bits: 0, ..*self };
+        let named = op_names()
+            .iter()
+            .find(|(digest, _)| {
+                let own = plain.with_user_op(Some(*digest));
+                (own.op_code(), own.extra_bits) == (self.op_code(), self.extra_bits)
+            })
+            .map(|(_, name)| name.clone());
+        match named {
+            Some(name) => format!("own reduction {name}"),
+            None => {
+                let digest = self.extra_bits << 8 | u32::from(self.op_code());
+                format!("a user-defined operation, {digest:#x}")
+            }
+        }
     }
 
     fn op_code(&self) -> u8 {
@@ -204,9 +222,9 @@ impl OpDesc {
     /// Reads a fingerprint from the first three words of a tag.
     pub fn from_tag(tag: &Tag) -> Self {
         let [sequence, packed, count, _] = tag.0;
-        match packed & GPU_BIT {
-            0 => Self { sequence, packed, count, extra_bits: 0 },
-            _ => Self {
+        match packed & GPU_BIT != 0 || is_user_op((packed >> OP_SHIFT) as u8) {
+            false => Self { sequence, packed, count, extra_bits: 0 },
+            true => Self {
                 sequence,
                 packed,
                 count: count & GPU_COUNT_MAX,
@@ -293,7 +311,6 @@ const ALGORITHM_SHIFT: u32 = 24;
 const ROOT_SHIFT: u32 = 32;
 const ROOT_MAX: u64 = (1 << 23) - 1;
 /// First code of user-defined reductions. The last code, 255, means no reduction.
-#[cfg(feature = "gpu")]
 const USER_OP: u64 = 0x80;
 const GPU_BIT: u64 = 1 << 55;
 const OFFSET_DIGEST_SHIFT: u32 = 56;
@@ -301,7 +318,6 @@ const OFFSET_DIGEST_SHIFT: u32 = 56;
 /// Together with those in the second word, a digest has about 32 bits.
 const EXTRA_SHIFT: u32 = 39;
 const GPU_COUNT_MAX: u64 = (1 << EXTRA_SHIFT) - 1;
-#[cfg(feature = "gpu")]
 const EXTRA_MAX: u32 = (1 << (u64::BITS - EXTRA_SHIFT)) - 1;
 
 impl fmt::Display for OpDesc {
@@ -317,11 +333,7 @@ impl fmt::Display for OpDesc {
         match ReduceKind::from_code(self.op_code()) {
             Some(op) => write!(f, ", {op}")?,
             None if self.op_code() == u8::MAX => {}
-            None => write!(
-                f,
-                ", a user-defined operation, {:#x}",
-                self.extra_bits << 8 | u32::from(self.op_code())
-            )?,
+            None => write!(f, ", {}", self.user_op_text())?,
         }
         if self.root() != 0 {
             write!(f, ", root {}", self.root())?;
@@ -345,6 +357,11 @@ impl fmt::Debug for OpDesc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
+}
+
+/// Returns true for the codes of user-defined reductions.
+fn is_user_op(code: u8) -> bool {
+    u64::from(code) >= USER_OP && code != u8::MAX
 }
 
 /// An 8-bit hash of an algorithm's name: the third byte of its FNV-1a hash, unique among all names.
@@ -374,6 +391,20 @@ pub(crate) fn register_name(algorithm: &Algorithm) -> Result<(), &'static str> {
             Ok(())
         }
     }
+}
+
+/// Makes the name of a user-defined reduction known to errors.
+pub(crate) fn register_op_name(digest: u64, name: &str) {
+    let mut names = op_names();
+    if !names.iter().any(|(known, _)| *known == digest) {
+        names.push((digest, name.to_owned()));
+    }
+}
+
+/// Returns the names of user-defined reductions in this process, with their digests.
+fn op_names() -> MutexGuard<'static, Vec<(u64, String)>> {
+    static NAMES: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn built_in_name(collective: Collective, digest: u8) -> Option<&'static str> {

@@ -1,7 +1,11 @@
 //! Reduction operators: how the elements of all ranks become one.
 
+mod custom;
+
+pub use custom::CustomOp;
+
 use crate::error::{Error, Result};
-use unisono_cuda::{DType, Element, PostOp, ReduceKind, Scalar, as_bytes};
+use unisono_cuda::{DType, DTypeClass, Element, PostOp, ReduceKind, Scalar, as_bytes};
 
 /// Selects how the elements of all ranks are combined.
 ///
@@ -27,6 +31,18 @@ pub enum ReduceOp {
     /// [`ReduceOp::pre_mul_sum`] makes one from an element. A factor that the buffer's integer type
     /// cannot represent is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage).
     PreMulSum(Scalar),
+    /// The bitwise and of integers; the logical and of [`Bool`](crate::Bool).
+    BitAnd,
+    /// The bitwise or of integers; the logical or of [`Bool`](crate::Bool).
+    BitOr,
+    /// The bitwise exclusive or of integers; the logical one of [`Bool`](crate::Bool).
+    BitXor,
+    /// The smallest value with its index, of [`Located`](crate::Located) elements.
+    MinLoc,
+    /// The largest value with its index, of [`Located`](crate::Located) elements.
+    MaxLoc,
+    /// A function of the caller.
+    Custom(CustomOp),
 }
 
 impl ReduceOp {
@@ -57,6 +73,12 @@ impl ReduceOp {
             ReduceOp::Max => ReduceKind::Max,
             ReduceOp::Avg => ReduceKind::Avg,
             ReduceOp::PreMulSum(_) => ReduceKind::PreMulSum,
+            ReduceOp::BitAnd => ReduceKind::BitAnd,
+            ReduceOp::BitOr => ReduceKind::BitOr,
+            ReduceOp::BitXor => ReduceKind::BitXor,
+            ReduceOp::MinLoc => ReduceKind::MinLoc,
+            ReduceOp::MaxLoc => ReduceKind::MaxLoc,
+            ReduceOp::Custom(_) => ReduceKind::Custom,
         }
     }
 
@@ -74,16 +96,53 @@ impl ReduceOp {
         }
     }
 
+    /// Returns the function of the caller, if the operator is one.
+    #[inline]
+    pub(crate) fn custom(self) -> Option<CustomOp> {
+        match self {
+            ReduceOp::Custom(custom) => Some(custom),
+            _ => None,
+        }
+    }
+
+    /// Returns true if operands must be combined in rank order.
+    #[inline]
+    pub(crate) fn needs_rank_order(self) -> bool {
+        matches!(self, ReduceOp::Custom(custom) if !custom.is_commutative())
+    }
+
+    /// Returns true if [`ReduceOp::for_dtype`] may refuse or change the operator.
+    #[inline]
+    pub(crate) fn needs_check(self, dtype: DType) -> bool {
+        self.kind() as u8 > ReduceKind::Avg as u8 || !dtype.is_on_gpu()
+    }
+
     /// Returns the operator for elements of `dtype`, with the factor as a number of that type.
     ///
     /// # Errors
-    /// If an integer type cannot represent the factor.
+    /// If the operator is not defined for the type, or an integer type cannot represent the factor.
     #[inline]
     pub(crate) fn for_dtype(self, dtype: DType) -> Result<Self> {
         match self {
-            ReduceOp::PreMulSum(scalar) if !dtype.is_float() => integer_factor(scalar, dtype),
-            op => Ok(op),
+            ReduceOp::PreMulSum(scalar) if dtype.class() == DTypeClass::Integer => {
+                integer_factor(scalar, dtype)
+            }
+            ReduceOp::Custom(custom) if custom.dtype() == dtype => Ok(self),
+            op if op.kind().is_defined_for(dtype) => Ok(op),
+            op => Err(op.undefined_error(dtype)),
         }
+    }
+
+    #[cold]
+    fn undefined_error(self, dtype: DType) -> Error {
+        if let ReduceOp::Custom(custom) = self {
+            let (name, own) = (custom.name(), custom.dtype());
+            return Error::invalid_usage(format!("{name} reduces elements of {own}, not of {dtype}"));
+        }
+        let kind = self.kind();
+        let defined = ReduceKind::ALL.into_iter().filter(|kind| kind.is_defined_for(dtype));
+        let names = defined.map(ReduceKind::name).collect::<Vec<_>>().join(", ");
+        Error::invalid_usage(format!("{kind} is not defined for {dtype}, which has {names}"))
     }
 
     /// Returns the operation on complete values of a group of `ranks` ranks.
@@ -97,7 +156,7 @@ impl ReduceOp {
 
 /// Returns an element as a factor, with all its bits.
 fn scalar_of<T: Element>(factor: T) -> Scalar {
-    if T::DTYPE.is_float() {
+    if T::DTYPE.class() != DTypeClass::Integer {
         return Scalar::Float(factor.to_f64());
     }
     let mut word = [0u8; 8];

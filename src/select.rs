@@ -5,7 +5,7 @@ pub use crate::tuning::{Topology, TuningRule, TuningTable, UNLIMITED};
 
 use crate::config::{Config, ReductionOrder};
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
+use crate::schedule::{Algorithm, Collective, CombineOrder, GroupSpec, PeerAccess};
 
 /// Returns `algorithm`, which the caller has set, if it can serve the operation.
 ///
@@ -71,6 +71,39 @@ pub(crate) fn algorithm(
         limit_text(bytes_max)
     );
     Ok(algorithm)
+}
+
+/// Returns the algorithm for an operator that does not commute, whatever the number of ranks.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if the caller has set an algorithm that combines in another order.
+pub(crate) fn in_rank_order(
+    collective: Collective,
+    spec: &GroupSpec,
+    (bytes, topology): (usize, Topology),
+    set: Option<&'static Algorithm>,
+    config: &Config,
+) -> Result<&'static Algorithm> {
+    let in_order = |row: &Algorithm| row.combine_order >= CombineOrder::RankOrder && (row.supports)(spec);
+    if let Some(row) = set.filter(|row| !in_order(row)) {
+        let text = format!(
+            "{collective} {} does not combine in rank order, as a reduction that does not commute needs",
+            row.name
+        );
+        return Err(Error::new(ErrorKind::Unsupported(text)));
+    }
+    if let Some(row) = set {
+        return set_by_caller(row, spec, topology);
+    }
+    let mut rules = config.tuning_table.rules(collective, topology, spec.ranks, bytes);
+    let rule = rules.find(|rule| in_order(rule.algorithm));
+    rule.map(|rule| rule.algorithm).ok_or_else(|| {
+        let text = format!(
+            "no algorithm for {collective} combines the operands of {} ranks in rank order",
+            spec.ranks
+        );
+        Error::new(ErrorKind::Unsupported(text))
+    })
 }
 
 /// Returns the limit of a rule as text for the log.

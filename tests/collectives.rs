@@ -111,7 +111,7 @@ fn all_types(world: World, ranks: usize) {
             // Sizes that exceed the eager slots, except for the shortest types.
             let long = (row.peer_access == PeerAccess::Window).then_some((40_003, false));
             let cases = [(1, true), (77, false), (1500, true), (1500, false)];
-            for op in ReduceKind::ALL {
+            for op in ReduceKind::ON_GPU {
                 for (count, in_place) in cases.into_iter().chain(long) {
                     let root = if row.collective.has_root() { ranks - 1 } else { 0 };
                     with_every_type(&comm, Case { collective: row.collective, op, root, count, in_place });
@@ -240,7 +240,7 @@ fn broadcast_root_does_not_wait_for_busy_rank() {
 fn random_sequences_of_operations() {
     let step = (
         0..Collective::ALL.len(),
-        0..ReduceKind::ALL.len(),
+        0..ReduceKind::ON_GPU.len(),
         0usize..8,
         0usize..4000,
         any::<bool>(),
@@ -253,7 +253,7 @@ fn random_sequences_of_operations() {
         .run(&plan, |(ranks, world, steps)| {
             World::ALL[world].run(ranks, &small(), |comm| {
                 for &(collective, op, root, count, in_place, wide) in &steps {
-                    let (collective, op) = (Collective::ALL[collective], ReduceKind::ALL[op]);
+                    let (collective, op) = (Collective::ALL[collective], ReduceKind::ON_GPU[op]);
                     let root = if collective.has_root() { root % ranks } else { 0 };
                     let case = Case { collective, op, root, count, in_place };
                     match wide {

@@ -57,7 +57,16 @@ enum {
     UNISONO_F32 = 8,
     UNISONO_F64 = 9,
     UNISONO_F8E4M3 = 10,
-    UNISONO_F8E5M2 = 11
+    UNISONO_F8E5M2 = 11,
+    UNISONO_I16 = 12,
+    UNISONO_U16 = 13,
+    UNISONO_Bool = 14,     /* one byte; every byte but 0 is true, and reductions store 1 */
+    UNISONO_C64 = 15,      /* two float: real and imaginary part */
+    UNISONO_C128 = 16,     /* two double */
+    UNISONO_F32I32 = 17,   /* struct { float value; int32_t index; } */
+    UNISONO_F64I64 = 18,   /* struct { double value; int64_t index; } */
+    UNISONO_I32I32 = 19,
+    UNISONO_I64I64 = 20
 };
 
 /* Reductions. */
@@ -66,7 +75,13 @@ enum {
     UNISONO_PROD = 1,
     UNISONO_MIN = 2,
     UNISONO_MAX = 3,
-    UNISONO_AVG = 4
+    UNISONO_AVG = 4,
+    /* 5 is not part of this interface. */
+    UNISONO_BITAND = 6,    /* of integers; of UNISONO_Bool the logical one */
+    UNISONO_BITOR = 7,
+    UNISONO_BITXOR = 8,
+    UNISONO_MINLOC = 9,    /* of values with an index */
+    UNISONO_MAXLOC = 10
 };
 
 /* Collectives, for unisono_run and unisono_start. */

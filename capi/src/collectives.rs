@@ -71,7 +71,14 @@ pub(crate) fn reduce_op(code: u32) -> Result<ReduceOp, Failure> {
         Some(ReduceKind::Min) => Ok(ReduceOp::Min),
         Some(ReduceKind::Max) => Ok(ReduceOp::Max),
         Some(ReduceKind::Avg) => Ok(ReduceOp::Avg),
-        Some(ReduceKind::PreMulSum) | None => argument(format!("{code} is no reduction")),
+        Some(ReduceKind::BitAnd) => Ok(ReduceOp::BitAnd),
+        Some(ReduceKind::BitOr) => Ok(ReduceOp::BitOr),
+        Some(ReduceKind::BitXor) => Ok(ReduceOp::BitXor),
+        Some(ReduceKind::MinLoc) => Ok(ReduceOp::MinLoc),
+        Some(ReduceKind::MaxLoc) => Ok(ReduceOp::MaxLoc),
+        Some(ReduceKind::PreMulSum | ReduceKind::Custom) | None => {
+            argument(format!("{code} is no reduction"))
+        }
     }
 }
 

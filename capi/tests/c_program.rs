@@ -157,7 +157,8 @@ fn header_has_the_numbers_of_the_library() {
     for (code, dtype) in DType::ALL.into_iter().enumerate() {
         assert_eq!(constant(&header, &format!("UNISONO_{dtype:?}")), code as u32);
     }
-    for (code, op) in ReduceKind::ALL.into_iter().enumerate().take(5) {
+    let ops = ReduceKind::ALL.into_iter().enumerate();
+    for (code, op) in ops.filter(|(_, op)| *op != ReduceKind::PreMulSum) {
         assert_eq!(constant(&header, &format!("UNISONO_{}", format!("{op:?}").to_uppercase())), code as u32);
     }
     for (code, collective) in Collective::ALL.into_iter().enumerate() {

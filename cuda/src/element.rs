@@ -1,7 +1,8 @@
 //! The Rust types of elements.
 
-use crate::{DType, F8E4M3, F8E5M2};
+use crate::{Bool, DType, F8E4M3, F8E5M2, Located};
 use half::{bf16, f16};
+use num_complex::Complex;
 use std::fmt::Debug;
 
 mod sealed {
@@ -16,9 +17,13 @@ pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static + Default + Par
     const DTYPE: DType;
 
     /// The nearest to `value`; integers truncate and saturate, 8-bit floats round by way of f32.
+    ///
+    /// A complex number has no imaginary part, the index of a located value is 0, and every
+    /// number but 0 is true.
     fn from_f64(value: f64) -> Self;
 
-    /// Converts to f64. Integers beyond 2^53 are rounded.
+    /// Converts to f64: the real part of a complex number, the value of a located one, and 1 for
+    /// true. Integers beyond 2^53 are rounded.
     fn to_f64(self) -> f64;
 }
 
@@ -57,6 +62,15 @@ element! {
     f64 => F64, |value| value, |own| own;
     F8E4M3 => F8E4M3, |value| F8E4M3::from_f32(value as f32), |own: F8E4M3| own.to_f32().into();
     F8E5M2 => F8E5M2, |value| F8E5M2::from_f32(value as f32), |own: F8E5M2| own.to_f32().into();
+    i16 => I16, |value| value as i16, f64::from;
+    u16 => U16, |value| value as u16, f64::from;
+    Bool => Bool, |value| Bool::from(value != 0.0), |own: Bool| f64::from(u8::from(own.get()));
+    Complex<f32> => C64, |value| Complex::from(value as f32), |own: Complex<f32>| own.re.into();
+    Complex<f64> => C128, Complex::from, |own: Complex<f64>| own.re;
+    Located<f32> => F32I32, |value| Located { value: value as f32, index: 0 }, |own: Self| own.value.into();
+    Located<f64> => F64I64, |value| Located { value, index: 0 }, |own: Self| own.value;
+    Located<i32> => I32I32, |value| Located { value: value as i32, index: 0 }, |own: Self| own.value.into();
+    Located<i64> => I64I64, |value| Located { value: value as i64, index: 0 }, |own: Self| own.value as f64;
 }
 
 /// The bytes of a slice.
@@ -105,5 +119,12 @@ mod tests {
         there_and_back::<f64>();
         there_and_back::<F8E4M3>();
         there_and_back::<F8E5M2>();
+        there_and_back::<i16>();
+        there_and_back::<u16>();
+        for value in [true, false] {
+            assert_eq!(Bool::from_f64(Bool::from(value).to_f64()).get(), value);
+        }
+        assert_eq!(Complex::<f32>::from_f64(3.5), Complex::new(3.5, 0.0));
+        assert_eq!(Located::<i64>::from_f64(-3.0).to_f64(), -3.0);
     }
 }

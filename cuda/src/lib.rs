@@ -12,11 +12,12 @@ mod float8;
 mod host;
 mod memory;
 mod reduce_kind;
+mod structured;
 
 pub use crate::reduce_kind::{PostOp, ReduceKind, Scalar};
 #[cfg(feature = "gpu")]
 pub use cudarc;
-pub use dtype::DType;
+pub use dtype::{DType, DTypeClass};
 pub use element::{Element, as_bytes, as_bytes_mut};
 pub use float8::{F8E4M3, F8E5M2};
 pub use half::{bf16, f16};
@@ -24,7 +25,9 @@ pub use half::{bf16, f16};
 pub use host::matmul::{Matrix, MatrixMut, matmul};
 pub use host::{
     Store, average, block_square_sums, clip_factor, copy, copy_into, copy_to, fill, narrow, pack, reduce,
-    reduce_among, reduce_assign, reduce_assign_into, reduce_into, reduce_to, scale, scale_and_clip, unpack,
-    widen,
+    reduce_among, reduce_assign, reduce_assign_into, reduce_by, reduce_into, reduce_to, scale,
+    scale_and_clip, unpack, widen,
 };
 pub use memory::{Source, Target};
+pub use num_complex::{self, Complex};
+pub use structured::{Bool, Locatable, Located};

@@ -1,5 +1,7 @@
 //! The reduction operations, one row each.
 
+use crate::dtype::{DType, DTypeClass};
+
 /// Reduction operations on elements of several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -16,18 +18,63 @@ pub enum ReduceKind {
     Avg,
     /// The sum of each rank's elements times that rank's [`Scalar`].
     PreMulSum,
+    /// The bitwise and; of truth values the logical one.
+    BitAnd,
+    /// The bitwise or; of truth values the logical one.
+    BitOr,
+    /// The bitwise exclusive or; of truth values the logical one.
+    BitXor,
+    /// The smaller value with its index. Equal values keep the lowest index, and a NaN wins over
+    /// every number.
+    MinLoc,
+    /// The larger value with its index. Equal values keep the lowest index, and a NaN wins over
+    /// every number.
+    MaxLoc,
+    /// A function of the caller, which no kernel knows.
+    Custom,
 }
 
 impl ReduceKind {
-    /// Every operation, in the order of their codes.
-    pub const ALL: [ReduceKind; 6] = [
+    /// Every operation that has kernels, in the order of their codes.
+    pub const ALL: [ReduceKind; 11] = [
         ReduceKind::Sum,
         ReduceKind::Prod,
         ReduceKind::Min,
         ReduceKind::Max,
         ReduceKind::Avg,
         ReduceKind::PreMulSum,
+        ReduceKind::BitAnd,
+        ReduceKind::BitOr,
+        ReduceKind::BitXor,
+        ReduceKind::MinLoc,
+        ReduceKind::MaxLoc,
     ];
+
+    /// The operations that GPU kernels know. All others run on the CPU only.
+    pub const ON_GPU: [ReduceKind; 6] = *Self::ALL.first_chunk().expect("six operations");
+
+    /// Returns true if the operation has kernels for elements of a type.
+    #[inline]
+    pub const fn is_defined_for(self, dtype: DType) -> bool {
+        use DTypeClass::{Bool, Complex, Float, Integer, Located};
+        match self {
+            ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Avg => {
+                matches!(dtype.class(), Integer | Float | Complex)
+            }
+            ReduceKind::Min | ReduceKind::Max => matches!(dtype.class(), Integer | Float | Bool),
+            ReduceKind::PreMulSum => matches!(dtype.class(), Integer | Float),
+            ReduceKind::BitAnd | ReduceKind::BitOr | ReduceKind::BitXor => {
+                matches!(dtype.class(), Integer | Bool)
+            }
+            ReduceKind::MinLoc | ReduceKind::MaxLoc => matches!(dtype.class(), Located),
+            ReduceKind::Custom => false,
+        }
+    }
+
+    /// Returns true if GPU kernels know the operation.
+    pub const fn is_on_gpu(self) -> bool {
+        (self as usize) < Self::ON_GPU.len()
+    }
 
     /// The name users write and tables print, as in nccl-tests.
     pub const fn name(self) -> &'static str {
@@ -38,6 +85,12 @@ impl ReduceKind {
             ReduceKind::Max => "max",
             ReduceKind::Avg => "avg",
             ReduceKind::PreMulSum => "mulsum",
+            ReduceKind::BitAnd => "bitand",
+            ReduceKind::BitOr => "bitor",
+            ReduceKind::BitXor => "bitxor",
+            ReduceKind::MinLoc => "minloc",
+            ReduceKind::MaxLoc => "maxloc",
+            ReduceKind::Custom => "custom",
         }
     }
 

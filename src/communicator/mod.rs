@@ -64,7 +64,6 @@ use crate::engine::{AbortFlag, Engine, Job, Owner, Recorder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::FlightRecord;
 use crate::op_desc::OpDesc;
-use crate::reduce_op::ReduceOp;
 use crate::schedule::Rank;
 use crate::status::{self, FlightRecordSource};
 use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
@@ -307,8 +306,8 @@ impl Communicator {
     /// Runs one collective when it is this call's turn.
     #[inline]
     fn run(&self, mut job: Job<'_>) -> Result<()> {
-        if let Some(op @ ReduceOp::PreMulSum(_)) = job.reduction {
-            job.reduction = Some(self.checked_factor(op, job.collective, job.dtype)?);
+        if let Some(op) = job.reduction.filter(|op| op.needs_check(job.dtype)) {
+            job.reduction = Some(self.checked_op(op, job.kind, job.dtype)?);
         }
         self.with_engine(|engine| engine.collective(&mut job))
     }

@@ -4,7 +4,7 @@ use crate::communicator::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
-use crate::schedule::{Collective, Rank};
+use crate::schedule::Rank;
 use unisono_cuda::DType;
 
 /// A call whose arguments are being checked. A refusal names the operation and both values.
@@ -22,16 +22,12 @@ impl Communicator {
         ArgCheck { comm: self, kind: Some(kind.into()) }
     }
 
-    /// Returns a pre-multiplied sum with its factor as a number of the elements' type.
+    /// Returns an operator that is defined for the elements' type, with its factor as a number of
+    /// that type.
     #[cold]
-    pub(super) fn checked_factor(
-        &self,
-        op: ReduceOp,
-        collective: Collective,
-        dtype: DType,
-    ) -> Result<ReduceOp> {
+    pub(super) fn checked_op(&self, op: ReduceOp, kind: OpKind, dtype: DType) -> Result<ReduceOp> {
         op.for_dtype(dtype).map_err(|error| match error.kind() {
-            ErrorKind::InvalidUsage(what) => self.arg_check(collective).invalid(what.clone()),
+            ErrorKind::InvalidUsage(what) => self.arg_check(kind).invalid(what.clone()),
             _ => self.attach_rank(error),
         })
     }

@@ -66,6 +66,9 @@ impl CommState {
 impl Shared {
     /// Enqueues this rank's part of a collective.
     pub(super) fn enqueue(&self, stream: &Stream, job: &DeviceOp<'_>) -> Result<()> {
+        if !job.has_kernels() {
+            return Err(self.host_comm.attach_rank(job.cpu_only_error()));
+        }
         self.enqueue_with(|state| self.enqueue_locked(state, stream, job))
     }
 

@@ -1,7 +1,7 @@
 //! One operation on a GPU, as the public calls pass it on.
 
 use crate::engine::{Layout, Shares as Places};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
@@ -74,5 +74,23 @@ impl<'a> OpBuffer<'a> {
             (Some(region), Some(shares)) => OperandMemory::UnevenShares { region, offset, shares },
         };
         Operand { memory, chunks_per_share: blocks }
+    }
+}
+
+impl DeviceOp<'_> {
+    /// Returns whether there are kernels for the type and the reduction.
+    pub(super) fn has_kernels(&self) -> bool {
+        self.dtype.is_on_gpu() && self.op.is_none_or(|op| op.kind().is_on_gpu())
+    }
+
+    /// Returns the error of an operation without kernels.
+    #[cold]
+    pub(super) fn cpu_only_error(&self) -> Error {
+        let what = match self.op {
+            Some(op) if self.dtype.is_on_gpu() => op.kind().name(),
+            _ => self.dtype.name(),
+        };
+        let text = format!("{} of {what} runs on CPU ranks only", self.kind.name());
+        Error::new(ErrorKind::Unsupported(text))
     }
 }

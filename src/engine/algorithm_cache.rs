@@ -4,6 +4,7 @@
 use crate::engine::plan::cache::insert_bounded;
 use crate::engine::{Engine, Job};
 use crate::error::Result;
+use crate::reduce_op::ReduceOp;
 use crate::schedule::{Algorithm, Collective, GroupSpec, Rank};
 use crate::select::{self, Topology};
 
@@ -14,6 +15,7 @@ struct SelectionKey {
     root: Rank,
     bytes: usize,
     narrow: bool,
+    in_rank_order: bool,
 }
 
 /// The latest selections, so that an operation that repeats does not search the tuning table again.
@@ -51,11 +53,15 @@ impl Engine {
     /// Returns the algorithm and the group spec of `job`, from the cache if it has them.
     pub(super) fn select_for(&mut self, job: &Job<'_>) -> Result<(&'static Algorithm, GroupSpec)> {
         let Job { collective, root, share_bytes_max: bytes, .. } = *job;
-        let key = SelectionKey { collective, root, bytes, narrow: job.is_narrow() };
+        let in_rank_order = job.reduction.is_some_and(ReduceOp::needs_rank_order);
+        let key = SelectionKey { collective, root, bytes, narrow: job.is_narrow(), in_rank_order };
         if let Some(found) = self.selections.find(&key) {
             return Ok(found);
         }
-        let algorithm = self.select_algorithm(collective, root, bytes, key.narrow)?;
+        let algorithm = match in_rank_order {
+            true => self.select_in_rank_order(collective, root, bytes)?,
+            false => self.select_algorithm(collective, root, bytes, key.narrow)?,
+        };
         let spec = self.group_spec(collective, root, bytes);
         self.selections.insert(key, algorithm, spec);
         Ok((algorithm, spec))
@@ -76,6 +82,23 @@ impl Engine {
             Some(algorithm) => select::set_by_caller(algorithm, &spec, self.topology()),
             None => select::algorithm(collective, &spec, bytes, self.topology(), narrow, &self.config),
         }
+    }
+
+    /// Returns the algorithm for an operator that does not commute.
+    fn select_in_rank_order(
+        &self,
+        collective: Collective,
+        root: Rank,
+        bytes: usize,
+    ) -> Result<&'static Algorithm> {
+        let set = self.overrides[collective as usize];
+        select::in_rank_order(
+            collective,
+            &self.group_spec(collective, root, bytes),
+            (bytes, self.topology()),
+            set,
+            &self.config,
+        )
     }
 
     /// Returns the topology of this communicator.
@@ -103,7 +126,13 @@ mod tests {
     #[test]
     fn selection_cache_replaces_oldest_entry_when_full() {
         let row = crate::schedule::find(Collective::AllReduce, "ring").unwrap();
-        let key = |bytes| SelectionKey { collective: Collective::AllReduce, root: 0, bytes, narrow: false };
+        let key = |bytes| SelectionKey {
+            collective: Collective::AllReduce,
+            root: 0,
+            bytes,
+            narrow: false,
+            in_rank_order: false,
+        };
         let spec = GroupSpec { ranks: 2, root: 0, aggregation: 1 };
         let mut cache = SelectionCache::default();
         (0..=CACHE_ENTRIES_MAX).for_each(|bytes| cache.insert(key(bytes), row, spec));

@@ -46,6 +46,9 @@ impl Engine {
 fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<(usize, &'static str)> {
     match dtype {
         DType::F64 => find_exponent_all_ones::<8>(bytes, 0x7ff << 52, (1 << 52) - 1),
+        // An element has two parts.
+        DType::C128 => first_not_finite(DType::F64, bytes).map(|(part, what)| (part / 2, what)),
+        DType::C64 => first_not_finite(DType::F32, bytes).map(|(part, what)| (part / 2, what)),
         DType::F32 => find_exponent_all_ones::<4>(bytes, 0xff << 23, (1 << 23) - 1),
         DType::F16 => find_exponent_all_ones::<2>(bytes, 0x1f << 10, (1 << 10) - 1),
         DType::BF16 => find_exponent_all_ones::<2>(bytes, 0xff << 7, (1 << 7) - 1),

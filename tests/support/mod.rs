@@ -91,6 +91,7 @@ pub(crate) fn reduction(op: ReduceKind, is_float: bool, rank: usize) -> ReduceOp
         ReduceKind::Avg => ReduceOp::Avg,
         ReduceKind::PreMulSum if is_float => ReduceOp::PreMulSum(Scalar::Float(factor(rank))),
         ReduceKind::PreMulSum => ReduceOp::PreMulSum(Scalar::Int(factor(rank) as i64)),
+        _ => unreachable!("{op} has tests of its own"),
     }
 }
 
@@ -109,6 +110,7 @@ fn combined(op: ReduceKind, ranks: usize, among: std::ops::Range<usize>, index: 
         ReduceKind::Max => all.map(|(_, value)| value).fold(f64::NEG_INFINITY, f64::max),
         ReduceKind::Avg => all.map(|(_, value)| value).sum::<f64>() / ranks as f64,
         ReduceKind::PreMulSum => all.map(|(rank, value)| value * factor(rank)).sum(),
+        _ => unreachable!("{op} has tests of its own"),
     }
 }
 

@@ -172,14 +172,14 @@ impl Arguments {
             return Err(format!(
                 "`{}` is not a reduction; known are {}",
                 self.op,
-                join_names(&ReduceKind::ALL.map(ReduceKind::name))
+                join_names(&ReduceKind::ON_GPU.map(ReduceKind::name))
             ));
         }
         if Dtypes::of(self).is_empty() {
             return Err(format!(
                 "`{}` is not an element type; known are {}",
                 self.dtype,
-                join_names(&DType::ALL.map(DType::name))
+                join_names(&DType::ON_GPU.map(DType::name))
             ));
         }
         if self.root != "all" && self.root.parse::<usize>().is_err() {
@@ -222,7 +222,7 @@ impl Arguments {
         if !self.collective.reduces() {
             return vec![ReduceKind::Sum];
         }
-        ReduceKind::ALL.into_iter().filter(|op| self.op == "all" || op.name() == self.op).collect()
+        ReduceKind::ON_GPU.into_iter().filter(|op| self.op == "all" || op.name() == self.op).collect()
     }
 
     pub(super) fn roots(&self, ranks: usize) -> Vec<usize> {
@@ -246,7 +246,7 @@ impl Dtypes {
             "f64" | "float64" => "double",
             other => other,
         };
-        DType::ALL.into_iter().filter(|dtype| alias == "all" || dtype.name() == alias).collect()
+        DType::ON_GPU.into_iter().filter(|dtype| alias == "all" || dtype.name() == alias).collect()
     }
 }
 

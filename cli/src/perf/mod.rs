@@ -132,5 +132,6 @@ fn row(
         DType::F64 => Bench::<f64>::new(arguments, comm, test, size)?.run(),
         DType::F8E4M3 => Bench::<F8E4M3>::new(arguments, comm, test, size)?.run(),
         DType::F8E5M2 => Bench::<F8E5M2>::new(arguments, comm, test, size)?.run(),
+        _ => unreachable!("the arguments name types that GPUs know"),
     }
 }

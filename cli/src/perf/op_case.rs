@@ -160,6 +160,7 @@ impl OpCase {
             ReduceKind::Avg => ReduceOp::Avg,
             ReduceKind::PreMulSum if T::DTYPE.is_float() => ReduceOp::PreMulSum(Scalar::Float(factor as f64)),
             ReduceKind::PreMulSum => ReduceOp::PreMulSum(Scalar::Int(factor)),
+            _ => unreachable!("the arguments name operations that GPUs know"),
         }
     }
 

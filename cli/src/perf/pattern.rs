@@ -110,6 +110,7 @@ fn input_value(test: &OpCase, dtype: DType, ranks: usize, rank: usize, index: us
                 0.0
             }
         }
+        _ => unreachable!("the arguments name operations that GPUs know"),
     }
 }
 
@@ -132,6 +133,7 @@ fn reduced_value(test: &OpCase, dtype: DType, ranks: usize, index: usize) -> f64
                 _ => (sum / ranks as f64).trunc(),
             }
         }
+        _ => unreachable!("the arguments name operations that GPUs know"),
     }
 }
 

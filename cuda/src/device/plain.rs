@@ -16,5 +16,3 @@ unsafe impl<T: 'static> Plain for *const T {}
 unsafe impl<T: 'static> Plain for *mut T {}
 // SAFETY: what holds for each holds for all.
 unsafe impl<T: Plain, const COUNT: usize> Plain for [T; COUNT] {}
-// SAFETY: any two bytes are a number.
-unsafe impl Plain for u16 {}

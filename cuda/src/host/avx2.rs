@@ -22,8 +22,10 @@ impl Avx2 {
 impl Instructions for Avx2 {
     const REGISTER: usize = 32;
     type Bytes<V: Value> = Array<V, 32>;
+    type Pairs<V: Value> = Array<V, 16>;
     type Quads<V: Value> = Array<V, 8>;
     type Octs<V: Value> = Array<V, 4>;
+    type Sixteens<V: Value> = Array<V, 2>;
     type F32 = Floats;
 
     #[inline(always)]

@@ -25,8 +25,10 @@ impl Avx512 {
 impl Instructions for Avx512 {
     const REGISTER: usize = 64;
     type Bytes<V: Value> = Array<V, 64>;
+    type Pairs<V: Value> = Array<V, 32>;
     type Quads<V: Value> = Array<V, 16>;
     type Octs<V: Value> = Array<V, 8>;
+    type Sixteens<V: Value> = Array<V, 4>;
     type F32 = Floats;
 
     #[inline(always)]

@@ -27,10 +27,14 @@ pub(super) trait Instructions: Copy {
     const REGISTER: usize;
     /// A register of values of one byte.
     type Bytes<V: Value>: Plain<V>;
+    /// A register of values of two bytes.
+    type Pairs<V: Value>: Plain<V>;
     /// A register of values of four bytes.
     type Quads<V: Value>: Plain<V>;
     /// A register of 8-byte values.
     type Octs<V: Value>: Plain<V>;
+    /// A register of values of 16 bytes.
+    type Sixteens<V: Value>: Plain<V>;
     /// A register of f32.
     type F32: F32Lanes<Self>;
 

@@ -3,23 +3,44 @@
 use crate::Scalar;
 
 /// As many values as fill one vector register.
+///
+/// A method without a body of its type belongs to an operation that is not defined for it.
 pub(super) trait Lanes: Copy {
     /// self + other; integers wrap.
-    fn sum(self, other: Self) -> Self;
+    fn sum(self, _other: Self) -> Self {
+        undefined()
+    }
     /// self · other; integers wrap.
-    fn product(self, other: Self) -> Self;
+    fn product(self, _other: Self) -> Self {
+        undefined()
+    }
     /// The smaller; NaN above all, and −0 below +0, so that the order of operands never matters.
-    fn smaller(self, other: Self) -> Self;
+    fn smaller(self, _other: Self) -> Self {
+        undefined()
+    }
     /// The larger; NaN above all, and −0 below +0, so that the order of operands never matters.
-    fn larger(self, other: Self) -> Self;
+    fn larger(self, _other: Self) -> Self {
+        undefined()
+    }
     /// self / ranks; integers towards zero.
-    fn divide(self, ranks: u32) -> Self;
+    fn divide(self, _ranks: u32) -> Self {
+        undefined()
+    }
+}
+
+/// Ends a call of an operation that is not defined for its type. Kernels are chosen so that none
+/// gets here.
+#[cold]
+pub(super) fn undefined() -> ! {
+    unreachable!("an operation that `ReduceKind::is_defined_for` refuses")
 }
 
 /// A single value.
 pub(super) trait Value: Lanes + Default {
     /// The factor of a pre-multiplied sum.
-    fn from_scalar(scalar: Scalar) -> Self;
+    fn from_scalar(_scalar: Scalar) -> Self {
+        undefined()
+    }
 }
 
 /// Several lanes as one: values that the compiler makes a register of by itself, or registers.
@@ -145,7 +166,7 @@ macro_rules! integer {
 /// quotient · ranks has fewer bits than the mantissa.
 macro_rules! by_f32 {
     ($dividend:expr, $ranks:expr) => {
-        // SAFETY: no larger than the dividend, which has 8 bits.
+        // SAFETY: no larger than the dividend, which has 8 or 16 bits.
         unsafe { ($dividend as f32 / $ranks as f32).to_int_unchecked::<i32>() }
     };
 }
@@ -176,6 +197,8 @@ fn quotient<T: std::ops::Div<Output = T>>(dividend: T, divisor: T) -> T {
 integer! {
     i8, by_f32;
     u8, by_f32;
+    i16, by_f32;
+    u16, by_f32;
     i32, by_f64;
     u32, by_f64;
     i64, by_itself;

@@ -10,6 +10,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod by_function;
 mod convert;
 mod element_op;
 mod gradients;
@@ -26,9 +27,11 @@ mod portable;
 mod reduction;
 mod simd_element;
 mod strided;
+mod structured_lanes;
 #[cfg(test)]
 mod tests;
 
+pub use by_function::reduce_by;
 pub use convert::{narrow, widen};
 pub use gradients::{average, block_square_sums, clip_factor, scale_and_clip};
 pub use strided::{pack, unpack};
@@ -53,8 +56,8 @@ pub enum Store {
 /// The target becomes the first source ⊕ the second ⊕ …, in that order, then `finish`.
 ///
 /// # Panics
-/// If there is no source, if lengths differ or are no multiple of the element's, or if `finish`
-/// divides by zero.
+/// If the operation is not defined for the type, if there is no source, if lengths differ or are no
+/// multiple of the element's, or if `finish` divides by zero.
 #[inline]
 pub fn reduce(dtype: DType, op: ReduceKind, finish: PostOp, target: Target<'_>, sources: &[Source<'_>]) {
     reduce_to(Store::Cached, dtype, op, finish, target, sources);
@@ -152,7 +155,7 @@ pub fn reduce_among<'a>(
 /// Computes target = source · scalar. `None` for the source scales in place.
 ///
 /// # Panics
-/// Lengths differ, or are no multiple of the element's.
+/// Lengths differ, or are no multiple of the element's, or the type is no plain number.
 #[inline]
 pub fn scale(dtype: DType, scalar: Scalar, target: Target<'_>, source: Option<Source<'_>>) {
     let mut target = target;

@@ -1,7 +1,8 @@
 //! The obviously right reductions, one element at a time, that every kernel is compared with.
 
-use crate::{Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar};
+use crate::{Bool, Element, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar};
 use half::{bf16, f16};
+use num_complex::Complex;
 
 /// An element type with its reference arithmetic.
 pub(super) trait Naive: Element {
@@ -22,6 +23,10 @@ macro_rules! integers {
                     ReduceKind::Prod => wide.reduce(i128::wrapping_mul).unwrap() as $type,
                     ReduceKind::Min => wide.min().unwrap() as $type,
                     ReduceKind::Max => wide.max().unwrap() as $type,
+                    ReduceKind::BitAnd => operands.iter().copied().reduce(|left, right| left & right).unwrap(),
+                    ReduceKind::BitOr => operands.iter().copied().reduce(|left, right| left | right).unwrap(),
+                    ReduceKind::BitXor => operands.iter().copied().reduce(|left, right| left ^ right).unwrap(),
+                    _ => panic!("{op} of integers"),
                 };
                 match finish {
                     PostOp::Identity => result,
@@ -41,7 +46,7 @@ macro_rules! integers {
     )*};
 }
 
-integers! { i8 u8 i32 u32 i64 u64 }
+integers! { i8 u8 i16 u16 i32 u32 i64 u64 }
 
 macro_rules! floats {
     ($($type:ty, $wide:ty, $widen:expr, $narrow:expr;)*) => {$(
@@ -55,6 +60,7 @@ macro_rules! floats {
                     // The total order puts -0 below +0.
                     ReduceKind::Min => some_nan.or(wide.min_by(<$wide>::total_cmp)),
                     ReduceKind::Max => some_nan.or(wide.max_by(<$wide>::total_cmp)),
+                    _ => panic!("{op} of floats"),
                 };
                 match finish {
                     PostOp::Identity => $narrow(result.unwrap()),
@@ -82,3 +88,70 @@ floats! {
     F8E4M3, f32, F8E4M3::to_f32, F8E4M3::from_f32;
     F8E5M2, f32, F8E5M2::to_f32, F8E5M2::from_f32;
 }
+
+impl Naive for Bool {
+    fn reduce(op: ReduceKind, _: PostOp, operands: &[Self]) -> Self {
+        let mut truths = operands.iter().map(|operand| operand.get());
+        let result = match op {
+            ReduceKind::BitAnd | ReduceKind::Min => truths.all(|truth| truth),
+            ReduceKind::BitOr | ReduceKind::Max => truths.any(|truth| truth),
+            ReduceKind::BitXor => truths.filter(|&truth| truth).count() % 2 == 1,
+            _ => panic!("{op} of truth values"),
+        };
+        result.into()
+    }
+
+    fn scale(self, _: Scalar) -> Self {
+        panic!("truth values have no factor")
+    }
+}
+
+macro_rules! complex {
+    ($($part:ty)*) => {$(
+        impl Naive for Complex<$part> {
+            fn reduce(op: ReduceKind, finish: PostOp, operands: &[Self]) -> Self {
+                let result = match op {
+                    ReduceKind::Sum | ReduceKind::Avg => operands.iter().copied().reduce(|left, right| left + right),
+                    ReduceKind::Prod => operands.iter().copied().reduce(|left, right| left * right),
+                    _ => panic!("{op} of complex numbers"),
+                };
+                match finish {
+                    PostOp::Identity => result.unwrap(),
+                    PostOp::Divide(ranks) => result.unwrap() / ranks as $part,
+                }
+            }
+
+            fn scale(self, _: Scalar) -> Self {
+                panic!("complex numbers have no factor")
+            }
+        }
+    )*};
+}
+
+complex! { f32 f64 }
+
+macro_rules! located {
+    ($($value:ty)*) => {$(
+        impl Naive for Located<$value> {
+            fn reduce(op: ReduceKind, _: PostOp, operands: &[Self]) -> Self {
+                let is_nan = |located: &&Self| located.to_f64().is_nan();
+                let values = operands.iter().map(|located| located.value).filter(|value| value == value);
+                let best = match op {
+                    ReduceKind::MinLoc => values.reduce(|left, right| if right < left { right } else { left }),
+                    ReduceKind::MaxLoc => values.reduce(|left, right| if right > left { right } else { left }),
+                    _ => panic!("{op} of values with an index"),
+                };
+                let first = |located: &&Self| located.index;
+                let nan = operands.iter().filter(is_nan).min_by_key(first);
+                let equal = operands.iter().filter(|located| Some(located.value) == best).min_by_key(first);
+                *nan.or(equal).unwrap()
+            }
+
+            fn scale(self, _: Scalar) -> Self {
+                panic!("values with an index have no factor")
+            }
+        }
+    )*};
+}
+
+located! { f32 f64 i32 i64 }

@@ -11,8 +11,10 @@ pub(super) struct Portable;
 impl Instructions for Portable {
     const REGISTER: usize = 16;
     type Bytes<V: Value> = Array<V, 16>;
+    type Pairs<V: Value> = Array<V, 8>;
     type Quads<V: Value> = Array<V, 4>;
     type Octs<V: Value> = Array<V, 2>;
+    type Sixteens<V: Value> = Array<V, 1>;
     type F32 = Array<f32, 4>;
 
     #[inline(never)]

@@ -6,14 +6,17 @@ use crate::host::isa::{Instructions, Isa, SimdKernel};
 use crate::host::kernel::{Assign, Dest};
 use crate::host::multi_store::{copy_at, fence, store_all};
 use crate::host::simd_element::SimdElement;
-use crate::{DType, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, Source, Target};
+use crate::host::structured_lanes::Bits;
+use crate::{Bool, DType, DTypeClass, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar, Source, Target};
 use half::{bf16, f16};
+use num_complex::Complex;
 use std::marker::PhantomData;
 
-/// Evaluates `$body` with `$number` as the type of `$dtype`.
+/// Evaluates `$body` with `$number` as the type of `$dtype`, or `$other` if that is no plain
+/// number.
 macro_rules! with_element {
-    ($dtype:expr, $number:ident => $body:expr) => {
-        with_element!($dtype, $number, $body, {
+    ($dtype:expr, $number:ident => $body:expr, $other:expr) => {
+        with_element!($dtype, $number, $body, $other, {
             I8: i8;
             U8: u8;
             I32: i32;
@@ -26,15 +29,19 @@ macro_rules! with_element {
             F64: f64;
             F8E4M3: F8E4M3;
             F8E5M2: F8E5M2;
+            I16: i16;
+            U16: u16;
         })
     };
-    ($dtype:expr, $number:ident, $body:expr, {$($row:ident: $type:ty;)*}) => {
+    ($dtype:expr, $number:ident, $body:expr, $other:expr, {$($row:ident: $type:ty;)*}) => {
         match $dtype {$(
             DType::$row => {
                 type $number = $type;
                 $body
             }
-        )*}
+        )*
+            _ => $other,
+        }
     };
 }
 
@@ -97,7 +104,35 @@ fn nary_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
         ReduceKind::Prod => run_nary::<T, Prod>,
         ReduceKind::Min => run_nary::<T, Min>,
         ReduceKind::Max => run_nary::<T, Max>,
-    })
+        _ => structured_kernel(dtype, op),
+    }, structured_kernel(dtype, op))
+}
+
+/// The kernel of an operation on bits, or on elements that are no plain numbers.
+#[cold]
+fn structured_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
+    use DTypeClass::{Bool as Truth, Integer};
+    match (op, dtype.class(), dtype) {
+        (ReduceKind::BitAnd, Integer, _) => run_nary::<Bits, Min>,
+        (ReduceKind::BitOr, Integer, _) => run_nary::<Bits, Max>,
+        (ReduceKind::BitXor, Integer, _) => run_nary::<Bits, Sum>,
+        (ReduceKind::BitAnd | ReduceKind::Min, Truth, _) => run_nary::<Bool, Min>,
+        (ReduceKind::BitOr | ReduceKind::Max, Truth, _) => run_nary::<Bool, Max>,
+        (ReduceKind::BitXor, Truth, _) => run_nary::<Bool, Sum>,
+        (ReduceKind::Sum | ReduceKind::Avg, _, DType::C64) => run_nary::<Complex<f32>, Sum>,
+        (ReduceKind::Sum | ReduceKind::Avg, _, DType::C128) => run_nary::<Complex<f64>, Sum>,
+        (ReduceKind::Prod, _, DType::C64) => run_nary::<Complex<f32>, Prod>,
+        (ReduceKind::Prod, _, DType::C128) => run_nary::<Complex<f64>, Prod>,
+        (ReduceKind::MinLoc, _, DType::F32I32) => run_nary::<Located<f32>, Min>,
+        (ReduceKind::MinLoc, _, DType::F64I64) => run_nary::<Located<f64>, Min>,
+        (ReduceKind::MinLoc, _, DType::I32I32) => run_nary::<Located<i32>, Min>,
+        (ReduceKind::MinLoc, _, DType::I64I64) => run_nary::<Located<i64>, Min>,
+        (ReduceKind::MaxLoc, _, DType::F32I32) => run_nary::<Located<f32>, Max>,
+        (ReduceKind::MaxLoc, _, DType::F64I64) => run_nary::<Located<f64>, Max>,
+        (ReduceKind::MaxLoc, _, DType::I32I32) => run_nary::<Located<i32>, Max>,
+        (ReduceKind::MaxLoc, _, DType::I64I64) => run_nary::<Located<i64>, Max>,
+        _ => panic!("{op} is not defined for {dtype}"),
+    }
 }
 
 /// The kernel for two sources without a post-operation. Sums have a kernel of their own: they are
@@ -108,7 +143,8 @@ fn binary_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
         ReduceKind::Prod => run_nary::<T, Prod>,
         ReduceKind::Min => run_nary::<T, Min>,
         ReduceKind::Max => run_nary::<T, Max>,
-    })
+        _ => structured_kernel(dtype, op),
+    }, structured_kernel(dtype, op))
 }
 
 fn run_nary<T: SimdElement, C: Combine>(level: Isa, reduction: &Reduction<'_>, dest: &mut Dest<'_>) {
@@ -157,7 +193,7 @@ pub(super) fn scale_at(level: Isa, dtype: DType, scalar: Scalar, target: Target<
     check(dtype, dest.1.len(), source.len());
     with_element!(dtype, T => {
         level.run(Assign { dest, offset: 0, op: Scaled { source, scalar, types: PhantomData::<T> } })
-    })
+    }, panic!("{dtype} has no factor"))
 }
 
 /// Panics unless both have the same length, and whole numbers of elements.

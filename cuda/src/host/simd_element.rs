@@ -3,11 +3,13 @@
 use crate::host::isa::{F32Lanes, Instructions};
 use crate::host::lanes::{Array, Lanes, Plain, Value};
 use crate::host::narrow_float::{E4M3, E5M2};
-use crate::{Element, F8E4M3, F8E5M2, Scalar};
+use crate::host::structured_lanes::Bits;
+use crate::{Bool, F8E4M3, F8E5M2, Located, Scalar};
 use half::{bf16, f16};
+use num_complex::Complex;
 
-/// An element type.
-pub(super) trait SimdElement: Element {
+/// An element type, or what the elements of several types are made of.
+pub(super) trait SimdElement: Copy + 'static {
     /// Values that a reduction accumulates in, for one register full of elements.
     type Lanes<I: Instructions>: Lanes;
     /// True if values differ from the representation in memory.
@@ -68,6 +70,16 @@ plain! {
     i64: Octs;
     u64: Octs;
     f64: Octs;
+    i16: Pairs;
+    u16: Pairs;
+    Bits: Bytes;
+    Bool: Bytes;
+    Complex<f32>: Octs;
+    Complex<f64>: Sixteens;
+    Located<f32>: Octs;
+    Located<f64>: Sixteens;
+    Located<i32>: Octs;
+    Located<i64>: Sixteens;
 }
 
 /// Lanes of types that are computed in as f32: the number of f32 registers for one of theirs, and

@@ -1,9 +1,11 @@
 //! Copies and reductions of a step in the memory of this rank.
 
 use crate::engine::buffers::StepMemory;
+use crate::reduce_op::CustomOp;
 use crate::schedule::{Chunk, ChunkRef, Space};
 use unisono_cuda::{
-    DType, PostOp, ReduceKind, Scalar, Source, Store, copy_to, reduce_assign, reduce_to, scale,
+    DType, PostOp, ReduceKind, Scalar, Source, Store, Target, copy_to, reduce_assign, reduce_into, reduce_to,
+    scale,
 };
 
 /// The element type and the arithmetic of one operation.
@@ -11,6 +13,8 @@ use unisono_cuda::{
 pub(in crate::engine) struct Arithmetic {
     pub(in crate::engine) dtype: DType,
     pub(in crate::engine) op: ReduceKind,
+    /// The function of the caller, if that is the operation.
+    pub(in crate::engine) custom: Option<CustomOp>,
     /// Factor that is applied where the input is read.
     pub(in crate::engine) factor: Option<Scalar>,
     /// Operation that is applied where a value is complete.
@@ -23,6 +27,53 @@ impl Arithmetic {
     /// Returns the operation to apply to a result, which is complete if `finish` is true.
     pub(in crate::engine) fn post_op(&self, finish: bool) -> PostOp {
         if finish { self.finish } else { PostOp::Identity }
+    }
+
+    /// Computes `target = sources[0] ⊕ sources[1] ⊕ …`, then `finish`.
+    #[inline]
+    pub(in crate::engine) fn reduce(
+        &self,
+        store: Store,
+        finish: PostOp,
+        target: Target<'_>,
+        sources: &[Source<'_>],
+    ) {
+        match (self.custom, sources) {
+            (Some(custom), [first, rest @ ..]) => custom.run(target, Some(*first), rest),
+            _ => reduce_to(store, self.dtype, self.op, finish, target, sources),
+        }
+    }
+
+    /// Computes `target = target ⊕ sources[0] ⊕ …`, then `finish`.
+    #[inline]
+    pub(in crate::engine) fn reduce_assign(
+        &self,
+        finish: PostOp,
+        target: Target<'_>,
+        sources: &[Source<'_>],
+    ) {
+        match self.custom {
+            Some(custom) => custom.run(target, None, sources),
+            None => reduce_assign(self.dtype, self.op, finish, target, sources),
+        }
+    }
+
+    /// Computes `window = output = sources[0] ⊕ …`, then `finish`, in one pass.
+    #[inline]
+    pub(in crate::engine) fn reduce_twice(
+        &self,
+        finish: PostOp,
+        mut targets: [(Store, Target<'_>); 2],
+        sources: &[Source<'_>],
+    ) {
+        match (self.custom, sources) {
+            (Some(custom), [first, rest @ ..]) => {
+                let [window, output] = targets;
+                custom.run(output.1, Some(*first), rest);
+                custom.run(window.1, Some(*first), rest);
+            }
+            _ => reduce_into(self.dtype, self.op, finish, &mut targets, sources),
+        }
     }
 
     /// Returns the factor to apply to `chunk`.
@@ -45,14 +96,14 @@ pub(in crate::engine) fn reduce_received(
     arrived: Source<'_>,
     finish: bool,
 ) {
-    let (Arithmetic { dtype, op, .. }, finish) = (*arithmetic, arithmetic.post_op(finish));
+    let finish = arithmetic.post_op(finish);
     if arithmetic.factor_of(with).is_none()
         && let Some((target, source)) = memory.target_and_source(into, with)
     {
-        return reduce_to(Store::Cached, dtype, op, finish, target, &[source, arrived]);
+        return arithmetic.reduce(Store::Cached, finish, target, &[source, arrived]);
     }
     copy_local(memory, arithmetic, with, into, arrived.len());
-    reduce_assign(dtype, op, finish, memory.target(into, arrived.len()), &[arrived]);
+    arithmetic.reduce_assign(finish, memory.target(into, arrived.len()), &[arrived]);
 }
 
 /// Copies `from` to `into` within this rank, with the factor if `from` is input.

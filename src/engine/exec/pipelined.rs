@@ -12,6 +12,7 @@ use crate::engine::store_tuner::{Decision, Hysteresis, OpClass, Sample, StoreTun
 use crate::engine::{Engine, Job, Shares};
 use crate::error::Result;
 use crate::op_desc::OpDesc;
+use crate::reduce_op::ReduceOp;
 use crate::schedule::Rank;
 use std::mem::take;
 use unisono_cuda::{PostOp, ReduceKind, Store};
@@ -165,6 +166,7 @@ impl Engine {
         Arithmetic {
             dtype: job.dtype,
             op: reduction.map_or(ReduceKind::Sum, |reduction| reduction.kind()),
+            custom: reduction.and_then(ReduceOp::custom),
             factor: reduction.and_then(|reduction| reduction.factor()),
             finish: reduction.map_or(PostOp::Identity, |reduction| reduction.post_op(ranks)),
             store: if large { Store::Stream } else { Store::Cached },

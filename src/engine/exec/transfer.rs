@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::lower::{Combine, OPERANDS_MAX, Transfer};
 use crate::schedule::{Chunk, ChunkRef, Space};
 use std::time::{Duration, Instant};
-use unisono_cuda::{PostOp, Source, Store, copy_into, copy_to, reduce_assign, reduce_into, reduce_to, scale};
+use unisono_cuda::{PostOp, Source, Store, copy_into, copy_to, scale};
 
 impl InstrExec<'_, '_, '_> {
     /// Runs `transfer`, and measures it if this run is timed.
@@ -109,7 +109,7 @@ impl InstrExec<'_, '_, '_> {
         bytes: usize,
         staged: &mut usize,
     ) -> Result<()> {
-        let Arithmetic { dtype, op, store, .. } = self.arithmetic;
+        let arithmetic = self.arithmetic;
         let slice_bytes = self.memory.slice_bytes;
         let view = self.window_view.as_ref();
         let (into, own) = (&transfer.targets[0], user_target(transfer));
@@ -136,16 +136,17 @@ impl InstrExec<'_, '_, '_> {
                 debug_assert!(is_first, "a transfer with two targets is one pass");
                 let view = require_window(view)?;
                 let window = view.target(into, bytes, slice_bytes);
-                reduce_into(dtype, op, finish, &mut [(view.store, window), (store, target)], sources);
+                let targets = [(view.store, window), (arithmetic.store, target)];
+                arithmetic.reduce_twice(finish, targets, sources);
             }
-            (Some(target), _) if is_first => reduce_to(store_own, dtype, op, finish, target, sources),
-            (Some(target), _) => reduce_assign(dtype, op, finish, target, sources),
+            (Some(target), _) if is_first => arithmetic.reduce(store_own, finish, target, sources),
+            (Some(target), _) => arithmetic.reduce_assign(finish, target, sources),
             (None, _) => {
                 let view = require_window(view)?;
                 let target = view.target(into, bytes, slice_bytes);
                 match is_first {
-                    true => reduce_to(view.store, dtype, op, finish, target, sources),
-                    false => reduce_assign(dtype, op, finish, target, sources),
+                    true => arithmetic.reduce(view.store, finish, target, sources),
+                    false => arithmetic.reduce_assign(finish, target, sources),
                 }
             }
         }

@@ -12,6 +12,7 @@ use crate::engine::plan::Plan;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
+use crate::reduce_op::ReduceOp;
 use crate::schedule::lower::{Combine, Instr, OPERANDS_MAX, Transfer};
 use crate::schedule::{Algorithm, ChunkRef, PeerAccess, Rank, Space};
 use unisono_cuda::{ReduceKind, Source, Store, Target, copy_into, reduce_into};
@@ -57,8 +58,10 @@ impl Engine {
         }
         let is_set = self.overrides[job.collective as usize].is_some()
             || self.config.algorithm_override(job.collective).is_some();
-        let premultiplied = job.reduction.is_some_and(|reduction| reduction.kind() == ReduceKind::PreMulSum);
-        if is_set || premultiplied || !job.is_even() || self.fabric.ranks > OPERANDS_MAX {
+        let kind = job.reduction.map(ReduceOp::kind);
+        // A factor has no place there, and a function takes no memory of peers.
+        let needs_copy = matches!(kind, Some(ReduceKind::PreMulSum | ReduceKind::Custom));
+        if is_set || needs_copy || !job.is_even() || self.fabric.ranks > OPERANDS_MAX {
             return None;
         }
         Algorithm::ALL

@@ -15,6 +15,7 @@ use crate::reduce_op::ReduceOp;
 use crate::schedule::lower::{Combine, Instr, LaneInstrs, OPERANDS_MAX, Transfer, lower};
 use crate::schedule::{Algorithm, Chunk, ChunkRef, Collective, GroupSpec, PeerAccess, Program, Rank, Space};
 use std::ops::Range;
+use unisono_cuda::ReduceKind;
 use unisono_transports::SlotClass;
 
 /// The properties of an operation that distinguish its plan from others.
@@ -41,6 +42,9 @@ impl PlanKey {
             return None;
         };
         let reduce = job.reduction.map(ReduceOp::kind);
+        if reduce == Some(ReduceKind::Custom) {
+            return None;
+        }
         let op = OpDesc::new(0, job.kind, job.dtype, reduce, job.root, job.count);
         Some(Self { op, input_bytes, output_bytes, bases: job.buffers.bases() })
     }

@@ -103,7 +103,9 @@ impl Endpoint {
     /// Returns an error if the driver does not tell, or if a kernel does not fit at all.
     pub fn max_resident_blocks(gpu: &Gpu) -> Result<usize> {
         let mut least = usize::MAX;
-        for (name, dtype) in DType::ALL.into_iter().flat_map(|dtype| KERNEL_NAMES.map(|name| (name, dtype))) {
+        for (name, dtype) in
+            DType::ON_GPU.into_iter().flat_map(|dtype| KERNEL_NAMES.map(|name| (name, dtype)))
+        {
             let (kernel, threads) =
                 (gpu.kernel(&format!("{name}_{dtype}"))?, threads_per_block(gpu.is_emulated()));
             let room = kernel.max_resident_blocks(threads)?;

@@ -119,6 +119,7 @@ fn row(
         DType::F64 => Bench::<f64>::new(arguments, comm, on_gpu, test, size)?.run(),
         DType::F8E4M3 => Bench::<F8E4M3>::new(arguments, comm, on_gpu, test, size)?.run(),
         DType::F8E5M2 => Bench::<F8E5M2>::new(arguments, comm, on_gpu, test, size)?.run(),
+        _ => unreachable!("the arguments name types that GPUs know"),
     }
 }
 

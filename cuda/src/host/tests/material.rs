@@ -1,6 +1,6 @@
 //! Test data: random elements, and memory with guards around it.
 
-use crate::{Element, Source, as_bytes, as_bytes_mut};
+use crate::{DType, Element, Source, as_bytes, as_bytes_mut};
 
 /// Numbers that look random (splitmix64).
 pub(super) struct Random(pub(super) u64);
@@ -34,13 +34,36 @@ impl Random {
 /// The element of these bits.
 pub(super) fn bits<T: Element>(bits: u64) -> T {
     let mut element = [T::default()];
-    as_bytes_mut(&mut element).copy_from_slice(&bits.to_le_bytes()[..size_of::<T>()]);
+    let word = u128::from(bits) | u128::from(bits.rotate_left(20)) << 64;
+    as_bytes_mut(&mut element).copy_from_slice(&word.to_le_bytes()[..size_of::<T>()]);
     element[0]
 }
 
 /// Equal to the bit, or both NaN.
 pub(super) fn same<T: Element>(left: T, right: T) -> bool {
-    as_bytes(&[left]) == as_bytes(&[right]) || (left.to_f64().is_nan() && right.to_f64().is_nan())
+    let any_nan = left.to_f64().is_nan() && right.to_f64().is_nan();
+    as_bytes(&[left]) == as_bytes(&[right]) || any_nan || nan_beside(left, right) || same_truth(left, right)
+}
+
+/// Returns whether truth values are equal. A single operand keeps its byte.
+fn same_truth<T: Element>(left: T, right: T) -> bool {
+    T::DTYPE == DType::Bool && left == right
+}
+
+/// Returns whether complex numbers are equal, or both NaN in a part.
+fn nan_beside<T: Element>(left: T, right: T) -> bool {
+    let parts = |element: T| -> Vec<f64> {
+        let bytes = as_bytes(std::slice::from_ref(&element)).to_vec();
+        match T::DTYPE {
+            DType::C64 => bytes.as_chunks().0.iter().map(|&part| f32::from_ne_bytes(part).into()).collect(),
+            DType::C128 => bytes.as_chunks().0.iter().map(|&part| f64::from_ne_bytes(part)).collect(),
+            _ => Vec::new(),
+        }
+    };
+    let (left, right) = (parts(left), parts(right));
+    let equal =
+        |(left, right): (&f64, &f64)| left.to_bits() == right.to_bits() || left.is_nan() && right.is_nan();
+    !left.is_empty() && left.iter().zip(&right).all(equal)
 }
 
 /// Memory that begins `skew` bytes behind a multiple of 64 and has guards on both sides.
