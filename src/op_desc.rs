@@ -45,6 +45,8 @@ pub enum OpKind {
     GatherObject,
     /// `scatter` of encoded objects.
     ScatterObject,
+    /// The barrier that tells which ranks did not come.
+    BarrierTimeout,
     /// A send or its receive.
     SendRecv,
     /// The exchange by which ranks split a communicator.
@@ -63,6 +65,7 @@ impl OpKind {
     const BROADCAST_OBJECT: u8 = 72;
     const GATHER_OBJECT: u8 = 73;
     const SCATTER_OBJECT: u8 = 74;
+    const BARRIER_TIMEOUT: u8 = 75;
     /// Kinds whose counts differ between ranks, because every pair of ranks has its own.
     const COUNTED_BY_PAIRS: [u8; 5] =
         [Self::ALL_TO_ALL_V, Self::GATHER_V, Self::SCATTER_V, Self::GATHER_OBJECT, Self::SCATTER_OBJECT];
@@ -84,6 +87,7 @@ impl OpKind {
             OpKind::BroadcastObject => Self::BROADCAST_OBJECT,
             OpKind::GatherObject => Self::GATHER_OBJECT,
             OpKind::ScatterObject => Self::SCATTER_OBJECT,
+            OpKind::BarrierTimeout => Self::BARRIER_TIMEOUT,
             OpKind::SendRecv => Self::SEND_RECV,
             OpKind::Split => Self::SPLIT,
         }
@@ -100,6 +104,7 @@ impl OpKind {
             Self::BROADCAST_OBJECT => "broadcast_object",
             Self::GATHER_OBJECT => "gather_object",
             Self::SCATTER_OBJECT => "scatter_object",
+            Self::BARRIER_TIMEOUT => "barrier_timeout",
             Self::SEND_RECV => "send/recv",
             Self::SPLIT => "split",
             code => Collective::ALL.get(code as usize).map_or("unknown", |collective| collective.name()),

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::Collective;
+use std::time::Duration;
 use unisono_cuda::{Element, as_bytes, as_bytes_mut};
 
 impl Communicator {
@@ -265,5 +266,24 @@ impl Communicator {
     pub fn barrier(&self) -> Result<()> {
         let buffers = Buffers::separate(&[], &mut []);
         self.run(Job::even::<u8>(Collective::Barrier, None, 0, 0, buffers))
+    }
+
+    /// Returns when every rank has called it, or fails after `timeout` with all ranks that did not.
+    ///
+    /// Each pair of ranks exchanges messages, so [`Communicator::barrier`] is faster.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BarrierTimeout`](crate::ErrorKind::BarrierTimeout) with the list, on every rank
+    /// that came, and on those that come later. It poisons the communicator, because messages to
+    /// the missing ranks are under way; [`Communicator::shrink`] goes on without them. Otherwise as
+    /// [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// # let comm = unisono::Communicator::local(1)?.remove(0);
+    /// comm.barrier_timeout(std::time::Duration::from_secs(30))?;
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn barrier_timeout(&self, timeout: Duration) -> Result<()> {
+        self.with_engine(|engine| engine.barrier_within(timeout))
     }
 }

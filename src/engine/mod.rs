@@ -11,6 +11,7 @@
 //! read the clock, the abort flag and control messages.
 
 mod algorithm_cache;
+mod barrier;
 mod bounce_ring;
 mod buffers;
 mod call_settings;

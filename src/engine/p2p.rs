@@ -66,6 +66,10 @@ impl<'a> Transfer<'a> {
         }
     }
 
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
     pub(super) fn peer(&self) -> Rank {
         self.peer
     }
@@ -115,7 +119,7 @@ impl Engine {
     }
 
     /// Moves as many slices as possible without waiting. Returns whether any moved.
-    fn advance_transfer(&mut self, transfer: &mut Transfer<'_>) -> Result<bool> {
+    pub(super) fn advance_transfer(&mut self, transfer: &mut Transfer<'_>) -> Result<bool> {
         let slot_bytes = self.fabric.geometry.slot_bytes;
         let lane = send_recv_lane(self.channels.len());
         let link = link(&mut self.fabric.links, transfer.peer)?;

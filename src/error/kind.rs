@@ -104,6 +104,14 @@ pub enum ErrorKind {
     Unsupported(String),
     /// A defect of this library. Please report it.
     Bug(String),
+    /// Ranks did not come to
+    /// [`Communicator::barrier_timeout`](crate::Communicator::barrier_timeout) in time.
+    BarrierTimeout {
+        /// All ranks that did not come, in ascending order.
+        missing: Vec<Rank>,
+        /// The time for which the others waited.
+        after: Duration,
+    },
     /// An object could not be encoded, or not be decoded as the type that this rank expects.
     Object {
         /// The rank that gave the object.
@@ -146,6 +154,9 @@ impl ErrorKind {
             ErrorKind::System(_) => "check limits and permissions on this host",
             ErrorKind::Unsupported(_) => "choose another transport or algorithm",
             ErrorKind::Bug(_) => "please report this",
+            ErrorKind::BarrierTimeout { .. } => {
+                "look at what those ranks are doing, then restart the job or go on without them with `shrink`"
+            }
             ErrorKind::Object { .. } => {
                 "give objects of one type on all ranks, which serde encodes without knowing its name; communicators \
                  stay usable"
@@ -175,6 +186,7 @@ impl ErrorKind {
             ErrorKind::Bug(_) => 15,
             ErrorKind::Object { .. } => 16,
             ErrorKind::MessageTimeout { .. } => 17,
+            ErrorKind::BarrierTimeout { .. } => 18,
         }
     }
 
@@ -188,6 +200,7 @@ impl ErrorKind {
             | ErrorKind::PeerFinalized { peer }
             | ErrorKind::ProtocolViolation { peer, .. } => peer,
             ErrorKind::Timeout { ref waiting_for, .. } => waiting_for.first()?.0,
+            ErrorKind::BarrierTimeout { ref missing, .. } => *missing.first()?,
             ErrorKind::Aborted { by, .. } | ErrorKind::Excluded { by } => by,
             ErrorKind::MessageTimeout { peer, .. } => peer?,
             ErrorKind::NotFinite { rank, .. } | ErrorKind::Object { rank, .. } => rank,
@@ -242,6 +255,11 @@ impl fmt::Display for ErrorKind {
             }
             ErrorKind::ProtocolViolation { peer, what } => {
                 write!(f, "rank {peer} sent something impossible: {what}")
+            }
+            ErrorKind::BarrierTimeout { missing, after } => {
+                let ranks: Vec<_> = missing.iter().map(|rank| format!("rank {rank}")).collect();
+                let ranks = ranks.join(", ");
+                write!(f, "did not come to the barrier within {:.1} s: {ranks}", after.as_secs_f64())
             }
             ErrorKind::Object { rank, what } => write!(f, "the object of rank {rank}: {what}"),
             ErrorKind::Bootstrap(failure) => failure.fmt(f),

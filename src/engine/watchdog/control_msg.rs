@@ -4,6 +4,7 @@ use crate::engine::membership::agreement::{Phase, View};
 use crate::error::ErrorKind;
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
+use std::time::Duration;
 use unisono_transports::{MAX_CONTROL_MSG_BYTES, Tag};
 
 /// One control message.
@@ -65,6 +66,7 @@ const PEER_FINALIZED: u8 = 4;
 const PROTOCOL_VIOLATION: u8 = 5;
 const ABORTED: u8 = 6;
 const NOT_FINITE: u8 = 7;
+const BARRIER_TIMEOUT: u8 = 8;
 
 fn encode_wait(kind: u8, op: &OpDesc) -> Vec<u8> {
     std::iter::once(kind).chain(op.tag(0).to_bytes()).collect()
@@ -74,6 +76,7 @@ fn encode_wait(kind: u8, op: &OpDesc) -> Vec<u8> {
 /// is always present.
 fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
     let none = Tag::default();
+    let list = listed(kind);
     let (code, one, other, tags, text) = match kind {
         ErrorKind::Mismatch { rank, op, other, other_op } => {
             (MISMATCH, *rank, *other, [op.tag(0), other_op.tag(0)], "")
@@ -91,6 +94,9 @@ fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
         ErrorKind::NotFinite { rank, index, what } => {
             (NOT_FINITE, *rank, 0, [Tag([*index, 0, 0, 0]), none], what.as_str())
         }
+        ErrorKind::BarrierTimeout { after, .. } => {
+            (BARRIER_TIMEOUT, 0, 0, [Tag([after.as_millis() as u64, 0, 0, 0]), none], &*list)
+        }
         other => (ABORTED, by, 0, [none; 2], &*other.to_string()),
     };
     let mut bytes = vec![FAILED];
@@ -103,6 +109,14 @@ fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
     let room = MAX_CONTROL_MSG_BYTES - bytes.len();
     bytes.extend(&text.as_bytes()[..utf8_prefix_len(text, room)]);
     bytes
+}
+
+/// Returns the missing ranks of a barrier, each with a comma.
+fn listed(kind: &ErrorKind) -> String {
+    match kind {
+        ErrorKind::BarrierTimeout { missing, .. } => missing.iter().map(|rank| format!("{rank},")).collect(),
+        _ => String::new(),
+    }
 }
 
 /// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, number of ranks,
@@ -175,6 +189,12 @@ fn decode_failure(rest: &mut &[u8]) -> Option<ControlMsg> {
         PEER_FINALIZED => ErrorKind::PeerFinalized { peer: one },
         PROTOCOL_VIOLATION => ErrorKind::ProtocolViolation { peer: one, what: text },
         ABORTED => ErrorKind::Aborted { by: one, reason: text },
+        BARRIER_TIMEOUT => {
+            // A number without its comma was cut off.
+            let ranks = text.split_inclusive(',').filter_map(|rank| rank.strip_suffix(',')?.parse().ok());
+            let after = Duration::from_millis(tags[0].0[0]);
+            ErrorKind::BarrierTimeout { missing: ranks.collect(), after }
+        }
         NOT_FINITE => ErrorKind::NotFinite { rank: one, index: tags[0].0[0], what: text },
         _ => return None,
     };

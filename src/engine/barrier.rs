@@ -1,0 +1,70 @@
+//! The barrier that tells which ranks did not come.
+//!
+//! Every rank sends an empty message to every other one. So each rank knows by itself who is
+//! missing, whichever ranks are.
+
+use crate::engine::Engine;
+use crate::engine::p2p::Transfer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::op_desc::{OpDesc, OpKind};
+use crate::schedule::Rank;
+use std::time::Duration;
+use unisono_cuda::DType;
+
+impl Engine {
+    /// Waits until every rank has called it, for `timeout` at most.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BarrierTimeout`] with all ranks that are missing. Any error poisons the
+    /// communicator.
+    pub(crate) fn barrier_within(&mut self, timeout: Duration) -> Result<()> {
+        self.check_healthy()?;
+        self.traffic.operations += 1;
+        let op = OpDesc::new(self.take_sequence(), OpKind::BarrierTimeout, DType::U8, None, 0, 0);
+        self.begin_op(&op, false);
+        // The watchdog's own deadline must not come first.
+        let usual = self.watchdog.exchange_timeout(timeout.saturating_mul(2));
+        let result = self.meet_all(op, timeout);
+        self.watchdog.exchange_timeout(usual);
+        self.end_op(result, op, false)
+    }
+
+    fn meet_all(&mut self, op: OpDesc, timeout: Duration) -> Result<()> {
+        let (rank, ranks) = (self.fabric.rank, self.fabric.ranks);
+        let peers = (1..ranks).map(|distance| (rank + distance) % ranks);
+        let messages = |peer| [Transfer::send(peer, &[], op), Transfer::recv(peer, &mut [], op)];
+        let mut transfers: Vec<_> = peers.flat_map(messages).collect();
+        self.watchdog.begin_op(op);
+        let begun = self.fabric.wait.now();
+        loop {
+            let mut moved = false;
+            for transfer in transfers.iter_mut().filter(|transfer| !transfer.is_done()) {
+                moved |= self.advance_transfer(transfer)?;
+            }
+            let open = transfers.iter().filter(|transfer| !transfer.is_done()).map(Transfer::peer);
+            let after = self.fabric.wait.now().saturating_sub(begun);
+            if open.clone().next().is_none() {
+                return Ok(());
+            }
+            if after > timeout {
+                return Err(missing_error(open, after));
+            }
+            if moved {
+                self.watchdog.progressed();
+                continue;
+            }
+            self.send_acks();
+            for link in self.fabric.links.iter_mut().flatten() {
+                link.progress()?;
+            }
+            self.watchdog.wait_round(&mut *self.fabric.control, &mut *self.fabric.wait, open)?;
+        }
+    }
+}
+
+fn missing_error(peers: impl Iterator<Item = Rank>, after: Duration) -> Error {
+    let mut missing: Vec<Rank> = peers.collect();
+    missing.sort_unstable();
+    missing.dedup();
+    Error::new(ErrorKind::BarrierTimeout { missing, after })
+}
