@@ -17,4 +17,6 @@ mod reduce_copy;
 mod schedule;
 
 // Names that the shared files find in their own crate.
-use unisono_cuda::{Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, Source, as_bytes, as_bytes_mut};
+use unisono_cuda::{
+    Bool, DType, Element, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar, Source, as_bytes, as_bytes_mut,
+};
