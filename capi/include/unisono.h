@@ -41,7 +41,8 @@ enum {
     UNISONO_BUG = 15,
     UNISONO_OBJECT = 16,            /* an object could not be encoded or decoded */
     UNISONO_MESSAGE_TIMEOUT = 17,   /* a message did not move for UNISONO_TIMEOUT_MS */
-    UNISONO_BARRIER_TIMEOUT = 18    /* ranks did not come to a barrier in time */
+    UNISONO_BARRIER_TIMEOUT = 18,   /* ranks did not come to a barrier in time */
+    UNISONO_NOT_DONE = 100          /* the operation of a request is under way; the request stays usable */
 };
 
 /* Element types. */
