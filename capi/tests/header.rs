@@ -78,6 +78,16 @@ fn header_declares_every_function() {
 }
 
 #[test]
+fn c_tests_call_every_function() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests: String =
+        ["collectives.c", "messages.c"].map(|file| read(&folder.join("tests").join(file))).concat();
+    for name in functions_of_header(&read(&folder.join("include/unisono.h"))).keys() {
+        assert!(tests.contains(&format!("{name}(")), "no test calls {name}");
+    }
+}
+
+#[test]
 fn parameters_of_functions_are_counted() {
     let header =
         "/* unisono_x(a) */ void unisono_a(void);\nint unisono_b(int x, void (*f)(int, int), int y);";
