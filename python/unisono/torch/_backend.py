@@ -7,9 +7,10 @@ import torch
 from torch._C._distributed_c10d import Backend as BackendBase
 
 from unisono import _native
-from unisono.errors import Error, InvalidUsage
+from unisono.errors import Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
+from unisono.torch._profile import entry
 from unisono.torch._tensors import (
     BITWISE, WIDENED, Staged, check_dense, even, is_bitwise, op_name, parts, reduction_of,
 )  # fmt: skip
@@ -23,26 +24,31 @@ class UnisonoBackend(Exchanges, BackendBase):
         comm: The native communicator.
         store: The group's store, for the monitored barrier.
         timeout: The time for which operations may wait.
-        name: The name of the group.
+        group: The name of the group.
+        name: The name of the backend.
     """
 
     last_work = threading.local()
 
-    def __init__(self, comm, store, timeout, name):
+    # The trampoline of torch asks these as attributes; the inherited ones would ask it again.
+    supports_splitting = supports_coalescing = supports_shrinking = False
+    supports_reconfigure = supports_window = _supports_time_estimate = False
+
+    def __init__(self, comm, store, timeout, group, name):
         super().__init__(comm.rank, comm.size)
-        self._comm, self._store, self._timeout, self._group = comm, store, timeout, name
-        self._sequence = 0
+        self._comm, self._store, self._timeout = comm, store, timeout
+        self._group, self._name, self._sequence = group, name, 0
 
     # -- What torch asks of every backend ------------------------------------------------------
 
     def getBackendName(self):
-        return "unisono"
+        return self._name
 
     name = getBackendName
 
     @property
     def options(self):
-        options = BackendBase.Options("unisono", self._timeout)
+        options = BackendBase.Options(self._name, self._timeout)
         options._timeout = self._timeout
         return options
 
@@ -78,23 +84,38 @@ class UnisonoBackend(Exchanges, BackendBase):
 
     # -- Starting ------------------------------------------------------------------------------
 
-    def _start(self, steps, results, opts=None, finish=None, keep=None):
-        """Starts steps, or runs them at once if torch is going to wait for them at once."""
+    def _start(self, title, steps, inputs, results, opts=None, finish=None, keep=None):
+        """Starts steps, or runs them at once if torch is going to wait for them at once.
+
+        Args:
+            title: The name in torch's profiler.
+            inputs: The tensors whose shapes the profiler shows.
+            results: The tensors that the work returns.
+            finish: What is left to do after the steps, or None.
+            keep: The owners of the memory.
+        """
         self._sequence += 1
-        limit = self._limit(opts)
         native = error = None
-        try:
-            if getattr(opts, "asyncOp", True):
-                native = self._comm.start(steps, keep if keep is not None else results)
-            else:
-                self._comm.run(steps)
-        except Error as failure:
-            error = failure
-        return self._returned(UnisonoWork(native, results, finish, error, limit))
+        with entry(f"{self._name}:{title}", inputs):
+            try:
+                if getattr(opts, "asyncOp", True):
+                    native = self._comm.start(steps, (inputs, results, keep))
+                else:
+                    self._comm.run(steps)
+            except Error as failure:
+                error = self._with_timeout(failure)
+        return self._returned(UnisonoWork(native, results, finish, error, self._limit(opts)))
 
     def _returned(self, work):
         self.last_work.work = work
         return work
+
+    def _with_timeout(self, error):
+        """Adds torch's words to an error, since programs look for the word "timeout"."""
+        if isinstance(error, Timeout):
+            seconds = self._timeout.total_seconds()
+            error.args = (f"{error} (the timeout of the group `{self._group}` is {seconds} s)",)
+        return error
 
     def _limit(self, opts):
         """Returns the seconds that ``wait`` waits without a timeout of its own."""
@@ -137,7 +158,7 @@ class UnisonoBackend(Exchanges, BackendBase):
                 combined = BITWISE[op_name(opts.reduceOp)](combined, operand)
             combine(combined)
 
-        return self._start([step], outputs, opts, finish, (source, gathered))
+        return self._start(collective, [step], inputs, outputs, opts, finish, (source, gathered))
 
     # -- Reductions ----------------------------------------------------------------------------
 
@@ -148,7 +169,7 @@ class UnisonoBackend(Exchanges, BackendBase):
             return self._bitwise("all_reduce", tensors, tensors, opts, lambda all: _spread(all, tensors))
         groups = _by_type(tensors)
         steps, keep, finish = self._reduce("all_reduce", groups, groups, opts)
-        return self._start(steps, tensors, opts, finish, keep)
+        return self._start("all_reduce", steps, tensors, tensors, opts, finish, keep)
 
     allreduce_coalesced = allreduce
 
@@ -166,7 +187,7 @@ class UnisonoBackend(Exchanges, BackendBase):
             return self._bitwise("reduce", tensors, tensors, opts, combine)
         groups = [[tensor] for tensor in tensors]
         steps, keep, finish = self._reduce("reduce", groups, groups, opts, opts.rootRank)
-        return self._start(steps, tensors, opts, finish if at_root else None, keep)
+        return self._start("reduce", steps, tensors, tensors, opts, finish if at_root else None, keep)
 
     def reduce_scatter(self, outputs, inputs, opts):
         pairs = zip(inputs, outputs, strict=True)
@@ -194,7 +215,7 @@ class UnisonoBackend(Exchanges, BackendBase):
                 "reduce_scatter", inputs[0], results, opts, lambda all: _spread(all[own], outputs[0])
             )
         steps, keep, finish = self._reduce("reduce_scatter", inputs, outputs, opts)
-        return self._start(steps, results, opts, finish, keep)
+        return self._start("reduce_scatter", steps, _flat(inputs), results, opts, finish, keep)
 
     def _uneven_reduce_scatter(self, outputs, inputs, opts):
         """Reduces all shares everywhere, and keeps this rank's: shares of different lengths are rare."""
@@ -210,13 +231,13 @@ class UnisonoBackend(Exchanges, BackendBase):
             for output, copy, start in zip(outputs, copies, starts, strict=True):
                 _spread(copy[start : start + output.numel()], [output])
 
-        return self._start(steps, outputs, opts, finish, keep)
+        return self._start("reduce_scatter", steps, _flat(inputs), outputs, opts, finish, keep)
 
     # -- Moves ---------------------------------------------------------------------------------
 
     def broadcast(self, tensors, opts):
         moves = [self._broadcast_one(tensor, opts.rootRank) for tensor in tensors]
-        return self._start_moves(moves, tensors, opts)
+        return self._start_moves("broadcast", moves, tensors, tensors, opts)
 
     def _broadcast_one(self, tensor, root):
         check_dense([tensor], "broadcast")
@@ -228,7 +249,7 @@ class UnisonoBackend(Exchanges, BackendBase):
 
     def allgather(self, outputs, inputs, opts):
         moves = [self._gather_list(targets, source) for targets, source in zip(outputs, inputs, strict=True)]
-        return self._start_moves(moves, [tensor for targets in outputs for tensor in targets], opts)
+        return self._start_moves("all_gather", moves, inputs, _flat(outputs), opts)
 
     def _gather_list(self, targets, source):
         lengths = [tensor.numel() * tensor.element_size() for tensor in targets]
@@ -247,15 +268,15 @@ class UnisonoBackend(Exchanges, BackendBase):
             self._gather_list([outputs[index] for outputs in output_lists], source)
             for index, source in enumerate(inputs)
         ]
-        return self._start_moves(moves, [tensor for outputs in output_lists for tensor in outputs], opts)
+        return self._start_moves("all_gather", moves, inputs, _flat(output_lists), opts)
 
     def all_gather_single(self, output, input, opts):
-        return self._start_moves([self._move("all_gather", [input], [output])], [output], opts)
+        return self._start_moves("all_gather", [self._move("all_gather", [input], [output])], [input], [output], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts):
         pairs = zip(outputs, inputs, strict=True)
         moves = [self._move("all_gather", [source], [target]) for target, source in pairs]
-        return self._start_moves(moves, outputs, opts)
+        return self._start_moves("all_gather", moves, inputs, outputs, opts)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -266,12 +287,12 @@ class UnisonoBackend(Exchanges, BackendBase):
         if at_root and len(targets) != self.size():
             raise InvalidUsage(f"gather: rank {self.rank()} gives {len(targets)} outputs for {self.size()} ranks")
         move = self._move("gather", inputs, targets, opts.rootRank)
-        return self._start_moves([move], targets, opts)
+        return self._start_moves("gather", [move], inputs, targets, opts)
 
     def gather_single(self, output, input, opts):
         at_root = self.rank() == opts.rootRank
         move = self._move("gather", [input], [output] if at_root else [], opts.rootRank)
-        return self._start_moves([move], [output] if at_root else [], opts)
+        return self._start_moves("gather", [move], [input], [output] if at_root else [], opts)
 
     gather_into_tensor = gather_single
 
@@ -281,11 +302,11 @@ class UnisonoBackend(Exchanges, BackendBase):
         if at_root and len(sources) != self.size():
             raise InvalidUsage(f"scatter: rank {self.rank()} gives {len(sources)} inputs for {self.size()} ranks")
         move = self._move("scatter", sources, outputs, opts.rootRank)
-        return self._start_moves([move], outputs, opts)
+        return self._start_moves("scatter", [move], sources, outputs, opts)
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts):
         if not output_splits and not input_splits:
-            return self._start_moves([self._move("all_to_all", [input], [output])], [output], opts)
+            return self._start_moves("all_to_all", [self._move("all_to_all", [input], [output])], [input], [output], opts)
         sends = self._row_bytes(input, input_splits, "input")
         receives = self._row_bytes(output, output_splits, "output")
         return self._all_to_all_v([output], [input], receives, sends, opts)
@@ -314,21 +335,24 @@ class UnisonoBackend(Exchanges, BackendBase):
         targets = [staged.output(tensor) for tensor in outputs]
         sources = [staged.input(tensor) for tensor in inputs]
         step = _native.Operation.all_to_all_v(parts(sources), parts(targets), sends, receives)
-        return self._start_moves([(step, (sources, targets), staged.finish)], outputs, opts)
+        return self._start_moves("all_to_all", [(step, (sources, targets), staged.finish)], inputs, outputs, opts)
 
     def barrier(self, opts=None):
-        return self._start([_native.Operation.even("barrier", "uint8", [], [])], [], opts)
+        return self._start("barrier", [_native.Operation.even("barrier", "uint8", [], [])], [], [], opts)
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
-        timeout = opts.timeout if opts.timeout > timedelta(0) else self._timeout
+        timeout = opts.timeout if opts.timeout >= timedelta(0) else self._timeout
         _monitor.barrier(self._store, self.rank(), self.size(), timeout, wait_all_ranks)
 
-    def _start_moves(self, moves, results, opts):
+    def _start_moves(self, title, moves, inputs, results, opts):
         steps = [step for step, _, _ in moves]
         left = [finish for _, _, finish in moves if finish is not None]
         finish = (lambda: [each() for each in left]) if left else None
-        return self._start(steps, results, opts, finish, [keep for _, keep, _ in moves])
+        return self._start(title, steps, inputs, results, opts, finish, [keep for _, keep, _ in moves])
 
+
+def _flat(lists):
+    return [tensor for tensors in lists for tensor in tensors]
 
 
 def _by_type(tensors):

@@ -6,6 +6,7 @@ through its hooks, profiler and flight recorder.
 """
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup
 
 from unisono.torch._backend import UnisonoBackend
@@ -25,12 +26,13 @@ class UnisonoGroup(ProcessGroup):
     def __init__(self, backend, store):
         super().__init__(store, backend.rank(), backend.size())
         self._unisono = backend
-        kind = ProcessGroup.BackendType.CUSTOM
+        kinds = dist.Backend.backend_type_map
+        kind = kinds.get(backend.getBackendName(), ProcessGroup.BackendType.CUSTOM)
         self._set_default_backend(kind)
         self._register_backend(torch.device("cpu"), kind, backend)
 
     def getBackendName(self):
-        return "unisono"
+        return self._unisono.getBackendName()
 
 
 def _call(name):

@@ -12,6 +12,8 @@ def barrier(store, rank, size, timeout, wait_all_ranks):
     """Returns when all ranks have called it. Rank 0 names the first, or all, that are missing."""
     number = _rounds[store] = _rounds.get(store, -1) + 1
     key = f"unisono/monitored_barrier/{number}"
+    if timeout <= timedelta(0):
+        raise Timeout(f"Rank {rank} timed out in monitoredBarrier after 0 ms; give it a timeout above zero")
     if rank != 0:
         return _report_to_root(store, key, rank, timeout)
     missing = _missing_ranks(store, key, size, timeout, wait_all_ranks)

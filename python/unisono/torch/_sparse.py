@@ -4,6 +4,7 @@ import torch
 
 from unisono import _native
 from unisono.errors import InvalidUsage, Unsupported
+from unisono.torch._profile import entry
 from unisono.torch._tensors import even, op_name, parts
 from unisono.torch._work import UnisonoWork
 
@@ -15,11 +16,12 @@ def all_reduce(backend, tensors, opts):
     if any(not tensor.is_sparse or tensor.shape != tensors[0].shape for tensor in tensors):
         raise InvalidUsage("all tensors of a sparse all_reduce need the same layout and shape")
     error = None
-    try:
-        for tensor in tensors:
-            _all_reduce_one(backend, tensor)
-    except RuntimeError as failure:
-        error = failure
+    with entry(f"{backend.getBackendName()}:sparse_all_reduce", tensors):
+        try:
+            for tensor in tensors:
+                _all_reduce_one(backend, tensor)
+        except RuntimeError as failure:
+            error = failure
     return UnisonoWork(None, tensors, error=error)
 
 
@@ -33,7 +35,8 @@ def _all_reduce_one(backend, tensor):
     all_indices = _gather(comm, indices, counts)
     all_values = _gather(comm, values, counts)
     total = torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape).coalesce()
-    tensor.detach().copy_(total)
+    with torch.no_grad():
+        tensor.copy_(total)
 
 
 def _gather(comm, rows, counts):
