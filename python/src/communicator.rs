@@ -85,9 +85,10 @@ impl Communicator {
         let comm = self.inner(py)?;
         let steps: Vec<Operation> = steps.iter().map(|step| Operation::clone(step)).collect();
         let completion = Completion::new(keep);
-        let ended = CompleteOnDrop(Arc::clone(&completion));
+        let ended = Arc::clone(&completion);
         py.detach(|| {
             let started = comm.spawn(move |comm| {
+                let ended = CompleteOnDrop(ended);
                 // SAFETY: `keep` holds the objects that own the memory until the end. The callers
                 // in the package say that nobody else may access it meanwhile.
                 let result = steps.iter().try_for_each(|step| unsafe { step.run(comm) });

@@ -1,0 +1,282 @@
+"""Communicators for arrays."""
+
+import array
+import os
+import threading
+import time
+
+import numpy
+import pytest
+
+import unisono
+from unisono import errors
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+TYPES = [
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
+    ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_all_reduce_sums_every_type(threads, dtype):
+    def body(comm):
+        values = numpy.full(37, comm.rank + 1).astype(dtype)
+        comm.all_reduce(values)
+        return values
+
+    for values in threads(3, body):
+        assert (values.astype("float64") == 6).all()
+
+
+@pytest.mark.parametrize("op,expected", [("sum", 9), ("prod", 24), ("min", 2), ("max", 4), ("avg", 3)])
+def test_all_reduce_knows_every_reduction(threads, op, expected):
+    def body(comm):
+        output = numpy.zeros(5)
+        comm.all_reduce(numpy.full(5, comm.rank + 2.0), op, output=output)
+        return output
+
+    assert all((output == expected).all() for output in threads(3, body))
+
+
+def test_pre_mul_sum_multiplies_by_the_factor_of_each_rank(threads):
+    def body(comm):
+        values = numpy.full(4, 2, dtype="int64")
+        comm.all_reduce(values, "pre_mul_sum", factor=comm.rank + 1)
+        with pytest.raises(errors.InvalidUsage, match="needs a factor"):
+            comm.all_reduce(values, "pre_mul_sum")
+        return values
+
+    assert all((values == 6).all() for values in threads(2, body))
+
+
+def test_every_collective_moves_what_it_should(threads):
+    def body(comm):
+        rank, size = comm.rank, comm.size
+        own, all_ranks = numpy.array([rank, rank + 10]), numpy.zeros(2 * size, dtype=int)
+        comm.all_gather(own, all_ranks)
+        expected = numpy.array([[source, source + 10] for source in range(size)]).ravel()
+        assert (all_ranks == expected).all()
+        share = numpy.zeros(2, dtype=int)
+        comm.reduce_scatter(expected, share)
+        assert (share == size * own).all()
+        comm.all_to_all(numpy.arange(size) + 100 * rank, row := numpy.zeros(size, dtype=int))
+        assert (row == 100 * numpy.arange(size) + rank).all()
+        root = size - 1
+        gathered = numpy.zeros(2 * size, dtype=int) if rank == root else None
+        comm.gather(own, gathered, root)
+        assert gathered is None or (gathered == expected).all()
+        comm.scatter(expected if rank == root else None, share := numpy.zeros(2, dtype=int), root)
+        assert (share == own).all()
+        comm.broadcast(value := numpy.array([float(rank)]), 1)
+        assert value[0] == 1
+        comm.reduce(value, root=root)
+        assert rank != root or value[0] == size
+        comm.barrier()
+
+    threads(3, body)
+
+
+def test_uneven_collectives_take_counts(threads):
+    def body(comm):
+        rank, size = comm.rank, comm.size
+        counts = [source + 1 for source in range(size)]
+        output = numpy.zeros(sum(counts), dtype="float32")
+        comm.all_gather_v(numpy.full(rank + 1, rank, dtype="float32"), output, counts)
+        assert output.tolist() == [0, 1, 1, 2, 2, 2]
+        sends, receives = [rank] * size, list(range(size))
+        received = numpy.zeros(sum(receives), dtype="int16")
+        comm.all_to_all_v(numpy.full(sum(sends), rank, dtype="int16"), sends, received, receives)
+        assert received.tolist() == [1, 2, 2]
+
+    threads(3, body)
+
+
+def test_input_may_be_this_ranks_share_of_the_output(threads):
+    def body(comm):
+        output = numpy.zeros((comm.size, 3))
+        output[comm.rank] = comm.rank + 1
+        comm.all_gather(output[comm.rank], output)
+        comm.reduce_scatter(output, output[comm.rank])
+        return output[comm.rank]
+
+    assert [share.tolist() for share in threads(2, body)] == [[2, 2, 2], [4, 4, 4]]
+
+
+def test_objects_with_a_buffer_are_arrays(threads):
+    def body(comm):
+        numbers = array.array("d", [comm.rank, 1])
+        comm.all_reduce(numbers)
+        comm.all_gather(bytes([comm.rank]), output := bytearray(2))
+        with pytest.raises(errors.InvalidUsage, match="read-only"):
+            comm.all_reduce(b"12")
+        return numbers.tolist(), bytes(output)
+
+    assert threads(2, body) == [([1, 2], b"\0\1")] * 2
+
+
+class Speaker:
+    """An array that speaks DLPack alone."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack__(self):
+        return self.values.__dlpack__()
+
+
+def test_inputs_may_speak_dlpack(threads):
+    def body(comm):
+        comm.all_gather(Speaker(numpy.array([comm.rank, 7])), output := numpy.zeros(4, dtype=int))
+        with pytest.raises(errors.InvalidUsage, match="not contiguous"):
+            comm.all_gather(Speaker(numpy.zeros((4, 4))[:, 1]), output)
+        return output.tolist()
+
+    assert threads(2, body) == [[0, 7, 1, 7]] * 2
+
+
+def test_unusable_arrays_are_refused(threads):
+    def body(comm):
+        refused = [
+            (numpy.zeros((4, 4))[:, 1], "not contiguous"),
+            (numpy.zeros(2, dtype=">f4"), "byte order"),
+            (numpy.zeros(2, dtype="complex64"), "cannot carry"),
+            ("text", "neither a buffer nor DLPack"),
+        ]
+        for value, part in refused:
+            with pytest.raises(errors.InvalidUsage, match=part):
+                comm.all_reduce(value)
+        with pytest.raises(errors.InvalidUsage, match="same type"):
+            comm.all_gather(numpy.zeros(1), numpy.zeros(1, dtype=int))
+
+    threads(1, body)
+
+
+def test_async_operations_run_in_order_and_call_back(threads):
+    def body(comm):
+        buffers = [numpy.full(100, float(number)) for number in range(20)]
+        works = [comm.all_reduce(buffer, async_op=True) for buffer in buffers]
+        called = threading.Event()
+        works[-1].add_done_callback(lambda work: called.set())
+        assert works[-1].wait(20) is buffers[-1] and called.wait(20)
+        assert all(work.is_finished() and work.exception() is None for work in works)
+        return [buffer[0] for buffer in buffers]
+
+    assert threads(2, body) == [[2.0 * number for number in range(20)]] * 2
+
+
+def test_callback_may_wait_for_a_later_operation(threads):
+    def body(comm):
+        done, seen = threading.Event(), []
+
+        def callback(work):
+            seen.append(comm.all_reduce(numpy.ones(1), async_op=True).wait(20)[0])
+            done.set()
+
+        comm.barrier(async_op=True).add_done_callback(callback)
+        assert done.wait(20)
+        return seen
+
+    assert threads(2, body) == [[2.0], [2.0]]
+
+
+def test_wait_ends_at_its_timeout(threads):
+    late = threading.Event()
+
+    def body(comm):
+        if comm.rank == 0:
+            work = comm.barrier(async_op=True)
+            with pytest.raises(errors.Timeout, match="goes on") as caught:
+                work.wait(0.05)
+            assert caught.value.code == 8 and not work.is_finished()
+            late.set()
+            work.wait(20)
+        else:
+            assert late.wait(20)
+            comm.barrier()
+
+    threads(2, body)
+
+
+def test_mismatch_is_an_error_on_both_ranks(threads):
+    def body(comm):
+        with pytest.raises(errors.Mismatch) as caught:
+            if comm.rank == 0:
+                comm.all_reduce(numpy.zeros(3))
+            else:
+                comm.all_reduce(numpy.zeros(4))
+        error = caught.value
+        assert error.code == 4 and error.peer == 1 - comm.rank and error.is_poisoning
+        assert type(comm.error()) is errors.Mismatch
+        return error.rank
+
+    assert threads(2, body) == [0, 1]
+
+
+def test_abort_ends_a_waiting_rank(threads):
+    def body(comm):
+        if comm.rank == 0:
+            time.sleep(0.2)
+            comm.abort("enough")
+        else:
+            with pytest.raises(errors.Aborted, match="rank 0 aborted: enough"):
+                comm.barrier()
+
+    threads(2, body)
+
+
+def test_join_connects_processes():
+    identity = unisono.unique_id()
+    read, write = os.pipe()
+    child = os.fork()
+    comm = unisono.Communicator.join(identity, 0 if child else 1, 2, {"timeout_ms": 20000})
+    comm.all_reduce(values := numpy.ones(1000, dtype="float32"))
+    assert comm.size == 2 and comm.transport == "shm"
+    if child == 0:
+        os.write(write, bytes([int(values[5])]))
+        os._exit(0)
+    assert os.read(read, 1) == b"\2" and os.waitpid(child, 0)[1] == 0
+
+
+def test_forked_child_has_no_part_in_the_communicator():
+    comm = unisono.Communicator.local(1)[0]
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.barrier(async_op=True).wait(5)
+        except errors.InvalidUsage as error:
+            os._exit(0 if "forked" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    comm.barrier()
+
+
+def test_split_shrink_and_flight_record(threads):
+    def body(comm):
+        half = comm.split(comm.rank % 2, settings={"channels": 1})
+        assert half.size == 2 and comm.split(None) is None
+        half.all_reduce(values := numpy.ones(3))
+        record = comm.flight_record()
+        assert record["ranks"] == 4 and any("split" in row["call"] for row in record["operations"])
+        half.close()
+        with pytest.raises(errors.InvalidUsage, match="closed"):
+            half.barrier()
+        comm.barrier()
+        return values[0]
+
+    assert threads(4, body) == [2.0] * 4
+
+
+def test_settings_are_checked_by_name():
+    with pytest.raises(errors.InvalidUsage, match="no such setting"):
+        unisono.Communicator.local(1, slot_machines=4)
+    with pytest.raises(errors.BootstrapError) as caught:
+        unisono.Communicator.join(unisono.unique_id(), 0, 2, {"join_timeout_ms": 200})
+    assert caught.value.code == 3
+
+
+def test_every_code_has_a_class():
+    codes = {kind.code for kind in errors.Error.__subclasses__()}
+    assert codes == set(range(1, 16))
+    assert type(errors._make(99, "later", {})) is errors.Error

@@ -1,0 +1,250 @@
+"""The backend of torch.distributed, beyond what torch's own suite looks at."""
+
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from unisono import errors  # noqa: E402
+
+EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "examples")
+
+
+def test_torchrun_needs_no_import(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('unisono')\n"
+        "t = torch.ones(3); dist.all_reduce(t); assert t[0] == 4, t\n"
+        "print('sum', t[0].item(), dist.get_backend()); dist.destroy_process_group()\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(program)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and ran.stdout.count("sum 4.0 unisono") == 4, ran.stdout + ran.stderr
+
+
+def test_every_type_is_reduced(processes):
+    def body(rank, size):
+        for dtype in [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16,
+                      torch.bfloat16, torch.float32, torch.float64, torch.complex64]:  # fmt: skip
+            values = torch.full((3, 5), rank + 1).to(dtype)
+            dist.all_reduce(values)
+            assert (values == 6).all() and values.dtype == dtype, values
+        truth = torch.tensor([rank == 1, False, True])
+        dist.all_reduce(truth, dist.ReduceOp.MAX)
+        assert truth.tolist() == [True, False, True]
+        narrow = torch.full((4,), rank + 1.0).to(torch.float8_e4m3fn)
+        dist.all_reduce(narrow)
+        assert (narrow.float() == 6).all()
+
+    processes(3, body)
+
+
+def test_bitwise_reductions_combine_the_operands(processes):
+    def body(rank, size):
+        for op, expected in [(dist.ReduceOp.BAND, 0), (dist.ReduceOp.BOR, 7), (dist.ReduceOp.BXOR, 7)]:
+            values = torch.full((2, 2), 1 << rank)
+            dist.all_reduce(values, op)
+            assert (values == expected).all(), (op, values)
+            share = torch.zeros(2, dtype=torch.int64)
+            dist.reduce_scatter_tensor(share, torch.full((2 * size,), 1 << rank), op)
+            assert (share == expected).all(), (op, share)
+
+    processes(3, body)
+
+
+def test_pre_mul_sum_has_the_factor_of_each_rank(processes):
+    def body(rank, size):
+        if not hasattr(dist, "_make_nccl_premul_sum"):
+            return
+        values = torch.ones(4)
+        dist.all_reduce(values, dist._make_nccl_premul_sum(rank + 0.5))
+        assert (values == 2).all()
+
+    processes(2, body)
+
+
+def test_tensors_that_are_not_contiguous_work(processes):
+    def body(rank, size):
+        values = torch.zeros(4, 6).t()
+        values += rank + 1
+        dist.all_reduce(values)
+        assert (values == 3).all()
+        future = dist.all_reduce(values, async_op=True).get_future()
+        assert (future.wait()[0] == 6).all() and (values == 6).all()
+        outputs = [torch.zeros(3, 4).t() for _ in range(size)]
+        dist.all_gather(outputs, torch.full((4, 3), float(rank)))
+        assert all((output == source).all() for source, output in enumerate(outputs))
+
+    processes(2, body)
+
+
+def test_uneven_lists_are_gathered_and_scattered(processes):
+    def body(rank, size):
+        outputs = [torch.zeros(source + 1) for source in range(size)]
+        dist.all_gather(outputs, torch.full((rank + 1,), float(rank)))
+        assert [output.tolist() for output in outputs] == [[0.0], [1.0, 1.0], [2.0, 2.0, 2.0]]
+        output = torch.zeros(rank + 1)
+        dist.reduce_scatter(output, [torch.full((peer + 1,), float(peer)) for peer in range(size)])
+        assert output.tolist() == [3.0 * rank] * (rank + 1)
+        outputs = [torch.zeros(source + rank) for source in range(size)]
+        dist.all_to_all(outputs, [torch.full((peer + rank,), float(rank)) for peer in range(size)])
+        assert all((output == source).all() for source, output in enumerate(outputs))
+        received = torch.zeros(size * (rank + 1), 2)
+        splits = [peer + 1 for peer in range(size)]
+        dist.all_to_all_single(received, torch.full((6, 2), float(rank)), [rank + 1] * size, splits)
+        assert received[:, 0].tolist() == [float(source) for source in range(size) for _ in range(rank + 1)]
+
+    processes(3, body)
+
+
+def test_work_tells_its_state(processes):
+    def body(rank, size):
+        values = torch.ones(5)
+        work = dist.all_reduce(values, async_op=True)
+        assert work.wait(timedelta(seconds=20)) and work.is_completed() and work.is_success()
+        assert work.result()[0] is values and work.exception() is None
+        called = []
+        work.get_future().then(lambda future: called.append(future.value()[0][0].item())).wait()
+        assert called == [size]
+
+    processes(2, body)
+
+
+def test_callback_may_wait_for_a_later_collective(processes):
+    def body(rank, size):
+        def again(future):
+            second = dist.all_reduce(future.value()[0], async_op=True)
+            return second.get_future().wait()[0]
+
+        first = dist.all_reduce(torch.ones(5), async_op=True)
+        assert (first.get_future().then(again).wait() == 4).all()
+
+    processes(2, body)
+
+
+def test_errors_carry_the_text_of_the_library(processes):
+    def body(rank, size):
+        with pytest.raises(errors.Mismatch, match="rank 0 called all_reduce.*but rank 1 called all_reduce") as caught:
+            dist.all_reduce(torch.ones(3 + rank))
+        assert caught.value.code == 4 and "make every rank call the same" in str(caught.value)
+
+    processes(2, body)
+
+
+def test_timeout_of_the_group_ends_a_wait(processes):
+    def body(rank, size):
+        group = dist.new_group(timeout=timedelta(seconds=1))
+        begun = time.monotonic()
+        if rank == 0:
+            with pytest.raises(errors.Timeout, match="waiting for rank 1"):
+                dist.barrier(group)
+            assert 0.9 < time.monotonic() - begun < 10
+        dist.barrier()
+
+    processes(2, body)
+
+
+def test_failed_rank_is_named(processes):
+    def body(rank, size):
+        if rank == 1:
+            os._exit(0)
+        with pytest.raises(errors.PeerFailed, match="rank 1 is gone"):
+            dist.all_reduce(torch.ones(3))
+        os._exit(0)
+
+    processes(2, body)
+
+
+def test_abort_ends_operations_on_all_ranks(processes):
+    def body(rank, size):
+        group = dist.new_group()
+        if rank == 0:
+            time.sleep(0.3)
+            group._get_backend(torch.device("cpu")).abort()
+        else:
+            with pytest.raises(errors.Aborted):
+                dist.barrier(group)
+        dist.barrier()
+
+    processes(2, body)
+
+
+def test_data_loader_workers_do_not_touch_the_group(processes):
+    def body(rank, size):
+        data = torch.utils.data.TensorDataset(torch.arange(64.0))
+        for _ in range(2):
+            loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=2)
+            for (batch,) in loader:
+                dist.all_reduce(batch)
+        dist.barrier()
+
+    processes(2, body)
+
+
+def test_group_of_several_backends_has_its_own_for_the_cpu(processes):
+    pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    from unisono.torch import _register
+
+    if not _register.HAS_BACKENDS:
+        pytest.skip("this version of torch takes a Python backend only for the whole group")
+
+    def body(rank, size):
+        assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "unisono"
+        values = torch.ones(3)
+        dist.all_reduce(values)
+        work = dist.all_reduce(values, async_op=True)
+        work.wait()
+        assert (values == 4).all()
+
+    processes(2, body, "cpu:unisono,cuda:fake")
+
+
+def test_profiler_shows_operations_with_shapes(processes):
+    def body(rank, size):
+        with torch.profiler.profile(record_shapes=True) as profile:
+            dist.all_reduce(torch.ones(3, 4))
+            dist.broadcast(torch.ones(7), 0)
+        entries = {event.name: event.input_shapes for event in profile.events()}
+        assert entries["unisono:all_reduce"] == [[3, 4]] and entries["unisono:broadcast"] == [[7]]
+
+    processes(2, body)
+
+
+def test_flight_record_names_the_operations(processes):
+    def body(rank, size):
+        import json
+
+        dist.all_reduce(torch.ones(3))
+        record = json.loads(dist.group.WORLD._get_backend(torch.device("cpu")).flight_record())
+        assert "all_reduce" in record["operations"][0]["call"] and record["ranks"] == size
+
+    processes(2, body)
+
+
+def test_sharded_training_takes_the_same_steps(processes):
+    def body(rank, size):
+        from torch.distributed.fsdp import fully_shard
+        from torch.nn.parallel import DistributedDataParallel
+
+        losses = []
+        for wrap in (DistributedDataParallel, fully_shard):
+            torch.manual_seed(0)
+            model = wrap(torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)))
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            torch.manual_seed(rank)
+            for _ in range(5):
+                loss = model(torch.randn(8, 16)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            losses.append(loss.item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+    processes(2, body)
