@@ -115,6 +115,12 @@ class Bug(Error):
     code = 15
 
 
+class ObjectError(Error):
+    """An object of a collective of objects could not be written or read."""
+
+    code = 16
+
+
 _CLASSES = {kind.code: kind for kind in Error.__subclasses__()}
 
 

@@ -12,12 +12,19 @@ from torch._C._distributed_c10d import ProcessGroup
 from unisono.torch._backend import UnisonoBackend
 
 _CALLS = [
-    "broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "all_gather_single", "_allgather_base",
-    "allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "gather",
-    "gather_single", "gather_into_tensor", "scatter", "reduce_scatter", "reduce_scatter_single",
-    "_reduce_scatter_base", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced",
-    "all_to_all_single", "alltoall_base", "alltoall", "send", "recv", "recv_anysource", "barrier",
+    "broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "allgather_coalesced",
+    "gather", "scatter", "reduce_scatter", "alltoall", "send", "recv", "recv_anysource",
+    "barrier",
 ]  # fmt: skip
+# Calls that torch renamed. Its trampoline asks for both names, so that only one may be overridden.
+_RENAMED = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "gather_single": "gather_into_tensor",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+}
 
 
 class UnisonoGroup(ProcessGroup):
@@ -52,6 +59,8 @@ def _call(name):
     return method
 
 
+for _new, _old in _RENAMED.items():
+    _CALLS.append(_new if hasattr(ProcessGroup, _new) else _old)
 for _name in _CALLS:
     if hasattr(ProcessGroup, _name):
         setattr(UnisonoGroup, _name, _call(_name))
