@@ -1,6 +1,7 @@
 //! Communicators as Python objects.
 
 use crate::error::{argument, exception};
+use crate::messages::{MessageMemory, forward};
 use crate::operation::Operation;
 use crate::work::{CompleteOnDrop, Completion, Work};
 use pyo3::prelude::*;
@@ -103,6 +104,53 @@ impl Communicator {
             }
         });
         Ok(Work { completion })
+    }
+
+    /// Starts to send a message to rank `to` under `tag`. `keep` holds the owner of its memory.
+    fn isend(
+        &self,
+        py: Python<'_>,
+        memory: (usize, usize),
+        to: usize,
+        tag: u64,
+        keep: Py<PyAny>,
+    ) -> PyResult<Work> {
+        let comm = self.inner(py)?;
+        let completion = Completion::new(Some(keep));
+        // SAFETY: `keep` holds the object that owns the memory until the end. The callers in the
+        // package say that nobody else may access it meanwhile.
+        let memory = unsafe { MessageMemory::new(memory.0, memory.1) };
+        py.detach(|| forward(comm.isend(memory, to, tag), &completion, |_| None));
+        Ok(Work { completion })
+    }
+
+    /// Starts to receive a message. None accepts every rank, or every tag.
+    fn irecv(
+        &self,
+        py: Python<'_>,
+        memory: (usize, usize),
+        from: Option<usize>,
+        tag: Option<u64>,
+        keep: Py<PyAny>,
+    ) -> PyResult<Work> {
+        let comm = self.inner(py)?;
+        let completion = Completion::new(Some(keep));
+        // SAFETY: as in `isend`.
+        let memory = unsafe { MessageMemory::new(memory.0, memory.1) };
+        py.detach(|| forward(comm.irecv(memory, from, tag), &completion, |(_, info)| Some(info)));
+        Ok(Work { completion })
+    }
+
+    /// Returns (source, tag, bytes) of the first message that no receive has taken, if one is here.
+    fn probe(
+        &self,
+        py: Python<'_>,
+        from: Option<usize>,
+        tag: Option<u64>,
+    ) -> PyResult<Option<(usize, u64, usize)>> {
+        let comm = self.inner(py)?;
+        let found = py.detach(|| comm.probe(from, tag)).map_err(|error| exception(py, &error))?;
+        Ok(found.map(|info| (info.source, info.tag, info.bytes)))
     }
 
     /// Groups the ranks that give the same color.

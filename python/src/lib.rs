@@ -8,6 +8,7 @@ mod callbacks;
 mod communicator;
 mod dlpack;
 mod error;
+mod messages;
 mod operation;
 mod segments;
 mod work;

@@ -5,6 +5,7 @@ use crate::error::{exception, panicked, timed_out};
 use pyo3::prelude::*;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use unisono::MessageInfo;
 
 /// The result of an operation, with no error where it panicked.
 pub(crate) type Ended = Result<(), Option<unisono::Error>>;
@@ -25,6 +26,8 @@ pub(crate) struct Completion {
 struct State {
     result: Option<Ended>,
     callbacks: Vec<Py<PyAny>>,
+    /// The message that a receive got.
+    info: Option<MessageInfo>,
     /// Objects whose memory the operation uses.
     keep: Option<Py<PyAny>>,
 }
@@ -50,6 +53,14 @@ impl Completion {
         if !callbacks.is_empty() {
             callbacks::run(callbacks);
         }
+    }
+
+    /// Stores the result of a message.
+    pub(crate) fn complete_message(&self, result: unisono::Result<Option<MessageInfo>>) {
+        if let Ok(info) = &result {
+            self.lock().info = *info;
+        }
+        self.complete(result.map(drop).map_err(Some));
     }
 
     fn result(&self) -> Option<Ended> {
@@ -115,6 +126,11 @@ impl Work {
     /// Returns the exception of operations that failed, and None before their end.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         self.completion.result().and_then(|ended| raise(py, ended).err())
+    }
+
+    /// Returns (source, tag, bytes) of the message that a receive got, and None before that.
+    fn message(&self) -> Option<(usize, u64, usize)> {
+        self.completion.lock().info.map(|info| (info.source, info.tag, info.bytes))
     }
 
     /// Calls `callback` without arguments after the end, on a thread of its own. If the end has

@@ -277,6 +277,37 @@ def test_settings_are_checked_by_name():
 
 
 def test_every_code_has_a_class():
-    codes = {kind.code for kind in errors.Error.__subclasses__()}
-    assert codes == set(range(1, 17))
+    assert set(errors._CLASSES) == set(range(1, 18))
     assert type(errors._make(99, "later", {})) is errors.Error
+
+
+def test_messages_match_by_source_and_tag(threads):
+    def body(comm):
+        if comm.rank == 0:
+            late = comm.irecv(numpy.zeros(1000000), 1, tag=2)
+            early = comm.irecv(buffer := numpy.zeros(4, dtype="int32"), tag=1)
+            assert early.wait(20) is buffer and (early.source, early.tag, early.bytes) == (2, 1, 8)
+            assert buffer.tolist() == [2, 2, 0, 0] and (late.wait(20) == 1).all()
+        elif comm.rank == 1:
+            work = comm.isend(numpy.ones(1000000), 0, tag=2)
+            comm.barrier(async_op=True).wait(20)
+            return work.wait(20) is not None
+        else:
+            comm.isend(numpy.full(2, 2, dtype="int32"), 0, tag=1).wait(20)
+        comm.barrier()
+
+    threads(3, body)
+
+
+def test_probe_tells_of_a_message_and_leaves_it(threads):
+    def body(comm):
+        if comm.rank == 0:
+            comm.isend(bytes(5), 1, tag=9).wait(20)
+        else:
+            deadline = time.monotonic() + 20
+            while (found := comm.probe()) is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert found == (0, 9, 5) and comm.irecv(bytearray(5), 0, 9).wait(20) == bytes(5)
+        comm.barrier()
+
+    threads(2, body)

@@ -248,3 +248,91 @@ def test_sharded_training_takes_the_same_steps(processes):
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
     processes(2, body)
+
+
+def test_messages_cross_without_an_order(processes):
+    def body(rank, size):
+        peer, length = 1 - rank, 1 << 20
+        works = [dist.isend(torch.full((length,), float(tag)), peer, tag=tag) for tag in range(3)]
+        outputs = [torch.zeros(length) for _ in range(3)]
+        works += [dist.irecv(outputs[tag], peer, tag=tag) for tag in (2, 0, 1)]
+        dist.barrier()
+        for work in works:
+            work.wait()
+        assert all((output == tag).all() for tag, output in enumerate(outputs))
+        if rank == 0:
+            dist.send(torch.ones(3), 1)
+        else:
+            assert dist.recv(output := torch.zeros(3)) == 0 and (output == 1).all()
+
+    processes(2, body)
+
+
+def test_message_of_another_size_is_an_error(processes):
+    def body(rank, size):
+        if rank == 0:
+            dist.send(torch.ones(3), 1)
+        else:
+            with pytest.raises(errors.CountMismatch, match="rank 0 sent 12 bytes under tag 0 where 20"):
+                dist.recv(torch.zeros(5), 0)
+        dist.barrier()
+
+    processes(2, body)
+
+
+def test_pipeline_takes_the_steps_of_one_process(processes):
+    def body(rank, size):
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(8, 8) for _ in range(size)]
+        inputs, targets = torch.randn(8, 8), torch.randn(8, 8)
+        stage = PipelineStage(layers[rank], rank, size, torch.device("cpu"))
+        schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=torch.nn.functional.mse_loss)
+        losses = []
+        if rank == 0:
+            schedule.step(inputs)
+        else:
+            schedule.step(target=targets, losses=losses)
+        reference = [torch.nn.Linear(8, 8) for _ in range(size)]
+        for own, other in zip(layers, reference):
+            other.load_state_dict(own.state_dict())
+        torch.nn.functional.mse_loss(reference[1](reference[0](inputs)), targets).backward()
+        assert torch.allclose(layers[rank].weight.grad, reference[rank].weight.grad, atol=1e-6)
+
+    processes(2, body)
+
+
+def test_checkpoint_tensor_parallel_and_sharded_optimizer(processes):
+    def body(rank, size):
+        import tempfile
+
+        import torch.distributed.checkpoint as checkpoint
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        from torch.nn.parallel import DistributedDataParallel
+
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
+        inputs = torch.randn(4, 8)
+        expected = model(inputs).detach()
+        folder = [tempfile.mkdtemp() if rank == 0 else None]
+        dist.broadcast_object_list(folder, 0)
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        split = parallelize_module(model, init_device_mesh("cpu", (size,)), plan)
+        assert torch.allclose(split(inputs), expected, atol=1e-6)
+        checkpoint.save(state := split.state_dict(), checkpoint_id=folder[0])
+        for value in state.values():
+            value.zero_()
+        checkpoint.load(state, checkpoint_id=folder[0])
+        assert torch.allclose(split(inputs), expected, atol=1e-6)
+        plain = DistributedDataParallel(torch.nn.Linear(8, 8))
+        optimizer = ZeroRedundancyOptimizer(plain.parameters(), torch.optim.Adam, lr=0.01)
+        plain(inputs).square().sum().backward()
+        optimizer.step()
+        weights = [torch.zeros(8, 8) for _ in range(size)]
+        dist.all_gather(weights, plain.module.weight.detach())
+        assert torch.equal(weights[0], weights[1])
+
+    processes(2, body)

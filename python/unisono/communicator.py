@@ -54,6 +54,25 @@ class Work:
         self._native.add_done_callback(lambda: callback(self))
 
 
+class Message(Work):
+    """A handle of a receive. After ``wait``, it tells where the message came from."""
+
+    @property
+    def source(self):
+        """The rank that sent the message."""
+        return self._native.message()[0]
+
+    @property
+    def tag(self):
+        """The tag of the message."""
+        return self._native.message()[1]
+
+    @property
+    def bytes(self):
+        """The length of the message, which may be shorter than the buffer."""
+        return self._native.message()[2]
+
+
 class Communicator:
     """A group of ranks that carry out collective operations together.
 
@@ -179,6 +198,28 @@ class Communicator:
         """Receives the buffer from ``peer``, which must send as many bytes."""
         target = memory_of(buffer, "buffer", True)
         return self._run(_native.Operation.recv(target.parts, peer), target, buffer, async_op)
+
+    def isend(self, buffer, to, tag=0):
+        """Starts to send the buffer to rank ``to`` under a tag. Returns a ``Work``.
+
+        An ``irecv`` of that rank receives it. Messages progress beside collectives and each other.
+        """
+        source = memory_of(buffer, "buffer", False)
+        return Work(self._native.isend(source.parts[0], to, tag, (source, buffer)), buffer)
+
+    def irecv(self, buffer, source=None, tag=None):
+        """Starts to receive a message. Returns a ``Message``, whose ``wait`` returns the buffer.
+
+        Args:
+            source: The rank that sends, or None for any rank.
+            tag: The tag, or None for any tag.
+        """
+        target = memory_of(buffer, "buffer", True)
+        return Message(self._native.irecv(target.parts[0], source, tag, (target, buffer)), buffer)
+
+    def probe(self, source=None, tag=None):
+        """Returns (source, tag, bytes) of a message that no receive has taken, or None."""
+        return self._native.probe(source, tag)
 
     def barrier(self, *, async_op=False):
         """Returns when every rank has called it."""

@@ -121,7 +121,13 @@ class ObjectError(Error):
     code = 16
 
 
-_CLASSES = {kind.code: kind for kind in Error.__subclasses__()}
+class MessageTimeout(Timeout):
+    """A message with a tag did not move for as long as the timeout allows."""
+
+    code = 17
+
+
+_CLASSES = {kind.code: kind for kind in [*Error.__subclasses__(), *Timeout.__subclasses__()]}
 
 
 def _make(code, text, facts):

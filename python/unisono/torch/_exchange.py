@@ -1,25 +1,58 @@
-"""Sends and receives."""
+"""Sends and receives, as messages with tags."""
 
-from unisono import _native
-from unisono.errors import Unsupported
+from unisono.errors import CountMismatch, Error, InvalidUsage
+from unisono.torch._profile import entry
 from unisono.torch._tensors import Staged, check_dense, parts
+from unisono.torch._work import UnisonoWork
 
 
 class Exchanges:
     """Point-to-point operations of a backend."""
 
     def send(self, tensors, rank, tag):
-        check_dense(tensors, "send")
-        sources = [Staged().input(tensor) for tensor in tensors]
-        return self._start("send", [_native.Operation.send(parts(sources), rank)], tensors, tensors, keep=sources)
+        tensor = self._one(tensors, "send")
+        source = Staged().input(tensor)
+        return self._exchange("send", tensor, lambda memory: self._comm.isend(memory, rank, tag, (tensor, source)), source)
 
     def recv(self, tensors, rank, tag):
-        check_dense(tensors, "recv")
-        staged = Staged()
-        targets = [staged.output(tensor) for tensor in tensors]
-        return self._start(
-            "recv", [_native.Operation.recv(parts(targets), rank)], tensors, tensors, None, staged.finish, targets
-        )
+        return self._receive("recv", tensors, rank, tag)
 
     def recv_anysource(self, tensors, tag):
-        raise Unsupported("this version receives from a rank that is named; pass `src`")
+        return self._receive("recvAnySource", tensors, None, tag)
+
+    def _receive(self, title, tensors, rank, tag):
+        tensor = self._one(tensors, title)
+        staged = Staged()
+        target = staged.output(tensor)
+        start = lambda memory: self._comm.irecv(memory, rank, tag, (tensor, target))  # noqa: E731
+        return self._exchange(title, tensor, start, target, staged.finish)
+
+    def _one(self, tensors, title):
+        check_dense(tensors, title)
+        if len(tensors) != 1:
+            raise InvalidUsage(f"{title} takes one tensor, not {len(tensors)}; call it for each")
+        return tensors[0]
+
+    def _exchange(self, title, tensor, start, usable, copy_back=None):
+        """Starts a message from or into the memory of a tensor."""
+        (memory,) = parts([usable])
+        native = error = None
+        with entry(f"{self._name}:{title}", [tensor]):
+            try:
+                native = start(memory)
+            except Error as failure:
+                error = failure
+
+        def finish():
+            received = native.message() if native is not None else None
+            if received is not None and received[2] != memory[1]:
+                source, tag, length = received
+                raise CountMismatch(
+                    f"rank {self.rank()} in {title}: rank {source} sent {length} bytes under tag {tag} where "
+                    f"{memory[1]} were expected; give both ranks tensors of the same size"
+                )
+            if copy_back is not None:
+                copy_back()
+
+        source = lambda: native.message()[0]  # noqa: E731
+        return self._returned(UnisonoWork(native, [tensor], finish, error, self._limit(None), source))
