@@ -3,7 +3,6 @@
 use crate::abi::{COMM_NULL, COMM_SELF, COMM_WORLD, Handle, UNDEFINED, class};
 use crate::error::{Outcome, fail, guard, print};
 use crate::handles::Handles;
-use crate::request::Queue;
 use crate::world::{reason_of_absence, store};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +11,11 @@ use unisono::Communicator;
 /// A communicator behind a handle.
 pub(crate) struct Comm {
     pub(crate) communicator: Communicator,
-    /// The sends and receives that have begun.
-    pub(crate) queue: Mutex<Queue>,
 }
 
 impl Comm {
     pub(crate) fn new(communicator: Communicator) -> Arc<Self> {
-        Arc::new(Self { communicator, queue: Mutex::default() })
+        Arc::new(Self { communicator })
     }
 
     /// Returns the rank that an argument names.

@@ -20,5 +20,6 @@ mod error;
 mod handles;
 mod missing;
 mod point_to_point;
+mod probe;
 mod request;
 mod world;

@@ -71,25 +71,25 @@ missing! {
     MPIABI_Ineighbor_alltoallw MPIABI_Info_create MPIABI_Info_delete MPIABI_Info_dup
     MPIABI_Info_free MPIABI_Info_get MPIABI_Info_get_nkeys MPIABI_Info_get_nthkey
     MPIABI_Info_get_valuelen MPIABI_Info_set MPIABI_Intercomm_create MPIABI_Intercomm_merge
-    MPIABI_Iprobe MPIABI_Ireduce MPIABI_Ireduce_scatter MPIABI_Ireduce_scatter_block MPIABI_Irsend
-    MPIABI_Iscan MPIABI_Iscatter MPIABI_Iscatterv MPIABI_Issend MPIABI_Lookup_name MPIABI_Mprobe
-    MPIABI_Mrecv MPIABI_Neighbor_allgather MPIABI_Neighbor_allgatherv MPIABI_Neighbor_alltoall
+    MPIABI_Ireduce MPIABI_Ireduce_scatter MPIABI_Ireduce_scatter_block MPIABI_Irsend MPIABI_Iscan
+    MPIABI_Iscatter MPIABI_Iscatterv MPIABI_Issend MPIABI_Lookup_name MPIABI_Mprobe MPIABI_Mrecv
+    MPIABI_Neighbor_allgather MPIABI_Neighbor_allgatherv MPIABI_Neighbor_alltoall
     MPIABI_Neighbor_alltoallv MPIABI_Neighbor_alltoallw MPIABI_Op_commutative MPIABI_Op_create
     MPIABI_Op_free MPIABI_Open_port MPIABI_Pack MPIABI_Pack_external MPIABI_Pack_external_size
-    MPIABI_Pack_size MPIABI_Probe MPIABI_Publish_name MPIABI_Put MPIABI_Raccumulate MPIABI_Recv_init
-    MPIABI_Reduce_local MPIABI_Register_datarep MPIABI_Request_free MPIABI_Request_get_status
-    MPIABI_Rget MPIABI_Rget_accumulate MPIABI_Rput MPIABI_Rsend MPIABI_Rsend_init MPIABI_Scan
-    MPIABI_Scatterv MPIABI_Send_init MPIABI_Sendrecv_replace MPIABI_Ssend MPIABI_Ssend_init
-    MPIABI_Start MPIABI_Startall MPIABI_Status_c2f MPIABI_Status_f2c MPIABI_Status_set_cancelled
-    MPIABI_Status_set_elements MPIABI_Status_set_elements_x MPIABI_Test MPIABI_Test_cancelled
-    MPIABI_Testall MPIABI_Testany MPIABI_Testsome MPIABI_Topo_test MPIABI_Type_commit
-    MPIABI_Type_contiguous MPIABI_Type_create_darray MPIABI_Type_create_f90_complex
-    MPIABI_Type_create_f90_integer MPIABI_Type_create_f90_real MPIABI_Type_create_hindexed
-    MPIABI_Type_create_hindexed_block MPIABI_Type_create_hvector MPIABI_Type_create_indexed_block
-    MPIABI_Type_create_keyval MPIABI_Type_create_resized MPIABI_Type_create_struct
-    MPIABI_Type_create_subarray MPIABI_Type_delete_attr MPIABI_Type_dup MPIABI_Type_free
-    MPIABI_Type_free_keyval MPIABI_Type_get_attr MPIABI_Type_get_contents MPIABI_Type_get_envelope
-    MPIABI_Type_get_extent MPIABI_Type_get_extent_x MPIABI_Type_get_name MPIABI_Type_get_true_extent
+    MPIABI_Pack_size MPIABI_Publish_name MPIABI_Put MPIABI_Raccumulate MPIABI_Recv_init
+    MPIABI_Reduce_local MPIABI_Register_datarep MPIABI_Request_get_status MPIABI_Rget
+    MPIABI_Rget_accumulate MPIABI_Rput MPIABI_Rsend MPIABI_Rsend_init MPIABI_Scan MPIABI_Scatterv
+    MPIABI_Send_init MPIABI_Sendrecv_replace MPIABI_Ssend MPIABI_Ssend_init MPIABI_Start
+    MPIABI_Startall MPIABI_Status_c2f MPIABI_Status_f2c MPIABI_Status_set_cancelled
+    MPIABI_Status_set_elements MPIABI_Status_set_elements_x MPIABI_Test_cancelled MPIABI_Testany
+    MPIABI_Testsome MPIABI_Topo_test MPIABI_Type_commit MPIABI_Type_contiguous
+    MPIABI_Type_create_darray MPIABI_Type_create_f90_complex MPIABI_Type_create_f90_integer
+    MPIABI_Type_create_f90_real MPIABI_Type_create_hindexed MPIABI_Type_create_hindexed_block
+    MPIABI_Type_create_hvector MPIABI_Type_create_indexed_block MPIABI_Type_create_keyval
+    MPIABI_Type_create_resized MPIABI_Type_create_struct MPIABI_Type_create_subarray
+    MPIABI_Type_delete_attr MPIABI_Type_dup MPIABI_Type_free MPIABI_Type_free_keyval
+    MPIABI_Type_get_attr MPIABI_Type_get_contents MPIABI_Type_get_envelope MPIABI_Type_get_extent
+    MPIABI_Type_get_extent_x MPIABI_Type_get_name MPIABI_Type_get_true_extent
     MPIABI_Type_get_true_extent_x MPIABI_Type_indexed MPIABI_Type_match_size MPIABI_Type_set_attr
     MPIABI_Type_set_name MPIABI_Type_size_x MPIABI_Type_struct MPIABI_Type_vector MPIABI_Unpack
     MPIABI_Unpack_external MPIABI_Unpublish_name MPIABI_Waitany MPIABI_Waitsome MPIABI_Win_allocate

@@ -4,7 +4,7 @@ use crate::abi::{ANY_SOURCE, ANY_TAG, Handle, PROC_NULL, REQUEST_NULL, Status, c
 use crate::comm::{self, Comm};
 use crate::datatype::{self, bytes_of};
 use crate::error::{Outcome, fail, guard};
-use crate::request::{Message, begin, finish_at};
+use crate::request::{Memory, Request, store_status};
 use crate::world::store;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -18,31 +18,74 @@ struct Arguments {
     tag: c_int,
 }
 
-/// Returns the message of valid arguments, or none if its peer is no process.
-fn message(comm: &Comm, is_send: bool, arguments: Arguments) -> Outcome<Option<Message>> {
-    let Arguments { memory, count, datatype, peer, tag } = arguments;
-    let bytes = bytes_of(datatype, count)?;
-    if peer == PROC_NULL {
-        return Ok(None);
-    }
-    if peer == ANY_SOURCE || tag == ANY_TAG {
-        return fail(class::UNSUPPORTED_OPERATION, "MPI_ANY_SOURCE and MPI_ANY_TAG are not implemented");
-    }
-    if tag != 0 {
-        let text = format!("tag {tag}: messages are matched by their order; use tag 0 for all");
-        return fail(class::TAG, text);
-    }
-    if memory.is_null() && bytes > 0 {
-        return fail(class::BUFFER, "the buffer is NULL");
-    }
-    let peer = comm.rank_of("the peer", peer)?;
-    Ok(Some(Message { is_send, memory: memory.cast(), bytes, peer }))
+/// A message of valid arguments.
+enum Message {
+    Send {
+        bytes: usize,
+        to: usize,
+        tag: u64,
+    },
+    Receive {
+        bytes: usize,
+        from: Option<usize>,
+        tag: Option<u64>,
+    },
+    /// Its peer is no process.
+    Nobody,
 }
 
-/// Begins a message. One without a process is complete at once.
-fn start(comm: &Arc<Comm>, is_send: bool, arguments: Arguments) -> Outcome<Handle> {
-    let message = message(comm, is_send, arguments)?;
-    Ok(message.map_or(REQUEST_NULL, |message| begin(comm, message)))
+/// Returns the rank that a receive names, or none for any.
+pub(crate) fn source_of(comm: &Comm, peer: c_int) -> Outcome<Option<usize>> {
+    if peer == ANY_SOURCE { Ok(None) } else { comm.rank_of("the source", peer).map(Some) }
+}
+
+/// Returns the tag that a receive names, or none for any.
+pub(crate) fn tag_of_receive(tag: c_int) -> Outcome<Option<u64>> {
+    if tag == ANY_TAG { Ok(None) } else { tag_of(tag).map(Some) }
+}
+
+fn tag_of(tag: c_int) -> Outcome<u64> {
+    u64::try_from(tag).or_else(|_| fail(class::TAG, format!("the tag is {tag}; it must not be negative")))
+}
+
+impl Arguments {
+    fn bytes(&self) -> Outcome<usize> {
+        let bytes = bytes_of(self.datatype, self.count)?;
+        if self.memory.is_null() && bytes > 0 {
+            return fail(class::BUFFER, "the buffer is NULL");
+        }
+        Ok(bytes)
+    }
+
+    fn sent(&self, comm: &Comm) -> Outcome<Message> {
+        let (bytes, tag) = (self.bytes()?, tag_of(self.tag)?);
+        if self.peer == PROC_NULL {
+            return Ok(Message::Nobody);
+        }
+        Ok(Message::Send { bytes, to: comm.rank_of("the destination", self.peer)?, tag })
+    }
+
+    fn received(&self, comm: &Comm) -> Outcome<Message> {
+        let (bytes, tag) = (self.bytes()?, tag_of_receive(self.tag)?);
+        if self.peer == PROC_NULL {
+            return Ok(Message::Nobody);
+        }
+        Ok(Message::Receive { bytes, from: source_of(comm, self.peer)?, tag })
+    }
+
+    /// Begins a message of these arguments.
+    ///
+    /// # Safety
+    /// The memory is valid until the request is complete, and nobody else uses it meanwhile.
+    unsafe fn start(&self, comm: &Arc<Comm>, message: Message) -> Request {
+        // SAFETY: by the contract.
+        let memory = |bytes| unsafe { Memory::new(self.memory.cast(), bytes) };
+        match message {
+            Message::Send { bytes, to, tag } => Request::send(comm, memory(bytes), to, tag),
+            Message::Receive { bytes, from, tag } => Request::receive(comm, memory(bytes), from, tag),
+            Message::Nobody => Request::of_nobody(comm),
+        }
+    }
 }
 
 /// # Safety
@@ -62,7 +105,9 @@ unsafe extern "C" fn MPIABI_Isend(
     // SAFETY: by the contract.
     guard("MPI_Isend", || unsafe {
         store(request, REQUEST_NULL)?;
-        store(request, start(&comm::find(comm)?, true, arguments)?)
+        let comm = comm::find(comm)?;
+        let message = arguments.sent(&comm)?;
+        store(request, arguments.start(&comm, message).into_handle())
     })
 }
 
@@ -83,7 +128,9 @@ unsafe extern "C" fn MPIABI_Irecv(
     // SAFETY: by the contract.
     guard("MPI_Irecv", || unsafe {
         store(request, REQUEST_NULL)?;
-        store(request, start(&comm::find(comm)?, false, arguments)?)
+        let comm = comm::find(comm)?;
+        let message = arguments.received(&comm)?;
+        store(request, arguments.start(&comm, message).into_handle())
     })
 }
 
@@ -100,9 +147,10 @@ unsafe extern "C" fn MPIABI_Send(
 ) -> c_int {
     let arguments = Arguments { memory: memory.cast_mut(), count, datatype, peer, tag };
     guard("MPI_Send", || {
-        let mut request = start(&comm::find(comm)?, true, arguments)?;
-        // SAFETY: the request is this function's own.
-        unsafe { finish_at(&mut request, std::ptr::null_mut()) }
+        let comm = comm::find(comm)?;
+        let message = arguments.sent(&comm)?;
+        // SAFETY: by the contract; the message is done when this returns.
+        unsafe { store_status(std::ptr::null_mut(), arguments.start(&comm, message).wait()) }
     })
 }
 
@@ -120,9 +168,10 @@ unsafe extern "C" fn MPIABI_Recv(
 ) -> c_int {
     let arguments = Arguments { memory, count, datatype, peer, tag };
     guard("MPI_Recv", || {
-        let mut request = start(&comm::find(comm)?, false, arguments)?;
-        // SAFETY: by the contract; the request is this function's own.
-        unsafe { finish_at(&mut request, status) }
+        let comm = comm::find(comm)?;
+        let message = arguments.received(&comm)?;
+        // SAFETY: by the contract; the message is done when this returns.
+        unsafe { store_status(status, arguments.start(&comm, message).wait()) }
     })
 }
 
@@ -162,13 +211,13 @@ unsafe extern "C" fn MPIABI_Sendrecv(
     guard("MPI_Sendrecv", || {
         let comm = comm::find(comm)?;
         // Nothing begins unless all arguments are valid.
-        let messages = [message(&comm, false, received)?, message(&comm, true, sent)?];
-        let [mut receiving, mut sending] =
-            messages.map(|message| message.map_or(REQUEST_NULL, |message| begin(&comm, message)));
-        // SAFETY: by the contract; the requests are this function's own.
+        let (to_receive, to_send) = (received.received(&comm)?, sent.sent(&comm)?);
+        // SAFETY: by the contract; both messages are done when this returns.
         unsafe {
-            let outcome = finish_at(&mut receiving, status);
-            outcome.and(finish_at(&mut sending, std::ptr::null_mut()))
+            let mut receiving = received.start(&comm, to_receive);
+            let mut sending = sent.start(&comm, to_send);
+            let outcome = store_status(status, receiving.wait());
+            outcome.and(sending.wait().map(drop))
         }
     })
 }

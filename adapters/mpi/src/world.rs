@@ -3,6 +3,7 @@
 use crate::abi::{COMM_SELF, COMM_WORLD, THREAD_MULTIPLE, class};
 use crate::comm::{self, Comm};
 use crate::error::{Failure, Outcome, fail, guard, print};
+use crate::request;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -112,6 +113,7 @@ extern "C" fn MPIABI_Finalize() -> c_int {
             Stage::Running => *stage = Stage::Finalized,
         }
         drop(stage);
+        request::forget_all();
         drop(comm::TABLE.take_all());
         Ok(())
     })

@@ -5,6 +5,8 @@
 mod mpi;
 #[path = "library/rank.rs"]
 mod rank;
+#[path = "library/requests.rs"]
+mod requests;
 
 use mpi::{Mpi, library};
 use std::net::TcpListener;
@@ -30,6 +32,7 @@ fn started_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("collectives") => rank::collectives(),
         Ok("messages") => rank::messages(),
+        Ok("requests") => requests::requests(),
         Ok("threads") => rank::threads(),
         Ok("missing") => rank::missing(),
         Ok("errors") => rank::errors(),
@@ -82,6 +85,13 @@ fn collectives_are_right_on_1_to_4_ranks() {
 fn messages_arrive_on_2_and_3_ranks() {
     for size in 2..=3 {
         ranks("messages", size).iter().for_each(|output| drop(assert_done(output)));
+    }
+}
+
+#[test]
+fn requests_have_tags_and_any_source_on_2_to_4_ranks() {
+    for size in 2..=4 {
+        ranks("requests", size).iter().for_each(|output| drop(assert_done(output)));
     }
 }
 

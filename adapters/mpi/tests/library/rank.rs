@@ -19,7 +19,7 @@ fn done() {
     println!("done");
 }
 
-fn finalize(mpi: &Mpi) {
+pub(crate) fn finalize(mpi: &Mpi) {
     // SAFETY: the signature is that of the standard.
     mpi.check(unsafe { mpi.function::<extern "C" fn() -> c_int>("MPIABI_Finalize")() });
 }
