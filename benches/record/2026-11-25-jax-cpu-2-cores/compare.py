@@ -17,9 +17,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PROGRAMS = HERE.parents[2] / "adapters/mpi/jax"
 RANKS = (2, 4)
-SIZES = [4, 256, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
+SIZES = [4, 4 << 10, 1 << 20, 16 << 20]
 STEPS = 60
-KINDS = {"unisono": "mpi", "gloo": "gloo"}
+KINDS = {"unisono": "mpi", "auto": "mpi", "gloo": "gloo"}
+# The library waits by blocking unless it is told otherwise.
+ENVIRONMENTS = {"auto": {"UNISONO_WAIT": "auto"}}
 
 
 def measure(implementation: str, path: str) -> None:
@@ -75,7 +77,9 @@ def median(call, size: int) -> float:
 
 def launch(ranks: int, kind: str, program: list[str]) -> None:
     launcher, library = sys.argv[1:3]
-    environment = {**os.environ, "MPITRAMPOLINE_LIB": library} if kind == "unisono" else None
+    environment = {**os.environ, **ENVIRONMENTS.get(kind, {})}
+    if KINDS[kind] == "mpi":
+        environment["MPITRAMPOLINE_LIB"] = library
     command = [launcher, "run", "-n", str(ranks), "--", sys.executable, *program]
     subprocess.run(command, env=environment, check=True, timeout=600, stdout=subprocess.DEVNULL)
 
@@ -90,21 +94,34 @@ def step_time(ranks: int, kind: str) -> float:
     return float(np.median(times[5:]))
 
 
+def order(number: int) -> list[str]:
+    """Returns the kinds, beginning with another one in each round."""
+    kinds = list(KINDS)
+    return kinds[number % len(kinds) :] + kinds[: number % len(kinds)]
+
+
 def compare(rounds: int) -> None:
     with open(HERE / "results.csv", "w") as file, tempfile.TemporaryDirectory() as folder:
-        out = csv.writer(file)
-        out.writerow(["round", "ranks", "library", "operation", "bytes", "seconds"])
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(["round", "ranks", "library", "operation", "bytes", "seconds", "load"])
         for number in range(rounds):
             for ranks in RANKS:
-                # The library that begins changes from round to round.
-                for kind in sorted(KINDS, reverse=number % 2 == 0):
+                for kind in order(number):
                     path = f"{folder}/rows.csv"
                     launch(ranks, kind, [__file__, "measure", KINDS[kind], path])
+                    load = f"{os.getloadavg()[0]:.1f}"
                     with open(path) as rows:
                         for row in csv.reader(rows):
-                            out.writerow([number, ranks, kind, *row])
-                    out.writerow([number, ranks, kind, "training step", 0, step_time(ranks, kind)])
+                            out.writerow([number, ranks, kind, *row, load])
+                    out.writerow([number, ranks, kind, "training step", 0, step_time(ranks, kind), load])
                     file.flush()
+
+
+def label(size: int) -> str:
+    for unit, shift in (("MiB", 20), ("KiB", 10), ("B", 0)):
+        if size >> shift:
+            return f"{size >> shift} {unit}"
+    return ""
 
 
 def tables() -> None:
@@ -116,12 +133,18 @@ def tables() -> None:
             times.setdefault(place, {}).setdefault(row["library"], []).append(float(row["seconds"]))
     lines = []
     for ranks in RANKS:
-        lines += [f"\n### {ranks} processes\n", "| operation | size | unisono | Gloo | Gloo / unisono |", "|---|--:|--:|--:|--:|"]
+        lines += [
+            f"\n### {ranks} processes\n",
+            "| operation | size | unisono | unisono, `auto` | Gloo | Gloo / unisono | range of the ratio |",
+            "|---|--:|--:|--:|--:|--:|--:|",
+        ]
         for (of, name, size), found in times.items():
             if of == ranks:
-                ours, theirs = (1e6 * statistics.median(found[kind]) for kind in KINDS)
-                label = "" if size == 0 else f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB" if size >> 10 else f"{size} B"
-                lines.append(f"| {name} | {label} | {ours:.0f} µs | {theirs:.0f} µs | {theirs / ours:.2f} |")
+                ours, auto, theirs = (1e6 * statistics.median(found[kind]) for kind in KINDS)
+                ratios = [theirs / ours for ours, theirs in zip(found["unisono"], found["gloo"])]
+                spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+                cells = f"{ours:.0f} µs | {auto:.0f} µs | {theirs:.0f} µs | {theirs / ours:.2f} | {spread}"
+                lines.append(f"| {name} | {label(size)} | {cells} |")
     readme = HERE / "README.md"
     before = readme.read_text().split("## Times\n")[0]
     readme.write_text(before + "## Times\n" + "\n".join(lines) + "\n")
