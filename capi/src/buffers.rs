@@ -65,8 +65,8 @@ impl CheckedBuffers {
             // SAFETY: valid and writable by the contract. The shorter buffer is inside, so that the
             // one slice is the only access to both.
             Some((buffer, bytes)) => OpBuffers::InPlace(unsafe { slice_mut(buffer, bytes) }),
-            // SAFETY: valid by the contract, and `checked` found them disjoint. Empty slices need no
-            // memory.
+            // SAFETY: valid by the contract, and `checked` found them disjoint. Empty slices need
+            // no memory.
             None => unsafe {
                 OpBuffers::Separate {
                     input: slice(input, input_bytes),

@@ -21,8 +21,9 @@ struct Arguments {
 /// Runs one collective.
 ///
 /// # Safety
-/// `comm` is null or a handle. Buffers are as [`CheckedBuffers::to_slices`](crate::buffers::CheckedBuffers::to_slices) needs them, with the shares
-/// of the collective of `count` elements each.
+/// `comm` is null or a handle. Buffers are as
+/// [`CheckedBuffers::to_slices`](crate::buffers::CheckedBuffers::to_slices) needs them, with the
+/// shares of the collective of `count` elements each.
 unsafe fn run(collective: Collective, arguments: Arguments) -> u32 {
     guard(|| {
         let Arguments { comm, input, output, count, dtype, op, root } = arguments;

@@ -106,6 +106,9 @@ pub unsafe extern "C" fn unisono_reduce_scatter_v(
             DType::F64 => call.run::<f64>(),
             DType::F8E4M3 => call.run::<F8E4M3>(),
             DType::F8E5M2 => call.run::<F8E5M2>(),
+            DType::I16 => call.run::<i16>(),
+            DType::U16 => call.run::<u16>(),
+            other => argument(format!("unisono_reduce_scatter_v takes no elements of {other}")),
         }
     })
 }

@@ -57,7 +57,7 @@ impl Engine {
             for link in self.fabric.links.iter_mut().flatten() {
                 link.progress()?;
             }
-            self.watchdog.wait_round(&mut *self.fabric.control, &mut *self.fabric.wait, open)?;
+            self.wait_round(open)?;
         }
     }
 }

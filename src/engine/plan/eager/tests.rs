@@ -12,6 +12,7 @@ fn arithmetic(plain: bool) -> Arithmetic {
         factor: (!plain).then_some(Scalar::Uint(3)),
         finish: PostOp::Identity,
         store: Store::Cached,
+        custom: None,
     }
 }
 
