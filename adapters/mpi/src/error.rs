@@ -3,7 +3,6 @@
 use crate::abi::{SUCCESS, class};
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The reason why a call failed: a class of MPI, and a text.
@@ -29,7 +28,6 @@ pub(crate) fn fail<T>(class: c_int, text: impl Into<String>) -> Outcome<T> {
 
 /// Runs a call of the interface and returns its code. The text of an error is kept for the thread.
 pub(crate) fn guard(function: &str, call: impl FnOnce() -> Outcome) -> c_int {
-    PRECISE_SLEEPS.with(|()| {});
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return SUCCESS,
         Ok(Err(failure)) => failure,
@@ -75,11 +73,5 @@ pub(crate) fn print(text: &str) {
 }
 
 thread_local! {
-    /// Lets the sleeps of a thread end on time, from its first call on. By default, the kernel may
-    /// add 50 µs to each, and a wait that blocks consists of short sleeps.
-    static PRECISE_SLEEPS: () = {
-        // Without it, sleeps only last longer.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    };
     static LAST_ERROR: RefCell<(c_int, String)> = const { RefCell::new((SUCCESS, String::new())) };
 }
