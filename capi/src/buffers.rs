@@ -22,7 +22,7 @@ pub(crate) struct CheckedBuffers {
     in_place: Option<(*mut u8, usize)>,
 }
 
-// SAFETY: an operation has its memory to itself until it is done, by the contract of `to_slices`.
+// SAFETY: an operation has its memory to itself until it is done, by the contract of `into_slices`.
 // The thread that accesses it does not matter.
 unsafe impl Send for CheckedBuffers {}
 
@@ -59,7 +59,7 @@ impl CheckedBuffers {
     /// # Safety
     /// The input is valid for reads and the output for writes of their bytes, for the life of the
     /// result. Nobody else accesses them meanwhile. In place, the longer buffer is writable.
-    pub(crate) unsafe fn to_slices<'a>(self) -> OpBuffers<'a> {
+    pub(crate) unsafe fn into_slices<'a>(self) -> OpBuffers<'a> {
         let RawBuffers { input, input_bytes, output, output_bytes, .. } = self.buffers;
         match self.in_place {
             // SAFETY: valid and writable by the contract. The shorter buffer is inside, so that the
@@ -91,7 +91,7 @@ pub(crate) fn check_memory(pointer: *const u8, bytes: usize) -> Result<(), Failu
 /// Returns the memory of an operation in which input and output must not overlap.
 ///
 /// # Safety
-/// As [`CheckedBuffers::to_slices`].
+/// As [`CheckedBuffers::into_slices`].
 pub(crate) unsafe fn disjoint<'a>(
     (input, input_bytes): (*const c_void, usize),
     (output, output_bytes): (*mut c_void, usize),
@@ -99,7 +99,7 @@ pub(crate) unsafe fn disjoint<'a>(
     let (input, output) = (input.cast(), output.cast());
     let buffers = RawBuffers { input, input_bytes, output, output_bytes, own_offset: 0 };
     // SAFETY: by the contract.
-    match unsafe { buffers.checked()?.to_slices() } {
+    match unsafe { buffers.checked()?.into_slices() } {
         OpBuffers::Separate { input, output } => Ok((input, output)),
         OpBuffers::InPlace(_) => argument("input and output overlap"),
     }

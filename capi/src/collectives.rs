@@ -21,8 +21,7 @@ struct Arguments {
 /// Runs one collective.
 ///
 /// # Safety
-/// `comm` is null or a handle. Buffers are as
-/// [`CheckedBuffers::to_slices`](crate::buffers::CheckedBuffers::to_slices) needs them, with the
+/// `comm` is null or a handle. Buffers are as `CheckedBuffers::into_slices` needs them, with the
 /// shares of the collective of `count` elements each.
 unsafe fn run(collective: Collective, arguments: Arguments) -> u32 {
     guard(|| {
@@ -33,7 +32,7 @@ unsafe fn run(collective: Collective, arguments: Arguments) -> u32 {
         operation.reduction = op.map(reduce_op).transpose()?;
         let buffers = raw_buffers(comm, &operation, input, output)?;
         // SAFETY: by the contract.
-        Ok(comm.run_operation(&operation, unsafe { buffers.checked()?.to_slices() })?)
+        Ok(comm.run_operation(&operation, unsafe { buffers.checked()?.into_slices() })?)
     })
 }
 

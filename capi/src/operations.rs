@@ -62,7 +62,7 @@ pub unsafe extern "C" fn unisono_run(
         let (comm, operation) = unsafe { (comm_ref(comm)?, operation_of(operation)?) };
         let buffers = raw_buffers(comm, &operation, input, output)?;
         // SAFETY: by the contract.
-        Ok(comm.run_operation(&operation, unsafe { buffers.checked()?.to_slices() })?)
+        Ok(comm.run_operation(&operation, unsafe { buffers.checked()?.into_slices() })?)
     })
 }
 
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn unisono_start(
         let buffers = raw_buffers(comm, &operation, input, output)?.checked()?;
         let work = comm.spawn(move |comm| {
             // SAFETY: the caller leaves the memory to the operation until it is done.
-            comm.run_operation(&operation, unsafe { buffers.to_slices() }).map(|()| None)
+            comm.run_operation(&operation, unsafe { buffers.into_slices() }).map(|()| None)
         });
         // SAFETY: by the contract.
         unsafe { store(request, UnisonoRequest::handle(work)) }
