@@ -96,12 +96,15 @@ enum Way {
     Sharded { bucket_bytes: usize },
 }
 
+/// Takes a step with the gradients of a loss.
+type Step = Box<dyn FnMut(&Tensor) -> Result<()>>;
+
 /// Trains on the rows of one rank. Returns the losses of all rows.
 fn train_rank(comm: &Communicator, way: Way) -> Result<History> {
     // Rank 0 gives its parameters to the others.
     let network = Network::new(10 * comm.rank() as u64)?;
     let mut losses = Vec::new();
-    let mut step: Box<dyn FnMut(&Tensor) -> Result<()>> = match way {
+    let mut step: Step = match way {
         Way::Averaged { bucket_bytes } => {
             let parallel = DataParallel::new(comm, &network.map)?.with_bucket_bytes(bucket_bytes);
             let mut optimizer = AdamW::new(Params::from(&network.map).vars().to_vec(), adamw())?;
