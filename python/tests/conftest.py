@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-LIMIT = 60
+LIMIT = float(os.environ.get("UNISONO_EXT_TEST_LIMIT_S", 60))
 
 
 @pytest.fixture
