@@ -9,7 +9,6 @@ those that pass. ``-k WORD`` runs tests whose names contain a word. ``-v`` print
 """
 
 import argparse
-import functools
 import os
 import sys
 import time
@@ -34,8 +33,7 @@ def prepare(mode):
 
     _register.register()
     if mode == "gloo-replaced":
-        create = functools.partial(_register.create, name="gloo")
-        dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(create, True)
+        dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(_register.create, True)
     else:
         for feature in ("ddp", "subgroup"):
             DistTestCases.backend_feature[feature].add("unisono")

@@ -10,7 +10,7 @@ from unisono import _native
 from unisono.errors import Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
-from unisono.torch._profile import entry
+from unisono.torch._profile import NAME, entry
 from unisono.torch._tensors import (
     BITWISE, WIDENED, Staged, check_dense, even, is_bitwise, op_name, parts, reduction_of,
 )  # fmt: skip
@@ -25,7 +25,6 @@ class UnisonoBackend(Exchanges, BackendBase):
         store: The group's store, for the monitored barrier.
         timeout: The time for which operations may wait.
         group: The name of the group.
-        name: The name of the backend.
     """
 
     last_work = threading.local()
@@ -34,21 +33,21 @@ class UnisonoBackend(Exchanges, BackendBase):
     supports_splitting = supports_coalescing = supports_shrinking = False
     supports_reconfigure = supports_window = _supports_time_estimate = False
 
-    def __init__(self, comm, store, timeout, group, name):
+    def __init__(self, comm, store, timeout, group):
         super().__init__(comm.rank, comm.size)
         self._comm, self._store, self._timeout = comm, store, timeout
-        self._group, self._name, self._sequence = group, name, 0
+        self._group, self._sequence = group, 0
 
     # -- What torch asks of every backend ------------------------------------------------------
 
     def getBackendName(self):
-        return self._name
+        return NAME
 
     name = getBackendName
 
     @property
     def options(self):
-        options = BackendBase.Options(self._name, self._timeout)
+        options = BackendBase.Options(NAME, self._timeout)
         options._timeout = self._timeout
         return options
 
@@ -96,7 +95,7 @@ class UnisonoBackend(Exchanges, BackendBase):
         """
         self._sequence += 1
         native = error = None
-        with entry(f"{self._name}:{title}", inputs):
+        with entry(f"{NAME}:{title}", inputs):
             try:
                 if getattr(opts, "asyncOp", True):
                     native = self._comm.start(steps, (inputs, results, keep))

@@ -6,7 +6,6 @@ through its hooks, profiler and flight recorder.
 """
 
 import torch
-import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup
 
 from unisono.torch._backend import UnisonoBackend
@@ -33,8 +32,7 @@ class UnisonoGroup(ProcessGroup):
     def __init__(self, backend, store):
         super().__init__(store, backend.rank(), backend.size())
         self._unisono = backend
-        kinds = dist.Backend.backend_type_map
-        kind = kinds.get(backend.getBackendName(), ProcessGroup.BackendType.CUSTOM)
+        kind = ProcessGroup.BackendType.CUSTOM
         self._set_default_backend(kind)
         self._register_backend(torch.device("cpu"), kind, backend)
 

@@ -9,6 +9,9 @@ from contextlib import nullcontext
 
 import torch
 
+# The name in torch's C++. It is no other backend's, since DistributedDataParallel takes a backend
+# with the name of Gloo for an object of the class of Gloo.
+NAME = "unisono"
 _Record = getattr(torch._C._profiler, "_RecordFunctionFast", None)
 
 

@@ -31,11 +31,11 @@ def register():
         dist.Backend.register_backend("unisono", create, extended_api=True, devices=["cpu"])
 
 
-def create(common, options, name="unisono"):
+def create(common, options):
     """Makes the backend of one group, as torch calls it on every rank of the group."""
     settings = dict(getattr(options, "settings", None) or {})
     comm = connect(common.store, common.group_rank, common.group_size, common.timeout, settings)
-    backend = UnisonoBackend(comm, common.store, common.timeout, str(common.group_id), name)
+    backend = UnisonoBackend(comm, common.store, common.timeout, str(common.group_id))
     if HAS_BACKENDS and _is_one_of_several_backends():
         return backend
     return UnisonoGroup(backend, common.store)
