@@ -247,7 +247,7 @@ mod tests {
         let last = [ErrorKind::System(text()), ErrorKind::Gpu(text()), ErrorKind::Bug(text())];
         assert_eq!(last.map(|kind| Error::new(kind).code()), [13, 14, 15]);
         let missing = ErrorKind::BarrierTimeout { missing: vec![1], after: std::time::Duration::ZERO };
-        assert_eq!(Error::new(missing).code(), 17);
+        assert_eq!(Error::new(missing).code(), 18);
         assert_eq!(Error::new(ErrorKind::Object { rank: 0, what: text() }).code(), 16);
     }
 

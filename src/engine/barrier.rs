@@ -24,7 +24,10 @@ impl Engine {
         self.begin_op(&op, false);
         // The watchdog's own deadline must not come first.
         let usual = self.watchdog.exchange_timeout(timeout.saturating_mul(2));
-        let result = self.meet_all(op, timeout);
+        // A rank that comes late finds the messages of ranks that have given up. Only those that
+        // have met all others send the second ones.
+        let confirmed = op.with_sequence(self.take_sequence());
+        let result = self.meet_all(op, timeout).and_then(|()| self.meet_all(confirmed, timeout));
         self.watchdog.exchange_timeout(usual);
         self.end_op(result, op, false)
     }
