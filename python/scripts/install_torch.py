@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 DEFAULT_VERSION = "2.15.0"
-NEEDS = ["filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "numpy", "setuptools"]
+NEEDS = ["filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "numpy", "setuptools>=77.0.3"]
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "wheels"
 
@@ -32,7 +32,7 @@ def install_wheel(version):
     if not found():
         pip("download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", str(CACHE), f"torch=={version}")
     pip("install", "--quiet", "--no-deps", str(found()[-1]))
-    pip("install", "--quiet", *NEEDS)
+    pip("install", "--quiet", "--no-warn-conflicts", *NEEDS)
 
 
 def readelf(option, library):
