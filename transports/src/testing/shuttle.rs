@@ -93,6 +93,11 @@ impl Instant {
         Self(NOW.get())
     }
 
+    /// Returns the time `time` later, if it can be represented.
+    pub fn checked_add(self, time: Duration) -> Option<Self> {
+        self.0.checked_add(time).map(Self)
+    }
+
     /// Returns the time since this moment.
     pub fn elapsed(self) -> Duration {
         Self::now() - self
