@@ -92,7 +92,7 @@ impl Communicator {
     /// # use unisono::{Communicator, OpState, Sum};
     /// # let comm = Communicator::local(1)?.remove(0);
     /// comm.all_reduce(&mut [1.0f32; 10], Sum)?;
-    /// let last = comm.flight_record().operations[0];
+    /// let last = comm.flight_record().operations[0].clone();
     /// assert_eq!((last.op.name(), last.op.count, last.state), ("all_reduce", 10, OpState::Done));
     /// # Ok::<(), unisono::Error>(())
     /// ```
