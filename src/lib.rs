@@ -55,6 +55,7 @@ pub use crate::reduce_op::ReduceOp::{
     Avg, BitAnd, BitOr, BitXor, Max, MaxLoc, Min, MinLoc, PreMulSum, Prod, Sum,
 };
 pub use crate::reduce_op::{CustomOp, ReduceOp};
+pub use communicator::foreign;
 pub use communicator::{
     CallOptions, ChildBuilder, Communicator, CommunicatorBuilder, Group, OpBuffers, Operation, RecvBuffer,
     Scope, ScopedWork, SendBuffer, SymmetricBuffer, Work,

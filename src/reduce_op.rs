@@ -64,6 +64,30 @@ impl ReduceOp {
         Self::PreMulSum(scalar_of(factor))
     }
 
+    /// Returns the operator of a kind, or `None` if it needs a factor or a function.
+    ///
+    /// ```
+    /// use unisono::{ReduceKind, ReduceOp};
+    ///
+    /// assert_eq!(ReduceOp::of_kind(ReduceKind::Max), Some(ReduceOp::Max));
+    /// assert_eq!(ReduceOp::of_kind(ReduceKind::PreMulSum), None);
+    /// ```
+    pub fn of_kind(kind: ReduceKind) -> Option<Self> {
+        Some(match kind {
+            ReduceKind::Sum => ReduceOp::Sum,
+            ReduceKind::Prod => ReduceOp::Prod,
+            ReduceKind::Min => ReduceOp::Min,
+            ReduceKind::Max => ReduceOp::Max,
+            ReduceKind::Avg => ReduceOp::Avg,
+            ReduceKind::BitAnd => ReduceOp::BitAnd,
+            ReduceKind::BitOr => ReduceOp::BitOr,
+            ReduceKind::BitXor => ReduceOp::BitXor,
+            ReduceKind::MinLoc => ReduceOp::MinLoc,
+            ReduceKind::MaxLoc => ReduceOp::MaxLoc,
+            ReduceKind::PreMulSum | ReduceKind::Custom => return None,
+        })
+    }
+
     /// Returns the kind of the operator, without its factor.
     pub fn kind(self) -> ReduceKind {
         match self {

@@ -3,6 +3,7 @@
 use crate::error::{Failure, argument};
 use std::ffi::c_void;
 use unisono_core::OpBuffers;
+use unisono_core::foreign::{Aliasing, slice, slice_mut};
 
 /// The memory of one operation, as C gives it.
 #[derive(Clone, Copy)]
@@ -32,22 +33,16 @@ impl RawBuffers {
         let Self { input, input_bytes, output, output_bytes, own_offset } = self;
         check_memory(input, input_bytes)?;
         check_memory(output, output_bytes)?;
-        let (from, into) = (input.addr(), output.addr());
-        let overlaps = input_bytes > 0
-            && output_bytes > 0
-            && from < into.saturating_add(output_bytes)
-            && into < from.saturating_add(input_bytes);
-        let own = if input_bytes == output_bytes { 0 } else { own_offset };
-        let in_place = if !overlaps {
-            None
-        } else if input_bytes <= output_bytes && Some(from) == into.checked_add(own) {
-            Some((output, output_bytes))
-        } else if input_bytes > output_bytes && Some(into) == from.checked_add(own) {
-            Some((input.cast_mut(), input_bytes))
-        } else {
-            return argument(
-                "input and output overlap, but the shorter is not this rank's share of the longer",
-            );
+        let (from, into) = ((input.addr(), input_bytes), (output.addr(), output_bytes));
+        let in_place = match Aliasing::of(from, into, own_offset) {
+            Aliasing::Separate => None,
+            Aliasing::InPlace if input_bytes <= output_bytes => Some((output, output_bytes)),
+            Aliasing::InPlace => Some((input.cast_mut(), input_bytes)),
+            Aliasing::Partial => {
+                return argument(
+                    "input and output overlap, but the shorter is not this rank's share of the longer",
+                );
+            }
         };
         Ok(CheckedBuffers { buffers: self, in_place })
     }
@@ -103,24 +98,4 @@ pub(crate) unsafe fn disjoint<'a>(
         OpBuffers::Separate { input, output } => Ok((input, output)),
         OpBuffers::InPlace(_) => argument("input and output overlap"),
     }
-}
-
-/// # Safety
-/// `bytes` bytes at `pointer` are valid for reads, unless there are none.
-unsafe fn slice<'a>(pointer: *const u8, bytes: usize) -> &'a [u8] {
-    if bytes == 0 {
-        return &[];
-    }
-    // SAFETY: valid by the contract.
-    unsafe { std::slice::from_raw_parts(pointer, bytes) }
-}
-
-/// # Safety
-/// `bytes` bytes at `pointer` are valid for reads and writes, unless there are none.
-unsafe fn slice_mut<'a>(pointer: *mut u8, bytes: usize) -> &'a mut [u8] {
-    if bytes == 0 {
-        return &mut [];
-    }
-    // SAFETY: valid by the contract.
-    unsafe { std::slice::from_raw_parts_mut(pointer, bytes) }
 }

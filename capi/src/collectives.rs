@@ -1,6 +1,6 @@
 //! The collectives of the C interface.
 
-use crate::buffers::RawBuffers;
+use crate::buffers::{CheckedBuffers, RawBuffers};
 use crate::comm::{UnisonoComm, comm_ref};
 use crate::error::{Failure, argument, guard};
 use std::ffi::c_void;
@@ -30,19 +30,33 @@ unsafe fn run(collective: Collective, arguments: Arguments) -> u32 {
         let comm = unsafe { comm_ref(comm) }?;
         let mut operation = Operation::new(collective, dtype_of(dtype)?, count).with_root(root);
         operation.reduction = op.map(reduce_op).transpose()?;
-        let buffers = raw_buffers(comm, &operation, input, output)?;
         // SAFETY: by the contract.
-        Ok(comm.run_operation(&operation, unsafe { buffers.checked()?.into_slices() })?)
+        unsafe { run_operation(comm, &operation, input, output) }
     })
 }
 
-/// Returns the memory of an operation, with the lengths of its shares.
-pub(crate) fn raw_buffers(
+/// Runs an operation in the memory of the caller.
+///
+/// # Safety
+/// As [`CheckedBuffers::into_slices`], with the shares of the operation.
+pub(crate) unsafe fn run_operation(
     comm: &Communicator,
     operation: &Operation,
     input: *const c_void,
     output: *mut c_void,
-) -> Result<RawBuffers, Failure> {
+) -> Result<(), Failure> {
+    let buffers = checked_buffers(comm, operation, input, output)?;
+    // SAFETY: by the contract.
+    Ok(comm.run_operation(operation, unsafe { buffers.into_slices() })?)
+}
+
+/// Returns the memory of an operation, with the lengths of its shares.
+pub(crate) fn checked_buffers(
+    comm: &Communicator,
+    operation: &Operation,
+    input: *const c_void,
+    output: *mut c_void,
+) -> Result<CheckedBuffers, Failure> {
     let Operation { collective, dtype, root, count, .. } = *operation;
     if root >= comm.size() {
         return argument(format!("the root is rank {root} of {}", comm.size()));
@@ -54,7 +68,7 @@ pub(crate) fn raw_buffers(
     else {
         return argument(format!("{count} elements of {dtype} are more than memory can hold"));
     };
-    Ok(RawBuffers { input: input.cast(), input_bytes, output: output.cast(), output_bytes, own_offset })
+    RawBuffers { input: input.cast(), input_bytes, output: output.cast(), output_bytes, own_offset }.checked()
 }
 
 pub(crate) fn dtype_of(code: u32) -> Result<DType, Failure> {
@@ -65,21 +79,8 @@ pub(crate) fn dtype_of(code: u32) -> Result<DType, Failure> {
 }
 
 pub(crate) fn reduce_op(code: u32) -> Result<ReduceOp, Failure> {
-    match u8::try_from(code).ok().and_then(ReduceKind::from_code) {
-        Some(ReduceKind::Sum) => Ok(ReduceOp::Sum),
-        Some(ReduceKind::Prod) => Ok(ReduceOp::Prod),
-        Some(ReduceKind::Min) => Ok(ReduceOp::Min),
-        Some(ReduceKind::Max) => Ok(ReduceOp::Max),
-        Some(ReduceKind::Avg) => Ok(ReduceOp::Avg),
-        Some(ReduceKind::BitAnd) => Ok(ReduceOp::BitAnd),
-        Some(ReduceKind::BitOr) => Ok(ReduceOp::BitOr),
-        Some(ReduceKind::BitXor) => Ok(ReduceOp::BitXor),
-        Some(ReduceKind::MinLoc) => Ok(ReduceOp::MinLoc),
-        Some(ReduceKind::MaxLoc) => Ok(ReduceOp::MaxLoc),
-        Some(ReduceKind::PreMulSum | ReduceKind::Custom) | None => {
-            argument(format!("{code} is no reduction"))
-        }
-    }
+    let kind = u8::try_from(code).ok().and_then(ReduceKind::from_code);
+    kind.and_then(ReduceOp::of_kind).map_or_else(|| argument(format!("{code} is no reduction")), Ok)
 }
 
 /// Defines functions of the interface, each with its collective and its last arguments.

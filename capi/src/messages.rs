@@ -3,9 +3,10 @@
 use crate::buffers::check_memory;
 use crate::comm::{UnisonoComm, comm_ref, store};
 use crate::error::{Failure, guard};
-use crate::requests::{Outcome, UnisonoRequest, check_may_wait};
+use crate::requests::{Outcome, UnisonoRequest, check_may_wait, start};
 use std::ffi::{c_int, c_void};
-use unisono_core::{Communicator, MessageInfo, RecvBuffer, SendBuffer, Work};
+use unisono_core::foreign::RawMemory;
+use unisono_core::{Communicator, MessageInfo, Work};
 
 /// The source, the tag and the length of a message, as `unisono_message_info` of the header.
 #[repr(C)]
@@ -22,47 +23,23 @@ impl From<MessageInfo> for UnisonoMessageInfo {
     }
 }
 
-/// The memory of a message, which its caller keeps until the message is done.
-struct RawMessage {
-    pointer: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: the memory belongs to the message until it is done, by the contract of the functions
-// here. The thread that accesses it does not matter.
-unsafe impl Send for RawMessage {}
-
-impl RawMessage {
-    fn new(pointer: *const c_void, bytes: usize) -> Result<Self, Failure> {
-        check_memory(pointer.cast(), bytes)?;
-        let pointer = if bytes == 0 { std::ptr::dangling_mut() } else { pointer.cast_mut().cast() };
-        Ok(Self { pointer, bytes })
-    }
-}
-
-impl SendBuffer for RawMessage {
-    fn message(&self) -> &[u8] {
-        // SAFETY: valid for reads until the message is done, by the contract of the functions here.
-        // `new` has checked the length, and empty slices need no memory.
-        unsafe { std::slice::from_raw_parts(self.pointer, self.bytes) }
-    }
-}
-
-impl RecvBuffer for RawMessage {
-    fn message_mut(&mut self) -> &mut [u8] {
-        // SAFETY: valid for writes until the message is done, by the contract of the functions
-        // here. `new` has checked the length, and empty slices need no memory.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer, self.bytes) }
-    }
+/// Returns the memory of a message, which its caller keeps until the message is done.
+///
+/// # Safety
+/// As [`RawMemory::new`].
+unsafe fn memory(pointer: *const c_void, bytes: usize) -> Result<RawMemory, Failure> {
+    check_memory(pointer.cast(), bytes)?;
+    // SAFETY: by the contract.
+    Ok(unsafe { RawMemory::new(pointer.cast_mut().cast(), bytes) })
 }
 
 /// Starts to send a message.
-fn start_send(comm: &Communicator, buffer: RawMessage, to: usize, tag: u64) -> Work<Outcome> {
+fn start_send(comm: &Communicator, buffer: RawMemory, to: usize, tag: u64) -> Work<Outcome> {
     comm.isend(buffer, to, tag).map(|_| None)
 }
 
 /// Starts to receive a message.
-fn start_recv(comm: &Communicator, buffer: RawMessage, from: usize, tag: u64) -> Work<Outcome> {
+fn start_recv(comm: &Communicator, buffer: RawMemory, from: usize, tag: u64) -> Work<Outcome> {
     comm.irecv(buffer, some_rank(from), some_tag(tag)).map(|(_, info)| Some(info))
 }
 
@@ -88,15 +65,10 @@ pub unsafe extern "C" fn unisono_isend(
     tag: u64,
     request: *mut *mut UnisonoRequest,
 ) -> u32 {
-    guard(|| {
-        // SAFETY: by the contract.
-        unsafe { store(request, std::ptr::null_mut()) }?;
-        // SAFETY: by the contract.
-        let comm = unsafe { comm_ref(comm) }?;
-        let work = start_send(comm, RawMessage::new(buffer, bytes)?, to, tag);
-        // SAFETY: by the contract.
-        unsafe { store(request, UnisonoRequest::handle(work)) }
-    })
+    // SAFETY: by the contract.
+    let started = |comm: &Communicator| Ok(start_send(comm, unsafe { memory(buffer, bytes) }?, to, tag));
+    // SAFETY: by the contract.
+    guard(|| unsafe { start(comm, request, started) })
 }
 
 /// Starts to receive a message of at most `bytes` bytes from rank `from` under `tag`.
@@ -113,15 +85,10 @@ pub unsafe extern "C" fn unisono_irecv(
     tag: u64,
     request: *mut *mut UnisonoRequest,
 ) -> u32 {
-    guard(|| {
-        // SAFETY: by the contract.
-        unsafe { store(request, std::ptr::null_mut()) }?;
-        // SAFETY: by the contract.
-        let comm = unsafe { comm_ref(comm) }?;
-        let work = start_recv(comm, RawMessage::new(buffer, bytes)?, from, tag);
-        // SAFETY: by the contract.
-        unsafe { store(request, UnisonoRequest::handle(work)) }
-    })
+    // SAFETY: by the contract.
+    let started = |comm: &Communicator| Ok(start_recv(comm, unsafe { memory(buffer, bytes) }?, from, tag));
+    // SAFETY: by the contract.
+    guard(|| unsafe { start(comm, request, started) })
 }
 
 /// Sends a message, and returns when its buffer may be written again.
@@ -140,8 +107,8 @@ pub unsafe extern "C" fn unisono_send(
     guard(|| {
         check_may_wait()?;
         // SAFETY: by the contract.
-        let comm = unsafe { comm_ref(comm) }?;
-        start_send(comm, RawMessage::new(buffer, bytes)?, to, tag).wait()?;
+        let (comm, buffer) = unsafe { (comm_ref(comm)?, memory(buffer, bytes)?) };
+        start_send(comm, buffer, to, tag).wait()?;
         Ok(())
     })
 }
@@ -163,8 +130,8 @@ pub unsafe extern "C" fn unisono_recv(
     guard(|| {
         check_may_wait()?;
         // SAFETY: by the contract.
-        let comm = unsafe { comm_ref(comm) }?;
-        let message = start_recv(comm, RawMessage::new(buffer, bytes)?, from, tag).wait()?;
+        let (comm, buffer) = unsafe { (comm_ref(comm)?, memory(buffer, bytes)?) };
+        let message = start_recv(comm, buffer, from, tag).wait()?;
         match message {
             // SAFETY: by the contract.
             Some(message) if !info.is_null() => unsafe { store(info, message.into()) },

@@ -1,12 +1,12 @@
 //! Collectives that are described by values: run at once, or started.
 
-use crate::collectives::{dtype_of, raw_buffers, reduce_op};
-use crate::comm::{UnisonoComm, comm_ref, store};
+use crate::collectives::{checked_buffers, dtype_of, reduce_op, run_operation};
+use crate::comm::{UnisonoComm, comm_ref};
 use crate::error::{Failure, argument, guard};
-use crate::requests::UnisonoRequest;
+use crate::requests::{UnisonoRequest, start};
 use std::ffi::c_void;
-use unisono_core::Operation;
 use unisono_core::schedule::Collective;
+use unisono_core::{Communicator, Operation};
 
 /// A collective described by values, as `unisono_operation` of the header.
 #[repr(C)]
@@ -60,9 +60,8 @@ pub unsafe extern "C" fn unisono_run(
     guard(|| {
         // SAFETY: by the contract.
         let (comm, operation) = unsafe { (comm_ref(comm)?, operation_of(operation)?) };
-        let buffers = raw_buffers(comm, &operation, input, output)?;
         // SAFETY: by the contract.
-        Ok(comm.run_operation(&operation, unsafe { buffers.checked()?.into_slices() })?)
+        unsafe { run_operation(comm, &operation, input, output) }
     })
 }
 
@@ -79,17 +78,15 @@ pub unsafe extern "C" fn unisono_start(
     output: *mut c_void,
     request: *mut *mut UnisonoRequest,
 ) -> u32 {
-    guard(|| {
+    let started = |comm: &Communicator| {
         // SAFETY: by the contract.
-        unsafe { store(request, std::ptr::null_mut()) }?;
-        // SAFETY: by the contract.
-        let (comm, operation) = unsafe { (comm_ref(comm)?, operation_of(operation)?) };
-        let buffers = raw_buffers(comm, &operation, input, output)?.checked()?;
-        let work = comm.spawn(move |comm| {
+        let operation = unsafe { operation_of(operation) }?;
+        let buffers = checked_buffers(comm, &operation, input, output)?;
+        Ok(comm.spawn(move |comm| {
             // SAFETY: the caller leaves the memory to the operation until it is done.
             comm.run_operation(&operation, unsafe { buffers.into_slices() }).map(|()| None)
-        });
-        // SAFETY: by the contract.
-        unsafe { store(request, UnisonoRequest::handle(work)) }
-    })
+        }))
+    };
+    // SAFETY: by the contract.
+    guard(|| unsafe { start(comm, request, started) })
 }

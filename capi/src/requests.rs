@@ -1,6 +1,6 @@
 //! Requests: operations that were started, as handles.
 
-use crate::comm::store;
+use crate::comm::{UnisonoComm, comm_ref, store};
 use crate::error::{Failure, NOT_DONE, argument, guard, keep};
 use crate::messages::UnisonoMessageInfo;
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
-use unisono_core::{Error, MessageInfo, Work};
+use unisono_core::{Communicator, Error, MessageInfo, Work};
 
 /// The result of a started operation. A receive has the message that it took.
 pub(crate) type Outcome = Option<MessageInfo>;
@@ -138,6 +138,23 @@ impl UnisonoRequest {
             }
             None => self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
         }
+    }
+}
+
+/// Starts an operation of a communicator and stores its request, or null if it cannot be started.
+///
+/// # Safety
+/// `comm` is null or a handle; `request` is null or valid for writes.
+pub(crate) unsafe fn start(
+    comm: *const UnisonoComm,
+    request: *mut *mut UnisonoRequest,
+    operation: impl FnOnce(&Communicator) -> Result<Work<Outcome>, Failure>,
+) -> Result<(), Failure> {
+    // SAFETY: by the contract.
+    unsafe {
+        store(request, std::ptr::null_mut())?;
+        let work = operation(comm_ref(comm)?)?;
+        store(request, UnisonoRequest::handle(work))
     }
 }
 

@@ -11,6 +11,7 @@ pub mod emulator;
 mod float8;
 mod host;
 mod memory;
+pub mod raw;
 mod reduce_kind;
 mod structured;
 

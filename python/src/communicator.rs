@@ -1,8 +1,9 @@
 //! Communicators as Python objects.
 
 use crate::error::{argument, exception};
-use crate::messages::{MessageMemory, forward};
+use crate::messages::forward;
 use crate::operation::Operation;
+use crate::segments::memory_at;
 use crate::work::{CompleteOnDrop, Completion, Work};
 use pyo3::prelude::*;
 use std::collections::HashMap;
@@ -119,7 +120,7 @@ impl Communicator {
         let completion = Completion::new(Some(keep));
         // SAFETY: `keep` holds the object that owns the memory until the end. The callers in the
         // package say that nobody else may access it meanwhile.
-        let memory = unsafe { MessageMemory::new(memory.0, memory.1) };
+        let memory = unsafe { memory_at(memory) };
         py.detach(|| forward(comm.isend(memory, to, tag), &completion, |_| None));
         Ok(Work { completion })
     }
@@ -136,7 +137,7 @@ impl Communicator {
         let comm = self.inner(py)?;
         let completion = Completion::new(Some(keep));
         // SAFETY: as in `isend`.
-        let memory = unsafe { MessageMemory::new(memory.0, memory.1) };
+        let memory = unsafe { memory_at(memory) };
         py.detach(|| forward(comm.irecv(memory, from, tag), &completion, |(_, info)| Some(info)));
         Ok(Work { completion })
     }

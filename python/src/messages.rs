@@ -5,45 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use unisono::{MessageInfo, RecvBuffer, SendBuffer, Work};
-
-/// The memory of a message, at an address. Its owner is kept by the message's [`Completion`].
-pub(crate) struct MessageMemory {
-    address: usize,
-    bytes: usize,
-}
-
-impl MessageMemory {
-    /// Describes the memory of a message.
-    ///
-    /// # Safety
-    /// The memory is valid until the message has ended: for reads if it is sent, for writes if it
-    /// is received. Nobody writes it meanwhile, and nobody reads it while it is received.
-    pub(crate) unsafe fn new(address: usize, bytes: usize) -> Self {
-        Self { address, bytes }
-    }
-}
-
-impl SendBuffer for MessageMemory {
-    fn message(&self) -> &[u8] {
-        if self.bytes == 0 {
-            return &[];
-        }
-        // SAFETY: by the contract of `new`.
-        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.bytes) }
-    }
-}
-
-impl RecvBuffer for MessageMemory {
-    fn message_mut(&mut self) -> &mut [u8] {
-        if self.bytes == 0 {
-            return &mut [];
-        }
-        let start = std::ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: by the contract of `new`.
-        unsafe { std::slice::from_raw_parts_mut(start, self.bytes) }
-    }
-}
+use unisono::{MessageInfo, Work};
 
 /// Completes a handle of this package when a handle of the library has a result.
 struct Forward<R> {

@@ -1,6 +1,8 @@
 //! The memory of an operation: segments at addresses, as the Python side gives them.
 
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use unisono::OpBuffers;
+use unisono::foreign::{self, Aliasing, RawMemory};
 
 /// Consecutive parts of a buffer, each at an address and with a number of bytes.
 ///
@@ -114,14 +116,12 @@ pub(crate) unsafe fn with_buffers<R>(
         return unsafe { output.write(|buffer| operation(OpBuffers::InPlace(buffer))) };
     }
     if let (Some(from), Some(into)) = (input.single(), output.single()) {
-        let own = if input_bytes == output_bytes { 0 } else { own_offset };
-        if input_bytes <= output_bytes && from == into + own {
-            // SAFETY: by the contract. The input is inside, so that one slice is the only access.
-            return operation(OpBuffers::InPlace(unsafe { slice_mut(into, output_bytes) }));
-        }
-        if input_bytes > output_bytes && into == from + own {
-            // SAFETY: as above, with the output inside.
-            return operation(OpBuffers::InPlace(unsafe { slice_mut(from, input_bytes) }));
+        let aliasing = Aliasing::of((from, input_bytes), (into, output_bytes), own_offset);
+        if aliasing == Aliasing::InPlace {
+            let longer = if input_bytes <= output_bytes { (into, output_bytes) } else { (from, input_bytes) };
+            // SAFETY: by the contract. The shorter one is inside, so that one slice is the only
+            // access.
+            return operation(OpBuffers::InPlace(unsafe { slice_mut(longer.0, longer.1) }));
         }
     }
     // SAFETY: by the contract. The copy of the input overlaps nothing.
@@ -135,7 +135,7 @@ pub(crate) unsafe fn with_buffers<R>(
 /// `bytes` bytes at `address`, more than none, are valid for reads for the life of the result.
 unsafe fn slice<'a>(address: usize, bytes: usize) -> &'a [u8] {
     // SAFETY: by the contract. The memory was exposed to Python as an integer.
-    unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), bytes) }
+    unsafe { foreign::slice(with_exposed_provenance(address), bytes) }
 }
 
 /// # Safety
@@ -143,5 +143,14 @@ unsafe fn slice<'a>(address: usize, bytes: usize) -> &'a [u8] {
 /// result, and nobody else accesses them.
 unsafe fn slice_mut<'a>(address: usize, bytes: usize) -> &'a mut [u8] {
     // SAFETY: by the contract.
-    unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), bytes) }
+    unsafe { foreign::slice_mut(with_exposed_provenance_mut(address), bytes) }
+}
+
+/// Returns the memory of a message, given as address and length.
+///
+/// # Safety
+/// As [`RawMemory::new`]. The memory was exposed to Python as an integer.
+pub(crate) unsafe fn memory_at((address, bytes): (usize, usize)) -> RawMemory {
+    // SAFETY: by the contract.
+    unsafe { RawMemory::new(with_exposed_provenance_mut(address), bytes) }
 }

@@ -1,8 +1,8 @@
 //! Options of single calls: timeout, label, algorithm, way to wait.
 
-use crate::communicator::{Communicator, SELF_WAIT_MESSAGE};
+use crate::communicator::Communicator;
 use crate::engine::CallSettings;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::schedule::Collective;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,8 @@ impl Communicator {
     /// keep the settings of the communicator.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`] or [`ErrorKind::Unsupported`] as [`Communicator::set_algorithm`]
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) or
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) as [`Communicator::set_algorithm`]
     /// if the algorithm cannot be used; else the errors of `body`.
     ///
     /// ```
@@ -79,19 +80,7 @@ impl Communicator {
         options: &CallOptions,
         body: impl FnOnce(&Communicator) -> Result<R>,
     ) -> Result<R> {
-        if self.is_forked() {
-            return Err(self.fork_error());
-        }
-        if self.with_ticket {
-            return self.run_with_options(options, body);
-        }
-        if self.shared.is_used_by_this_thread() {
-            return Err(self.usage_error(SELF_WAIT_MESSAGE));
-        }
-        let queue = &self.shared.op_queue;
-        let _turn = queue.wait_for_turn(queue.take_ticket());
-        let holder = Communicator { shared: Arc::clone(&self.shared), with_ticket: true };
-        holder.run_with_options(options, body)
+        self.in_one_turn(|comm| comm.run_with_options(options, body))
     }
 
     fn run_with_options<R>(
@@ -99,12 +88,11 @@ impl Communicator {
         options: &CallOptions,
         body: impl FnOnce(&Communicator) -> Result<R>,
     ) -> Result<R> {
-        let CallOptions { timeout, label, wait, .. } = options.clone();
+        let &CallOptions { timeout, ref label, ref algorithm, wait } = options;
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            let text = "a timeout of zero lets no operation wait";
-            return Err(self.attach_rank(Error::new(ErrorKind::InvalidUsage(text.to_owned()))));
+            return Err(self.usage_error("a timeout of zero lets no operation wait"));
         }
-        let algorithm = options.algorithm.as_ref().map(|(collective, name)| {
+        let algorithm = algorithm.as_ref().map(|(collective, name)| {
             self.settable_algorithm(*collective, Some(name)).map(|row| (*collective, row))
         });
         let settings =
@@ -114,7 +102,7 @@ impl Communicator {
         let ended = body(self);
         drop(restore);
         match label {
-            Some(label) => ended.map_err(|error| error.with_label(&label)),
+            Some(label) => ended.map_err(|error| error.with_label(label)),
             None => ended,
         }
     }

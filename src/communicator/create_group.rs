@@ -3,7 +3,7 @@
 use crate::communicator::split::ENDPOINT_BYTES;
 use crate::communicator::{Communicator, Work};
 use crate::engine::messages::INTERNAL_TAGS;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::schedule::Rank;
 
@@ -14,8 +14,8 @@ impl Communicator {
     /// need different tags if they share two ranks. Other ranks may run operations meanwhile.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`] if the list names a rank twice, one that does not exist, or not
-    /// this rank. As [`Communicator::split`] if the members cannot connect, and as
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the list names a rank twice,
+    /// one that does not exist, or not this rank. As [`Communicator::split`] if the members cannot connect, and as
     /// [`Communicator::irecv`] if the first member does not call.
     ///
     /// ```
@@ -58,9 +58,6 @@ impl Communicator {
             }
         }
         let position = members.iter().position(|&member| member == self.rank());
-        position.ok_or_else(|| {
-            let text = "only members make the group, and this rank is none of them";
-            self.attach_rank(Error::new(ErrorKind::InvalidUsage(text.to_owned())))
-        })
+        position.ok_or_else(|| self.usage_error("only members make the group, and this rank is none of them"))
     }
 }

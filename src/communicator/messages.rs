@@ -3,8 +3,8 @@
 use crate::communicator::background;
 use crate::communicator::work::Completion;
 use crate::communicator::{Communicator, Shared, Work};
-use crate::engine::Engine;
 use crate::engine::messages::{INTERNAL_TAGS, MessageInfo, Pattern, RecvTask, SendTask, Submission};
+use crate::engine::{Engine, ROUNDS_WITHOUT_CLOCK};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::schedule::Rank;
@@ -418,7 +418,6 @@ impl MessageWait<'_> {
     }
 }
 
-const ROUNDS_WITHOUT_CLOCK: u32 = 64;
 const LOOKS_PER_ROUND: u32 = 4;
 /// Time between two looks at a message while another thread uses the engine.
 const BUSY_ENGINE_SLEEP: Duration = Duration::from_micros(200);

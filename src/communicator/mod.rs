@@ -18,6 +18,7 @@ mod call_options;
 mod collectives;
 mod counts;
 mod create_group;
+pub mod foreign;
 mod grow;
 mod info;
 mod messages;
@@ -133,9 +134,7 @@ impl Shared {
     fn is_used_by_this_thread(&self) -> bool {
         self.op_queue.is_held_by_this_thread() || self.engine_user.is_this_thread()
     }
-}
 
-impl Shared {
     /// Returns the place where the communicator keeps itself while it has messages to send.
     fn kept_for_sends(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
         self.kept_for_sends.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -373,8 +372,27 @@ impl Communicator {
     /// Waits for the ticket's turn and runs `task` with a handle that has it.
     fn in_turn<R>(&self, ticket: Ticket, task: impl FnOnce(&Communicator) -> R) -> R {
         let _turn = self.shared.op_queue.wait_for_turn(ticket);
-        let _background = BackgroundWait::begin(&self.shared);
         task(&Communicator { shared: Arc::clone(&self.shared), with_ticket: true })
+    }
+
+    /// As [`Communicator::in_turn`], on a thread beside which a computation of this rank goes on.
+    fn in_background_turn<R>(&self, ticket: Ticket, task: impl FnOnce(&Communicator) -> R) -> R {
+        self.in_turn(ticket, |comm| {
+            let _background = BackgroundWait::begin(&self.shared);
+            task(comm)
+        })
+    }
+
+    /// Runs several operations as one call in the order of calls.
+    fn in_one_turn<R>(&self, operations: impl FnOnce(&Communicator) -> Result<R>) -> Result<R> {
+        let shared = &*self.shared;
+        match () {
+            () if self.is_forked() => Err(self.fork_error()),
+            () if self.with_ticket => operations(self),
+            () if shared.engine_user.is_this_thread() => Err(self.usage_error(REENTRANT_MESSAGE)),
+            () if shared.op_queue.is_held_by_this_thread() => Err(self.usage_error(SELF_WAIT_MESSAGE)),
+            () => self.in_turn(shared.op_queue.take_ticket(), operations),
+        }
     }
 }
 

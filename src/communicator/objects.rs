@@ -6,7 +6,6 @@
 
 use super::Communicator;
 use super::counts::displacements;
-use crate::communicator::{REENTRANT_MESSAGE, SELF_WAIT_MESSAGE};
 use crate::engine::{Buffers, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
@@ -193,18 +192,6 @@ impl Communicator {
         let mut bytes = self.room(count)?;
         self.scatter_bytes::<u8>(kind, (&encoded.concat(), &counts), &mut bytes, root)?;
         Ok(bytes)
-    }
-
-    /// Runs several operations as one call in the order of calls.
-    fn in_one_turn<R>(&self, operation: impl FnOnce(&Communicator) -> Result<R>) -> Result<R> {
-        let shared = &*self.shared;
-        match () {
-            () if self.is_forked() => Err(self.fork_error()),
-            () if self.with_ticket => operation(self),
-            () if shared.engine_user.is_this_thread() => Err(self.usage_error(REENTRANT_MESSAGE)),
-            () if shared.op_queue.is_held_by_this_thread() => Err(self.usage_error(SELF_WAIT_MESSAGE)),
-            () => self.in_turn(shared.op_queue.take_ticket(), operation),
-        }
     }
 
     /// Returns the lengths of objects, of which the first is that of rank `first`.

@@ -141,7 +141,8 @@ impl Communicator {
     pub fn scope<'env, R>(&'env self, body: impl FnOnce(&Scope<'env>) -> R) -> R {
         thread::scope(|threads| {
             let (tasks, todo) = channel::<(Ticket, Task<'env>)>();
-            let serve = move || todo.into_iter().for_each(|(ticket, task)| self.in_turn(ticket, task));
+            let serve =
+                move || todo.into_iter().for_each(|(ticket, task)| self.in_background_turn(ticket, task));
             // If no thread can be started, no thread takes the tasks, and `spawn` runs them itself.
             let _ = thread::Builder::new().spawn_scoped(threads, serve);
             body(&Scope { comm: self, tasks })

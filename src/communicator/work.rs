@@ -344,7 +344,7 @@ impl TaskQueue {
                 return;
             };
             drop(pending);
-            Communicator { shared, with_ticket: false }.in_turn(ticket, task);
+            Communicator { shared, with_ticket: false }.in_background_turn(ticket, task);
         }
     }
 }

@@ -37,36 +37,18 @@ impl Engine {
         let peers = (1..ranks).map(|distance| (rank + distance) % ranks);
         let messages = |peer| [Transfer::send(peer, &[], op), Transfer::recv(peer, &mut [], op)];
         let mut transfers: Vec<_> = peers.flat_map(messages).collect();
-        self.watchdog.begin_op(op);
         let begun = self.fabric.wait.now();
-        loop {
-            let mut moved = false;
-            for transfer in transfers.iter_mut().filter(|transfer| !transfer.is_done()) {
-                moved |= self.advance_transfer(transfer)?;
-            }
-            let open = transfers.iter().filter(|transfer| !transfer.is_done()).map(Transfer::peer);
-            let after = self.fabric.wait.now().saturating_sub(begun);
-            if open.clone().next().is_none() {
-                return Ok(());
-            }
-            if after > timeout {
-                return Err(missing_error(open, after));
-            }
-            if moved {
-                self.watchdog.progressed();
-                continue;
-            }
-            self.send_acks();
-            for link in self.fabric.links.iter_mut().flatten() {
-                link.progress()?;
-            }
-            self.wait_round(open)?;
-        }
+        self.run_transfers_checked(&mut transfers, |engine, transfers| {
+            let after = engine.fabric.wait.now().saturating_sub(begun);
+            if after > timeout { Err(missing_error(transfers, after)) } else { Ok(()) }
+        })
     }
 }
 
-fn missing_error(peers: impl Iterator<Item = Rank>, after: Duration) -> Error {
-    let mut missing: Vec<Rank> = peers.collect();
+/// Returns the error with the peers of all open transfers.
+fn missing_error(transfers: &[Transfer<'_>], after: Duration) -> Error {
+    let open = transfers.iter().filter(|transfer| !transfer.is_done());
+    let mut missing: Vec<Rank> = open.map(Transfer::peer).collect();
     missing.sort_unstable();
     missing.dedup();
     Error::new(ErrorKind::BarrierTimeout { missing, after })

@@ -37,10 +37,10 @@ pub(crate) use crate::engine::p2p::{Direction, Transfer};
 pub(crate) use crate::engine::telemetry::flight::{Owner, Recorder};
 pub use crate::engine::telemetry::memory::MemoryStats;
 pub use crate::engine::telemetry::traffic::TrafficStats;
-pub(crate) use crate::engine::watchdog::AbortFlag;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::engine::watchdog::control_msg::fuzz as fuzz_control_msg;
 pub(crate) use crate::engine::watchdog::control_msg::{ENDPOINT_BYTES_MAX, pack_bits};
+pub(crate) use crate::engine::watchdog::{AbortFlag, ROUNDS_WITHOUT_CLOCK};
 #[cfg(feature = "gpu")]
 pub(crate) use layout::Layout;
 pub(crate) use layout::Shares;

@@ -91,6 +91,16 @@ impl<'a> Transfer<'a> {
 
 impl Engine {
     pub(super) fn run_transfers(&mut self, transfers: &mut [Transfer<'_>]) -> Result<()> {
+        self.run_transfers_checked(transfers, |_, _| Ok(()))
+    }
+
+    /// Runs transfers, and ends with the first error of `check`, which every round calls while some
+    /// are open.
+    pub(super) fn run_transfers_checked(
+        &mut self,
+        transfers: &mut [Transfer<'_>],
+        check: impl Fn(&Engine, &[Transfer<'_>]) -> Result<()>,
+    ) -> Result<()> {
         copy_self_messages(self.fabric.rank, transfers);
         if let Some(first) = transfers.first() {
             self.watchdog.begin_op(first.desc);
@@ -105,6 +115,7 @@ impl Engine {
             if transfers.iter().all(|transfer| transfer.done) {
                 return Ok(());
             }
+            check(self, transfers)?;
             if moved {
                 self.watchdog.progressed();
                 continue;
@@ -119,7 +130,7 @@ impl Engine {
     }
 
     /// Moves as many slices as possible without waiting. Returns whether any moved.
-    pub(super) fn advance_transfer(&mut self, transfer: &mut Transfer<'_>) -> Result<bool> {
+    fn advance_transfer(&mut self, transfer: &mut Transfer<'_>) -> Result<bool> {
         let slot_bytes = self.fabric.geometry.slot_bytes;
         let lane = send_recv_lane(self.channels.len());
         let link = link(&mut self.fabric.links, transfer.peer)?;

@@ -3,6 +3,7 @@
 use crate::abi::class;
 use crate::error::{Outcome, fail};
 use unisono::OpBuffers;
+use unisono::foreign::{Aliasing, slice, slice_mut};
 
 /// The memory of one operation, as C gives it.
 #[derive(Clone, Copy)]
@@ -27,44 +28,23 @@ impl RawBuffers {
         if input.is_null() && input_bytes > 0 || output.is_null() && output_bytes > 0 {
             return fail(class::BUFFER, "a buffer is NULL");
         }
-        let (from, into) = (input.addr(), output.addr());
-        let overlaps = input_bytes > 0
-            && output_bytes > 0
-            && from < into.saturating_add(output_bytes)
-            && into < from.saturating_add(input_bytes);
-        let own = if input_bytes == output_bytes { 0 } else { own_offset };
-        // SAFETY: valid by the contract. In place, this slice is the only access to both buffers;
+        let (from, into) = ((input.addr(), input_bytes), (output.addr(), output_bytes));
+        // SAFETY: valid by the contract. In place, the output is the only access to both buffers;
         // else the input is disjoint from it by the comparison, or copied before it is made.
         unsafe {
-            if overlaps && input_bytes <= output_bytes && from == into + own {
-                return run(OpBuffers::InPlace(slice_mut(output, output_bytes)));
+            match Aliasing::of(from, into, own_offset) {
+                Aliasing::Separate => {
+                    let (input, output) = (slice(input, input_bytes), slice_mut(output, output_bytes));
+                    run(OpBuffers::Separate { input, output })
+                }
+                Aliasing::InPlace if input_bytes <= output_bytes => {
+                    run(OpBuffers::InPlace(slice_mut(output, output_bytes)))
+                }
+                Aliasing::InPlace | Aliasing::Partial => {
+                    let input = slice(input, input_bytes).to_vec();
+                    run(OpBuffers::Separate { input: &input, output: slice_mut(output, output_bytes) })
+                }
             }
-            if overlaps {
-                let input = slice(input, input_bytes).to_vec();
-                return run(OpBuffers::Separate { input: &input, output: slice_mut(output, output_bytes) });
-            }
-            let (input, output) = (slice(input, input_bytes), slice_mut(output, output_bytes));
-            run(OpBuffers::Separate { input, output })
         }
     }
-}
-
-/// # Safety
-/// `bytes` bytes at `pointer` are valid for reads, unless there are none.
-pub(crate) unsafe fn slice<'a>(pointer: *const u8, bytes: usize) -> &'a [u8] {
-    if bytes == 0 {
-        return &[];
-    }
-    // SAFETY: valid by the contract.
-    unsafe { std::slice::from_raw_parts(pointer, bytes) }
-}
-
-/// # Safety
-/// `bytes` bytes at `pointer` are valid for reads and writes, unless there are none.
-pub(crate) unsafe fn slice_mut<'a>(pointer: *mut u8, bytes: usize) -> &'a mut [u8] {
-    if bytes == 0 {
-        return &mut [];
-    }
-    // SAFETY: valid by the contract.
-    unsafe { std::slice::from_raw_parts_mut(pointer, bytes) }
 }

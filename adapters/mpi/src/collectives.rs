@@ -1,11 +1,12 @@
 //! The collectives.
 
 use crate::abi::{Handle, class, is_in_place};
-use crate::buffers::{RawBuffers, slice};
+use crate::buffers::RawBuffers;
 use crate::comm::{self, Comm};
 use crate::datatype::{bytes_of, reducible, reduction};
 use crate::error::{Outcome, fail, guard};
 use std::ffi::{c_int, c_void};
+use unisono::foreign::slice;
 use unisono::schedule::Collective;
 use unisono::{DType, Operation};
 
@@ -17,11 +18,7 @@ struct Memory {
 
 /// Returns the operation of a collective that moves data, in bytes. The two sides may describe a
 /// share by different datatypes, but not by different lengths.
-fn movement(
-    collective: Collective,
-    (count, datatype): (c_int, Handle),
-    other: Option<(c_int, Handle)>,
-) -> Outcome<Operation> {
+fn movement(collective: Collective, (count, datatype): Extent, other: Option<Extent>) -> Outcome<Operation> {
     let bytes = bytes_of(datatype, count)?;
     if let Some((other_count, other_type)) = other {
         let other_bytes = bytes_of(other_type, other_count)?;
@@ -69,6 +66,29 @@ fn rooted(comm: &Comm, operation: Operation, root: c_int) -> Outcome<Operation> 
         Ok(root) => Ok(operation.with_root(root)),
         Err(failure) => fail(class::ROOT, failure.text),
     }
+}
+
+/// A number of elements and their datatype.
+type Extent = (c_int, Handle);
+
+/// Returns the operation of a gather or a scatter, and true if this is the root, in place.
+///
+/// Each rank describes its own share. The root also describes the shares of `all` ranks, and its
+/// own only if it is not in place.
+fn own_share(
+    comm: &Comm,
+    collective: Collective,
+    (own, in_place): (Extent, bool),
+    all: Extent,
+    root: c_int,
+) -> Outcome<(Operation, bool)> {
+    let is_root = comm.communicator.rank() == comm.rank_of("the root", root)?;
+    let operation = match (is_root, in_place) {
+        (true, true) => movement(collective, all, None),
+        (true, false) => movement(collective, own, Some(all)),
+        (false, _) => movement(collective, own, None),
+    };
+    Ok((rooted(comm, operation?, root)?, is_root && in_place))
 }
 
 /// Waits until all ranks have called it.
@@ -260,14 +280,9 @@ unsafe extern "C" fn MPIABI_Gather(
     guard("MPI_Gather", || {
         let comm = comm::find(comm)?;
         let (sent, received) = ((send_count, send_type), (receive_count, receive_type));
-        let is_root = comm.communicator.rank() == comm.rank_of("the root", root)?;
-        let operation = match (is_root, is_in_place(send)) {
-            (true, true) => movement(Collective::Gather, received, None),
-            (true, false) => movement(Collective::Gather, sent, Some(received)),
-            (false, _) => movement(Collective::Gather, sent, None),
-        };
+        let (operation, _) = own_share(&comm, Collective::Gather, (sent, is_in_place(send)), received, root)?;
         // SAFETY: by the contract.
-        unsafe { run(&comm, rooted(&comm, operation?, root)?, Memory { send, receive }) }
+        unsafe { run(&comm, operation, Memory { send, receive }) }
     })
 }
 
@@ -287,15 +302,9 @@ unsafe extern "C" fn MPIABI_Scatter(
     guard("MPI_Scatter", || {
         let comm = comm::find(comm)?;
         let (sent, received) = ((send_count, send_type), (receive_count, receive_type));
-        let is_root = comm.communicator.rank() == comm.rank_of("the root", root)?;
+        let own = (received, is_in_place(receive));
         // In place, the root's share stays where it is, and its copy is dropped.
-        let stays = is_root && is_in_place(receive);
-        let operation = match (is_root, stays) {
-            (true, true) => movement(Collective::Scatter, sent, None),
-            (true, false) => movement(Collective::Scatter, received, Some(sent)),
-            (false, _) => movement(Collective::Scatter, received, None),
-        };
-        let operation = rooted(&comm, operation?, root)?;
+        let (operation, stays) = own_share(&comm, Collective::Scatter, own, sent, root)?;
         let mut copy = if stays { vec![0u8; operation.count] } else { Vec::new() };
         let receive = if stays { copy.as_mut_ptr().cast() } else { receive };
         // SAFETY: by the contract; the copy has the length of a share.

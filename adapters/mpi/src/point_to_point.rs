@@ -4,10 +4,11 @@ use crate::abi::{ANY_SOURCE, ANY_TAG, Handle, PROC_NULL, REQUEST_NULL, Status, c
 use crate::comm::{self, Comm};
 use crate::datatype::{self, bytes_of};
 use crate::error::{Outcome, fail, guard};
-use crate::request::{Memory, Request, store_status};
+use crate::request::{Request, store_status};
 use crate::world::store;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use unisono::foreign::RawMemory;
 
 /// The arguments of a send or a receive.
 struct Arguments {
@@ -79,13 +80,41 @@ impl Arguments {
     /// The memory is valid until the request is complete, and nobody else uses it meanwhile.
     unsafe fn start(&self, comm: &Arc<Comm>, message: Message) -> Request {
         // SAFETY: by the contract.
-        let memory = |bytes| unsafe { Memory::new(self.memory.cast(), bytes) };
+        let memory = |bytes| unsafe { RawMemory::new(self.memory.cast(), bytes) };
         match message {
             Message::Send { bytes, to, tag } => Request::send(comm, memory(bytes), to, tag),
             Message::Receive { bytes, from, tag } => Request::receive(comm, memory(bytes), from, tag),
             Message::Nobody => Request::of_nobody(comm),
         }
     }
+}
+
+/// The check of a send, or of a receive.
+type Check = fn(&Arguments, &Comm) -> Outcome<Message>;
+
+/// Begins a message and stores its request.
+///
+/// # Safety
+/// As [`Arguments::start`]. `request` is null or valid for writes.
+unsafe fn begin(arguments: &Arguments, check: Check, comm: Handle, request: *mut Handle) -> Outcome {
+    // SAFETY: by the contract.
+    unsafe {
+        store(request, REQUEST_NULL)?;
+        let comm = comm::find(comm)?;
+        let message = check(arguments, &comm)?;
+        store(request, arguments.start(&comm, message).into_handle())
+    }
+}
+
+/// Carries out a message and stores its status.
+///
+/// # Safety
+/// As [`Arguments::start`]. `status` is null or valid for writes.
+unsafe fn carry_out(arguments: &Arguments, check: Check, comm: Handle, status: *mut Status) -> Outcome {
+    let comm = comm::find(comm)?;
+    let message = check(arguments, &comm)?;
+    // SAFETY: by the contract; the message is done when this returns.
+    unsafe { store_status(status, arguments.start(&comm, message).wait()) }
 }
 
 /// # Safety
@@ -103,12 +132,7 @@ unsafe extern "C" fn MPIABI_Isend(
 ) -> c_int {
     let arguments = Arguments { memory: memory.cast_mut(), count, datatype, peer, tag };
     // SAFETY: by the contract.
-    guard("MPI_Isend", || unsafe {
-        store(request, REQUEST_NULL)?;
-        let comm = comm::find(comm)?;
-        let message = arguments.sent(&comm)?;
-        store(request, arguments.start(&comm, message).into_handle())
-    })
+    guard("MPI_Isend", || unsafe { begin(&arguments, Arguments::sent, comm, request) })
 }
 
 /// # Safety
@@ -126,12 +150,7 @@ unsafe extern "C" fn MPIABI_Irecv(
 ) -> c_int {
     let arguments = Arguments { memory, count, datatype, peer, tag };
     // SAFETY: by the contract.
-    guard("MPI_Irecv", || unsafe {
-        store(request, REQUEST_NULL)?;
-        let comm = comm::find(comm)?;
-        let message = arguments.received(&comm)?;
-        store(request, arguments.start(&comm, message).into_handle())
-    })
+    guard("MPI_Irecv", || unsafe { begin(&arguments, Arguments::received, comm, request) })
 }
 
 /// # Safety
@@ -146,12 +165,8 @@ unsafe extern "C" fn MPIABI_Send(
     comm: Handle,
 ) -> c_int {
     let arguments = Arguments { memory: memory.cast_mut(), count, datatype, peer, tag };
-    guard("MPI_Send", || {
-        let comm = comm::find(comm)?;
-        let message = arguments.sent(&comm)?;
-        // SAFETY: by the contract; the message is done when this returns.
-        unsafe { store_status(std::ptr::null_mut(), arguments.start(&comm, message).wait()) }
-    })
+    // SAFETY: by the contract.
+    guard("MPI_Send", || unsafe { carry_out(&arguments, Arguments::sent, comm, std::ptr::null_mut()) })
 }
 
 /// # Safety
@@ -167,12 +182,8 @@ unsafe extern "C" fn MPIABI_Recv(
     status: *mut Status,
 ) -> c_int {
     let arguments = Arguments { memory, count, datatype, peer, tag };
-    guard("MPI_Recv", || {
-        let comm = comm::find(comm)?;
-        let message = arguments.received(&comm)?;
-        // SAFETY: by the contract; the message is done when this returns.
-        unsafe { store_status(status, arguments.start(&comm, message).wait()) }
-    })
+    // SAFETY: by the contract.
+    guard("MPI_Recv", || unsafe { carry_out(&arguments, Arguments::received, comm, status) })
 }
 
 /// Sends and receives concurrently.

@@ -1,7 +1,6 @@
 //! Requests: sends and receives that have begun, and their completion.
 
 use crate::abi::{ANY_SOURCE, ANY_TAG, Handle, PROC_NULL, REQUEST_NULL, Status, class};
-use crate::buffers::{slice, slice_mut};
 use crate::comm::Comm;
 use crate::error::{Failure, Outcome, fail, guard};
 use crate::handles::Handles;
@@ -9,39 +8,8 @@ use crate::world::store;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use unisono::{ErrorKind, MessageInfo, RecvBuffer, SendBuffer, Work};
-
-/// The memory of a message, which its caller gave away until the request is complete.
-pub(crate) struct Memory {
-    start: *mut u8,
-    bytes: usize,
-}
-
-impl Memory {
-    /// # Safety
-    /// The bytes are valid for reads, and for writes if they are received into. This holds until
-    /// the request is complete, and nobody else uses them meanwhile.
-    pub(crate) unsafe fn new(start: *mut u8, bytes: usize) -> Self {
-        Self { start, bytes }
-    }
-}
-
-// SAFETY: the memory belongs to the message until its request is complete, on whatever thread.
-unsafe impl Send for Memory {}
-
-impl SendBuffer for Memory {
-    fn message(&self) -> &[u8] {
-        // SAFETY: valid by the contract of `new`.
-        unsafe { slice(self.start, self.bytes) }
-    }
-}
-
-impl RecvBuffer for Memory {
-    fn message_mut(&mut self) -> &mut [u8] {
-        // SAFETY: valid by the contract of `new`.
-        unsafe { slice_mut(self.start, self.bytes) }
-    }
-}
+use unisono::foreign::RawMemory;
+use unisono::{ErrorKind, MessageInfo, Work};
 
 /// A send or a receive that has begun.
 pub(crate) struct Request {
@@ -51,8 +19,8 @@ pub(crate) struct Request {
 }
 
 enum State {
-    Sending(Work<Memory>),
-    Receiving(Work<(Memory, MessageInfo)>),
+    Sending(Work<RawMemory>),
+    Receiving(Work<(RawMemory, MessageInfo)>),
     Complete(Outcome<Status>),
     /// The result was handed out.
     Ended,
@@ -62,12 +30,17 @@ static REQUESTS: Handles<Arc<Mutex<Request>>> = Handles::new(1);
 
 impl Request {
     /// Begins to send to a rank.
-    pub(crate) fn send(comm: &Arc<Comm>, memory: Memory, to: usize, tag: u64) -> Self {
+    pub(crate) fn send(comm: &Arc<Comm>, memory: RawMemory, to: usize, tag: u64) -> Self {
         Self { state: State::Sending(comm.communicator.isend(memory, to, tag)), _comm: Arc::clone(comm) }
     }
 
     /// Begins to receive from a rank, or from any.
-    pub(crate) fn receive(comm: &Arc<Comm>, memory: Memory, from: Option<usize>, tag: Option<u64>) -> Self {
+    pub(crate) fn receive(
+        comm: &Arc<Comm>,
+        memory: RawMemory,
+        from: Option<usize>,
+        tag: Option<u64>,
+    ) -> Self {
         Self { state: State::Receiving(comm.communicator.irecv(memory, from, tag)), _comm: Arc::clone(comm) }
     }
 
@@ -110,11 +83,11 @@ impl Request {
 }
 
 /// Returns the status of a send, which says nothing.
-fn sent(result: unisono::Result<Memory>) -> Outcome<Status> {
+fn sent(result: unisono::Result<RawMemory>) -> Outcome<Status> {
     result.map(|_| Status::empty()).map_err(failure)
 }
 
-fn received(result: unisono::Result<(Memory, MessageInfo)>) -> Outcome<Status> {
+fn received(result: unisono::Result<(RawMemory, MessageInfo)>) -> Outcome<Status> {
     result.map(|(_, info)| Status::of(&info)).map_err(failure)
 }
 

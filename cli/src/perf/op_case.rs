@@ -153,14 +153,9 @@ impl OpCase {
     pub(crate) fn reduction<T: Element>(&self, rank: usize) -> ReduceOp {
         let factor = Self::factor(rank);
         match self.op {
-            ReduceKind::Sum => ReduceOp::Sum,
-            ReduceKind::Prod => ReduceOp::Prod,
-            ReduceKind::Min => ReduceOp::Min,
-            ReduceKind::Max => ReduceOp::Max,
-            ReduceKind::Avg => ReduceOp::Avg,
             ReduceKind::PreMulSum if T::DTYPE.is_float() => ReduceOp::PreMulSum(Scalar::Float(factor as f64)),
             ReduceKind::PreMulSum => ReduceOp::PreMulSum(Scalar::Int(factor)),
-            _ => unreachable!("the arguments name operations that GPUs know"),
+            op => ReduceOp::of_kind(op).expect("the arguments name operations that GPUs know"),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::engine::messages::matching::{MessageInfo, Pattern};
 use crate::engine::messages::submission::{Submission, SubmissionQueue};
 use crate::engine::messages::{Links, Messages};
-use crate::engine::watchdog::Watchdog;
+use crate::engine::watchdog::{ROUNDS_WITHOUT_CLOCK, Watchdog};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
 use std::sync::Arc;
@@ -140,7 +140,6 @@ impl Engine {
 
     /// Returns the first message that has arrived and that `pattern` accepts.
     pub(crate) fn probe(&mut self, pattern: &Pattern) -> Result<Option<MessageInfo>> {
-        self.check_healthy()?;
         self.drive_messages(ROUNDS_WITHOUT_CLOCK);
         self.check_healthy()?;
         self.messages.probe(pattern, &mut self.fabric.links).or_else(|error| {
@@ -153,5 +152,3 @@ impl Engine {
 /// Rounds of an operation's wait between two looks at the messages. A wait of a few rounds is over
 /// before a look would pay.
 const ROUNDS_PER_LOOK: u32 = 8;
-/// Rounds of a wait in which no news of the peers are read.
-const ROUNDS_WITHOUT_CLOCK: u32 = 64;

@@ -22,7 +22,7 @@ pub(crate) use crate::engine::messages::submission::{RecvTask, SendTask, Submiss
 use crate::engine::exec::message::link;
 use crate::engine::messages::frame::Frame;
 use crate::engine::messages::matching::Matcher;
-use crate::engine::messages::peer::{Outgoing, PeerMessages};
+use crate::engine::messages::peer::{Outgoing, PeerMessages, Sent};
 use crate::engine::mismatch::count_mismatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
@@ -121,7 +121,7 @@ impl Messages {
     pub(super) fn progress(&mut self, links: &mut Links) -> Result<bool> {
         self.take_submissions();
         let mut moved = false;
-        let any_source = self.matcher.posted().any(|pattern| pattern.source.is_none());
+        let any_source = self.awaits_any_source();
         for peer in 0..self.peers.len() {
             if peer != self.rank {
                 moved |= self.flush(peer, links)?;
@@ -143,7 +143,6 @@ impl Messages {
 
     /// Returns the first message that has arrived and that `pattern` accepts.
     pub(super) fn probe(&mut self, pattern: &Pattern, links: &mut Links) -> Result<Option<MessageInfo>> {
-        self.progress(links)?;
         if self.matcher.peek(pattern).is_none() {
             for peer in 0..self.peers.len() {
                 if peer != self.rank && pattern.source.is_none_or(|source| source == peer) {
@@ -250,14 +249,17 @@ impl Messages {
         }
         let link = link(links, peer)?;
         let mut moved = false;
-        while state.send_next(link, self.lane, self.slot_bytes)? {
-            moved = true;
-            if let Some((task, result)) = state.take_sent() {
-                self.unsent -= 1;
-                task.finish(result);
+        loop {
+            match state.send_next(link, self.lane, self.slot_bytes)? {
+                Sent::Nothing => return Ok(moved),
+                Sent::Frame => {}
+                Sent::Message(task, result) => {
+                    self.unsent -= 1;
+                    task.finish(result);
+                }
             }
+            moved = true;
         }
-        Ok(moved)
     }
 
     /// Receives what has arrived from `peer`.

@@ -13,8 +13,6 @@ use unisono_transports::Link;
 pub(super) struct PeerMessages {
     /// Frames that wait for room on the link, in order.
     pub(super) outgoing: VecDeque<Outgoing>,
-    /// The send that the last frame completed.
-    sent: Option<(Box<dyn SendTask>, Result<()>)>,
     /// Number of frames that only the peer can send: messages with receives, and grants.
     pub(super) awaited: usize,
     /// Bytes that the peer stores of this rank's eager messages, as far as is known.
@@ -38,6 +36,23 @@ impl Outgoing {
             Outgoing::Control(_) => None,
             Outgoing::Eager { task, .. } | Outgoing::Data { task, .. } => Some(task),
         }
+    }
+}
+
+/// The outcome of one attempt to send.
+pub(super) enum Sent {
+    /// The queue is empty, or the link has no room.
+    Nothing,
+    /// A frame that completes no message.
+    Frame,
+    /// The last frame of a message.
+    Message(Box<dyn SendTask>, Result<()>),
+}
+
+impl Sent {
+    /// Returns the outcome for the last frame of an entry.
+    fn of(entry: Outgoing, result: Result<()>) -> Self {
+        entry.into_task().map_or(Sent::Frame, |task| Sent::Message(task, result))
     }
 }
 
@@ -82,9 +97,9 @@ impl PeerMessages {
     }
 
     /// Sends the next frame of the queue, if the link has room.
-    pub(super) fn send_next(&mut self, link: &mut dyn Link, lane: usize, slot_bytes: usize) -> Result<bool> {
+    pub(super) fn send_next(&mut self, link: &mut dyn Link, lane: usize, slot_bytes: usize) -> Result<Sent> {
         let Some(mut next) = self.outgoing.pop_front() else {
-            return Ok(false);
+            return Ok(Sent::Nothing);
         };
         let (frame, body) = match &next {
             Outgoing::Control(frame) => (*frame, Some(&[][..])),
@@ -96,36 +111,25 @@ impl PeerMessages {
         };
         let Some(body) = body else {
             let text = "the buffer of a send became shorter while it was sent";
-            self.sent = next.into_task().map(|task| (task, Err(Error::invalid_usage(text))));
-            return Ok(true);
+            return Ok(Sent::of(next, Err(Error::invalid_usage(text))));
         };
         let length = body.len();
         let sent = link.try_send(lane, &frame.encode(), length, &mut std::iter::once(Source::from(body)));
         if !matches!(sent, Ok(true)) {
             // The link wants the same frame again; after an error, the queue is what failed.
             self.outgoing.push_front(next);
-            return Ok(sent?);
+            return sent.map(|_| Sent::Nothing).map_err(Error::from);
         }
-        match &mut next {
-            Outgoing::Control(_) => return Ok(true),
-            Outgoing::Eager { .. } => {}
-            Outgoing::Data { sent, bytes, task, .. } => {
-                *sent += length;
-                task.progressed();
-                if *sent < *bytes {
-                    // Other messages to the peer get their turn.
-                    self.outgoing.push_back(next);
-                    return Ok(true);
-                }
+        if let Outgoing::Data { sent, bytes, task, .. } = &mut next {
+            *sent += length;
+            task.progressed();
+            if *sent < *bytes {
+                // Other messages to the peer get their turn.
+                self.outgoing.push_back(next);
+                return Ok(Sent::Frame);
             }
         }
-        self.sent = next.into_task().map(|task| (task, Ok(())));
-        Ok(true)
-    }
-
-    /// Returns the send that the last frame completed.
-    pub(super) fn take_sent(&mut self) -> Option<(Box<dyn SendTask>, Result<()>)> {
-        self.sent.take()
+        Ok(Sent::of(next, Ok(())))
     }
 }
 

@@ -115,7 +115,7 @@ impl Deadline {
 const ROUNDS_PER_PROGRESS: u32 = 8;
 /// Rounds of a wait before the clock is read. Later rounds give the core away, and on a busy host a
 /// few of them take a tenth of a second.
-const ROUNDS_WITHOUT_CLOCK: u32 = 64;
+pub(crate) const ROUNDS_WITHOUT_CLOCK: u32 = 64;
 /// Rounds after which latency does not matter and idle links are polled in every round.
 const ROUNDS_SPINNING: u32 = 4096;
 /// Time between two readings of control messages.

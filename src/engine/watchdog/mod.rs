@@ -13,6 +13,7 @@ mod peer_state;
 mod tests;
 
 pub(crate) use abort::AbortFlag;
+pub(crate) use deadline::ROUNDS_WITHOUT_CLOCK;
 
 use crate::engine::mismatch::op_mismatch;
 use crate::engine::registry::CommRegistry;
