@@ -15,8 +15,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the list names a rank twice,
-    /// one that does not exist, or not this rank. As [`Communicator::split`] if the members cannot connect, and as
-    /// [`Communicator::irecv`] if the first member does not call.
+    /// one that does not exist, or not this rank. As [`Communicator::split`] if the members cannot
+    /// connect, and as [`Communicator::irecv`] if the first member does not call.
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(3)?;
