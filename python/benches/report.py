@@ -1,0 +1,49 @@
+"""Tables and files of the comparisons."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+from importlib.metadata import version
+
+
+def mean_and_worst(ratios):
+    """Returns words on the geometric mean and the least of some ratios."""
+    return f"geometric mean {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f} ({len(ratios)} rows)"
+
+
+def spread(row):
+    """Returns the least and the greatest ratio of a round."""
+    ratios = [theirs / ours for ours, theirs in zip(row["unisono_seconds"], row["gloo_seconds"], strict=True)]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def facts(options):
+    """Returns what a reader must know of a run."""
+    import torch
+
+    return {
+        "unisono": version("unisono"),
+        "torch": torch.__version__,
+        "gloo": f"the one inside torch, revision {torch.version.git_version}",
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}",
+        "load": [round(load, 1) for load in os.getloadavg()],
+        "command": f"python {' '.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])}",
+        "note": options.note,
+    }
+
+
+def write(options, name, title, table, rows):
+    """Prints a table, and writes it and the rows to the folder that the options name."""
+    found = facts(options)
+    lines = [f"{key}: {value}" for key, value in found.items() if value]
+    text = f"## {title}\n\n{table}\n" + "".join(f"- {line}\n" for line in lines)
+    print(text)
+    if options.out is None:
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"{name}.md").write_text(text)
+    (options.out / f"{name}.json").write_text(json.dumps({"run": found, "rows": rows}, indent=1) + "\n")
