@@ -4,7 +4,6 @@
 use crate::engine::plan::cache::insert_bounded;
 use crate::engine::{Engine, Job};
 use crate::error::Result;
-use crate::reduce_op::ReduceOp;
 use crate::schedule::{Algorithm, Collective, GroupSpec, Rank};
 use crate::select::{self, Topology};
 
@@ -14,8 +13,26 @@ struct SelectionKey {
     collective: Collective,
     root: Rank,
     bytes: usize,
-    narrow: bool,
-    in_rank_order: bool,
+    combining: Combining,
+}
+
+/// The demands of a reduction on the order in which operands are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Combining {
+    AnyOrder,
+    /// Sums are rounded to floats of 8 or 16 bits, so few roundings are better.
+    Narrow,
+    RankOrder,
+}
+
+impl Combining {
+    fn of(job: &Job<'_>) -> Self {
+        match job.reduction {
+            Some(op) if op.needs_rank_order() => Self::RankOrder,
+            _ if job.is_narrow() => Self::Narrow,
+            _ => Self::AnyOrder,
+        }
+    }
 }
 
 /// The latest selections, so that an operation that repeats does not search the tuning table again.
@@ -53,14 +70,13 @@ impl Engine {
     /// Returns the algorithm and the group spec of `job`, from the cache if it has them.
     pub(super) fn select_for(&mut self, job: &Job<'_>) -> Result<(&'static Algorithm, GroupSpec)> {
         let Job { collective, root, share_bytes_max: bytes, .. } = *job;
-        let in_rank_order = job.reduction.is_some_and(ReduceOp::needs_rank_order);
-        let key = SelectionKey { collective, root, bytes, narrow: job.is_narrow(), in_rank_order };
+        let key = SelectionKey { collective, root, bytes, combining: Combining::of(job) };
         if let Some(found) = self.selections.find(&key) {
             return Ok(found);
         }
-        let algorithm = match in_rank_order {
-            true => self.select_in_rank_order(collective, root, bytes)?,
-            false => self.select_algorithm(collective, root, bytes, key.narrow)?,
+        let algorithm = match key.combining {
+            Combining::RankOrder => self.select_in_rank_order(collective, root, bytes)?,
+            combining => self.select_algorithm(collective, root, bytes, combining == Combining::Narrow)?,
         };
         let spec = self.group_spec(collective, root, bytes);
         self.selections.insert(key, algorithm, spec);
@@ -130,15 +146,14 @@ mod tests {
             collective: Collective::AllReduce,
             root: 0,
             bytes,
-            narrow: false,
-            in_rank_order: false,
+            combining: Combining::AnyOrder,
         };
         let spec = GroupSpec { ranks: 2, root: 0, aggregation: 1 };
         let mut cache = SelectionCache::default();
         (0..=CACHE_ENTRIES_MAX).for_each(|bytes| cache.insert(key(bytes), row, spec));
         assert!(cache.find(&key(0)).is_none(), "the first entry was replaced");
         assert!((1..=CACHE_ENTRIES_MAX).all(|bytes| cache.find(&key(bytes)).is_some()));
-        let other = SelectionKey { narrow: true, ..key(1) };
+        let other = SelectionKey { combining: Combining::Narrow, ..key(1) };
         assert!(cache.find(&other).is_none(), "narrow sums are selected apart");
         cache.clear();
         assert!(cache.find(&key(1)).is_none());

@@ -38,7 +38,7 @@ impl Engine {
         let messages = |peer| [Transfer::send(peer, &[], op), Transfer::recv(peer, &mut [], op)];
         let mut transfers: Vec<_> = peers.flat_map(messages).collect();
         let begun = self.fabric.wait.now();
-        self.run_transfers_checked(&mut transfers, |engine, transfers| {
+        self.run_transfers_checked(&mut transfers, &|engine, transfers| {
             let after = engine.fabric.wait.now().saturating_sub(begun);
             if after > timeout { Err(missing_error(transfers, after)) } else { Ok(()) }
         })

@@ -58,7 +58,7 @@ use crate::engine::telemetry::trace::Trace;
 use crate::engine::watchdog::{Watchdog, WatchdogHandles};
 use crate::error::{Error, Result};
 use crate::op_desc::{OpDesc, OpKind};
-use crate::reduce_op::{CustomOp, ReduceOp};
+use crate::reduce_op::ReduceOp;
 use crate::schedule::{Algorithm, Collective, GroupSpec, Rank};
 use plan::{Plan, PlanCache};
 use std::path::Path;
@@ -273,9 +273,11 @@ impl Engine {
         let (algorithm, spec) = self.select_for(job)?;
         let plan = self.plan(algorithm, spec)?;
         let reduce = job.reduction.map(ReduceOp::kind);
-        let op = OpDesc::new(self.take_sequence(), job.kind, job.dtype, reduce, job.root, job.count)
-            .with_algorithm(plan.digest)
-            .with_user_op(job.reduction.and_then(ReduceOp::custom).map(CustomOp::digest));
+        let mut op = OpDesc::new(self.take_sequence(), job.kind, job.dtype, reduce, job.root, job.count)
+            .with_algorithm(plan.digest);
+        if let Some(ReduceOp::Custom(custom)) = job.reduction {
+            op = op.with_user_op(Some(custom.digest()));
+        }
         self.begin_op(&op, job.is_timed());
         self.last_algorithm = Some(algorithm);
         let result = match self.zero_copy_algorithm(job) {

@@ -91,7 +91,7 @@ impl<'a> Transfer<'a> {
 
 impl Engine {
     pub(super) fn run_transfers(&mut self, transfers: &mut [Transfer<'_>]) -> Result<()> {
-        self.run_transfers_checked(transfers, |_, _| Ok(()))
+        self.run_transfers_checked(transfers, &|_, _| Ok(()))
     }
 
     /// Runs transfers, and ends with the first error of `check`, which every round calls while some
@@ -99,7 +99,7 @@ impl Engine {
     pub(super) fn run_transfers_checked(
         &mut self,
         transfers: &mut [Transfer<'_>],
-        check: impl Fn(&Engine, &[Transfer<'_>]) -> Result<()>,
+        check: &dyn Fn(&Engine, &[Transfer<'_>]) -> Result<()>,
     ) -> Result<()> {
         copy_self_messages(self.fabric.rank, transfers);
         if let Some(first) = transfers.first() {

@@ -67,7 +67,7 @@ impl Reduction<'_> {
             // A short check, because operations may be on a few bytes only.
             check(dtype, dest.1.len(), self.first.len());
             check(dtype, dest.1.len(), second.len());
-            binary_kernel(dtype, op)(level, &self, dest);
+            kernel(&BINARY_KERNELS, dtype, op)(level, &self, dest);
             return fence(targets);
         }
         self.store_general(level, dtype, op, targets);
@@ -84,11 +84,8 @@ impl Reduction<'_> {
         if self.rest.is_empty() && self.finish == PostOp::Identity {
             return copy_at(level, targets, *self.first);
         }
-        let kernel = if self.finish == PostOp::Identity && self.rest.len() == 1 {
-            binary_kernel(dtype, op)
-        } else {
-            nary_kernel(dtype, op)
-        };
+        let is_binary = self.finish == PostOp::Identity && self.rest.len() == 1;
+        let kernel = kernel(if is_binary { &BINARY_KERNELS } else { &NARY_KERNELS }, dtype, op);
         store_all(level, targets, dtype.size(), |dest, at| {
             self.offset = at;
             kernel(level, &self, dest);
@@ -98,21 +95,55 @@ impl Reduction<'_> {
 
 type KernelFn = fn(Isa, &Reduction<'_>, &mut Dest<'_>);
 
-fn nary_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
+/// The kernels by the codes of element type and operation. A reduction of a few bytes would feel a
+/// search.
+type KernelTable = [[Option<KernelFn>; ReduceKind::ALL.len()]; DType::ALL.len()];
+
+static NARY_KERNELS: KernelTable = kernel_table(false);
+/// The kernels for two sources without a post-operation.
+static BINARY_KERNELS: KernelTable = kernel_table(true);
+
+const fn kernel_table(is_binary: bool) -> KernelTable {
+    let mut table: KernelTable = [[None; ReduceKind::ALL.len()]; DType::ALL.len()];
+    let mut cell = 0;
+    while cell < ReduceKind::ALL.len() * DType::ALL.len() {
+        let (row, column) = (cell / ReduceKind::ALL.len(), cell % ReduceKind::ALL.len());
+        table[row][column] = kernel_of(DType::ALL[row], ReduceKind::ALL[column], is_binary);
+        cell += 1;
+    }
+    table
+}
+
+/// Returns the kernel of an operation from its table.
+#[inline]
+fn kernel(table: &KernelTable, dtype: DType, op: ReduceKind) -> KernelFn {
+    match table[dtype as usize].get(op as usize) {
+        Some(&Some(kernel)) => kernel,
+        _ => undefined(dtype, op),
+    }
+}
+
+#[cold]
+fn undefined(dtype: DType, op: ReduceKind) -> ! {
+    panic!("{op} is not defined for {dtype}")
+}
+
+/// Sums of two sources have a kernel of their own: they are frequent, and may be of a few bytes.
+const fn kernel_of(dtype: DType, op: ReduceKind, is_binary: bool) -> Option<KernelFn> {
     with_element!(dtype, T => match op {
-        ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => run_nary::<T, Sum>,
-        ReduceKind::Prod => run_nary::<T, Prod>,
-        ReduceKind::Min => run_nary::<T, Min>,
-        ReduceKind::Max => run_nary::<T, Max>,
+        ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum if is_binary => Some(run_binary::<T, Sum>),
+        ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => Some(run_nary::<T, Sum>),
+        ReduceKind::Prod => Some(run_nary::<T, Prod>),
+        ReduceKind::Min => Some(run_nary::<T, Min>),
+        ReduceKind::Max => Some(run_nary::<T, Max>),
         _ => structured_kernel(dtype, op),
     }, structured_kernel(dtype, op))
 }
 
-/// The kernel of an operation on bits, or on elements that are no plain numbers.
-#[cold]
-fn structured_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
+/// Returns the kernel of an operation on bits, or on elements that are no plain numbers.
+const fn structured_kernel(dtype: DType, op: ReduceKind) -> Option<KernelFn> {
     use DTypeClass::{Bool as Truth, Integer};
-    match (op, dtype.class(), dtype) {
+    let kernel: KernelFn = match (op, dtype.class(), dtype) {
         (ReduceKind::BitAnd, Integer, _) => run_nary::<Bits, Min>,
         (ReduceKind::BitOr, Integer, _) => run_nary::<Bits, Max>,
         (ReduceKind::BitXor, Integer, _) => run_nary::<Bits, Sum>,
@@ -131,20 +162,9 @@ fn structured_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
         (ReduceKind::MaxLoc, _, DType::F64I64) => run_nary::<Located<f64>, Max>,
         (ReduceKind::MaxLoc, _, DType::I32I32) => run_nary::<Located<i32>, Max>,
         (ReduceKind::MaxLoc, _, DType::I64I64) => run_nary::<Located<i64>, Max>,
-        _ => panic!("{op} is not defined for {dtype}"),
-    }
-}
-
-/// The kernel for two sources without a post-operation. Sums have a kernel of their own: they are
-/// frequent, and may be of a few bytes only.
-fn binary_kernel(dtype: DType, op: ReduceKind) -> KernelFn {
-    with_element!(dtype, T => match op {
-        ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum => run_binary::<T, Sum>,
-        ReduceKind::Prod => run_nary::<T, Prod>,
-        ReduceKind::Min => run_nary::<T, Min>,
-        ReduceKind::Max => run_nary::<T, Max>,
-        _ => structured_kernel(dtype, op),
-    }, structured_kernel(dtype, op))
+        _ => return None,
+    };
+    Some(kernel)
 }
 
 fn run_nary<T: SimdElement, C: Combine>(level: Isa, reduction: &Reduction<'_>, dest: &mut Dest<'_>) {

@@ -153,7 +153,7 @@ fn a_race_detector_finds_planted_races_and_no_other() {
     for planted in ["relaxed_release", "missing_barrier", "early_credit", "too_many_slots"] {
         let source = format!("tests/kernels/races/exchange/{planted}.cu");
         let variant = RaceProgram::exchange(planted, &source).expect("a compiler");
-        // Some need luck with the order in which the system runs threads, if little.
-        assert!((0..5).any(|seed| variant.finds_race(seed)), "{planted}");
+        // A race shows in some orders in which the system runs threads. Most show in the first run.
+        assert!((0..50).any(|seed| variant.finds_race(seed)), "{planted}");
     }
 }

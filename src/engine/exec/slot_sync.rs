@@ -6,14 +6,14 @@
 
 use crate::engine::Engine;
 use crate::engine::exec::no_window;
-use crate::engine::messages::{Links, Messages, wait_round};
+use crate::engine::messages::{Messages, wait_round};
 use crate::engine::mismatch::tag_mismatch;
 use crate::engine::plan::EagerPlans;
 use crate::engine::watchdog::Watchdog;
 use crate::error::Result;
 use crate::schedule::Rank;
 use unisono_cuda::{Store, copy_to};
-use unisono_transports::{ControlChannel, Fabric, SlotClass, Tag, WaitStrategy, Window};
+use unisono_transports::{ControlChannel, Fabric, Link, SlotClass, Tag, WaitStrategy, Window};
 
 /// The state of the eager path between operations.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl EagerPath {
 pub(in crate::engine) struct SlotWait<'e> {
     rank: Rank,
     messages: &'e mut Messages,
-    links: &'e mut Links,
+    links: &'e mut Vec<Option<Box<dyn Link>>>,
     control: &'e mut Box<dyn ControlChannel>,
     wait_strategy: &'e mut Box<dyn WaitStrategy>,
     watchdog: &'e mut Watchdog,
@@ -110,7 +110,7 @@ impl SlotWait<'_> {
                 return Err(tag_mismatch(tag, &window.published_tag(peer, sequence), self.rank, peer));
             }
             let blocked = std::iter::once(peer);
-            let movable = (&mut *self.messages, &mut *self.links);
+            let movable = (&mut *self.messages, &mut self.links[..]);
             wait_round(movable, self.watchdog, &mut **self.control, &mut **self.wait_strategy, blocked)?;
         }
     }

@@ -35,7 +35,9 @@ fn a_race_detector_finds_planted_bugs_and_no_other() {
     let wrong = RaceProgram::schedules("schedule_planted").expect("a compiler");
     for (planted, programs) in PLANTED {
         for program in programs {
-            let mut tries = (0..seeds).map(|seed| wrong.finds_race_with(seed, &[program, "1000", planted]));
+            // A race shows in some orders of threads. Most show in the first run.
+            let mut tries = (0..if all { seeds } else { 20 })
+                .map(|seed| wrong.finds_race_with(seed, &[program, "1000", planted]));
             let found = if all { tries.all(|found| found) } else { tries.any(|found| found) };
             assert!(found, "{planted} in {program}");
         }
