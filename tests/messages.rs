@@ -311,6 +311,28 @@ fn message_timeout_names_peer_and_tag() {
 }
 
 #[test]
+fn waits_with_a_limit_add_up_to_the_timeout() {
+    let config = Config::default().with_timeout(Duration::from_millis(300));
+    World::Shm.run(2, &config, |comm| {
+        if comm.rank() == 1 {
+            let mut work = Some(comm.irecv(vec![0u64; 2], 0, 42));
+            let wait = || match work.take()?.wait_timeout(Duration::from_millis(20)) {
+                Ok(result) => result.err(),
+                Err(again) => {
+                    work = Some(again);
+                    None
+                }
+            };
+            let error =
+                std::iter::repeat_with(wait).take(60).flatten().next().expect("the message times out");
+            assert!(matches!(error.kind(), ErrorKind::MessageTimeout { peer: Some(0), .. }), "{error}");
+        } else {
+            std::thread::sleep(Duration::from_millis(600));
+        }
+    });
+}
+
+#[test]
 fn wait_timeout_returns_handle_and_message_goes_on() {
     World::Threads.run(2, &Config::default(), |comm| {
         if comm.rank() == 0 {

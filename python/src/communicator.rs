@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use unisono::{Config, UniqueId};
+use unisono::{CallOptions, Config, UniqueId};
 
 /// One rank of a group; see `unisono.Communicator`.
 #[pyclass(frozen, module = "unisono._native")]
@@ -72,28 +72,49 @@ impl Communicator {
         Ok(self.inner(py)?.transport())
     }
 
-    /// Runs operations one after the other on this thread.
-    fn run(&self, py: Python<'_>, steps: Steps<'_>) -> PyResult<()> {
+    /// Runs operations one after the other on this thread. They fail after `timeout` seconds
+    /// without data movement, in place of the communicator's timeout.
+    #[pyo3(signature = (steps, timeout=None))]
+    fn run(&self, py: Python<'_>, steps: Steps<'_>, timeout: Option<f64>) -> PyResult<()> {
         let comm = self.inner(py)?;
+        let options = call_options(py, timeout)?;
         let steps: Vec<&Operation> = steps.iter().map(|step| &**step).collect();
         // SAFETY: the callers in the package hold the objects that own the memory until this
         // returns, and say in their documentation that nobody else may access it meanwhile.
-        let ended = py.detach(|| steps.iter().try_for_each(|step| unsafe { step.run(&comm) }));
+        let run = |comm: &unisono::Communicator| steps.iter().try_for_each(|step| unsafe { step.run(comm) });
+        let ended = py.detach(|| match &options {
+            None => run(&comm),
+            Some(options) => comm.with_options(options, run),
+        });
         ended.map_err(|error| exception(py, &error))
     }
 
     /// Starts operations, which run one after the other. `keep` holds the owners of their memory.
-    fn start(&self, py: Python<'_>, steps: Steps<'_>, keep: Option<Py<PyAny>>) -> PyResult<Work> {
+    #[pyo3(signature = (steps, keep, timeout=None))]
+    fn start(
+        &self,
+        py: Python<'_>,
+        steps: Steps<'_>,
+        keep: Option<Py<PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Work> {
         let comm = self.inner(py)?;
+        let options = call_options(py, timeout)?;
         let steps: Vec<Operation> = steps.iter().map(|step| Operation::clone(step)).collect();
         let completion = Completion::new(keep);
         let ended = Arc::clone(&completion);
         py.detach(|| {
             let started = comm.spawn(move |comm| {
                 let ended = CompleteOnDrop(ended);
-                // SAFETY: `keep` holds the objects that own the memory until the end. The callers
-                // in the package say that nobody else may access it meanwhile.
-                let result = steps.iter().try_for_each(|step| unsafe { step.run(comm) });
+                let run = |comm: &unisono::Communicator| {
+                    // SAFETY: `keep` holds the objects that own the memory until the end. The
+                    // callers in the package say that nobody else may access it meanwhile.
+                    steps.iter().try_for_each(|step| unsafe { step.run(comm) })
+                };
+                let result = match &options {
+                    None => run(comm),
+                    Some(options) => comm.with_options(options, run),
+                };
                 ended.0.complete(result.clone().map_err(Some));
                 result
             });
@@ -104,7 +125,7 @@ impl Communicator {
                 completion.complete(Err(Some(error)));
             }
         });
-        Ok(Work { completion })
+        Ok(Work { completion, driver: None })
     }
 
     /// Starts to send a message to rank `to` under `tag`. `keep` holds the owner of its memory.
@@ -121,8 +142,8 @@ impl Communicator {
         // SAFETY: `keep` holds the object that owns the memory until the end. The callers in the
         // package say that nobody else may access it meanwhile.
         let memory = unsafe { memory_at(memory) };
-        py.detach(|| forward(comm.isend(memory, to, tag), &completion, |_| None));
-        Ok(Work { completion })
+        let driver = py.detach(|| forward(comm.isend(memory, to, tag), &completion, |_| None));
+        Ok(Work { completion, driver: Some(driver) })
     }
 
     /// Starts to receive a message. None accepts every rank, or every tag.
@@ -138,8 +159,9 @@ impl Communicator {
         let completion = Completion::new(Some(keep));
         // SAFETY: as in `isend`.
         let memory = unsafe { memory_at(memory) };
-        py.detach(|| forward(comm.irecv(memory, from, tag), &completion, |(_, info)| Some(info)));
-        Ok(Work { completion })
+        let driver =
+            py.detach(|| forward(comm.irecv(memory, from, tag), &completion, |(_, info)| Some(info)));
+        Ok(Work { completion, driver: Some(driver) })
     }
 
     /// Returns (source, tag, bytes) of the first message that no receive has taken, if one is here.
@@ -224,6 +246,15 @@ impl From<unisono::Communicator> for Communicator {
     fn from(comm: unisono::Communicator) -> Self {
         let (rank, size) = (comm.rank(), comm.size());
         Self { inner: Mutex::new(Some(comm)), rank, size }
+    }
+}
+
+/// Returns the options of a call with a timeout of its own.
+fn call_options(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<CallOptions>> {
+    let Some(seconds) = timeout else { return Ok(None) };
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(timeout) => Ok(Some(CallOptions::new().timeout(timeout))),
+        Err(_) => Err(argument(py, format!("a timeout of {seconds} s is no time"))),
     }
 }
 

@@ -14,6 +14,14 @@ pub(crate) type Ended = Result<(), Option<unisono::Error>>;
 #[pyclass(frozen, module = "unisono._native")]
 pub(crate) struct Work {
     pub(crate) completion: Arc<Completion>,
+    /// Lets waiting threads move a message; `None` for other operations.
+    pub(crate) driver: Option<Arc<dyn Driver>>,
+}
+
+/// An operation that a thread moves while it waits for it.
+pub(crate) trait Driver: Send + Sync {
+    /// Moves the operation until its end or the limit. Returns at once if another thread does.
+    fn drive(self: Arc<Self>, limit: Duration);
 }
 
 /// The end of an operation, which several threads may wait for.
@@ -108,7 +116,7 @@ impl Work {
         loop {
             let slice_end = Instant::now() + SIGNAL_INTERVAL;
             let deadline = end.map_or(slice_end, |end| end.min(slice_end));
-            if let Some(ended) = py.detach(|| self.completion.wait_until(deadline)) {
+            if let Some(ended) = py.detach(|| self.wait_until(deadline)) {
                 return raise(py, ended);
             }
             py.check_signals()?;
@@ -143,6 +151,17 @@ impl Work {
         }
         drop(state);
         callback.call0(py).map(drop)
+    }
+}
+
+impl Work {
+    fn wait_until(&self, deadline: Instant) -> Option<Ended> {
+        if let Some(driver) = &self.driver
+            && !self.is_finished()
+        {
+            Arc::clone(driver).drive(deadline.saturating_duration_since(Instant::now()));
+        }
+        self.completion.wait_until(deadline)
     }
 }
 

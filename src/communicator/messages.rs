@@ -312,6 +312,8 @@ pub(super) struct MessageState {
     desc: MessageDesc,
     /// Number of times that bytes moved.
     moves: AtomicU64,
+    /// Nanoseconds for which threads have waited since bytes last moved.
+    waited_nanos: AtomicU64,
 }
 
 /// A handle that may stand for a message.
@@ -328,13 +330,14 @@ impl<R: Send> MessageHandle for Completion<R> {
 
 impl<R> Completion<R> {
     fn of_message(shared: &Arc<Shared>, desc: MessageDesc) -> Arc<Self> {
-        let state = MessageState { desc, moves: AtomicU64::new(0) };
+        let state = MessageState { desc, moves: AtomicU64::new(0), waited_nanos: AtomicU64::new(0) };
         Self::with_message(Arc::downgrade(shared), Some(state))
     }
 
     fn note_progress(&self) {
         if let Some(message) = &self.message {
             message.moves.fetch_add(1, Ordering::Relaxed);
+            message.waited_nanos.store(0, Ordering::Relaxed);
         }
     }
 
@@ -354,7 +357,7 @@ impl<R> Completion<R> {
 
     /// Moves messages until the one of this handle is done, or until the deadline has passed.
     pub(super) fn drive(&self, message: &MessageState, deadline: Option<Instant>) {
-        let mut wait = MessageWait { message, round: 0, moves: 0, moved_at: None };
+        let mut wait = MessageWait::new(message);
         while !self.is_finished() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
             let Some(shared) = self.shared.upgrade().filter(|shared| shared.op_queue.is_idle()) else {
                 // The thread that runs an operation moves the messages too.
@@ -376,7 +379,7 @@ impl<R> Completion<R> {
     }
 }
 
-/// A thread's wait for one message.
+/// A thread's wait for one message. Several waits with a limit count as one.
 struct MessageWait<'m> {
     message: &'m MessageState,
     /// Rounds without progress.
@@ -385,9 +388,17 @@ struct MessageWait<'m> {
     moves: u64,
     /// Time at which the message was last seen to move.
     moved_at: Option<Duration>,
+    /// Time for which earlier waits lasted since bytes last moved.
+    waited_before: Duration,
 }
 
-impl MessageWait<'_> {
+impl<'m> MessageWait<'m> {
+    fn new(message: &'m MessageState) -> Self {
+        let moves = message.moves.load(Ordering::Relaxed);
+        let waited_before = Duration::from_nanos(message.waited_nanos.load(Ordering::Relaxed));
+        Self { message, round: 0, moves, moved_at: None, waited_before }
+    }
+
     /// Moves messages until some moved, or pauses. Ends the communicator if its timeout has passed.
     fn round(&mut self, engine: &mut Engine, timeout: Duration) {
         // Most messages arrive soon, and each taking of the engine costs more than a look.
@@ -408,9 +419,10 @@ impl MessageWait<'_> {
         let now = engine.now();
         let moves = self.message.moves.load(Ordering::Relaxed);
         if moves != self.moves {
-            (self.moves, self.moved_at) = (moves, Some(now));
+            (self.moves, self.moved_at, self.waited_before) = (moves, Some(now), Duration::ZERO);
         }
-        let idle = now.saturating_sub(*self.moved_at.get_or_insert(now));
+        let idle = self.waited_before + now.saturating_sub(*self.moved_at.get_or_insert(now));
+        self.message.waited_nanos.store(idle.as_nanos() as u64, Ordering::Relaxed);
         if idle > timeout {
             let desc = self.message.desc;
             engine.message_timeout(desc.to_string(), desc.peer, idle);

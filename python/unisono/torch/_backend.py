@@ -1,5 +1,6 @@
 """The backend: every operation of torch as steps of a native communicator."""
 
+import json
 import threading
 from datetime import timedelta
 
@@ -37,6 +38,8 @@ class UnisonoBackend(Exchanges, BackendBase):
         super().__init__(comm.rank, comm.size)
         self._comm, self._store, self._timeout = comm, store, timeout
         self._group, self._sequence = group, 0
+        # Seconds of calls without a timeout of their own, once they differ from the communicator's.
+        self._seconds = None
 
     # -- What torch asks of every backend ------------------------------------------------------
 
@@ -52,8 +55,8 @@ class UnisonoBackend(Exchanges, BackendBase):
         return options
 
     def set_timeout(self, timeout):
-        """Sets the time that ``wait`` waits. The native timeout is that of the group's creation."""
-        self._timeout = timeout
+        """Sets the time for which later operations may wait."""
+        self._timeout, self._seconds = timeout, timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
@@ -95,32 +98,42 @@ class UnisonoBackend(Exchanges, BackendBase):
         """
         self._sequence += 1
         native = error = None
+        seconds = self._seconds_of(opts)
         with entry(f"{NAME}:{title}", inputs):
             try:
                 if getattr(opts, "asyncOp", True):
-                    native = self._comm.start(steps, (inputs, results, keep))
+                    native = self._comm.start(steps, (inputs, results, keep), seconds)
                 else:
-                    self._comm.run(steps)
+                    self._comm.run(steps, seconds)
             except Error as failure:
-                error = self._with_timeout(failure)
-        return self._returned(UnisonoWork(native, results, finish, error, self._limit(opts)))
+                error = self._with_timeout(failure, seconds)
+        return self._returned(UnisonoWork(native, results, finish, error, self._waits_for))
 
     def _returned(self, work):
         self.last_work.work = work
         return work
 
-    def _with_timeout(self, error):
+    def _with_timeout(self, error, seconds):
         """Adds torch's words to an error, since programs look for the word "timeout"."""
         if isinstance(error, Timeout):
-            seconds = self._timeout.total_seconds()
-            error.args = (f"{error} (the timeout of the group `{self._group}` is {seconds} s)",)
+            seconds = seconds or self._comm.timeout
+            error.args = (f"{error} (the timeout of this call on the group `{self._group}` is {seconds} s)",)
         return error
 
-    def _limit(self, opts):
-        """Returns the seconds that ``wait`` waits without a timeout of its own."""
+    def _seconds_of(self, opts):
+        """Returns the timeout of a call in seconds, or None for that of the communicator."""
         given = getattr(opts, "timeout", None)
-        given = given if isinstance(given, timedelta) and given > timedelta(0) else self._timeout
-        return given.total_seconds()
+        if isinstance(given, timedelta) and given > timedelta(0) and given != self._timeout:
+            return given.total_seconds()
+        return self._seconds
+
+    def _waits_for(self):
+        """Returns the rank that the oldest unfinished operation waited for last, as text, or ""."""
+        record = json.loads(self._comm.flight_record())
+        for operation in record["operations"]:
+            if operation["state"] == "started" and operation["peer"] is not None:
+                return f"rank {self.rank()} in {operation['call']} last waited for rank {operation['peer']}"
+        return ""
 
     def _reduce(self, collective, inputs, outputs, opts, root=0):
         """Starts a reduction from inputs to outputs. Both are lists, or lists of lists, of pairs."""

@@ -12,7 +12,8 @@ class Exchanges:
     def send(self, tensors, rank, tag):
         tensor = self._one(tensors, "send")
         source = Staged().input(tensor)
-        return self._exchange("send", tensor, lambda memory: self._comm.isend(memory, rank, tag, (tensor, source)), source)
+        start = lambda memory: self._comm.isend(memory, rank, tag, (tensor, source))  # noqa: E731
+        return self._exchange("send", tensor, start, source, rank)
 
     def recv(self, tensors, rank, tag):
         return self._receive("recv", tensors, rank, tag)
@@ -25,7 +26,7 @@ class Exchanges:
         staged = Staged()
         target = staged.output(tensor)
         start = lambda memory: self._comm.irecv(memory, rank, tag, (tensor, target))  # noqa: E731
-        return self._exchange(title, tensor, start, target, staged.finish)
+        return self._exchange(title, tensor, start, target, rank, staged.finish)
 
     def _one(self, tensors, title):
         check_dense(tensors, title)
@@ -33,8 +34,8 @@ class Exchanges:
             raise InvalidUsage(f"{title} takes one tensor, not {len(tensors)}; call it for each")
         return tensors[0]
 
-    def _exchange(self, title, tensor, start, usable, copy_back=None):
-        """Starts a message from or into the memory of a tensor."""
+    def _exchange(self, title, tensor, start, usable, peer, copy_back=None):
+        """Starts a message from or into the memory of a tensor. ``peer`` is None for any rank."""
         (memory,) = parts([usable])
         native = error = None
         with entry(f"{NAME}:{title}", [tensor]):
@@ -55,4 +56,6 @@ class Exchanges:
                 copy_back()
 
         source = lambda: native.message()[0]  # noqa: E731
-        return self._returned(UnisonoWork(native, [tensor], finish, error, self._limit(None), source))
+        whom = "any rank" if peer is None else f"rank {peer}"
+        waits_for = lambda: f"rank {self.rank()} in {title} waits for {whom}"  # noqa: E731
+        return self._returned(UnisonoWork(native, [tensor], finish, error, waits_for, source))

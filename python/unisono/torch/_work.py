@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import Work as WorkBase
 
-from unisono.errors import Error
+from unisono.errors import Error, Timeout
 
 
 class UnisonoWork(WorkBase):
@@ -17,27 +17,36 @@ class UnisonoWork(WorkBase):
         result: The tensors that the operation filled.
         finish: What is left to do after the native operation, or None. It runs once.
         error: The exception of an operation that has failed already.
-        limit: Seconds that ``wait`` waits if its caller gives no timeout.
+        waits_for: Returns text that says which rank the operation waits for, or None.
         source: Returns the rank from which a receive came.
     """
 
-    def __init__(self, native, result, finish=None, error=None, limit=None, source=None):
+    def __init__(self, native, result, finish=None, error=None, waits_for=None, source=None):
         super().__init__()
         self._native, self._result, self._finish = native, list(result), finish
-        self._error, self._limit, self._source = error, limit, source
+        self._error, self._waits_for, self._source = error, waits_for, source
         self._lock, self._future = threading.Lock(), None
         if native is None and error is None:
             self._complete()
 
     def wait(self, timeout=timedelta(0)):
-        """Waits until the operation has ended. Raises its error."""
+        """Waits until the operation has ended, for the timeout at most. Raises its error."""
         if self._native is not None:
-            seconds = timeout.total_seconds()
-            self._native.wait(seconds if seconds > 0 else self._limit)
+            self._wait_for_native(timeout)
         self._complete()
         if self._error is not None:
             raise self._error
         return True
+
+    def _wait_for_native(self, timeout):
+        if timeout <= timedelta(0):
+            return self._native.wait()
+        try:
+            self._native.wait(timeout.total_seconds())
+        except Timeout as error:
+            if self._waits_for is not None and not self._native.is_finished():
+                error.args = (f"{error} ({self._waits_for()})",)
+            raise
 
     def is_completed(self):
         """Returns true if the operation has ended, well or not."""

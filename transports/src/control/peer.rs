@@ -3,16 +3,19 @@
 //! A message is two bytes of length, little-endian, and at most [`MAX_CONTROL_MSG_BYTES`].
 
 use crate::secure::record::RecordLayer;
+use crate::sys::close_on_fork::CloseOnFork;
 use crate::sys::socket::{Stream, is_reset, is_unreachable};
 use crate::tcp::connect::lazy_link::{DialContext, Liveness, LivenessProbe};
 use crate::{MAX_CONTROL_MSG_BYTES, PeerEvent, Result};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// The connection to one peer.
 #[derive(Debug)]
 pub(super) struct Peer {
+    _close_on_fork: CloseOnFork,
     pub(super) stream: Stream,
     pub(super) outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -35,6 +38,7 @@ impl Peer {
     pub(super) fn new(stream: Stream) -> Result<Self> {
         stream.set_nonblocking()?;
         Ok(Self {
+            _close_on_fork: CloseOnFork::new(stream.as_fd()),
             stream,
             outgoing: Vec::new(),
             incoming: Vec::new(),

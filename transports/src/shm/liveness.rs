@@ -3,8 +3,9 @@
 //! A rank holds the only writing end of its pipe for as long as it lives, and passes the reading
 //! end to all other ranks. However the rank ends, the kernel closes its descriptors, and the
 //! reading ends report it. This takes one pipe for each rank, instead of a socket for each pair of
-//! ranks.
+//! ranks. Forked children close their copies of the writing end.
 
+use crate::sys::close_on_fork::CloseOnFork;
 use crate::{Error, Result};
 use rustix::event::{Timespec, epoll};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -14,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Writing end of a rank's own pipe. The rank counts as alive while it is held.
 #[derive(Debug)]
 pub struct LivenessPipe {
+    _close_on_fork: CloseOnFork,
     _write_end: OwnedFd,
 }
 
@@ -34,7 +36,7 @@ pub fn liveness_pipe() -> Result<(LivenessPipe, OwnedFd)> {
     let (end, held) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("make", errno))?;
     // The kernel limits the pipe pages of a user, and this pipe needs none.
     let _ = fcntl_setpipe_size(&held, 1);
-    Ok((LivenessPipe { _write_end: held }, end))
+    Ok((LivenessPipe { _close_on_fork: CloseOnFork::new(held.as_fd()), _write_end: held }, end))
 }
 
 impl LivenessMonitor {
@@ -103,6 +105,27 @@ mod tests {
         }
         drop(two);
         assert_eq!(watches.each_mut().map(|watch| watch.next_exited()), [Some(2); 2]);
+    }
+
+    #[test]
+    fn forked_child_does_not_hide_exit() {
+        let (held, end) = liveness_pipe().unwrap();
+        let mut watch = LivenessMonitor::new(vec![Some(end)]).unwrap();
+        // SAFETY: the child only waits for a signal.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a system call without memory.
+            unsafe { libc::pause() };
+        }
+        // The child runs its handler before `fork` returns there, perhaps later than here.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert_eq!(watch.next_exited(), None);
+        drop(held);
+        let exited = watch.next_exited();
+        // SAFETY: the process is this test's child, and no memory is passed.
+        let ended =
+            unsafe { libc::kill(child, libc::SIGKILL) + libc::waitpid(child, std::ptr::null_mut(), 0) };
+        assert_eq!((exited, ended), (Some(0), child));
     }
 
     #[test]

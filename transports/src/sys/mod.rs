@@ -1,7 +1,8 @@
-//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files and the
-//! fork guard.
+//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files, and what
+//! keeps forked children apart.
 
 pub mod affinity;
+pub mod close_on_fork;
 pub mod fork_guard;
 pub mod listener;
 pub mod mapped_file;

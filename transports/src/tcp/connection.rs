@@ -3,16 +3,18 @@
 use crate::Result;
 use crate::secure::record::RecordLayer;
 use crate::sync::{Instant, thread};
+use crate::sys::close_on_fork::CloseOnFork;
 use crate::sys::socket::Stream;
 use crate::tcp::frame::HEADER_BYTES;
 use rustix::net::{Shutdown, shutdown};
 use std::io::{ErrorKind, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use unisono_cuda::{Source, Store, Target, copy_to};
 
 /// A connection that has been set not to block.
 pub(super) struct Connection {
+    _close_on_fork: CloseOnFork,
     stream: Stream,
     /// Bytes read and not yet used: `read_ahead[start..end]`.
     read_ahead: Box<[u8]>,
@@ -37,6 +39,7 @@ impl Connection {
         let waiting = Vec::with_capacity(QUEUE_BYTES);
         let (reach, whole) = (READ_AHEAD_BYTES, Vec::with_capacity(COALESCE_BYTES));
         Ok(Self {
+            _close_on_fork: CloseOnFork::new(stream.as_fd()),
             stream,
             read_ahead: ahead,
             start: 0,

@@ -8,6 +8,7 @@ pub(crate) mod admission;
 
 use crate::secure::handshake::{HandshakeConfig, Hello};
 use crate::sync::{self, Instant, thread};
+use crate::sys::close_on_fork::CloseOnFork;
 use crate::sys::listener::Listener;
 use crate::sys::socket::Stream;
 use crate::tcp::connect::handshake_pool::admission::{
@@ -21,6 +22,7 @@ use std::time::Duration;
 /// Listeners, and the pending connections that they accepted.
 #[derive(Debug)]
 pub struct HandshakePool {
+    _close_on_fork: Option<CloseOnFork>,
     listeners: Vec<Listener>,
     config: HandshakeConfig,
     pending: Vec<PendingConn>,
@@ -41,13 +43,26 @@ pub enum PoolEvent {
 impl HandshakePool {
     /// Creates a pool of connections to `listeners`, authenticated by `config`.
     pub fn new(listeners: Vec<Listener>, config: HandshakeConfig) -> Self {
-        Self { listeners, config, pending: Vec::new(), reject_log: RejectLog::default() }
+        Self {
+            _close_on_fork: None,
+            listeners,
+            config,
+            pending: Vec::new(),
+            reject_log: RejectLog::default(),
+        }
     }
 
     /// Creates the pool of a rank whose bootstrap is complete.
     pub fn after_bootstrap(listener: Listener, config: HandshakeConfig) -> Self {
         let reject_log = RejectLog::after_bootstrap();
-        Self { listeners: vec![listener], config, pending: Vec::new(), reject_log }
+        let close_on_fork = Some(CloseOnFork::new(listener.as_fd()));
+        Self {
+            _close_on_fork: close_on_fork,
+            listeners: vec![listener],
+            config,
+            pending: Vec::new(),
+            reject_log,
+        }
     }
 
     /// Waits for events of connections and of `watched`. The result is empty at the deadline.

@@ -1,0 +1,108 @@
+"""Helpers: a group of torch one of whose ranks dies, falls silent, or does something else."""
+
+import multiprocessing
+import os
+import signal
+import statistics
+import tempfile
+import time
+from datetime import timedelta
+from typing import NamedTuple
+
+SIZE, VICTIM = 4, 2
+SETTLE = 0.2
+LIMIT = 60
+context = multiprocessing.get_context("fork")
+
+
+class Seen(NamedTuple):
+    """The error that one rank got."""
+
+    rank: int
+    seconds: float
+    kind: str
+    text: str
+
+
+def strike(body, of_victim, blow=None, timeout=20, victim=VICTIM):
+    """Runs a group, and returns the error of every rank except the victim.
+
+    Args:
+        body: What every other rank does until it fails, with the rank as argument.
+        of_victim: What the victim does. It has to last until the blow, if there is one.
+        blow: The signal that the victim gets when all ranks have begun. ``None`` leaves the victim
+            alone; it reports its error like the others.
+
+    Returns:
+        The errors by rank, with the seconds from the moment just before the signal. Without a
+        signal, the seconds count from the moment at which the last rank began.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        begun = context.Array("d", SIZE, lock=False)
+        queue = context.SimpleQueue()
+        tasks = [of_victim if rank == victim else body for rank in range(SIZE)]
+        arguments = (f"{folder}/store", timeout, begun, queue)
+        ranks = [context.Process(target=_rank, args=(rank, tasks[rank], *arguments)) for rank in range(SIZE)]
+        for process in ranks:
+            process.start()
+        try:
+            _until(lambda: all(begun) or not all(process.is_alive() for process in ranks), "a rank does not begin")
+            moment = max(begun)
+            if blow is not None:
+                time.sleep(SETTLE)
+                moment = time.monotonic()
+                os.kill(ranks[victim].pid, blow)
+            others = [process for rank, process in enumerate(ranks) if rank != victim or blow is None]
+            seen = []
+            _until(lambda: _collect(queue, seen) == len(others), f"a rank gets no error; seen: {seen}")
+        finally:
+            for process in ranks:
+                process.kill()
+            for process in ranks:
+                process.join()
+    return sorted(one._replace(seconds=one.seconds - moment) for one in seen)
+
+
+def _until(condition, complaint):
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.005)
+
+
+def _collect(queue, seen):
+    while not queue.empty():
+        seen.append(queue.get())
+    return len(seen)
+
+
+def _rank(rank, task, path, timeout, begun, queue):
+    import torch.distributed as dist
+
+    limit = timedelta(seconds=timeout)
+    dist.init_process_group("unisono", init_method=f"file://{path}", rank=rank, world_size=SIZE, timeout=limit)
+    dist.barrier()
+    begun[rank] = time.monotonic()
+    try:
+        task(rank)
+        seen = Seen(rank, time.monotonic(), "none", "the operation ended well")
+    except BaseException as error:
+        seen = Seen(rank, time.monotonic(), type(error).__name__, str(error))
+    queue.put(seen)
+    signal.pause()  # The others shall see what happened to the victim, and not this rank's end.
+
+
+def best_of(attempts, limit, run):
+    """Runs until the slowest rank is within the limit, and returns the seconds of the best run.
+
+    A machine that is busy with other things may miss a limit of milliseconds once.
+    """
+    slowest = []
+    for _ in range(attempts):
+        seen = run()
+        slowest.append(max(one.seconds for one in seen))
+        if slowest[-1] <= limit:
+            break
+    assert min(slowest) <= limit, f"the slowest rank took {slowest} s, not {limit} s"
+    print(f"slowest rank {min(slowest) * 1e3:.1f} ms, median {statistics.median(slowest) * 1e3:.1f} ms")
+    return seen

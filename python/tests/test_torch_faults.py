@@ -1,0 +1,295 @@
+"""What the other ranks of a group of torch see of a rank that dies, is silent, or differs."""
+
+import functools
+import os
+import signal
+import threading
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from faults import SIZE, VICTIM, best_of, strike  # noqa: E402
+
+SMALL, LARGE = 4, 1 << 24
+DEATH_LIMIT, MISMATCH_LIMIT = 0.100, 0.010
+ATTEMPTS = 3
+
+
+def forever(rank):
+    time.sleep(1000)
+
+
+def all_reduce_small(rank):
+    dist.all_reduce(torch.ones(SMALL))
+
+
+def all_reduce_large(rank):
+    dist.all_reduce(torch.ones(LARGE))
+
+
+def all_reduce_again_and_again(rank):
+    values = torch.ones(LARGE)
+    while True:
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+
+
+def wait_for_async(rank):
+    works = [dist.all_reduce(torch.ones(length), async_op=True) for length in (SMALL, LARGE)]
+    for work in works:
+        work.wait()
+
+
+def wait_for_future(rank):
+    dist.all_reduce(torch.ones(SMALL), async_op=True).get_future().wait()
+
+
+def receive_from_victim(rank):
+    dist.irecv(torch.ones(SMALL), VICTIM).wait()
+
+
+def send_to_victim(rank):
+    dist.isend(torch.ones(LARGE), VICTIM).wait()
+
+
+def exchange_with_victim(rank):
+    output = torch.ones(LARGE)
+    exchanges = [dist.P2POp(dist.isend, torch.ones(LARGE), VICTIM), dist.P2POp(dist.irecv, output, VICTIM)]
+    for work in dist.batch_isend_irecv(exchanges):
+        work.wait()
+
+
+def broadcast_of_victim(rank):
+    dist.broadcast(torch.ones(LARGE), VICTIM)
+
+
+def barrier(rank):
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    "body,of_victim",
+    [
+        (all_reduce_small, forever),
+        (all_reduce_large, forever),
+        (all_reduce_again_and_again, all_reduce_again_and_again),
+        (wait_for_async, forever),
+        (wait_for_future, forever),
+        (receive_from_victim, forever),
+        (send_to_victim, forever),
+        (exchange_with_victim, forever),
+        (broadcast_of_victim, forever),
+        (barrier, forever),
+    ],
+    ids=lambda body: body.__name__,
+)
+def test_death_of_a_rank_is_an_error_on_all_others_at_once(body, of_victim):
+    seen = best_of(ATTEMPTS, DEATH_LIMIT, lambda: strike(body, of_victim, signal.SIGKILL))
+    for one in seen:
+        assert one.kind == "PeerFailed" and f"rank {VICTIM} is gone" in one.text and f"rank {one.rank} " in one.text, one
+
+
+def with_workers(rank):
+    """Dies while it has workers of a DataLoader, which were forked after the group was made."""
+    data = torch.utils.data.TensorDataset(torch.arange(64.0))
+    loader = iter(torch.utils.data.DataLoader(data, batch_size=4, num_workers=2))
+    next(loader)
+    forever(rank)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_workers_that_outlive_a_rank_do_not_hide_its_death(transport, monkeypatch):
+    monkeypatch.setenv("UNISONO_TRANSPORT", transport)
+    seen = best_of(ATTEMPTS, DEATH_LIMIT, lambda: strike(all_reduce_small, with_workers, signal.SIGKILL))
+    assert all(f"rank {VICTIM} is gone" in one.text for one in seen), seen
+
+
+@pytest.mark.parametrize("blow", [None, signal.SIGSTOP], ids=["sleeps", "is stopped"])
+@pytest.mark.parametrize("body", [all_reduce_small, all_reduce_large, wait_for_async, receive_from_victim])
+def test_silent_rank_is_named_at_the_timeout_of_the_group(body, blow):
+    seen = strike(body, lambda rank: time.sleep(30 if blow else 8), blow, timeout=1)
+    for one in seen:
+        if one.rank != VICTIM:
+            # A rank that waits for waiting ranks gets a quarter more, or hears from those that fail.
+            assert 0.7 < one.seconds < 3 and one.kind in ("Timeout", "MessageTimeout", "Aborted"), one
+            assert f"rank {VICTIM}" in one.text, one
+    assert any("Timeout" in one.kind for one in seen), seen
+
+
+@pytest.mark.parametrize("how", ["options", "set_timeout"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["waits at once", "async"])
+def test_timeout_of_a_call_ends_it_and_names_the_silent_rank(how, is_async):
+    def call_briefly(rank):
+        options = dist.AllreduceOptions()
+        options.asyncOp = is_async
+        if how == "options":
+            options.timeout = timedelta(milliseconds=300)
+        else:
+            dist.distributed_c10d._set_pg_timeout(timedelta(milliseconds=300), dist.group.WORLD)
+        if rank == VICTIM:
+            forever(rank)
+        dist.group.WORLD.allreduce([torch.ones(SMALL)], options).wait()
+
+    seen = [one for one in strike(call_briefly, call_briefly, signal.SIGSTOP) if one.rank != VICTIM]
+    assert any(one.kind == "Timeout" for one in seen), seen
+    for one in seen:
+        assert one.kind in ("Timeout", "Aborted") and f"rank {VICTIM}" in one.text, one
+        assert one.seconds < 1, one
+
+
+def test_timeout_of_a_call_leaves_other_calls_alone(processes):
+    def body(rank, size):
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(milliseconds=200)
+        dist.group.WORLD.allreduce([values := torch.ones(SMALL)], options).wait()
+        if rank == 1:
+            time.sleep(0.8)
+        dist.all_reduce(values)
+        assert (values == size * size).all()
+
+    processes(2, body)
+
+
+def test_timeout_of_a_wait_names_the_silent_rank():
+    def wait_briefly(rank):
+        work = dist.all_reduce(torch.ones(SMALL), async_op=True)
+        work.wait(timedelta(milliseconds=300))
+
+    seen = [one for one in strike(wait_briefly, forever, signal.SIGSTOP) if one.rank != VICTIM]
+    for one in seen:
+        assert one.kind == "Timeout" and one.seconds < 1, one
+    assert any(f"rank {VICTIM}" in one.text for one in seen), seen
+
+
+BUFFER = torch.ones(LARGE + 1)
+CALLS = {
+    "shape": lambda rank: dist.all_reduce(torch.ones(SMALL + (rank == VICTIM))),
+    "large shape": lambda rank: dist.all_reduce(BUFFER[: LARGE + (rank == VICTIM)]),
+    "type": lambda rank: dist.all_reduce(torch.ones(SMALL).to(torch.int32 if rank == VICTIM else torch.float32)),
+    "reduction": lambda rank: dist.all_reduce(
+        torch.ones(SMALL), dist.ReduceOp.MAX if rank == VICTIM else dist.ReduceOp.SUM
+    ),
+    "collective": lambda rank: (
+        dist.broadcast(torch.ones(SMALL), 0) if rank == VICTIM else dist.all_reduce(torch.ones(SMALL))
+    ),
+    "async": lambda rank: dist.all_reduce(torch.ones(SMALL + (rank == VICTIM)), async_op=True).wait(),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_rank_that_differs_is_named_at_once(what):
+    def together(rank):
+        # All ranks begin at one moment, so that the seconds are those of the error.
+        begin = time.monotonic() + 0.05
+        moment = torch.tensor([begin], dtype=torch.float64)
+        dist.broadcast(moment, 0)
+        while time.monotonic() < moment.item():
+            pass
+        try:
+            CALLS[what](rank)
+        except RuntimeError as error:
+            text = f"after {time.monotonic() - moment.item():.6f} s: {error}"
+            raise type(error)(text) from None
+
+    def run():
+        seen = strike(together, together)
+        return [one._replace(seconds=float(one.text.split()[1])) for one in seen]
+
+    seen = best_of(ATTEMPTS, MISMATCH_LIMIT, run)
+    assert len(seen) == SIZE and all(one.kind == "Mismatch" for one in seen), seen
+    for one in seen:
+        assert f"rank {VICTIM} called" in one.text, one
+
+
+def test_four_threads_use_four_groups_at_once(processes):
+    def body(rank, size):
+        groups = [dist.new_group() for _ in range(4)]
+        wrong = []
+
+        def use(number, group):
+            for step in range(100):
+                values = torch.full((1 + step * 97,), float(rank + number))
+                dist.all_reduce(values, group=group)
+                if not (values == sum(range(size)) + size * number).all():
+                    wrong.append((number, step))
+                work = dist.all_reduce(values, dist.ReduceOp.MAX, group=group, async_op=True)
+                work.wait()
+
+        threads = [threading.Thread(target=use, args=one) for one in enumerate(groups)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(50)
+        assert not any(thread.is_alive() for thread in threads) and not wrong, wrong
+
+    processes(4, body)
+
+
+def test_64_groups_work_one_after_the_other_and_together(processes):
+    def body(rank, size):
+        groups = [dist.new_group() for _ in range(64)]
+        for number, group in enumerate(groups):
+            dist.all_reduce(values := torch.full((5,), float(rank + number)), group=group)
+            assert (values == sum(range(size)) + size * number).all(), (number, values)
+        tensors = [torch.full((1000,), float(rank * number)) for number in range(64)]
+        works = [dist.all_reduce(*one, async_op=True) for one in zip(tensors, [dist.ReduceOp.SUM] * 64, groups)]
+        for number, (work, values) in enumerate(zip(works, tensors)):
+            work.wait()
+            assert (values == sum(range(size)) * number).all(), (number, values)
+
+    processes(4, body)
+
+
+def test_ranks_that_are_threads_have_workers_of_data_loaders():
+    from unisono.torch._register import create
+
+    import numpy.random  # noqa: F401 - a child of a thread would wait for another thread's import
+
+    store, size, results, failures = dist.HashStore(), 4, {}, []
+    data = torch.utils.data.TensorDataset(torch.arange(32.0))
+
+    def use(rank):
+        common = SimpleNamespace(
+            store=store, group_rank=rank, group_size=size, timeout=timedelta(seconds=20), group_id="threads"
+        )
+        try:
+            group = create(common, None)
+            total = torch.zeros(1)
+            for (batch,) in torch.utils.data.DataLoader(data, batch_size=8, num_workers=1):
+                group.allreduce([batch], dist.AllreduceOptions()).wait()
+                total += batch.sum()
+            results[rank] = total.item()
+        except BaseException as error:
+            failures.append((rank, error))
+
+    threads = [threading.Thread(target=use, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+    assert not failures and results == dict.fromkeys(range(size), size * sum(range(32)) * 1.0), (failures, results)
+
+
+def test_worker_of_a_data_loader_that_calls_the_group_gets_an_error(processes):
+    class Calling(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, _):
+            begun = time.monotonic()
+            try:
+                dist.all_reduce(torch.ones(3))
+            except RuntimeError as error:
+                return float("forked" in str(error) and time.monotonic() - begun < 1)
+            return 2.0
+
+    def body(rank, size):
+        for batch in torch.utils.data.DataLoader(Calling(), num_workers=1):
+            assert batch.item() == 1
+        dist.barrier()
+
+    processes(2, body)
