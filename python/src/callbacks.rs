@@ -8,20 +8,29 @@ use pyo3::prelude::*;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+use unisono::transport::sys::fork_guard::current_pid;
 
 type Task = Vec<Py<PyAny>>;
 
 struct Pool {
+    /// The process that has the threads.
+    process: u64,
     tasks: VecDeque<Task>,
     idle: usize,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { tasks: VecDeque::new(), idle: 0 });
+static POOL: Mutex<Pool> = Mutex::new(Pool { process: 0, tasks: VecDeque::new(), idle: 0 });
 static ADDED: Condvar = Condvar::new();
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 fn lock() -> MutexGuard<'static, Pool> {
-    POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    let mut pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let process = current_pid();
+    if pool.process != process {
+        // In a forked child, the tasks and the threads are those of the parent.
+        *pool = Pool { process, tasks: VecDeque::new(), idle: 0 };
+    }
+    pool
 }
 
 /// Calls the callbacks in order on a thread of this module.

@@ -95,6 +95,8 @@ fn type_of(DataType { code, bits, lanes }: DataType) -> Option<(&'static str, us
         (2, 32, 1) => "float32",
         (2, 64, 1) => "float64",
         (4, 16, 1) => "bfloat16",
+        (5, 64, 1) => "complex64",
+        (5, 128, 1) => "complex128",
         (6, 8, 1) => "bool",
         (10, 8, 1) => "float8_e4m3fn",
         (12, 8, 1) => "float8_e5m2",

@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
+use unisono::ErrorKind;
 
 /// Returns the exception for an error: the class of its code, with its facts as attributes.
 pub(crate) fn exception(py: Python<'_>, error: &unisono::Error) -> PyErr {
@@ -19,6 +20,9 @@ fn raise(py: Python<'_>, error: &unisono::Error) -> PyResult<PyErr> {
     facts.set_item("operation", error.op().map(ToString::to_string))?;
     facts.set_item("help", error.help())?;
     facts.set_item("is_poisoning", error.is_poisoning())?;
+    if let ErrorKind::BarrierTimeout { missing, .. } = error.kind() {
+        facts.set_item("missing", missing)?;
+    }
     let made = make.bind(py).call1((error.code(), error.to_string(), facts))?;
     Ok(PyErr::from_value(made))
 }

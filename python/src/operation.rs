@@ -3,6 +3,7 @@
 use crate::error::argument;
 use crate::segments::{Segments, with_buffers};
 use pyo3::prelude::*;
+use std::time::Duration;
 use unisono::schedule::Collective;
 use unisono::{DType, ReduceOp, Result, Scalar};
 
@@ -20,6 +21,9 @@ enum Kind {
     Even { collective: Collective, dtype: DType, reduction: Option<ReduceOp>, root: usize },
     AllGatherV { counts: Vec<usize> },
     AllToAllV { sends: Vec<usize>, receives: Vec<usize> },
+    GatherV { counts: Vec<usize>, root: usize },
+    ScatterV { counts: Vec<usize>, root: usize },
+    BarrierTimeout { timeout: Duration },
     Send { peer: usize },
     Recv { peer: usize },
 }
@@ -63,6 +67,30 @@ impl Operation {
     fn all_to_all_v(input: Parts, output: Parts, sends: Vec<usize>, receives: Vec<usize>) -> Self {
         let kind = Kind::AllToAllV { sends, receives };
         Self { kind, input: Segments::new(input), output: Segments::new(output) }
+    }
+
+    /// Describes a gather with a number of bytes for each rank, which the root alone gives.
+    #[staticmethod]
+    fn gather_v(input: Parts, output: Parts, counts: Vec<usize>, root: usize) -> Self {
+        let kind = Kind::GatherV { counts, root };
+        Self { kind, input: Segments::new(input), output: Segments::new(output) }
+    }
+
+    /// Describes a scatter with a number of bytes for each rank, which the root alone gives.
+    #[staticmethod]
+    fn scatter_v(input: Parts, output: Parts, counts: Vec<usize>, root: usize) -> Self {
+        let kind = Kind::ScatterV { counts, root };
+        Self { kind, input: Segments::new(input), output: Segments::new(output) }
+    }
+
+    /// Describes a barrier that names the ranks which do not come within `timeout` seconds.
+    #[staticmethod]
+    fn barrier_timeout(py: Python<'_>, timeout: f64) -> PyResult<Self> {
+        let Ok(timeout) = Duration::try_from_secs_f64(timeout) else {
+            return Err(argument(py, format!("a timeout of {timeout} s is no time")));
+        };
+        let kind = Kind::BarrierTimeout { timeout };
+        Ok(Self { kind, input: Segments::default(), output: Segments::default() })
     }
 
     /// Describes a send to a rank.
@@ -117,6 +145,21 @@ impl Operation {
             Kind::AllToAllV { sends, receives } => unsafe {
                 separate(input, output, |input, output| comm.all_to_all_v(input, sends, output, receives))
             },
+            // SAFETY: as above.
+            Kind::GatherV { counts, root } => unsafe {
+                separate(input, output, |input, output| {
+                    let at_root = comm.rank() == *root;
+                    comm.gather_v(input, at_root.then_some((output, &counts[..])), *root)
+                })
+            },
+            // SAFETY: as above.
+            Kind::ScatterV { counts, root } => unsafe {
+                separate(input, output, |input, output| {
+                    let at_root = comm.rank() == *root;
+                    comm.scatter_v(at_root.then_some((input, &counts[..])), output, *root)
+                })
+            },
+            Kind::BarrierTimeout { timeout } => comm.barrier_timeout(*timeout),
             // SAFETY: by the contract.
             Kind::Send { peer } => unsafe { input.read(|bytes| comm.send(bytes, *peer)) },
             // SAFETY: by the contract.
@@ -147,11 +190,13 @@ unsafe fn separate(
     }
 }
 
-/// Returns the element type of a NumPy name. Names of other types with the same bytes map, too.
+/// Returns the element type of a NumPy name.
 fn dtype_of(name: &str) -> Option<DType> {
     Some(match name {
         "int8" => DType::I8,
         "uint8" => DType::U8,
+        "int16" => DType::I16,
+        "uint16" => DType::U16,
         "int32" => DType::I32,
         "uint32" => DType::U32,
         "int64" => DType::I64,
@@ -162,9 +207,14 @@ fn dtype_of(name: &str) -> Option<DType> {
         "float64" => DType::F64,
         "float8_e4m3fn" => DType::F8E4M3,
         "float8_e5m2" => DType::F8E5M2,
+        "bool" => DType::Bool,
+        "complex64" => DType::C64,
+        "complex128" => DType::C128,
         _ => return None,
     })
 }
+
+const REDUCTIONS: &str = "sum, prod, min, max, avg, pre_mul_sum, bitand, bitor, bitxor";
 
 fn reduce_op(py: Python<'_>, name: &str, factor: Option<Factor>) -> PyResult<ReduceOp> {
     let factor = factor.map(|factor| match factor {
@@ -178,9 +228,12 @@ fn reduce_op(py: Python<'_>, name: &str, factor: Option<Factor>) -> PyResult<Red
         ("min", None) => Ok(ReduceOp::Min),
         ("max", None) => Ok(ReduceOp::Max),
         ("avg", None) => Ok(ReduceOp::Avg),
+        ("bitand", None) => Ok(ReduceOp::BitAnd),
+        ("bitor", None) => Ok(ReduceOp::BitOr),
+        ("bitxor", None) => Ok(ReduceOp::BitXor),
         ("pre_mul_sum", Some(factor)) => Ok(ReduceOp::PreMulSum(factor)),
         ("pre_mul_sum", None) => Err(argument(py, "a pre-multiplied sum needs a factor")),
         (_, Some(_)) => Err(argument(py, format!("`{name}` takes no factor"))),
-        _ => Err(argument(py, format!("`{name}` is none of sum, prod, min, max, avg, pre_mul_sum"))),
+        _ => Err(argument(py, format!("`{name}` is none of {REDUCTIONS}"))),
     }
 }

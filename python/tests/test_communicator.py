@@ -14,7 +14,8 @@ from unisono import errors
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 TYPES = [
-    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
+    "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+    "float16", "float32", "float64", "complex64", "complex128",
     ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2,
 ]  # fmt: skip
 
@@ -27,7 +28,7 @@ def test_all_reduce_sums_every_type(threads, dtype):
         return values
 
     for values in threads(3, body):
-        assert (values.astype("float64") == 6).all()
+        assert (values.astype("complex128") == 6).all()
 
 
 @pytest.mark.parametrize("op,expected", [("sum", 9), ("prod", 24), ("min", 2), ("max", 4), ("avg", 3)])
@@ -38,6 +39,80 @@ def test_all_reduce_knows_every_reduction(threads, op, expected):
         return output
 
     assert all((output == expected).all() for output in threads(3, body))
+
+
+@pytest.mark.parametrize("op,expected", [("bitand", 1), ("bitor", 15), ("bitxor", 15)])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint64"])
+def test_bitwise_reductions_combine_all_bits(threads, op, expected, dtype):
+    def body(comm):
+        values = numpy.full(5, 1 | 2 << comm.rank, dtype=dtype)
+        comm.all_reduce(values, op)
+        return values
+
+    assert all((values == expected).all() for values in threads(3, body))
+
+
+def test_truth_values_are_combined_as_such(threads):
+    def body(comm):
+        results = []
+        for op in ("bitand", "bitor", "bitxor", "min", "max"):
+            values = numpy.array([True, comm.rank == 1, False])
+            comm.all_reduce(values, op)
+            results.append(values.tolist())
+        with pytest.raises(errors.InvalidUsage, match="sum is not defined for bool"):
+            comm.all_reduce(numpy.array([True]))
+        return results
+
+    some, every = [True, True, False], [True, False, False]
+    assert threads(3, body) == [[every, some, some, every, some]] * 3
+
+
+def test_scans_combine_the_ranks_below(threads):
+    def body(comm):
+        values = numpy.full(3, comm.rank + 1)
+        comm.scan(values, output=(inclusive := numpy.zeros(3, dtype=int)))
+        comm.exscan(values, "prod")
+        comm.scan(maximum := numpy.array([(5, 2, 9)[comm.rank]]), "max")
+        return inclusive.tolist(), values.tolist(), maximum[0]
+
+    assert threads(3, body) == [
+        ([1] * 3, [1] * 3, 5), ([3] * 3, [1] * 3, 5), ([6] * 3, [2] * 3, 9),
+    ]  # fmt: skip
+
+
+def test_root_gathers_and_scatters_uneven_shares(threads):
+    def body(comm):
+        rank, counts, root = comm.rank, [1, 0, 3], 2
+        own = numpy.full(counts[rank], rank, dtype="complex128")
+        everything = numpy.zeros(4, dtype="complex128") if rank == root else None
+        comm.gather_v(own, everything, counts if rank == root else None, root)
+        assert everything is None or everything.tolist() == [0, 2, 2, 2]
+        share = numpy.zeros(counts[rank], dtype="int16")
+        source = numpy.arange(4, dtype="int16") if rank == root else None
+        work = comm.scatter_v(source, counts if rank == root else None, share, root, async_op=True)
+        assert work.wait(20) is share
+        with pytest.raises(errors.InvalidUsage, match="counts"):
+            comm.gather_v(own, own, None, rank)
+        return share.tolist()
+
+    assert threads(3, body) == [[0], [], [1, 2, 3]]
+
+
+def test_barrier_with_a_timeout_names_who_is_missing(threads):
+    late = threading.Event()
+
+    def body(comm):
+        comm.barrier_timeout(20)
+        if comm.rank == 2:
+            assert late.wait(20)
+            return None
+        with pytest.raises(errors.BarrierTimeout, match="rank 2") as caught:
+            comm.barrier_timeout(0.3)
+        assert caught.value.code == 18 and isinstance(caught.value, errors.Timeout)
+        late.set()
+        return caught.value.missing
+
+    assert threads(3, body) == [[2], [2], None]
 
 
 def test_pre_mul_sum_multiplies_by_the_factor_of_each_rank(threads):
@@ -141,7 +216,7 @@ def test_unusable_arrays_are_refused(threads):
         refused = [
             (numpy.zeros((4, 4))[:, 1], "not contiguous"),
             (numpy.zeros(2, dtype=">f4"), "byte order"),
-            (numpy.zeros(2, dtype="complex64"), "cannot carry"),
+            (numpy.zeros(2, dtype="longdouble"), "cannot carry"),
             ("text", "neither a buffer nor DLPack"),
         ]
         for value, part in refused:
@@ -179,6 +254,26 @@ def test_callback_may_wait_for_a_later_operation(threads):
         return seen
 
     assert threads(2, body) == [[2.0], [2.0]]
+
+
+def test_forked_child_has_callback_threads_of_its_own(threads):
+    def call_back(comm):
+        called = threading.Event()
+        comm.barrier(async_op=True).add_done_callback(lambda work: called.set())
+        return called.wait(5)
+
+    assert threads(2, call_back) == [True, True]
+    child = os.fork()
+    if child == 0:
+        ranks = unisono.Communicator.local(2)
+        results = [False, False]
+        both = [threading.Thread(target=lambda c=comm: results.__setitem__(c.rank, call_back(c))) for comm in ranks]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join(10)
+        os._exit(0 if all(results) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_wait_ends_at_its_timeout(threads):
@@ -277,7 +372,7 @@ def test_settings_are_checked_by_name():
 
 
 def test_every_code_has_a_class():
-    assert set(errors._CLASSES) == set(range(1, 18))
+    assert set(errors._CLASSES) == set(range(1, 19))
     assert type(errors._make(99, "later", {})) is errors.Error
 
 

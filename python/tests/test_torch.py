@@ -31,14 +31,22 @@ def test_torchrun_needs_no_import(tmp_path):
 
 def test_every_type_is_reduced(processes):
     def body(rank, size):
-        for dtype in [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16,
-                      torch.bfloat16, torch.float32, torch.float64, torch.complex64]:  # fmt: skip
+        for dtype in [torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.float16,
+                      torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]:  # fmt: skip
             values = torch.full((3, 5), rank + 1).to(dtype)
             dist.all_reduce(values)
             assert (values == 6).all() and values.dtype == dtype, values
         truth = torch.tensor([rank == 1, False, True])
         dist.all_reduce(truth, dist.ReduceOp.MAX)
         assert truth.tolist() == [True, False, True]
+        for op, expected in [(dist.ReduceOp.SUM, [True, False, True]), (dist.ReduceOp.BAND, [False, False, True]),
+                             (dist.ReduceOp.BXOR, [True, False, True])]:  # fmt: skip
+            truth = torch.tensor([rank == 1, False, True])
+            dist.all_reduce(truth, op)
+            assert truth.tolist() == expected, op
+        options = dist.AllreduceOptions()
+        dist.group.WORLD.allreduce([values := torch.full((4,), 1 + 2j) ** rank], options).wait()
+        assert torch.allclose(values, sum(torch.full((4,), 1 + 2j) ** power for power in range(3)))
         narrow = torch.full((4,), rank + 1.0).to(torch.float8_e4m3fn)
         dist.all_reduce(narrow)
         assert (narrow.float() == 6).all()
@@ -55,6 +63,8 @@ def test_bitwise_reductions_combine_the_operands(processes):
             share = torch.zeros(2, dtype=torch.int64)
             dist.reduce_scatter_tensor(share, torch.full((2 * size,), 1 << rank), op)
             assert (share == expected).all(), (op, share)
+            dist.reduce(values := torch.full((4,), 1 << rank, dtype=torch.int16), 1, op)
+            assert rank != 1 or (values == expected).all(), (op, values)
 
     processes(3, body)
 

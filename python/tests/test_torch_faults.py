@@ -17,7 +17,7 @@ from faults import SIZE, VICTIM, best_of, strike  # noqa: E402
 
 SMALL, LARGE = 4, 1 << 24
 DEATH_LIMIT, MISMATCH_LIMIT = 0.100, 0.010
-ATTEMPTS = 3
+ATTEMPTS = 5
 
 
 def forever(rank):
@@ -165,10 +165,10 @@ def test_timeout_of_a_wait_names_the_silent_rank():
     assert any(f"rank {VICTIM}" in one.text for one in seen), seen
 
 
-BUFFER = torch.ones(LARGE + 1)
+BUFFER = torch.ones((1 << 22) + 1)
 CALLS = {
     "shape": lambda rank: dist.all_reduce(torch.ones(SMALL + (rank == VICTIM))),
-    "large shape": lambda rank: dist.all_reduce(BUFFER[: LARGE + (rank == VICTIM)]),
+    "large shape": lambda rank: dist.all_reduce(BUFFER[: (1 << 22) + (rank == VICTIM)]),
     "type": lambda rank: dist.all_reduce(torch.ones(SMALL).to(torch.int32 if rank == VICTIM else torch.float32)),
     "reduction": lambda rank: dist.all_reduce(
         torch.ones(SMALL), dist.ReduceOp.MAX if rank == VICTIM else dist.ReduceOp.SUM

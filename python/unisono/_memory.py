@@ -8,7 +8,7 @@ from unisono import _native
 from unisono.errors import InvalidUsage
 
 # Types of format characters in native mode, as `struct` and the buffer protocol spell them.
-_KINDS = {"?": "bool", "e": "float16", "f": "float32", "d": "float64"}
+_KINDS = {"?": "bool", "e": "float16", "f": "float32", "d": "float64", "Zf": "complex64", "Zd": "complex128"}
 _SIGNED, _UNSIGNED = "bhilqn", "cBHILQN"
 
 

@@ -138,7 +138,8 @@ class Communicator:
         """Combines the buffers of all ranks, in place or into ``output``.
 
         Args:
-            op: ``sum``, ``prod``, ``min``, ``max``, ``avg`` or ``pre_mul_sum``.
+            op: ``sum``, ``prod``, ``min``, ``max``, ``avg``, ``pre_mul_sum``, ``bitand``, ``bitor`` or
+                ``bitxor``. The bitwise ones are the logical ones of truth values.
             factor: The factor of this rank for ``pre_mul_sum``.
         """
         output = buffer if output is None else output
@@ -189,6 +190,45 @@ class Communicator:
         step = _native.Operation.all_to_all_v(source.parts, target.parts, sends, receives)
         return self._run(step, (source, target), output, async_op)
 
+    def gather_v(self, input, output=None, counts=None, root=0, *, async_op=False):
+        """Writes the inputs of all ranks into the output of the root, by rank.
+
+        The root alone gives ``output`` and ``counts``: ``counts[i]`` elements come from rank i.
+        """
+        source, target = memory_of(input, "input", False), None
+        if self.rank == root and output is not None:
+            target = memory_of(output, "output", True)
+            self._same_type("gather_v", source, target)
+        sizes = _bytes_of(counts or [], source)
+        step = _native.Operation.gather_v(source.parts, target.parts if target else [], sizes, root)
+        return self._run(step, (source, target), output, async_op)
+
+    def scatter_v(self, input, counts, output, root=0, *, async_op=False):
+        """Writes ``counts[i]`` elements of the root's input into the output of rank i.
+
+        The root alone gives ``input`` and ``counts``.
+        """
+        source, target = None, memory_of(output, "output", True)
+        if self.rank == root and input is not None:
+            source = memory_of(input, "input", False)
+            self._same_type("scatter_v", source, target)
+        sizes = _bytes_of(counts or [], target)
+        step = _native.Operation.scatter_v(source.parts if source else [], target.parts, sizes, root)
+        return self._run(step, (source, target), output, async_op)
+
+    def scan(self, buffer, op="sum", *, output=None, factor=None, async_op=False):
+        """Combines the buffers of this rank and all ranks below it, in place or into ``output``."""
+        output = buffer if output is None else output
+        return self._even("scan", buffer, output, async_op, (op, factor))
+
+    def exscan(self, buffer, op="sum", *, output=None, factor=None, async_op=False):
+        """Combines the buffers of all ranks below this one, in place or into ``output``.
+
+        The output of rank 0 does not change, because no rank is below it.
+        """
+        output = buffer if output is None else output
+        return self._even("exscan", buffer, output, async_op, (op, factor))
+
     def send(self, buffer, peer, *, async_op=False):
         """Sends the buffer to ``peer``, which must receive as many bytes."""
         source = memory_of(buffer, "buffer", False)
@@ -225,6 +265,14 @@ class Communicator:
         """Returns when every rank has called it."""
         step = _native.Operation.even("barrier", "uint8", [], [])
         return self._run(step, None, None, async_op)
+
+    def barrier_timeout(self, timeout, *, async_op=False):
+        """Returns when every rank has called it, or raises ``BarrierTimeout`` after ``timeout`` seconds.
+
+        The attribute ``missing`` of the exception has the ranks that did not come. The group ends
+        with it; ``shrink`` goes on without them.
+        """
+        return self._run(_native.Operation.barrier_timeout(timeout), None, None, async_op)
 
     def split(self, color, key=0, settings=None):
         """Groups the ranks that give the same color, by key and then by rank.
@@ -271,8 +319,6 @@ class Communicator:
         if source is not None and target is not None:
             self._same_type(collective, source, target)
         dtype = (source or target or Memory(0, 0, "uint8", None)).dtype
-        if reduction is None:
-            dtype = _CARRIER.get(dtype, dtype)
         step = _native.Operation.even(
             collective, dtype, source.parts if source else [], target.parts if target else [], reduction, root
         )
@@ -292,10 +338,6 @@ class Communicator:
         return result
 
 
-# Types that are moved, but not reduced, as another type of the same size.
-_CARRIER = {"bool": "uint8", "int16": "float16", "uint16": "float16", "complex64": "int64"}
-
-
 def _texts(settings):
     words = {True: "on", False: "off"}
     return {name: words[value] if isinstance(value, bool) else str(value) for name, value in settings.items()}
@@ -311,4 +353,4 @@ def _sizes():
     twos = dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2)
     fours = dict.fromkeys(("int32", "uint32", "float32"), 4)
     eights = dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8)
-    return {**ones, **twos, **fours, **eights}
+    return {**ones, **twos, **fours, **eights, "complex128": 16}

@@ -2,7 +2,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 Array = Any
-Op = Literal["sum", "prod", "min", "max", "avg", "pre_mul_sum"]
+Op = Literal["sum", "prod", "min", "max", "avg", "pre_mul_sum", "bitand", "bitor", "bitxor"]
 Setting = str | int | bool
 
 def unique_id(interface: str = "127.0.0.1") -> str: ...
@@ -73,12 +73,49 @@ class Communicator:
         *,
         async_op: bool = False,
     ) -> Any: ...
+    def gather_v(
+        self,
+        input: Array,
+        output: Array | None = None,
+        counts: Sequence[int] | None = None,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+    ) -> Any: ...
+    def scatter_v(
+        self,
+        input: Array | None,
+        counts: Sequence[int] | None,
+        output: Array,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+    ) -> Any: ...
+    def scan(
+        self,
+        buffer: Array,
+        op: Op = "sum",
+        *,
+        output: Array | None = None,
+        factor: float | None = None,
+        async_op: bool = False,
+    ) -> Any: ...
+    def exscan(
+        self,
+        buffer: Array,
+        op: Op = "sum",
+        *,
+        output: Array | None = None,
+        factor: float | None = None,
+        async_op: bool = False,
+    ) -> Any: ...
     def send(self, buffer: Array, peer: int, *, async_op: bool = False) -> Any: ...
     def recv(self, buffer: Array, peer: int, *, async_op: bool = False) -> Any: ...
     def isend(self, buffer: Array, to: int, tag: int = 0) -> Work: ...
     def irecv(self, buffer: Array, source: int | None = None, tag: int | None = None) -> Message: ...
     def probe(self, source: int | None = None, tag: int | None = None) -> tuple[int, int, int] | None: ...
     def barrier(self, *, async_op: bool = False) -> Any: ...
+    def barrier_timeout(self, timeout: float, *, async_op: bool = False) -> Any: ...
     def split(
         self, color: int | None, key: int = 0, settings: Mapping[str, Setting] | None = None
     ) -> Communicator | None: ...

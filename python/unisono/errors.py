@@ -127,6 +127,17 @@ class MessageTimeout(Timeout):
     code = 17
 
 
+class BarrierTimeout(Timeout):
+    """Ranks did not come to a barrier in time.
+
+    Attributes:
+        missing: The ranks that did not come.
+    """
+
+    code = 18
+    missing = ()
+
+
 _CLASSES = {kind.code: kind for kind in [*Error.__subclasses__(), *Timeout.__subclasses__()]}
 
 

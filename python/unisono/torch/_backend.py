@@ -12,9 +12,7 @@ from unisono.errors import Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
 from unisono.torch._profile import NAME, entry
-from unisono.torch._tensors import (
-    BITWISE, WIDENED, Staged, check_dense, even, is_bitwise, op_name, parts, reduction_of,
-)  # fmt: skip
+from unisono.torch._tensors import Staged, check_dense, even, parts, reduction_of
 from unisono.torch._work import UnisonoWork
 
 
@@ -140,11 +138,10 @@ class UnisonoBackend(Exchanges, BackendBase):
         steps, keep, staged = [], [], Staged()
         for sources, targets in zip(inputs, outputs, strict=True):
             check_dense([*sources, *targets], collective)
-            dtype = WIDENED.get(sources[0].dtype)
             reduction = reduction_of(opts.reduceOp, sources[0].dtype)
             same = len(sources) == len(targets) and all(a is b for a, b in zip(sources, targets, strict=True))
-            targets = [staged.output(tensor, dtype) for tensor in targets]
-            sources = targets if same else [staged.input(tensor, dtype) for tensor in sources]
+            targets = [staged.output(tensor) for tensor in targets]
+            sources = targets if same else [staged.input(tensor) for tensor in sources]
             steps.append(even(collective, sources[0].dtype, sources, targets, reduction, root))
             keep.append((sources, targets))
         return steps, keep, staged.finish
@@ -158,27 +155,11 @@ class UnisonoBackend(Exchanges, BackendBase):
         dtype = (inputs or outputs)[0].dtype
         return even(collective, dtype, inputs, outputs, None, root), (inputs, outputs), staged.finish
 
-    def _bitwise(self, collective, inputs, outputs, opts, combine):
-        """Starts a gathering of operands, which this rank combines by itself."""
-        source = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
-        gathered = source.new_empty(self.size(), source.numel())
-        step = even("all_gather", source.dtype, [source], [gathered])
-
-        def finish():
-            combined = gathered[0]
-            for operand in gathered[1:]:
-                combined = BITWISE[op_name(opts.reduceOp)](combined, operand)
-            combine(combined)
-
-        return self._start(collective, [step], inputs, outputs, opts, finish, (source, gathered))
-
     # -- Reductions ----------------------------------------------------------------------------
 
     def allreduce(self, tensors, opts):
         if tensors[0].is_sparse:
             return self.allreduce_sparse(tensors, opts)
-        if is_bitwise(opts.reduceOp, tensors[0].dtype):
-            return self._bitwise("all_reduce", tensors, tensors, opts, lambda all: _spread(all, tensors))
         groups = _by_type(tensors)
         steps, keep, finish = self._reduce("all_reduce", groups, groups, opts)
         return self._start("all_reduce", steps, tensors, tensors, opts, finish, keep)
@@ -191,12 +172,6 @@ class UnisonoBackend(Exchanges, BackendBase):
 
     def reduce(self, tensors, opts):
         at_root = self.rank() == opts.rootRank
-        if is_bitwise(opts.reduceOp, tensors[0].dtype):
-            def combine(combined):
-                if at_root:
-                    _spread(combined, tensors)
-
-            return self._bitwise("reduce", tensors, tensors, opts, combine)
         groups = [[tensor] for tensor in tensors]
         steps, keep, finish = self._reduce("reduce", groups, groups, opts, opts.rootRank)
         return self._start("reduce", steps, tensors, tensors, opts, finish if at_root else None, keep)
@@ -218,14 +193,6 @@ class UnisonoBackend(Exchanges, BackendBase):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _reduce_scatter(self, inputs, outputs, results, opts):
-        if is_bitwise(opts.reduceOp, outputs[0][0].dtype):
-            if len(outputs) > 1:
-                raise InvalidUsage("a coalesced reduce_scatter takes no bitwise reduction; call it for each tensor")
-            share = outputs[0][0].numel()
-            own = slice(self.rank() * share, (self.rank() + 1) * share)
-            return self._bitwise(
-                "reduce_scatter", inputs[0], results, opts, lambda all: _spread(all[own], outputs[0])
-            )
         steps, keep, finish = self._reduce("reduce_scatter", inputs, outputs, opts)
         return self._start("reduce_scatter", steps, _flat(inputs), results, opts, finish, keep)
 
@@ -235,11 +202,9 @@ class UnisonoBackend(Exchanges, BackendBase):
         copies = [torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) for tensors in inputs]
         starts = [sum(tensor.numel() for tensor in tensors[:own]) for tensors in inputs]
         groups = [[copy] for copy in copies]
-        steps, keep, widened = self._reduce("all_reduce", groups, groups, opts)
+        steps, keep, _ = self._reduce("all_reduce", groups, groups, opts)
 
         def finish():
-            if widened is not None:
-                widened()
             for output, copy, start in zip(outputs, copies, starts, strict=True):
                 _spread(copy[start : start + output.numel()], [output])
 

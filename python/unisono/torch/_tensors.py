@@ -8,17 +8,18 @@ from unisono.errors import InvalidUsage, Unsupported
 
 # Element types that can be reduced, by torch's type.
 REDUCIBLE = {
-    torch.int8: "int8", torch.uint8: "uint8", torch.int32: "int32", torch.int64: "int64",
+    torch.int8: "int8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64",
     torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64",
-    torch.uint32: "uint32", torch.uint64: "uint64",
+    torch.uint8: "uint8", torch.uint16: "uint16", torch.uint32: "uint32", torch.uint64: "uint64",
+    torch.bool: "bool", torch.complex64: "complex64", torch.complex128: "complex128",
     torch.float8_e4m3fn: "float8_e4m3fn", torch.float8_e5m2: "float8_e5m2",
 }  # fmt: skip
-# Types that are widened for a reduction.
-WIDENED = {torch.int16: torch.int32, torch.uint16: torch.int32}
-BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
-_NAMES = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg", "PREMUL_SUM": "pre_mul_sum"}
+_NAMES = {
+    "SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg", "PREMUL_SUM": "pre_mul_sum",
+    "BAND": "bitand", "BOR": "bitor", "BXOR": "bitxor",
+}  # fmt: skip
 # A sum of truth values is true if one of them is, as in NCCL.
-_OF_TRUTH = {"sum": "max", "max": "max", "prod": "min", "min": "min", "BOR": "max", "BAND": "min"}
+_OF_TRUTH = {"sum": "bitor", "prod": "bitand"}
 
 
 def parts(tensors):
@@ -35,12 +36,11 @@ def op_name(op):
 def reduction_of(op, dtype):
     """Returns the (name, factor) of a reduction of elements of a type."""
     name = op_name(op)
-    if dtype == torch.bool:
-        return _OF_TRUTH[_NAMES.get(name, name)], None
     if name not in _NAMES:
-        raise Unsupported(f"unisono has no reduction {name}; choose one of {', '.join(_NAMES)}, BAND, BOR, BXOR")
+        raise Unsupported(f"unisono has no reduction {name}; choose one of {', '.join(_NAMES)}")
     if name != "PREMUL_SUM":
-        return _NAMES[name], None
+        own = _NAMES[name]
+        return (_OF_TRUTH.get(own, own) if dtype == torch.bool else own), None
     factor = op.factor() if callable(getattr(op, "factor", None)) else _factor_of_state(op)
     return "pre_mul_sum", factor.item() if isinstance(factor, torch.Tensor) else factor
 
@@ -52,12 +52,6 @@ def _factor_of_state(op):
     return factor
 
 
-def is_bitwise(op, dtype):
-    """Returns true if ranks gather the operands and combine them by themselves."""
-    name = op_name(op)
-    return name in BITWISE and not (dtype == torch.bool and name != "BXOR")
-
-
 def carrier(dtype):
     """Returns the name of the type as which elements are moved."""
     return REDUCIBLE.get(dtype, "uint8")
@@ -65,7 +59,7 @@ def carrier(dtype):
 
 def even(collective, dtype, inputs, outputs, reduction=None, root=0):
     """Returns a step of equal shares, whose input and output are lists of tensors."""
-    name = carrier(dtype) if reduction is None or dtype == torch.bool else REDUCIBLE.get(dtype)
+    name = carrier(dtype) if reduction is None else REDUCIBLE.get(dtype)
     if name is None:
         raise Unsupported(f"{collective} cannot reduce elements of {dtype}; convert them first")
     return _native.Operation.even(collective, name, parts(inputs), parts(outputs), reduction, root)
@@ -81,21 +75,21 @@ def check_dense(tensors, what):
 
 
 class Staged:
-    """Tensors that an operation can use, in place of ones that are not contiguous or too narrow."""
+    """Tensors that an operation can use, in place of ones that are not contiguous."""
 
     def __init__(self):
         self._copies = []
 
-    def input(self, tensor, dtype=None):
+    def input(self, tensor):
         """Returns a contiguous tensor with the same elements."""
         tensor = tensor.detach()
         tensor = tensor.resolve_conj().resolve_neg() if tensor.is_complex() else tensor
-        return tensor.to(dtype or tensor.dtype).contiguous()
+        return tensor.contiguous()
 
-    def output(self, tensor, dtype=None):
+    def output(self, tensor):
         """Returns a contiguous tensor, which ``finish`` copies back if it is another one."""
-        usable = self.input(tensor, dtype)
-        if usable.data_ptr() != tensor.data_ptr() or usable.dtype != tensor.dtype:
+        usable = self.input(tensor)
+        if usable.data_ptr() != tensor.data_ptr():
             self._copies.append((tensor.detach(), usable))
         return usable
 
