@@ -58,7 +58,7 @@ pub use crate::reduce_op::{CustomOp, ReduceOp};
 pub use communicator::foreign;
 pub use communicator::{
     CallOptions, ChildBuilder, Communicator, CommunicatorBuilder, Group, OpBuffers, Operation, RecvBuffer,
-    Scope, ScopedWork, SendBuffer, SymmetricBuffer, Work,
+    Scope, ScopedWork, SendBuffer, SymmetricBuffer, UnevenOperation, Work,
 };
 pub use config::{Config, DeviceConfig, ReductionOrder, Transport, parse_algorithms};
 pub use engine::messages::MessageInfo;

@@ -7,7 +7,7 @@ use support::{Case, World};
 use unisono::schedule::Collective;
 use unisono::{
     Avg, Communicator, Config, DType, Element, F8E4M3, F8E5M2, Max, OpBuffers, Operation, ReduceKind,
-    ReduceOp, Sum, bf16, f16,
+    ReduceOp, Sum, UnevenOperation, bf16, f16,
 };
 use unisono_cuda::as_bytes;
 
@@ -124,6 +124,75 @@ fn wrong_operations_are_refused_before_anything_is_sent() {
         let error = comm.run_operation(&sum, buffers).unwrap_err();
         assert!(error.to_string().contains("input has 12 bytes, but 16 are needed"), "{error}");
         comm.run_operation(&sum, OpBuffers::InPlace(&mut buffer)).unwrap();
+    });
+}
+
+/// Numbers of elements of the ranks' shares; some are empty.
+fn counts(ranks: usize) -> Vec<usize> {
+    (0..ranks).map(|rank| [5, 0, 70_000, 1][rank % 4]).collect()
+}
+
+#[test]
+fn uneven_operations_match_typed_methods() {
+    for (world, ranks) in World::ALL.into_iter().flat_map(|world| (1..=4).map(move |ranks| (world, ranks))) {
+        world.run(ranks, &Config::default(), |comm| {
+            let counts = counts(ranks);
+            let (own, all) = (counts[comm.rank()], counts.iter().sum::<usize>());
+            let before = counts[..comm.rank()].iter().sum::<usize>();
+            let element = |index: usize| (comm.rank() * 7 + index) as i32;
+            let (long, short): (Vec<_>, Vec<_>) =
+                ((0..all).map(element).collect(), (0..own).map(element).collect());
+            let (mut gathered, mut reduced) = (vec![0; all], vec![0; own]);
+            comm.all_gather_v(&short, &mut gathered, &counts).unwrap();
+            comm.reduce_scatter_v(&long, &mut reduced, &counts, Max).unwrap();
+            let gather = UnevenOperation::all_gather(DType::I32, &counts);
+            let reduce = UnevenOperation::reduce_scatter(DType::I32, &counts, Max);
+            for (operation, input, output) in [(gather, &short, &gathered), (reduce, &long, &reduced)] {
+                let case = format!("{world:?} {ranks} {}", operation.collective);
+                let from = [&[0][..], &bytes(input)].concat();
+                let mut into = vec![0xff; 1 + output.len() * 4];
+                let buffers = OpBuffers::Separate { input: &from[1..], output: &mut into[1..] };
+                comm.run_uneven_operation(&operation, buffers).unwrap();
+                assert_eq!(&values(&into[1..]), output, "{case}");
+                let mut buffer = vec![-1; all];
+                let at = |shares: &Vec<i32>| if shares.len() < all { before } else { 0 };
+                buffer[at(input)..][..input.len()].copy_from_slice(input);
+                let mut buffer = bytes(&buffer);
+                comm.run_uneven_operation(&operation, OpBuffers::InPlace(&mut buffer)).unwrap();
+                assert_eq!(&values(&buffer)[at(output)..][..output.len()], output, "{case} in place");
+            }
+        });
+    }
+}
+
+#[test]
+fn wrong_uneven_operations_are_refused() {
+    World::Threads.run(2, &Config::default(), |comm| {
+        let changed = |change: fn(&mut UnevenOperation<'static>)| {
+            let mut operation = UnevenOperation::reduce_scatter(DType::I32, &[1, 2], Sum);
+            change(&mut operation);
+            operation
+        };
+        let refused = [
+            (changed(|sum| sum.reduction = None), "needs a reduction"),
+            (changed(|sum| sum.collective = Collective::AllGather), "takes no reduction"),
+            (changed(|sum| sum.collective = Collective::Gather), "are for all_gather and reduce_scatter"),
+            (changed(|sum| sum.counts = &[3]), "counts has length 1, but 2 is needed"),
+            (changed(|sum| sum.counts = &[1, 1]), "buffer has 12 bytes, but 8 are needed"),
+            (changed(|sum| sum.counts = &[usize::MAX, 3]), "more than memory can hold"),
+            (changed(|sum| sum.counts = &[usize::MAX / 4, 3]), "more than memory can hold"),
+            (changed(|sum| sum.reduction = Some(ReduceOp::MinLoc)), "minloc is not defined for int32"),
+        ];
+        let mut buffer = [0; 12];
+        for (operation, text) in refused {
+            let error = comm.run_uneven_operation(&operation, OpBuffers::InPlace(&mut buffer)).unwrap_err();
+            assert!(error.is_invalid_usage() && error.to_string().contains(text), "{operation:?}: {error}");
+        }
+        let sum = changed(|_| ());
+        let buffers = OpBuffers::Separate { input: &[0; 8], output: &mut [0; 4] };
+        let error = comm.run_uneven_operation(&sum, buffers).unwrap_err();
+        assert!(error.to_string().contains("input has 8 bytes, but 12 are needed"), "{error}");
+        comm.run_uneven_operation(&sum, OpBuffers::InPlace(&mut buffer)).unwrap();
     });
 }
 

@@ -1,14 +1,13 @@
 //! Collectives whose shares have different lengths.
 //!
-//! Those that only move data run on bytes, so that buffers need no alignment.
+//! Buffers need no alignment.
 
 use crate::buffers::disjoint;
 use crate::collectives::{dtype_of, reduce_op};
 use crate::comm::{UnisonoComm, comm_ref};
 use crate::error::{Failure, argument, guard};
-use std::borrow::Cow;
 use std::ffi::c_void;
-use unisono_core::{Communicator, DType, Element, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
+use unisono_core::{Communicator, DType, OpBuffers, UnevenOperation};
 
 /// Counts of elements, with the bytes of all of them.
 struct Counts {
@@ -61,12 +60,14 @@ pub unsafe extern "C" fn unisono_all_gather_v(
     guard(|| {
         // SAFETY: by the contract.
         let comm = unsafe { comm_ref(comm) }?;
+        let dtype = dtype_of(dtype)?;
         // SAFETY: by the contract.
-        let counts = unsafe { counts_of(comm, counts, dtype_of(dtype)?.size()) }?;
+        let counts = unsafe { counts_of(comm, counts, dtype.size()) }?;
         let own = counts.bytes[comm.rank()];
         // SAFETY: by the contract.
         let (input, output) = unsafe { disjoint((input, own), (output, counts.total_bytes)) }?;
-        Ok(comm.all_gather_v(input, output, &counts.bytes)?)
+        let operation = UnevenOperation::all_gather(dtype, &counts.elements);
+        Ok(comm.run_uneven_operation(&operation, OpBuffers::Separate { input, output })?)
     })
 }
 
@@ -92,62 +93,9 @@ pub unsafe extern "C" fn unisono_reduce_scatter_v(
         let own = counts.bytes[comm.rank()];
         // SAFETY: by the contract.
         let (input, output) = unsafe { disjoint((input, counts.total_bytes), (output, own)) }?;
-        let call = ReduceScatterV { comm, input, output, counts: &counts.elements, op };
-        match dtype {
-            DType::I8 => call.run::<i8>(),
-            DType::U8 => call.run::<u8>(),
-            DType::I32 => call.run::<i32>(),
-            DType::U32 => call.run::<u32>(),
-            DType::I64 => call.run::<i64>(),
-            DType::U64 => call.run::<u64>(),
-            DType::F16 => call.run::<f16>(),
-            DType::BF16 => call.run::<bf16>(),
-            DType::F32 => call.run::<f32>(),
-            DType::F64 => call.run::<f64>(),
-            DType::F8E4M3 => call.run::<F8E4M3>(),
-            DType::F8E5M2 => call.run::<F8E5M2>(),
-            DType::I16 => call.run::<i16>(),
-            DType::U16 => call.run::<u16>(),
-            other => argument(format!("unisono_reduce_scatter_v takes no elements of {other}")),
-        }
+        let operation = UnevenOperation::reduce_scatter(dtype, &counts.elements, op);
+        Ok(comm.run_uneven_operation(&operation, OpBuffers::Separate { input, output })?)
     })
-}
-
-/// The arguments of a `reduce_scatter_v` on bytes.
-struct ReduceScatterV<'a> {
-    comm: &'a Communicator,
-    input: &'a [u8],
-    output: &'a mut [u8],
-    counts: &'a [usize],
-    op: ReduceOp,
-}
-
-impl ReduceScatterV<'_> {
-    /// Runs on elements of `T`, through copies where the buffers are not aligned.
-    fn run<T: Element>(self) -> Result<(), Failure> {
-        let Self { comm, input, output, counts, op } = self;
-        // SAFETY: every pattern of bits is an element, and `align_to` cuts at aligned addresses.
-        let input = match unsafe { input.align_to::<T>() } {
-            ([], elements, []) => Cow::Borrowed(elements),
-            _ => Cow::Owned(copied(input)),
-        };
-        // SAFETY: as above.
-        if let ([], elements, []) = unsafe { output.align_to_mut::<T>() } {
-            return Ok(comm.reduce_scatter_v(&input, elements, counts, op)?);
-        }
-        let mut elements: Vec<T> = copied(output);
-        comm.reduce_scatter_v(&input, &mut elements, counts, op)?;
-        // SAFETY: the vector holds as many bytes as the output, and is other memory.
-        unsafe { output.as_mut_ptr().copy_from_nonoverlapping(elements.as_ptr().cast(), output.len()) };
-        Ok(())
-    }
-}
-
-/// Returns the elements at an address that may not be aligned.
-fn copied<T: Element>(bytes: &[u8]) -> Vec<T> {
-    let parts = bytes.chunks_exact(size_of::<T>());
-    // SAFETY: a part has the size of an element, and every pattern of bits is one.
-    parts.map(|part| unsafe { part.as_ptr().cast::<T>().read_unaligned() }).collect()
 }
 
 /// Sends parts of different lengths to all ranks, and receives one from each.

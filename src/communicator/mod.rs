@@ -45,7 +45,7 @@ mod work;
 pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
 pub use crate::communicator::call_options::CallOptions;
 pub use crate::communicator::messages::{RecvBuffer, SendBuffer};
-pub use crate::communicator::operation::{OpBuffers, Operation};
+pub use crate::communicator::operation::{OpBuffers, Operation, UnevenOperation};
 pub use crate::communicator::point_to_point::Group;
 pub use crate::communicator::symmetric::SymmetricBuffer;
 #[cfg(feature = "gpu")]

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::schedule::{Collective, Rank};
 use serde::{Serialize, de::DeserializeOwned};
-use unisono_cuda::{as_bytes, as_bytes_mut};
+use unisono_cuda::{DType, as_bytes, as_bytes_mut};
 
 impl Communicator {
     /// Copies the root's object to every rank. Only the root gives one, and gets it back.
@@ -151,7 +151,7 @@ impl Communicator {
         let (places, total) = (displacements(&counts, 1), bytes.len() as u64);
         let buffers = Buffers::separate(&encoded, &mut bytes);
         let shape = (kind, Collective::AllGather);
-        self.run(Job::uneven::<u8>(shape, None, &places, (self.rank(), total), buffers))?;
+        self.run(Job::uneven(shape, (DType::U8, None), &places, (self.rank(), total), buffers))?;
         Ok((bytes, counts))
     }
 

@@ -1,8 +1,10 @@
 //! Collectives whose kind and element type are values, for bindings to other languages.
 
 use crate::communicator::Communicator;
+use crate::communicator::counts::{digest_words, displacements};
 use crate::engine::{Buffers, Job};
 use crate::error::Result;
+use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::DType;
@@ -64,7 +66,102 @@ impl Operation {
     }
 }
 
+/// Describes an all_gather or a reduce_scatter whose shares have different lengths.
+///
+/// All ranks must run equal operations, with all counts, as with the typed methods.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct UnevenOperation<'c> {
+    /// [`Collective::AllGather`] or [`Collective::ReduceScatter`].
+    pub collective: Collective,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// The reduction of a reduce_scatter.
+    pub reduction: Option<ReduceOp>,
+    /// Number of elements of each rank's share.
+    pub counts: &'c [usize],
+}
+
+impl<'c> UnevenOperation<'c> {
+    /// Creates an all_gather to which rank i gives `counts[i]` elements.
+    pub fn all_gather(dtype: DType, counts: &'c [usize]) -> Self {
+        Self { collective: Collective::AllGather, dtype, reduction: None, counts }
+    }
+
+    /// Creates a reduce_scatter from which rank i gets `counts[i]` elements.
+    pub fn reduce_scatter(dtype: DType, counts: &'c [usize], reduction: ReduceOp) -> Self {
+        Self { collective: Collective::ReduceScatter, dtype, reduction: Some(reduction), counts }
+    }
+
+    /// Returns the kind of the call, or `None` if the collective has no uneven form.
+    fn kind(&self) -> Option<OpKind> {
+        match self.collective {
+            Collective::AllGather => Some(OpKind::AllGatherV),
+            Collective::ReduceScatter => Some(OpKind::ReduceScatterV),
+            _ => None,
+        }
+    }
+}
+
 impl Communicator {
+    /// Runs a collective whose shares have different lengths, described by values.
+    ///
+    /// The result is that of [`Communicator::all_gather_v`] or
+    /// [`Communicator::reduce_scatter_v`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) for another collective, if a
+    /// length is not that of the shares, or if a reduction is missing or too much. Otherwise as the
+    /// typed method.
+    ///
+    /// ```
+    /// # use unisono::{Communicator, DType, OpBuffers, ReduceOp, UnevenOperation};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut buffer = vec![1u8, 2, 3];
+    /// let sum = UnevenOperation::reduce_scatter(DType::U8, &[1, 2], ReduceOp::Sum);
+    /// comm.run_uneven_operation(&sum, OpBuffers::InPlace(&mut buffer)).unwrap();
+    /// match comm.rank() {
+    ///     0 => assert_eq!(buffer[..1], [2]),
+    ///     _ => assert_eq!(buffer[1..], [4, 6]),
+    /// }
+    /// # }); });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn run_uneven_operation(
+        &self,
+        operation: &UnevenOperation<'_>,
+        buffers: OpBuffers<'_>,
+    ) -> Result<()> {
+        let UnevenOperation { collective, dtype, reduction, counts } = *operation;
+        let Some(kind) = operation.kind() else {
+            let what = "shares of different lengths by values are for all_gather and reduce_scatter";
+            return Err(self.arg_check(collective).invalid(what.to_owned()));
+        };
+        let args = self.arg_check(kind);
+        args.require_reduction(collective, reduction)?;
+        args.require_length("counts", counts.len(), self.size())?;
+        let all = args.total_bytes(counts, dtype)?;
+        let places = displacements(counts, dtype.size());
+        let (own_at, own) = places[self.rank()];
+        let gathers = collective == Collective::AllGather;
+        let buffers = match buffers {
+            OpBuffers::Separate { input, output } => {
+                let (input_bytes, output_bytes) = if gathers { (own, all) } else { (all, own) };
+                args.require_bytes("input", input.len(), input_bytes)?;
+                args.require_bytes("output", output.len(), output_bytes)?;
+                Buffers::separate(input, output)
+            }
+            OpBuffers::InPlace(buffer) => {
+                args.require_bytes("buffer", buffer.len(), all)?;
+                let (input_at, output_at) = if gathers { (own_at, 0) } else { (0, own_at) };
+                Buffers::in_place(buffer, input_at, output_at)
+            }
+        };
+        let shape = (self.rank(), digest_words(counts));
+        self.run(Job::uneven((kind, collective), (dtype, reduction), &places, shape, buffers))
+    }
+
     /// Runs a collective that is described by values.
     ///
     /// The result is that of the typed method of the collective, such as
@@ -123,17 +220,13 @@ impl Communicator {
         if collective.has_root() {
             args.require_rank("root", root)?;
         }
-        if collective.reduces() != reduction.is_some() {
-            let what = if reduction.is_some() { "it takes no reduction" } else { "it needs a reduction" };
-            return Err(args.invalid(what.to_owned()));
-        }
+        args.require_reduction(collective, reduction)?;
         if let Some(reduction) = reduction.filter(|_| collective.is_scan()) {
             args.require_prefix_op(reduction)?;
         }
         let fits =
             |share: &usize| share.checked_mul(self.size()).is_some_and(|all| all <= isize::MAX as usize);
         let share = count.checked_mul(dtype.size()).filter(fits);
-        share
-            .ok_or_else(|| args.invalid(format!("{count} elements of {dtype} are more than memory can hold")))
+        share.ok_or_else(|| args.too_many(count, dtype))
     }
 }

@@ -7,12 +7,13 @@
 //! each other rank. Only the root gives counts there.
 
 use super::Communicator;
-use super::counts::{digest_words, displacements};
-use crate::engine::{Buffers, Job, Transfer};
+use super::counts::displacements;
+use super::operation::{OpBuffers, UnevenOperation};
+use crate::engine::Transfer;
 use crate::error::Result;
 use crate::op_desc::{OpDesc, OpKind};
 use crate::reduce_op::ReduceOp;
-use crate::schedule::{Collective, Rank};
+use crate::schedule::Rank;
 use unisono_cuda::{Element, as_bytes, as_bytes_mut};
 
 impl Communicator {
@@ -38,10 +39,8 @@ impl Communicator {
         args.require_length("counts", counts.len(), self.size())?;
         args.require_length("input", input.len(), counts[self.rank()])?;
         args.require_length("output", output.len(), args.total_count(counts)?)?;
-        let places = displacements(counts, size_of::<T>());
-        let (kind, buffers) = (OpKind::AllGatherV, Buffers::separate(as_bytes(input), as_bytes_mut(output)));
-        let own = (self.rank(), digest_words(counts));
-        self.run(Job::uneven::<T>((kind, Collective::AllGather), None, &places, own, buffers))
+        let buffers = OpBuffers::Separate { input: as_bytes(input), output: as_bytes_mut(output) };
+        self.run_uneven_operation(&UnevenOperation::all_gather(T::DTYPE, counts), buffers)
     }
 
     /// Reduces the inputs of all ranks, and gives each rank a part of its own length.
@@ -74,10 +73,8 @@ impl Communicator {
         args.require_length("counts", counts.len(), self.size())?;
         args.require_length("output", output.len(), counts[self.rank()])?;
         args.require_length("input", input.len(), args.total_count(counts)?)?;
-        let places = displacements(counts, size_of::<T>());
-        let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
-        let (kind, own) = (OpKind::ReduceScatterV, (self.rank(), digest_words(counts)));
-        self.run(Job::uneven::<T>((kind, Collective::ReduceScatter), Some(reduction), &places, own, buffers))
+        let buffers = OpBuffers::Separate { input: as_bytes(input), output: as_bytes_mut(output) };
+        self.run_uneven_operation(&UnevenOperation::reduce_scatter(T::DTYPE, counts, reduction), buffers)
     }
 
     /// Concatenates inputs of different lengths, by rank, into the root's `output`.

@@ -4,7 +4,7 @@ use crate::communicator::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
-use crate::schedule::Rank;
+use crate::schedule::{Collective, Rank};
 use unisono_cuda::DType;
 
 /// A call whose arguments are being checked. A refusal names the operation and both values.
@@ -96,6 +96,27 @@ impl ArgCheck<'_> {
             .ok()
             .filter(|&sum| sum <= isize::MAX as usize)
             .ok_or_else(|| self.invalid(format!("the counts add up to {sum}, more than memory can hold")))
+    }
+
+    /// Returns the bytes of all shares.
+    pub(super) fn total_bytes(self, counts: &[usize], dtype: DType) -> Result<usize> {
+        let count = self.total_count(counts)?;
+        let bytes = count.checked_mul(dtype.size()).filter(|&bytes| bytes <= isize::MAX as usize);
+        bytes.ok_or_else(|| self.too_many(count, dtype))
+    }
+
+    #[cold]
+    pub(super) fn too_many(self, count: usize, dtype: DType) -> Error {
+        self.invalid(format!("{count} elements of {dtype} are more than memory can hold"))
+    }
+
+    /// Refuses a reduction that is missing or too much.
+    pub(super) fn require_reduction(self, collective: Collective, reduction: Option<ReduceOp>) -> Result<()> {
+        match (collective.reduces(), reduction.is_some()) {
+            (true, false) => Err(self.invalid("it needs a reduction".to_owned())),
+            (false, true) => Err(self.invalid("it takes no reduction".to_owned())),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn require_at_root(self, what: &str, root: Rank, given: bool) -> Result<()> {

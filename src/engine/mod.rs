@@ -125,9 +125,9 @@ impl<'a> Job<'a> {
     ///
     /// `places` are the (offset, bytes) of the shares in the longer buffer. `digest` stands for the
     /// counts where ranks compare their calls.
-    pub(crate) fn uneven<T: Element>(
+    pub(crate) fn uneven(
         (kind, collective): (OpKind, Collective),
-        reduction: Option<ReduceOp>,
+        (dtype, reduction): (DType, Option<ReduceOp>),
         places: &'a [(usize, usize)],
         (rank, digest): (Rank, u64),
         buffers: Buffers<'a>,
@@ -138,7 +138,7 @@ impl<'a> Job<'a> {
         Self {
             kind,
             collective,
-            dtype: T::DTYPE,
+            dtype,
             reduction,
             root: 0,
             count: digest,

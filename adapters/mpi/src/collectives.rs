@@ -6,9 +6,8 @@ use crate::comm::{self, Comm};
 use crate::datatype::{bytes_of, reducible, reduction};
 use crate::error::{Outcome, fail, guard};
 use std::ffi::{c_int, c_void};
-use unisono::foreign::slice;
 use unisono::schedule::Collective;
-use unisono::{DType, Operation};
+use unisono::{DType, Operation, UnevenOperation};
 
 /// The memory of a collective: one share of `count` elements on each side is the unit.
 struct Memory {
@@ -182,7 +181,7 @@ unsafe extern "C" fn MPIABI_Reduce_scatter(
     })
 }
 
-/// Reduces everything everywhere and keeps this rank's part.
+/// Reduces, and gives each rank a part of its own length.
 ///
 /// # Safety
 /// As [`MPIABI_Reduce_scatter`].
@@ -193,27 +192,23 @@ unsafe fn uneven_reduce_scatter(
     datatype: Handle,
     op: Handle,
 ) -> Outcome {
-    let parts = counts.iter().map(|&count| bytes_of(datatype, count)).collect::<Outcome<Vec<_>>>()?;
-    let total: usize = parts.iter().sum();
-    let (rank, element) = (comm.communicator.rank(), bytes_of(datatype, 1)?);
-    let Ok(count) = c_int::try_from(total / element) else {
-        return fail(class::COUNT, "the counts add up to more than an int holds");
-    };
     let Memory { send, receive } = memory;
-    let input = if is_in_place(send) { receive.cast_const() } else { send };
-    if input.is_null() && total > 0 || receive.is_null() && parts[rank] > 0 {
-        return fail(class::BUFFER, "a buffer is NULL");
-    }
+    let reduction = reduction(op)?;
+    let dtype = reducible(datatype, reduction)?;
+    let elements = |&count: &c_int| Ok(bytes_of(datatype, count)? / dtype.size());
+    let counts = counts.iter().map(elements).collect::<Outcome<Vec<usize>>>()?;
+    let bytes = |counts: &[usize]| counts.iter().sum::<usize>() * dtype.size();
+    let rank = comm.communicator.rank();
+    let buffers = RawBuffers {
+        input: if is_in_place(send) { receive.cast_const() } else { send }.cast(),
+        input_bytes: bytes(&counts),
+        output: receive.cast(),
+        output_bytes: bytes(&counts[rank..=rank]),
+        own_offset: bytes(&counts[..rank]),
+    };
+    let operation = UnevenOperation::reduce_scatter(dtype, &counts, reduction);
     // SAFETY: by the contract.
-    let mut sums = unsafe { slice(input.cast(), total) }.to_vec();
-    let whole = sums.as_mut_ptr().cast::<c_void>();
-    let operation = reducing(Collective::AllReduce, count, datatype, op)?;
-    // SAFETY: the memory is this function's own.
-    unsafe { run(comm, operation, Memory { send: whole, receive: whole }) }?;
-    let before: usize = parts[..rank].iter().sum();
-    // SAFETY: by the contract the receive buffer holds this rank's part.
-    unsafe { receive.cast::<u8>().copy_from_nonoverlapping(sums[before..].as_ptr(), parts[rank]) };
-    Ok(())
+    unsafe { buffers.with_slices(|slices| Ok(comm.communicator.run_uneven_operation(&operation, slices)?)) }
 }
 
 /// # Safety
