@@ -28,11 +28,15 @@ def pip(*arguments):
 def install_wheel(version):
     """Downloads the wheel once into the cache and installs it without its dependencies."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    found = lambda: sorted(CACHE.glob(f"torch-{version}-cp{sys.version_info.major}{sys.version_info.minor}-*.whl"))
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    # A wheel that was built again has the number of its build after the version.
+    found = lambda: sorted(CACHE.glob(f"torch-{version}-{python}-*.whl")) or sorted(
+        CACHE.glob(f"torch-{version}-[0-9]*-{python}-*.whl")
+    )
     if not found():
         pip("download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", str(CACHE), f"torch=={version}")
-    pip("install", "--quiet", "--no-deps", str(found()[-1]))
-    pip("install", "--quiet", "--no-warn-conflicts", *NEEDS)
+    pip("install", "--quiet", "--no-deps", "--no-compile", str(found()[-1]))
+    pip("install", "--quiet", "--no-compile", "--no-warn-conflicts", *NEEDS)
 
 
 def readelf(option, library):

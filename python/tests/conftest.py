@@ -72,6 +72,8 @@ def _of_rank(rank, size, body, backend, path, queue, timeout):
 
     import torch.distributed as dist
 
+    import unisono.torch  # noqa: F401 - versions of torch that look for no backends need it
+
     try:
         limit = timedelta(seconds=timeout)
         dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=size, timeout=limit)

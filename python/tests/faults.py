@@ -79,6 +79,8 @@ def _collect(queue, seen):
 def _rank(rank, task, path, timeout, begun, queue):
     import torch.distributed as dist
 
+    import unisono.torch  # noqa: F401 - versions of torch that look for no backends need it
+
     limit = timedelta(seconds=timeout)
     dist.init_process_group("unisono", init_method=f"file://{path}", rank=rank, world_size=SIZE, timeout=limit)
     dist.barrier()

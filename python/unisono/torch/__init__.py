@@ -10,3 +10,5 @@ environment (``UNISONO_...``), or from ``pg_options=unisono.torch.Options(channe
 from unisono.torch._register import Options, register
 
 __all__ = ["Options", "register"]
+
+register()

@@ -5,7 +5,7 @@ import threading
 from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import Backend as BackendBase
+from torch._C._distributed_c10d import Backend
 
 from unisono import _native
 from unisono.errors import Error, InvalidUsage, Timeout
@@ -13,10 +13,12 @@ from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
 from unisono.torch._profile import NAME, entry
 from unisono.torch._tensors import Staged, check_dense, even, parts, reduction_of
+from unisono.torch._versions import HAS_BACKENDS
+from unisono.torch._whole_group import PlainBackend
 from unisono.torch._work import UnisonoWork
 
 
-class UnisonoBackend(Exchanges, BackendBase):
+class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     """The operations of one rank of a group.
 
     Args:
@@ -26,7 +28,10 @@ class UnisonoBackend(Exchanges, BackendBase):
         group: The name of the group.
     """
 
+    # The work of a thread's last call, for a group that takes it from here at once. Nothing else may
+    # stay here, since it would end with the thread.
     last_work = threading.local()
+    hands_over_work = False
 
     # The trampoline of torch asks these as attributes; the inherited ones would ask it again.
     supports_splitting = supports_coalescing = supports_shrinking = False
@@ -48,7 +53,7 @@ class UnisonoBackend(Exchanges, BackendBase):
 
     @property
     def options(self):
-        options = BackendBase.Options(NAME, self._timeout)
+        options = Backend.Options(NAME, self._timeout)
         options._timeout = self._timeout
         return options
 
@@ -108,7 +113,8 @@ class UnisonoBackend(Exchanges, BackendBase):
         return self._returned(UnisonoWork(native, results, finish, error, self._waits_for))
 
     def _returned(self, work):
-        self.last_work.work = work
+        if self.hands_over_work:
+            self.last_work.work = work
         return work
 
     def _with_timeout(self, error, seconds):
@@ -224,7 +230,7 @@ class UnisonoBackend(Exchanges, BackendBase):
         step = even("broadcast", usable.dtype, sources, [usable], None, root)
         return step, usable, staged.finish
 
-    def allgather(self, outputs, inputs, opts):
+    def allgather(self, outputs, inputs, opts=None):
         moves = [self._gather_list(targets, source) for targets, source in zip(outputs, inputs, strict=True)]
         return self._start_moves("all_gather", moves, inputs, _flat(outputs), opts)
 

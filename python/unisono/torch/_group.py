@@ -32,6 +32,7 @@ class UnisonoGroup(ProcessGroup):
     def __init__(self, backend, store):
         super().__init__(store, backend.rank(), backend.size())
         self._unisono = backend
+        backend.hands_over_work = True
         kind = ProcessGroup.BackendType.CUSTOM
         self._set_default_backend(kind)
         self._register_backend(torch.device("cpu"), kind, backend)

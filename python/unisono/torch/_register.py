@@ -3,15 +3,12 @@
 import sys
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend as BackendBase
 
 from unisono.torch._backend import UnisonoBackend
 from unisono.torch._connect import connect
 from unisono.torch._group import UnisonoGroup
-
-# A Python class can be a backend of one device since torch has a trampoline for it. Before that,
-# it can only be the whole group.
-HAS_BACKENDS = hasattr(BackendBase, "supports_coalescing") and hasattr(BackendBase, "resume")
+from unisono.torch._versions import HAS_BACKENDS
+from unisono.torch._whole_group import WholeGroup
 
 
 class Options:
@@ -36,7 +33,9 @@ def create(common, options):
     settings = dict(getattr(options, "settings", None) or {})
     comm = connect(common.store, common.group_rank, common.group_size, common.timeout, settings)
     backend = UnisonoBackend(comm, common.store, common.timeout, str(common.group_id))
-    if HAS_BACKENDS and _is_one_of_several_backends():
+    if not HAS_BACKENDS:
+        return WholeGroup(backend)
+    if _is_one_of_several_backends():
         return backend
     return UnisonoGroup(backend, common.store)
 
