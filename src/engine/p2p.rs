@@ -96,6 +96,7 @@ impl Engine {
 
     /// Runs transfers, and ends with the first error of `check`, which every round calls while some
     /// are open.
+    #[inline]
     pub(super) fn run_transfers_checked(
         &mut self,
         transfers: &mut [Transfer<'_>],
@@ -130,6 +131,7 @@ impl Engine {
     }
 
     /// Moves as many slices as possible without waiting. Returns whether any moved.
+    #[inline]
     fn advance_transfer(&mut self, transfer: &mut Transfer<'_>) -> Result<bool> {
         let slot_bytes = self.fabric.geometry.slot_bytes;
         let lane = send_recv_lane(self.channels.len());

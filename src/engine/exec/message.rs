@@ -96,6 +96,7 @@ impl InstrExec<'_, '_, '_> {
 }
 
 /// Returns the link to `peer`.
+#[inline]
 pub(in crate::engine) fn link(links: &mut [Option<Box<dyn Link>>], peer: Rank) -> Result<&mut dyn Link> {
     match links.get_mut(peer) {
         Some(Some(link)) => Ok(&mut **link),

@@ -118,18 +118,20 @@ impl Messages {
 
     /// Takes up the posted messages, and moves all messages as far as possible. Returns whether any
     /// moved.
+    #[inline(never)] // It would lengthen every wait of an operation.
     pub(super) fn progress(&mut self, links: &mut Links) -> Result<bool> {
         self.take_submissions();
         let mut moved = false;
         let any_source = self.awaits_any_source();
         for peer in 0..self.peers.len() {
-            if peer != self.rank {
+            if peer == self.rank {
+                continue;
+            }
+            moved |= self.flush(peer, links)?;
+            if any_source || self.awaits(peer) {
+                moved |= self.drain(peer, links, |own| own.awaits(peer) || own.awaits_any_source())?;
+                // A grant that was just made leaves at once.
                 moved |= self.flush(peer, links)?;
-                if any_source || self.awaits(peer) {
-                    moved |= self.drain(peer, links)?;
-                    // A grant that was just made leaves at once.
-                    moved |= self.flush(peer, links)?;
-                }
             }
         }
         Ok(moved)
@@ -146,7 +148,7 @@ impl Messages {
         if self.matcher.peek(pattern).is_none() {
             for peer in 0..self.peers.len() {
                 if peer != self.rank && pattern.source.is_none_or(|source| source == peer) {
-                    self.drain(peer, links)?;
+                    self.drain(peer, links, |_| true)?;
                 }
             }
         }
@@ -262,12 +264,15 @@ impl Messages {
         }
     }
 
-    /// Receives what has arrived from `peer`.
-    fn drain(&mut self, peer: Rank, links: &mut Links) -> Result<bool> {
+    /// Receives what has arrived from `peer`, as long as `wanted` says so after each frame.
+    fn drain(&mut self, peer: Rank, links: &mut Links, wanted: impl Fn(&Self) -> bool) -> Result<bool> {
         let link = link(links, peer)?;
         let mut moved = false;
         while self.receive_frame(peer, link)? {
             moved = true;
+            if !wanted(self) {
+                break;
+            }
         }
         if !moved {
             link.progress()?;

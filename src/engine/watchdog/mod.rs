@@ -110,6 +110,7 @@ impl Watchdog {
     ///
     /// # Errors
     /// An abort, an error that a peer reported, a failed peer, or a timeout.
+    #[inline]
     pub(super) fn check_round(
         &mut self,
         control: &mut dyn ControlChannel,

@@ -47,6 +47,8 @@ pub(crate) const ALL: &[Path] = &[
     path("all_reduce/2_ranks_links_32KiB", || ranks::all_reduce::<8192>(2, "recursive_doubling")),
     path("send_recv/8B", || ranks::send_recv::<2>()),
     path("send_recv/32KiB", || ranks::send_recv::<8192>()),
+    path("message/8B", || ranks::message::<2>()),
+    path("message/32KiB", || ranks::message::<8192>()),
 ];
 
 /// Runs so many iterations of the path of this name.

@@ -44,6 +44,21 @@ pub(super) fn send_recv<const COUNT: usize>() -> Iteration {
     })
 }
 
+/// A message of `COUNT` f32 with a tag between two ranks, which arrives before its receive.
+pub(super) fn message<const COUNT: usize>() -> Iteration {
+    let comms: Vec<_> = fabrics(2)
+        .into_iter()
+        .map(|mesh| Communicator::builder().config(&config()).from_fabric(mesh).expect("valid settings"))
+        .collect();
+    let mut buffers = Some((vec![1f32; COUNT], vec![0f32; COUNT]));
+    Box::new(move || {
+        let (from, into) = buffers.take().expect("the buffers of the last iteration");
+        let from = comms[0].isend(from, 1, 5).wait().expect("a free slot");
+        let (into, _) = comms[1].irecv(into, 0, 5).wait().expect("a message");
+        buffers = Some((from, into));
+    })
+}
+
 /// A rank and its buffers.
 struct RankState<const COUNT: usize> {
     comm: Communicator,
