@@ -406,3 +406,41 @@ def test_probe_tells_of_a_message_and_leaves_it(threads):
         comm.barrier()
 
     threads(2, body)
+
+
+def test_wait_of_a_message_may_end_before_it(threads):
+    def body(comm):
+        if comm.rank == 0:
+            work = comm.irecv(buffer := numpy.zeros(100000), 1, 3)
+            for _ in range(3):
+                with pytest.raises(errors.Timeout):
+                    work.wait(0.05)
+            assert not work.is_finished()
+            comm.barrier()
+            assert work.wait(20) is buffer and (buffer == 7).all() and work.wait(20) is buffer
+        else:
+            comm.barrier()
+            comm.isend(numpy.full(100000, 7.0), 0, 3).wait(20)
+        comm.barrier()
+
+    threads(2, body)
+
+
+def test_several_threads_wait_for_one_message(threads):
+    def body(comm):
+        if comm.rank == 0:
+            work = comm.irecv(buffer := numpy.zeros(1000), 1, 3)
+            seen = []
+            waits = [threading.Thread(target=lambda: seen.append(work.wait(20).sum())) for _ in range(3)]
+            for wait in waits:
+                wait.start()
+            comm.barrier()
+            for wait in waits:
+                wait.join(20)
+            assert seen == [2000.0] * 3 and buffer.sum() == 2000
+        else:
+            comm.barrier()
+            comm.isend(numpy.full(1000, 2.0), 0, 3).wait(20)
+        comm.barrier()
+
+    threads(2, body)

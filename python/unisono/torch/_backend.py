@@ -12,10 +12,12 @@ from unisono.errors import Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
 from unisono.torch._profile import NAME, entry
-from unisono.torch._tensors import Staged, check_dense, even, parts, reduction_of
+from unisono.torch._tensors import Staged, check_dense, direct, even, parts, reduction_of
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import PlainBackend
 from unisono.torch._work import UnisonoWork
+
+_BARRIER = _native.Operation.even("barrier", "uint8", [], [])
 
 
 class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
@@ -102,7 +104,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         self._sequence += 1
         native = error = None
         seconds = self._seconds_of(opts)
-        with entry(f"{NAME}:{title}", inputs):
+        with entry(title, inputs):
             try:
                 if getattr(opts, "asyncOp", True):
                     native = self._comm.start(steps, (inputs, results, keep), seconds)
@@ -154,6 +156,9 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
 
     def _move(self, collective, inputs, outputs, root=0):
         """Returns the step, the tensors to keep and what is left to do, of a move of tensors."""
+        step = direct(collective, inputs, outputs, None, root)
+        if step is not None:
+            return step, (inputs, outputs), None
         check_dense([*inputs, *outputs], collective)
         staged = Staged()
         outputs = [staged.output(tensor) for tensor in outputs]
@@ -164,6 +169,9 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     # -- Reductions ----------------------------------------------------------------------------
 
     def allreduce(self, tensors, opts):
+        step = direct("all_reduce", tensors, tensors, opts.reduceOp)
+        if step is not None:
+            return self._start("all_reduce", [step], tensors, tensors, opts)
         if tensors[0].is_sparse:
             return self.allreduce_sparse(tensors, opts)
         groups = _by_type(tensors)
@@ -177,6 +185,9 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._returned(work)
 
     def reduce(self, tensors, opts):
+        step = direct("reduce", tensors, tensors, opts.reduceOp, opts.rootRank) if len(tensors) == 1 else None
+        if step is not None:
+            return self._start("reduce", [step], tensors, tensors, opts)
         at_root = self.rank() == opts.rootRank
         groups = [[tensor] for tensor in tensors]
         steps, keep, finish = self._reduce("reduce", groups, groups, opts, opts.rootRank)
@@ -189,6 +200,9 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._reduce_scatter(list(inputs), [[output] for output in outputs], outputs, opts)
 
     def reduce_scatter_single(self, output, input, opts):
+        step = direct("reduce_scatter", [input], [output], opts.reduceOp)
+        if step is not None:
+            return self._start("reduce_scatter", [step], [input], [output], opts)
         return self._reduce_scatter([[input]], [[output]], [output], opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
@@ -219,6 +233,11 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     # -- Moves ---------------------------------------------------------------------------------
 
     def broadcast(self, tensors, opts):
+        if len(tensors) == 1:
+            root = opts.rootRank
+            step = direct("broadcast", tensors if self.rank() == root else [], tensors, None, root)
+            if step is not None:
+                return self._start("broadcast", [step], tensors, tensors, opts)
         moves = [self._broadcast_one(tensor, opts.rootRank) for tensor in tensors]
         return self._start_moves("broadcast", moves, tensors, tensors, opts)
 
@@ -235,7 +254,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._start_moves("all_gather", moves, inputs, _flat(outputs), opts)
 
     def _gather_list(self, targets, source):
-        lengths = [tensor.numel() * tensor.element_size() for tensor in targets]
+        lengths = [tensor.nbytes for tensor in targets]
         if len(set(lengths)) <= 1:
             return self._move("all_gather", [source], targets)
         check_dense([source, *targets], "all_gather")
@@ -321,7 +340,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._start_moves("all_to_all", [(step, (sources, targets), staged.finish)], inputs, outputs, opts)
 
     def barrier(self, opts=None):
-        return self._start("barrier", [_native.Operation.even("barrier", "uint8", [], [])], [], [], opts)
+        return self._start("barrier", [_BARRIER], [], [], opts)
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
         timeout = opts.timeout if opts.timeout >= timedelta(0) else self._timeout

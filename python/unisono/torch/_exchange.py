@@ -1,7 +1,7 @@
 """Sends and receives, as messages with tags."""
 
 from unisono.errors import CountMismatch, Error, InvalidUsage
-from unisono.torch._profile import NAME, entry
+from unisono.torch._profile import entry
 from unisono.torch._tensors import Staged, check_dense, parts
 from unisono.torch._work import UnisonoWork
 
@@ -38,7 +38,7 @@ class Exchanges:
         """Starts a message from or into the memory of a tensor. ``peer`` is None for any rank."""
         (memory,) = parts([usable])
         native = error = None
-        with entry(f"{NAME}:{title}", [tensor]):
+        with entry(title, [tensor]):
             try:
                 native = start(memory)
             except Error as failure:

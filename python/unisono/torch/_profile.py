@@ -12,11 +12,15 @@ import torch
 # The name in torch's C++. It is no other backend's, since DistributedDataParallel takes a backend
 # with the name of Gloo for an object of the class of Gloo.
 NAME = "unisono"
+_is_enabled = torch.autograd._profiler_enabled
 _Record = getattr(torch._C._profiler, "_RecordFunctionFast", None)
 
 
+_NOTHING = nullcontext()
+
+
 def entry(title, tensors):
-    """Returns a context that is an entry in the profiler, if one runs."""
-    if _Record is None or not torch.autograd._profiler_enabled():
-        return nullcontext()
-    return _Record(title, list(tensors), {})
+    """Returns a context that is an entry of the backend in the profiler, if one runs."""
+    if _Record is None or not _is_enabled():
+        return _NOTHING
+    return _Record(f"{NAME}:{title}", list(tensors), {})

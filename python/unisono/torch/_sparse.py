@@ -4,7 +4,7 @@ import torch
 
 from unisono import _native
 from unisono.errors import InvalidUsage, Unsupported
-from unisono.torch._profile import NAME, entry
+from unisono.torch._profile import entry
 from unisono.torch._tensors import even, op_name, parts
 from unisono.torch._work import UnisonoWork
 
@@ -16,7 +16,7 @@ def all_reduce(backend, tensors, opts):
     if any(not tensor.is_sparse or tensor.shape != tensors[0].shape for tensor in tensors):
         raise InvalidUsage("all tensors of a sparse all_reduce need the same layout and shape")
     error = None
-    with entry(f"{NAME}:sparse_all_reduce", tensors):
+    with entry("sparse_all_reduce", tensors):
         try:
             for tensor in tensors:
                 _all_reduce_one(backend, tensor)

@@ -20,11 +20,46 @@ _NAMES = {
 }  # fmt: skip
 # A sum of truth values is true if one of them is, as in NCCL.
 _OF_TRUTH = {"sum": "bitor", "prod": "bitand"}
+# Reductions that need nothing but their name, by torch's value.
+_PLAIN = {getattr(ReduceOp, name): (_NAMES[name], None) for name in _NAMES if name != "PREMUL_SUM"}
 
 
 def parts(tensors):
     """Returns the addresses and bytes of tensors."""
-    return [(tensor.data_ptr(), tensor.numel() * tensor.element_size()) for tensor in tensors]
+    return [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
+
+
+def is_usable(tensor, dtype):
+    """Returns true if operations can use the memory of a tensor as it is, as elements of a type."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.dtype is dtype
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def direct(collective, sources, targets, op=None, root=0):
+    """Returns the step of equal shares in memory that can be used as it is, or None.
+
+    Most calls are of this kind, and their time is mostly that of Python.
+    """
+    dtype = (sources or targets)[0].dtype
+    reduction = None
+    if op is not None:
+        reduction = _PLAIN.get(getattr(op, "op", op))
+        if reduction is None or dtype is torch.bool or dtype not in REDUCIBLE:
+            return None
+    for tensor in sources:
+        if not is_usable(tensor, dtype):
+            return None
+    if targets is not sources:
+        for tensor in targets:
+            if not is_usable(tensor, dtype):
+                return None
+    return _native.Operation.even(collective, carrier(dtype), parts(sources), parts(targets), reduction, root)
 
 
 def op_name(op):
@@ -82,6 +117,8 @@ class Staged:
 
     def input(self, tensor):
         """Returns a contiguous tensor with the same elements."""
+        if is_usable(tensor, tensor.dtype):
+            return tensor
         tensor = tensor.detach()
         tensor = tensor.resolve_conj().resolve_neg() if tensor.is_complex() else tensor
         return tensor.contiguous()

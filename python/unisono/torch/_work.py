@@ -26,7 +26,7 @@ class UnisonoWork(WorkBase):
         self._native, self._result, self._finish = native, list(result), finish
         self._error, self._waits_for, self._source = error, waits_for, source
         self._lock, self._future = threading.Lock(), None
-        if native is None and error is None:
+        if native is None and error is None and finish is not None:
             self._complete()
 
     def wait(self, timeout=timedelta(0)):
