@@ -83,7 +83,7 @@ def compare(jobs, name, setting, rounds, number):
     row["right"] = row["changed"] and is_right(size, worst, same)
     for backend in BACKENDS:
         slowest = [max(seconds for seconds, _ in ranks) for ranks in found[backend]]
-        row[f"{backend}_seconds"] = [seconds / number for seconds in slowest]
+        row[f"{backend}_seconds"] = [round(seconds / number, 9) for seconds in slowest]
         row[backend] = statistics.median(number * work / seconds for seconds in slowest)
         # The first sleep of a client is that of the making of the other one's.
         row[f"{backend}_asleep"] = max(asleep for ranks in found[backend][1:] for _, asleep in ranks)

@@ -155,7 +155,7 @@ def measure(jobs, name, size, rounds):
     found = alternate(jobs, rounds, calls, lambda backend: (numbers[backend],))
     row = {"collective": name, "bytes": size, "ranks": jobs["gloo"].size, "calls": numbers}
     for backend in BACKENDS:
-        row[f"{backend}_seconds"] = [max(ranks) / numbers[backend] for ranks in found[backend]]
+        row[f"{backend}_seconds"] = [round(max(ranks) / numbers[backend], 9) for ranks in found[backend]]
         row[backend] = statistics.median(row[f"{backend}_seconds"])
     row["ratio"] = row["gloo"] / row["unisono"]
     return row

@@ -3,9 +3,11 @@
 import json
 import os
 import platform
+import shlex
 import statistics
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 
 def mean_and_worst(ratios):
@@ -19,6 +21,16 @@ def spread(row):
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
+def processor():
+    """Returns the name of the processor, as Linux tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def facts(options):
     """Returns what a reader must know of a run."""
     import torch
@@ -28,10 +40,10 @@ def facts(options):
         "torch": torch.__version__,
         "gloo": f"the one inside torch, revision {torch.version.git_version}",
         "python": platform.python_version(),
-        "processors": os.cpu_count(),
+        "processors": f"{os.cpu_count()} of {processor()}",
         "system": f"{platform.system()} {platform.release()}",
         "load": [round(load, 1) for load in os.getloadavg()],
-        "command": f"python {' '.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])}",
+        "command": f"python {shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])}",
         "note": options.note,
     }
 
@@ -46,4 +58,5 @@ def write(options, name, title, table, rows):
         return
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"{name}.md").write_text(text)
-    (options.out / f"{name}.json").write_text(json.dumps({"run": found, "rows": rows}, indent=1) + "\n")
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    (options.out / f"{name}.json").write_text(f'{{"run": {json.dumps(found)},\n"rows": [\n{lines}\n]}}\n')
