@@ -5,7 +5,7 @@ use crate::segments::{Segments, with_buffers};
 use pyo3::prelude::*;
 use std::time::Duration;
 use unisono::schedule::Collective;
-use unisono::{DType, ReduceOp, Result, Scalar};
+use unisono::{DType, OpBuffers, ReduceOp, Result, Scalar, UnevenOperation};
 
 /// An operation with the addresses of its memory. Its user keeps that memory alive.
 #[pyclass(frozen, module = "unisono._native")]
@@ -20,6 +20,7 @@ pub(crate) struct Operation {
 enum Kind {
     Even { collective: Collective, dtype: DType, reduction: Option<ReduceOp>, root: usize },
     AllGatherV { counts: Vec<usize> },
+    ReduceScatterV { dtype: DType, counts: Vec<usize>, reduction: ReduceOp },
     AllToAllV { sends: Vec<usize>, receives: Vec<usize> },
     GatherV { counts: Vec<usize>, root: usize },
     ScatterV { counts: Vec<usize>, root: usize },
@@ -60,6 +61,24 @@ impl Operation {
     #[staticmethod]
     fn all_gather_v(input: Parts, output: Parts, counts: Vec<usize>) -> Self {
         Self { kind: Kind::AllGatherV { counts }, input: Segments::new(input), output: Segments::new(output) }
+    }
+
+    /// Describes a reduce_scatter with a number of elements for each rank.
+    #[staticmethod]
+    fn reduce_scatter_v(
+        py: Python<'_>,
+        dtype: &str,
+        input: Parts,
+        output: Parts,
+        counts: Vec<usize>,
+        reduction: (String, Option<Factor>),
+    ) -> PyResult<Self> {
+        let Some(dtype) = dtype_of(dtype) else {
+            return Err(argument(py, format!("reduce_scatter_v cannot carry elements of type `{dtype}`")));
+        };
+        let reduction = reduce_op(py, &reduction.0, reduction.1)?;
+        let kind = Kind::ReduceScatterV { dtype, counts, reduction };
+        Ok(Self { kind, input: Segments::new(input), output: Segments::new(output) })
     }
 
     /// Describes an all_to_all with numbers of bytes to and from each rank.
@@ -141,6 +160,13 @@ impl Operation {
             Kind::AllGatherV { counts } => unsafe {
                 separate(input, output, |input, output| comm.all_gather_v(input, output, counts))
             },
+            Kind::ReduceScatterV { dtype, counts, reduction } => {
+                let operation = UnevenOperation::reduce_scatter(*dtype, counts, *reduction);
+                let before: usize = counts.iter().take(comm.rank()).sum();
+                let run = |buffers: OpBuffers<'_>| comm.run_uneven_operation(&operation, buffers);
+                // SAFETY: by the contract.
+                unsafe { with_buffers(input, output, before.saturating_mul(dtype.size()), run) }
+            }
             // SAFETY: as above.
             Kind::AllToAllV { sends, receives } => unsafe {
                 separate(input, output, |input, output| comm.all_to_all_v(input, sends, output, receives))
@@ -181,8 +207,8 @@ unsafe fn separate(
     // SAFETY: by the contract.
     unsafe {
         with_buffers(input, output, usize::MAX / 2, |buffers| match buffers {
-            unisono::OpBuffers::Separate { input, output } => operation(input, output),
-            unisono::OpBuffers::InPlace(buffer) => {
+            OpBuffers::Separate { input, output } => operation(input, output),
+            OpBuffers::InPlace(buffer) => {
                 let input = buffer.to_vec();
                 operation(&input, buffer)
             }

@@ -54,7 +54,7 @@ def strike(body, of_victim, blow=None, timeout=20, victim=VICTIM):
                 os.kill(ranks[victim].pid, blow)
             others = [process for rank, process in enumerate(ranks) if rank != victim or blow is None]
             seen = []
-            _until(lambda: _collect(queue, seen) == len(others), f"a rank gets no error; seen: {seen}")
+            _until(lambda: _collect(queue, seen) >= len(others), "a rank gets no error")
         finally:
             for process in ranks:
                 process.kill()
@@ -95,11 +95,13 @@ def _rank(rank, task, path, timeout, begun, queue):
 
 
 def best_of(attempts, limit, run):
-    """Runs until the slowest rank is within the limit, and returns the seconds of the best run.
+    """Runs until the slowest rank is within the limit, and returns what the ranks of that run saw.
 
-    A machine that is busy with other things may miss a limit of milliseconds once.
+    A machine that is busy with other things may miss a limit of milliseconds once. If more than two
+    other processes want each core, the limit is longer in proportion.
     """
     slowest = []
+    limit *= max(1, os.getloadavg()[0] / os.cpu_count() / 2)
     for _ in range(attempts):
         seen = run()
         slowest.append(max(one.seconds for one in seen))

@@ -160,6 +160,11 @@ def test_uneven_collectives_take_counts(threads):
         output = numpy.zeros(sum(counts), dtype="float32")
         comm.all_gather_v(numpy.full(rank + 1, rank, dtype="float32"), output, counts)
         assert output.tolist() == [0, 1, 1, 2, 2, 2]
+        for share in (numpy.zeros(counts[rank], dtype="uint16"), slice(sum(counts[:rank]), sum(counts[: rank + 1]))):
+            values = numpy.arange(6, dtype="uint16")
+            share = values[share] if isinstance(share, slice) else share
+            comm.reduce_scatter_v(values, share, counts)
+            assert share.tolist() == [[0], [3, 6], [9, 12, 15]][rank]
         sends, receives = [rank] * size, list(range(size))
         received = numpy.zeros(sum(receives), dtype="int16")
         comm.all_to_all_v(numpy.full(sum(sends), rank, dtype="int16"), sends, received, receives)

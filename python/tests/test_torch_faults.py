@@ -13,6 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
+from unisono.torch._versions import HAS_BACKENDS  # noqa: E402
+
 from faults import SIZE, VICTIM, best_of, strike  # noqa: E402
 
 SMALL, LARGE = 4, 1 << 24
@@ -115,7 +117,7 @@ def test_silent_rank_is_named_at_the_timeout_of_the_group(body, blow):
     for one in seen:
         if one.rank != VICTIM:
             # A rank that waits for waiting ranks gets a quarter more, or hears from those that fail.
-            assert 0.7 < one.seconds < 3 and one.kind in ("Timeout", "MessageTimeout", "Aborted"), one
+            assert 0.3 < one.seconds < 3 and one.kind in ("Timeout", "MessageTimeout", "Aborted"), one
             assert f"rank {VICTIM}" in one.text, one
     assert any("Timeout" in one.kind for one in seen), seen
 
@@ -125,11 +127,14 @@ def test_silent_rank_is_named_at_the_timeout_of_the_group(body, blow):
 def test_timeout_of_a_call_ends_it_and_names_the_silent_rank(how, is_async):
     def call_briefly(rank):
         options = dist.AllreduceOptions()
-        options.asyncOp = is_async
+        if hasattr(options, "asyncOp"):
+            options.asyncOp = is_async
         if how == "options":
             options.timeout = timedelta(milliseconds=300)
-        else:
+        elif HAS_BACKENDS:
             dist.distributed_c10d._set_pg_timeout(timedelta(milliseconds=300), dist.group.WORLD)
+        else:  # That function of older versions knows the backends of torch alone.
+            dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(milliseconds=300))
         if rank == VICTIM:
             forever(rank)
         dist.group.WORLD.allreduce([torch.ones(SMALL)], options).wait()

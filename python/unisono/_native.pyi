@@ -23,6 +23,14 @@ class Operation:
     @staticmethod
     def all_gather_v(input: Parts, output: Parts, counts: Sequence[int]) -> Operation: ...
     @staticmethod
+    def reduce_scatter_v(
+        dtype: str,
+        input: Parts,
+        output: Parts,
+        counts: Sequence[int],
+        reduction: tuple[str, int | float | None],
+    ) -> Operation: ...
+    @staticmethod
     def all_to_all_v(input: Parts, output: Parts, sends: Sequence[int], receives: Sequence[int]) -> Operation: ...
     @staticmethod
     def gather_v(input: Parts, output: Parts, counts: Sequence[int], root: int) -> Operation: ...

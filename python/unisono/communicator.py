@@ -182,6 +182,13 @@ class Communicator:
         step = _native.Operation.all_gather_v(source.parts, target.parts, sizes)
         return self._run(step, (source, target), output, async_op)
 
+    def reduce_scatter_v(self, input, output, counts, op="sum", *, factor=None, async_op=False):
+        """Combines the inputs of all ranks, and writes ``counts[i]`` elements into the output of rank i."""
+        source, target = memory_of(input, "input", False), memory_of(output, "output", True)
+        self._same_type("reduce_scatter_v", source, target)
+        step = _native.Operation.reduce_scatter_v(source.dtype, source.parts, target.parts, counts, (op, factor))
+        return self._run(step, (source, target), output, async_op)
+
     def all_to_all_v(self, input, send_counts, output, recv_counts, *, async_op=False):
         """Sends ``send_counts[i]`` elements to rank i, and receives ``recv_counts[i]`` from it."""
         source, target = memory_of(input, "input", False), memory_of(output, "output", True)

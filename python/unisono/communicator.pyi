@@ -64,6 +64,16 @@ class Communicator:
     def gather(self, input: Array, output: Array | None = None, root: int = 0, *, async_op: bool = False) -> Any: ...
     def scatter(self, input: Array | None, output: Array, root: int = 0, *, async_op: bool = False) -> Any: ...
     def all_gather_v(self, input: Array, output: Array, counts: Sequence[int], *, async_op: bool = False) -> Any: ...
+    def reduce_scatter_v(
+        self,
+        input: Array,
+        output: Array,
+        counts: Sequence[int],
+        op: Op = "sum",
+        *,
+        factor: float | None = None,
+        async_op: bool = False,
+    ) -> Any: ...
     def all_to_all_v(
         self,
         input: Array,

@@ -12,7 +12,7 @@ from unisono.errors import Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
 from unisono.torch._profile import NAME, entry
-from unisono.torch._tensors import Staged, check_dense, direct, even, parts, reduction_of
+from unisono.torch._tensors import Staged, check_dense, direct, even, parts, reducible, reduction_of
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import PlainBackend
 from unisono.torch._work import UnisonoWork
@@ -217,18 +217,17 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._start("reduce_scatter", steps, _flat(inputs), results, opts, finish, keep)
 
     def _uneven_reduce_scatter(self, outputs, inputs, opts):
-        """Reduces all shares everywhere, and keeps this rank's: shares of different lengths are rare."""
-        own = self.rank()
-        copies = [torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) for tensors in inputs]
-        starts = [sum(tensor.numel() for tensor in tensors[:own]) for tensors in inputs]
-        groups = [[copy] for copy in copies]
-        steps, keep, _ = self._reduce("all_reduce", groups, groups, opts)
+        moves = [self._reduce_uneven(output, tensors, opts) for output, tensors in zip(outputs, inputs, strict=True)]
+        return self._start_moves("reduce_scatter", moves, _flat(inputs), outputs, opts)
 
-        def finish():
-            for output, copy, start in zip(outputs, copies, starts, strict=True):
-                _spread(copy[start : start + output.numel()], [output])
-
-        return self._start("reduce_scatter", steps, _flat(inputs), outputs, opts, finish, keep)
+    def _reduce_uneven(self, output, tensors, opts):
+        check_dense([output, *tensors], "reduce_scatter")
+        staged, counts = Staged(), [tensor.numel() for tensor in tensors]
+        target, sources = staged.output(output), [staged.input(tensor) for tensor in tensors]
+        dtype = reducible(output.dtype, "reduce_scatter")
+        reduction = reduction_of(opts.reduceOp, output.dtype)
+        step = _native.Operation.reduce_scatter_v(dtype, parts(sources), parts([target]), counts, reduction)
+        return step, (sources, target), staged.finish
 
     # -- Moves ---------------------------------------------------------------------------------
 
@@ -363,12 +362,3 @@ def _by_type(tensors):
     for tensor in tensors:
         groups.setdefault(tensor.dtype, []).append(tensor)
     return list(groups.values())
-
-
-def _spread(flat, tensors):
-    """Copies consecutive elements into tensors."""
-    start = 0
-    for tensor in tensors:
-        part = flat[start : start + tensor.numel()]
-        tensor.detach().copy_(part.view(tensor.shape))
-        start += tensor.numel()

@@ -92,11 +92,17 @@ def carrier(dtype):
     return REDUCIBLE.get(dtype, "uint8")
 
 
-def even(collective, dtype, inputs, outputs, reduction=None, root=0):
-    """Returns a step of equal shares, whose input and output are lists of tensors."""
-    name = carrier(dtype) if reduction is None else REDUCIBLE.get(dtype)
+def reducible(dtype, collective):
+    """Returns the name of a type whose elements can be reduced."""
+    name = REDUCIBLE.get(dtype)
     if name is None:
         raise Unsupported(f"{collective} cannot reduce elements of {dtype}; convert them first")
+    return name
+
+
+def even(collective, dtype, inputs, outputs, reduction=None, root=0):
+    """Returns a step of equal shares, whose input and output are lists of tensors."""
+    name = carrier(dtype) if reduction is None else reducible(dtype, collective)
     return _native.Operation.even(collective, name, parts(inputs), parts(outputs), reduction, root)
 
 
