@@ -2,7 +2,7 @@
 # Builds the wheel, installs it beside torch below target/, and runs all tests of the package.
 #   python/scripts/test.sh                    everything
 #   python/scripts/test.sh --no-suite         without the suite that ships inside torch
-#   python/scripts/test.sh --clean-install    also trains in a fresh environment, which takes some minutes
+#   python/scripts/test.sh --clean-install    also trains in a fresh environment, which takes a minute
 #   python/scripts/test.sh --torch VERSION    the tests of the backend with another version of torch
 set -euo pipefail
 cd "$(dirname "$0")/.."

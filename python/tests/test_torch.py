@@ -26,7 +26,9 @@ def test_torchrun_needs_no_import(tmp_path):
         f"import torch, torch.distributed as dist{', unisono.torch' * (not FINDS_BACKENDS)}\n"
         "dist.init_process_group('unisono')\n"
         "t = torch.ones(3); dist.all_reduce(t); assert t[0] == 4, t\n"
-        "print('sum', t[0].item(), dist.get_backend()); dist.destroy_process_group()\n"
+        # One write for each rank, so that those of others do not come between.
+        "import os; os.write(1, f'sum {t[0].item()} {dist.get_backend()}\\n'.encode())\n"
+        "dist.destroy_process_group()\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(program)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
