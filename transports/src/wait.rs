@@ -102,7 +102,8 @@ impl WaitStrategy for AdaptiveWait {
         }
         let now = Instant::now();
         let idle = now - *self.yielding_since.get_or_insert(now);
-        if self.mode == WaitMode::Block {
+        let contended = self.mode == WaitMode::Auto && self.contention.is_contended(now);
+        if self.mode == WaitMode::Block || contended {
             return self.sleep((idle / 16).clamp(BLOCK_SLEEP_MIN, SLEEP_MAX));
         }
         let patient = self.mode == WaitMode::Yield
@@ -110,7 +111,7 @@ impl WaitStrategy for AdaptiveWait {
         match patient {
             true => {
                 sched_yield();
-                self.contention.record_yield(now.elapsed());
+                self.contention.record_yield(now, now.elapsed());
             }
             // Sleeps in proportion: a sleep prolongs no wait by much more than a sixteenth.
             false => self.sleep((idle / 16).clamp(SLEEP_MIN, SLEEP_MAX)),
@@ -124,8 +125,10 @@ struct CpuContention {
     /// Likelihood, from 0 for none to [`SHARING_MAX`], of others that return the core soon, as
     /// waiting peers do.
     sharing: u8,
-    /// Yields to go until the core is offered again to a process that kept it for long.
-    backoff: u8,
+    /// End of the time in which waits sleep, because a process kept the core for long.
+    contended_until: Option<Instant>,
+    /// Length of that time. It doubles with each yield that takes long.
+    contended_for: Duration,
     /// More ranks than cores share the host. A long yield then goes to a peer that does useful
     /// work.
     oversubscribed: bool,
@@ -133,28 +136,34 @@ struct CpuContention {
 
 impl CpuContention {
     fn for_oversubscribed() -> Self {
-        Self { sharing: SHARING_MAX, backoff: 0, oversubscribed: true }
+        Self { sharing: SHARING_MAX, oversubscribed: true, ..Self::default() }
     }
 
     /// Returns the round in which the core is first given away.
     fn spin_rounds(self) -> u32 {
         match self {
-            Self { backoff: 1.., .. } => SPINS_BACKOFF,
+            Self { contended_until: Some(_), .. } => SPINS_CONTENDED,
             Self { sharing: SHARING_LIKELY.., .. } => SPINS_SHARED,
             _ => SPINS_ALONE,
         }
     }
 
-    /// Records how long a yield took.
-    fn record_yield(&mut self, took: Duration) {
+    /// Returns true while a process that computes has the core in turn with this thread.
+    fn is_contended(&mut self, now: Instant) -> bool {
+        self.contended_until = self.contended_until.filter(|&end| now < end);
+        self.contended_until.is_some()
+    }
+
+    /// Records how long a yield took that began at `start`.
+    fn record_yield(&mut self, start: Instant, took: Duration) {
         if took > YIELD_TO_PEER_MAX && !self.oversubscribed {
-            self.backoff = BACKOFF_YIELDS;
+            self.contended_for = (self.contended_for * 2).clamp(CONTENDED_MIN, CONTENDED_MAX);
+            self.contended_until = Some(start + took + self.contended_for);
         } else if took > YIELD_ALONE_MAX {
             self.sharing = (self.sharing + 2).min(SHARING_MAX);
-            self.backoff = self.backoff.saturating_sub(1);
         } else {
             self.sharing = self.sharing.saturating_sub(1);
-            self.backoff = self.backoff.saturating_sub(1);
+            self.contended_for /= 2;
         }
     }
 }
@@ -219,16 +228,18 @@ const SPINS_ALONE: u32 = 60;
 /// Rounds of spinning if peers share the core: none, because the awaited peer most likely waits for
 /// the core.
 const SPINS_SHARED: u32 = 1;
-/// Rounds of spinning if an unrelated process would keep the core for long: about as long as its
-/// time slice.
-const SPINS_BACKOFF: u32 = 20_000;
+/// Rounds of spinning if an unrelated process wants the core. Sleeping is slower than most waits for
+/// a peer that runs, and much shorter than those for a peer whose core another process has.
+const SPINS_CONTENDED: u32 = 400;
+/// Time for which waits sleep after a yield that took long.
+const CONTENDED_MIN: Duration = Duration::from_millis(50);
+const CONTENDED_MAX: Duration = Duration::from_millis(800);
 /// Longest yield that went to no thread. A switch to another process and back takes longer.
 const YIELD_ALONE_MAX: Duration = Duration::from_nanos(900);
 /// Longest yield to a waiting peer, which returns the core much sooner.
 const YIELD_TO_PEER_MAX: Duration = Duration::from_micros(700);
 const SHARING_MAX: u8 = 8;
 const SHARING_LIKELY: u8 = 4;
-const BACKOFF_YIELDS: u8 = 4;
 /// Time of yielding before the first sleep.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
@@ -291,17 +302,26 @@ mod tests {
 
     #[test]
     fn yield_duration_detects_contention() {
-        let learned = |from: CpuContention, yields: &[u64]| {
+        let start = Instant::now();
+        let after = |from: CpuContention, yields: &[u64]| {
             let mut contention = from;
-            yields.iter().for_each(|&micros| contention.record_yield(Duration::from_micros(micros)));
-            contention.spin_rounds()
+            yields.iter().for_each(|&micros| contention.record_yield(start, Duration::from_micros(micros)));
+            contention
         };
+        let learned = |from, yields: &[u64]| after(from, yields).spin_rounds();
         let (alone, oversubscribed) = (CpuContention::default(), CpuContention::for_oversubscribed());
         assert_eq!(learned(alone, &[0, 2, 0]), SPINS_ALONE, "one switch is no contention");
         assert_eq!(learned(alone, &[2, 3]), SPINS_SHARED);
-        assert_eq!(learned(alone, &[4000]), SPINS_BACKOFF);
-        assert_eq!(learned(alone, &[4000, 0, 0, 0, 0]), SPINS_ALONE, "the other process has left");
-        assert_eq!(learned(oversubscribed, &[4000]), SPINS_SHARED, "a peer at work");
+        let sleeps = |from, yields: &[u64], later| after(from, yields).is_contended(start + later);
+        let slice = Duration::from_millis(4);
+        assert!(!sleeps(alone, &[2, 3], Duration::ZERO), "a peer returns the core");
+        assert!(sleeps(alone, &[4000], CONTENDED_MIN), "a process computes");
+        assert!(!sleeps(alone, &[4000], CONTENDED_MIN + slice), "it may have left");
+        assert!(sleeps(alone, &[4000, 4000], 2 * CONTENDED_MIN), "it is still there");
+        assert!(!sleeps(alone, &[4000, 0, 4000], CONTENDED_MIN + slice), "another one");
+        assert!(!sleeps(alone, &[4000; 20], CONTENDED_MAX + slice), "the time is bounded");
+        assert_eq!(learned(oversubscribed, &[4000]), SPINS_SHARED);
+        assert!(!sleeps(oversubscribed, &[4000], Duration::ZERO), "a peer at work");
         assert_eq!(learned(oversubscribed, &[0; 8]), SPINS_ALONE, "the peers have left");
     }
 
