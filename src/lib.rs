@@ -57,8 +57,8 @@ pub use crate::reduce_op::ReduceOp::{
 pub use crate::reduce_op::{CustomOp, ReduceOp};
 pub use communicator::foreign;
 pub use communicator::{
-    CallOptions, ChildBuilder, Communicator, CommunicatorBuilder, Group, OpBuffers, Operation, RecvBuffer,
-    Scope, ScopedWork, SendBuffer, SymmetricBuffer, UnevenOperation, Work,
+    CallOptions, ChildBuilder, Communicator, CommunicatorBuilder, Group, ListOperation, OpBuffers, Operation,
+    RecvBuffer, Scope, ScopedWork, SendBuffer, SymmetricBuffer, UnevenOperation, Work,
 };
 pub use config::{Config, DeviceConfig, ReductionOrder, Transport, parse_algorithms};
 pub use engine::messages::MessageInfo;

@@ -33,6 +33,8 @@ pub enum OpKind {
     AllToAllV,
     /// `reduce_scatter` with a count for each rank.
     ReduceScatterV,
+    /// `all_gather` between lists of buffers.
+    AllGatherList,
     /// `gather` with a count for each rank.
     GatherV,
     /// `scatter` with a count for each rank.
@@ -66,9 +68,16 @@ impl OpKind {
     const GATHER_OBJECT: u8 = 73;
     const SCATTER_OBJECT: u8 = 74;
     const BARRIER_TIMEOUT: u8 = 75;
+    const ALL_GATHER_LIST: u8 = 76;
     /// Kinds whose counts differ between ranks, because every pair of ranks has its own.
-    const COUNTED_BY_PAIRS: [u8; 5] =
-        [Self::ALL_TO_ALL_V, Self::GATHER_V, Self::SCATTER_V, Self::GATHER_OBJECT, Self::SCATTER_OBJECT];
+    const COUNTED_BY_PAIRS: [u8; 6] = [
+        Self::ALL_TO_ALL_V,
+        Self::GATHER_V,
+        Self::SCATTER_V,
+        Self::GATHER_OBJECT,
+        Self::SCATTER_OBJECT,
+        Self::ALL_GATHER_LIST,
+    ];
 
     /// Returns the name of the method in the API.
     pub(crate) fn name(self) -> &'static str {
@@ -88,6 +97,7 @@ impl OpKind {
             OpKind::GatherObject => Self::GATHER_OBJECT,
             OpKind::ScatterObject => Self::SCATTER_OBJECT,
             OpKind::BarrierTimeout => Self::BARRIER_TIMEOUT,
+            OpKind::AllGatherList => Self::ALL_GATHER_LIST,
             OpKind::SendRecv => Self::SEND_RECV,
             OpKind::Split => Self::SPLIT,
         }
@@ -105,6 +115,7 @@ impl OpKind {
             Self::GATHER_OBJECT => "gather_object",
             Self::SCATTER_OBJECT => "scatter_object",
             Self::BARRIER_TIMEOUT => "barrier_timeout",
+            Self::ALL_GATHER_LIST => "all_gather_list",
             Self::SEND_RECV => "send/recv",
             Self::SPLIT => "split",
             code => Collective::ALL.get(code as usize).map_or("unknown", |collective| collective.name()),

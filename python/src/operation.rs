@@ -1,11 +1,12 @@
 //! One operation with its memory, as the Python side describes it.
 
 use crate::error::argument;
-use crate::segments::{Segments, with_buffers};
+use crate::segments::{Segments, with_buffers, with_lists};
 use pyo3::prelude::*;
+use std::iter::repeat_n;
 use std::time::Duration;
 use unisono::schedule::Collective;
-use unisono::{DType, OpBuffers, ReduceOp, Result, Scalar, UnevenOperation};
+use unisono::{DType, ListOperation, OpBuffers, ReduceOp, Result, Scalar, UnevenOperation};
 
 /// An operation with the addresses of its memory. Its user keeps that memory alive.
 #[pyclass(frozen, module = "unisono._native")]
@@ -18,7 +19,7 @@ pub(crate) struct Operation {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Even { collective: Collective, dtype: DType, reduction: Option<ReduceOp>, root: usize },
+    Even { collective: Collective, dtype: DType, reduction: Option<ReduceOp>, root: usize, lists: bool },
     AllGatherV { counts: Vec<usize> },
     ReduceScatterV { dtype: DType, counts: Vec<usize>, reduction: ReduceOp },
     AllToAllV { sends: Vec<usize>, receives: Vec<usize> },
@@ -35,8 +36,12 @@ type Parts = Vec<(usize, usize)>;
 #[pymethods]
 impl Operation {
     /// Describes a collective of equal shares.
+    ///
+    /// With `lists`, which all ranks set alike, shares are buffers of their own. Long ones travel
+    /// without being copied together.
     #[staticmethod]
-    #[pyo3(signature = (collective, dtype, input, output, reduction=None, root=0))]
+    #[pyo3(signature = (collective, dtype, input, output, reduction=None, root=0, lists=false))]
+    #[allow(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn even(
         py: Python<'_>,
         collective: &str,
@@ -45,6 +50,7 @@ impl Operation {
         output: Parts,
         reduction: Option<(String, Option<Factor>)>,
         root: usize,
+        lists: bool,
     ) -> PyResult<Self> {
         let Some(collective) = Collective::ALL.into_iter().find(|one| one.name() == collective) else {
             return Err(argument(py, format!("`{collective}` is no collective")));
@@ -53,7 +59,7 @@ impl Operation {
             return Err(argument(py, format!("{collective} cannot carry elements of type `{dtype}`")));
         };
         let reduction = reduction.map(|(name, factor)| reduce_op(py, &name, factor)).transpose()?;
-        let kind = Kind::Even { collective, dtype, reduction, root };
+        let kind = Kind::Even { collective, dtype, reduction, root, lists };
         Ok(Self { kind, input: Segments::new(input), output: Segments::new(output) })
     }
 
@@ -143,14 +149,23 @@ impl Operation {
         let Self { kind, input, output } = self;
         match kind {
             Kind::Even { collective: Collective::Barrier, .. } => comm.barrier(),
-            Kind::Even { collective, dtype, reduction, root } => {
+            Kind::Even { collective, dtype, reduction, root, lists } => {
                 let (inputs, outputs) = collective.shares(comm.size(), *root, comm.rank());
                 let (bytes, shares) =
                     if outputs > 0 { (output.bytes(), outputs) } else { (input.bytes(), inputs) };
                 let count = bytes / dtype.size() / shares.max(1);
+                let share = count * dtype.size();
+                if *lists && share * comm.size() >= LISTS_MIN_BYTES {
+                    let operation = ListOperation::new(*collective, *dtype).with_root(*root);
+                    let lists = (repeat_n(share, inputs), repeat_n(share, outputs));
+                    // SAFETY: by the contract.
+                    if let Some(ended) = unsafe { self.run_lists(comm, operation, lists) } {
+                        return ended;
+                    }
+                }
                 let mut operation = unisono::Operation::new(*collective, *dtype, count).with_root(*root);
                 operation.reduction = *reduction;
-                let own_offset = comm.rank() * count * dtype.size();
+                let own_offset = comm.rank() * share;
                 // SAFETY: by the contract.
                 unsafe {
                     with_buffers(input, output, own_offset, |buffers| comm.run_operation(&operation, buffers))
@@ -169,6 +184,11 @@ impl Operation {
             }
             // SAFETY: as above.
             Kind::AllToAllV { sends, receives } => unsafe {
+                let operation = ListOperation::new(Collective::AllToAll, DType::U8);
+                let lists = (sends.iter().copied(), receives.iter().copied());
+                if let Some(ended) = self.run_lists(comm, operation, lists) {
+                    return ended;
+                }
                 separate(input, output, |input, output| comm.all_to_all_v(input, sends, output, receives))
             },
             // SAFETY: as above.
@@ -193,6 +213,30 @@ impl Operation {
         }
     }
 }
+
+impl Operation {
+    /// Runs the operation on lists of buffers. Returns nothing where the memory is no such lists.
+    ///
+    /// # Safety
+    /// As [`Operation::run`].
+    unsafe fn run_lists(
+        &self,
+        comm: &unisono::Communicator,
+        operation: ListOperation,
+        (inputs, outputs): (impl IntoIterator<Item = usize>, impl IntoIterator<Item = usize>),
+    ) -> Option<Result<()>> {
+        // SAFETY: by the contract.
+        unsafe {
+            with_lists((&self.input, inputs), (&self.output, outputs), |inputs, outputs| {
+                comm.run_list_operation(&operation, inputs, outputs)
+            })
+        }
+    }
+}
+
+/// Bytes of all shares from which lists are not copied together. Shorter ones take the algorithms
+/// of few rounds.
+const LISTS_MIN_BYTES: usize = 1 << 20;
 
 /// Runs `operation` on buffers that do not overlap.
 ///

@@ -16,6 +16,27 @@ impl Segments {
         Self(parts.into_iter().filter(|&(_, bytes)| bytes > 0).collect())
     }
 
+    /// Returns true if two segments share a byte.
+    fn overlaps_itself(&self) -> bool {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        sorted.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0)
+    }
+
+    /// Returns the parts of `lengths` bytes each, if every one lies in one segment.
+    fn split(&self, lengths: impl IntoIterator<Item = usize>) -> Option<Vec<(usize, usize)>> {
+        let (mut segments, mut rest) = (self.0.iter().copied(), (0, 0));
+        let part = |bytes: usize| {
+            if bytes > 0 && rest.1 == 0 {
+                rest = segments.next()?;
+            }
+            let part = (rest.0, bytes);
+            rest = (rest.0 + bytes, rest.1.checked_sub(bytes)?);
+            Some(part)
+        };
+        lengths.into_iter().map(part).collect()
+    }
+
     /// Returns the number of bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.0.iter().map(|&(_, bytes)| bytes).sum()
@@ -129,6 +150,44 @@ pub(crate) unsafe fn with_buffers<R>(
         let copy = input.copied();
         output.write(|output| operation(OpBuffers::Separate { input: &copy, output }))
     }
+}
+
+/// Runs `operation` on the input and the output as lists of parts of these lengths. An input that
+/// overlaps the output is copied first. Returns nothing if a part does not lie in one segment, or if
+/// parts of the output overlap.
+///
+/// # Safety
+/// As [`with_buffers`].
+pub(crate) unsafe fn with_lists<R>(
+    (input, input_lengths): (&Segments, impl IntoIterator<Item = usize>),
+    (output, output_lengths): (&Segments, impl IntoIterator<Item = usize>),
+    operation: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R,
+) -> Option<R> {
+    let (inputs, outputs) = (input.split(input_lengths)?, output.split(output_lengths)?);
+    if output.overlaps_itself() {
+        return None;
+    }
+    let overlaps = input.overlaps(output);
+    let part = |&(address, bytes): &(usize, usize)| match bytes {
+        0 => &[][..],
+        // SAFETY: by the contract.
+        _ => unsafe { slice(address, bytes) },
+    };
+    let copies: Vec<Vec<u8>> = inputs.iter().filter(|_| overlaps).map(|place| part(place).to_vec()).collect();
+    let inputs: Vec<&[u8]> = match overlaps {
+        true => copies.iter().map(|copy| &copy[..]).collect(),
+        false => inputs.iter().map(part).collect(),
+    };
+    let mut outputs: Vec<&mut [u8]> = outputs
+        .iter()
+        .map(|&(address, bytes)| match bytes {
+            0 => &mut [][..],
+            // SAFETY: by the contract. No slice of the input overlaps the output, and parts of the
+            // output are different memory.
+            _ => unsafe { slice_mut(address, bytes) },
+        })
+        .collect();
+    Some(operation(&inputs, &mut outputs))
 }
 
 /// # Safety

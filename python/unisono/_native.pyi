@@ -19,6 +19,7 @@ class Operation:
         output: Parts,
         reduction: tuple[str, int | float | None] | None = None,
         root: int = 0,
+        lists: bool = False,
     ) -> Operation: ...
     @staticmethod
     def all_gather_v(input: Parts, output: Parts, counts: Sequence[int]) -> Operation: ...

@@ -21,6 +21,7 @@ mod create_group;
 pub mod foreign;
 mod grow;
 mod info;
+mod lists;
 mod messages;
 #[cfg(feature = "serde")]
 mod objects;
@@ -44,6 +45,7 @@ mod work;
 
 pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
 pub use crate::communicator::call_options::CallOptions;
+pub use crate::communicator::lists::ListOperation;
 pub use crate::communicator::messages::{RecvBuffer, SendBuffer};
 pub use crate::communicator::operation::{OpBuffers, Operation, UnevenOperation};
 pub use crate::communicator::point_to_point::Group;

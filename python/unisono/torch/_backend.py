@@ -154,9 +154,12 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
             keep.append((sources, targets))
         return steps, keep, staged.finish
 
-    def _move(self, collective, inputs, outputs, root=0):
-        """Returns the step, the tensors to keep and what is left to do, of a move of tensors."""
-        step = direct(collective, inputs, outputs, None, root)
+    def _move(self, collective, inputs, outputs, root=0, lists=False):
+        """Returns the step, the tensors to keep and what is left to do, of a move of tensors.
+
+        With `lists`, each share is a tensor of its own on the side that has several.
+        """
+        step = direct(collective, inputs, outputs, None, root, lists)
         if step is not None:
             return step, (inputs, outputs), None
         check_dense([*inputs, *outputs], collective)
@@ -164,7 +167,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         outputs = [staged.output(tensor) for tensor in outputs]
         inputs = [staged.input(tensor) for tensor in inputs]
         dtype = (inputs or outputs)[0].dtype
-        return even(collective, dtype, inputs, outputs, None, root), (inputs, outputs), staged.finish
+        return even(collective, dtype, inputs, outputs, None, root, lists), (inputs, outputs), staged.finish
 
     # -- Reductions ----------------------------------------------------------------------------
 
@@ -255,7 +258,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     def _gather_list(self, targets, source):
         lengths = [tensor.nbytes for tensor in targets]
         if len(set(lengths)) <= 1:
-            return self._move("all_gather", [source], targets)
+            return self._move("all_gather", [source], targets, lists=True)
         check_dense([source, *targets], "all_gather")
         staged = Staged()
         targets = [staged.output(tensor) for tensor in targets]
@@ -287,7 +290,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         targets = list(outputs[0]) if at_root else []
         if at_root and len(targets) != self.size():
             raise InvalidUsage(f"gather: rank {self.rank()} gives {len(targets)} outputs for {self.size()} ranks")
-        move = self._move("gather", inputs, targets, opts.rootRank)
+        move = self._move("gather", inputs, targets, opts.rootRank, lists=True)
         return self._start_moves("gather", [move], inputs, targets, opts)
 
     def gather_single(self, output, input, opts):
@@ -302,7 +305,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         sources = list(inputs[0]) if at_root else []
         if at_root and len(sources) != self.size():
             raise InvalidUsage(f"scatter: rank {self.rank()} gives {len(sources)} inputs for {self.size()} ranks")
-        move = self._move("scatter", sources, outputs, opts.rootRank)
+        move = self._move("scatter", sources, outputs, opts.rootRank, lists=True)
         return self._start_moves("scatter", [move], sources, outputs, opts)
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts):

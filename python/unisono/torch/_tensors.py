@@ -41,7 +41,7 @@ def is_usable(tensor, dtype):
     )
 
 
-def direct(collective, sources, targets, op=None, root=0):
+def direct(collective, sources, targets, op=None, root=0, lists=False):
     """Returns the step of equal shares in memory that can be used as it is, or None.
 
     Most calls are of this kind, and their time is mostly that of Python.
@@ -59,7 +59,9 @@ def direct(collective, sources, targets, op=None, root=0):
         for tensor in targets:
             if not is_usable(tensor, dtype):
                 return None
-    return _native.Operation.even(collective, carrier(dtype), parts(sources), parts(targets), reduction, root)
+    return _native.Operation.even(
+        collective, carrier(dtype), parts(sources), parts(targets), reduction, root, lists
+    )
 
 
 def op_name(op):
@@ -100,10 +102,10 @@ def reducible(dtype, collective):
     return name
 
 
-def even(collective, dtype, inputs, outputs, reduction=None, root=0):
+def even(collective, dtype, inputs, outputs, reduction=None, root=0, lists=False):
     """Returns a step of equal shares, whose input and output are lists of tensors."""
     name = carrier(dtype) if reduction is None else reducible(dtype, collective)
-    return _native.Operation.even(collective, name, parts(inputs), parts(outputs), reduction, root)
+    return _native.Operation.even(collective, name, parts(inputs), parts(outputs), reduction, root, lists)
 
 
 def check_dense(tensors, what):
