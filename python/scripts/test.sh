@@ -43,6 +43,6 @@ if [ -n "$torch" ]; then
 fi
 "$python" -m pytest -q -p no:cacheprovider "$tests"
 [ -n "$suite" ] || exit 0
-for mode in gloo-replaced unisono; do
+for mode in gloo-replaced unisono mpi-replaced; do
     "$python" "$tests/torch_suite.py" "$mode" --expect "$tests/torch_suite_$mode.txt"
 done

@@ -153,8 +153,9 @@ pub(crate) unsafe fn with_buffers<R>(
 }
 
 /// Runs `operation` on the input and the output as lists of parts of these lengths. An input that
-/// overlaps the output is copied first. Returns nothing if a part does not lie in one segment, or if
-/// parts of the output overlap.
+/// overlaps the output is copied first.
+///
+/// Returns nothing if a part does not lie in one segment, or if parts of the output overlap.
 ///
 /// # Safety
 /// As [`with_buffers`].

@@ -3,6 +3,7 @@
     python tests/torch_suite.py gloo            # Gloo itself: what it passes
     python tests/torch_suite.py gloo-replaced   # unisono in the place of Gloo
     python tests/torch_suite.py unisono         # unisono under its own name
+    python tests/torch_suite.py mpi-replaced    # the tests of all_to_all, which ask for MPI
 
 With ``--expect FILE``, tests that are named there must pass. ``--write FILE`` writes the names of
 those that pass. ``-k WORD`` runs tests whose names contain a word. ``-v`` prints failures.
@@ -20,7 +21,7 @@ RANKS = "3"
 
 def prepare(mode):
     """Sets the environment that the suite reads when it is imported, and registers the backend."""
-    backend = "unisono" if mode == "unisono" else "gloo"
+    backend = {"unisono": "unisono", "mpi-replaced": "mpi"}.get(mode, "gloo")
     os.environ.update(BACKEND=backend, WORLD_SIZE=RANKS, TEMP_DIR=os.environ.get("TMPDIR", "/tmp"))
     os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "60")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -44,6 +45,9 @@ def suite_class(mode):
     import torch.multiprocessing
     from torch.testing._internal.distributed import distributed_test
 
+    if mode == "mpi-replaced":
+        # The tests have read the name when they were defined. Those of all_to_all run for MPI only.
+        distributed_test.BACKEND = "unisono"
     if mode != "gloo":
         # Entries in the profiler that end on another thread are for backends in C++. The tests of
         # this package look at the entries that a backend in Python can make.
@@ -63,6 +67,7 @@ def run(mode, words, verbose, only):
     case = suite_class(mode)
     names = [name for name in unittest.TestLoader().getTestCaseNames(case) if all(word in name for word in words)]
     names = [name for name in names if only is None or name in only]
+    names = [name for name in names if mode != "mpi-replaced" or "all_to_all" in name]
     passed, failed, skipped = [], [], []
     for name in names:
         begun = time.monotonic()
@@ -102,7 +107,7 @@ def restore(saved):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=["gloo", "gloo-replaced", "unisono"])
+    parser.add_argument("mode", choices=["gloo", "gloo-replaced", "unisono", "mpi-replaced"])
     parser.add_argument("--expect", type=Path)
     parser.add_argument("--write", type=Path)
     parser.add_argument("-k", dest="words", action="append", default=[])

@@ -57,11 +57,11 @@ impl Communicator {
     /// calls this one.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) for another collective, a list
-    /// with another number of buffers, a buffer that does not hold whole elements, or a rank's
-    /// share for itself that has two lengths.
-    /// [`ErrorKind::CountMismatch`](crate::ErrorKind::CountMismatch) if two ranks give different
-    /// lengths for a share.
+    /// - [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage): another collective, a list
+    ///   with another number of buffers, or a buffer that does not hold whole elements. Also a
+    ///   rank's share for itself that has two lengths.
+    /// - [`ErrorKind::CountMismatch`](crate::ErrorKind::CountMismatch): two ranks give different
+    ///   lengths for a share.
     ///
     /// ```
     /// # use unisono::{Communicator, DType, ListOperation, schedule::Collective};

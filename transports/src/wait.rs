@@ -3,7 +3,8 @@
 //! A receiver that spins sees a value from another core soonest. If the sender has no core,
 //! spinning only keeps it from getting one, and a yield hands over sooner. A yield to an unrelated
 //! process that computes costs the whole time slice of that process. The duration of the last
-//! yields tells these cases apart: see `CpuContention`.
+//! yields tells these cases apart: see `CpuContention`. Beside such a process a wait sleeps: the
+//! scheduler returns the core at once to a thread that slept.
 //!
 //! Waking a sleeping thread on another core is slow, so sleep comes last and is short. No rank has
 //! to remember to wake another. If sockets are watched, every event on them ends a sleep.
@@ -163,7 +164,7 @@ impl CpuContention {
             self.sharing = (self.sharing + 2).min(SHARING_MAX);
         } else {
             self.sharing = self.sharing.saturating_sub(1);
-            self.contended_for /= 2;
+            self.contended_for = Duration::ZERO;
         }
     }
 }
@@ -228,12 +229,12 @@ const SPINS_ALONE: u32 = 60;
 /// Rounds of spinning if peers share the core: none, because the awaited peer most likely waits for
 /// the core.
 const SPINS_SHARED: u32 = 1;
-/// Rounds of spinning if an unrelated process wants the core. Sleeping is slower than most waits for
-/// a peer that runs, and much shorter than those for a peer whose core another process has.
+/// Rounds of spinning if an unrelated process wants the core. Sleeping takes longer than most waits
+/// for a peer that runs, and much less than those for a peer whose core another process has.
 const SPINS_CONTENDED: u32 = 400;
 /// Time for which waits sleep after a yield that took long.
-const CONTENDED_MIN: Duration = Duration::from_millis(50);
-const CONTENDED_MAX: Duration = Duration::from_millis(800);
+const CONTENDED_MIN: Duration = Duration::from_millis(4);
+const CONTENDED_MAX: Duration = Duration::from_millis(64);
 /// Longest yield that went to no thread. A switch to another process and back takes longer.
 const YIELD_ALONE_MAX: Duration = Duration::from_nanos(900);
 /// Longest yield to a waiting peer, which returns the core much sooner.
