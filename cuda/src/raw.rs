@@ -41,7 +41,7 @@ impl RawMemory {
     ///
     /// # Safety
     /// As [`slice_mut`] for the life of the value. Memory that is only read through
-    /// [`RawMemory::as_slice`] needs the contract of [`slice`] alone.
+    /// [`RawMemory::as_slice`] needs the contract of [`slice()`] alone.
     pub unsafe fn new(start: *mut u8, bytes: usize) -> Self {
         Self { start, bytes }
     }

@@ -23,18 +23,19 @@ impl Segments {
         sorted.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0)
     }
 
-    /// Returns the parts of `lengths` bytes each, if every one lies in one segment.
+    /// Returns the parts of `lengths` bytes each, if they are all bytes and every one lies in one
+    /// segment.
     fn split(&self, lengths: impl IntoIterator<Item = usize>) -> Option<Vec<(usize, usize)>> {
         let (mut segments, mut rest) = (self.0.iter().copied(), (0, 0));
-        let part = |bytes: usize| {
+        let mut parts = Vec::new();
+        for bytes in lengths {
             if bytes > 0 && rest.1 == 0 {
                 rest = segments.next()?;
             }
-            let part = (rest.0, bytes);
+            parts.push((rest.0, bytes));
             rest = (rest.0 + bytes, rest.1.checked_sub(bytes)?);
-            Some(part)
-        };
-        lengths.into_iter().map(part).collect()
+        }
+        (rest.1 == 0 && segments.next().is_none()).then_some(parts)
     }
 
     /// Returns the number of bytes.

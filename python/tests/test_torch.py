@@ -120,6 +120,29 @@ def test_uneven_lists_are_gathered_and_scattered(processes):
     processes(3, body)
 
 
+def test_long_lists_arrive_in_their_tensors(processes):
+    def body(rank, size):
+        count = 300_000  # Lists of so many bytes are not copied together.
+        mine = torch.full((count,), float(rank))
+        outputs = [torch.zeros(count) for _ in range(size)]
+        outputs[rank].fill_(rank)
+        dist.all_gather(outputs, outputs[rank])  # The input lies in the output.
+        assert all((tensor == peer).all() for peer, tensor in enumerate(outputs))
+        gathered = [torch.zeros(count, 2)[:, 0] for _ in range(size)] if rank == 1 else None
+        dist.gather(mine, gathered, dst=1)  # Into tensors that are not contiguous.
+        assert rank != 1 or all((tensor == peer).all() for peer, tensor in enumerate(gathered))
+        share = torch.zeros(count)
+        dist.scatter(share, [torch.full((count,), peer + 5.0) for peer in range(size)] if rank == 2 else None, src=2)
+        assert (share == rank + 5).all()
+        counts = [[0, count, 7], [1, 2, 3], [count, 0, 5]]  # Elements from each rank to each other one.
+        inputs = [torch.full((counts[rank][peer],), float(10 * rank + peer)) for peer in range(size)]
+        outputs = [torch.zeros(counts[peer][rank]) for peer in range(size)]
+        dist.all_to_all(outputs, inputs)
+        assert all((tensor == 10 * peer + rank).all() for peer, tensor in enumerate(outputs))
+
+    processes(3, body)
+
+
 def test_work_tells_its_state(processes):
     def body(rank, size):
         values = torch.ones(5)

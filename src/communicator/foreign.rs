@@ -1,6 +1,6 @@
 //! The memory of operations that bindings to other languages describe by pointers.
 //!
-//! The unsafe step from pointers to slices is here once: [`slice`], [`slice_mut`] and
+//! The unsafe step from pointers to slices is here once: [`slice()`], [`slice_mut`] and
 //! [`RawMemory`]. [`Aliasing`] tells which form of [`OpBuffers`](crate::OpBuffers) fits two
 //! buffers.
 
