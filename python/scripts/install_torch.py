@@ -99,7 +99,10 @@ def write_stub(folder, name, versions):
 
 
 def main():
-    install_wheel(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_VERSION)
+    version = sys.argv[1] if len(sys.argv) > 1 else DEFAULT_VERSION
+    if version.count(".") != 2:
+        sys.exit(f"the version {version} needs all three numbers, such as {DEFAULT_VERSION}")
+    install_wheel(version)
     folder = Path(sysconfig.get_paths()["purelib"]) / "torch" / "lib"
     libraries = sorted(folder.glob("*.so"))
     libraries += sorted(folder.parent.glob("_C*.so"))
