@@ -7,13 +7,11 @@ Both jobs take the same steps, in alternating rounds. At the end, every rank mus
 parameters over both: bit by bit at 2 ranks, and within 1e-5 at more, where the order of sums differs.
 """
 
-import argparse
 import math
 import os
 import statistics
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
 
 import report
 from jobs import BACKENDS, alternate, busy_loops, pair, timed
@@ -108,24 +106,16 @@ def table(rows):
             f"| {row['ratio']:.2f} | {report.spread(row)} | {gap if row['right'] else f'WRONG: {gap}'} |"
         )
     lines.append("")
-    for ranks in sorted({row["ranks"] for row in rows}):
-        ratios = [row["ratio"] for row in rows if row["ranks"] == ranks and is_step(row)]
-        if ratios:
-            lines.append(f"- {ranks} ranks, training steps: {report.mean_and_worst(ratios)}")
+    lines += report.means([row for row in rows if is_step(row)], ", training steps")
     return "\n".join(lines) + "\n"
 
 
 def arguments():
     from training import CLIENTS, Setting
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = report.parser(__doc__, "clients")
     parser.add_argument("--steps", type=int, default=10, help="steps of a round")
-    parser.add_argument("--busy", type=int, default=0, help="processes that spin beside the ranks")
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS), metavar="CLIENT")
-    parser.add_argument("--out", type=Path, help="a folder for clients.json and clients.md")
-    parser.add_argument("--note", default="", help="words about the machine, for the files")
     for field in fields(Setting):
         if field.name not in ("rank", "size"):
             parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
@@ -147,8 +137,7 @@ def main():
                     print(f"{name}, {ranks} ranks: {row['ratio']:.2f}", file=sys.stderr, flush=True)
                     rows.append(row)
     title = f"Clients: {options.rounds} rounds of {options.steps} steps, {options.busy} busy loops"
-    suffix = f"-busy-{options.busy}" if options.busy else ""
-    report.write(options, f"clients{suffix}", title, table(rows), rows)
+    report.write(options, "clients", title, table(rows), rows)
     wrong = [f"{row['client']} at {row['ranks']} ranks" for row in rows if not row["right"]]
     sys.exit(f"the backends disagree: {', '.join(wrong)}" if wrong else 0)
 

@@ -6,11 +6,9 @@ A size is that of the larger one of a rank's input and output, at least one elem
 Every round begins with a call whose result is compared with what it must be.
 """
 
-import argparse
 import os
 import statistics
 import sys
-from pathlib import Path
 
 import report
 from jobs import BACKENDS, alternate, busy_loops, pair, timed
@@ -180,22 +178,15 @@ def table(rows):
             f"| {1e6 * row['unisono']:.1f} µs | {row['ratio']:.2f} | {report.spread(row)} |"
         )
     lines.append("")
-    for ranks in sorted({row["ranks"] for row in rows}):
-        ratios = [row["ratio"] for row in rows if row["ranks"] == ranks]
-        lines.append(f"- {ranks} ranks: {report.mean_and_worst(ratios)}")
+    lines += report.means(rows)
     lines.append(f"- all: {report.mean_and_worst([row['ratio'] for row in rows])}")
     return "\n".join(lines) + "\n"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--busy", type=int, default=0, help="processes that spin beside the ranks")
+    parser = report.parser(__doc__, "collectives")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="BYTES")
     parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES, metavar="NAME")
-    parser.add_argument("--out", type=Path, help="a folder for collectives.json and collectives.md")
-    parser.add_argument("--note", default="", help="words about the machine, for the files")
     options = parser.parse_args()
     rows = []
     for ranks in options.ranks:
@@ -204,9 +195,8 @@ def main():
                 for size in [0] if name == "barrier" else options.sizes:
                     rows.append(measure(jobs, name, size, options.rounds))
                     print(f"{name}, {ranks} ranks, {size} B: {rows[-1]['ratio']:.2f}", file=sys.stderr, flush=True)
-    suffix = f"-busy-{options.busy}" if options.busy else ""
     title = f"Collectives: {options.rounds} rounds, {options.busy} busy loops"
-    report.write(options, f"collectives{suffix}", title, table(rows), rows)
+    report.write(options, "collectives", title, table(rows), rows)
 
 
 if __name__ == "__main__":

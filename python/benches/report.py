@@ -1,5 +1,6 @@
-"""Tables and files of the comparisons."""
+"""Options, tables and files of the comparisons."""
 
+import argparse
 import json
 import os
 import platform
@@ -13,6 +14,34 @@ from pathlib import Path
 def mean_and_worst(ratios):
     """Returns words on the geometric mean and the least of some ratios."""
     return f"geometric mean {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f} ({len(ratios)} rows)"
+
+
+def parser(doc, files):
+    """Returns a parser with the options of every comparison, which writes these files."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--busy", type=int, default=0, help="processes that spin beside the ranks")
+    parser.add_argument("--out", type=Path, help=f"a folder for {files}.json and {files}.md")
+    parser.add_argument("--note", default="", help="words about the machine, for the files")
+    return parser
+
+
+def means(rows, what=""):
+    """Returns a line with the mean of the ratios for each number of ranks."""
+    lines = []
+    for ranks in sorted({row["ranks"] for row in rows}):
+        ratios = [row["ratio"] for row in rows if row["ranks"] == ranks]
+        lines.append(f"- {ranks} ranks{what}: {mean_and_worst(ratios)}")
+    return lines
+
+
+def command():
+    """Returns the command of this run, without the folder and the words for its files."""
+    known = argparse.ArgumentParser(add_help=False)
+    known.add_argument("--out"), known.add_argument("--note")
+    _, rest = known.parse_known_args(sys.argv[1:])
+    return f"python {shlex.join([os.path.basename(sys.argv[0]), *rest])}"
 
 
 def spread(row):
@@ -43,7 +72,7 @@ def facts(options):
         "processors": f"{os.cpu_count()} of {processor()}",
         "system": f"{platform.system()} {platform.release()}",
         "load": [round(load, 1) for load in os.getloadavg()],
-        "command": f"python {shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])}",
+        "command": command(),
         "note": options.note,
     }
 
@@ -57,6 +86,7 @@ def write(options, name, title, table, rows):
     if options.out is None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
+    name += f"-busy-{options.busy}" if options.busy else ""
     (options.out / f"{name}.md").write_text(text)
     lines = ",\n".join(json.dumps(row) for row in rows)
     (options.out / f"{name}.json").write_text(f'{{"run": {json.dumps(found)},\n"rows": [\n{lines}\n]}}\n')
