@@ -17,3 +17,20 @@ pub(crate) fn displacements(counts: &[usize], element: usize) -> Vec<(usize, usi
 pub(crate) fn digest_words(counts: &[usize]) -> u64 {
     fnv1a(counts.iter().map(|&count| count as u64))
 }
+
+/// Returns the shares of `bytes` with their offsets in elements. `counts` are elements of `element`
+/// bytes.
+pub(super) fn split<'a>(bytes: &'a [u8], counts: &[usize], element: usize) -> Vec<(usize, &'a [u8])> {
+    let places = displacements(counts, element).into_iter();
+    places.map(|(offset, length)| (offset / element, &bytes[offset..offset + length])).collect()
+}
+
+/// Returns the shares of `bytes` for writing. `counts` are elements of `element` bytes.
+pub(super) fn split_mut<'a>(mut bytes: &'a mut [u8], counts: &[usize], element: usize) -> Vec<&'a mut [u8]> {
+    let share = |&count: &usize| {
+        let (share, rest) = std::mem::take(&mut bytes).split_at_mut(count * element);
+        bytes = rest;
+        share
+    };
+    counts.iter().map(share).collect()
+}

@@ -84,19 +84,32 @@ impl Communicator {
         let kind = self.check_lists(operation, inputs, outputs)?;
         let ListOperation { collective, dtype, root } = *operation;
         let root = if collective.has_root() { root } else { 0 };
+        let inputs: Vec<_> = inputs.iter().map(|part| (0, *part)).collect();
+        let outputs = outputs.iter_mut().map(|part| &mut **part).collect();
+        self.move_shares((kind, collective), (dtype, root), &inputs, outputs)
+    }
+
+    /// Moves checked shares directly between pairs of ranks. An input has its offset in the user's
+    /// buffer, in elements.
+    pub(super) fn move_shares(
+        &self,
+        (kind, collective): (OpKind, Collective),
+        (dtype, root): (DType, Rank),
+        inputs: &[(usize, &[u8])],
+        outputs: Vec<&mut [u8]>,
+    ) -> Result<()> {
         let (rank, ranks) = (self.rank(), self.size());
+        let mut outputs: Vec<_> = outputs.into_iter().map(Some).collect();
         self.with_engine(|engine| {
             let sequence = engine.take_sequence();
             let call =
                 |bytes: usize| OpDesc::new(sequence, kind, dtype, None, root, (bytes / dtype.size()) as u64);
-            let mut outputs: Vec<Option<&mut [u8]>> =
-                outputs.iter_mut().map(|part| Some(&mut **part)).collect();
-            let mut transfers = Vec::with_capacity(2 * ranks);
+            let mut transfers = Vec::with_capacity(inputs.len() + outputs.len());
             // The nearest neighbors come first, so that no rank is the first peer of all others.
             for distance in 0..ranks {
                 let (to, from) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
-                if let Some(part) = sent_to(collective, root, to, inputs) {
-                    transfers.push(Transfer::send(to, part, call(part.len())));
+                if let Some(&(offset, part)) = sent_to(collective, root, to, inputs) {
+                    transfers.push(Transfer::send(to, part, call(part.len())).with_offset(offset));
                 }
                 if let Some(part) = received_from(collective, root, from, &mut outputs) {
                     let desc = call(part.len());
@@ -142,14 +155,13 @@ impl Communicator {
     }
 }
 
-/// Returns the buffer that this rank sends to `peer`.
-fn sent_to<'a>(collective: Collective, root: Rank, peer: Rank, inputs: &[&'a [u8]]) -> Option<&'a [u8]> {
+/// Returns the input that this rank sends to `peer`.
+fn sent_to<T>(collective: Collective, root: Rank, peer: Rank, inputs: &[T]) -> Option<&T> {
     match collective {
         Collective::Gather => inputs.first().filter(|_| peer == root),
         Collective::AllGather => inputs.first(),
         _ => inputs.get(peer),
     }
-    .copied()
 }
 
 /// Takes the buffer in which this rank receives from `peer`.

@@ -1,10 +1,11 @@
 //! Sends and receives, one by one or in groups.
 
 use crate::communicator::Communicator;
+use crate::communicator::counts::{split, split_mut};
 use crate::engine::{Direction, Engine, Transfer};
 use crate::error::Result;
 use crate::op_desc::{OpDesc, OpKind};
-use crate::schedule::Rank;
+use crate::schedule::{Collective, Rank};
 use unisono_cuda::{DType, Element, as_bytes, as_bytes_mut};
 
 /// A set of sends and receives, which [`Communicator::group`] runs concurrently.
@@ -204,34 +205,9 @@ impl Communicator {
         args.require_length("input", input.len(), args.total_count(send_counts)?)?;
         args.require_length("output", output.len(), args.total_count(recv_counts)?)?;
         args.require_length("recv_counts[own rank]", recv_counts[rank], send_counts[rank])?;
-        let (mut sends, mut receives) = (Vec::new(), Vec::new());
-        let (mut offset, mut output) = (0, output);
-        for (send_count, recv_count) in send_counts.iter().zip(recv_counts) {
-            let (receive, output_rest) = output.split_at_mut(*recv_count);
-            output = output_rest;
-            sends.push((offset, &input[offset..][..*send_count]));
-            offset += send_count;
-            receives.push(receive);
-        }
-        self.with_engine(|engine| {
-            let sequence = engine.take_sequence();
-            let call = |count| OpDesc::new(sequence, OpKind::AllToAllV, T::DTYPE, None, 0, count as u64);
-            let sends = sends.iter().enumerate().map(|(peer, &(offset, part))| {
-                (peer, Transfer::send(peer, as_bytes(part), call(part.len())).with_offset(offset))
-            });
-            let receives = receives.into_iter().enumerate().map(|(peer, part)| {
-                let call = call(part.len());
-                (peer, Transfer::recv(peer, as_bytes_mut(part), call))
-            });
-            // The nearest neighbors come first, so that no rank is the first peer of all others.
-            let mut transfers: Vec<_> = sends
-                .map(|(peer, transfer)| ((peer + ranks - rank) % ranks, transfer))
-                .chain(receives.map(|(peer, transfer)| ((rank + ranks - peer) % ranks, transfer)))
-                .collect();
-            transfers.sort_by_key(|(distance, _)| *distance);
-            let mut transfers: Vec<_> = transfers.into_iter().map(|(_, transfer)| transfer).collect();
-            engine.transfer(&mut transfers)
-        })
+        let inputs = split(as_bytes(input), send_counts, size_of::<T>());
+        let outputs = split_mut(as_bytes_mut(output), recv_counts, size_of::<T>());
+        self.move_shares((OpKind::AllToAllV, Collective::AllToAll), (T::DTYPE, 0), &inputs, outputs)
     }
 
     fn check_peer(&self, peer: Rank) -> Result<()> {

@@ -7,13 +7,12 @@
 //! each other rank. Only the root gives counts there.
 
 use super::Communicator;
-use super::counts::displacements;
+use super::counts::{split, split_mut};
 use super::operation::{OpBuffers, UnevenOperation};
-use crate::engine::Transfer;
 use crate::error::Result;
-use crate::op_desc::{OpDesc, OpKind};
+use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
-use crate::schedule::Rank;
+use crate::schedule::{Collective, Rank};
 use unisono_cuda::{Element, as_bytes, as_bytes_mut};
 
 impl Communicator {
@@ -158,23 +157,11 @@ impl Communicator {
         &self,
         kind: OpKind,
         input: &[u8],
-        (mut output, counts): (&mut [u8], &[usize]),
+        (output, counts): (&mut [u8], &[usize]),
         root: Rank,
     ) -> Result<()> {
-        let element = size_of::<T>();
-        self.with_engine(|engine| {
-            let sequence = engine.take_sequence();
-            let call = |count| OpDesc::new(sequence, kind, T::DTYPE, None, root, count as u64);
-            let own = Transfer::send(root, input, call(input.len() / element));
-            let mut transfers = Vec::with_capacity(counts.len() + 1);
-            transfers.push(own);
-            for (peer, &count) in counts.iter().enumerate() {
-                let (part, rest) = output.split_at_mut(count * element);
-                output = rest;
-                transfers.push(Transfer::recv(peer, part, call(count)));
-            }
-            engine.transfer(&mut transfers)
-        })
+        let outputs = split_mut(output, counts, size_of::<T>());
+        self.move_shares((kind, Collective::Gather), (T::DTYPE, root), &[(0, input)], outputs)
     }
 
     /// Scatters messages from the root, whose counts are checked already.
@@ -185,19 +172,7 @@ impl Communicator {
         output: &mut [u8],
         root: Rank,
     ) -> Result<()> {
-        let element = size_of::<T>();
-        self.with_engine(|engine| {
-            let sequence = engine.take_sequence();
-            let call = |count| OpDesc::new(sequence, kind, T::DTYPE, None, root, count as u64);
-            let mut transfers = Vec::with_capacity(counts.len() + 1);
-            let count = output.len() / element;
-            transfers.push(Transfer::recv(root, output, call(count)));
-            for (peer, (offset, bytes)) in displacements(counts, element).into_iter().enumerate() {
-                let part = &input[offset..offset + bytes];
-                let offset = offset / element;
-                transfers.push(Transfer::send(peer, part, call(bytes / element)).with_offset(offset));
-            }
-            engine.transfer(&mut transfers)
-        })
+        let inputs = split(input, counts, size_of::<T>());
+        self.move_shares((kind, Collective::Scatter), (T::DTYPE, root), &inputs, vec![output])
     }
 }

@@ -54,14 +54,10 @@ impl HandshakePool {
 
     /// Creates the pool of a rank whose bootstrap is complete.
     pub fn after_bootstrap(listener: Listener, config: HandshakeConfig) -> Self {
-        let reject_log = RejectLog::after_bootstrap();
-        let close_on_fork = Some(CloseOnFork::new(listener.as_fd()));
         Self {
-            _close_on_fork: close_on_fork,
-            listeners: vec![listener],
-            config,
-            pending: Vec::new(),
-            reject_log,
+            _close_on_fork: Some(CloseOnFork::new(listener.as_fd())),
+            reject_log: RejectLog::after_bootstrap(),
+            ..Self::new(vec![listener], config)
         }
     }
 
