@@ -82,10 +82,7 @@ impl Communicator {
         // SAFETY: the callers in the package hold the objects that own the memory until this
         // returns, and say in their documentation that nobody else may access it meanwhile.
         let run = |comm: &unisono::Communicator| steps.iter().try_for_each(|step| unsafe { step.run(comm) });
-        let ended = py.detach(|| match &options {
-            None => run(&comm),
-            Some(options) => comm.with_options(options, run),
-        });
+        let ended = py.detach(|| run_with(&comm, options.as_ref(), run));
         ended.map_err(|error| exception(py, &error))
     }
 
@@ -111,10 +108,7 @@ impl Communicator {
                     // callers in the package say that nobody else may access it meanwhile.
                     steps.iter().try_for_each(|step| unsafe { step.run(comm) })
                 };
-                let result = match &options {
-                    None => run(comm),
-                    Some(options) => comm.with_options(options, run),
-                };
+                let result = run_with(comm, options.as_ref(), run);
                 ended.0.complete(result.clone().map_err(Some));
                 result
             });
@@ -251,10 +245,24 @@ impl From<unisono::Communicator> for Communicator {
 
 /// Returns the options of a call with a timeout of its own.
 fn call_options(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<CallOptions>> {
-    let Some(seconds) = timeout else { return Ok(None) };
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(timeout) => Ok(Some(CallOptions::new().timeout(timeout))),
-        Err(_) => Err(argument(py, format!("a timeout of {seconds} s is no time"))),
+    timeout.map(|seconds| Ok(CallOptions::new().timeout(timeout_of(py, seconds)?))).transpose()
+}
+
+/// Returns a timeout that Python gives in seconds.
+pub(crate) fn timeout_of(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| argument(py, format!("a timeout of {seconds} s is no time")))
+}
+
+/// Runs operations, with options if there are any.
+fn run_with(
+    comm: &unisono::Communicator,
+    options: Option<&CallOptions>,
+    run: impl FnOnce(&unisono::Communicator) -> unisono::Result<()>,
+) -> unisono::Result<()> {
+    match options {
+        None => run(comm),
+        Some(options) => comm.with_options(options, run),
     }
 }
 

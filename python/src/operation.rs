@@ -1,5 +1,6 @@
 //! One operation with its memory, as the Python side describes it.
 
+use crate::communicator::timeout_of;
 use crate::error::argument;
 use crate::segments::{Segments, with_buffers, with_lists};
 use pyo3::prelude::*;
@@ -111,10 +112,7 @@ impl Operation {
     /// Describes a barrier that names the ranks which do not come within `timeout` seconds.
     #[staticmethod]
     fn barrier_timeout(py: Python<'_>, timeout: f64) -> PyResult<Self> {
-        let Ok(timeout) = Duration::try_from_secs_f64(timeout) else {
-            return Err(argument(py, format!("a timeout of {timeout} s is no time")));
-        };
-        let kind = Kind::BarrierTimeout { timeout };
+        let kind = Kind::BarrierTimeout { timeout: timeout_of(py, timeout)? };
         Ok(Self { kind, input: Segments::default(), output: Segments::default() })
     }
 
