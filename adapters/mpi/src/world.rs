@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use unisono::bootstrap::RankInfo;
-use unisono::{Communicator, Config, WaitMode};
+use unisono::{Communicator, Config};
 
 /// The life of MPI in this process.
 #[derive(Clone)]
@@ -56,8 +56,7 @@ fn start() -> Outcome {
 
 /// Makes the communicators of all ranks and of this rank alone.
 ///
-/// XLA calls collectives from its pool of threads, beside its computation. They wait by sleeping,
-/// so that their core is free for the computation, unless the environment says otherwise.
+/// Waits have long deadlines, unless the environment says otherwise.
 fn connect() -> unisono::Result<(Communicator, Communicator)> {
     let set = |name| std::env::var_os(name).is_some();
     let mut config = Config::from_env()?;
@@ -66,9 +65,6 @@ fn connect() -> unisono::Result<(Communicator, Communicator)> {
     }
     if !set("UNISONO_JOIN_TIMEOUT_MS") {
         config = config.with_join_timeout(PATIENCE);
-    }
-    if !set("UNISONO_WAIT") {
-        config = config.with_wait(WaitMode::Block);
     }
     let alone = || Communicator::builder().config(&config).local(1).map(|mut ranks| ranks.remove(0));
     let launched = set("RANK") || set("WORLD_SIZE") || RankInfo::is_in_env();

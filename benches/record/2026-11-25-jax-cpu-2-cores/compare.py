@@ -19,9 +19,9 @@ PROGRAMS = HERE.parents[2] / "adapters/mpi/jax"
 RANKS = (2, 4)
 SIZES = [4, 4 << 10, 1 << 20, 16 << 20]
 STEPS = 60
-KINDS = {"unisono": "mpi", "auto": "mpi", "gloo": "gloo"}
-# The library waits by blocking unless it is told otherwise.
-ENVIRONMENTS = {"auto": {"UNISONO_WAIT": "auto"}}
+KINDS = {"unisono": "mpi", "block": "mpi", "gloo": "gloo"}
+# The library waits in the mode `auto` unless it is told otherwise.
+ENVIRONMENTS = {"block": {"UNISONO_WAIT": "block"}}
 
 
 def measure(implementation: str, path: str) -> None:
@@ -135,15 +135,15 @@ def tables() -> None:
     for ranks in RANKS:
         lines += [
             f"\n### {ranks} processes\n",
-            "| operation | size | unisono | unisono, `auto` | Gloo | Gloo / unisono | range of the ratio |",
+            "| operation | size | unisono | unisono, `block` | Gloo | Gloo / unisono | range of the ratio |",
             "|---|--:|--:|--:|--:|--:|--:|",
         ]
         for (of, name, size), found in times.items():
             if of == ranks:
-                ours, auto, theirs = (1e6 * statistics.median(found[kind]) for kind in KINDS)
+                ours, block, theirs = (1e6 * statistics.median(found[kind]) for kind in KINDS)
                 ratios = [theirs / ours for ours, theirs in zip(found["unisono"], found["gloo"])]
                 spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-                cells = f"{ours:.0f} µs | {auto:.0f} µs | {theirs:.0f} µs | {theirs / ours:.2f} | {spread}"
+                cells = f"{ours:.0f} µs | {block:.0f} µs | {theirs:.0f} µs | {theirs / ours:.2f} | {spread}"
                 lines.append(f"| {name} | {label(size)} | {cells} |")
     readme = HERE / "README.md"
     before = readme.read_text().split("## Times\n")[0]
