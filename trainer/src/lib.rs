@@ -20,6 +20,7 @@ pub mod optim;
 pub mod parallel;
 pub mod parameter;
 pub mod pass;
+pub mod pipeline;
 pub mod planner;
 mod random;
 pub mod strategy;

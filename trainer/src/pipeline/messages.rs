@@ -1,0 +1,63 @@
+//! Messages between the passes of a schedule.
+
+use crate::pipeline::{Op, Schedule};
+use std::collections::HashSet;
+
+/// Inserts the sends and receives between the passes in `schedule`.
+pub(super) fn insert(schedule: &mut Schedule) {
+    let rows = schedule.rows.iter().enumerate();
+    schedule.rows = rows
+        .map(|(rank, row)| row.iter().flat_map(|&op| with_messages(schedule, rank, op)).flatten().collect())
+        .collect();
+    receive_in_time(schedule);
+}
+
+/// Returns a pass between the receive of its operand and the send of its result.
+fn with_messages(schedule: &Schedule, rank: usize, op: Op) -> [Option<Op>; 3] {
+    let Some(((micro, chunk), what)) = op.place().zip(op.needs()) else {
+        return [None, Some(op), None];
+    };
+    let receive = |(peer, _)| Op::Receive { what, micro, chunk, peer };
+    let send = |(peer, _)| Op::Send { what, micro, chunk, peer };
+    let (from, to) = (schedule.sender(what, rank, chunk), schedule.receiver(what, rank, chunk));
+    [from.map(receive), Some(op), to.map(send)]
+}
+
+/// Moves receives forward where links of one message would block all ranks forever.
+///
+/// A rank that runs all micro-batches through one chunk does not look at what the last rank sends
+/// back for its next chunk. That receive moves to the operation at which the rank would wait.
+fn receive_in_time(schedule: &mut Schedule) {
+    let mut links = HashSet::new();
+    let mut at = vec![0; schedule.ranks];
+    loop {
+        let mut moved = false;
+        for (rank, row) in schedule.rows.iter().enumerate() {
+            let passes = |op: &&Op| match **op {
+                Op::Send { what, peer, .. } => links.insert((rank, peer, what)),
+                Op::Receive { what, peer, .. } => links.remove(&(peer, rank, what)),
+                _ => true,
+            };
+            let passed = row[at[rank]..].iter().take_while(passes).count();
+            at[rank] += passed;
+            moved |= passed > 0;
+        }
+        if !moved && !receive_earlier(schedule, &at) {
+            return;
+        }
+    }
+}
+
+/// Moves the next receive of a link whose sender is blocked to the operation that its rank is at.
+fn receive_earlier(schedule: &mut Schedule, at: &[usize]) -> bool {
+    for rank in 0..schedule.ranks {
+        let Some(&Op::Send { what, peer, .. }) = schedule.rows[rank].get(at[rank]) else { continue };
+        let takes = |op: &Op| matches!(op, Op::Receive { what: w, peer: p, .. } if (*w, *p) == (what, rank));
+        let row = &mut schedule.rows[peer];
+        if let Some(later) = row[at[peer]..].iter().position(takes) {
+            row[at[peer]..=at[peer] + later].rotate_right(1);
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,60 @@
+//! Two chunks per rank in the shape of a V, with backward passes in two halves.
+
+use super::Order;
+use crate::pipeline::{Op, Placement, Schedule};
+
+pub(super) const ORDER: Order = Order {
+    name: "zb-v",
+    summary: "stages down the ranks and back up, backward in two halves: ranks idle only until they start",
+    source: "Qi et al., \"Zero bubble pipeline parallelism\", ICLR 2024 (ZB-V); Qi et al., \"Pipeline \
+             parallelism with controllable memory\", NeurIPS 2024 (V-ZB)",
+    placement: Placement::V,
+    chunks: 2..=2,
+    whole_rounds: false,
+    build,
+};
+
+/// A rank warms up until it has `2 * ranks` micro-batches in its chunks. Then each forward follows
+/// a backward of the same chunk, and the gradients of weights fill the time that is left.
+fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
+    let &Schedule { ranks, micro_batches, .. } = schedule;
+    // Fewer micro-batches are the pattern without those that there are not.
+    let all = micro_batches.max(2 * ranks - 1);
+    let mut row = Row { all, counts: [0; 6], ops: Vec::new() };
+    row.repeat(2 * (ranks - rank) - 1, "f");
+    row.repeat(rank, "Ff");
+    row.repeat(ranks - rank, "FIW");
+    row.repeat(all - ranks, "fiwFIW");
+    row.repeat(rank, "iI");
+    row.repeat(ranks - rank, "iw");
+    row.repeat(all, "W");
+    row.repeat(all, "w");
+    row.ops.retain(|op| op.place().is_some_and(|(micro, _)| micro < micro_batches));
+    row.ops
+}
+
+/// Row under construction: the next micro-batch of each pass.
+struct Row {
+    all: usize,
+    counts: [usize; 6],
+    ops: Vec<Op>,
+}
+
+impl Row {
+    /// Appends passes of the next micro-batches, as long as there are any. Small letters are chunk
+    /// 0, capitals chunk 1; F is forward, I and W are the gradients of input and weights.
+    fn repeat(&mut self, times: usize, passes: &str) {
+        for letter in passes.repeat(times).chars() {
+            let index = "fiwFIW".find(letter).expect("a pass");
+            let (micro, chunk) = (self.counts[index], index / 3);
+            if micro < self.all {
+                self.counts[index] += 1;
+                self.ops.push(match index % 3 {
+                    0 => Op::Forward { micro, chunk },
+                    1 => Op::BackwardInput { micro, chunk },
+                    _ => Op::BackwardWeights { micro, chunk },
+                });
+            }
+        }
+    }
+}
