@@ -14,7 +14,7 @@ use unisono_trainer::optim::{AdamW, Optimizer, ParamSlice, Step};
 use unisono_trainer::parallel::{DataParallel, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::{Inventory, ParameterId, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::{LocalStrategy, Strategy};
+use unisono_trainer::strategy::{LocalStrategy, StepPlan, Strategy};
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const VOCABULARY: usize = 2048;
@@ -49,7 +49,6 @@ impl Contestant for ByHand {
 
 impl Contestant for Replicated {
     fn step(&mut self, number: u64, both_ways: &dyn Fn(&mut dyn Strategy) -> Result<f32>) -> Result<f32> {
-        self.begin_pass(true)?;
         let loss = both_ways(self)?;
         self.finish_backward()?;
         self.optimizer_step(&AdamW::default(), &step(number))?;
@@ -91,6 +90,7 @@ fn main() -> Result<()> {
     let both_ways = |strategy: &mut dyn Strategy| {
         let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
         let mut pass = Pass::new(strategy, &memory, Seeds::default(), 1);
+        pass.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
         let loss = model.forward(&mut pass, &batch)?;
         model.backward(&mut pass, 1.0)?;
         Ok(loss)

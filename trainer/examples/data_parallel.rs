@@ -17,6 +17,7 @@ use unisono_trainer::optim::{AdamW, Step};
 use unisono_trainer::parallel::{DataParallel, GradReduction, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::strategy::{StepPlan, Strategy};
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const VOCABULARY: usize = 128;
@@ -71,7 +72,7 @@ fn train(group: &Communicator, form: GradReduction) -> Result<Outcome> {
         group.barrier()?;
         strategy.take_wait_time();
         let begun = Instant::now();
-        strategy.begin_pass(true)?;
+        strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         let loss = model.forward(&mut pass, &batch)?;
         model.backward(&mut pass, 1.0)?;

@@ -18,6 +18,7 @@ use unisono_trainer::optim::{Sgd, Step};
 use unisono_trainer::parallel::{DataParallel, GradReduction, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::strategy::{StepPlan, Strategy};
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const VOCABULARY: usize = 512;
@@ -54,7 +55,7 @@ fn train(group: Option<Communicator>, form: GradReduction, together: &Barrier) -
         together.wait();
         strategy.take_wait_time();
         let begun = Instant::now();
-        strategy.begin_pass(true)?;
+        strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         model.forward(&mut pass, &batch)?;
         let turned = Instant::now();

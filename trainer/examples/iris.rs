@@ -17,6 +17,7 @@ use unisono_trainer::optim::{AdamW, Step};
 use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::strategy::StepPlan;
 
 const BATCH: u64 = 24;
 const STEPS: u64 = 150;
@@ -48,7 +49,7 @@ fn train(group: Communicator, training: &Table, held_back: &Table) -> Result<(f3
         let samples = training.select(&sampler.next_or_new_epoch());
         let labels = labels(&samples);
         let batch = Batch::Samples { features: &samples.features, labels: &labels };
-        strategy.begin_pass(true)?;
+        strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
         let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
         loss = model.forward(&mut pass, &batch)?;
         model.backward(&mut pass, 1.0)?;

@@ -16,6 +16,7 @@ use unisono_trainer::optim::{AdamW, Step};
 use unisono_trainer::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::strategy::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const RANKS: usize = 4;
@@ -84,7 +85,7 @@ fn train(group: &Communicator, kind: ParallelKind) -> Result<Outcome> {
         let batch =
             Batch::Tokens { inputs: &tokens[..2 * SEQUENCE], targets: &tokens[1..], sequence: SEQUENCE };
         let before = group.traffic_stats()?.bytes;
-        strategy.begin_pass(true)?;
+        strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
         let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
         let loss = model.forward(&mut pass, &batch)?;
         model.backward(&mut pass, 1.0)?;

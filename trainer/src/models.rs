@@ -1,5 +1,9 @@
 //! Models, and their interface for the training loop.
+//!
+//! A model is a list of blocks, one for each unit of parameters. Nobody but the runner walks it,
+//! in the order of a [`StepPlan`].
 
+mod batch;
 mod classifier;
 mod gpt;
 pub mod gpt2;
@@ -8,59 +12,111 @@ mod sampling;
 #[cfg(test)]
 mod tests;
 
+pub use batch::{Batch, OwnedBatch};
 pub use classifier::Classifier;
 pub use gpt::Gpt;
 pub use gpt_config::{FeedForward, GptConfig, Norm};
 pub use sampling::Sampling;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::nn::Module;
+use crate::parameter::UnitId;
 use crate::pass::Pass;
+use crate::strategy::{StepPlan, Visit, Work};
+use crate::tensor::Tensor;
+use std::sync::Arc;
 
-/// Micro-batch.
-#[derive(Clone, Copy, Debug)]
-pub enum Batch<'a> {
-    /// For a language model.
-    Tokens {
-        /// Tokens of whole sequences, or of this rank's chunks of them, one after the other.
-        inputs: &'a [u32],
-        /// Target of each token: the token after it.
-        targets: &'a [u32],
-        /// Tokens per sequence or chunk.
-        sequence: usize,
-    },
-    /// For a classifier.
-    Samples {
-        /// Features, sample after sample.
-        features: &'a [f32],
-        /// Class of each sample.
-        labels: &'a [u32],
-    },
+/// Value between two blocks of a model: in forward, or its gradient in backward.
+#[derive(Debug, Default)]
+pub enum Flow {
+    /// Nothing: the first block reads the data of the pass.
+    #[default]
+    Start,
+    /// Rows of features.
+    Features(Tensor),
+    /// Mean loss of the micro-batch. In backward: the factor of the loss.
+    Loss(f32),
 }
 
-impl Batch<'_> {
-    /// Returns an error: this batch does not suit a `wanted` model.
-    fn mismatch<R>(&self, wanted: &str) -> Result<R> {
-        let what = match self {
-            Batch::Tokens { inputs, sequence, .. } => {
-                format!("{} tokens in sequences of {sequence}", inputs.len())
-            }
-            Batch::Samples { features, labels } => {
-                format!("{} features of {} samples", features.len(), labels.len())
-            }
-        };
-        Err(Error::invalid(format!("{what} for {wanted}")))
+impl Flow {
+    /// Returns the features.
+    ///
+    /// # Panics
+    /// Panics if there are none: the blocks of the model do not fit together.
+    pub fn into_features(self) -> Tensor {
+        match self {
+            Self::Features(features) => features,
+            other => panic!("a block wants features, and gets {other:?}"),
+        }
+    }
+
+    /// Returns the loss, or its factor.
+    ///
+    /// # Panics
+    /// Panics if there is none: the blocks of the model do not fit together.
+    pub fn into_loss(self) -> f32 {
+        match self {
+            Self::Loss(loss) => loss,
+            other => panic!("a block wants a loss, and gets {other:?}"),
+        }
     }
 }
 
-/// Model with a loss and its backward, for the training loop.
-///
-/// Both directions announce every unit to the strategy.
+/// Part of a model whose parameters are one unit. Computes the current micro-batch of the pass
+/// while the weights of the unit are present.
+pub trait Block: Send {
+    /// Computes the output.
+    ///
+    /// # Errors
+    /// Returns the error of a failed collective.
+    fn forward(&self, pass: &mut Pass<'_>, input: Flow) -> Result<Flow>;
+
+    /// Computes the gradient with respect to the input, and adds to the gradients of weights.
+    ///
+    /// # Errors
+    /// Returns the error of a failed collective.
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Flow) -> Result<Flow>;
+}
+
+/// Block in the middle of a model: a module.
+pub struct ModuleBlock(pub Box<dyn Module>);
+
+impl Block for ModuleBlock {
+    fn forward(&self, pass: &mut Pass<'_>, input: Flow) -> Result<Flow> {
+        self.0.forward(pass, input.into_features()).map(Flow::Features)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Flow) -> Result<Flow> {
+        self.0.backward(pass, gradient.into_features()).map(Flow::Features)
+    }
+}
+
+/// Model with a loss: a list of blocks.
 pub trait Model: Send {
-    /// Computes the mean loss of each micro-batch of the pass.
+    /// Returns the number of blocks, which is the number of units.
+    fn block_count(&self) -> usize;
+
+    /// Returns the block of a unit.
+    fn block(&self, unit: UnitId) -> &dyn Block;
+
+    /// Checks that the model can compute a batch.
+    ///
+    /// # Errors
+    /// Fails for a batch of another kind or size.
+    fn check(&self, pass: &Pass<'_>, batch: &OwnedBatch) -> Result<()>;
+
+    /// Computes the mean loss of each micro-batch of the pass, all of them unit by unit.
     ///
     /// # Errors
     /// Fails for an unsuitable batch. Returns the error of a failed collective.
-    fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch<'_>]) -> Result<Vec<f32>>;
+    fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch<'_>]) -> Result<Vec<f32>> {
+        set_batches(self, pass, batches.iter().map(|batch| Arc::new(batch.to_owned())).collect())?;
+        let plan = StepPlan::breadth_first(self.block_count(), batches.len(), batches.len().max(1));
+        let mut flows: Vec<Flow> = batches.iter().map(|_| Flow::Start).collect();
+        let forward = plan.visits().iter().filter(|visit| visit.work == Work::Forward);
+        forward.into_iter().try_for_each(|visit| run_visit(self, pass, visit, &mut flows))?;
+        Ok(flows.into_iter().map(Flow::into_loss).collect())
+    }
 
     /// Computes the mean loss of `batch`, the only micro-batch.
     ///
@@ -70,9 +126,74 @@ pub trait Model: Send {
         Ok(self.forward_each(pass, std::slice::from_ref(batch))?.into_iter().sum())
     }
 
-    /// Adds the gradient of `scale` times the sum of the losses to the gradients of all parameters.
+    /// Adds the gradient of `scale` times the sum of the losses to the gradients of all parameters,
+    /// after [`Model::forward_each`].
     ///
     /// # Errors
     /// Returns the error of a failed collective.
-    fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()>;
+    fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()> {
+        let plan = StepPlan::breadth_first(self.block_count(), pass.count(), pass.count().max(1));
+        let mut flows: Vec<Flow> = (0..pass.count()).map(|_| Flow::Loss(scale)).collect();
+        let mut backward = plan.visits().iter().filter(|visit| visit.work == Work::Backward);
+        backward.try_for_each(|visit| run_visit(self, pass, visit, &mut flows))
+    }
+}
+
+/// Sets the data of all micro-batches of a pass.
+///
+/// # Errors
+/// Fails for a batch that does not suit the model.
+pub fn set_batches<M: Model + ?Sized>(
+    model: &M,
+    pass: &mut Pass<'_>,
+    batches: Vec<Arc<OwnedBatch>>,
+) -> Result<()> {
+    batches.iter().try_for_each(|batch| model.check(pass, batch))?;
+    pass.set_batches(batches);
+    Ok(())
+}
+
+/// Computes one visit. Replaces the value of each of its micro-batches in `flows`.
+///
+/// # Errors
+/// Returns the error of a failed collective.
+pub fn run_visit<M: Model + ?Sized>(
+    model: &M,
+    pass: &mut Pass<'_>,
+    visit: &Visit,
+    flows: &mut [Flow],
+) -> Result<()> {
+    let block = model.block(visit.unit);
+    pass.visit(visit, |pass, micro_batch| {
+        let flow = std::mem::take(&mut flows[micro_batch]);
+        flows[micro_batch] = match visit.work {
+            Work::Forward => block.forward(pass, flow)?,
+            Work::Backward | Work::InputGrads => block.backward(pass, flow)?,
+            Work::WeightGrads => flow,
+        };
+        Ok(())
+    })
+}
+
+/// Runs all visits of a plan. Returns the loss of each micro-batch.
+///
+/// # Errors
+/// Returns the error of a failed collective.
+pub fn run_plan<M: Model + ?Sized>(
+    model: &M,
+    pass: &mut Pass<'_>,
+    plan: &StepPlan,
+    scale: f32,
+) -> Result<Vec<f32>> {
+    let mut losses = vec![0.0; pass.count()];
+    let mut flows: Vec<Flow> = losses.iter().map(|_| Flow::Start).collect();
+    for visit in plan.visits() {
+        run_visit(model, pass, visit, &mut flows)?;
+        for micro_batch in visit.micro_batches.clone() {
+            if let Flow::Loss(loss) = &mut flows[micro_batch] {
+                losses[micro_batch] = std::mem::replace(loss, scale);
+            }
+        }
+    }
+    Ok(losses)
 }

@@ -3,9 +3,7 @@
 //! A module's `forward` saves values on the tape of the [`Pass`], and its `backward` restores them.
 //! `backward` receives the gradient of the loss with respect to the output, and returns the
 //! gradient with respect to the input. It adds to the gradients of its parameters, in the reverse
-//! order of their use in forward. With several micro-batches, a unit computes all of them before
-//! the next unit starts. Modules that are units, or contain units, implement this in `forward_each`
-//! and `backward_each`.
+//! order of their use in forward.
 
 mod attention;
 mod containers;
@@ -24,7 +22,7 @@ mod rms_norm;
 mod swiglu;
 pub(crate) mod vector;
 
-pub use crate::nn::containers::{ActivationCheckpoint, Residual, Sequential, UnitModule};
+pub use crate::nn::containers::{ActivationCheckpoint, Residual, Sequential};
 pub use crate::nn::linear_init::LinearInit;
 pub use attention::CausalAttention;
 pub use conv2d::{Conv2d, Conv2dShape};
@@ -56,21 +54,4 @@ pub trait Module: Send {
     /// # Errors
     /// Returns the error of a failed collective.
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor>;
-
-    /// Computes the outputs of all micro-batches of the pass.
-    ///
-    /// # Errors
-    /// Returns the error of a failed collective.
-    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        pass.each(inputs, |pass, input| self.forward(pass, input))
-    }
-
-    /// Computes [`Module::backward`] of all micro-batches, in the same order. Gradients accumulate
-    /// as they do depth first.
-    ///
-    /// # Errors
-    /// Returns the error of a failed collective.
-    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        pass.each(gradients, |pass, gradient| self.backward(pass, gradient))
-    }
 }

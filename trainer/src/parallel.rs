@@ -54,13 +54,6 @@ use std::time::Duration;
 
 /// Operations that the training loop needs from a strategy, in addition to those for modules.
 pub trait DataParallel: Strategy {
-    /// Begins the forward of a pass. Set `last` for the last pass of a step, which ends in
-    /// communication.
-    ///
-    /// # Errors
-    /// Returns the error of a collective that was under way.
-    fn begin_pass(&mut self, last: bool) -> Result<()>;
-
     /// Completes the backward of the last micro-batch. On return, gradients are the mean over all
     /// ranks.
     ///

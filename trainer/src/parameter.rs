@@ -122,8 +122,8 @@ pub struct Unit {
     pub name: String,
     /// Range of its parameters.
     pub parameters: Range<usize>,
-    /// Units whose parameters it also uses, as a head with the embedding's weights does.
-    pub shared_units: Vec<UnitId>,
+    /// Parameters of other units that it also uses, as a head with the embedding's weights does.
+    pub shared: Vec<ParameterId>,
 }
 
 /// All parameters and units of a model, as one rank holds them.
@@ -144,6 +144,12 @@ impl Inventory {
     /// Returns the parameter with this name.
     pub fn find(&self, name: &str) -> Option<ParameterId> {
         self.parameters.iter().position(|parameter| parameter.name == name).map(ParameterId)
+    }
+
+    /// Returns the parameters that a unit uses: its own, and those of other units that it shares.
+    pub fn parameters_of(&self, unit: UnitId) -> impl DoubleEndedIterator<Item = ParameterId> + '_ {
+        let unit = &self[unit];
+        unit.parameters.clone().map(ParameterId).chain(unit.shared.iter().copied())
     }
 
     /// Returns the unit of a parameter.
@@ -192,7 +198,7 @@ impl Registry {
     pub fn unit_at<R>(&mut self, name: &str, path: &str, make: impl FnOnce(&mut Self) -> R) -> (UnitId, R) {
         assert!(self.path.is_empty(), "units do not nest");
         let (id, start) = (UnitId(self.inventory.units.len()), self.inventory.parameters.len());
-        let unit = Unit { name: name.to_owned(), parameters: start..start, shared_units: Vec::new() };
+        let unit = Unit { name: name.to_owned(), parameters: start..start, shared: Vec::new() };
         self.inventory.units.push(unit);
         let made = self.scope(path, make);
         self.inventory.units[id.0].parameters.end = self.inventory.parameters.len();
@@ -250,11 +256,7 @@ impl Registry {
     /// Records that the open unit also uses a parameter of an earlier unit.
     pub fn share_parameter(&mut self, id: ParameterId) {
         self.inventory.parameters[id.0].use_count += 1;
-        let owner = self.inventory.unit_of(id);
-        let open = self.inventory.units.last_mut().expect("within a unit");
-        if !open.shared_units.contains(&owner) {
-            open.shared_units.push(owner);
-        }
+        self.inventory.units.last_mut().expect("within a unit").shared.push(id);
     }
 
     /// Removes the gradient of every parameter that `is_frozen` selects.

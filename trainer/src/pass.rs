@@ -1,17 +1,18 @@
 //! Forward and backward pass of a model, as modules use it.
 //!
-//! A pass covers one micro-batch, or several that are computed breadth first: each unit computes
-//! all of them before the next unit starts (Lamy-Poirier, "Breadth-first pipeline parallelism",
-//! MLSys 2023). The weights of a unit are then needed once for all of them.
+//! A pass holds all micro-batches of a step. They may enter units in any order; each has a tape of
+//! its own.
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::device::{Device, DeviceWeights};
 use crate::error::{Error, Result};
+use crate::models::OwnedBatch;
 use crate::parameter::{ParameterId, UnitId};
-use crate::strategy::{Direction, Strategy};
+use crate::strategy::{Direction, StepPlan, Strategy, Visit};
 use crate::tensor::Tensor;
 use std::any::Any;
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::Communicator;
 use unisono_cuda::device::compute::Compute;
@@ -38,9 +39,12 @@ pub struct Seeds {
 }
 
 /// State of one micro-batch of a pass.
+#[derive(Default)]
 struct MicroBatch {
     tape: Tape,
     seeds: Seeds,
+    /// Data, if it was set.
+    batch: Option<Arc<OwnedBatch>>,
 }
 
 /// Wait for other ranks within a layer.
@@ -60,6 +64,8 @@ pub struct Pass<'a> {
     micro_batches: Vec<MicroBatch>,
     /// Micro-batch that is computed now.
     current: usize,
+    /// True for the last micro-batch of a visit.
+    visit_ends: bool,
     memory: Allocator,
     threads: usize,
     sequence: usize,
@@ -73,22 +79,23 @@ impl<'a> Pass<'a> {
     /// Creates a pass of one micro-batch with the parameters of `strategy`. A matrix product uses
     /// up to `threads` threads.
     pub fn new(strategy: &'a mut dyn Strategy, memory: &Allocator, seeds: Seeds, threads: usize) -> Self {
-        Self::breadth_first(strategy, memory, &[seeds], threads)
+        Self::with_micro_batches(strategy, memory, &[seeds], threads)
     }
 
     /// Creates a pass of one micro-batch per element of `seeds`.
-    pub fn breadth_first(
+    pub fn with_micro_batches(
         strategy: &'a mut dyn Strategy,
         memory: &Allocator,
         seeds: &[Seeds],
         threads: usize,
     ) -> Self {
-        let micro_batch = |&seeds: &Seeds| MicroBatch { tape: Tape::default(), seeds };
+        let micro_batch = |&seeds: &Seeds| MicroBatch { seeds, ..MicroBatch::default() };
         let micro_batches = seeds.iter().map(micro_batch).collect();
         Self {
             strategy,
             micro_batches,
             current: 0,
+            visit_ends: true,
             memory: memory.clone(),
             threads,
             sequence: 1,
@@ -99,25 +106,52 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Runs `body` for each micro-batch with its value, in order.
+    /// Announces the visits of a step, or of a forward on its own, to the strategy.
     ///
     /// # Errors
-    /// Returns the error of `body`.
+    /// Returns the error of a collective that was under way.
+    pub fn begin_step(&mut self, plan: &StepPlan) -> Result<()> {
+        self.strategy.begin_step(plan)
+    }
+
+    /// Runs `body` for each micro-batch of a visit, while the weights of its unit are present.
+    ///
+    /// # Errors
+    /// Returns the error of `body`, or of a collective that becomes due.
+    pub fn visit(
+        &mut self,
+        visit: &Visit,
+        mut body: impl FnMut(&mut Self, usize) -> Result<()>,
+    ) -> Result<()> {
+        let way = visit.work.direction();
+        way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
+        for micro_batch in visit.micro_batches.clone() {
+            self.current = micro_batch;
+            self.visit_ends = micro_batch + 1 == visit.micro_batches.end;
+            body(self, micro_batch)?;
+        }
+        (self.current, self.visit_ends) = (0, true);
+        way.map_or(Ok(()), |way| self.strategy.post_unit(visit.unit, way))
+    }
+
+    /// Sets the data of all micro-batches.
     ///
     /// # Panics
-    /// Panics if there is not one value per micro-batch.
-    pub fn each<T, R>(
-        &mut self,
-        values: Vec<T>,
-        mut body: impl FnMut(&mut Self, T) -> Result<R>,
-    ) -> Result<Vec<R>> {
-        assert_eq!(values.len(), self.count(), "a value for each micro-batch");
-        let numbered = values.into_iter().enumerate();
-        let with = |(at, value)| {
-            self.current = at;
-            body(self, value)
-        };
-        numbered.map(with).collect()
+    /// Panics if there is not one batch per micro-batch.
+    pub fn set_batches(&mut self, batches: impl IntoIterator<Item = Arc<OwnedBatch>>) {
+        let mut batches = batches.into_iter();
+        for micro_batch in &mut self.micro_batches {
+            micro_batch.batch = Some(batches.next().expect("a batch for each micro-batch"));
+        }
+        assert!(batches.next().is_none(), "a batch for each micro-batch");
+    }
+
+    /// Returns the data of the current micro-batch.
+    ///
+    /// # Panics
+    /// Panics if it was not set.
+    pub fn batch(&self) -> Arc<OwnedBatch> {
+        Arc::clone(self.micro_batches[self.current].batch.as_ref().expect("the data is set before forward"))
     }
 
     /// Returns the number of micro-batches.
@@ -152,13 +186,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Reports that this micro-batch has added the gradient of one use of a parameter. The gradient
-    /// is ready after the last micro-batch.
+    /// Reports that this micro-batch has added the gradient of one use of a parameter. The strategy
+    /// learns of it after the last micro-batch of the visit.
     ///
     /// # Errors
     /// Returns the error of a collective that becomes due.
     pub fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
-        if self.current + 1 < self.count() {
+        if !self.visit_ends {
             return Ok(());
         }
         if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
@@ -337,7 +371,8 @@ impl<'a> Pass<'a> {
         self.micro_batches[self.current].seeds
     }
 
-    /// Sets the number of consecutive rows that form one sequence, or this rank's chunk of it.
+    /// Sets the number of consecutive rows that form one sequence, or this rank's chunk of it, for
+    /// micro-batches without data.
     pub fn set_sequence(&mut self, rows: usize) {
         self.sequence = rows;
     }
@@ -345,7 +380,8 @@ impl<'a> Pass<'a> {
     /// Returns the number of consecutive rows that form one sequence; attention stays within it.
     /// With [`Pass::sequence_group`], it is the length of this rank's chunk.
     pub fn sequence(&self) -> usize {
-        self.sequence
+        let of_batch = self.micro_batches[self.current].batch.as_ref().and_then(|batch| batch.sequence());
+        of_batch.unwrap_or(self.sequence)
     }
 
     /// Sets the ranks that hold chunks of the same sequences: sequence-data parallelism. Chunks are
@@ -367,7 +403,7 @@ impl<'a> Pass<'a> {
 
     /// Returns the position in its sequence of this rank's first row.
     pub fn position_offset(&self) -> usize {
-        self.sequence_group().map_or(0, |ranks| ranks.rank() * self.sequence)
+        self.sequence_group().map_or(0, |ranks| ranks.rank() * self.sequence())
     }
 
     /// Returns the number of threads for a matrix product.

@@ -2,10 +2,12 @@
 
 mod host;
 mod local;
+mod step_plan;
 
 pub use host::HostStrategy;
 pub(crate) use host::host_weights;
 pub use local::LocalStrategy;
+pub use step_plan::{StepPlan, Visit, Work};
 
 use crate::error::Result;
 use crate::flat::ParamStore;
@@ -24,6 +26,14 @@ pub enum Direction {
 ///
 /// A strategy knows no tensors and no modules, only flat storage and three events.
 pub trait Strategy: Send {
+    /// Begins a step, or a forward on its own, that visits units as `plan` says.
+    ///
+    /// # Errors
+    /// Returns the error of a collective that was under way.
+    fn begin_step(&mut self, _plan: &StepPlan) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes the weights of `unit` complete before the model uses them.
     ///
     /// # Errors
@@ -36,8 +46,7 @@ pub trait Strategy: Send {
     /// Returns the error of a collective that was due.
     fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()>;
 
-    /// Reports that one use of a parameter has added its share to the gradient in this backward
-    /// pass.
+    /// Reports that one use of a parameter has added its share to the gradient in this visit.
     ///
     /// # Errors
     /// Returns the error of a collective that was due.

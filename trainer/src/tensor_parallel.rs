@@ -42,7 +42,7 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 
 /// Tensor parallelism of a model. The default shards nothing.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct TensorParallel {
     group: Option<ProcessGroup>,
     /// Shards rows between regions.

@@ -24,7 +24,7 @@ mod validate;
 pub(crate) use crate::train::config_lints::{MAX_USEFUL_DATA_RANKS, host_memory};
 pub use crate::train::cost_model::Traffic;
 pub(crate) use crate::train::cost_model::{ActivationModel, exchanged_bytes, remote_fraction, shard_counts};
-pub use crate::train::data_loader::{DataDims, DataLoader, OwnedBatch, Samples};
+pub use crate::train::data_loader::{DataDims, DataLoader, Samples};
 pub(crate) use crate::train::flops::{flops_per_token, peak_flops};
 pub use crate::train::generate::generate;
 pub use crate::train::memory_report::MemoryReport;

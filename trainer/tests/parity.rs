@@ -17,6 +17,7 @@ use unisono_trainer::parallel::{
 };
 use unisono_trainer::parameter::{Inventory, Parameter, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::strategy::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const CONTEXT: usize = 16;
@@ -132,7 +133,7 @@ impl Trainee {
         let inputs: Vec<u32> = sequences.clone().flat_map(|tokens| &tokens[..CONTEXT]).copied().collect();
         let targets: Vec<u32> = sequences.flat_map(|tokens| &tokens[1..]).copied().collect();
         let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: CONTEXT };
-        self.strategy.begin_pass(true).unwrap();
+        self.strategy.begin_step(&StepPlan::depth_first(self.model.block_count(), 1)).unwrap();
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, Seeds::default(), 1);
         let loss = self.model.forward(&mut pass, &batch).unwrap();
         self.model.backward(&mut pass, 1.0).unwrap();

@@ -9,7 +9,7 @@ use unisono_trainer::optim::{Sgd, Step};
 use unisono_trainer::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::LocalStrategy;
+use unisono_trainer::strategy::{LocalStrategy, StepPlan};
 use unisono_trainer::tensor::Tensor;
 use unisono_trainer::tensor_parallel::{ParallelPlan, ParallelStyle, TensorParallel};
 
@@ -70,7 +70,7 @@ fn gpt_bytes(layers: usize, sequence: bool) -> [[u64; 2]; 2] {
             new_strategy(ParallelKind::Zero1, &inventory, team, &Settings::default(), &memory).unwrap();
         let tokens: Vec<u32> = (0..=ROWS as u32).collect();
         let batch = Batch::Tokens { inputs: &tokens[1..], targets: &tokens[..ROWS], sequence: ROWS };
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1)).unwrap();
         let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
         let start = bytes_moved(&group);
         model.forward(&mut pass, &batch).unwrap();

@@ -12,7 +12,7 @@ use unisono_trainer::optim::{Sgd, Step};
 use unisono_trainer::parallel::{DataParallel, GradReduction, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
 use unisono_trainer::planner::{Link, Measurement, StepTime, ring, sweep};
-use unisono_trainer::strategy::{Direction, Strategy};
+use unisono_trainer::strategy::{Direction, StepPlan, Strategy};
 
 /// Sends one message per ring step, for any size.
 fn whole_messages() -> Config {
@@ -55,7 +55,7 @@ fn step(group: Communicator, form: GradReduction, pace: &StepTime) -> f64 {
     let start = Instant::now();
     let compute_until =
         |seconds: f64| sleep(Duration::from_secs_f64(seconds).saturating_sub(start.elapsed()));
-    strategy.begin_pass(true).unwrap();
+    strategy.begin_step(&StepPlan::depth_first(BUCKETS, 1)).unwrap();
     for unit in (0..BUCKETS).rev() {
         let behind = (BUCKETS - unit) as f64 / BUCKETS as f64;
         compute_until(pace.forward + behind * pace.backward);

@@ -4,7 +4,7 @@ use crate::data::{DatasetId, Position};
 use crate::error::Result;
 use crate::flat::Dtype;
 use crate::optim::{AdamW, Step};
-use crate::parallel::tests::{STRATEGIES, inventory, new_strategy, run_pass};
+use crate::parallel::tests::{STRATEGIES, inventory, new_strategy, plan, run_pass};
 use crate::parallel::{DataParallel, GradReduction, ParallelKind, Settings};
 use crate::parameter::{Init, Inventory, Parameter, Registry, ShardSpec};
 use crate::testing::{Bits, collect_shards, merge_shards, run_ranks};
@@ -33,7 +33,7 @@ fn settings() -> Settings {
 
 fn steps(strategy: &mut dyn DataParallel, inventory: &Inventory, rank: usize, numbers: std::ops::Range<u64>) {
     for number in numbers {
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(inventory, 1)).unwrap();
         run_pass(strategy, inventory, rank, 1000 * number).unwrap();
         strategy.finish_backward().unwrap();
         strategy.optimizer_step(&AdamW::default(), &Step { number, lr: 0.01, grad_scale: 1.0 }).unwrap();

@@ -1,86 +1,123 @@
-//! Tracks the gradients that are still missing in a backward pass.
+//! Tracks the gradients that are still missing in a step.
 
 use crate::error::{Error, Result};
 use crate::flat::{BucketId, Layout};
 use crate::parameter::{Inventory, ParameterId};
+use crate::strategy::StepPlan;
 use std::sync::Arc;
 
-/// Counts the contributions to every parameter's gradient in one backward pass.
+/// Counts the contributions to every parameter's gradient in one step.
 ///
-/// Buckets are returned strictly in order. So all ranks start their collectives in the same order,
-/// whichever parameters a rank does not use.
+/// Buckets are returned strictly in the order in which the plan of the step completes them. So all
+/// ranks start their collectives in the same order, whichever parameters a rank does not use.
 pub struct BucketTracker {
     inventory: Arc<Inventory>,
     layout: Arc<Layout>,
-    /// Missing contributions, by parameter.
-    parameters: Vec<usize>,
-    /// Missing parameters, by bucket.
-    buckets: Vec<usize>,
+    /// Returns a bucket after every visit, not once at the end.
+    each_visit: bool,
+    /// Contributions so far, by parameter.
+    arrived: Vec<usize>,
+    /// Contributions of the whole step, by parameter.
+    due: Vec<usize>,
+    /// Buckets in the order of completion.
+    order: Vec<Completion>,
     next: usize,
 }
 
+/// Time at which a bucket's gradients are complete.
+struct Completion {
+    bucket: BucketId,
+    /// Number of times that the bucket has been complete, including this one.
+    round: usize,
+}
+
 impl BucketTracker {
-    /// Creates a tracker for the parameters of `inventory` in the buckets of `layout`.
-    pub fn new(inventory: Arc<Inventory>, layout: Arc<Layout>) -> Self {
-        let mut countdown = Self { inventory, layout, parameters: Vec::new(), buckets: Vec::new(), next: 0 };
-        countdown.reset();
-        countdown
+    /// Creates a tracker for the parameters of `inventory` in the buckets of `layout`. With
+    /// `each_visit`, a bucket is complete after every micro-batch, or group of them, and not only
+    /// at the end of the step.
+    pub fn new(inventory: Arc<Inventory>, layout: Arc<Layout>, each_visit: bool) -> Self {
+        let counts = vec![0; inventory.parameters.len()];
+        let (order, next) = (Vec::new(), 0);
+        Self { inventory, layout, each_visit, arrived: counts.clone(), due: counts, order, next }
     }
 
-    /// Begins another backward pass.
-    pub fn reset(&mut self) {
-        let uses =
-            |parameter: &crate::parameter::Parameter| usize::from(parameter.trainable) * parameter.use_count;
-        self.parameters.clear();
-        self.parameters.extend(self.inventory.parameters.iter().map(uses));
-        let due = |bucket: &crate::flat::Bucket| if bucket.trainable { bucket.entries.len() } else { 0 };
-        self.buckets.clear();
-        self.buckets.extend(self.layout.buckets.iter().map(due));
+    /// Begins a step.
+    pub fn begin_step(&mut self, plan: &StepPlan) {
+        self.arrived.fill(0);
+        self.due.fill(0);
         self.next = 0;
+        plan.contributions(&self.inventory).for_each(|id| self.due[id.0] += 1);
+        self.order = self.completions(plan);
     }
 
-    /// Counts one use of a parameter. Returns true if it was the last.
+    /// Returns the number of contributions to a parameter that complete it once.
+    fn per_round(&self, id: ParameterId) -> usize {
+        if self.each_visit { self.inventory[id].use_count } else { self.due[id.0] }
+    }
+
+    /// Returns the buckets in the order in which the plan completes them. Buckets without any
+    /// contribution are last.
+    fn completions(&self, plan: &StepPlan) -> Vec<Completion> {
+        let trainable = self.layout.ids().filter(|&bucket| self.layout[bucket].trainable);
+        let mut left: Vec<usize> = self.layout.buckets.iter().map(|bucket| bucket.entries.len()).collect();
+        let (mut rounds, mut counts) = (vec![0; left.len()], vec![0usize; self.due.len()]);
+        let mut order = Vec::new();
+        for id in plan.contributions(&self.inventory).filter(|&id| self.inventory[id].trainable) {
+            counts[id.0] += 1;
+            let bucket = self.layout.location(id).0;
+            if counts[id.0].is_multiple_of(self.per_round(id)) {
+                left[bucket.0] -= 1;
+            }
+            if left[bucket.0] == 0 {
+                left[bucket.0] = self.layout[bucket].entries.len();
+                rounds[bucket.0] += 1;
+                order.push(Completion { bucket, round: rounds[bucket.0] });
+            }
+        }
+        let unused = trainable.filter(|bucket| rounds[bucket.0] == 0);
+        order.extend(unused.map(|bucket| Completion { bucket, round: 1 }));
+        order
+    }
+
+    /// Counts one use of a parameter. Returns true if all uses by this visit have come.
     ///
     /// # Errors
-    /// Fails if more contributions arrive than the parameter has uses.
+    /// Fails if more contributions arrive than the plan has.
     pub fn mark_ready(&mut self, id: ParameterId) -> Result<bool> {
-        let left = &mut self.parameters[id.0];
-        *left = left.checked_sub(1).ok_or_else(|| {
-            let name = &self.inventory[id].name;
-            Error::invalid(format!("{name} got more gradients in one pass than it has uses"))
-        })?;
-        let last = *left == 0;
-        if last {
-            self.buckets[self.layout.location(id).0.0] -= 1;
+        let arrived = &mut self.arrived[id.0];
+        *arrived += 1;
+        if *arrived > self.due[id.0] {
+            let (name, due) = (&self.inventory[id].name, self.due[id.0]);
+            return Err(Error::invalid(format!(
+                "{name} got more gradients in one step than the {due} planned"
+            )));
         }
-        Ok(last)
+        Ok(arrived.is_multiple_of(self.inventory[id].use_count))
     }
 
-    /// Returns the next bucket in order, if it is complete. Returns each bucket once.
+    /// Returns the next bucket in order, if it is complete. Returns each completion once.
     pub fn next_complete(&mut self) -> Option<BucketId> {
-        self.next_where(|left| left == 0)
+        let Completion { bucket, round } = self.order.get(self.next)?;
+        let is_there = |id: ParameterId| {
+            let needed = round * self.per_round(id);
+            needed > 0 && self.arrived[id.0] >= needed
+        };
+        let complete = self.layout[*bucket].entries.iter().all(|entry| is_there(entry.parameter));
+        complete.then(|| self.next_remaining()).flatten()
     }
 
     /// Returns the next bucket in order, even if incomplete: gradients missing after backward are
     /// zero.
     pub fn next_remaining(&mut self) -> Option<BucketId> {
-        self.next_where(|_| true)
-    }
-
-    fn next_where(&mut self, may: impl Fn(usize) -> bool) -> Option<BucketId> {
-        while self.layout.buckets.get(self.next).is_some_and(|bucket| !bucket.trainable) {
-            self.next += 1;
-        }
-        let left = *self.buckets.get(self.next)?;
-        may(left).then(|| {
-            self.next += 1;
-            BucketId(self.next - 1)
-        })
+        let bucket = self.order.get(self.next)?.bucket;
+        self.next += 1;
+        Some(bucket)
     }
 
     /// Returns the names of trainable parameters whose gradient is missing.
     pub fn missing(&self) -> Vec<&str> {
-        let missing = self.parameters.iter().zip(&self.inventory.parameters).filter(|(left, _)| **left > 0);
+        let counts = self.arrived.iter().zip(&self.due).zip(&self.inventory.parameters);
+        let missing = counts.filter(|((arrived, due), parameter)| parameter.trainable && arrived < due);
         missing.map(|(_, parameter)| parameter.name.as_str()).collect()
     }
 }

@@ -148,11 +148,9 @@ impl Layout {
         rank * share..(rank + 1) * share
     }
 
-    /// Returns the buckets with parameters that `unit` has or borrows, in forward order.
+    /// Returns the buckets with parameters that `unit` uses, in forward order.
     pub fn buckets_of(&self, inventory: &Inventory, unit: UnitId) -> Vec<BucketId> {
-        let units = inventory[unit].shared_units.iter().copied().chain([unit]);
-        let parameters = units.flat_map(|unit| inventory[unit].parameters.clone());
-        let mut buckets: Vec<_> = parameters.map(|index| self.locations[index].0).collect();
+        let mut buckets: Vec<_> = inventory.parameters_of(unit).map(|id| self.locations[id.0].0).collect();
         buckets.sort_unstable_by(|one, other| other.cmp(one));
         buckets.dedup();
         buckets

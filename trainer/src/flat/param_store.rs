@@ -140,9 +140,7 @@ impl ParamStore {
 
     /// Returns the parameters that a unit uses, including borrowed ones.
     pub(crate) fn parameters_of(&self, unit: UnitId) -> Vec<ParameterId> {
-        let unit = &self.inventory[unit];
-        let borrowed = unit.shared_units.iter().flat_map(|&other| self.inventory[other].parameters.clone());
-        unit.parameters.clone().chain(borrowed).map(ParameterId).collect()
+        self.inventory.parameters_of(unit).collect()
     }
 
     /// Returns a parameter's weights in host memory.

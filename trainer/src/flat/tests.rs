@@ -1,6 +1,7 @@
 use super::*;
 use crate::allocator::{AllocClass, Allocator};
 use crate::parameter::{Init, Inventory, Parameter, ParameterId, Registry, UnitId};
+use crate::strategy::{StepPlan, Visit, Work};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -119,7 +120,8 @@ proptest! {
 fn buckets_complete_in_order_for_any_arrival_order() {
     let inventory = Arc::new(inventory(&[&[(8, Dtype::F32); 3]]));
     let layout = Arc::new(Layout::new(&inventory, 1, Packing::MaxBytes(0)));
-    let mut countdown = BucketTracker::new(inventory, layout);
+    let mut countdown = BucketTracker::new(inventory, layout, false);
+    countdown.begin_step(&StepPlan::depth_first(1, 1));
     assert!(countdown.mark_ready(ParameterId(1)).unwrap());
     assert_eq!(countdown.next_complete(), None, "parameter 2 lies in bucket 0");
     countdown.mark_ready(ParameterId(2)).unwrap();
@@ -130,6 +132,36 @@ fn buckets_complete_in_order_for_any_arrival_order() {
     assert_eq!(countdown.missing(), ["u0.p0"]);
     assert_eq!([countdown.next_remaining(), countdown.next_remaining()], [Some(BucketId(2)), None]);
     assert!(countdown.mark_ready(ParameterId(1)).unwrap_err().to_string().contains("u0.p1"));
+}
+
+/// Returns the buckets in the order of completion, when gradients arrive as planned.
+fn completion_order(plan: &StepPlan, each_visit: bool) -> Vec<usize> {
+    let inventory = Arc::new(inventory(&[&[(8, Dtype::F32)], &[(8, Dtype::F32)]]));
+    let layout = Arc::new(Layout::new(&inventory, 1, Packing::PerUnit));
+    let mut tracker = BucketTracker::new(Arc::clone(&inventory), layout, each_visit);
+    tracker.begin_step(plan);
+    let mut order = Vec::new();
+    for id in plan.contributions(&inventory) {
+        tracker.mark_ready(id).unwrap();
+        order.extend(std::iter::from_fn(|| tracker.next_complete()).map(|bucket| bucket.0));
+    }
+    assert_eq!(tracker.next_remaining(), None);
+    order
+}
+
+#[test]
+fn buckets_complete_in_the_order_of_the_plan() {
+    // Unit 1 is in bucket 0, unit 0 in bucket 1.
+    let depth = StepPlan::depth_first(2, 2);
+    assert_eq!(completion_order(&depth, false), [0, 1]);
+    assert_eq!(completion_order(&depth, true), [0, 1, 0, 1]);
+    let visit = |(work, unit, micro)| Visit { work, unit: UnitId(unit), micro_batches: micro..micro + 1 };
+    let (inputs, weights) = (Work::InputGrads, Work::WeightGrads);
+    let split = [(inputs, 1, 0), (inputs, 0, 0), (weights, 0, 0), (inputs, 1, 1), (inputs, 0, 1)];
+    let split = split.into_iter().chain([(weights, 0, 1), (weights, 1, 0), (weights, 1, 1)]);
+    let split = StepPlan::new(split.map(visit).collect());
+    assert_eq!(completion_order(&split, false), [1, 0]);
+    assert_eq!(completion_order(&split, true), [1, 1, 0, 0]);
 }
 
 #[test]

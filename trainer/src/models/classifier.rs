@@ -1,19 +1,25 @@
 //! Classifiers of vectors and images.
 
-use super::{Batch, Model};
+use super::{Block, Flow, Model, OwnedBatch};
 use crate::error::Result;
-use crate::nn::{
-    Conv2d, Conv2dShape, CrossEntropy, Gelu, Linear, LinearInit, Module, Sequential, UnitModule,
-};
-use crate::parameter::Registry;
+use crate::nn::{Conv2d, Conv2dShape, CrossEntropy, Gelu, Linear, LinearInit, Module, Sequential};
+use crate::parameter::{Registry, UnitId};
 use crate::pass::Pass;
+use crate::strategy::Direction;
 use crate::tensor::Tensor;
 
 /// Layers with a unit each, and a cross entropy loss over classes.
 pub struct Classifier {
     features: usize,
-    layers: Sequential,
-    loss: CrossEntropy,
+    layers: Vec<Layer>,
+}
+
+/// Layer of a classifier. The first one reads the samples, and the last one computes the loss.
+struct Layer {
+    /// Number of features per sample, in the first layer.
+    features: Option<usize>,
+    module: Sequential,
+    loss: Option<CrossEntropy>,
 }
 
 impl Classifier {
@@ -49,16 +55,18 @@ impl Classifier {
         Self::from_layers(channels * image[0] * image[1], maps)
     }
 
-    /// Creates a classifier of `maps` with GELU between them.
+    /// Creates a classifier of `maps`, each a unit, with GELU between them.
     fn from_layers(features: usize, maps: Vec<Box<dyn Module>>) -> Self {
-        let mut layers: Vec<Box<dyn Module>> = Vec::new();
-        for map in maps {
-            if !layers.is_empty() {
-                layers.push(Box::new(Gelu::Tanh));
+        let last = maps.len() - 1;
+        let layer = |(number, map): (usize, Box<dyn Module>)| {
+            let gelu = (number > 0).then(|| Box::new(Gelu::Tanh) as Box<dyn Module>);
+            Layer {
+                features: (number == 0).then_some(features),
+                module: Sequential(gelu.into_iter().chain([map]).collect()),
+                loss: (number == last).then(CrossEntropy::default),
             }
-            layers.push(map);
-        }
-        Self { features, layers: Sequential(layers), loss: CrossEntropy::default() }
+        };
+        Self { features, layers: maps.into_iter().enumerate().map(layer).collect() }
     }
 
     /// Computes the logits of each sample.
@@ -68,41 +76,66 @@ impl Classifier {
     pub fn logits(&self, pass: &mut Pass<'_>, features: &[f32]) -> Result<Tensor> {
         let rows = features.len() / self.features;
         let input = Tensor::from_slice(pass.memory(), rows, self.features, features);
-        self.layers.forward(pass, input)
+        let forward = |input, (number, layer): (usize, &Layer)| {
+            pass.unit(UnitId(number), Direction::Forward, |pass| layer.module.forward(pass, input))
+        };
+        self.layers.iter().enumerate().try_fold(input, forward)
+    }
+}
+
+impl Block for Layer {
+    fn forward(&self, pass: &mut Pass<'_>, input: Flow) -> Result<Flow> {
+        let batch = pass.batch();
+        let OwnedBatch::Samples { features, labels } = &*batch else {
+            return batch.mismatch("a classifier");
+        };
+        let input = match self.features {
+            Some(columns) => pass.tensor_from(labels.len(), columns, features)?,
+            None => input.into_features(),
+        };
+        let output = self.module.forward(pass, input)?;
+        match &self.loss {
+            Some(loss) => loss.forward(pass, output, labels).map(Flow::Loss),
+            None => Ok(Flow::Features(output)),
+        }
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Flow) -> Result<Flow> {
+        let gradient = match &self.loss {
+            Some(loss) => loss.backward(pass, gradient.into_loss())?,
+            None => gradient.into_features(),
+        };
+        let gradient = self.module.backward(pass, gradient)?;
+        Ok(if self.features.is_some() { Flow::Start } else { Flow::Features(gradient) })
     }
 }
 
 impl Model for Classifier {
-    fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch<'_>]) -> Result<Vec<f32>> {
-        let (mut inputs, mut targets) = (Vec::new(), Vec::new());
-        for batch in batches {
-            match *batch {
-                Batch::Samples { features, labels } if features.len() == labels.len() * self.features => {
-                    inputs.push(pass.tensor_from(labels.len(), self.features, features)?);
-                    targets.push(labels);
-                }
-                _ => return batch.mismatch(&format!("a classifier of {} features", self.features)),
-            }
-        }
-        let logits = self.layers.forward_each(pass, inputs)?;
-        let pairs = logits.into_iter().zip(targets).collect();
-        pass.each(pairs, |pass, (logits, labels)| self.loss.forward(pass, logits, labels))
+    fn block_count(&self) -> usize {
+        self.layers.len()
     }
 
-    fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()> {
-        let each = vec![(); pass.count()];
-        let gradients = pass.each(each, |pass, ()| self.loss.backward(pass, scale))?;
-        self.layers.backward_each(pass, gradients).map(drop)
+    fn block(&self, unit: UnitId) -> &dyn Block {
+        &self.layers[unit.0]
+    }
+
+    fn check(&self, _: &Pass<'_>, batch: &OwnedBatch) -> Result<()> {
+        match batch {
+            OwnedBatch::Samples { features, labels } if features.len() == labels.len() * self.features => {
+                Ok(())
+            }
+            _ => batch.mismatch(&format!("a classifier of {} features", self.features)),
+        }
     }
 }
 
 fn linear(registry: &mut Registry, number: usize, inputs: usize, outputs: usize) -> Box<dyn Module> {
     let name = format!("layers.{number}");
     let make = |registry: &mut Registry| Linear::new(registry, inputs, outputs, LinearInit::fan_in(inputs));
-    Box::new(UnitModule::new(registry, &name, &name, make))
+    Box::new(registry.unit(&name, make).1)
 }
 
 fn convolution(registry: &mut Registry, number: usize, window: Conv2dShape) -> Box<dyn Module> {
     let name = format!("layers.{number}");
-    Box::new(UnitModule::new(registry, &name, &name, |registry| Conv2d::new(registry, window)))
+    Box::new(registry.unit(&name, |registry| Conv2d::new(registry, window)).1)
 }

@@ -2,17 +2,18 @@
 mod embeddings;
 mod lm_head;
 
-use super::{Batch, FeedForward, GptConfig, Model, Sampling};
+use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, OwnedBatch, Sampling};
+use crate::data::TokenBatch;
 use crate::error::{Error, Result};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
-use crate::nn::{
-    ActivationCheckpoint, CausalAttention, Dropout, Gelu, Module, Residual, Sequential, SwiGlu, UnitModule,
-};
-use crate::parameter::Registry;
+use crate::nn::{ActivationCheckpoint, CausalAttention, Dropout, Gelu, Module, Residual, Sequential, SwiGlu};
+use crate::parameter::{Registry, UnitId};
 use crate::pass::Pass;
+use crate::strategy::Direction;
 use crate::tensor::Tensor;
 use crate::tensor_parallel::TensorParallel;
+use std::sync::Arc;
 use unisono::Communicator;
 
 /// Decoder of blocks x + attention(norm x), x + feed-forward(norm x) (Radford et al., "Language
@@ -25,7 +26,7 @@ use unisono::Communicator;
 pub struct Gpt {
     config: GptConfig,
     embedding: Embeddings,
-    blocks: Vec<UnitModule<Box<dyn Module>>>,
+    blocks: Vec<ModuleBlock>,
     head: LmHead,
     tensor_parallel: TensorParallel,
 }
@@ -36,12 +37,16 @@ impl Gpt {
     ///
     /// # Errors
     /// Fails for invalid dimensions, and for plan rules without a match.
+    ///
+    /// # Panics
+    /// Panics if `registry` has units: those of a model begin with unit 0.
     pub fn new(registry: &mut Registry, config: GptConfig, split: TensorParallel) -> Result<Self> {
         config.check(split.size())?;
+        assert!(registry.inventory_so_far().units.is_empty(), "units of a model begin with unit 0");
         let embedding = Embeddings::new(registry, &config, &split);
         let blocks = (0..config.layers).map(|number| {
             let name = format!("h.{number}");
-            UnitModule::new(registry, &name, &name, |registry| block(registry, &config, &split))
+            ModuleBlock(registry.unit(&name, |registry| block(registry, &config, &split)).1)
         });
         let blocks = blocks.collect();
         let head = LmHead::new(registry, &config, embedding.table(), &split);
@@ -62,7 +67,7 @@ impl Gpt {
     pub fn logits(&self, pass: &mut Pass<'_>, tokens: &[u32], sequence: usize) -> Result<Tensor> {
         pass.expect_host("logits for whoever asks")?;
         pass.no_grad(|pass| {
-            let features = self.features_of_one(pass, tokens.to_vec(), sequence)?;
+            let features = self.features(pass, tokens.to_vec(), sequence)?;
             self.head.logits(pass, features)
         })
     }
@@ -100,22 +105,20 @@ impl Gpt {
         let length = seen.len().next_multiple_of(GRAIN).min(self.config.context);
         let mut tokens = seen.to_vec();
         tokens.resize(length, 0);
-        let features = self.features_of_one(pass, tokens, length)?;
+        let features = self.features(pass, tokens, length)?;
         let last = Tensor::from_slice(pass.memory(), 1, features.columns(), features.row(seen.len() - 1));
         let logits = self.head.logits(pass, last)?;
         self.tensor_parallel.gather_row(pass, logits)
     }
 
-    /// Computes the input of the head for each micro-batch.
-    fn features(&self, pass: &mut Pass<'_>, tokens: Vec<Vec<u32>>, sequence: usize) -> Result<Vec<Tensor>> {
-        pass.set_sequence(sequence);
-        let embedded = self.embedding.forward_each(pass, tokens, &self.tensor_parallel)?;
-        self.blocks.iter().try_fold(embedded, |features, block| block.forward_each(pass, features))
-    }
-
-    /// Computes the input of the head for a single micro-batch.
-    fn features_of_one(&self, pass: &mut Pass<'_>, tokens: Vec<u32>, sequence: usize) -> Result<Tensor> {
-        Ok(self.features(pass, vec![tokens], sequence)?.remove(0))
+    /// Computes the input of the head.
+    fn features(&self, pass: &mut Pass<'_>, inputs: Vec<u32>, sequence: usize) -> Result<Tensor> {
+        let batch = TokenBatch { inputs, targets: Vec::new(), sequence };
+        super::set_batches(self, pass, vec![Arc::new(OwnedBatch::Tokens(batch))])?;
+        let forward = |flow, unit| {
+            pass.unit(UnitId(unit), Direction::Forward, |pass| self.block(UnitId(unit)).forward(pass, flow))
+        };
+        (0..=self.blocks.len()).try_fold(Flow::Start, forward).map(Flow::into_features)
     }
 
     /// Returns true if a sequence, or its chunks together, fit in the context.
@@ -126,34 +129,27 @@ impl Gpt {
 }
 
 impl Model for Gpt {
-    fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch<'_>]) -> Result<Vec<f32>> {
-        let (mut tokens, mut wanted, mut of_first) = (Vec::new(), Vec::new(), None);
-        for batch in batches {
-            match *batch {
-                Batch::Tokens { inputs, targets, sequence }
-                    if self.sequence_fits(pass, sequence)
-                        && inputs.len().is_multiple_of(sequence)
-                        && *of_first.get_or_insert(sequence) == sequence =>
-                {
-                    tokens.push(inputs.to_vec());
-                    wanted.push(targets);
-                }
-                _ => {
-                    let context = self.config.context;
-                    return batch.mismatch(&format!("a language model of {context} tokens of context"));
-                }
-            }
-        }
-        let features = self.features(pass, tokens, of_first.unwrap_or(1))?;
-        self.head.forward_each(pass, features, wanted)
+    fn block_count(&self) -> usize {
+        self.blocks.len() + 2
     }
 
-    fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()> {
-        let gradients = self.head.backward_each(pass, scale)?;
-        let mut blocks = self.blocks.iter().rev();
-        let gradients =
-            blocks.try_fold(gradients, |gradients, block| block.backward_each(pass, gradients))?;
-        self.embedding.backward_each(pass, gradients)
+    fn block(&self, unit: UnitId) -> &dyn Block {
+        match unit.0 {
+            0 => &self.embedding,
+            number if number <= self.blocks.len() => &self.blocks[number - 1],
+            _ => &self.head,
+        }
+    }
+
+    fn check(&self, pass: &Pass<'_>, batch: &OwnedBatch) -> Result<()> {
+        match batch {
+            OwnedBatch::Tokens(TokenBatch { inputs, sequence, .. })
+                if self.sequence_fits(pass, *sequence) && inputs.len().is_multiple_of(*sequence) =>
+            {
+                Ok(())
+            }
+            _ => batch.mismatch(&format!("a language model of {} tokens of context", self.config.context)),
+        }
     }
 }
 

@@ -167,7 +167,7 @@ fn gpt2_small_has_expected_names_and_124m_parameters() {
     for name in ["wte.weight", "wpe.weight", "ln_f.weight", "ln_f.bias"] {
         assert!(inventory.find(name).is_some(), "{name}");
     }
-    assert_eq!(inventory.units[13].shared_units, [UnitId(0)]);
+    assert_eq!(inventory.units[13].shared, [ParameterId(0)]);
     let start = |name| inventory[inventory.find(name).expect("there")].init;
     assert_eq!(start("h.11.mlp.c_fc.weight"), Init::Normal(0.02));
     assert_eq!(start("h.11.mlp.c_proj.weight"), Init::Normal(0.02 / 24.0f32.sqrt()));
@@ -192,7 +192,7 @@ impl RecordingStrategy {
     fn assert_gathered(&self, id: ParameterId) {
         let inventory = self.local.inventory();
         let owner = inventory.unit_of(id);
-        let needs = |unit: &UnitId| *unit == owner || inventory[*unit].shared_units.contains(&owner);
+        let needs = |unit: &UnitId| *unit == owner || inventory[*unit].shared.contains(&id);
         assert!(self.gathered.iter().any(needs), "{} outside of its unit", inventory[id].name);
     }
 }
@@ -237,7 +237,7 @@ fn expected(inventory: &Inventory, tied: Option<ParameterId>) -> Vec<Event> {
         .collect();
     for unit in units().rev() {
         events.push(Event::PreUnit(unit, Direction::Backward));
-        events.extend(tied.filter(|_| !inventory[unit].shared_units.is_empty()).map(Event::GradReady));
+        events.extend(tied.filter(|_| !inventory[unit].shared.is_empty()).map(Event::GradReady));
         events.extend(inventory[unit].parameters.clone().rev().map(|id| Event::GradReady(ParameterId(id))));
         events.push(Event::PostUnit(unit, Direction::Backward));
     }
@@ -257,7 +257,7 @@ fn hooks_are_called_in_order() {
         let mut watch =
             RecordingStrategy { local: rig.strategy, gathered: HashSet::new(), events: Vec::new() };
         let seeds = vec![Seeds::default(); micro_batches];
-        let mut pass = Pass::breadth_first(&mut watch, &rig.memory, &seeds, 1);
+        let mut pass = Pass::with_micro_batches(&mut watch, &rig.memory, &seeds, 1);
         rig.model.forward_each(&mut pass, &vec![TOKENS; micro_batches]).expect("forward");
         rig.model.backward(&mut pass, 1.0).expect("backward");
         let tied =

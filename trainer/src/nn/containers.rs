@@ -2,9 +2,7 @@
 
 use crate::error::Result;
 use crate::nn::Module;
-use crate::parameter::{Registry, UnitId};
 use crate::pass::Pass;
-use crate::strategy::Direction;
 use crate::tensor::Tensor;
 
 impl<M: Module + ?Sized> Module for Box<M> {
@@ -14,14 +12,6 @@ impl<M: Module + ?Sized> Module for Box<M> {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         (**self).backward(pass, gradient)
-    }
-
-    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        (**self).forward_each(pass, inputs)
-    }
-
-    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        (**self).backward_each(pass, gradients)
     }
 }
 
@@ -35,14 +25,6 @@ impl Module for Sequential {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         self.0.iter().rev().try_fold(gradient, |gradient, module| module.backward(pass, gradient))
-    }
-
-    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        self.0.iter().try_fold(inputs, |inputs, module| module.forward_each(pass, inputs))
-    }
-
-    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        self.0.iter().rev().try_fold(gradients, |gradients, module| module.backward_each(pass, gradients))
     }
 }
 
@@ -92,53 +74,12 @@ impl<M: Module> Module for ActivationCheckpoint<M> {
     }
 }
 
-/// Module whose parameters are a unit. Announces the unit in both directions, once for all
-/// micro-batches.
-pub struct UnitModule<M> {
-    unit: UnitId,
-    module: M,
-}
-
-impl<M: Module> UnitModule<M> {
-    /// Creates the unit `name` of the parameters that `make` adds; their names begin with `path`.
-    pub fn new(
-        registry: &mut Registry,
-        name: &str,
-        path: &str,
-        make: impl FnOnce(&mut Registry) -> M,
-    ) -> Self {
-        let (unit, module) = registry.unit_at(name, path, make);
-        Self { unit, module }
-    }
-}
-
-impl<M: Module> Module for UnitModule<M> {
-    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
-        pass.unit(self.unit, Direction::Forward, |pass| self.module.forward(pass, input))
-    }
-
-    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
-        pass.unit(self.unit, Direction::Backward, |pass| self.module.backward(pass, gradient))
-    }
-
-    fn forward_each(&self, pass: &mut Pass<'_>, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        pass.unit(self.unit, Direction::Forward, |pass| {
-            pass.each(inputs, |pass, input| self.module.forward(pass, input))
-        })
-    }
-
-    fn backward_each(&self, pass: &mut Pass<'_>, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        pass.unit(self.unit, Direction::Backward, |pass| {
-            pass.each(gradients, |pass, gradient| self.module.backward(pass, gradient))
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::nn::grad_check::GradCheck;
     use crate::nn::{Dropout, Gelu, Linear, LinearInit, RngStream};
+    use crate::parameter::Registry;
 
     fn body(registry: &mut Registry) -> Residual<Sequential> {
         let one = registry.scope("one", |r| Linear::new(r, 5, 7, LinearInit::fan_in(5)));

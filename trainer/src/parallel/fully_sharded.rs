@@ -13,7 +13,7 @@ use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
 use crate::parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
-use crate::strategy::{Direction, Strategy};
+use crate::strategy::{Direction, StepPlan, Strategy};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,31 @@ pub struct FullySharded {
     gathers: VecDeque<(BucketId, PendingCollective)>,
     /// Number of open units that use each bucket.
     use_counts: Vec<usize>,
+    cursor: PlanCursor,
+}
+
+/// Uses of weights in a step, and the next one of them.
+#[derive(Default)]
+struct PlanCursor {
+    uses: Vec<(UnitId, Direction)>,
+    next: usize,
+}
+
+impl PlanCursor {
+    fn new(plan: &StepPlan) -> Self {
+        Self { uses: plan.weight_uses().collect(), next: 0 }
+    }
+
+    /// Moves behind this use. A use that is not planned ends the plan.
+    fn arrive(&mut self, unit: UnitId, way: Direction) {
+        let ahead = self.uses[self.next..].iter().position(|&planned| planned == (unit, way));
+        self.next = ahead.map_or(self.uses.len(), |ahead| self.next + ahead + 1);
+    }
+
+    /// Returns the units of the uses that follow, in order.
+    fn upcoming(&self) -> impl Iterator<Item = UnitId> + '_ {
+        self.uses[self.next..].iter().map(|&(unit, _)| unit)
+    }
 }
 
 impl FullySharded {
@@ -62,6 +87,7 @@ impl FullySharded {
             grad_reducer: gradients,
             gathers: VecDeque::new(),
             use_counts: users,
+            cursor: PlanCursor::default(),
         })
     }
 
@@ -102,10 +128,12 @@ impl FullySharded {
         self.base.check()
     }
 
-    /// Starts gathers for the units that follow `unit` in this direction.
-    fn prefetch(&mut self, unit: UnitId, way: Direction) -> Result<()> {
-        for distance in 1..=self.base.settings.prefetch {
-            let Some(next) = self.neighbor(unit, way, distance) else { break };
+    /// Starts gathers for the units that are used after `unit`.
+    fn prefetch(&mut self, unit: UnitId) -> Result<()> {
+        let mut before = unit;
+        let others = self.cursor.upcoming().filter(|&next| std::mem::replace(&mut before, next) != next);
+        let others: Vec<_> = others.take(self.base.settings.prefetch).collect();
+        for next in others {
             for bucket in self.buckets_of(next) {
                 if self.gathers.len() < self.base.settings.max_pending_gathers && !self.is_pending(bucket) {
                     self.start_gather(bucket)?;
@@ -113,14 +141,6 @@ impl FullySharded {
             }
         }
         Ok(())
-    }
-
-    fn neighbor(&self, unit: UnitId, way: Direction, distance: usize) -> Option<UnitId> {
-        let units = self.base.store.inventory.units.len();
-        match way {
-            Direction::Forward => Some(UnitId(unit.0 + distance)).filter(|next| next.0 < units),
-            Direction::Backward => unit.0.checked_sub(distance).map(UnitId),
-        }
     }
 
     /// Frees buckets that no open unit uses.
@@ -135,6 +155,12 @@ impl FullySharded {
 }
 
 impl Strategy for FullySharded {
+    fn begin_step(&mut self, plan: &StepPlan) -> Result<()> {
+        self.base.begin_step(plan);
+        self.cursor = PlanCursor::new(plan);
+        Ok(())
+    }
+
     fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         let buckets = self.buckets_of(unit);
         for &bucket in &buckets {
@@ -143,16 +169,16 @@ impl Strategy for FullySharded {
                 self.start_gather(bucket)?;
             }
         }
-        self.prefetch(unit, way)?;
+        self.cursor.arrive(unit, way);
+        self.prefetch(unit)?;
         buckets.into_iter().try_for_each(|bucket| self.wait_weights(bucket))?;
         self.base.store.widen_unit(unit)
     }
 
     fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         self.base.store.drop_widened(unit);
-        let turns_here = unit.0 + 1 == self.base.store.inventory.units.len();
-        let keeps = way == Direction::Forward && (turns_here || !self.base.settings.reshard_after_forward);
-        self.release_unit(unit, !keeps);
+        let keeps = way == Direction::Forward && !self.base.settings.reshard_after_forward;
+        self.release_unit(unit, !keeps && self.cursor.upcoming().next() != Some(unit));
         Ok(())
     }
 
@@ -178,11 +204,6 @@ impl Strategy for FullySharded {
 }
 
 impl DataParallel for FullySharded {
-    fn begin_pass(&mut self, last: bool) -> Result<()> {
-        self.base.begin(last);
-        Ok(())
-    }
-
     fn finish_backward(&mut self) -> Result<()> {
         self.grad_reducer.finish(&mut self.base)
     }

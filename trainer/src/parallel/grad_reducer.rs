@@ -7,7 +7,7 @@ use crate::parallel::grad_norm::SquaredNorm;
 use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards};
 use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
-use crate::parallel::{GradAverager, GradReduction, ReduceFrequency};
+use crate::parallel::{GradAverager, GradReduction};
 use crate::parameter::ParameterId;
 use std::collections::VecDeque;
 
@@ -39,7 +39,7 @@ impl GradReducer {
     /// Records one use of a parameter in backward, and starts the reductions that become due.
     pub(super) fn grad_ready(&mut self, base: &mut StrategyCore, id: ParameterId) -> Result<()> {
         base.mark_ready(id)?;
-        while self.reduces_in_this_pass(base) {
+        while !self.is_naive(base) {
             let Some(bucket) = base.next_complete_bucket() else { break };
             self.start_reduction(base, bucket)?;
         }
@@ -59,13 +59,6 @@ impl GradReducer {
 
     fn is_naive(&self, base: &StrategyCore) -> bool {
         self.storage == GradStorage::Full && base.settings.grad_reduction == GradReduction::Naive
-    }
-
-    /// Returns true if this backward pass reduces buckets as they become complete.
-    fn reduces_in_this_pass(&self, base: &StrategyCore) -> bool {
-        let each =
-            base.settings.reduce_each == ReduceFrequency::MicroBatch && self.storage == GradStorage::Shard;
-        (base.is_last() || each) && !self.is_naive(base)
     }
 
     fn start_reduction(&mut self, base: &mut StrategyCore, bucket: BucketId) -> Result<()> {
@@ -172,6 +165,7 @@ mod tests {
     use crate::device::Device;
     use crate::parallel::{ParallelKind, ProcessGroups, Settings};
     use crate::parameter::{Init, Parameter, Registry};
+    use crate::strategy::StepPlan;
     use crate::testing::{gpu, run_ranks};
     use std::sync::Arc;
 
@@ -191,7 +185,7 @@ mod tests {
             let mut base =
                 StrategyCore::new(ParallelKind::Replicated, &inventory, team, &settings, &memory).unwrap();
             let mut gradients = GradReducer::new(GradStorage::Full, &base);
-            base.begin(true);
+            base.begin_step(&StepPlan::depth_first(3, 1));
             let ready = |id| {
                 gradients.grad_ready(&mut base, ParameterId(id)).unwrap();
                 gradients.pending.len()

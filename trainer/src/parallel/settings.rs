@@ -21,6 +21,13 @@ pub enum ParallelKind {
     Zero3,
 }
 
+impl ParallelKind {
+    /// Returns true if a rank keeps only its shard of reduced gradients.
+    pub fn shards_gradients(self) -> bool {
+        matches!(self, Self::Zero2 | Self::Zero3)
+    }
+}
+
 /// Time and unit of the gradient exchange in replicated strategies. The results are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradReduction {

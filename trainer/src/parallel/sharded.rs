@@ -13,7 +13,7 @@ use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards, StepContext
 use crate::parallel::param_broadcast::ParamBroadcast;
 use crate::parallel::strategy_core::StrategyCore;
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
-use crate::strategy::{Direction, Strategy};
+use crate::strategy::{Direction, StepPlan, Strategy};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,6 +84,11 @@ impl Sharded {
 }
 
 impl Strategy for Sharded {
+    fn begin_step(&mut self, plan: &StepPlan) -> Result<()> {
+        self.base.begin_step(plan);
+        Ok(())
+    }
+
     fn pre_unit(&mut self, unit: UnitId, _: Direction) -> Result<()> {
         self.param_broadcast.wait_unit(&mut self.base, unit)
     }
@@ -115,11 +120,6 @@ impl Strategy for Sharded {
 }
 
 impl DataParallel for Sharded {
-    fn begin_pass(&mut self, last: bool) -> Result<()> {
-        self.base.begin(last);
-        Ok(())
-    }
-
     fn finish_backward(&mut self) -> Result<()> {
         self.grad_reducer.finish(&mut self.base)
     }

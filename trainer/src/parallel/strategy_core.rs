@@ -5,8 +5,11 @@ use crate::error::{Error, Result};
 use crate::flat::{BucketId, BucketTracker, Layout, ParamStore, ProcessGroup};
 use crate::parallel::data_group::DataGroup;
 use crate::parallel::partial_grads::PartialGrads;
-use crate::parallel::{GradAverager, ParallelKind, ProcessGroups, Settings, UnusedGradients};
+use crate::parallel::{
+    GradAverager, ParallelKind, ProcessGroups, ReduceFrequency, Settings, UnusedGradients,
+};
 use crate::parameter::{Inventory, ParameterId};
+use crate::strategy::StepPlan;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +23,6 @@ pub(super) struct StrategyCore {
     /// Tensor parallel group; `None` if this rank is alone.
     pub(super) tensor: Option<ProcessGroup>,
     bucket_tracker: BucketTracker,
-    is_last_pass: bool,
 }
 
 impl StrategyCore {
@@ -37,13 +39,13 @@ impl StrategyCore {
         let tensor = tensor.map(|tensor| ProcessGroup::new(tensor, memory.gpu())).transpose()?;
         let ranks = group.as_ref().map_or(1, DataGroup::ranks);
         let layout = Arc::new(settings.layout(kind, inventory, ranks));
+        let each_visit = settings.reduce_each == ReduceFrequency::MicroBatch && kind.shards_gradients();
         Ok(Self {
             store: ParamStore::new(Arc::clone(inventory), Arc::clone(&layout), memory),
             averager: GradAverager::new(ranks, settings, memory),
-            bucket_tracker: BucketTracker::new(Arc::clone(inventory), layout),
+            bucket_tracker: BucketTracker::new(Arc::clone(inventory), layout, each_visit),
             settings: settings.clone(),
             wait_time: Duration::ZERO,
-            is_last_pass: true,
             group,
             tensor,
         })
@@ -73,14 +75,8 @@ impl StrategyCore {
         layout.ids().filter(|&bucket| layout[bucket].trainable).collect()
     }
 
-    pub(super) fn begin(&mut self, last: bool) {
-        self.bucket_tracker.reset();
-        self.is_last_pass = last;
-    }
-
-    /// Returns true in the last backward pass of a step.
-    pub(super) fn is_last(&self) -> bool {
-        self.is_last_pass
+    pub(super) fn begin_step(&mut self, plan: &StepPlan) {
+        self.bucket_tracker.begin_step(plan);
     }
 
     pub(super) fn mark_ready(&mut self, id: ParameterId) -> Result<()> {

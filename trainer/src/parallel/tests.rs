@@ -10,7 +10,7 @@ use crate::allocator::{AllocClass, Allocator};
 use crate::flat::Dtype;
 use crate::optim::{AdamW, Muon};
 use crate::parameter::{Init, Inventory, Parameter, Registry, UnitId};
-use crate::strategy::{Direction, host_weights};
+use crate::strategy::{Direction, StepPlan, host_weights};
 use crate::testing::{self, collect_shards, run_ranks, run_ranks_with};
 use std::sync::Arc;
 use unisono::{Communicator, Config, ReductionOrder};
@@ -44,6 +44,11 @@ fn gradient_at(weight: f32, rank: usize, moment: u64, place: usize) -> f32 {
     weight * 0.3 + ((hash >> 40) as f32 / (1 << 23) as f32 - 1.0) * 10f32.powi((hash % 3) as i32 - 1)
 }
 
+/// Returns the plan of a step through all units.
+pub(crate) fn plan(inventory: &Inventory, micro_batches: usize) -> StepPlan {
+    StepPlan::depth_first(inventory.units.len(), micro_batches)
+}
+
 /// Runs forward and backward of one micro-batch through all units, with a model's events.
 pub(crate) fn run_pass(
     strategy: &mut dyn DataParallel,
@@ -71,8 +76,8 @@ fn run_pass_with(
     }
     for unit in (0..inventory.units.len()).rev().map(UnitId) {
         strategy.pre_unit(unit, Direction::Backward)?;
-        let borrowed = inventory[unit].shared_units.iter().map(|unit| inventory[*unit].parameters.start);
-        for id in inventory[unit].parameters.clone().rev().chain(borrowed).map(ParameterId) {
+        let own = inventory[unit].parameters.clone().rev().map(ParameterId);
+        for id in own.chain(inventory[unit].shared.iter().copied()) {
             let slope =
                 |place, weight: &f32| factor * gradient_at(*weight, rank, moment + id.0 as u64, place);
             if let Some(store) = strategy.device_store_mut() {
@@ -145,8 +150,8 @@ fn train_in(
     let mut strategy = new_strategy(kind, &inventory, group, settings, memory).unwrap();
     let mut norms = Vec::new();
     for number in 1..=4 {
+        strategy.begin_step(&plan(&inventory, micro as usize)).unwrap();
         for part in 0..micro {
-            strategy.begin_pass(part + 1 == micro).unwrap();
             run_pass(&mut *strategy, &inventory, rank, 1000 * number + 100 * part).unwrap();
         }
         strategy.finish_backward().unwrap();
@@ -260,12 +265,12 @@ fn unused_parameters_are_zeroed_or_rejected() {
     let (inventory, memory) = (inventory(Dtype::F32), Allocator::default());
     let refuse = Settings { unused: UnusedGradients::Refuse, ..Settings::default() };
     let mut strategy = Sharded::zero2(&inventory, ProcessGroups::default(), &refuse, &memory).unwrap();
-    strategy.begin_pass(true).unwrap();
+    strategy.begin_step(&plan(&inventory, 1)).unwrap();
     let error = strategy.finish_backward().unwrap_err().to_string();
     assert!(error.contains("h.1.matrix") && !error.contains("still"), "{error}");
     let mut strategy =
         Sharded::zero2(&inventory, ProcessGroups::default(), &Settings::default(), &memory).unwrap();
-    strategy.begin_pass(true).unwrap();
+    strategy.begin_step(&plan(&inventory, 1)).unwrap();
     strategy.finish_backward().unwrap();
     assert_eq!(strategy.grad_norm().unwrap(), 0.0);
 }
@@ -277,12 +282,12 @@ fn memory_of(kind: (ParallelKind, GradReduction), ranks: usize, dtype: Dtype) ->
         let mut strategy = new_strategy(kind, &inventory, Some(group), &small_buckets(), &memory).unwrap();
         let step = Step { number: 1, lr: 0.01, grad_scale: 1.0 };
         for _ in 0..2 {
-            strategy.begin_pass(true).unwrap();
+            strategy.begin_step(&plan(&inventory, 1)).unwrap();
             run_pass(&mut *strategy, &inventory, rank, 1).unwrap();
             strategy.finish_backward().unwrap();
             strategy.optimizer_step(&AdamW::default(), &step).unwrap();
         }
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
         run_pass(&mut *strategy, &inventory, rank, 1).unwrap();
         strategy.finish_backward().unwrap();
         let now = |class| memory.usage(class).current;
@@ -345,8 +350,8 @@ fn traffic_of(kind: (ParallelKind, GradReduction), ranks: usize) -> Vec<u64> {
         let mut strategy =
             new_strategy(kind, &inventory, Some(group.clone()), &small_buckets(), &memory).unwrap();
         let before = group.traffic_stats().unwrap().bytes;
+        strategy.begin_step(&plan(&inventory, 2)).unwrap();
         for micro in 0..2 {
-            strategy.begin_pass(micro == 1).unwrap();
             run_pass(&mut *strategy, &inventory, rank, micro).unwrap();
         }
         strategy.finish_backward().unwrap();
@@ -362,15 +367,12 @@ fn traffic_matches_formula() {
     for ranks in [2, 3, 5] {
         let inventory = plain_inventory();
         let count = |kind| small_buckets().layout(kind, &inventory, ranks).count();
-        let last: usize = 4 * 64 * 60;
+        let unit = |layer: usize| (64 * layer * 60).next_multiple_of(32 * ranks);
         for kind in STRATEGIES.into_iter().filter(|(kind, _)| *kind != ParallelKind::Zero1Parameters) {
             let whole = match kind.0 {
-                // Both micro-batches gather in forward and backward; the last unit stays in
-                // between.
-                ParallelKind::Zero3 => {
-                    2 * (2 * count(ParallelKind::Zero3) - last.next_multiple_of(32 * ranks))
-                        + count(ParallelKind::Zero3)
-                }
+                // Both micro-batches gather in forward and backward. The last unit stays in between,
+                // and the first one between the micro-batches.
+                ParallelKind::Zero3 => 5 * count(ParallelKind::Zero3) - 2 * unit(4) - unit(1),
                 kind => 2 * count(kind),
             };
             let moved = traffic_of(kind, ranks);

@@ -54,12 +54,12 @@ fn normal_init_is_normally_distributed() {
 #[test]
 fn units_know_own_and_shared_parameters() {
     let mut registry = Registry::default();
-    let (first, token) = registry.unit("wte", |r| r.add(Parameter::new("weight", &[8, 4], Init::Zeros)));
+    let (_, token) = registry.unit("wte", |r| r.add(Parameter::new("weight", &[8, 4], Init::Zeros)));
     let (second, _) =
         registry.unit("h.0", |r| r.scope("mlp", |r| r.add(Parameter::new("bias", &[4], Init::Ones))));
     let (head, ()) = registry.unit("head", |r| r.share_parameter(token));
     let inventory = registry.finish();
     assert_eq!(inventory.find("h.0.mlp.bias").map(|id| inventory.unit_of(id)), Some(second));
-    assert_eq!((inventory[head].shared_units.clone(), inventory[token].use_count), (vec![first], 2));
+    assert_eq!((inventory[head].shared.clone(), inventory[token].use_count), (vec![token], 2));
     assert!(inventory[token].weight_decay && !inventory.parameters[1].weight_decay);
 }

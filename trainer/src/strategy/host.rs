@@ -1,6 +1,6 @@
 //! Host access to weights that a GPU may hold.
 
-use super::{Direction, Strategy};
+use super::{Direction, StepPlan, Strategy};
 use crate::error::Result;
 use crate::parameter::{ParameterId, UnitId};
 use std::borrow::Cow;
@@ -43,6 +43,10 @@ impl<'a> HostStrategy<'a> {
 }
 
 impl Strategy for HostStrategy<'_> {
+    fn begin_step(&mut self, plan: &StepPlan) -> Result<()> {
+        self.strategy.begin_step(plan)
+    }
+
     fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         self.strategy.pre_unit(unit, way)?;
         self.copy_unit(unit)

@@ -12,7 +12,8 @@ use crate::flat::{Bucket, Dtype, Layout};
 use crate::mesh::Mesh;
 use crate::optim::Optimizer;
 use crate::parallel::{ParallelKind, ReduceFrequency, Settings, assign_owners};
-use crate::parameter::{Inventory, UnitId};
+use crate::parameter::Inventory;
+use crate::strategy::{Direction, StepPlan};
 pub(crate) use crate::train::cost_model::activations::ActivationModel;
 use crate::train::setup::optimizer;
 use crate::train::{BatchPlan, DataDims, network};
@@ -81,7 +82,7 @@ impl CostModel<'_> {
         let gradients = sum(&|bucket| trained_elements(bucket) * wire(bucket).size());
         let each = settings.reduce_each == ReduceFrequency::MicroBatch && kind.shards_gradients();
         let gradients = if each { passes * gradients } else { gradients };
-        let [ahead, again] = self.gathered_elements(&layout).map(|bytes| passes * share * bytes as f64);
+        let [ahead, again] = self.gathered_bytes(&layout).map(|bytes| share * bytes as f64);
         let again = if settings.reshard_after_forward { again } else { 0.0 };
         let [forward, backward, after] = exchanged_bytes(kind, [ahead, again], gradients, stepped);
         let after = after + self.optimizer_traffic(kind, &layout);
@@ -124,14 +125,17 @@ impl CostModel<'_> {
         2.0 * remote_fraction(self.mesh.degrees().tensor) * bytes as f64
     }
 
-    /// Returns the elements of weights gathered in forward and in backward: those each unit owns or
-    /// borrows. Those of the last unit count once.
-    fn gathered_elements(&self, layout: &Layout) -> [usize; 2] {
+    /// Returns the bytes of weights gathered in forward and in backward of a step: those that each
+    /// unit uses.
+    fn gathered_bytes(&self, layout: &Layout) -> [usize; 2] {
+        let BatchPlan { accumulation, breadth_first, .. } = self.batch;
+        let plan = StepPlan::breadth_first(self.inventory.units.len(), accumulation, breadth_first);
         let size = |bucket| layout[bucket].count * layout[bucket].dtype.size();
-        let of_unit = |unit| layout.buckets_of(self.inventory, UnitId(unit)).into_iter().map(size).sum();
-        let units: Vec<usize> = (0..self.inventory.units.len()).map(of_unit).collect();
-        let forward = units.iter().sum();
-        [forward, forward - units.last().copied().unwrap_or(0)]
+        let bytes = |unit| layout.buckets_of(self.inventory, unit).into_iter().map(size).sum::<usize>();
+        [Direction::Forward, Direction::Backward].map(|wanted| {
+            let gathers = plan.gathers().filter(|&(_, way)| way == wanted);
+            gathers.map(|(unit, _)| bytes(unit)).sum()
+        })
     }
 
     /// Returns the bytes per micro-batch of sharded sequences. Each block gathers keys and values

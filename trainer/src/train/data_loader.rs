@@ -3,7 +3,7 @@
 use crate::config::{Config, Data, DataKind};
 use crate::data::{DatasetId, SequenceChunk, Standardizer, Table, TokenBatch, TokenFile, TokenWindows, text};
 use crate::error::{Error, Result};
-use crate::models::Batch;
+use crate::models::OwnedBatch;
 use crate::random::{hash_iter, hash_numbers};
 use std::path::Path;
 
@@ -13,14 +13,6 @@ pub enum Samples {
     Tokens(TokenWindows),
     /// Rows of a table.
     Rows(Table),
-}
-
-/// Batch that owns its memory.
-pub enum OwnedBatch {
-    /// Sequences of tokens.
-    Tokens(TokenBatch),
-    /// Features of rows, and the class of each row.
-    Rows(Vec<f32>, Vec<u32>),
 }
 
 /// Training and validation data of a run.
@@ -110,7 +102,7 @@ impl Samples {
         let samples = self.count();
         let looked_at = samples.min(MAX_HASHED_SAMPLES);
         let numbers: Vec<u64> = (0..looked_at).map(|part| part * samples / looked_at).collect();
-        let hash = self.batch(&numbers, SequenceChunk::WHOLE)?.hash();
+        let hash = hash_batch(&self.batch(&numbers, SequenceChunk::WHOLE)?);
         Ok(DatasetId { name: name.to_owned(), samples, hash })
     }
 
@@ -123,33 +115,21 @@ impl Samples {
             Samples::Tokens(windows) => OwnedBatch::Tokens(windows.batch(numbers, chunk)?),
             Samples::Rows(table) => {
                 let Table { features, targets, .. } = table.select(numbers);
-                OwnedBatch::Rows(features, targets.into_iter().map(|target| target as u32).collect())
+                let labels = targets.into_iter().map(|target| target as u32).collect();
+                OwnedBatch::Samples { features, labels }
             }
         })
     }
 }
 
-impl OwnedBatch {
-    fn hash(&self) -> u64 {
-        let of = |numbers: &[u32]| hash_iter(numbers.len(), numbers.iter().map(|&number| u64::from(number)));
-        match self {
-            OwnedBatch::Tokens(TokenBatch { inputs, targets, .. }) => {
-                hash_numbers(&[of(inputs), of(targets)])
-            }
-            OwnedBatch::Rows(features, classes) => {
-                let bits = features.iter().map(|feature| u64::from(feature.to_bits()));
-                hash_numbers(&[hash_iter(features.len(), bits), of(classes)])
-            }
-        }
-    }
-
-    /// Returns the batch as models use it.
-    pub fn as_batch(&self) -> Batch<'_> {
-        match self {
-            OwnedBatch::Tokens(TokenBatch { inputs, targets, sequence }) => {
-                Batch::Tokens { inputs, targets, sequence: *sequence }
-            }
-            OwnedBatch::Rows(features, labels) => Batch::Samples { features, labels },
+/// Returns a hash of a batch.
+fn hash_batch(batch: &OwnedBatch) -> u64 {
+    let of = |numbers: &[u32]| hash_iter(numbers.len(), numbers.iter().map(|&number| u64::from(number)));
+    match batch {
+        OwnedBatch::Tokens(TokenBatch { inputs, targets, .. }) => hash_numbers(&[of(inputs), of(targets)]),
+        OwnedBatch::Samples { features, labels } => {
+            let bits = features.iter().map(|feature| u64::from(feature.to_bits()));
+            hash_numbers(&[hash_iter(features.len(), bits), of(labels)])
         }
     }
 }
@@ -168,7 +148,8 @@ mod tests {
         assert_eq!(feed.dims, DataDims::Rows(2, 3));
         let (training, validation) = (&feed.training, feed.validation.unwrap());
         assert_eq!((training.count(), validation.count()), (30, 10));
-        let OwnedBatch::Rows(features, labels) = training.batch(&[0, 1, 2], SequenceChunk::WHOLE).unwrap()
+        let OwnedBatch::Samples { features, labels } =
+            training.batch(&[0, 1, 2], SequenceChunk::WHOLE).unwrap()
         else {
             panic!("rows")
         };

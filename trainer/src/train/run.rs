@@ -10,11 +10,13 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::flat::ProcessGroup;
 use crate::mesh::{GroupKind, MeshGroups, Phase, SeedSource};
+use crate::models::{self, OwnedBatch};
 use crate::optim::{Optimizer, Step};
 use crate::parallel::DataParallel;
 use crate::parameter::Inventory;
 use crate::pass::Pass;
-use crate::train::data_loader::{DataLoader, OwnedBatch};
+use crate::strategy::StepPlan;
+use crate::train::data_loader::DataLoader;
 use crate::train::memory_report::MemoryReport;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +34,8 @@ pub struct Run {
     /// Tensor parallel group of the model; `None` if layers are whole.
     pub(super) tensor_group: Option<ProcessGroup>,
     pub(super) batch: BatchPlan,
+    /// Order of the computation in a step.
+    pub(super) plan: StepPlan,
     pub(super) loader: DataLoader,
     pub(super) dataset: DatasetId,
     pub(super) sampler: Sampler,
@@ -116,40 +120,32 @@ impl Run {
     /// Accumulates the gradients of this rank's part of the next batch. Returns its mean loss, and
     /// the waiting time in layers.
     fn gradients(&mut self) -> Result<(f64, Duration)> {
-        let numbers = self.sampler.next_or_new_epoch();
-        let BatchPlan { micro_batch: micro, accumulation, breadth_first: breadth, .. } = self.batch;
-        let (passes, mut losses, mut in_layers) = (self.batch.pass_count(), Vec::new(), Duration::ZERO);
-        for (pass, numbers) in numbers.chunks(micro * breadth).enumerate() {
-            self.strategy.begin_pass(pass + 1 == passes)?;
-            let (of_pass, waited) = self.pass(pass * breadth, numbers)?;
-            losses.extend(of_pass);
-            in_layers += waited;
-        }
-        Ok((losses.into_iter().map(f64::from).sum::<f64>() / accumulation as f64, in_layers))
-    }
-
-    /// Runs one pass, forward and backward, over the micro-batches from `first` on that are
-    /// computed breadth first. Returns the loss of each, and the waiting time in layers.
-    fn pass(&mut self, first: usize, numbers: &[u64]) -> Result<(Vec<f32>, Duration)> {
-        let chunk = self.sequence_chunk();
-        let read = || {
-            let parts = numbers.chunks(self.batch.micro_batch);
-            parts.map(|numbers| self.loader.training.batch(numbers, chunk)).collect::<Result<Vec<_>>>()
-        };
-        let batches = self.trace.span(TraceTrack::Compute, "data", read)?;
-        let seeds = |at| self.seeds.seeds_for(Phase::Training, self.train_step, (first + at) as u64);
+        let batches = self.next_batches()?;
+        let seeds = |at| self.seeds.seeds_for(Phase::Training, self.train_step, at as u64);
         let seeds: Vec<_> = (0..batches.len()).map(seeds).collect();
+        let factor = self.config.strategy.average.loss_factor(self.groups.size(GroupKind::Data));
+        let scale = factor / self.batch.accumulation as f32;
         let mut strategy = TracedStrategy::new(&mut *self.strategy, &self.inventory, &mut self.trace);
-        let mut pass = Pass::breadth_first(&mut strategy, &self.memory, &seeds, self.config.threads);
+        let threads = self.config.threads;
+        let mut pass = Pass::with_micro_batches(&mut strategy, &self.memory, &seeds, threads);
         pass.set_sequence_group(self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
-        let batches: Vec<_> = batches.iter().map(OwnedBatch::as_batch).collect();
-        let losses = self.network.model().forward_each(&mut pass, &batches)?;
-        let factor = self.config.strategy.average.loss_factor(self.groups.size(GroupKind::Data));
-        self.network.model().backward(&mut pass, factor / self.batch.accumulation as f32)?;
+        let model = self.network.model();
+        models::set_batches(model, &mut pass, batches)?;
+        pass.begin_step(&self.plan)?;
+        let losses = models::run_plan(model, &mut pass, &self.plan, scale)?;
         let waits = pass.take_waits();
         waits.iter().for_each(|wait| self.trace.add_wait(wait));
-        Ok((losses, waits.iter().map(|wait| wait.time).sum()))
+        let loss = losses.into_iter().map(f64::from).sum::<f64>() / self.batch.accumulation as f64;
+        Ok((loss, waits.iter().map(|wait| wait.time).sum()))
+    }
+
+    /// Reads this rank's micro-batches of the next step.
+    fn next_batches(&mut self) -> Result<Vec<Arc<OwnedBatch>>> {
+        let (numbers, chunk) = (self.sampler.next_or_new_epoch(), self.sequence_chunk());
+        let read = |numbers| self.loader.training.batch(numbers, chunk).map(Arc::new);
+        let parts = numbers.chunks(self.batch.micro_batch);
+        self.trace.span(TraceTrack::Compute, "data", || parts.map(read).collect())
     }
 
     /// Returns this rank's chunk of each sequence.

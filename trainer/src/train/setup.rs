@@ -14,6 +14,7 @@ use crate::flat::ProcessGroup;
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
 use crate::optim::{AdamW, Muon, Optimizer, Sgd};
 use crate::parallel::{self, ProcessGroups};
+use crate::strategy::StepPlan;
 use crate::train::cost_model::CostModel;
 use crate::train::data_loader::DataLoader;
 use crate::train::memory_report::MemoryReport;
@@ -60,6 +61,7 @@ impl Run {
             groups,
             sequence_group: chunks,
             tensor_group: layers,
+            plan: StepPlan::breadth_first(inventory.units.len(), batch.accumulation, batch.breadth_first),
             batch,
             loader: feed,
             dataset: data,

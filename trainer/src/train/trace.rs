@@ -6,7 +6,7 @@ use crate::flat::ParamStore;
 use crate::parallel::DataParallel;
 use crate::parameter::{Inventory, ParameterId, UnitId};
 use crate::pass::WaitSpan;
-use crate::strategy::{Direction, Strategy};
+use crate::strategy::{Direction, StepPlan, Strategy};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -158,6 +158,10 @@ fn span_name(inventory: &Inventory, unit: UnitId, way: Direction) -> String {
 }
 
 impl Strategy for TracedStrategy<'_> {
+    fn begin_step(&mut self, plan: &StepPlan) -> Result<()> {
+        self.strategy.begin_step(plan)
+    }
+
     fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         let start = Instant::now();
         self.strategy.pre_unit(unit, way)?;

@@ -3,8 +3,11 @@
 use crate::data::{LastBatch, Sampler};
 use crate::error::Result;
 use crate::mesh::Phase;
+use crate::models;
 use crate::pass::Pass;
+use crate::strategy::StepPlan;
 use crate::train::run::Run;
+use std::sync::Arc;
 
 impl Run {
     /// Returns the mean loss of the first validation batches; `None` if there are none. The samples
@@ -39,7 +42,11 @@ impl Run {
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, seeds, self.config.threads);
         pass.set_sequence_group(self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
-        let loss = pass.no_grad(|pass| self.network.model().forward(pass, &batch.as_batch()))?;
-        Ok(f64::from(loss))
+        let model = self.network.model();
+        let plan = StepPlan::forward_only(model.block_count());
+        models::set_batches(model, &mut pass, vec![Arc::new(batch)])?;
+        pass.begin_step(&plan)?;
+        let losses = pass.no_grad(|pass| models::run_plan(model, pass, &plan, 0.0))?;
+        Ok(f64::from(losses[0]))
     }
 }

@@ -13,6 +13,7 @@ use unisono_trainer::optim::{AdamW, Step};
 use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::{ParameterId, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
+use unisono_trainer::strategy::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 /// Differences from one rank with whole batches.
@@ -67,8 +68,8 @@ fn train(world: &Communicator, setup: Setup, config: &GptConfig, steps: u64) -> 
     let micro = SAMPLES / setup.data / setup.accumulation;
     for number in 1..=steps {
         let mut loss = 0.0;
+        strategy.begin_step(&StepPlan::depth_first(model.block_count(), setup.accumulation)).unwrap();
         for part in 0..setup.accumulation {
-            strategy.begin_pass(part + 1 == setup.accumulation).unwrap();
             let first = data_rank * SAMPLES / setup.data + part * micro;
             let samples: Vec<_> = (first..first + micro).map(|sample| tokens(number, sample)).collect();
             let inputs: Vec<_> = samples.iter().flat_map(|tokens| &tokens[..SEQUENCE]).copied().collect();

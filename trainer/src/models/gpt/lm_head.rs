@@ -1,8 +1,9 @@
 //! Output layer of a GPT.
 
 use crate::allocator::F32Vec;
+use crate::data::TokenBatch;
 use crate::error::{Error, Result};
-use crate::models::GptConfig;
+use crate::models::{Block, Flow, GptConfig, OwnedBatch};
 use crate::nn::{CrossEntropy, Linear, Module};
 use crate::parameter::{ParameterId, Registry, UnitId};
 use crate::pass::Pass;
@@ -66,26 +67,14 @@ impl LmHead {
         })
     }
 
-    /// Computes the mean loss of each micro-batch.
-    pub(super) fn forward_each(
-        &self,
-        pass: &mut Pass<'_>,
-        features: Vec<Tensor>,
-        targets: Vec<&[u32]>,
-    ) -> Result<Vec<f32>> {
-        let pairs = features.into_iter().zip(targets).collect();
-        pass.unit(self.unit, Direction::Forward, |pass| {
-            pass.each(pairs, |pass, (features, targets)| self.forward(pass, features, targets))
-        })
-    }
-
     /// Computes the input of the linear layer.
     fn prepare(&self, pass: &mut Pass<'_>, features: Tensor) -> Result<Tensor> {
         let features = self.norm.forward(pass, features)?;
         self.copy_to_region.forward(pass, features)
     }
 
-    fn forward(&self, pass: &mut Pass<'_>, features: Tensor, targets: &[u32]) -> Result<f32> {
+    /// Computes the mean loss.
+    fn loss(&self, pass: &mut Pass<'_>, features: Tensor, targets: &[u32]) -> Result<f32> {
         let (features, share) = (self.prepare(pass, features)?, self.loss.loss_scale(pass, targets)?);
         if self.row_chunks > 1 {
             pass.expect_host("a loss in several parts (model.cross_entropy_splits)")?;
@@ -126,16 +115,8 @@ impl LmHead {
         pass.no_grad(|pass| self.linear.forward(pass, part))
     }
 
-    /// Computes the gradient of `factor` times the loss of each micro-batch with respect to its
-    /// features.
-    pub(super) fn backward_each(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Vec<Tensor>> {
-        let each = vec![(); pass.count()];
-        pass.unit(self.unit, Direction::Backward, |pass| {
-            pass.each(each, |pass, ()| self.backward(pass, factor))
-        })
-    }
-
-    fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
+    /// Computes the gradient of `factor` times the loss with respect to the features.
+    fn features_grad(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         let gradient = if self.row_chunks > 1 {
             self.backward_chunked(pass, factor)?
         } else {
@@ -159,6 +140,20 @@ impl LmHead {
         }
         self.linear.grads_ready(pass)?;
         Ok(features)
+    }
+}
+
+impl Block for LmHead {
+    fn forward(&self, pass: &mut Pass<'_>, input: Flow) -> Result<Flow> {
+        let batch = pass.batch();
+        let OwnedBatch::Tokens(TokenBatch { targets, .. }) = &*batch else {
+            return batch.mismatch("a language model");
+        };
+        self.loss(pass, input.into_features(), targets).map(Flow::Loss)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Flow) -> Result<Flow> {
+        self.features_grad(pass, gradient.into_loss()).map(Flow::Features)
     }
 }
 

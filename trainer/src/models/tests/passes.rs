@@ -17,7 +17,7 @@ fn halves() -> [Batch<'static>; 2] {
 fn accumulated(config: GptConfig, at_once: usize) -> (Vec<f32>, Vec<f32>) {
     let (mut rig, mut losses) = (gpt(config).rough(), Vec::new());
     for (batches, seeds) in halves().chunks(at_once).zip(seeds(2).chunks(at_once)) {
-        let mut pass = Pass::breadth_first(&mut rig.strategy, &rig.memory, seeds, 1);
+        let mut pass = Pass::with_micro_batches(&mut rig.strategy, &rig.memory, seeds, 1);
         losses.extend(rig.model.forward_each(&mut pass, batches).expect("forward"));
         rig.model.backward(&mut pass, 0.5).expect("backward");
         assert!(pass.is_complete());
@@ -57,7 +57,7 @@ fn classifiers_support_breadth_first() {
     let of = |at_once: usize| {
         let mut rig = Fixture::new(|registry| Classifier::mlp(registry, &[50, 9, 3]));
         for (batches, seeds) in [half(0), half(1)].chunks(at_once).zip(seeds(2).chunks(at_once)) {
-            let mut pass = Pass::breadth_first(&mut rig.strategy, &rig.memory, seeds, 1);
+            let mut pass = Pass::with_micro_batches(&mut rig.strategy, &rig.memory, seeds, 1);
             rig.model.forward_each(&mut pass, batches).expect("forward");
             rig.model.backward(&mut pass, 0.5).expect("backward");
         }

@@ -103,7 +103,7 @@ fn memory_held(
     run_ranks(2, |group| {
         let (inventory, memory, rank) = (inventory(Dtype::F32), memory(), group.rank());
         let mut strategy = new_strategy(kind, &inventory, Some(group), &small_buckets(), &memory).unwrap();
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
         run_pass(&mut *strategy, &inventory, rank, 1).unwrap();
         strategy.finish_backward().unwrap();
         [AllocClass::Weights, AllocClass::Gradients].map(|class| memory.usage(class).current)
@@ -124,7 +124,7 @@ fn absent_rank_times_out_on_device() {
         let (inventory, memory, rank) = (inventory(Dtype::F32), memory(), group.rank());
         let mut strategy =
             new_strategy(STRATEGIES[2], &inventory, Some(group.clone()), &small_buckets(), &memory).unwrap();
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
         if rank == 1 {
             std::thread::sleep(Duration::from_millis(1500));
             return String::new();
@@ -146,7 +146,7 @@ fn alone(
         let settings = Settings { max_pending_reductions: 1, ..small_buckets() };
         let (inventory, memory) = (inventory(Dtype::F32), memory());
         let mut strategy = new_strategy(kind, &inventory, Some(group.clone()), &settings, &memory).unwrap();
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
         group.barrier().unwrap();
         std::thread::sleep(Duration::from_millis(300 * group.rank() as u64));
         let start = Instant::now();

@@ -24,7 +24,7 @@ fn collectives(form: GradReduction, bucket_bytes: usize) -> (u64, u64) {
         let mut strategy = new_strategy(kind, &inventory, Some(group.clone()), &settings, &memory).unwrap();
         let operations = || group.traffic_stats().unwrap().operations;
         let before = operations();
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
         let unit = UnitId(5);
         strategy.pre_unit(unit, Direction::Backward).unwrap();
         strategy.grad_ready(ParameterId(5)).unwrap();
@@ -66,7 +66,7 @@ fn units_held(settings: &Settings, is_slow: impl Fn(usize) -> bool + Sync) -> [V
         )
         .unwrap();
         let share = memory.usage(AllocClass::Weights).current;
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
         let mut visit = |unit: usize, way| {
             if is_slow(rank) {
                 std::thread::sleep(Duration::from_millis(10));
@@ -93,10 +93,12 @@ fn prefetch_settings(prefetch: usize, gathers_max: usize) -> Settings {
 #[test]
 fn next_units_are_prefetched() {
     let held = |prefetch| units_held(&prefetch_settings(prefetch, 9), |_| false);
-    // The last unit stays from forward to backward, and no unit follows it.
+    // The last unit stays from forward to backward, and backward begins with units that forward
+    // ends with.
     assert_eq!(held(0), [[1; 6], [1; 6]]);
-    assert_eq!(held(1), [[2, 2, 2, 2, 2, 1], [2, 2, 2, 2, 2, 1]]);
-    assert_eq!(held(2), [[3, 3, 3, 3, 2, 1], [3, 3, 3, 3, 2, 1]]);
+    assert_eq!(held(1), [[2; 6], [2, 2, 2, 2, 2, 1]]);
+    // The unit after the last one in forward is at hand, and is not gathered for backward yet.
+    assert_eq!(held(2), [[3, 3, 3, 3, 2, 3], [3, 3, 3, 3, 2, 1]]);
 }
 
 #[test]
@@ -131,7 +133,7 @@ fn peak_gradients(reductions_max: usize) -> usize {
             &memory,
         )
         .unwrap();
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
         // Rank 0 reduces nothing before everything allowed was started.
         let gate = (rank == 0).then(|| {
             group.spawn(|_| {
@@ -193,7 +195,7 @@ fn step_beside_a_late_rank(kind: ParallelKind, late: Duration) -> [Duration; 2] 
         let mut strategy =
             new_strategy((kind, GradReduction::Bucketed), &inventory, Some(group), &settings, &memory)
                 .unwrap();
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
         run_pass(&mut *strategy, &inventory, rank, 1).unwrap();
         strategy.finish_backward().unwrap();
         if rank == 1 {

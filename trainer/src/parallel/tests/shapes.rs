@@ -29,12 +29,12 @@ fn seven_ranks_shard_uneven_parameters() {
         let (inventory, memory, rank) = (uneven_inventory(), Allocator::default(), group.rank());
         let mut strategy = new_strategy(kind, &inventory, Some(group), &small_buckets(), &memory).unwrap();
         for number in 1..=3 {
-            strategy.begin_pass(true).unwrap();
+            strategy.begin_step(&plan(&inventory, 1)).unwrap();
             run_pass(&mut *strategy, &inventory, rank, number).unwrap();
             strategy.finish_backward().unwrap();
             strategy.optimizer_step(&AdamW::default(), &Step { number, lr: 0.01, grad_scale: 1.0 }).unwrap();
         }
-        strategy.begin_pass(true).unwrap();
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
         run_pass(&mut *strategy, &inventory, rank, 9).unwrap();
         strategy.finish_backward().unwrap();
         strategy.grad_norm().unwrap().to_bits()
