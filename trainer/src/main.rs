@@ -7,6 +7,7 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use unisono_trainer::config::Config;
+use unisono_trainer::pipeline::PipelineArgs;
 use unisono_trainer::planner::{PlanArgs, PlanReport};
 use unisono_trainer::train::{self, DryRun, TrainResult};
 use unisono_trainer::{Error, Result};
@@ -27,7 +28,22 @@ enum Command {
     /// Choose a strategy for a model and hardware, and predict memory, traffic and step time
     Plan(PlanArgs),
     /// Print the formulas behind a plan, with its numbers
-    Explain(PlanArgs),
+    Explain(ExplainArguments),
+}
+
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+struct ExplainArguments {
+    #[command(flatten)]
+    plan: PlanArgs,
+    #[command(subcommand)]
+    topic: Option<Topic>,
+}
+
+#[derive(Subcommand)]
+enum Topic {
+    /// Print the order of work in a pipeline, its idle time, activations and messages
+    Pipeline(PipelineArgs),
 }
 
 #[derive(clap::Args)]
@@ -80,7 +96,10 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train(&arguments),
         Command::Generate(arguments) => generate(&arguments),
         Command::Plan(question) => print_plan(&question, PlanReport::plan),
-        Command::Explain(question) => print_plan(&question, PlanReport::explain),
+        Command::Explain(ExplainArguments { topic: Some(Topic::Pipeline(question)), .. }) => {
+            question.explain().and_then(print)
+        }
+        Command::Explain(question) => print_plan(&question.plan, PlanReport::explain),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,8 @@
 //! | choose an order and build its schedule | [`Order::find`], [`Order::schedule`] |
 //! | prove that it is complete and cannot deadlock | [`check()`] |
 //! | predict times and idle shares | [`play`] |
+//! | draw it | [`draw::text`], [`draw::svg()`] |
+//! | divide a model into its stages | [`split::Split`] |
 //!
 //! # Messages
 //!
@@ -22,11 +24,15 @@
 //! a [`Op::Receive`] earlier, where its rank would wait forever otherwise.
 
 pub mod check;
+pub mod draw;
+mod explain;
 mod messages;
 pub mod orders;
 pub mod player;
+pub mod split;
 
 pub use check::{Holdings, Violation, check};
+pub use explain::PipelineArgs;
 pub use orders::Order;
 pub use player::{StageCosts, Timeline, play};
 
@@ -125,6 +131,12 @@ impl Schedule {
     pub fn next(&self, rank: usize, chunk: usize) -> Option<(usize, usize)> {
         let stage = self.stage(rank, chunk) + 1;
         (stage < self.stages()).then(|| self.location(stage))
+    }
+
+    /// Returns the ranks in the order of a micro-batch's forward and backward pass. Players that go
+    /// round in it need few rounds.
+    fn rounds(&self) -> impl Iterator<Item = usize> + use<> {
+        (0..self.ranks).chain((0..self.ranks).rev())
     }
 
     /// Returns the location that `what` comes from if it is another rank's.

@@ -43,11 +43,52 @@ fn mistakes_print_one_line_and_exit_1() {
     wrong(&["train", "-n", "1000000000"], "there may be 1024");
     wrong(&["train", "--dry-run", "64", "data.global_batch=4294967291"], "nearest global batch");
     wrong(&["plan", "--tokens", "0"], "it is from 1");
+    wrong(&["explain", "pipeline", "--schedule", "2f2b"], "there are naive, gpipe, 1f1b");
+    wrong(&["explain", "pipeline", "--schedule", "interleaved", "-m", "6"], "no multiple of 4 ranks");
+    wrong(&["explain", "pipeline", "--chunks", "2"], "a rank holds exactly 1");
+    wrong(&["explain", "pipeline", "--costs", "1,0,1"], "--costs 1,0,1: three times above 0");
+    wrong(&["explain", "pipeline", "--costs", "1,1,1,-1"], "times from 0");
+    wrong(&["explain", "pipeline", "--svg", "/nowhere/a.svg"], "/nowhere/a.svg");
     wrong(&["plan", "--model", "1"], "usual proportions begin");
     wrong(&["plan", "--heads", "5"], "do not divide a width");
     wrong(&["plan", "--active", "3b"], "without --experts");
     wrong(&["plan", "--active", "8b", "--experts", "8"], "parameters in all");
     wrong(&["generate", "--checkpoint", "/nowhere", "--prompt", "a"], "/nowhere/manifest.json");
+}
+
+#[test]
+fn explain_pipeline_prints_rows_and_figures() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pipeline.svg");
+    let svg = path.to_str().expect("a path");
+    let text =
+        output_text(&["explain", "pipeline", "--schedule", "zb-v", "-p", "4", "-m", "8", "--svg", svg]);
+    let line = |name: &str| {
+        let found = text.lines().find_map(|line| line.strip_prefix(name));
+        found.unwrap_or_else(|| panic!("{name} in {text}")).trim().to_owned()
+    };
+    assert!(text.starts_with("zb-v: 4 ranks, 8 micro-batches, 2 stages per rank\n"), "{text}");
+    assert!(line("source:").contains("ICLR 2024"));
+    assert!(line("rank 0 ").starts_with("F0.0 F1.0 F2.0 F3.0 F4.0 F5.0 F6.0 F0.1 I0.1 W0.1"), "{text}");
+    assert_eq!(
+        (line("stages  "), line("time")),
+        ("0+7 1+6 2+5 3+4".to_owned(), "25.5, of it 24 at work".to_owned())
+    );
+    assert_eq!(line("bubble"), "5.88 %, by formula 5.88 %");
+    assert_eq!(
+        (line("activations held"), line("published bound")),
+        ("8 8 8 8".to_owned(), "8 8 8 8".to_owned())
+    );
+    assert_eq!(
+        (line("activations sent"), line("gradients sent")),
+        ("8 16 16 8".to_owned(), "8 16 16 8".to_owned())
+    );
+    assert!(std::fs::read_to_string(path).expect("a picture").starts_with("<svg "));
+
+    let slow_links = output_text(&["explain", "pipeline", "--costs", "1,1,1,0.5"]);
+    assert!(slow_links.contains("bubble             41.46 %, no formula for these numbers"), "{slow_links}");
+    // Without the word, the command explains a plan.
+    assert!(output_text(&["explain", "--model", "7b"]).contains("The mesh"));
 }
 
 #[test]

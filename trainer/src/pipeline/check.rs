@@ -5,9 +5,13 @@
 //! Ranks name their peers and wait for nothing else, so that their speed changes no outcome (Kahn,
 //! 1974): one run stands for all.
 
-use crate::error::Error;
+mod violation;
+
+pub use violation::{Fault, OpLocation, Violation};
+
 use crate::pipeline::{Op, Payload, Placement, Schedule};
-use std::fmt;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// Most that each rank of a checked schedule holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,65 +21,6 @@ pub struct Holdings {
     pub activations: Vec<usize>,
     /// Received values per rank that wait for their pass.
     pub received: Vec<usize>,
-}
-
-/// Reason why a schedule is rejected.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// Dimensions and rows do not fit together.
-    #[error("{0}")]
-    Malformed(&'static str),
-    /// One operation breaks a rule.
-    #[error("{at}: {fault}")]
-    Op {
-        /// The operation.
-        at: OpLocation,
-        /// The rule.
-        fault: Fault,
-    },
-    /// A row ends without [`Op::Step`].
-    #[error("rank {0} takes no step")]
-    NoStep(usize),
-    /// No rank can go on, and these have operations left.
-    #[error("deadlock: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Deadlock(Vec<OpLocation>),
-}
-
-/// Position of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpLocation {
-    /// Rank of the row.
-    pub rank: usize,
-    /// Number in the row, from 0.
-    pub index: usize,
-    /// The operation.
-    pub op: Op,
-}
-
-/// Rule that an operation breaks.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)]
-pub enum Fault {
-    #[error("there is no such micro-batch or chunk")]
-    NoSuchPlace,
-    #[error("it was done before")]
-    Repeated,
-    #[error("its {} has not come", .0.name())]
-    NoOperand(Payload),
-    #[error("its forward pass has not run")]
-    NoForward,
-    #[error("the gradient of its input has not been computed")]
-    NoBackwardInput,
-    #[error("the pass that produces it has not run")]
-    NothingToSend,
-    #[error("{}", match .0 { Some(rank) => format!("its peer is rank {rank}"), None => "it is no message".to_owned() })]
-    WrongPeer(Option<usize>),
-    #[error("micro-batch {micro} for stage {stage} comes first")]
-    OutOfOrder { micro: usize, stage: usize },
-    #[error("operations follow it")]
-    StepBeforeEnd,
-    #[error("micro-batch {micro} of chunk {chunk} has not been through {lacks}")]
-    Unfinished { micro: usize, chunk: usize, lacks: &'static str },
 }
 
 /// Checks that every rank does every pass once, in an order that no dependency or link forbids.
@@ -114,7 +59,7 @@ struct Players<'s> {
     /// By stage and micro-batch.
     progress: Vec<Progress>,
     /// Micro-batch and receiving stage in transfer, by sender, receiver and payload.
-    links: Vec<Option<(usize, usize)>>,
+    links: HashMap<(usize, usize, Payload), (usize, usize)>,
     live: Vec<usize>,
     waiting: Vec<usize>,
     holdings: Holdings,
@@ -130,7 +75,7 @@ impl<'s> Players<'s> {
             schedule,
             at: zeros.clone(),
             progress: vec![Progress::default(); schedule.stages() * schedule.micro_batches],
-            links: vec![None; 2 * schedule.ranks * schedule.ranks],
+            links: HashMap::new(),
             live: zeros.clone(),
             waiting: zeros.clone(),
             holdings: Holdings { activations: zeros.clone(), received: zeros },
@@ -140,7 +85,7 @@ impl<'s> Players<'s> {
     /// Returns true if any rank has moved.
     fn advance_all(&mut self) -> Result<bool, Violation> {
         let mut moved = false;
-        for rank in 0..self.schedule.ranks {
+        for rank in self.schedule.rounds() {
             while let Some(at) = self.location(rank) {
                 match self.run(rank, at.op) {
                     Ok(true) => self.at[rank] += 1,
@@ -251,11 +196,10 @@ impl<'s> Players<'s> {
             return Err(if made { Fault::Repeated } else { Fault::NothingToSend });
         }
         let stage = self.schedule.stage(peer, chunk_there);
-        let link = self.link(rank, peer, what);
-        if self.links[link].is_some() {
-            return Ok(false);
-        }
-        self.links[link] = Some((micro, stage));
+        match self.links.entry((rank, peer, what)) {
+            Entry::Occupied(_) => return Ok(false),
+            Entry::Vacant(link) => link.insert((micro, stage)),
+        };
         self.progress(self.schedule.stage(rank, chunk), micro).sent[what as usize] = true;
         Ok(true)
     }
@@ -269,22 +213,15 @@ impl<'s> Players<'s> {
         if self.progress(mine, micro).received[what as usize] {
             return Err(Fault::Repeated);
         }
-        let link = self.link(peer, rank, what);
-        match self.links[link] {
+        match self.links.remove(&(peer, rank, what)) {
             None => return Ok(false),
-            Some((first, stage)) if (first, stage) != (micro, mine) => {
-                return Err(Fault::OutOfOrder { micro: first, stage });
-            }
-            Some(_) => self.links[link] = None,
+            Some(message) if message == (micro, mine) => {}
+            Some((micro, stage)) => return Err(Fault::OutOfOrder { micro, stage }),
         }
         self.progress(mine, micro).received[what as usize] = true;
         self.waiting[rank] += 1;
         raise(&mut self.holdings.received[rank], self.waiting[rank]);
         Ok(true)
-    }
-
-    fn link(&self, from: usize, to: usize, what: Payload) -> usize {
-        2 * (from * self.schedule.ranks + to) + what as usize
     }
 
     /// Checks that the rank has done all of its work.
@@ -315,16 +252,4 @@ impl<'s> Players<'s> {
 
 fn raise(peak: &mut usize, value: usize) {
     *peak = value.max(*peak);
-}
-
-impl fmt::Display for OpLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} operation {} ({})", self.rank, self.index, self.op)
-    }
-}
-
-impl From<Violation> for Error {
-    fn from(violation: Violation) -> Self {
-        Self::invalid(format!("invalid pipeline schedule: {violation}"))
-    }
 }

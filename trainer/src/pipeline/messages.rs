@@ -32,13 +32,13 @@ fn receive_in_time(schedule: &mut Schedule) {
     let mut at = vec![0; schedule.ranks];
     loop {
         let mut moved = false;
-        for (rank, row) in schedule.rows.iter().enumerate() {
+        for rank in schedule.rounds() {
             let passes = |op: &&Op| match **op {
                 Op::Send { what, peer, .. } => links.insert((rank, peer, what)),
                 Op::Receive { what, peer, .. } => links.remove(&(peer, rank, what)),
                 _ => true,
             };
-            let passed = row[at[rank]..].iter().take_while(passes).count();
+            let passed = schedule.rows[rank][at[rank]..].iter().take_while(passes).count();
             at[rank] += passed;
             moved |= passed > 0;
         }
@@ -48,16 +48,16 @@ fn receive_in_time(schedule: &mut Schedule) {
     }
 }
 
-/// Moves the next receive of a link whose sender is blocked to the operation that its rank is at.
+/// Moves a receive that a blocked sender waits for to the operation that its rank is at: the one
+/// that stands furthest behind it. Returns false if there is none.
 fn receive_earlier(schedule: &mut Schedule, at: &[usize]) -> bool {
-    for rank in 0..schedule.ranks {
-        let Some(&Op::Send { what, peer, .. }) = schedule.rows[rank].get(at[rank]) else { continue };
-        let takes = |op: &Op| matches!(op, Op::Receive { what: w, peer: p, .. } if (*w, *p) == (what, rank));
-        let row = &mut schedule.rows[peer];
-        if let Some(later) = row[at[peer]..].iter().position(takes) {
-            row[at[peer]..=at[peer] + later].rotate_right(1);
-            return true;
-        }
-    }
-    false
+    let rows = &schedule.rows;
+    let waited_for = rows.iter().enumerate().filter_map(|(rank, row)| {
+        let Some(&Op::Send { what, peer, .. }) = row.get(at[rank]) else { return None };
+        let takes = |op: &Op| matches!(*op, Op::Receive { what: w, peer: p, .. } if (w, p) == (what, rank));
+        rows[peer][at[peer]..].iter().position(takes).map(|distance| (distance, peer))
+    });
+    let Some((distance, rank)) = waited_for.max() else { return false };
+    schedule.rows[rank][at[rank]..=at[rank] + distance].rotate_right(1);
+    true
 }

@@ -12,7 +12,7 @@ mod zero_bubble_h1;
 mod zero_bubble_v;
 
 use crate::error::{Error, Result};
-use crate::pipeline::{Op, Placement, Schedule, messages};
+use crate::pipeline::{Op, Placement, Schedule, StageCosts, messages};
 use std::ops::RangeInclusive;
 
 /// Order in which ranks run forward and backward passes: a row of plain functions.
@@ -31,10 +31,15 @@ pub struct Order {
     pub whole_rounds: bool,
     /// Passes of one rank for the dimensions of a schedule, without messages.
     pub build: fn(&Schedule, usize) -> Vec<Op>,
+    /// Published idle share of equal stages without transfers; `None` where no formula applies.
+    pub bubble: fn(&Schedule, &StageCosts) -> Option<f64>,
+    /// Published bound of the activations that a rank holds, in chunks of micro-batches.
+    pub activations: fn(&Schedule, usize) -> usize,
 }
 
+const RANKS_MAX: usize = 4096;
 /// Most passes of one kind in a schedule.
-const PASSES_MAX: usize = 1 << 18;
+const PASSES_MAX: usize = 1 << 17;
 
 impl Order {
     /// Every order there is.
@@ -84,6 +89,9 @@ impl Order {
         if ranks == 0 || micro_batches == 0 {
             return refuse(format!("{ranks} ranks and {micro_batches} micro-batches: at least 1 of each"));
         }
+        if ranks > RANKS_MAX {
+            return refuse(format!("{ranks} ranks: there may be {RANKS_MAX}"));
+        }
         let (least, most) = (*self.chunks.start(), *self.chunks.end());
         if !self.chunks.contains(&chunks) {
             let rule = match most {
@@ -115,6 +123,12 @@ fn alternate(forwards: Vec<Op>, backwards: Vec<Op>, warmup: usize) -> Vec<Op> {
     }
     row.extend(backwards);
     row
+}
+
+/// Returns the idle share (P−1)/(V·M+P−1) of pipelines whose ranks wait only at both ends.
+fn fill_and_drain(schedule: &Schedule, _costs: &StageCosts) -> Option<f64> {
+    let waits = (schedule.ranks - 1) as f64;
+    Some(waits / ((schedule.chunks * schedule.micro_batches) as f64 + waits))
 }
 
 /// Returns the forward and the backward passes of chunk 0, in the order of micro-batches.

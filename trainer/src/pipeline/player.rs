@@ -58,7 +58,8 @@ pub fn play(schedule: &Schedule, costs: &[StageCosts]) -> Result<Timeline> {
     let mut clock = Clock { schedule, costs, arrivals: HashMap::new(), free: HashMap::new() };
     let mut rows: Vec<Vec<Span>> = vec![Vec::new(); schedule.ranks];
     while rows.iter().zip(&schedule.rows).any(|(row, ops)| row.len() < ops.len()) {
-        for (rank, row) in rows.iter_mut().enumerate() {
+        for rank in schedule.rounds() {
+            let row = &mut rows[rank];
             while let Some(&op) = schedule.rows[rank].get(row.len()) {
                 let start = row.last().map_or(0.0, |span| span.end);
                 let Some(end) = clock.end(rank, op, start) else { break };

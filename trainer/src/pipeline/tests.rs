@@ -2,6 +2,9 @@
 
 use super::*;
 
+mod corruption;
+mod times;
+
 /// Every schedule of an order with at most 8 ranks, 16 micro-batches and 4 chunks.
 fn small(order: &'static Order) -> impl Iterator<Item = Schedule> {
     let dimensions = (1..=8).flat_map(|ranks| (1..=16).map(move |micro_batches| (ranks, micro_batches)));
@@ -59,4 +62,73 @@ fn stages_and_locations_are_inverse() {
     assert_eq!([0, 3].map(|rank| stages(&looped, rank)), [[0, 4], [3, 7]]);
     assert_eq!([0, 3].map(|rank| stages(&v, rank)), [[0, 7], [3, 4]]);
     assert_eq!((v.next(3, 0), v.sender(Payload::Activation, 3, 1)), (Some((3, 1)), None));
+}
+
+#[test]
+fn held_activations_are_those_that_were_published() {
+    for order in Order::ALL {
+        for schedule in small(order) {
+            let held = check(&schedule).unwrap().activations;
+            let bound: Vec<_> =
+                (0..schedule.ranks).map(|rank| (order.activations)(&schedule, rank)).collect();
+            // ZB-V reaches its bound once its steady phase begins.
+            if order.name == "zb-v" && schedule.micro_batches < 2 * schedule.ranks - 1 {
+                assert!(held.iter().zip(&bound).all(|(held, bound)| held <= bound), "{held:?} {bound:?}");
+            } else {
+                assert_eq!(held, bound, "{} {schedule}", order.name);
+            }
+        }
+    }
+    let held = |name| check(&schedule(name, 4, 8)).unwrap().activations;
+    assert_eq!((held("gpipe"), held("1f1b")), (vec![8; 4], vec![4, 3, 2, 1]));
+    assert_eq!((held("zb-h1"), held("zb-v")), (vec![4; 4], vec![8; 4]));
+    assert_eq!((held("interleaved"), held("breadth-first")), (vec![11, 9, 7, 5], vec![16; 4]));
+}
+
+#[test]
+fn gradients_add_up_in_the_order_of_micro_batches() {
+    for order in Order::ALL {
+        for schedule in small(order).filter(|schedule| schedule.micro_batches % 5 == 1) {
+            for (row, chunk) in
+                schedule.rows.iter().flat_map(|row| (0..schedule.chunks).map(move |c| (row, c)))
+            {
+                let adds = |op: &&Op| matches!(op, Op::Backward { .. } | Op::BackwardWeights { .. });
+                let places = row.iter().filter(adds).filter_map(|op| op.place());
+                let micros = places.filter(|place| place.1 == chunk).map(|place| place.0);
+                assert!(micros.eq(0..schedule.micro_batches), "{} {schedule}", order.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_breadth_first_receives_ahead_of_need() {
+    for order in Order::ALL {
+        for schedule in small(order) {
+            let received = check(&schedule).unwrap().received.into_iter().max();
+            assert!(order.name == "breadth-first" || received <= Some(1), "{} {received:?}", order.name);
+        }
+    }
+    // Rank 0 takes what the last rank sends for the next chunk while it is in its first chunk.
+    let breadth_first = Order::find("breadth-first").unwrap().schedule(4, 16, 2).unwrap();
+    assert_eq!(check(&breadth_first).unwrap().received, [9, 1, 1, 9]);
+}
+
+#[test]
+fn impossible_pipelines_name_rule_and_numbers() {
+    let refuse = |name: &str, numbers: [usize; 3], words: &str| {
+        let refused = Order::find(name).and_then(|order| order.schedule(numbers[0], numbers[1], numbers[2]));
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    refuse("2f2b", [4, 8, 1], "there are naive, gpipe, 1f1b, interleaved, breadth-first, zb-h1, zb-v");
+    refuse("gpipe", [0, 8, 1], "gpipe: 0 ranks and 8 micro-batches");
+    refuse("1f1b", [4, 0, 1], "at least 1 of each");
+    refuse("1f1b", [4, 8, 2], "chunks = 2: a rank holds exactly 1");
+    refuse("interleaved", [4, 8, 1], "chunks = 1: a rank holds at least 2");
+    refuse("interleaved", [4, 6, 2], "interleaved: 6 micro-batches are no multiple of 4 ranks");
+    refuse("zb-v", [4, 8, 3], "chunks = 3: a rank holds exactly 2");
+    refuse("breadth-first", [4, 8, 0], "chunks = 0: a rank holds at least 1");
+    refuse("gpipe", [5000, 8, 1], "5000 ranks: there may be 4096");
+    refuse("breadth-first", [2, usize::MAX, 2], "there may be 131072 forward passes");
 }

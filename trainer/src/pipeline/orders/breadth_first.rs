@@ -1,7 +1,7 @@
 //! All micro-batches through one chunk, then through the next.
 
-use super::{Order, alternate};
-use crate::pipeline::{Op, Placement, Schedule};
+use super::{Order, alternate, fill_and_drain};
+use crate::pipeline::{Op, Placement, Schedule, StageCosts};
 
 pub(super) const ORDER: Order = Order {
     name: "breadth-first",
@@ -11,6 +11,8 @@ pub(super) const ORDER: Order = Order {
     chunks: 1..=usize::MAX,
     whole_rounds: false,
     build,
+    bubble,
+    activations: |schedule, _| schedule.chunks * schedule.micro_batches,
 };
 
 fn build(schedule: &Schedule, _rank: usize) -> Vec<Op> {
@@ -22,4 +24,10 @@ fn build(schedule: &Schedule, _rank: usize) -> Vec<Op> {
     let forwards = passes.clone().map(pass).map(forward).collect();
     let backwards = passes.clone().map(pass).map(backward).collect();
     alternate(forwards, backwards, passes.end)
+}
+
+/// The formula needs a micro-batch per rank: the next chunk waits for the first otherwise.
+fn bubble(schedule: &Schedule, costs: &StageCosts) -> Option<f64> {
+    let fills = schedule.micro_batches >= schedule.ranks || schedule.chunks == 1;
+    fills.then(|| fill_and_drain(schedule, costs)).flatten()
 }

@@ -1,6 +1,6 @@
 //! All forward passes, then all backward passes.
 
-use super::{Order, alternate, passes};
+use super::{Order, alternate, fill_and_drain, passes};
 use crate::pipeline::{Op, Placement, Schedule};
 
 pub(super) const ORDER: Order = Order {
@@ -11,6 +11,8 @@ pub(super) const ORDER: Order = Order {
     chunks: 1..=1,
     whole_rounds: false,
     build,
+    bubble: fill_and_drain,
+    activations: |schedule, _| schedule.micro_batches,
 };
 
 fn build(schedule: &Schedule, _rank: usize) -> Vec<Op> {

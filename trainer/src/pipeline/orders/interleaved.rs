@@ -1,6 +1,6 @@
 //! 1F1B over several chunks per rank, in rounds of as many micro-batches as ranks.
 
-use super::{Order, alternate};
+use super::{Order, alternate, fill_and_drain};
 use crate::pipeline::{Op, Placement, Schedule};
 
 pub(super) const ORDER: Order = Order {
@@ -12,6 +12,8 @@ pub(super) const ORDER: Order = Order {
     chunks: 2..=usize::MAX,
     whole_rounds: true,
     build,
+    bubble: fill_and_drain,
+    activations,
 };
 
 fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
@@ -26,5 +28,14 @@ fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
     let passes = 0..micro_batches * chunks;
     let forwards = passes.clone().map(pass).map(forward).collect();
     let backwards = passes.map(pass).map(backward).collect();
-    alternate(forwards, backwards, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
+    alternate(forwards, backwards, warmup(schedule, rank))
+}
+
+/// Two forward passes per rank that follows, after a round through all chunks but the last.
+fn warmup(schedule: &Schedule, rank: usize) -> usize {
+    2 * (schedule.ranks - 1 - rank) + (schedule.chunks - 1) * schedule.ranks
+}
+
+fn activations(schedule: &Schedule, rank: usize) -> usize {
+    (schedule.chunks * schedule.micro_batches).min(warmup(schedule, rank) + 1)
 }

@@ -11,6 +11,8 @@ pub(super) const ORDER: Order = Order {
     chunks: 1..=1,
     whole_rounds: false,
     build,
+    bubble: |schedule, _| Some(1.0 - 1.0 / schedule.ranks as f64),
+    activations: |_, _| 1,
 };
 
 fn build(schedule: &Schedule, _rank: usize) -> Vec<Op> {

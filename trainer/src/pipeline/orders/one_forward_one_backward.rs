@@ -1,6 +1,6 @@
 //! One forward and one backward pass in turn.
 
-use super::{Order, alternate, passes};
+use super::{Order, alternate, fill_and_drain, passes};
 use crate::pipeline::{Op, Placement, Schedule};
 
 pub(super) const ORDER: Order = Order {
@@ -12,6 +12,8 @@ pub(super) const ORDER: Order = Order {
     chunks: 1..=1,
     whole_rounds: false,
     build,
+    bubble: fill_and_drain,
+    activations: |schedule, rank| schedule.micro_batches.min(schedule.ranks - rank),
 };
 
 fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {

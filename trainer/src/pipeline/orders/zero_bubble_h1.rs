@@ -1,7 +1,7 @@
 //! 1F1B that computes the gradients of weights later, in time that would be idle.
 
 use super::{Order, alternate, passes};
-use crate::pipeline::{Op, Placement, Schedule};
+use crate::pipeline::{Op, Placement, Schedule, StageCosts};
 
 pub(super) const ORDER: Order = Order {
     name: "zb-h1",
@@ -11,6 +11,8 @@ pub(super) const ORDER: Order = Order {
     chunks: 1..=1,
     whole_rounds: false,
     build,
+    bubble,
+    activations: |schedule, _| schedule.micro_batches.min(schedule.ranks),
 };
 
 /// Rank `r` holds `r` micro-batches fewer than rank 0 between forward and backward, and lets the
@@ -30,4 +32,13 @@ fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
     }
     row.extend((schedule.micro_batches.saturating_sub(rank)..schedule.micro_batches).map(weights));
     row
+}
+
+/// Ranks wait for (P−1)(F+I−W), if the gradients of weights take no longer than other passes.
+fn bubble(schedule: &Schedule, costs: &StageCosts) -> Option<f64> {
+    let &StageCosts { forward, backward_input, backward_weights, .. } = costs;
+    let shortest = backward_weights <= forward.min(backward_input);
+    let waits = (schedule.ranks - 1) as f64 * (forward + backward_input - backward_weights);
+    let works = schedule.micro_batches as f64 * (forward + backward_input + backward_weights);
+    (shortest && schedule.micro_batches >= schedule.ranks).then(|| waits / (works + waits))
 }

@@ -1,17 +1,19 @@
 //! Two chunks per rank in the shape of a V, with backward passes in two halves.
 
 use super::Order;
-use crate::pipeline::{Op, Placement, Schedule};
+use crate::pipeline::{Op, Placement, Schedule, StageCosts};
 
 pub(super) const ORDER: Order = Order {
     name: "zb-v",
-    summary: "stages down the ranks and back up, backward in two halves: ranks idle only until they start",
+    summary: "stages down the ranks and back up, backward in two halves: no rank waits between its passes",
     source: "Qi et al., \"Zero bubble pipeline parallelism\", ICLR 2024 (ZB-V); Qi et al., \"Pipeline \
              parallelism with controllable memory\", NeurIPS 2024 (V-ZB)",
     placement: Placement::V,
     chunks: 2..=2,
     whole_rounds: false,
     build,
+    bubble,
+    activations: |schedule, _| 2 * schedule.micro_batches.min(schedule.ranks),
 };
 
 /// A rank warms up until it has `2 * ranks` micro-batches in its chunks. Then each forward follows
@@ -31,6 +33,15 @@ fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
     row.repeat(all, "w");
     row.ops.retain(|op| op.place().is_some_and(|(micro, _)| micro < micro_batches));
     row.ops
+}
+
+/// No rank waits once it has started if all passes take equal times. The last rank starts after P−1
+/// forward passes, which makes the idle share (P−1)/(6M+P−1).
+fn bubble(schedule: &Schedule, costs: &StageCosts) -> Option<f64> {
+    let equal = costs.forward == costs.backward_input && costs.forward == costs.backward_weights;
+    let waits = (schedule.ranks - 1) as f64;
+    let fills = schedule.micro_batches >= 2 * schedule.ranks - 1;
+    (equal && fills).then(|| waits / (6.0 * schedule.micro_batches as f64 + waits))
 }
 
 /// Row under construction: the next micro-batch of each pass.
