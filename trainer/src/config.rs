@@ -9,7 +9,7 @@ mod validate;
 
 pub use crate::config::schema::{
     Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, ModelKind, Norm, Optimizer,
-    OptimizerKind, Sample, Strategy, StrategyKind,
+    OptimizerKind, Pipeline, Sample, StageSplit, Strategy, StrategyKind,
 };
 
 use crate::error::{Error, Result};
@@ -37,6 +37,8 @@ pub struct Config {
     pub data: Data,
     /// Degrees of parallelism.
     pub mesh: Degrees,
+    /// Work of pipeline stages, if there are several.
+    pub pipeline: Pipeline,
     /// Optimizer.
     pub optimizer: Optimizer,
     /// Length of the run, and learning rate over time.
@@ -60,6 +62,7 @@ impl Default for Config {
             model: Model::default(),
             data: Data::default(),
             mesh: Degrees::default(),
+            pipeline: Pipeline::default(),
             optimizer: Optimizer::default(),
             schedule: LrSchedule::default(),
             strategy: Strategy::default(),

@@ -105,6 +105,13 @@ pub trait Model: Send {
     /// Fails for a batch of another kind or size.
     fn check(&self, pass: &Pass<'_>, batch: &OwnedBatch) -> Result<()>;
 
+    /// Returns the rows and columns of the features between two blocks, for a micro-batch of the
+    /// pass.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if they differ from block to block.
+    fn feature_shape(&self, pass: &Pass<'_>, micro_batch: usize) -> Result<[usize; 2]>;
+
     /// Computes the mean loss of each micro-batch of the pass, all of them unit by unit.
     ///
     /// # Errors
@@ -169,7 +176,10 @@ pub fn run_visit<M: Model + ?Sized>(
         flows[micro_batch] = match visit.work {
             Work::Forward => block.forward(pass, flow)?,
             Work::Backward | Work::InputGrads => block.backward(pass, flow)?,
-            Work::WeightGrads => flow,
+            Work::WeightGrads => {
+                pass.run_deferred(visit.unit)?;
+                flow
+            }
         };
         Ok(())
     })

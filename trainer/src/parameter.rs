@@ -38,8 +38,43 @@ pub struct Parameter {
     pub weight_decay: bool,
     /// Each rank of a tensor parallel group holds a partial gradient. The gradient is their sum.
     pub partial_grad: bool,
-    /// Number of modules that add to the gradient in one backward pass; two for a tied embedding.
+    /// Number of modules on this rank that add to the gradient in one backward pass; two for a tied
+    /// embedding.
     pub use_count: usize,
+    /// Pipeline stages that have it.
+    pub residency: Residency,
+}
+
+/// Pipeline stages that have a parameter, as one rank sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Residency {
+    /// This rank alone has it.
+    #[default]
+    Own,
+    /// Other stages have it.
+    Elsewhere,
+    /// This stage and another one use it. Each has a copy, and its gradient is the sum of both.
+    Tied {
+        /// True on the stage that counts it in norms and saves it.
+        is_owner: bool,
+    },
+}
+
+impl Residency {
+    /// Returns true if this rank has the weights.
+    pub fn is_here(self) -> bool {
+        self != Self::Elsewhere
+    }
+
+    /// Returns true on the one stage that counts the parameter in norms and saves it.
+    pub fn is_owner(self) -> bool {
+        matches!(self, Self::Own | Self::Tied { is_owner: true })
+    }
+
+    /// Returns true if the gradient is the sum over two stages.
+    pub fn is_tied(self) -> bool {
+        matches!(self, Self::Tied { .. })
+    }
 }
 
 impl Parameter {
@@ -56,6 +91,7 @@ impl Parameter {
             weight_decay: decays,
             partial_grad: false,
             use_count: 1,
+            residency: Residency::Own,
         }
     }
 
@@ -124,6 +160,8 @@ pub struct Unit {
     pub parameters: Range<usize>,
     /// Parameters of other units that it also uses, as a head with the embedding's weights does.
     pub shared: Vec<ParameterId>,
+    /// False if another pipeline stage computes it.
+    pub is_own: bool,
 }
 
 /// All parameters and units of a model, as one rank holds them.
@@ -136,14 +174,42 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Returns the number of elements, including padding of shards.
+    /// Returns the number of elements on this rank, including padding of shards.
     pub fn count(&self) -> usize {
-        self.parameters.iter().map(Parameter::count).sum()
+        let here = self.parameters.iter().filter(|parameter| parameter.residency.is_here());
+        here.map(Parameter::count).sum()
     }
 
     /// Returns the parameter with this name.
     pub fn find(&self, name: &str) -> Option<ParameterId> {
         self.parameters.iter().position(|parameter| parameter.name == name).map(ParameterId)
+    }
+
+    /// Keeps the units that `is_own` selects, for a rank of a pipeline. Numbers stay those of the
+    /// whole model.
+    pub fn keep_units(&mut self, is_own: impl Fn(UnitId) -> bool) {
+        self.units.iter_mut().enumerate().for_each(|(number, unit)| unit.is_own = is_own(UnitId(number)));
+        let mut uses = vec![[0; 2]; self.parameters.len()];
+        let mut first = vec![None; self.parameters.len()];
+        for unit in (0..self.units.len()).map(UnitId) {
+            for id in self.parameters_of(unit) {
+                uses[id.0][usize::from(is_own(unit))] += 1;
+                first[id.0].get_or_insert(is_own(unit));
+            }
+        }
+        for ((parameter, [others, own]), first) in self.parameters.iter_mut().zip(uses).zip(first) {
+            parameter.use_count = own;
+            parameter.residency = match (others, own) {
+                (_, 0) => Residency::Elsewhere,
+                (0, _) => Residency::Own,
+                _ => Residency::Tied { is_owner: first == Some(true) },
+            };
+        }
+    }
+
+    /// Returns the units that this rank has, in order.
+    pub fn own_units(&self) -> impl DoubleEndedIterator<Item = UnitId> + '_ {
+        (0..self.units.len()).map(UnitId).filter(|&unit| self[unit].is_own)
     }
 
     /// Returns the parameters that a unit uses: its own, and those of other units that it shares.
@@ -198,7 +264,7 @@ impl Registry {
     pub fn unit_at<R>(&mut self, name: &str, path: &str, make: impl FnOnce(&mut Self) -> R) -> (UnitId, R) {
         assert!(self.path.is_empty(), "units do not nest");
         let (id, start) = (UnitId(self.inventory.units.len()), self.inventory.parameters.len());
-        let unit = Unit { name: name.to_owned(), parameters: start..start, shared: Vec::new() };
+        let unit = Unit { name: name.to_owned(), parameters: start..start, shared: Vec::new(), is_own: true };
         self.inventory.units.push(unit);
         let made = self.scope(path, make);
         self.inventory.units[id.0].parameters.end = self.inventory.parameters.len();

@@ -8,7 +8,7 @@ use crate::device::{Device, DeviceWeights};
 use crate::error::{Error, Result};
 use crate::models::OwnedBatch;
 use crate::parameter::{ParameterId, UnitId};
-use crate::strategy::{Direction, StepPlan, Strategy, Visit};
+use crate::strategy::{Direction, StepPlan, Strategy, Visit, Work};
 use crate::tensor::Tensor;
 use std::any::Any;
 use std::cell::RefCell;
@@ -38,6 +38,9 @@ pub struct Seeds {
     pub per_rank: u64,
 }
 
+/// Gradient of weights that a visit left out, to be added later.
+type Deferred = Box<dyn FnOnce(&mut Pass<'_>) -> Result<()> + Send>;
+
 /// State of one micro-batch of a pass.
 #[derive(Default)]
 struct MicroBatch {
@@ -45,6 +48,8 @@ struct MicroBatch {
     seeds: Seeds,
     /// Data, if it was set.
     batch: Option<Arc<OwnedBatch>>,
+    /// Gradients of weights that are left out so far, with their units.
+    deferred: Vec<(UnitId, Deferred)>,
 }
 
 /// Wait for other ranks within a layer.
@@ -66,6 +71,8 @@ pub struct Pass<'a> {
     current: usize,
     /// True for the last micro-batch of a visit.
     visit_ends: bool,
+    /// Unit whose gradients of weights are left out now.
+    defers_for: Option<UnitId>,
     memory: Allocator,
     threads: usize,
     sequence: usize,
@@ -96,6 +103,7 @@ impl<'a> Pass<'a> {
             micro_batches,
             current: 0,
             visit_ends: true,
+            defers_for: None,
             memory: memory.clone(),
             threads,
             sequence: 1,
@@ -125,13 +133,41 @@ impl<'a> Pass<'a> {
     ) -> Result<()> {
         let way = visit.work.direction();
         way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
+        self.defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
         for micro_batch in visit.micro_batches.clone() {
             self.current = micro_batch;
             self.visit_ends = micro_batch + 1 == visit.micro_batches.end;
             body(self, micro_batch)?;
         }
-        (self.current, self.visit_ends) = (0, true);
+        (self.current, self.visit_ends, self.defers_for) = (0, true, None);
         way.map_or(Ok(()), |way| self.strategy.post_unit(visit.unit, way))
+    }
+
+    /// Returns true if this visit leaves out gradients of weights. A module may then pass them to
+    /// [`Pass::defer`].
+    pub fn defers(&self) -> bool {
+        self.defers_for.is_some()
+    }
+
+    /// Leaves `add`, which adds gradients of weights, to a later visit.
+    ///
+    /// # Panics
+    /// Panics if [`Pass::defers`] is false.
+    pub fn defer(&mut self, add: impl FnOnce(&mut Pass<'_>) -> Result<()> + Send + 'static) {
+        let unit = self.defers_for.expect("a visit that leaves out gradients of weights");
+        self.micro_batches[self.current].deferred.push((unit, Box::new(add)));
+    }
+
+    /// Adds the gradients of a unit's weights that were left out for the current micro-batch.
+    ///
+    /// # Errors
+    /// Returns the error of a collective that becomes due.
+    pub fn run_deferred(&mut self, unit: UnitId) -> Result<()> {
+        let deferred = &mut self.micro_batches[self.current].deferred;
+        let (own, others): (Vec<_>, Vec<_>) =
+            std::mem::take(deferred).into_iter().partition(|left| left.0 == unit);
+        *deferred = others;
+        own.into_iter().try_for_each(|(_, add)| add(self))
     }
 
     /// Sets the data of all micro-batches.
@@ -151,7 +187,15 @@ impl<'a> Pass<'a> {
     /// # Panics
     /// Panics if it was not set.
     pub fn batch(&self) -> Arc<OwnedBatch> {
-        Arc::clone(self.micro_batches[self.current].batch.as_ref().expect("the data is set before forward"))
+        self.batch_of(self.current)
+    }
+
+    /// Returns the data of a micro-batch.
+    ///
+    /// # Panics
+    /// Panics if it was not set.
+    pub fn batch_of(&self, micro_batch: usize) -> Arc<OwnedBatch> {
+        Arc::clone(self.micro_batches[micro_batch].batch.as_ref().expect("the data is set before forward"))
     }
 
     /// Returns the number of micro-batches.
@@ -411,8 +455,9 @@ impl<'a> Pass<'a> {
         self.threads
     }
 
-    /// Returns true if everything saved in forward has been restored.
+    /// Returns true if everything saved in forward has been restored, and no gradient is left out.
     pub fn is_complete(&self) -> bool {
-        self.micro_batches.iter().all(|micro_batch| micro_batch.tape.is_empty())
+        let mut all = self.micro_batches.iter();
+        all.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
     }
 }

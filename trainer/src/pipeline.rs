@@ -9,6 +9,9 @@
 //! | choose an order and build its schedule | [`Order::find`], [`Order::schedule`] |
 //! | prove that it is complete and cannot deadlock | [`check()`] |
 //! | predict times and idle shares | [`play`] |
+//! | divide units over stages | [`Split`] |
+//! | translate a rank's row to visits of its units | [`Program`] |
+//! | run it | [`run_program`] |
 //! | draw it | [`draw::text`], [`draw::svg()`] |
 //! | divide a model into its stages | [`split::Split`] |
 //!
@@ -25,16 +28,21 @@
 
 pub mod check;
 pub mod draw;
+mod executor;
 mod explain;
 mod messages;
 pub mod orders;
 pub mod player;
+pub mod program;
 pub mod split;
 
 pub use check::{Holdings, Violation, check};
+pub use executor::run_program;
 pub use explain::PipelineArgs;
 pub use orders::Order;
 pub use player::{StageCosts, Timeline, play};
+pub use program::{Instruction, Message, Program};
+pub use split::Split;
 
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,9 @@ use crate::error::Result;
 use crate::flat::ProcessGroup;
 use crate::nn::vector;
 use std::ops::Range;
-use unisono::{ReduceOp, Sum};
+use unisono::{RecvBuffer, ReduceOp, SendBuffer, Sum};
 use unisono_cuda::device::{View, ViewMut};
+use unisono_cuda::{as_bytes, as_bytes_mut};
 
 /// Dense row-major matrix of activations: `rows` (tokens, samples) by `columns` (features).
 ///
@@ -25,6 +26,19 @@ pub struct Tensor {
 enum TensorData {
     Host(F32Vec),
     Device(DeviceVec),
+}
+
+/// A tensor in host memory is a message between pipeline stages.
+impl SendBuffer for Tensor {
+    fn message(&self) -> &[u8] {
+        as_bytes(self.data())
+    }
+}
+
+impl RecvBuffer for Tensor {
+    fn message_mut(&mut self) -> &mut [u8] {
+        as_bytes_mut(self.data_mut())
+    }
 }
 
 impl Tensor {

@@ -17,6 +17,7 @@ mod report;
 mod run;
 mod schedule;
 mod setup;
+mod stages;
 mod trace;
 mod train_loop;
 mod validate;

@@ -84,7 +84,7 @@ fn write_shard(
     strategy.for_each_shard(&mut |kept: LocalShard<'_>| {
         let parameter = &inventory[kept.parameter];
         moments[kept.parameter.0] = kept.moments.len() as u64;
-        if repeats || (parameter.shard.is_none() && who.tensor_rank > 0) {
+        if repeats || !parameter.residency.is_owner() || (parameter.shard.is_none() && who.tensor_rank > 0) {
             return Ok(());
         }
         is_empty = false;

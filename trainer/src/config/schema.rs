@@ -160,6 +160,45 @@ impl Default for Data {
     }
 }
 
+/// Division of layers over pipeline stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StageSplit {
+    /// The same number of layers per stage, as far as possible.
+    Even,
+    /// The same amount of computation per stage, as far as possible, with that of the head.
+    Cost,
+}
+
+/// Settings of a pipeline of several stages: see `mesh.pipeline`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pipeline {
+    /// Order of forward and backward passes: `naive`, `gpipe`, `1f1b`, `interleaved`,
+    /// `breadth-first`, `zb-h1` or `zb-v`.
+    pub schedule: String,
+    /// Number of stages per rank. 0 is the usual number of the schedule.
+    pub chunks: usize,
+    /// Division of layers over stages.
+    pub split: StageSplit,
+    /// Number of layers per stage, also a fraction such as 2.5. 0 divides as `split` says.
+    pub layers_per_stage: f64,
+    /// Number of layers before the end of each stage. Empty divides as the other keys say.
+    pub stage_ends: Vec<usize>,
+}
+
+impl Default for Pipeline {
+    fn default() -> Self {
+        Self {
+            schedule: "1f1b".to_owned(),
+            chunks: 0,
+            split: StageSplit::Even,
+            layers_per_stage: 0.0,
+            stage_ends: Vec::new(),
+        }
+    }
+}
+
 /// Optimizer algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

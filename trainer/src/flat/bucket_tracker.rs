@@ -56,8 +56,13 @@ impl BucketTracker {
     }
 
     /// Returns the buckets in the order in which the plan completes them. Buckets without any
-    /// contribution are last.
+    /// contribution are last, and so are tied ones: their sum waits for another pipeline stage, whose
+    /// backward may wait for this rank.
     fn completions(&self, plan: &StepPlan) -> Vec<Completion> {
+        let waits = |bucket: BucketId| {
+            let mut entries = self.layout[bucket].entries.iter();
+            entries.any(|entry| self.inventory[entry.parameter].residency.is_tied())
+        };
         let trainable = self.layout.ids().filter(|&bucket| self.layout[bucket].trainable);
         let mut left: Vec<usize> = self.layout.buckets.iter().map(|bucket| bucket.entries.len()).collect();
         let (mut rounds, mut counts) = (vec![0; left.len()], vec![0usize; self.due.len()]);
@@ -65,6 +70,9 @@ impl BucketTracker {
         for id in plan.contributions(&self.inventory).filter(|&id| self.inventory[id].trainable) {
             counts[id.0] += 1;
             let bucket = self.layout.location(id).0;
+            if waits(bucket) {
+                continue;
+            }
             if counts[id.0].is_multiple_of(self.per_round(id)) {
                 left[bucket.0] -= 1;
             }
@@ -100,7 +108,7 @@ impl BucketTracker {
         let Completion { bucket, round } = self.order.get(self.next)?;
         let is_there = |id: ParameterId| {
             let needed = round * self.per_round(id);
-            needed > 0 && self.arrived[id.0] >= needed
+            needed > 0 && self.arrived[id.0] >= needed && !self.inventory[id].residency.is_tied()
         };
         let complete = self.layout[*bucket].entries.iter().all(|entry| is_there(entry.parameter));
         complete.then(|| self.next_remaining()).flatten()

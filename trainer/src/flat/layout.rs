@@ -85,7 +85,8 @@ impl Layout {
         Self::with_rows(inventory, ranks, packing, &|_| false)
     }
 
-    /// Packs as [`Layout::new`] does. Matrices that `by_rows` selects get a bucket of their own.
+    /// Packs as [`Layout::new`] does. Parameters that other pipeline stages have are left out, and
+    /// one that is tied to another stage gets a bucket of its own. Matrices that `by_rows` selects get a bucket of their own.
     pub fn with_rows(
         inventory: &Inventory,
         ranks: usize,
@@ -95,7 +96,8 @@ impl Layout {
         let places = vec![(BucketId(0), 0); inventory.parameters.len()];
         let mut layout = Self { buckets: Vec::new(), locations: places, ranks };
         let mut open: Option<UnitId> = None;
-        for id in (0..inventory.parameters.len()).rev().map(ParameterId) {
+        let here = |id: &ParameterId| inventory[*id].residency.is_here();
+        for id in (0..inventory.parameters.len()).rev().map(ParameterId).filter(here) {
             let unit = inventory.unit_of(id);
             let fits = layout.buckets.last().is_some_and(|last| match packing {
                 Packing::MaxBytes(cap) => {
@@ -103,9 +105,11 @@ impl Layout {
                 }
                 Packing::PerUnit => open == Some(unit),
             });
-            let alone = by_rows(&inventory[id]);
+            let (by_rows, tied) = (by_rows(&inventory[id]), inventory[id].residency.is_tied());
+            // The gradient of a tied parameter waits for another stage, and nothing else with it.
+            let alone = by_rows || tied;
             layout.add(id, &inventory[id], fits && !alone);
-            if alone {
+            if by_rows {
                 layout.buckets.last_mut().expect("just added").count = padded_elements(&inventory[id], ranks);
             }
             open = Some(unit).filter(|_| !alone);

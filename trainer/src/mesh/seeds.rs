@@ -30,14 +30,14 @@ impl SeedSource {
 
     /// Returns the seeds of micro-batch `micro_batch` of step `step`.
     ///
-    /// The shared seed depends on the tokens and layers of a tensor parallel group. The per-rank
+    /// The shared seed depends on the tokens of a tensor parallel group. It is equal on all pipeline
+    /// stages: random operations have names, so that layers differ wherever they run. The per-rank
     /// seed adds the tensor rank. Ranks that share sequences have different seeds: a dropout mask
     /// belongs to a rank's chunk, so another division of sequences gives other masks.
     pub fn seeds_for(&self, phase: Phase, step: u64, micro_batch: u64) -> Seeds {
-        let Coordinates { tensor, sequence_data, batch_data, pipeline } = self.at;
-        let place = [sequence_data, batch_data, pipeline].map(|coordinate| coordinate as u64);
-        let shared =
-            hash_numbers(&[self.seed, phase as u64, step, micro_batch, place[0], place[1], place[2]]);
+        let Coordinates { tensor, sequence_data, batch_data, .. } = self.at;
+        let place = [sequence_data, batch_data].map(|coordinate| coordinate as u64);
+        let shared = hash_numbers(&[self.seed, phase as u64, step, micro_batch, place[0], place[1], 0]);
         Seeds { shared, per_rank: hash_numbers(&[shared, tensor as u64]) }
     }
 }

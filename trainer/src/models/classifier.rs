@@ -1,7 +1,7 @@
 //! Classifiers of vectors and images.
 
 use super::{Block, Flow, Model, OwnedBatch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::nn::{Conv2d, Conv2dShape, CrossEntropy, Gelu, Linear, LinearInit, Module, Sequential};
 use crate::parameter::{Registry, UnitId};
 use crate::pass::Pass;
@@ -117,6 +117,10 @@ impl Model for Classifier {
 
     fn block(&self, unit: UnitId) -> &dyn Block {
         &self.layers[unit.0]
+    }
+
+    fn feature_shape(&self, _: &Pass<'_>, _: usize) -> Result<[usize; 2]> {
+        Err(Error::Unsupported("a pipeline of a classifier: its layers differ in width".to_owned()))
     }
 
     fn check(&self, _: &Pass<'_>, batch: &OwnedBatch) -> Result<()> {

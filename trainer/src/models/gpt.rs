@@ -141,6 +141,14 @@ impl Model for Gpt {
         }
     }
 
+    fn feature_shape(&self, pass: &Pass<'_>, micro_batch: usize) -> Result<[usize; 2]> {
+        let rows = match &*pass.batch_of(micro_batch) {
+            OwnedBatch::Tokens(TokenBatch { inputs, .. }) => inputs.len(),
+            other => return other.mismatch("a language model"),
+        };
+        Ok([self.tensor_parallel.row_range(pass, rows)?.1, self.config.width])
+    }
+
     fn check(&self, pass: &Pass<'_>, batch: &OwnedBatch) -> Result<()> {
         match batch {
             OwnedBatch::Tokens(TokenBatch { inputs, sequence, .. })

@@ -13,6 +13,7 @@ use unisono_cuda::{Matrix, MatrixMut, matmul};
 /// Computes y = x Wᵀ + b, with W of outputs × inputs.
 ///
 /// (rows, inputs) → (rows, outputs). Saves its input.
+#[derive(Clone)]
 pub struct Linear {
     weight: ParameterId,
     bias: Option<ParameterId>,
@@ -73,13 +74,13 @@ impl Linear {
         matmul(into, 1.0, 1.0, gradient.t(), input, threads);
     }
 
-    /// Computes the gradient of the input, in its place.
-    fn input_grad(&self, pass: &Pass<'_>, mut input: Tensor, gradient: &Tensor) -> Tensor {
-        let rows = input.rows();
+    /// Computes the gradient of the input in `into`, which may be the input itself.
+    fn input_grad(&self, pass: &Pass<'_>, mut into: Tensor, gradient: &Tensor) -> Tensor {
+        let rows = into.rows();
         let weight = Matrix::new(pass.weights(self.weight), self.outputs, self.inputs);
-        let into = MatrixMut::new(input.data_mut(), rows, self.inputs);
-        matmul(into, 0.0, 1.0, Matrix::new(gradient.data(), rows, self.outputs), weight, pass.threads());
-        input
+        let target = MatrixMut::new(into.data_mut(), rows, self.inputs);
+        matmul(target, 0.0, 1.0, Matrix::new(gradient.data(), rows, self.outputs), weight, pass.threads());
+        into
     }
 
     /// Adds to the gradients of bias and weight.
@@ -115,6 +116,12 @@ impl Module for Linear {
         let input: Tensor = pass.restore();
         if let Some(device) = pass.device() {
             return self.backward_on(device, pass, input, &gradient);
+        }
+        if pass.defers() {
+            let of_input = self.input_grad(pass, pass.tensor(input.rows(), self.inputs), &gradient);
+            let linear = self.clone();
+            pass.defer(move |pass| linear.accumulate(pass, &input, &gradient));
+            return Ok(of_input);
         }
         self.accumulate(pass, &input, &gradient)?;
         Ok(self.input_grad(pass, input, &gradient))

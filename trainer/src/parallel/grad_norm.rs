@@ -29,7 +29,7 @@ impl SquaredNorm {
 
 impl StrategyCore {
     /// Reduces the sums of squares over ranks and returns the root. The sum runs over the data
-    /// parallel group if `sharded`, and over the tensor parallel group.
+    /// parallel group if `sharded`, and over the tensor parallel group and the pipeline.
     pub(super) fn reduce_norm(&self, squares: SquaredNorm, sharded: bool) -> Result<f64> {
         match squares {
             SquaredNorm::Exact(squares) => self.exact_norm(squares, sharded),
@@ -54,7 +54,7 @@ impl StrategyCore {
     /// Returns the groups over which squares are summed.
     fn norm_groups(&self, sharded: bool) -> impl Iterator<Item = &ProcessGroup> {
         let data = self.group.iter().filter(move |_| sharded).map(|group| &group.size);
-        data.chain(&self.tensor)
+        data.chain(&self.tensor).chain(&self.pipeline)
     }
 }
 

@@ -1,30 +1,42 @@
-//! Gradients of which every rank of a tensor parallel group holds a partial sum.
+//! Gradients of which several ranks hold a partial sum.
 
-use crate::flat::{Bucket, FlatBuffer, ProcessGroup};
-use crate::parameter::Inventory;
+use crate::flat::{Bucket, BucketEntry, FlatBuffer, ProcessGroup};
+use crate::parameter::{Inventory, Parameter};
 use std::ops::Range;
 use unisono::Result;
 
 /// Partial gradients of one bucket, to be summed before any other use.
 ///
-/// Source: Korthikanti et al., "Reducing activation recomputation in large transformer models",
-/// MLSys 2023. With sequence parallelism, norms and biases see only part of the rows.
+/// With sequence parallelism, norms and biases see only part of the rows (Korthikanti et al.,
+/// "Reducing activation recomputation in large transformer models", MLSys 2023). A head that is
+/// tied to the embedding of another pipeline stage adds its part to the same gradient.
 pub(super) struct PartialGrads {
-    tensor: Option<ProcessGroup>,
-    ranges: Vec<Range<usize>>,
+    sums: Vec<(ProcessGroup, Range<usize>)>,
 }
 
 impl PartialGrads {
-    pub(super) fn for_bucket(bucket: &Bucket, inventory: &Inventory, tensor: Option<&ProcessGroup>) -> Self {
-        let is_partial =
-            |piece: &&crate::flat::BucketEntry| tensor.is_some() && inventory[piece.parameter].partial_grad;
-        let ranges = bucket.entries.iter().filter(is_partial).map(|piece| piece.range.clone()).collect();
-        Self { tensor: tensor.cloned(), ranges }
+    pub(super) fn for_bucket(
+        bucket: &Bucket,
+        inventory: &Inventory,
+        tensor: Option<&ProcessGroup>,
+        tied: Option<&ProcessGroup>,
+    ) -> Self {
+        let over = |group: Option<&ProcessGroup>, is_partial: fn(&Parameter) -> bool| {
+            let meant = |entry: &&BucketEntry| is_partial(&inventory[entry.parameter]);
+            let entries = group.into_iter().flat_map(|group| {
+                let entries = bucket.entries.iter().filter(meant);
+                entries.map(|entry| (group.clone(), entry.range.clone()))
+            });
+            entries.collect::<Vec<_>>()
+        };
+        let mut sums = over(tensor, |parameter| parameter.partial_grad);
+        sums.extend(over(tied, |parameter| parameter.residency.is_tied()));
+        Self { sums }
     }
 
-    /// Sums the partial gradients over the group.
+    /// Sums the partial gradients over their groups.
     pub(super) fn all_reduce(&self, gradients: &mut FlatBuffer) -> Result<()> {
-        let Some(tensor) = &self.tensor else { return Ok(()) };
-        self.ranges.iter().try_for_each(|range| gradients.all_reduce_range(range.clone(), tensor.comm()))
+        let mut sums = self.sums.iter();
+        sums.try_for_each(|(group, range)| gradients.all_reduce_range(range.clone(), group.comm()))
     }
 }

@@ -10,6 +10,10 @@ pub struct ProcessGroups {
     pub data: Option<Communicator>,
     /// Tensor parallel group; `None` if this rank is alone.
     pub tensor: Option<Communicator>,
+    /// Stages of a pipeline; `None` if this rank is alone.
+    pub pipeline: Option<Communicator>,
+    /// The two stages that share a tied parameter; `None` if this rank has none.
+    pub tied: Option<Communicator>,
 }
 
 impl ProcessGroups {
@@ -20,11 +24,22 @@ impl ProcessGroups {
     /// Fails if the communicator cannot be duplicated.
     pub fn new(data: Option<Communicator>, tensor: Option<&Communicator>) -> Result<Self> {
         let tensor = tensor.map(Communicator::duplicate).transpose()?;
-        Ok(Self { data, tensor })
+        Ok(Self { data, tensor, ..Self::default() })
+    }
+
+    /// Adds the stages of a pipeline. `shares` is true if this rank has a parameter that another
+    /// stage has too. All stages must call this.
+    ///
+    /// # Errors
+    /// Fails if the communicator cannot be split.
+    pub fn with_pipeline(self, pipeline: Option<&Communicator>, shares: bool) -> Result<Self> {
+        let split = |stages: &Communicator| stages.split(shares.then_some(0), stages.rank() as i32);
+        let tied = pipeline.map(split).transpose()?.flatten();
+        Ok(Self { pipeline: pipeline.cloned(), tied, ..self })
     }
 
     /// Creates groups without tensor parallelism.
     pub fn data_only(data: Option<Communicator>) -> Self {
-        Self { data, tensor: None }
+        Self { data, ..Self::default() }
     }
 }

@@ -22,6 +22,10 @@ pub(super) struct StrategyCore {
     pub(super) wait_time: Duration,
     /// Tensor parallel group; `None` if this rank is alone.
     pub(super) tensor: Option<ProcessGroup>,
+    /// Stages of the pipeline; `None` if this rank is alone.
+    pub(super) pipeline: Option<ProcessGroup>,
+    /// Stages that share a tied parameter; `None` if this rank has none.
+    tied: Option<ProcessGroup>,
     bucket_tracker: BucketTracker,
 }
 
@@ -33,10 +37,12 @@ impl StrategyCore {
         settings: &Settings,
         memory: &Allocator,
     ) -> Result<Self> {
-        let ProcessGroups { data, tensor } = team;
+        let ProcessGroups { data, tensor, pipeline, tied } = team;
         check_offload_supported(settings, memory)?;
         let group = data.map(|data| DataGroup::new(data, memory)).transpose()?;
-        let tensor = tensor.map(|tensor| ProcessGroup::new(tensor, memory.gpu())).transpose()?;
+        let [tensor, pipeline, tied] = [tensor, pipeline, tied]
+            .map(|group| group.map(|group| ProcessGroup::new(group, memory.gpu())).transpose());
+        let (tensor, pipeline, tied) = (tensor?, pipeline?, tied?);
         let ranks = group.as_ref().map_or(1, DataGroup::ranks);
         let layout = Arc::new(settings.layout(kind, inventory, ranks));
         let each_visit = settings.reduce_each == ReduceFrequency::MicroBatch && kind.shards_gradients();
@@ -48,6 +54,8 @@ impl StrategyCore {
             wait_time: Duration::ZERO,
             group,
             tensor,
+            pipeline,
+            tied,
         })
     }
 
@@ -66,7 +74,7 @@ impl StrategyCore {
     /// Returns the first known error of GPU operations.
     pub(super) fn check(&self) -> Result<()> {
         let data = self.group.iter().map(|group| &group.size);
-        data.chain(&self.tensor).try_for_each(ProcessGroup::check)
+        data.chain(&self.tensor).chain(&self.pipeline).chain(&self.tied).try_for_each(ProcessGroup::check)
     }
 
     /// Returns the buckets that have gradients.
@@ -101,16 +109,18 @@ impl StrategyCore {
         Ok(self.bucket_tracker.next_remaining())
     }
 
-    /// Returns the gradients of a bucket that must be summed over the tensor parallel group.
+    /// Returns the gradients of a bucket that must be summed over other ranks with the same data.
     pub(super) fn partial_grads(&self, bucket: BucketId) -> PartialGrads {
-        PartialGrads::for_bucket(&self.store.layout[bucket], &self.store.inventory, self.tensor.as_ref())
+        let (bucket, inventory) = (&self.store.layout[bucket], &*self.store.inventory);
+        PartialGrads::for_bucket(bucket, inventory, self.tensor.as_ref(), self.tied.as_ref())
     }
 
     /// Returns true if this rank counts a parameter in the norm. Parameters replicated over a
-    /// tensor parallel group count once.
+    /// tensor parallel group, or tied to another stage, count once.
     pub(super) fn counts_in_norm(&self, id: ParameterId) -> bool {
-        let first = self.tensor.as_ref().is_none_or(|tensor| tensor.rank() == 0);
-        first || self.store.inventory[id].shard.is_some()
+        let (first, parameter) =
+            (self.tensor.as_ref().is_none_or(|tensor| tensor.rank() == 0), &self.store.inventory[id]);
+        (first || parameter.shard.is_some()) && parameter.residency.is_owner()
     }
 }
 

@@ -370,8 +370,8 @@ fn traffic_matches_formula() {
         let unit = |layer: usize| (64 * layer * 60).next_multiple_of(32 * ranks);
         for kind in STRATEGIES.into_iter().filter(|(kind, _)| *kind != ParallelKind::Zero1Parameters) {
             let whole = match kind.0 {
-                // Both micro-batches gather in forward and backward. The last unit stays in between,
-                // and the first one between the micro-batches.
+                // Both micro-batches gather in forward and backward. The last unit stays in
+                // between, and the first one between the micro-batches.
                 ParallelKind::Zero3 => 5 * count(ParallelKind::Zero3) - 2 * unit(4) - unit(1),
                 kind => 2 * count(kind),
             };

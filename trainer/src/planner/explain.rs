@@ -18,7 +18,7 @@ pub(crate) fn text(answer: &PlanReport) -> String {
         ("Where each kind of parallelism belongs", placement(answer)),
         ("An all-reduce of all gradients, by ranks", curve(answer)),
         ("Communication", communication(answer)),
-        ("Pipelines (not part of this build)", pipelines(answer)),
+        ("Pipelines", pipelines(answer)),
         ("The mesh", mesh(answer)),
         ("Attention and experts", attention_and_experts(answer)),
         ("Learning rate", learning_rate(answer)),

@@ -1,4 +1,4 @@
-//! Formulas of pipeline, expert and context parallelism. Pipelines and experts are not implemented.
+//! Formulas of pipeline, expert and context parallelism. Experts are not implemented.
 //!
 //! Sources: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, for
 //! 1F1B; Qi et al., "Zero bubble pipeline parallelism", ICLR 2024; Dai et al., "DeepSeekMoE", 2024,

@@ -40,7 +40,7 @@ impl DryRun {
                 .next(),
         };
         let (_, inventory) = Network::new(config, extents, tensor.map(ProcessGroup::from).as_ref())?;
-        Ok(Self { config: config.clone(), mesh, batch, dims: extents, inventory })
+        Ok(Self { config: config.clone(), mesh, batch, dims: extents, inventory: Arc::new(inventory) })
     }
 
     fn cost_model(&self) -> CostModel<'_> {

@@ -5,7 +5,7 @@ use crate::checkpoint::{self, Manifest, SavedBy};
 use crate::config::Config;
 use crate::data::text;
 use crate::error::{Error, Result};
-use crate::mesh::Phase;
+use crate::mesh::{GroupKind, Phase};
 use crate::models::{Gpt, Sampling};
 use crate::parallel::{self, ParallelKind, ProcessGroups};
 use crate::pass::{Pass, Seeds};
@@ -14,6 +14,7 @@ use crate::train::Network;
 use crate::train::dry_run::data_dims;
 use crate::train::run::Run;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Generates the text after `prompt` with the model of a checkpoint, or of the last of several
 /// checkpoints. Runs on one rank, whatever mesh saved it. `overrides` change the saved
@@ -30,6 +31,7 @@ pub fn generate(folder: &Path, prompt: &str, overrides: &[String]) -> Result<Str
         .progress
         .check_invariants(&config.resume_invariants()?, folder, |key| key.starts_with("model."))?;
     let (network, inventory) = Network::new(&config, data_dims(&config)?, None)?;
+    let inventory = Arc::new(inventory);
     let (memory, settings) = (Allocator::default(), config.settings());
     let mut strategy = parallel::new_strategy(
         ParallelKind::Replicated,
@@ -52,6 +54,9 @@ impl Run {
     /// # Errors
     /// Fails for an empty prompt. Returns the error of a failed collective.
     pub fn generate(&mut self, prompt: &str) -> Result<Option<String>> {
+        if !self.can_generate() {
+            return Ok(None);
+        }
         let Some(gpt) = as_generator(&self.network) else { return Ok(None) };
         let seeds = self.seeds.seeds_for(Phase::Test, self.train_step, 0);
         let mut strategy = HostStrategy::new(&mut *self.strategy);
@@ -61,9 +66,9 @@ impl Run {
         Ok(Some(text))
     }
 
-    /// Returns true if the model generates text.
+    /// Returns true if the model generates text, and this rank has all of it.
     pub(super) fn can_generate(&self) -> bool {
-        as_generator(&self.network).is_some()
+        as_generator(&self.network).is_some() && self.groups.get(GroupKind::Pipeline).is_none()
     }
 }
 

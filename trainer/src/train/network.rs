@@ -7,7 +7,6 @@ use crate::models::{self, Classifier, Gpt, GptConfig, Model};
 use crate::parameter::{Inventory, Registry};
 use crate::tensor_parallel::TensorParallel;
 use crate::train::data_loader::DataDims;
-use std::sync::Arc;
 
 /// Models that a configuration can select.
 pub enum Network {
@@ -27,7 +26,7 @@ impl Network {
         config: &Config,
         extents: DataDims,
         tensor: Option<&ProcessGroup>,
-    ) -> Result<(Self, Arc<Inventory>)> {
+    ) -> Result<(Self, Inventory)> {
         let mut registry = Registry::default();
         let network = match (config.model.kind, extents) {
             (ModelKind::Gpt, DataDims::Tokens(vocabulary)) => {
@@ -55,7 +54,7 @@ impl Network {
         };
         registry.freeze_all(&config.model.freeze)?;
         registry.set_dtype(config.strategy.param_dtype, |_| true);
-        Ok((network, Arc::new(registry.finish())))
+        Ok((network, registry.finish()))
     }
 
     /// Returns the model for the training loop.

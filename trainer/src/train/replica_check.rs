@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::mesh::GroupKind;
-use crate::parameter::{ParameterId, UnitId};
+use crate::parameter::ParameterId;
 use crate::random::{hash_iter, hash_numbers};
 use crate::strategy::{Direction, host_weights};
 use crate::train::run::Run;
@@ -12,11 +12,11 @@ impl Run {
     /// call this.
     fn parameter_hashes(&mut self) -> Result<Vec<u64>> {
         let mut hashes = vec![0; self.inventory.parameters.len()];
-        for unit in (0..self.inventory.units.len()).map(UnitId) {
+        for unit in self.inventory.own_units() {
             self.strategy.pre_unit(unit, Direction::Forward)?;
-            for id in self.inventory[unit].parameters.clone() {
-                let weights = host_weights(&*self.strategy, ParameterId(id))?;
-                hashes[id] =
+            for id in self.inventory.parameters_of(unit) {
+                let weights = host_weights(&*self.strategy, id)?;
+                hashes[id.0] =
                     hash_iter(weights.len(), weights.iter().map(|weight| u64::from(weight.to_bits())));
             }
             self.strategy.post_unit(unit, Direction::Forward)?;

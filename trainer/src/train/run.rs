@@ -10,17 +10,17 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::flat::ProcessGroup;
 use crate::mesh::{GroupKind, MeshGroups, Phase, SeedSource};
-use crate::models::{self, OwnedBatch};
+use crate::models::{self, Model, OwnedBatch};
 use crate::optim::{Optimizer, Step};
 use crate::parallel::DataParallel;
 use crate::parameter::Inventory;
 use crate::pass::Pass;
-use crate::strategy::StepPlan;
+use crate::pipeline::{self, Program};
 use crate::train::data_loader::DataLoader;
 use crate::train::memory_report::MemoryReport;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use unisono::{Avg, Communicator};
+use unisono::{Avg, Communicator, Sum};
 use unisono_cuda::clip_factor;
 
 /// State of a run on one rank. All ranks must call the same methods in the same order.
@@ -34,8 +34,10 @@ pub struct Run {
     /// Tensor parallel group of the model; `None` if layers are whole.
     pub(super) tensor_group: Option<ProcessGroup>,
     pub(super) batch: BatchPlan,
-    /// Order of the computation in a step.
-    pub(super) plan: StepPlan,
+    /// This rank's computation in a step.
+    pub(super) program: Program,
+    /// This rank's computation of one micro-batch in validation.
+    pub(super) validation: Program,
     pub(super) loader: DataLoader,
     pub(super) dataset: DatasetId,
     pub(super) sampler: Sampler,
@@ -132,8 +134,9 @@ impl Run {
         pass.set_device(self.device.as_ref());
         let model = self.network.model();
         models::set_batches(model, &mut pass, batches)?;
-        pass.begin_step(&self.plan)?;
-        let losses = models::run_plan(model, &mut pass, &self.plan, scale)?;
+        pass.begin_step(&self.program.plan)?;
+        let stages = self.groups.get(GroupKind::Pipeline);
+        let losses = run_program(model, &mut pass, &self.program, stages, scale)?;
         let waits = pass.take_waits();
         waits.iter().for_each(|wait| self.trace.add_wait(wait));
         let loss = losses.into_iter().map(f64::from).sum::<f64>() / self.batch.accumulation as f64;
@@ -167,11 +170,15 @@ impl Run {
         Ok(rate)
     }
 
-    /// Averages a number over all data ranks. Returns the time of the exchange.
+    /// Averages a number over all data ranks, if the last stage of a pipeline has it and the others
+    /// have 0. Returns the time of the exchange.
     pub(super) fn all_reduce_mean(&self, value: &mut f64) -> Result<Duration> {
         let start = Instant::now();
         if let Some(group) = self.groups.get(GroupKind::Data) {
             group.all_reduce(std::slice::from_mut(value), Avg)?;
+        }
+        if let Some(stages) = self.groups.get(GroupKind::Pipeline) {
+            stages.all_reduce(std::slice::from_mut(value), Sum)?;
         }
         Ok(start.elapsed())
     }
@@ -185,5 +192,19 @@ impl Run {
         Err(Error::invalid(format!(
             "{what}; a lower optimizer.lr, a longer schedule.warmup or optimizer.max_grad_norm may help"
         )))
+    }
+}
+
+/// Runs a program on the only stage, or on one of several `stages`.
+pub(super) fn run_program(
+    model: &dyn Model,
+    pass: &mut Pass<'_>,
+    program: &Program,
+    stages: Option<&Communicator>,
+    scale: f32,
+) -> Result<Vec<f32>> {
+    match stages {
+        Some(stages) => pipeline::run_program(model, pass, program, stages, scale),
+        None => models::run_plan(model, pass, &program.plan, scale),
     }
 }

@@ -14,11 +14,12 @@ use crate::flat::ProcessGroup;
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
 use crate::optim::{AdamW, Muon, Optimizer, Sgd};
 use crate::parallel::{self, ProcessGroups};
-use crate::strategy::StepPlan;
 use crate::train::cost_model::CostModel;
 use crate::train::data_loader::DataLoader;
 use crate::train::memory_report::MemoryReport;
+use crate::train::stages::Stages;
 use std::path::Path;
+use std::sync::Arc;
 use unisono::Communicator;
 
 impl Run {
@@ -39,8 +40,15 @@ impl Run {
         let device = device(config, &world, &memory)?;
         let gpu = device.as_ref().map(|device| device.compute().stream().gpu());
         let layers = tensor.map(|tensor| ProcessGroup::new(tensor.clone(), gpu)).transpose()?;
-        let (network, inventory) = Network::new(config, feed.dims, layers.as_ref())?;
+        let (network, mut inventory) = Network::new(config, feed.dims, layers.as_ref())?;
+        let (stages, stage) =
+            (Stages::new(config, &mesh, &batch, &inventory)?, groups.coordinates().pipeline);
+        let shares = stages.keep_own(stage, &mut inventory);
+        let inventory = Arc::new(inventory);
         let team = ProcessGroups::new(groups.get(GroupKind::Data).cloned(), tensor)?;
+        let team = team.with_pipeline(groups.get(GroupKind::Pipeline), shares)?;
+        let program = stages.program(stage, &batch, &inventory);
+        let validation = stages.forward_program(stage, &inventory);
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
         let flat = device.as_ref().filter(|_| host_only_option(config).is_none());
         let flat = flat.map_or_else(|| memory.clone(), |device| memory.with_lane(device.compute()));
@@ -61,7 +69,8 @@ impl Run {
             groups,
             sequence_group: chunks,
             tensor_group: layers,
-            plan: StepPlan::breadth_first(inventory.units.len(), batch.accumulation, batch.breadth_first),
+            program,
+            validation,
             batch,
             loader: feed,
             dataset: data,
@@ -114,10 +123,6 @@ impl Run {
 /// Returns the mesh for this number of ranks, if its kinds of parallelism are supported.
 pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
-    if config.mesh.pipeline > 1 {
-        let what = format!("mesh.pipeline = {}: not part of this build; set it to 1", config.mesh.pipeline);
-        return Err(Error::Unsupported(what));
-    }
     check_sequence_sharding(config, &mesh)?;
     Ok(mesh)
 }
@@ -146,6 +151,7 @@ pub(super) fn host_only_option(config: &Config) -> Option<&'static str> {
 fn check_device_supported(config: &Config) -> Result<()> {
     let only_on_the_cpu = [
         ("mesh.sequence_data", config.mesh.sequence_data),
+        ("mesh.pipeline", config.mesh.pipeline),
         ("model.cross_entropy_splits", config.model.cross_entropy_splits),
     ];
     match only_on_the_cpu.into_iter().find(|(_, value)| *value > 1) {

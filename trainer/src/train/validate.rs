@@ -2,11 +2,10 @@
 
 use crate::data::{LastBatch, Sampler};
 use crate::error::Result;
-use crate::mesh::Phase;
+use crate::mesh::{GroupKind, Phase};
 use crate::models;
 use crate::pass::Pass;
-use crate::strategy::StepPlan;
-use crate::train::run::Run;
+use crate::train::run::{Run, run_program};
 use std::sync::Arc;
 
 impl Run {
@@ -43,10 +42,10 @@ impl Run {
         pass.set_sequence_group(self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
         let model = self.network.model();
-        let plan = StepPlan::forward_only(model.block_count());
         models::set_batches(model, &mut pass, vec![Arc::new(batch)])?;
-        pass.begin_step(&plan)?;
-        let losses = pass.no_grad(|pass| models::run_plan(model, pass, &plan, 0.0))?;
+        let (program, stages) = (&self.validation, self.groups.get(GroupKind::Pipeline));
+        pass.begin_step(&program.plan)?;
+        let losses = pass.no_grad(|pass| run_program(model, pass, program, stages, 0.0))?;
         Ok(f64::from(losses[0]))
     }
 }

@@ -1,0 +1,168 @@
+//! Runs one rank's program: visits of the model's blocks, and messages to other stages.
+
+use crate::allocator::Allocator;
+use crate::error::Result;
+use crate::models::{Flow, Model, run_visit};
+use crate::pass::Pass;
+use crate::pipeline::{Instruction, Message, Payload, Program};
+use crate::tensor::Tensor;
+use std::collections::{HashMap, VecDeque};
+use std::mem::take;
+use unisono::{Communicator, MessageInfo, Work};
+
+/// Runs `program` as one rank of the pipeline `stages`. The loss of each micro-batch counts `scale`
+/// times in gradients.
+///
+/// Returns the loss of each micro-batch on the rank with the last stage, and zeros on the others. A
+/// receive is posted as soon as the receive before it on the same link has ended, so that values
+/// arrive while the rank computes. A send ends in the background.
+///
+/// # Errors
+/// Returns the error of a failed collective or message.
+pub fn run_program<M: Model + ?Sized>(
+    model: &M,
+    pass: &mut Pass<'_>,
+    program: &Program,
+    stages: &Communicator,
+    scale: f32,
+) -> Result<Vec<f32>> {
+    let shapes = (0..pass.count()).map(|micro| model.feature_shape(pass, micro)).collect::<Result<_>>()?;
+    let links = Links::new(program, stages, pass.memory(), shapes);
+    let losses = vec![0.0; pass.count()];
+    let mut executor = Executor { model, program, scale, links, ready: HashMap::new(), losses };
+    for instruction in &program.instructions {
+        executor.run(pass, instruction)?;
+    }
+    executor.links.finish(pass)?;
+    Ok(executor.losses)
+}
+
+struct Executor<'a, M: ?Sized> {
+    model: &'a M,
+    program: &'a Program,
+    scale: f32,
+    links: Links<'a>,
+    /// Values that wait for their pass, or for their send.
+    ready: HashMap<Message, Flow>,
+    losses: Vec<f32>,
+}
+
+impl<M: Model + ?Sized> Executor<'_, M> {
+    fn run(&mut self, pass: &mut Pass<'_>, instruction: &Instruction) -> Result<()> {
+        match instruction {
+            Instruction::Compute { needs, gives, visits } => {
+                let input = needs.map_or(Flow::Start, |message| self.take(message));
+                let output = self.compute(pass, input, visits.clone())?;
+                self.ready.extend(gives.map(|message| (message, output)));
+            }
+            Instruction::Send(message, peer) => {
+                let tensor = self.take(*message).into_features();
+                self.links.send(pass, *message, *peer, tensor)?;
+            }
+            Instruction::Receive(message, peer) => {
+                let tensor = self.links.receive(pass, *message, *peer)?;
+                self.ready.insert(*message, Flow::Features(tensor));
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, message: Message) -> Flow {
+        self.ready.remove(&message).expect("a checked schedule computes values before their use")
+    }
+
+    /// Runs visits of one micro-batch, from `input` to the value after the last visit.
+    fn compute(&mut self, pass: &mut Pass<'_>, input: Flow, visits: std::ops::Range<usize>) -> Result<Flow> {
+        let visits = &self.program.plan.visits()[visits];
+        let micro = visits.first().map_or(0, |visit| visit.micro_batches.start);
+        let mut flows: Vec<Flow> = self.losses.iter().map(|_| Flow::Start).collect();
+        flows[micro] = input;
+        visits.iter().try_for_each(|visit| run_visit(self.model, pass, visit, &mut flows))?;
+        if let Flow::Loss(loss) = &mut flows[micro] {
+            self.losses[micro] = std::mem::replace(loss, self.scale);
+        }
+        Ok(take(&mut flows[micro]))
+    }
+}
+
+/// One direction between this rank and a peer, of one payload.
+type Link = (Payload, usize);
+
+/// Messages under way.
+struct Links<'a> {
+    stages: &'a Communicator,
+    memory: Allocator,
+    /// Rows and columns of the features between stages, by micro-batch.
+    shapes: Vec<[usize; 2]>,
+    /// Micro-batches of each link whose receives are not posted yet.
+    unposted: HashMap<Link, VecDeque<usize>>,
+    /// The posted receive of each link.
+    posted: HashMap<Link, Work<(Tensor, MessageInfo)>>,
+    sending: HashMap<Link, VecDeque<Work<Tensor>>>,
+}
+
+/// Messages of one link that may be under way: one arrives while the next is computed.
+const SENDS_MAX: usize = 2;
+
+impl<'a> Links<'a> {
+    fn new(program: &Program, stages: &'a Communicator, memory: &Allocator, shapes: Vec<[usize; 2]>) -> Self {
+        let mut links = Self {
+            stages,
+            memory: memory.clone(),
+            shapes,
+            unposted: HashMap::new(),
+            posted: HashMap::new(),
+            sending: HashMap::new(),
+        };
+        for instruction in &program.instructions {
+            if let Instruction::Receive(message, peer) = instruction {
+                links.unposted.entry((message.what, *peer)).or_default().push_back(message.micro);
+            }
+        }
+        let all: Vec<_> = links.unposted.keys().copied().collect();
+        all.into_iter().for_each(|link| links.post(link));
+        links
+    }
+
+    /// Posts the next receive of a link, if there is one more.
+    fn post(&mut self, link: Link) {
+        let Some(micro) = self.unposted.get_mut(&link).and_then(VecDeque::pop_front) else { return };
+        let [rows, columns] = self.shapes[micro];
+        let buffer = Tensor::new(&self.memory, rows, columns);
+        let receive = self.stages.irecv(buffer, link.1, tag(link.0));
+        self.posted.insert(link, receive);
+    }
+
+    fn receive(&mut self, pass: &Pass<'_>, message: Message, peer: usize) -> Result<Tensor> {
+        let link = (message.what, peer);
+        let receive = self.posted.remove(&link).expect("posted before");
+        let received = pass.timed_wait("pipeline receive", || receive.wait());
+        self.post(link);
+        Ok(received?.0)
+    }
+
+    fn send(&mut self, pass: &Pass<'_>, message: Message, peer: usize, tensor: Tensor) -> Result<()> {
+        let under_way = self.sending.entry((message.what, peer)).or_default();
+        while under_way.len() >= SENDS_MAX {
+            let first = under_way.pop_front().expect("one of them");
+            pass.timed_wait("pipeline send", || first.wait())?;
+        }
+        under_way.push_back(self.stages.isend(tensor, peer, tag(message.what)));
+        Ok(())
+    }
+
+    /// Waits for all sends.
+    fn finish(self, pass: &Pass<'_>) -> Result<()> {
+        for send in self.sending.into_values().flatten() {
+            pass.timed_wait("pipeline send", || send.wait())?;
+        }
+        Ok(())
+    }
+}
+
+fn tag(what: Payload) -> u64 {
+    match what {
+        Payload::Activation => 0,
+        Payload::Gradient => 1,
+    }
+}

@@ -1,0 +1,120 @@
+//! Pipeline stages of a run.
+
+use crate::config::{Config, ModelKind, StageSplit};
+use crate::error::{Error, Result};
+use crate::mesh::Mesh;
+use crate::parameter::{Inventory, Parameter, UnitId};
+use crate::pipeline::{Order, Program, Schedule, Split};
+use crate::strategy::StepPlan;
+use crate::train::BatchPlan;
+use std::ops::Range;
+
+/// Stages of a model, and the order of their work. `None` runs the whole model on one rank.
+pub(crate) struct Stages(Option<Pipeline>);
+
+struct Pipeline {
+    schedule: Schedule,
+    /// Units of each stage.
+    units: Vec<Range<usize>>,
+}
+
+impl Stages {
+    /// Divides the configured model over the pipeline of `mesh`.
+    ///
+    /// # Errors
+    /// Fails for a schedule that does not exist or does not fit, and for a model with too few
+    /// layers.
+    pub(crate) fn new(
+        config: &Config,
+        mesh: &Mesh,
+        batch: &BatchPlan,
+        inventory: &Inventory,
+    ) -> Result<Self> {
+        let (ranks, own) = (mesh.degrees().pipeline, &config.pipeline);
+        if ranks == 1 {
+            return Ok(Self(None));
+        }
+        check_supported(config)?;
+        let order = Order::find(&own.schedule)?;
+        let chunks = if own.chunks == 0 { order.usual_chunks() } else { own.chunks };
+        let schedule = order.schedule(ranks, batch.accumulation, chunks)?;
+        let units = split(config, inventory).divide(config.model.layers, schedule.stages())?;
+        Ok(Self(Some(Pipeline { schedule, units })))
+    }
+
+    /// Keeps the units of the rank `stage` of the pipeline. Returns true if it shares a parameter
+    /// with another rank.
+    pub(crate) fn keep_own(&self, stage: usize, inventory: &mut Inventory) -> bool {
+        let Some(Pipeline { schedule, units }) = &self.0 else { return false };
+        let owner = |unit: UnitId| {
+            let of_unit = units.iter().position(|units| units.contains(&unit.0));
+            schedule.location(of_unit.expect("stages hold all units")).0
+        };
+        inventory.keep_units(|unit| owner(unit) == stage);
+        inventory.parameters.iter().any(|parameter| parameter.residency.is_tied())
+    }
+
+    /// Returns the program of a step on the rank `stage` of the pipeline.
+    pub(crate) fn program(&self, stage: usize, batch: &BatchPlan, inventory: &Inventory) -> Program {
+        match &self.0 {
+            Some(Pipeline { schedule, units }) => Program::new(schedule, stage, units),
+            None => {
+                let (units, BatchPlan { accumulation, breadth_first, .. }) = (inventory.units.len(), *batch);
+                let plan = StepPlan::breadth_first(units, accumulation, breadth_first);
+                Program { plan, ..Program::default() }
+            }
+        }
+    }
+
+    /// Returns the program of the forward of one micro-batch.
+    pub(crate) fn forward_program(&self, stage: usize, inventory: &Inventory) -> Program {
+        match &self.0 {
+            Some(Pipeline { schedule, units }) => Program::forward_only(schedule, stage, units),
+            None => Program { plan: StepPlan::forward_only(inventory.units.len()), ..Program::default() },
+        }
+    }
+}
+
+fn split(config: &Config, inventory: &Inventory) -> Split {
+    let own = &config.pipeline;
+    if !own.stage_ends.is_empty() {
+        return Split::Ends(own.stage_ends.clone());
+    }
+    if own.layers_per_stage > 0.0 {
+        return Split::LayersPerStage(own.layers_per_stage);
+    }
+    match own.split {
+        StageSplit::Even => Split::Even,
+        StageSplit::Cost => Split::ByCost(unit_costs(config, inventory)),
+    }
+}
+
+/// Returns the multiply-add operations of each unit per token: matrix products, and attention in
+/// layers. An embedding has none.
+fn unit_costs(config: &Config, inventory: &Inventory) -> Vec<f64> {
+    let attention = config.model.context * config.model.width;
+    let products = |unit| {
+        let matrices = inventory.parameters_of(unit).map(|id| &inventory[id]);
+        matrices.filter(|parameter| parameter.shape.len() > 1).map(Parameter::count).sum::<usize>()
+    };
+    let cost = |number| match number {
+        0 => 0,
+        _ if number + 1 == inventory.units.len() => products(UnitId(number)),
+        _ => products(UnitId(number)) + attention,
+    };
+    (0..inventory.units.len()).map(|number| cost(number) as f64).collect()
+}
+
+fn check_supported(config: &Config) -> Result<()> {
+    let ranks = config.mesh.pipeline;
+    if config.model.kind != ModelKind::Gpt {
+        let what = format!("mesh.pipeline = {ranks} with model.kind = \"mlp\": not part of this build");
+        return Err(Error::Unsupported(format!("{what}; set it to 1")));
+    }
+    if config.data.breadth_first > 1 {
+        let what = format!("data.breadth_first = {} with mesh.pipeline = {ranks}", config.data.breadth_first);
+        let remedy = "set it to 1, and pipeline.schedule to \"breadth-first\"";
+        return Err(Error::invalid(format!("{what}: the schedule has the order; {remedy}")));
+    }
+    Ok(())
+}
