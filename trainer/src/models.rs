@@ -109,7 +109,7 @@ pub trait Model: Send {
     /// pass.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if they differ from block to block.
+    /// Fails if they differ from block to block.
     fn feature_shape(&self, pass: &Pass<'_>, micro_batch: usize) -> Result<[usize; 2]>;
 
     /// Computes the mean loss of each micro-batch of the pass, all of them unit by unit.

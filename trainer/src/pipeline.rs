@@ -13,7 +13,6 @@
 //! | translate a rank's row to visits of its units | [`Program`] |
 //! | run it | [`run_program`] |
 //! | draw it | [`draw::text`], [`draw::svg()`] |
-//! | divide a model into its stages | [`split::Split`] |
 //!
 //! # Messages
 //!

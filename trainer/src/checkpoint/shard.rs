@@ -74,7 +74,7 @@ impl ShardReader {
     }
 
     /// Copies the elements `range` of `mine`, of this kind, into `into`, as far as the file has
-    /// them. Returns their number.
+    /// them. Returns their number, without padding.
     pub(super) fn fill(
         &mut self,
         mine: &Parameter,
@@ -103,11 +103,10 @@ impl ShardReader {
             }
             let bytes = self.file.read(piece.offset, piece.count * 4)?;
             for (value, index) in bytes.chunks_exact(4).zip(piece.start..) {
-                let index = if as_is {
-                    Some(index)
-                } else {
-                    saved.global_index(index).and_then(|at| mine.local_index(at))
-                };
+                // Padding has no place in the whole tensor, and stays as it is.
+                let global = saved.global_index(index);
+                let index =
+                    if as_is { global.map(|_| index) } else { global.and_then(|at| mine.local_index(at)) };
                 if let Some(index) = index.filter(|index| range.contains(index)) {
                     into[index - range.start] = f32::from_le_bytes(value.try_into().expect("four bytes"));
                     found += 1;
@@ -156,7 +155,7 @@ pub(super) fn hash_file(path: &Path) -> Result<(String, u64)> {
     Ok((hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), length))
 }
 
-/// Returns the number of elements in `range` that are not padding. Padding is not saved.
+/// Returns the number of elements in `range` that are not padding.
 pub(super) fn unpadded_count(inventory: &Inventory, id: ParameterId, range: &Range<usize>) -> usize {
     range.clone().filter(|&index| inventory[id].global_index(index).is_some()).count()
 }

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 mod meshes;
 mod options;
+mod pipelines;
 mod starts;
 
 /// Returns the configuration of a small model on a small text in `folder`, changed by `overrides`.

@@ -1,0 +1,86 @@
+//! Tests of runs over pipelines of stages.
+
+use super::meshes::state;
+use super::*;
+
+fn changed(folder: &Path, changes: &str) -> Config {
+    let small =
+        "model.layers=4 model.width=16 model.heads=2 model.context=8 data.micro_batch=1 schedule.steps=3";
+    let words: Vec<&str> = small.split_whitespace().chain(changes.split_whitespace()).collect();
+    config(folder, &words)
+}
+
+#[test]
+fn stages_keep_their_own_parameters() {
+    let folder = folder();
+    let kept = |ranks, changes: &str| {
+        let config = changed(folder.path(), changes);
+        run_ranks(ranks, |world| {
+            let mut run = Run::new(&config, world).unwrap();
+            run.step().unwrap();
+            [AllocClass::Weights, AllocClass::Gradients, AllocClass::Optimizer]
+                .map(|class| run.memory.usage(class).current)
+        })
+    };
+    let whole = kept(1, "model.tie_word_embeddings=false strategy.bucket_mb=10")[0];
+    let stages = kept(4, "mesh.pipeline=4 model.tie_word_embeddings=false strategy.bucket_mb=10");
+    for (class, whole) in whole.into_iter().enumerate() {
+        let all: usize = stages.iter().map(|stage| stage[class]).sum();
+        assert_eq!(all, whole, "{class}: nothing is kept twice");
+    }
+    // The embedding of 257 tokens is larger than a layer, and stages in the middle have a layer each.
+    assert!(stages[1] == stages[2] && stages[1][0] < stages[0][0] - 4 * 257 * 16, "{stages:?}");
+}
+
+#[test]
+fn checkpoints_move_between_numbers_of_stages() {
+    let shapes = [
+        (1, "strategy.kind=bucketed"),
+        (4, "mesh.pipeline=4 pipeline.schedule=zb-h1"),
+        (4, "mesh.pipeline=2 pipeline.schedule=zb-v strategy.kind=zero3"),
+        (4, "mesh.pipeline=2 mesh.tensor=2 pipeline.split=cost"),
+        (3, "mesh.pipeline=3 pipeline.stage_ends=[1,3,4]"),
+        (6, "mesh.pipeline=2 strategy.kind=zero2"),
+    ];
+    for tied in ["true", "false"] {
+        for (at, (ranks, from)) in shapes.iter().enumerate() {
+            let folder = folder();
+            let tie = format!("model.tie_word_embeddings={tied}");
+            let saving = changed(folder.path(), &format!("{from} {tie}"));
+            let before = state(run_ranks(*ranks, |world| {
+                let mut run = Run::new(&saving, world).unwrap();
+                (0..3).for_each(|_| assert!(run.step().unwrap().loss.is_finite()));
+                run.save().unwrap();
+                run
+            }));
+            let (ranks, into) = shapes[(at + 1) % shapes.len()];
+            let loading = changed(folder.path(), &format!("{into} {tie} checkpoint.resume=true"));
+            let after = state(run_ranks(ranks, |world| Run::new(&loading, world).unwrap()));
+            assert_eq!(after, before, "{from} to {into}, tied: {tied}");
+        }
+    }
+}
+
+#[test]
+fn resumed_pipeline_has_the_bits_of_an_uninterrupted_one() {
+    let folder = folder();
+    let mesh = "mesh.pipeline=2 mesh.tensor=2 pipeline.schedule=zb-h1 model.dropout=0.1 schedule.steps=6";
+    let whole = train_on_threads(4, &changed(folder.path(), &format!("{mesh} checkpoint.every=3"))).unwrap();
+    std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000006")).unwrap();
+    let rest = changed(folder.path(), &format!("{mesh} checkpoint.resume=true"));
+    let rest = train_on_threads(4, &rest).unwrap();
+    assert_eq!((&rest.losses[..], rest.fingerprint), (&whole.losses[3..], whole.fingerprint));
+}
+
+#[test]
+fn impossible_pipelines_are_refused_before_they_start() {
+    let folder = folder();
+    let error =
+        |changes: &str| train_on_threads(2, &changed(folder.path(), changes)).unwrap_err().to_string();
+    let refused = |changes: &str| error(&format!("mesh.pipeline=2 {changes}"));
+    assert!(refused("model.kind=mlp").contains("mlp"));
+    assert!(refused("data.breadth_first=2").contains("pipeline.schedule"));
+    assert!(refused("pipeline.schedule=interleaved data.global_batch=3").contains("no multiple of 2 ranks"));
+    assert!(refused("pipeline.chunks=3").contains("chunks = 3"));
+    assert!(refused("device=software").contains("mesh.pipeline = 2"));
+}
