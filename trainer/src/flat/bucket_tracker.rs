@@ -56,8 +56,8 @@ impl BucketTracker {
     }
 
     /// Returns the buckets in the order in which the plan completes them. Buckets without any
-    /// contribution are last, and so are tied ones: their sum waits for another pipeline stage, whose
-    /// backward may wait for this rank.
+    /// contribution are last, and so are tied ones: their sum waits for another pipeline stage,
+    /// whose backward may wait for this rank.
     fn completions(&self, plan: &StepPlan) -> Vec<Completion> {
         let waits = |bucket: BucketId| {
             let mut entries = self.layout[bucket].entries.iter();

@@ -86,7 +86,8 @@ impl Layout {
     }
 
     /// Packs as [`Layout::new`] does. Parameters that other pipeline stages have are left out, and
-    /// one that is tied to another stage gets a bucket of its own. Matrices that `by_rows` selects get a bucket of their own.
+    /// one that is tied to another stage gets a bucket of its own. So do matrices that `by_rows`
+    /// selects.
     pub fn with_rows(
         inventory: &Inventory,
         ranks: usize,

@@ -28,7 +28,7 @@ fn stages_keep_their_own_parameters() {
         let all: usize = stages.iter().map(|stage| stage[class]).sum();
         assert_eq!(all, whole, "{class}: nothing is kept twice");
     }
-    // The embedding of 257 tokens is larger than a layer, and stages in the middle have a layer each.
+    // The embedding of 257 tokens is larger than a layer. Stages in the middle have one layer each.
     assert!(stages[1] == stages[2] && stages[1][0] < stages[0][0] - 4 * 257 * 16, "{stages:?}");
 }
 
