@@ -32,8 +32,8 @@ impl SeedSource {
     ///
     /// The shared seed depends on the tokens of a tensor parallel group. It is equal on all
     /// pipeline stages: random operations have names, so that layers differ wherever they run. The
-    /// per-rank seed adds the tensor rank. Ranks that share sequences have different seeds: a dropout mask
-    /// belongs to a rank's chunk, so another division of sequences gives other masks.
+    /// per-rank seed adds the tensor rank. Ranks that share sequences have different seeds: a
+    /// dropout mask belongs to a rank's chunk, so another division of sequences gives other masks.
     pub fn seeds_for(&self, phase: Phase, step: u64, micro_batch: u64) -> Seeds {
         let Coordinates { tensor, sequence_data, batch_data, .. } = self.at;
         let place = [sequence_data, batch_data].map(|coordinate| coordinate as u64);

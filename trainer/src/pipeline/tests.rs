@@ -3,6 +3,7 @@
 use super::*;
 
 mod corruption;
+mod executed;
 mod times;
 
 /// Every schedule of an order with at most 8 ranks, 16 micro-batches and 4 chunks.
