@@ -1,6 +1,6 @@
 //! The step from pointers to the memory of an operation.
 
-use crate::abi::class;
+use crate::abi::{class, is_in_place};
 use crate::error::{Outcome, fail};
 use unisono::OpBuffers;
 use unisono::foreign::{Aliasing, slice, slice_mut};
@@ -25,9 +25,8 @@ impl RawBuffers {
     /// accesses them during the call.
     pub(crate) unsafe fn with_slices(self, run: impl FnOnce(OpBuffers<'_>) -> Outcome) -> Outcome {
         let Self { input, input_bytes, output, output_bytes, own_offset } = self;
-        if input.is_null() && input_bytes > 0 || output.is_null() && output_bytes > 0 {
-            return fail(class::BUFFER, "a buffer is NULL");
-        }
+        check_address(input, input_bytes)?;
+        check_address(output, output_bytes)?;
         let (from, into) = ((input.addr(), input_bytes), (output.addr(), output_bytes));
         // SAFETY: valid by the contract. In place, the output is the only access to both buffers;
         // else the input is disjoint from it by the comparison, or copied before it is made.
@@ -46,5 +45,16 @@ impl RawBuffers {
                 }
             }
         }
+    }
+}
+
+/// Refuses bytes at an address that stands for no memory.
+pub(crate) fn check_address(buffer: *const u8, bytes: usize) -> Outcome {
+    match bytes > 0 {
+        true if buffer.is_null() => fail(class::BUFFER, "a buffer is NULL"),
+        true if is_in_place(buffer.cast()) => {
+            fail(class::BUFFER, "MPI_IN_PLACE stands for a buffer that this call needs; give it memory")
+        }
+        _ => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! Sends and receives.
 
 use crate::abi::{ANY_SOURCE, ANY_TAG, Handle, PROC_NULL, REQUEST_NULL, Status, class};
+use crate::buffers::check_address;
 use crate::comm::{self, Comm};
 use crate::datatype::{self, bytes_of};
 use crate::error::{Outcome, fail, guard};
@@ -52,9 +53,7 @@ fn tag_of(tag: c_int) -> Outcome<u64> {
 impl Arguments {
     fn bytes(&self) -> Outcome<usize> {
         let bytes = bytes_of(self.datatype, self.count)?;
-        if self.memory.is_null() && bytes > 0 {
-            return fail(class::BUFFER, "the buffer is NULL");
-        }
+        check_address(self.memory.cast(), bytes)?;
         Ok(bytes)
     }
 

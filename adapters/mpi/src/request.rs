@@ -180,7 +180,7 @@ unsafe extern "C" fn MPIABI_Wait(request: *mut Handle, status: *mut Status) -> c
 #[unsafe(no_mangle)]
 unsafe extern "C" fn MPIABI_Waitall(count: c_int, requests: *mut Handle, statuses: *mut Status) -> c_int {
     // SAFETY: by the contract.
-    guard("MPI_Waitall", || unsafe { wait_all(length(count)?, requests, statuses) })
+    guard("MPI_Waitall", || unsafe { wait_all(length(count, requests)?, requests, statuses) })
 }
 
 /// # Safety
@@ -222,7 +222,7 @@ unsafe extern "C" fn MPIABI_Testall(
     statuses: *mut Status,
 ) -> c_int {
     guard("MPI_Testall", || {
-        let count = length(count)?;
+        let count = length(count, requests)?;
         let mut complete = true;
         for index in 0..count {
             // SAFETY: by the contract, the index is below the count.
@@ -258,8 +258,13 @@ pub(crate) fn forget_all() {
     drop(REQUESTS.take_all());
 }
 
-fn length(count: c_int) -> Outcome<usize> {
-    usize::try_from(count).or_else(|_| fail(class::COUNT, format!("the count is {count}")))
+/// Returns the length of an array of requests.
+fn length(count: c_int, requests: *const Handle) -> Outcome<usize> {
+    match usize::try_from(count) {
+        Err(_) => fail(class::COUNT, format!("the count is {count}")),
+        Ok(1..) if requests.is_null() => fail(class::REQUEST, "the place of the requests is NULL"),
+        Ok(count) => Ok(count),
+    }
 }
 
 /// Time for which a test of a request moves messages.

@@ -284,6 +284,12 @@ pub(crate) fn errors() {
     let code = reduce(null, null, 4, double, sum, world);
     assert_eq!(code, mpi.int("MPIABI_ERR_BUFFER"));
     assert_eq!(reduce(null, null, -1, double, sum, world), mpi.int("MPIABI_ERR_COUNT"));
+    let (mut value, in_place) = (1.0f64, std::ptr::without_provenance_mut(mpi.handle("MPIABI_IN_PLACE")));
+    for input in [(&raw mut value).cast(), in_place] {
+        let code = reduce(input, in_place, 1, double, sum, world);
+        assert_eq!(code, mpi.int("MPIABI_ERR_BUFFER"));
+        assert!(mpi.error_text(code).contains("MPI_IN_PLACE"), "{}", mpi.error_text(code));
+    }
     assert_eq!(mpi.all_reduce(&[1.0f64], "MPIABI_DOUBLE", "MPIABI_SUM", world), Ok(vec![2.0]));
     finalize(&mpi);
     assert!(mpi.all_reduce(&[1.0f64], "MPIABI_DOUBLE", "MPIABI_SUM", world).is_err());

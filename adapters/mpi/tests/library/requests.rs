@@ -147,6 +147,9 @@ fn by_tag(messages: &Messages<'_>, length: usize) {
     let wait = unsafe { messages.mpi.function::<WaitAll>("MPIABI_Waitall") };
     messages.mpi.check(wait(8, requests.as_mut_ptr(), statuses.as_mut_ptr().cast()));
     assert_eq!(requests, [messages.mpi.handle("MPIABI_REQUEST_NULL"); 8]);
+    let null = std::ptr::null_mut();
+    assert_eq!(wait(2, null, null.cast()), messages.mpi.int("MPIABI_ERR_REQUEST"));
+    assert_eq!(wait(0, null, null.cast()), 0);
     messages.assert_status(&statuses[4], messages.previous(), c_int::MAX, length);
     assert_eq!(outputs, inputs);
 }
