@@ -3,7 +3,7 @@
 use crate::error::{argument, exception};
 use crate::messages::forward;
 use crate::operation::Operation;
-use crate::segments::memory_at;
+use crate::segments::{check_address, memory_at};
 use crate::work::{CompleteOnDrop, Completion, Work};
 use pyo3::prelude::*;
 use std::collections::HashMap;
@@ -132,6 +132,7 @@ impl Communicator {
         keep: Py<PyAny>,
     ) -> PyResult<Work> {
         let comm = self.inner(py)?;
+        check_address(py, memory)?;
         let completion = Completion::new(Some(keep));
         // SAFETY: `keep` holds the object that owns the memory until the end. The callers in the
         // package say that nobody else may access it meanwhile.
@@ -150,6 +151,7 @@ impl Communicator {
         keep: Py<PyAny>,
     ) -> PyResult<Work> {
         let comm = self.inner(py)?;
+        check_address(py, memory)?;
         let completion = Completion::new(Some(keep));
         // SAFETY: as in `isend`.
         let memory = unsafe { memory_at(memory) };

@@ -31,9 +31,6 @@ enum Kind {
     Recv { peer: usize },
 }
 
-/// Addresses and numbers of bytes.
-type Parts = Vec<(usize, usize)>;
-
 #[pymethods]
 impl Operation {
     /// Describes a collective of equal shares.
@@ -47,8 +44,8 @@ impl Operation {
         py: Python<'_>,
         collective: &str,
         dtype: &str,
-        input: Parts,
-        output: Parts,
+        input: Segments,
+        output: Segments,
         reduction: Option<(String, Option<Factor>)>,
         root: usize,
         lists: bool,
@@ -61,13 +58,13 @@ impl Operation {
         };
         let reduction = reduction.map(|(name, factor)| reduce_op(py, &name, factor)).transpose()?;
         let kind = Kind::Even { collective, dtype, reduction, root, lists };
-        Ok(Self { kind, input: Segments::new(input), output: Segments::new(output) })
+        Ok(Self { kind, input, output })
     }
 
     /// Describes an all_gather with a number of bytes for each rank.
     #[staticmethod]
-    fn all_gather_v(input: Parts, output: Parts, counts: Vec<usize>) -> Self {
-        Self { kind: Kind::AllGatherV { counts }, input: Segments::new(input), output: Segments::new(output) }
+    fn all_gather_v(input: Segments, output: Segments, counts: Vec<usize>) -> Self {
+        Self { kind: Kind::AllGatherV { counts }, input, output }
     }
 
     /// Describes a reduce_scatter with a number of elements for each rank.
@@ -75,8 +72,8 @@ impl Operation {
     fn reduce_scatter_v(
         py: Python<'_>,
         dtype: &str,
-        input: Parts,
-        output: Parts,
+        input: Segments,
+        output: Segments,
         counts: Vec<usize>,
         reduction: (String, Option<Factor>),
     ) -> PyResult<Self> {
@@ -85,28 +82,28 @@ impl Operation {
         };
         let reduction = reduce_op(py, &reduction.0, reduction.1)?;
         let kind = Kind::ReduceScatterV { dtype, counts, reduction };
-        Ok(Self { kind, input: Segments::new(input), output: Segments::new(output) })
+        Ok(Self { kind, input, output })
     }
 
     /// Describes an all_to_all with numbers of bytes to and from each rank.
     #[staticmethod]
-    fn all_to_all_v(input: Parts, output: Parts, sends: Vec<usize>, receives: Vec<usize>) -> Self {
+    fn all_to_all_v(input: Segments, output: Segments, sends: Vec<usize>, receives: Vec<usize>) -> Self {
         let kind = Kind::AllToAllV { sends, receives };
-        Self { kind, input: Segments::new(input), output: Segments::new(output) }
+        Self { kind, input, output }
     }
 
     /// Describes a gather with a number of bytes for each rank, which the root alone gives.
     #[staticmethod]
-    fn gather_v(input: Parts, output: Parts, counts: Vec<usize>, root: usize) -> Self {
+    fn gather_v(input: Segments, output: Segments, counts: Vec<usize>, root: usize) -> Self {
         let kind = Kind::GatherV { counts, root };
-        Self { kind, input: Segments::new(input), output: Segments::new(output) }
+        Self { kind, input, output }
     }
 
     /// Describes a scatter with a number of bytes for each rank, which the root alone gives.
     #[staticmethod]
-    fn scatter_v(input: Parts, output: Parts, counts: Vec<usize>, root: usize) -> Self {
+    fn scatter_v(input: Segments, output: Segments, counts: Vec<usize>, root: usize) -> Self {
         let kind = Kind::ScatterV { counts, root };
-        Self { kind, input: Segments::new(input), output: Segments::new(output) }
+        Self { kind, input, output }
     }
 
     /// Describes a barrier that names the ranks which do not come within `timeout` seconds.
@@ -118,14 +115,14 @@ impl Operation {
 
     /// Describes a send to a rank.
     #[staticmethod]
-    fn send(input: Parts, peer: usize) -> Self {
-        Self { kind: Kind::Send { peer }, input: Segments::new(input), output: Segments::default() }
+    fn send(input: Segments, peer: usize) -> Self {
+        Self { kind: Kind::Send { peer }, input, output: Segments::default() }
     }
 
     /// Describes a receive from a rank.
     #[staticmethod]
-    fn recv(output: Parts, peer: usize) -> Self {
-        Self { kind: Kind::Recv { peer }, input: Segments::default(), output: Segments::new(output) }
+    fn recv(output: Segments, peer: usize) -> Self {
+        Self { kind: Kind::Recv { peer }, input: Segments::default(), output }
     }
 }
 

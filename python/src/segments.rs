@@ -1,5 +1,7 @@
 //! The memory of an operation: segments at addresses, as the Python side gives them.
 
+use crate::error::argument;
+use pyo3::prelude::*;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use unisono::OpBuffers;
 use unisono::foreign::{self, Aliasing, RawMemory};
@@ -11,11 +13,27 @@ use unisono::foreign::{self, Aliasing, RawMemory};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segments(Vec<(usize, usize)>);
 
-impl Segments {
-    pub(crate) fn new(parts: Vec<(usize, usize)>) -> Self {
-        Self(parts.into_iter().filter(|&(_, bytes)| bytes > 0).collect())
-    }
+impl<'py> FromPyObject<'_, 'py> for Segments {
+    type Error = PyErr;
 
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let mut parts: Vec<(usize, usize)> = object.extract()?;
+        parts.iter().try_for_each(|&part| check_address(object.py(), part))?;
+        parts.retain(|&(_, bytes)| bytes > 0);
+        Ok(Self(parts))
+    }
+}
+
+/// Refuses bytes without an address, such as those of a tensor whose storage was freed.
+pub(crate) fn check_address(py: Python<'_>, (address, bytes): (usize, usize)) -> PyResult<()> {
+    if address == 0 && bytes > 0 {
+        let what = "have no memory, as if their storage had been freed";
+        return Err(argument(py, format!("{bytes} bytes of an array or a tensor {what}")));
+    }
+    Ok(())
+}
+
+impl Segments {
     /// Returns true if two segments share a byte.
     fn overlaps_itself(&self) -> bool {
         let mut sorted = self.0.clone();

@@ -11,6 +11,15 @@ from unisono.errors import InvalidUsage
 _KINDS = {"?": "bool", "e": "float16", "f": "float32", "d": "float64", "Zf": "complex64", "Zd": "complex128"}
 _SIGNED, _UNSIGNED = "bhilqn", "cBHILQN"
 
+# Bytes of an element, by type.
+SIZES = {
+    **dict.fromkeys(("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2"), 1),
+    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
+    "complex128": 16,
+}
+
 
 class Memory(NamedTuple):
     """Contiguous elements in host memory."""
@@ -30,9 +39,11 @@ def memory_of(array, name, writable):
     if isinstance(array, Memory):
         return array
     try:
-        found = _of_tensor(array) or _of_numpy(array, name, writable) or _of_buffer(array, writable)
+        found = _of_tensor(array) or _of_numpy(array, writable) or _of_buffer(array, writable)
         found = found or _of_dlpack(array, writable)
-    except (BufferError, TypeError) as reason:
+    except InvalidUsage as reason:
+        raise InvalidUsage(f"{name}: {reason}") from reason
+    except (BufferError, TypeError, ValueError) as reason:
         raise InvalidUsage(f"{name}: {reason}; correct the call") from reason
     if found is None:
         raise InvalidUsage(f"{name} is {type(array).__name__}, which has neither a buffer nor DLPack; pass an array")
@@ -47,15 +58,18 @@ def _of_tensor(array):
         raise TypeError(f"the tensor is on {array.device}, not on the host")
     if not array.is_contiguous():
         raise TypeError("the tensor is not contiguous; pass tensor.contiguous()")
+    if array.is_conj() or array.is_neg():
+        raise TypeError("the memory of the tensor has other values than the tensor; pass resolve_conj().resolve_neg()")
     dtype = str(array.dtype).removeprefix("torch.")
     return Memory(array.data_ptr(), array.numel() * array.element_size(), dtype, array)
 
 
-def _of_numpy(array, name, writable):
-    interface = getattr(array, "__array_interface__", None)
-    if interface is None:
+def _of_numpy(array, writable):
+    numpy = sys.modules.get("numpy")
+    # A scalar of NumPy has the interface of arrays too, but memory that ends with the look at it.
+    if numpy is None or not isinstance(array, numpy.ndarray):
         return None
-    dtype, (address, read_only) = array.dtype, interface["data"]
+    dtype, (address, read_only) = array.dtype, array.__array_interface__["data"]
     if not array.flags.c_contiguous:
         raise TypeError("the array is not contiguous; pass numpy.ascontiguousarray(array)")
     if read_only and writable:

@@ -1,9 +1,10 @@
 """Communicators for arrays."""
 
 import json
+import operator
 
 from unisono import _native
-from unisono._memory import Memory, memory_of
+from unisono._memory import SIZES, memory_of
 from unisono.errors import InvalidUsage
 
 
@@ -60,17 +61,23 @@ class Message(Work):
     @property
     def source(self):
         """The rank that sent the message."""
-        return self._native.message()[0]
+        return self._info()[0]
 
     @property
     def tag(self):
         """The tag of the message."""
-        return self._native.message()[1]
+        return self._info()[1]
 
     @property
     def bytes(self):
         """The length of the message, which may be shorter than the buffer."""
-        return self._native.message()[2]
+        return self._info()[2]
+
+    def _info(self):
+        info = self._native.message()
+        if info is None:
+            raise self.exception() or InvalidUsage("no message has arrived yet; call wait first")
+        return info
 
 
 class Communicator:
@@ -176,24 +183,23 @@ class Communicator:
 
     def all_gather_v(self, input, output, counts, *, async_op=False):
         """Gathers ``counts[i]`` elements of every rank i into ``output``, by rank."""
-        source, target = memory_of(input, "input", False), memory_of(output, "output", True)
-        self._same_type("all_gather_v", source, target)
-        sizes = _bytes_of(counts, source)
+        source, target = self._both("all_gather_v", input, output)
+        sizes = self._bytes("all_gather_v", counts, source)
         step = _native.Operation.all_gather_v(source.parts, target.parts, sizes)
         return self._run(step, (source, target), output, async_op)
 
     def reduce_scatter_v(self, input, output, counts, op="sum", *, factor=None, async_op=False):
         """Combines the inputs of all ranks, and writes ``counts[i]`` elements into the output of rank i."""
-        source, target = memory_of(input, "input", False), memory_of(output, "output", True)
-        self._same_type("reduce_scatter_v", source, target)
-        step = _native.Operation.reduce_scatter_v(source.dtype, source.parts, target.parts, counts, (op, factor))
+        source, target = self._both("reduce_scatter_v", input, output)
+        numbers = self._counts("reduce_scatter_v", counts)
+        step = _native.Operation.reduce_scatter_v(source.dtype, source.parts, target.parts, numbers, (op, factor))
         return self._run(step, (source, target), output, async_op)
 
     def all_to_all_v(self, input, send_counts, output, recv_counts, *, async_op=False):
         """Sends ``send_counts[i]`` elements to rank i, and receives ``recv_counts[i]`` from it."""
-        source, target = memory_of(input, "input", False), memory_of(output, "output", True)
-        self._same_type("all_to_all_v", source, target)
-        sends, receives = _bytes_of(send_counts, source), _bytes_of(recv_counts, source)
+        source, target = self._both("all_to_all_v", input, output)
+        sends = self._bytes("all_to_all_v", send_counts, source)
+        receives = self._bytes("all_to_all_v", recv_counts, source)
         step = _native.Operation.all_to_all_v(source.parts, target.parts, sends, receives)
         return self._run(step, (source, target), output, async_op)
 
@@ -202,11 +208,12 @@ class Communicator:
 
         The root alone gives ``output`` and ``counts``: ``counts[i]`` elements come from rank i.
         """
-        source, target = memory_of(input, "input", False), None
-        if self.rank == root and output is not None:
-            target = memory_of(output, "output", True)
-            self._same_type("gather_v", source, target)
-        sizes = _bytes_of(counts or [], source)
+        root = self._peer("gather_v", "root", root)
+        if self.rank == root:
+            source, target = self._both("gather_v", input, output)
+        else:
+            source, target, counts = self._memory("gather_v", input, "input", False), None, []
+        sizes = self._bytes("gather_v", counts, source)
         step = _native.Operation.gather_v(source.parts, target.parts if target else [], sizes, root)
         return self._run(step, (source, target), output, async_op)
 
@@ -215,11 +222,12 @@ class Communicator:
 
         The root alone gives ``input`` and ``counts``.
         """
-        source, target = None, memory_of(output, "output", True)
-        if self.rank == root and input is not None:
-            source = memory_of(input, "input", False)
-            self._same_type("scatter_v", source, target)
-        sizes = _bytes_of(counts or [], target)
+        root = self._peer("scatter_v", "root", root)
+        if self.rank == root:
+            source, target = self._both("scatter_v", input, output)
+        else:
+            source, target, counts = None, self._memory("scatter_v", output, "output", True), []
+        sizes = self._bytes("scatter_v", counts, target)
         step = _native.Operation.scatter_v(source.parts if source else [], target.parts, sizes, root)
         return self._run(step, (source, target), output, async_op)
 
@@ -238,12 +246,12 @@ class Communicator:
 
     def send(self, buffer, peer, *, async_op=False):
         """Sends the buffer to ``peer``, which must receive as many bytes."""
-        source = memory_of(buffer, "buffer", False)
+        source, peer = self._memory("send", buffer, "buffer", False), self._peer("send", "peer", peer)
         return self._run(_native.Operation.send(source.parts, peer), source, buffer, async_op)
 
     def recv(self, buffer, peer, *, async_op=False):
         """Receives the buffer from ``peer``, which must send as many bytes."""
-        target = memory_of(buffer, "buffer", True)
+        target, peer = self._memory("recv", buffer, "buffer", True), self._peer("recv", "peer", peer)
         return self._run(_native.Operation.recv(target.parts, peer), target, buffer, async_op)
 
     def isend(self, buffer, to, tag=0):
@@ -251,7 +259,8 @@ class Communicator:
 
         An ``irecv`` of that rank receives it. Messages progress beside collectives and each other.
         """
-        source = memory_of(buffer, "buffer", False)
+        source = self._memory("isend", buffer, "buffer", False)
+        to, tag = self._peer("isend", "to", to), self._whole("isend", "tag", tag)
         return Work(self._native.isend(source.parts[0], to, tag, (source, buffer)), buffer)
 
     def irecv(self, buffer, source=None, tag=None):
@@ -261,12 +270,13 @@ class Communicator:
             source: The rank that sends, or None for any rank.
             tag: The tag, or None for any tag.
         """
-        target = memory_of(buffer, "buffer", True)
+        target = self._memory("irecv", buffer, "buffer", True)
+        source, tag = self._message("irecv", source, tag)
         return Message(self._native.irecv(target.parts[0], source, tag, (target, buffer)), buffer)
 
     def probe(self, source=None, tag=None):
         """Returns (source, tag, bytes) of a message that no receive has taken, or None."""
-        return self._native.probe(source, tag)
+        return self._native.probe(*self._message("probe", source, tag))
 
     def barrier(self, *, async_op=False):
         """Returns when every rank has called it."""
@@ -287,6 +297,8 @@ class Communicator:
         Every rank must call it. A rank whose color is None gets None.
         """
         settings = None if settings is None else _texts(settings)
+        color = None if color is None else self._whole("split", "color", color, most=2**32 - 1)
+        key = self._whole("split", "key", key, least=-(2**31), most=2**31 - 1)
         made = self._native.split(color, key, settings)
         return None if made is None else Communicator(made)
 
@@ -317,19 +329,73 @@ class Communicator:
         self.close()
 
     def _even(self, collective, input, output, async_op, reduction=None, root=0):
+        root = self._peer(collective, "root", root) if root else 0
         at_root = self.rank == root
         source = target = None
-        if input is not None and (collective not in ("broadcast", "scatter") or at_root):
-            source = memory_of(input, "input", False)
-        if output is not None and (collective not in ("reduce", "gather") or at_root):
-            target = memory_of(output, "output", True)
+        if collective not in ("broadcast", "scatter") or at_root:
+            source = self._memory(collective, input, "input", False)
+        if collective not in ("reduce", "gather") or at_root:
+            target = self._memory(collective, output, "output", True)
         if source is not None and target is not None:
             self._same_type(collective, source, target)
-        dtype = (source or target or Memory(0, 0, "uint8", None)).dtype
         step = _native.Operation.even(
-            collective, dtype, source.parts if source else [], target.parts if target else [], reduction, root
+            collective,
+            (source or target).dtype,
+            source.parts if source else [],
+            target.parts if target else [],
+            reduction,
+            root,
         )
         return self._run(step, (source, target), output, async_op)
+
+    def _both(self, call, input, output):
+        source, target = self._memory(call, input, "input", False), self._memory(call, output, "output", True)
+        self._same_type(call, source, target)
+        return source, target
+
+    def _memory(self, call, array, name, writable):
+        try:
+            return memory_of(array, name, writable)
+        except InvalidUsage as reason:
+            raise InvalidUsage(f"rank {self.rank} in {call}: {reason}") from reason.__cause__
+
+    def _whole(self, call, name, value, least=0, most=2**63 - 1):
+        """Returns a whole number within bounds, or raises an error that names it."""
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = None
+        if number is None or not least <= number <= most:
+            raise InvalidUsage(
+                f"rank {self.rank} in {call}: {name} is {value!r}, not a whole number from {least} to {most}; "
+                "correct the call"
+            )
+        return number
+
+    def _peer(self, call, name, rank):
+        return self._whole(call, name, rank, most=self.size - 1)
+
+    def _message(self, call, source, tag):
+        """Returns the source and the tag of a receive. None accepts all."""
+        source = None if source is None else self._peer(call, "source", source)
+        return source, None if tag is None else self._whole(call, "tag", tag)
+
+    def _counts(self, call, counts, most=2**63 - 1):
+        try:
+            numbers = list(counts)
+        except TypeError:
+            raise InvalidUsage(
+                f"rank {self.rank} in {call}: the counts are {counts!r}; give a number for each rank"
+            ) from None
+        return [self._whole(call, f"counts[{rank}]", number, most=most) for rank, number in enumerate(numbers)]
+
+    def _bytes(self, call, counts, memory):
+        size = SIZES.get(memory.dtype)
+        if size is None:
+            raise InvalidUsage(
+                f"rank {self.rank} in {call}: elements of type `{memory.dtype}` cannot be carried; correct the call"
+            )
+        return [count * size for count in self._counts(call, counts, (2**63 - 1) // size)]
 
     def _same_type(self, collective, source, target):
         if source.dtype != target.dtype:
@@ -348,16 +414,3 @@ class Communicator:
 def _texts(settings):
     words = {True: "on", False: "off"}
     return {name: words[value] if isinstance(value, bool) else str(value) for name, value in settings.items()}
-
-
-def _bytes_of(counts, memory):
-    size = _sizes()[memory.dtype]
-    return [int(count) * size for count in counts]
-
-
-def _sizes():
-    ones = dict.fromkeys(("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2"), 1)
-    twos = dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2)
-    fours = dict.fromkeys(("int32", "uint32", "float32"), 4)
-    eights = dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8)
-    return {**ones, **twos, **fours, **eights, "complex128": 16}

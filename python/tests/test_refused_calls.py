@@ -1,0 +1,133 @@
+"""Calls that are refused, with errors that name the rank and the operation."""
+
+import ctypes
+
+import numpy
+import pytest
+
+from unisono import errors
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+
+class Giver:
+    """An object that gives what it has as its capsule of DLPack."""
+
+    def __init__(self, capsule):
+        self.capsule = capsule
+
+    def __dlpack__(self):
+        return self.capsule
+
+
+def _used_capsule():
+    capsule = numpy.zeros(2).__dlpack__()
+    rename = ctypes.pythonapi.PyCapsule_SetName
+    rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    assert rename(capsule, b"used_dltensor") == 0
+    return capsule
+
+
+def test_objects_without_a_capsule_of_dlpack_are_refused(threads):
+    def body(comm):
+        for capsule in (None, 3, _used_capsule()):
+            with pytest.raises(errors.InvalidUsage, match="rank 0 in all_reduce: input"):
+                comm.all_reduce(Giver(capsule), output=numpy.zeros(2))
+
+    threads(1, body)
+
+
+def test_missing_arrays_are_refused(threads):
+    def body(comm):
+        ones = numpy.ones(2)
+        for call in (
+            lambda: comm.all_reduce(None), lambda: comm.broadcast(None), lambda: comm.barrier() or comm.scan(None),
+            lambda: comm.all_gather(None, None), lambda: comm.all_gather(ones, None), lambda: comm.reduce(None),
+            lambda: comm.gather(ones, None, comm.rank), lambda: comm.scatter(None, ones, comm.rank),
+            lambda: comm.gather_v(ones, None, [2], comm.rank), lambda: comm.send(None, 0),
+        ):  # fmt: skip
+            with pytest.raises(errors.InvalidUsage, match="rank 0 in .*NoneType"):
+                call()
+
+    threads(1, body)
+
+
+def test_scalars_are_inputs_but_no_results(threads):
+    def body(comm):
+        comm.all_reduce(numpy.float64(7), output=(output := numpy.zeros(1)))
+        for scalar in (numpy.float64(7), numpy.int32(7), ml_dtypes.bfloat16(7)):
+            with pytest.raises(errors.InvalidUsage, match="read-only|neither a buffer"):
+                comm.all_reduce(scalar)
+        return output.tolist()
+
+    assert threads(2, body) == [[14]] * 2
+
+
+def test_numbers_out_of_range_name_rank_and_operation(threads):
+    def body(comm):
+        one, two = numpy.ones(1), numpy.ones(2)
+        for name, call in {
+            "broadcast: root is -1": lambda: comm.broadcast(one, -1),
+            "reduce: root is 2": lambda: comm.reduce(one, root=2),
+            "gather: root is 0.5": lambda: comm.gather(one, two, 0.5),
+            "gather_v: root is -1": lambda: comm.gather_v(one, two, [1, 1], -1),
+            "scatter_v: root is -1": lambda: comm.scatter_v(two, [1, 1], one, -1),
+            "send: peer is -1": lambda: comm.send(one, -1),
+            "recv: peer is 2": lambda: comm.recv(one, 2),
+            "isend: to is -1": lambda: comm.isend(one, -1),
+            "isend: tag is -1": lambda: comm.isend(one, 0, -1),
+            "irecv: source is -1": lambda: comm.irecv(one, -1),
+            "irecv: tag is 9223372036854775808": lambda: comm.irecv(one, 0, 2**63),
+            "probe: source is -1": lambda: comm.probe(-1),
+            "split: color is -1": lambda: comm.split(-1),
+            "split: key is 2147483648": lambda: comm.split(0, 2**31),
+            "all_gather_v: counts.0. is -1": lambda: comm.all_gather_v(one, two, [-1, 3]),
+            "all_gather_v: counts.1. is 1.5": lambda: comm.all_gather_v(one, two, [1, 1.5]),
+            "all_gather_v: counts.0. is 4611686018427387904": lambda: comm.all_gather_v(one, two, [2**62, 1]),
+            "all_gather_v: the counts are None": lambda: comm.all_gather_v(one, two, None),
+            "reduce_scatter_v: counts.0. is -1": lambda: comm.reduce_scatter_v(two, one, [-1, 3]),
+            "all_to_all_v: counts.1. is -1": lambda: comm.all_to_all_v(two, [1, 1], two, [3, -1]),
+        }.items():
+            with pytest.raises(errors.InvalidUsage, match=f"rank {comm.rank} in {name}"):
+                call()
+        with pytest.raises(errors.InvalidUsage, match="float128"):
+            comm.all_gather_v(one.astype("longdouble"), two.astype("longdouble"), [1, 1])
+
+    threads(2, body)
+
+
+def test_counts_may_be_an_array(threads):
+    def body(comm):
+        counts, output = numpy.array([1, 2]), numpy.zeros(3)
+        comm.gather_v(numpy.full(counts[comm.rank], comm.rank + 1.0), output, counts, 0)
+        return output.tolist()
+
+    assert threads(2, body)[0] == [1, 2, 2]
+
+
+def test_message_that_has_not_come_has_no_source(threads):
+    def body(comm):
+        message = comm.irecv(numpy.zeros(1), tag=3)
+        for attribute in ("source", "tag", "bytes"):
+            with pytest.raises(errors.InvalidUsage, match="no message has arrived"):
+                getattr(message, attribute)
+        comm.isend(numpy.ones(1), 0, 3).wait(20)
+        message.wait(20)
+        return message.source, message.tag, message.bytes
+
+    assert threads(1, body) == [(0, 3, 8)]
+
+
+def test_tensors_with_other_memory_than_values_are_refused(threads):
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        number, freed = torch.tensor([1 + 2j]), torch.ones(1000)
+        freed.untyped_storage().resize_(0)
+        for tensor, part in ((number.conj(), "resolve_conj"), (number.conj().imag, "resolve_neg"), (freed, "no memory")):
+            with pytest.raises(errors.InvalidUsage, match=part):
+                comm.all_reduce(tensor)
+            with pytest.raises(errors.InvalidUsage, match=part):
+                comm.isend(tensor, 0)
+
+    threads(1, body)
