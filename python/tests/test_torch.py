@@ -1,9 +1,11 @@
 """The backend of torch.distributed, beyond what torch's own suite looks at."""
 
+import gc
 import os
 import subprocess
 import sys
 import time
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -315,6 +317,44 @@ def test_message_of_another_size_is_an_error(processes):
             with pytest.raises(errors.CountMismatch, match="rank 0 sent 12 bytes under tag 0 where 20"):
                 dist.recv(torch.zeros(5), 0)
         dist.barrier()
+
+    processes(2, body)
+
+
+def test_tensors_of_two_types_in_one_call_are_refused(processes):
+    def body(rank, size):
+        numbers, floats = torch.ones(4, dtype=torch.int32), torch.zeros(4)
+        for call in (
+            lambda: dist.reduce_scatter_tensor(floats[:2], numbers),
+            lambda: dist.all_gather_into_tensor(floats, numbers[:2]),
+        ):
+            with pytest.raises(errors.InvalidUsage, match="torch.*32 and torch.*32"):
+                call()
+        dist.all_reduce(floats)
+
+    processes(2, body)
+
+
+def test_tensor_without_memory_and_negative_tag_are_refused(processes):
+    def body(rank, size):
+        freed = torch.ones(1000)
+        freed.untyped_storage().resize_(0)
+        with pytest.raises(errors.InvalidUsage, match="no memory"):
+            dist.all_reduce(freed)
+        with pytest.raises(errors.InvalidUsage, match=f"rank {rank} in send: the tag is -1"):
+            dist.send(torch.ones(1), 1 - rank, tag=-1)
+
+    processes(2, body)
+
+
+def test_ended_group_leaves_no_store_of_its_monitored_barriers(processes):
+    def body(rank, size):
+        dist.monitored_barrier()
+        dist.monitored_barrier()
+        store = weakref.ref(dist.group.WORLD._get_backend(torch.device("cpu"))._store)
+        dist.destroy_process_group()
+        gc.collect()
+        assert store() is None
 
     processes(2, body)
 

@@ -12,7 +12,7 @@ from unisono.errors import Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
 from unisono.torch._profile import NAME, entry
-from unisono.torch._tensors import Staged, check_dense, direct, even, parts, reducible, reduction_of
+from unisono.torch._tensors import Staged, check_tensors, direct, even, parts, reducible, reduction_of
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import PlainBackend
 from unisono.torch._work import UnisonoWork
@@ -42,7 +42,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     def __init__(self, comm, store, timeout, group):
         super().__init__(comm.rank, comm.size)
         self._comm, self._store, self._timeout = comm, store, timeout
-        self._group, self._sequence = group, 0
+        self._group, self._sequence, self._monitored = group, 0, 0
         # Seconds of calls without a timeout of their own, once they differ from the communicator's.
         self._seconds = None
 
@@ -145,7 +145,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         """Starts a reduction from inputs to outputs. Both are lists, or lists of lists, of pairs."""
         steps, keep, staged = [], [], Staged()
         for sources, targets in zip(inputs, outputs, strict=True):
-            check_dense([*sources, *targets], collective)
+            check_tensors([*sources, *targets], collective)
             reduction = reduction_of(opts.reduceOp, sources[0].dtype)
             same = len(sources) == len(targets) and all(a is b for a, b in zip(sources, targets, strict=True))
             targets = [staged.output(tensor) for tensor in targets]
@@ -162,7 +162,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         step = direct(collective, inputs, outputs, None, root, lists)
         if step is not None:
             return step, (inputs, outputs), None
-        check_dense([*inputs, *outputs], collective)
+        check_tensors([*inputs, *outputs], collective)
         staged = Staged()
         outputs = [staged.output(tensor) for tensor in outputs]
         inputs = [staged.input(tensor) for tensor in inputs]
@@ -224,7 +224,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._start_moves("reduce_scatter", moves, _flat(inputs), outputs, opts)
 
     def _reduce_uneven(self, output, tensors, opts):
-        check_dense([output, *tensors], "reduce_scatter")
+        check_tensors([output, *tensors], "reduce_scatter")
         staged, counts = Staged(), [tensor.numel() for tensor in tensors]
         target, sources = staged.output(output), [staged.input(tensor) for tensor in tensors]
         dtype = reducible(output.dtype, "reduce_scatter")
@@ -244,7 +244,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._start_moves("broadcast", moves, tensors, tensors, opts)
 
     def _broadcast_one(self, tensor, root):
-        check_dense([tensor], "broadcast")
+        check_tensors([tensor], "broadcast")
         staged = Staged()
         usable = staged.output(tensor)
         sources = [usable] if self.rank() == root else []
@@ -259,7 +259,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         lengths = [tensor.nbytes for tensor in targets]
         if len(set(lengths)) <= 1:
             return self._move("all_gather", [source], targets, lists=True)
-        check_dense([source, *targets], "all_gather")
+        check_tensors([source, *targets], "all_gather")
         staged = Staged()
         targets = [staged.output(tensor) for tensor in targets]
         source = staged.input(source)
@@ -334,7 +334,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return [count * row for count in splits]
 
     def _all_to_all_v(self, outputs, inputs, receives, sends, opts):
-        check_dense([*outputs, *inputs], "all_to_all")
+        check_tensors([*outputs, *inputs], "all_to_all")
         staged = Staged()
         targets = [staged.output(tensor) for tensor in outputs]
         sources = [staged.input(tensor) for tensor in inputs]
@@ -346,7 +346,8 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
         timeout = opts.timeout if opts.timeout >= timedelta(0) else self._timeout
-        _monitor.barrier(self._store, self.rank(), self.size(), timeout, wait_all_ranks)
+        number, self._monitored = self._monitored, self._monitored + 1
+        _monitor.barrier(self._store, number, self.rank(), self.size(), timeout, wait_all_ranks)
 
     def _start_moves(self, title, moves, inputs, results, opts):
         steps = [step for step, _, _ in moves]

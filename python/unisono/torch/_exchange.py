@@ -2,7 +2,7 @@
 
 from unisono.errors import CountMismatch, Error, InvalidUsage
 from unisono.torch._profile import entry
-from unisono.torch._tensors import Staged, check_dense, parts
+from unisono.torch._tensors import Staged, check_tensors, parts
 from unisono.torch._work import UnisonoWork
 
 
@@ -10,7 +10,7 @@ class Exchanges:
     """Point-to-point operations of a backend."""
 
     def send(self, tensors, rank, tag):
-        tensor = self._one(tensors, "send")
+        tensor = self._one(tensors, "send", tag)
         source = Staged().input(tensor)
         start = lambda memory: self._comm.isend(memory, rank, tag, (tensor, source))  # noqa: E731
         return self._exchange("send", tensor, start, source, rank)
@@ -22,16 +22,18 @@ class Exchanges:
         return self._receive("recvAnySource", tensors, None, tag)
 
     def _receive(self, title, tensors, rank, tag):
-        tensor = self._one(tensors, title)
+        tensor = self._one(tensors, title, tag)
         staged = Staged()
         target = staged.output(tensor)
         start = lambda memory: self._comm.irecv(memory, rank, tag, (tensor, target))  # noqa: E731
         return self._exchange(title, tensor, start, target, rank, staged.finish)
 
-    def _one(self, tensors, title):
-        check_dense(tensors, title)
+    def _one(self, tensors, title, tag):
+        check_tensors(tensors, title)
         if len(tensors) != 1:
             raise InvalidUsage(f"{title} takes one tensor, not {len(tensors)}; call it for each")
+        if tag < 0:
+            raise InvalidUsage(f"rank {self.rank()} in {title}: the tag is {tag}; give one from 0 on")
         return tensors[0]
 
     def _exchange(self, title, tensor, start, usable, peer, copy_back=None):

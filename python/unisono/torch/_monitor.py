@@ -5,12 +5,13 @@ from datetime import timedelta
 
 from unisono.errors import Timeout
 
-_rounds = {}
 
+def barrier(store, number, rank, size, timeout, wait_all_ranks):
+    """Returns when all ranks have called it. Rank 0 names the first, or all, that are missing.
 
-def barrier(store, rank, size, timeout, wait_all_ranks):
-    """Returns when all ranks have called it. Rank 0 names the first, or all, that are missing."""
-    number = _rounds[store] = _rounds.get(store, -1) + 1
+    Args:
+        number: The number of the barrier in its group, from 0.
+    """
     key = f"unisono/monitored_barrier/{number}"
     if timeout <= timedelta(0):
         raise Timeout(f"Rank {rank} timed out in monitoredBarrier after 0 ms; give it a timeout above zero")

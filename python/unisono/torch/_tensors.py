@@ -108,13 +108,16 @@ def even(collective, dtype, inputs, outputs, reduction=None, root=0, lists=False
     return _native.Operation.even(collective, name, parts(inputs), parts(outputs), reduction, root, lists)
 
 
-def check_dense(tensors, what):
-    """Raises an error unless every tensor is dense and on the CPU."""
+def check_tensors(tensors, what):
+    """Raises an error unless every tensor is dense, on the CPU, and of the same type."""
     for tensor in tensors:
         if tensor.layout != torch.strided:
             raise Unsupported(f"{what} takes dense tensors, not {tensor.layout}; call to_dense() first")
         if tensor.device.type != "cpu":
             raise InvalidUsage(f"{what}: a tensor is on {tensor.device}, but unisono has the CPU; use nccl for GPUs")
+        if tensor.dtype != tensors[0].dtype:
+            types = f"{tensors[0].dtype} and {tensor.dtype}"
+            raise InvalidUsage(f"{what}: tensors of one call have the types {types}; give all the same type")
 
 
 class Staged:
