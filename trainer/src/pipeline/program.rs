@@ -57,6 +57,12 @@ impl Program {
         Self { plan: StepPlan::new(builder.visits), instructions }
     }
 
+    /// Returns the number of messages that the rank sends.
+    pub fn send_count(&self) -> usize {
+        let sends = |instruction: &&Instruction| matches!(instruction, Instruction::Send(..));
+        self.instructions.iter().filter(sends).count()
+    }
+
     /// Returns the program of a forward pass of one micro-batch through all stages.
     ///
     /// # Panics

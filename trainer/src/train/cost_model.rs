@@ -12,10 +12,11 @@ use crate::flat::{Bucket, Dtype, Layout};
 use crate::mesh::Mesh;
 use crate::optim::Optimizer;
 use crate::parallel::{ParallelKind, ReduceFrequency, Settings, assign_owners};
-use crate::parameter::Inventory;
-use crate::strategy::{Direction, StepPlan};
-pub(crate) use crate::train::cost_model::activations::ActivationModel;
+use crate::parameter::{Inventory, Parameter};
+use crate::strategy::Direction;
+pub(crate) use crate::train::cost_model::activations::{ActivationModel, HeldLayers};
 use crate::train::setup::optimizer;
+use crate::train::stages::Stages;
 use crate::train::{BatchPlan, DataDims, network};
 
 /// Inputs of the formulas: one rank's part of a run.
@@ -25,6 +26,9 @@ pub(super) struct CostModel<'a> {
     pub(super) inventory: &'a Inventory,
     pub(super) mesh: Mesh,
     pub(super) batch: BatchPlan,
+    pub(super) stages: &'a Stages,
+    /// Pipeline coordinate of the rank.
+    pub(super) stage: usize,
 }
 
 /// Bytes that a rank sends in one step.
@@ -40,12 +44,15 @@ pub struct Traffic {
     pub tensor_parallel: f64,
     /// Sent for sharded sequences: keys, values and their gradients.
     pub sequence_parallel: f64,
+    /// Sent to other pipeline stages: features, their gradients, and that of a tied parameter.
+    pub pipeline: f64,
 }
 
 impl Traffic {
     /// Returns the total.
     pub fn total(&self) -> f64 {
-        self.forward + self.backward + self.after_step + self.tensor_parallel + self.sequence_parallel
+        let within = self.tensor_parallel + self.sequence_parallel + self.pipeline;
+        self.forward + self.backward + self.after_step + within
     }
 }
 
@@ -95,6 +102,7 @@ impl CostModel<'_> {
             after_step: after,
             tensor_parallel: layers,
             sequence_parallel: sequences,
+            pipeline: self.pipeline_traffic(),
         }
     }
 
@@ -120,7 +128,8 @@ impl CostModel<'_> {
             .inventory
             .parameters
             .iter()
-            .filter(|parameter| parameter.partial_grad && parameter.trainable);
+            .filter(|parameter| parameter.partial_grad && parameter.trainable)
+            .filter(|parameter| parameter.residency.is_here());
         let bytes = partial.map(|parameter| parameter.count() * Dtype::F32.size()).sum::<usize>();
         2.0 * remote_fraction(self.mesh.degrees().tensor) * bytes as f64
     }
@@ -128,8 +137,7 @@ impl CostModel<'_> {
     /// Returns the bytes of weights gathered in forward and in backward of a step: those that each
     /// unit uses.
     fn gathered_bytes(&self, layout: &Layout) -> [usize; 2] {
-        let BatchPlan { accumulation, breadth_first, .. } = self.batch;
-        let plan = StepPlan::breadth_first(self.inventory.units.len(), accumulation, breadth_first);
+        let plan = self.stages.program(self.stage, &self.batch, self.inventory).plan;
         let size = |bucket| layout[bucket].count * layout[bucket].dtype.size();
         let bytes = |unit| layout.buckets_of(self.inventory, unit).into_iter().map(size).sum::<usize>();
         [Direction::Forward, Direction::Backward].map(|wanted| {
@@ -145,7 +153,7 @@ impl CostModel<'_> {
         let width = model.heads.div_ceil(degrees.tensor) * (model.width / model.heads);
         let numbers = self.batch.micro_batch * model.context * 2 * width * Dtype::F32.size();
         let times = if model.activation_checkpointing { 4 } else { 3 };
-        remote_fraction(degrees.sequence_data) * (times * model.layers * numbers) as f64
+        remote_fraction(degrees.sequence_data) * (times * self.layers() * numbers) as f64
     }
 
     /// Returns the bytes per micro-batch of tensor parallel layers. Each block reduces over rows
@@ -155,9 +163,37 @@ impl CostModel<'_> {
     fn tensor_parallel_traffic(&self) -> f64 {
         let (model, chunks) = (&self.config.model, self.mesh.degrees().sequence_data);
         let rows = self.batch.micro_batch * model.context / chunks;
-        let sums = (if model.activation_checkpointing { 6 } else { 4 }) * model.layers + 2;
+        let sums = (if model.activation_checkpointing { 6 } else { 4 }) * self.layers();
+        let sums = sums + usize::from(self.has_embedding()) + usize::from(self.has_head());
+        let losses = if self.has_head() { 3 } else { 0 };
         2.0 * remote_fraction(self.mesh.degrees().tensor)
-            * (rows * (sums * model.width + 3) * Dtype::F32.size()) as f64
+            * (rows * (sums * model.width + losses) * Dtype::F32.size()) as f64
+    }
+
+    /// Returns the bytes per step of values for other pipeline stages. A tied parameter's gradient
+    /// is summed over two stages.
+    fn pipeline_traffic(&self) -> f64 {
+        let (model, degrees) = (&self.config.model, self.mesh.degrees());
+        let split = if self.config.strategy.sequence_parallel { degrees.tensor } else { 1 };
+        let rows = self.batch.micro_batch * model.context / degrees.sequence_data / split;
+        let sends = self.stages.program(self.stage, &self.batch, self.inventory).send_count();
+        let tied = self.inventory.parameters.iter().filter(|parameter| parameter.residency.is_tied());
+        let tied: usize = tied.map(Parameter::count).sum();
+        ((sends * rows * model.width + tied) * Dtype::F32.size()) as f64
+    }
+
+    /// Returns the number of layers on this rank.
+    fn layers(&self) -> usize {
+        let ends = usize::from(self.has_embedding()) + usize::from(self.has_head());
+        self.inventory.own_units().count().saturating_sub(ends)
+    }
+
+    fn has_embedding(&self) -> bool {
+        self.inventory.units.first().is_some_and(|unit| unit.is_own)
+    }
+
+    fn has_head(&self) -> bool {
+        self.inventory.units.last().is_some_and(|unit| unit.is_own)
     }
 
     fn settings(&self, kind: StrategyKind) -> Settings {
@@ -192,15 +228,18 @@ impl CostModel<'_> {
                 let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
                 let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
                 let gpt = &network::gpt(model, vocabulary);
-                ActivationModel {
+                let whole = ActivationModel {
                     gpt,
                     shards: parts,
                     rows,
                     chunks,
                     micro_batch: micro,
                     breadth_first: breadth,
+                };
+                match self.stages.held(self.stage) {
+                    Some(held) => whole.stage_peak(held, self.has_head()),
+                    None => whole.peak(),
                 }
-                .peak()
             }
             DataDims::Rows(features, classes) => {
                 micro * breadth * (features + 2 * model.hidden_sizes.iter().sum::<usize>() + classes)

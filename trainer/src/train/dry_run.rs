@@ -9,9 +9,9 @@ use crate::flat::ProcessGroup;
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter};
 use crate::train::cost_model::{CostModel, Traffic};
+use crate::train::stages::Stages;
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::Arc;
 use unisono::Communicator;
 
 /// Prediction of a run, without its execution.
@@ -20,7 +20,11 @@ pub struct DryRun {
     mesh: Mesh,
     batch: BatchPlan,
     dims: DataDims,
-    inventory: Arc<Inventory>,
+    /// All parameters.
+    inventory: Inventory,
+    stages: Stages,
+    /// Parameters of each rank of a pipeline.
+    of_stages: Vec<Inventory>,
 }
 
 impl DryRun {
@@ -40,23 +44,44 @@ impl DryRun {
                 .next(),
         };
         let (_, inventory) = Network::new(config, extents, tensor.map(ProcessGroup::from).as_ref())?;
-        Ok(Self { config: config.clone(), mesh, batch, dims: extents, inventory: Arc::new(inventory) })
+        let stages = Stages::new(config, &mesh, &batch, &inventory)?;
+        let of_stage = |stage| {
+            let mut own = inventory.clone();
+            stages.keep_own(stage, &mut own);
+            own
+        };
+        let of_stages = (0..mesh.degrees().pipeline).map(of_stage).collect();
+        Ok(Self { config: config.clone(), mesh, batch, dims: extents, inventory, stages, of_stages })
     }
 
-    fn cost_model(&self) -> CostModel<'_> {
-        let Self { config, mesh, batch, dims: extents, inventory } = self;
-        CostModel { config, dims: *extents, inventory, mesh: *mesh, batch: *batch }
+    /// Returns the formulas of each rank of a pipeline.
+    fn cost_models(&self) -> impl Iterator<Item = CostModel<'_>> {
+        let Self { config, mesh, batch, dims, stages, .. } = self;
+        let of_stages = self.of_stages.iter().enumerate();
+        of_stages.map(|(stage, inventory)| CostModel {
+            config,
+            dims: *dims,
+            inventory,
+            mesh: *mesh,
+            batch: *batch,
+            stages,
+            stage,
+        })
     }
 
     /// Returns the bytes that each rank keeps with a strategy: weights, gradients, optimizer state,
-    /// peak of activations, and offloaded state.
+    /// peak of activations, and offloaded state. The largest pipeline stage counts.
     pub fn memory(&self, kind: StrategyKind) -> [usize; 5] {
-        self.cost_model().memory(kind, &*setup::optimizer(&self.config))
+        let optimizer = setup::optimizer(&self.config);
+        let all = self.cost_models().map(|model| model.memory(kind, &*optimizer));
+        all.max_by_key(|memory| memory[..4].iter().sum::<usize>()).expect("a stage")
     }
 
-    /// Returns the bytes that each rank sends per step with a strategy.
+    /// Returns the bytes that each rank sends per step with a strategy. The pipeline stage that
+    /// sends most counts.
     pub fn traffic(&self, kind: StrategyKind) -> Traffic {
-        self.cost_model().traffic(kind)
+        let all = self.cost_models().map(|model| model.traffic(kind));
+        all.max_by(|one, other| one.total().total_cmp(&other.total())).expect("a stage")
     }
 
     /// Returns the whole report as text and tables.
@@ -145,9 +170,10 @@ fn traffic_table(traffic: &Traffic) -> String {
         after_step: after,
         tensor_parallel: layers,
         sequence_parallel: sequences,
+        pipeline: stages,
     } = *traffic;
     let phases = [("forward", forward), ("backward", backward), ("after", after)];
-    let within = [("in layers", layers), ("in sequences", sequences)];
+    let within = [("in layers", layers), ("in sequences", sequences), ("to stages", stages)];
     let rows = phases.into_iter().chain(within).chain([("in all", traffic.total())]);
     rows.map(|(phase, bytes)| format!("{phase:<13}{bytes:>15.0}")).collect::<Vec<_>>().join("\n")
 }

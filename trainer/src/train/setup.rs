@@ -58,7 +58,8 @@ impl Run {
         let seeding = SeedSource::new(u64::from(config.seed), at);
         let sampler = sampler(config, &feed)?.with_shard(at.batch_data, mesh.batch_data_size())?;
         let optimizer = optimizer(config);
-        let plan = CostModel { config, dims: feed.dims, inventory: &inventory, mesh, batch };
+        let plan =
+            CostModel { config, dims: feed.dims, inventory: &inventory, mesh, batch, stages: &stages, stage };
         let ledger = MemoryReport {
             formulas: plan.memory(config.strategy.kind, &*optimizer),
             ..MemoryReport::default()

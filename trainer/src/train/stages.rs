@@ -4,9 +4,10 @@ use crate::config::{Config, ModelKind, StageSplit};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter, UnitId};
-use crate::pipeline::{Order, Program, Schedule, Split};
+use crate::pipeline::{Op, Order, Program, Schedule, Split};
 use crate::strategy::StepPlan;
 use crate::train::BatchPlan;
+use crate::train::cost_model::HeldLayers;
 use std::ops::Range;
 
 /// Stages of a model, and the order of their work. `None` runs the whole model on one rank.
@@ -66,6 +67,32 @@ impl Stages {
         }
     }
 
+    /// Returns the activations that the rank `stage` of the pipeline holds at most; `None` without a
+    /// pipeline.
+    pub(crate) fn held(&self, stage: usize) -> Option<HeldLayers> {
+        let Pipeline { schedule, units } = self.0.as_ref()?;
+        let mut held = HeldLayers { layers: 0, micro_batches: 0 };
+        let (mut layers, mut in_last) = (0, 0);
+        let last = schedule.stages() - 1;
+        for op in &schedule.rows[stage] {
+            let Some((_, chunk)) = op.place() else { continue };
+            let of_op = schedule.stage(stage, chunk);
+            let size = layer_count(&units[of_op], units);
+            match op {
+                Op::Forward { .. } => {
+                    (layers, in_last) = (layers + size, in_last + usize::from(of_op == last))
+                }
+                Op::Backward { .. } | Op::BackwardWeights { .. } => {
+                    (layers, in_last) = (layers - size, in_last - usize::from(of_op == last));
+                }
+                _ => {}
+            }
+            held.layers = held.layers.max(layers);
+            held.micro_batches = held.micro_batches.max(in_last);
+        }
+        Some(held)
+    }
+
     /// Returns the program of the forward of one micro-batch.
     pub(crate) fn forward_program(&self, stage: usize, inventory: &Inventory) -> Program {
         match &self.0 {
@@ -73,6 +100,12 @@ impl Stages {
             None => Program { plan: StepPlan::forward_only(inventory.units.len()), ..Program::default() },
         }
     }
+}
+
+/// Returns the number of layers of a stage: its units without embedding and head.
+fn layer_count(stage: &Range<usize>, all: &[Range<usize>]) -> usize {
+    let end = all.last().map_or(0, |last| last.end);
+    stage.len() - usize::from(stage.start == 0) - usize::from(stage.end == end)
 }
 
 fn split(config: &Config, inventory: &Inventory) -> Split {

@@ -18,6 +18,15 @@ pub(crate) struct ActivationModel<'a> {
     pub(crate) breadth_first: usize,
 }
 
+/// Activations that a pipeline rank holds at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldLayers {
+    /// Sum over micro-batches of the layers whose activations are held.
+    pub(crate) layers: usize,
+    /// Micro-batches in the last stage.
+    pub(crate) micro_batches: usize,
+}
+
 impl ActivationModel<'_> {
     /// Returns the peak number of elements. The peak is at the end of forward. With recomputation,
     /// or keys and values of whole sequences, it may be in the backward of a block.
@@ -35,6 +44,23 @@ impl ActivationModel<'_> {
         let attending = attending + self.per_sequence() + CausalAttention::workspace_len(gpt.context);
         let in_block = tokens * others + (tokens * again).max(attending);
         at_end.max(in_block)
+    }
+
+    /// Returns the peak number of elements on a pipeline stage that holds `held` layers of
+    /// micro-batches at most. The head keeps its own for as many micro-batches as there are in the
+    /// last stage.
+    pub(crate) fn stage_peak(&self, held: HeldLayers, has_head: bool) -> usize {
+        let gpt = self.gpt;
+        let between = gpt.width.div_ceil(self.rows);
+        let block = self.attention() + self.feed_forward();
+        let (kept, again) =
+            if gpt.activation_checkpointing { (between, block + 2 * gpt.width) } else { (block, 0) };
+        let (of_head, passing) = if has_head { self.head() } else { (0, 0) };
+        // One value arrives and one leaves while a third is computed.
+        let moving = 3 * between;
+        self.tokens() * (held.layers * kept + held.micro_batches * of_head + passing.max(again) + moving)
+            + self.per_sequence()
+            + CausalAttention::workspace_len(gpt.context)
     }
 
     /// Returns the elements added by one more sequence per micro-batch.

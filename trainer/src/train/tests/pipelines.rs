@@ -84,3 +84,42 @@ fn impossible_pipelines_are_refused_before_they_start() {
     assert!(refused("pipeline.chunks=3").contains("chunks = 3"));
     assert!(refused("device=software").contains("mesh.pipeline = 2"));
 }
+
+#[test]
+fn memory_and_traffic_of_stages_match_formulas() {
+    let folder = folder();
+    let larger = "model.layers=8 model.width=64 model.context=64 data.global_batch=8";
+    for changes in [
+        "pipeline.schedule=gpipe",
+        "pipeline.schedule=1f1b",
+        "pipeline.schedule=interleaved",
+        "pipeline.schedule=zb-h1 model.tie_word_embeddings=false",
+        "pipeline.schedule=1f1b model.activation_checkpointing=true strategy.kind=zero1",
+    ] {
+        let words = format!("mesh.pipeline=2 {larger} {changes}");
+        let config = changed(folder.path(), &words);
+        let found = run_ranks(2, |world| {
+            let mut run = Run::new(&config, world).unwrap();
+            run.step().unwrap();
+            let stages = run.groups.get(crate::mesh::GroupKind::Pipeline).unwrap().clone();
+            let before = stages.traffic_stats().unwrap().bytes;
+            run.step().unwrap();
+            let sent = stages.traffic_stats().unwrap().bytes - before;
+            (run.ledger().clone(), sent)
+        });
+        let traffic = DryRun::new(&config, 2).unwrap().traffic(config.strategy.kind).pipeline;
+        // The gradient of the embedding goes to the last stage over a group of its own.
+        let tied = if config.model.tie_word_embeddings { 4.0 * 257.0 * 64.0 } else { 0.0 };
+        for (report, sent) in &found {
+            let kept = report.classes[..3].iter().map(|class| class.0);
+            assert!(kept.eq(report.formulas[..3].iter().copied()), "{changes}: {report}");
+            let (most, formula) = (report.classes[3].1 as f64, report.formulas[3] as f64);
+            // Recomputation needs less than the formula if the head does not run at the same time.
+            let ratio = formula / most;
+            assert!((0.95..1.35).contains(&ratio), "{changes}: {formula} bytes, and {most} were counted");
+            let messages = traffic - tied;
+            let rest = *sent as f64 - messages;
+            assert!((0.0..512.0).contains(&rest), "{changes}: {sent} bytes, {messages} by formula");
+        }
+    }
+}
