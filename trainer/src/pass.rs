@@ -52,9 +52,20 @@ struct MicroBatch {
     deferred: Vec<(UnitId, Deferred)>,
 }
 
-/// Wait for other ranks within a layer.
+/// Reason of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitKind {
+    /// Operation within a layer.
+    Layer,
+    /// Message of another pipeline stage.
+    Stage,
+}
+
+/// Wait for other ranks, between the visits of units or within them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitSpan {
+    /// Reason.
+    pub kind: WaitKind,
     /// Name of the operation.
     pub name: &'static str,
     /// Start of the wait.
@@ -365,13 +376,18 @@ impl<'a> Pass<'a> {
 
     /// Runs an operation that waits for other ranks, and records the duration.
     pub fn timed_wait<R>(&self, name: &'static str, body: impl FnOnce() -> R) -> R {
+        self.timed_wait_for(WaitKind::Layer, name, body)
+    }
+
+    /// Runs an operation that waits for other ranks for this reason, and records the duration.
+    pub fn timed_wait_for<R>(&self, kind: WaitKind, name: &'static str, body: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = body();
-        self.wait_spans.borrow_mut().push(WaitSpan { name, start, time: start.elapsed() });
+        self.wait_spans.borrow_mut().push(WaitSpan { kind, name, start, time: start.elapsed() });
         result
     }
 
-    /// Returns every wait for other ranks in layers since the last call.
+    /// Returns every wait for other ranks since the last call.
     pub fn take_waits(&mut self) -> Vec<WaitSpan> {
         self.wait_spans.take()
     }

@@ -3,7 +3,7 @@
 use crate::allocator::Allocator;
 use crate::error::Result;
 use crate::models::{Flow, Model, run_visit};
-use crate::pass::Pass;
+use crate::pass::{Pass, WaitKind};
 use crate::pipeline::{Instruction, Message, Payload, Program};
 use crate::tensor::Tensor;
 use std::collections::{HashMap, VecDeque};
@@ -136,7 +136,7 @@ impl<'a> Links<'a> {
     fn receive(&mut self, pass: &Pass<'_>, message: Message, peer: usize) -> Result<Tensor> {
         let link = (message.what, peer);
         let receive = self.posted.remove(&link).expect("posted before");
-        let received = pass.timed_wait("pipeline receive", || receive.wait());
+        let received = pass.timed_wait_for(WaitKind::Stage, "receive from a stage", || receive.wait());
         self.post(link);
         Ok(received?.0)
     }
@@ -145,7 +145,7 @@ impl<'a> Links<'a> {
         let under_way = self.sending.entry((message.what, peer)).or_default();
         while under_way.len() >= SENDS_MAX {
             let first = under_way.pop_front().expect("one of them");
-            pass.timed_wait("pipeline send", || first.wait())?;
+            pass.timed_wait_for(WaitKind::Stage, "send to a stage", || first.wait())?;
         }
         under_way.push_back(self.stages.isend(tensor, peer, tag(message.what)));
         Ok(())
@@ -154,7 +154,7 @@ impl<'a> Links<'a> {
     /// Waits for all sends.
     fn finish(self, pass: &Pass<'_>) -> Result<()> {
         for send in self.sending.into_values().flatten() {
-            pass.timed_wait("pipeline send", || send.wait())?;
+            pass.timed_wait_for(WaitKind::Stage, "send to a stage", || send.wait())?;
         }
         Ok(())
     }

@@ -74,6 +74,7 @@ impl Report {
             mfu: self.flops.0 / pace / self.flops.1,
             exposed_seconds: taken.exposed.as_secs_f64(),
             tensor_parallel_seconds: taken.tensor_parallel_wait.as_secs_f64(),
+            pipeline_seconds: taken.pipeline_wait.as_secs_f64(),
             memory: ledger.measured(),
             memory_predicted: ledger.formula(),
         };

@@ -14,7 +14,7 @@ use crate::models::{self, Model, OwnedBatch};
 use crate::optim::{Optimizer, Step};
 use crate::parallel::DataParallel;
 use crate::parameter::Inventory;
-use crate::pass::Pass;
+use crate::pass::{Pass, WaitKind};
 use crate::pipeline::{self, Program};
 use crate::train::data_loader::DataLoader;
 use crate::train::memory_report::MemoryReport;
@@ -72,6 +72,8 @@ pub struct StepStats {
     pub exposed: Duration,
     /// Time this rank waited in tensor parallel layers.
     pub tensor_parallel_wait: Duration,
+    /// Time this rank waited for other pipeline stages.
+    pub pipeline_wait: Duration,
 }
 
 impl Run {
@@ -97,7 +99,7 @@ impl Run {
     pub fn step(&mut self) -> Result<StepStats> {
         let start = Instant::now();
         self.strategy.take_wait_time();
-        let (mut loss, in_layers) = self.gradients()?;
+        let (mut loss, [in_layers, for_stages]) = self.gradients()?;
         self.trace.span(TraceTrack::Communication, "gradients", || self.strategy.finish_backward())?;
         self.memory_report.update(&self.memory);
         let mut exposed = self.strategy.take_wait_time();
@@ -116,12 +118,13 @@ impl Run {
             time: start.elapsed(),
             exposed,
             tensor_parallel_wait: in_layers,
+            pipeline_wait: for_stages,
         })
     }
 
     /// Accumulates the gradients of this rank's part of the next batch. Returns its mean loss, and
-    /// the waiting time in layers.
-    fn gradients(&mut self) -> Result<(f64, Duration)> {
+    /// the waiting times in layers and for pipeline stages.
+    fn gradients(&mut self) -> Result<(f64, [Duration; 2])> {
         let batches = self.next_batches()?;
         let seeds = |at| self.seeds.seeds_for(Phase::Training, self.train_step, at as u64);
         let seeds: Vec<_> = (0..batches.len()).map(seeds).collect();
@@ -140,7 +143,8 @@ impl Run {
         let waits = pass.take_waits();
         waits.iter().for_each(|wait| self.trace.add_wait(wait));
         let loss = losses.into_iter().map(f64::from).sum::<f64>() / self.batch.accumulation as f64;
-        Ok((loss, waits.iter().map(|wait| wait.time).sum()))
+        let total = |kind| waits.iter().filter(|wait| wait.kind == kind).map(|wait| wait.time).sum();
+        Ok((loss, [WaitKind::Layer, WaitKind::Stage].map(total)))
     }
 
     /// Reads this rank's micro-batches of the next step.

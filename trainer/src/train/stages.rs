@@ -67,8 +67,8 @@ impl Stages {
         }
     }
 
-    /// Returns the activations that the rank `stage` of the pipeline holds at most; `None` without a
-    /// pipeline.
+    /// Returns the activations that the rank `stage` of the pipeline holds at most; `None` without
+    /// a pipeline.
     pub(crate) fn held(&self, stage: usize) -> Option<HeldLayers> {
         let Pipeline { schedule, units } = self.0.as_ref()?;
         let mut held = HeldLayers { layers: 0, micro_batches: 0 };

@@ -59,7 +59,7 @@ impl Trace {
     /// Records a wait in a layer.
     pub(super) fn add_wait(&mut self, wait: &WaitSpan) {
         if self.is_on {
-            let WaitSpan { name, start, time } = *wait;
+            let WaitSpan { name, start, time, .. } = *wait;
             self.events.push(TraceEvent {
                 name: name.to_owned(),
                 lane: TraceTrack::Communication,

@@ -9,6 +9,8 @@ use crate::pass::{Pass, Seeds};
 use crate::pipeline::{Program, run_program};
 use crate::strategy::LocalStrategy;
 use crate::testing::run_ranks;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -25,11 +27,20 @@ struct SleepingBlock {
     is_last: bool,
     /// Time of forward, and of each half of backward.
     third: Duration,
+    /// Nanoseconds of work on this rank.
+    busy: Arc<AtomicU64>,
+}
+
+/// Works for `time`, and adds the time that it really took to `busy`.
+fn work(time: Duration, busy: &AtomicU64) {
+    let start = Instant::now();
+    sleep(time);
+    busy.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
 }
 
 impl Block for SleepingBlock {
     fn forward(&self, pass: &mut Pass<'_>, input: Flow) -> Result<Flow> {
-        sleep(self.third);
+        work(self.third, &self.busy);
         Ok(match (self.is_last, self.is_first) {
             (true, _) => Flow::Loss(input.into_features().data()[0]),
             (_, true) => Flow::Features(pass.tensor_from(1, 1, &[1.0])?),
@@ -38,15 +49,15 @@ impl Block for SleepingBlock {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Flow) -> Result<Flow> {
-        let third = self.third;
-        sleep(third);
+        let (third, busy) = (self.third, Arc::clone(&self.busy));
+        work(third, &busy);
         if pass.defers() {
             pass.defer(move |_| {
-                sleep(third);
+                work(third, &busy);
                 Ok(())
             });
         } else {
-            sleep(third);
+            work(third, &busy);
         }
         Ok(match (self.is_last, self.is_first) {
             (_, true) => Flow::Start,
@@ -74,17 +85,19 @@ impl Model for Sleeper {
     }
 }
 
-/// Runs a step and returns its time on the slowest rank. A rank has one third of `chunks` chunks
-/// per chunk, so that all orders have the same work.
-fn step_time(name: &str, ranks: usize, micro_batches: usize, chunks: usize) -> Duration {
+/// Runs a step. Returns its time on the slowest rank, and the mean over ranks of the time that they
+/// worked. A stage has less work if a rank has several, so that all orders have the same work.
+fn step_times(name: &str, ranks: usize, micro_batches: usize, chunks: usize) -> [Duration; 2] {
     let schedule = Order::find(name).unwrap().schedule(ranks, micro_batches, chunks).unwrap();
     let stages = schedule.stages();
-    let block = |stage| SleepingBlock {
-        is_first: stage == 0,
-        is_last: stage + 1 == stages,
-        third: THIRD * 2 / chunks as u32,
-    };
     let times = run_ranks(ranks, |world| {
+        let busy = Arc::<AtomicU64>::default();
+        let block = |stage| SleepingBlock {
+            is_first: stage == 0,
+            is_last: stage + 1 == stages,
+            third: THIRD * 2 / chunks as u32,
+            busy: Arc::clone(&busy),
+        };
         let model = Sleeper { blocks: (0..stages).map(block).collect() };
         let mut registry = Registry::default();
         for stage in 0..stages {
@@ -104,17 +117,18 @@ fn step_time(name: &str, ranks: usize, micro_batches: usize, chunks: usize) -> D
         assert!(pass.is_complete());
         let has_last = schedule.location(stages - 1).0 == world.rank();
         assert_eq!(losses, vec![if has_last { 1.0 } else { 0.0 }; micro_batches]);
-        time
+        [time, Duration::from_nanos(busy.load(Ordering::Relaxed))]
     });
-    times.into_iter().max().unwrap()
+    let worked: Duration = times.iter().map(|[_, busy]| *busy).sum();
+    [times.iter().map(|[time, _]| *time).max().unwrap(), worked / ranks as u32]
 }
 
-/// Returns the share of a step in which a rank has no work. The shortest of three runs counts: a
-/// sleep is never too short, and often too long on a busy machine.
+/// Returns the share of a step in which a rank does not work. The best of three runs counts,
+/// because stages are equal only as far as the machine is quiet.
 fn idle_share(name: &str, ranks: usize, micro_batches: usize, chunks: usize) -> f64 {
-    let times = (0..3).map(|_| step_time(name, ranks, micro_batches, chunks));
-    let work = (THIRD * 6 * micro_batches as u32).as_secs_f64();
-    1.0 - work / times.min().unwrap().as_secs_f64()
+    let idle = |[time, worked]: [Duration; 2]| 1.0 - worked.as_secs_f64() / time.as_secs_f64();
+    let shares = (0..3).map(|_| idle(step_times(name, ranks, micro_batches, chunks)));
+    shares.fold(1.0, f64::min)
 }
 
 #[test]
@@ -137,7 +151,7 @@ fn idle_shares_of_running_pipelines_are_those_of_the_formulas() {
 
 #[test]
 fn zero_bubble_v_is_faster_than_1f1b_when_it_runs() {
-    let best = |name, chunks| (0..3).map(|_| step_time(name, 4, 8, chunks)).min().unwrap();
+    let best = |name, chunks| (0..3).map(|_| step_times(name, 4, 8, chunks)[0]).min().unwrap();
     let (plain, split) = (best("1f1b", 1), best("zb-v", 2));
     println!("zb-v {split:?}, 1f1b {plain:?}");
     assert!(split.as_secs_f64() < 0.9 * plain.as_secs_f64(), "{split:?}, and 1F1B takes {plain:?}");

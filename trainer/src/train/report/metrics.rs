@@ -31,6 +31,9 @@ pub struct StepRecord {
     /// Seconds that rank 0 waited in tensor parallel layers.
     #[serde(default)]
     pub tensor_parallel_seconds: f64,
+    /// Seconds that rank 0 waited for other pipeline stages.
+    #[serde(default)]
+    pub pipeline_seconds: f64,
     /// Bytes of weights, gradients and optimizer state on rank 0.
     pub memory: usize,
     /// Predicted bytes of weights, gradients and optimizer state.

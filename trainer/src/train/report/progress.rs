@@ -60,11 +60,13 @@ fn validation_line(step: u64, loss: f64) -> String {
 }
 
 /// Formats the fractions of the step that rank 0 waited: for gradients and weights, and in tensor
-/// parallel layers if there are any.
+/// parallel layers and for pipeline stages if there are any.
 fn exposed(record: &StepRecord) -> String {
-    let [between, within] = [record.exposed_seconds, record.tensor_parallel_seconds]
-        .map(|seconds| format!("{:.0}%", 100.0 * seconds / record.seconds));
-    if record.tensor_parallel_seconds > 0.0 { format!("{between} + {within} in layers") } else { between }
+    let percent = |seconds: f64| format!("{:.0}%", 100.0 * seconds / record.seconds);
+    let others = [(record.tensor_parallel_seconds, "in layers"), (record.pipeline_seconds, "for stages")];
+    let others = others.into_iter().filter(|(seconds, _)| *seconds > 0.0);
+    let others = others.map(|(seconds, where_to)| format!(" + {} {where_to}", percent(seconds)));
+    percent(record.exposed_seconds) + &others.collect::<String>()
 }
 
 /// Formats one step as a line.

@@ -123,3 +123,23 @@ fn memory_and_traffic_of_stages_match_formulas() {
         }
     }
 }
+
+#[test]
+fn waits_for_stages_are_reported_and_traced() {
+    let folder = folder();
+    let trace = folder.path().join("trace.json");
+    let words = format!("mesh.pipeline=2 pipeline.schedule=naive log.trace={}", trace.display());
+    let config = changed(folder.path(), &words);
+    let waits = run_ranks(2, |world| {
+        let mut run = Run::new(&config, world).unwrap();
+        let taken = run.step().unwrap();
+        run.trace.write(&trace, &run.world).unwrap();
+        assert!(taken.pipeline_wait < taken.time && taken.tensor_parallel_wait.is_zero());
+        taken.pipeline_wait
+    });
+    assert!(waits.iter().all(|wait| !wait.is_zero()), "one micro-batch at a time: both ranks wait");
+    let text = std::fs::read_to_string(&trace).unwrap();
+    for name in ["receive from a stage", "backward h.3", "forward h.0"] {
+        assert!(text.contains(name), "no {name}");
+    }
+}
