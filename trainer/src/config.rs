@@ -9,7 +9,7 @@ mod validate;
 
 pub use crate::config::schema::{
     Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, ModelKind, Norm, Optimizer,
-    OptimizerKind, Pipeline, Sample, StageSplit, Strategy, StrategyKind,
+    OptimizerKind, Pipeline, Positions, Sample, Shape, StageSplit, Strategy, StrategyKind,
 };
 
 use crate::error::{Error, Result};

@@ -15,7 +15,7 @@ mod tests;
 pub use batch::{Batch, OwnedBatch};
 pub use classifier::Classifier;
 pub use gpt::Gpt;
-pub use gpt_config::{FeedForward, GptConfig, Norm};
+pub use gpt_config::{FeedForward, GptConfig, Norm, Positions};
 pub use sampling::Sampling;
 
 use crate::error::Result;

@@ -19,6 +19,7 @@ mod layer_norm;
 mod linear;
 mod linear_init;
 mod rms_norm;
+mod rope;
 mod swiglu;
 pub(crate) mod vector;
 
@@ -34,6 +35,7 @@ pub use gelu::Gelu;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use rms_norm::RmsNorm;
+pub use rope::{RopeConfig, RopeScaling, RotaryEmbedding};
 pub use swiglu::SwiGlu;
 
 use crate::error::Result;

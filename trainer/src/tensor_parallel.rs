@@ -81,6 +81,7 @@ impl TensorParallel {
             dim: dimension,
             global_size: whole,
             block_count: blocks,
+            first_block_ratio: 1,
             granularity: grain,
             shard_count: parts,
             shard_index: part,
@@ -124,10 +125,17 @@ impl TensorParallel {
             ParallelStyle::Replicated => {
                 Box::new(self.sequence_parallel_region(registry, |r| Linear::new(r, inputs, outputs, start)))
             }
-            ParallelStyle::Column { blocks, grain } => match self.shard(0, outputs, blocks, grain) {
-                Some(cut) => self.column_parallel(registry, inputs, cut, start),
-                None => Box::new(Linear::new(registry, inputs, outputs, start)),
-            },
+            ParallelStyle::Column { blocks, grain } => self.column_parallel(
+                registry,
+                [inputs, outputs],
+                self.shard(0, outputs, blocks, grain),
+                start,
+            ),
+            ParallelStyle::QueryKeyValue { ratio, head } => {
+                let cut = self.shard(0, outputs, 3, head);
+                let cut = cut.map(|cut| ShardSpec { first_block_ratio: ratio, ..cut });
+                self.column_parallel(registry, [inputs, outputs], cut, start)
+            }
             ParallelStyle::Row { grain } => match self.shard(1, inputs, 1, grain) {
                 Some(cut) => self.row_parallel(registry, outputs, cut, start),
                 None => Box::new(Linear::new(registry, inputs, outputs, start)),
@@ -153,10 +161,11 @@ impl TensorParallel {
     fn column_parallel(
         &self,
         registry: &mut Registry,
-        inputs: usize,
-        cut: ShardSpec,
+        [inputs, outputs]: [usize; 2],
+        cut: Option<ShardSpec>,
         start: LinearInit,
     ) -> Box<dyn Module> {
+        let Some(cut) = cut else { return Box::new(Linear::new(registry, inputs, outputs, start)) };
         let map = column_linear(registry, inputs, cut, start);
         Box::new(Sequential(vec![Box::new(self.copy_to_region()), Box::new(map)]))
     }

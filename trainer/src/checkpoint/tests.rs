@@ -101,11 +101,12 @@ fn resumed_run_is_bitwise_equal() {
 /// Returns the inventory of rank `part` of `parts`, with sharded parameters.
 fn sharded_inventory(parts: usize, part: usize) -> Arc<Inventory> {
     let mut registry = Registry::default();
-    let add = |r: &mut Registry, name: &str, dimension, blocks, grain| {
+    let add = |r: &mut Registry, name: &str, dimension, blocks, ratio, grain| {
         let cut = ShardSpec {
             dim: dimension,
             global_size: 12,
             block_count: blocks,
+            first_block_ratio: ratio,
             granularity: grain,
             shard_count: parts,
             shard_index: part,
@@ -113,8 +114,9 @@ fn sharded_inventory(parts: usize, part: usize) -> Arc<Inventory> {
         r.add(Parameter::new(name, &[12, 12], Init::Normal(1.0)).with_shard(cut));
     };
     registry.unit("h", |r| {
-        add(r, "rows", 0, 3, 1);
-        add(r, "columns", 1, 1, 3);
+        add(r, "rows", 0, 3, 1, 1);
+        add(r, "groups", 0, 3, 2, 1);
+        add(r, "columns", 1, 1, 1, 3);
         r.add(Parameter::new("gain", &[12], Init::Ones));
     });
     Arc::new(registry.finish())
@@ -144,7 +146,7 @@ fn tensors_may_be_resharded_on_load() {
         let after = run(into, 2, &|who, strategy, inventory| {
             load(&latest(root.path()).unwrap(), who, strategy, inventory).map(drop)
         });
-        assert!(before == after && before.len() == 2 * 144 + 12, "{from} to {into}");
+        assert!(before == after && before.len() == 3 * 144 + 12, "{from} to {into}");
     }
 }
 

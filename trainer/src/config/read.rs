@@ -1,6 +1,7 @@
 //! Reads a configuration from text. Errors name the line and the nearest valid key.
 //!
-//! The defaults, written as a table, are the list of valid keys.
+//! The defaults, written as a table, are the list of valid keys. A preset (`model.shape`) sets its
+//! keys before the other keys of a file, and at its place among the overrides.
 
 use super::Config;
 use super::renamed_keys::present_name;
@@ -24,7 +25,25 @@ pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
     if let Some((span, key)) = find_unknown_key(document.get_ref(), &known, &[]) {
         return Err(with_line(text, Some(span), &unknown_key_message(&key, &known)));
     }
-    toml::from_str(text).map_err(failed)
+    let config: Config = toml::from_str(text).map_err(failed)?;
+    if document.get_ref().get("model").is_none_or(|model| model.get_ref().get("shape").is_none()) {
+        return Ok(config);
+    }
+    let mut preset = Config::default();
+    config.model.shape.apply(&mut preset.model);
+    let mut table = to_table(&preset).map_err(|error| error.to_string())?;
+    merge(&mut table, toml::from_str(text).map_err(failed)?);
+    table.try_into().map_err(failed)
+}
+
+/// Sets the values of `given` in `table`.
+fn merge(table: &mut Table, given: Table) {
+    for (key, value) in given {
+        match (table.get_mut(&key), value) {
+            (Some(Value::Table(section)), Value::Table(given)) => merge(section, given),
+            (_, value) => drop(table.insert(key, value)),
+        }
+    }
 }
 
 /// Applies an override `section.key=value` to `config`.
@@ -37,7 +56,11 @@ pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
         return Err(failed(&unknown_key_message(&key, &table)));
     };
     *place = parse_value(value.trim(), place);
-    table.try_into().map_err(|error: toml::de::Error| failed(error.message()))
+    let mut config: Config = table.try_into().map_err(|error: toml::de::Error| failed(error.message()))?;
+    if key.trim() == "model.shape" {
+        config.model.shape.apply(&mut config.model);
+    }
+    Ok(config)
 }
 
 /// Returns every key with its value as a table.

@@ -36,9 +36,27 @@ impl Config {
 /// Invariant keys outside of the model.
 const INVARIANT_KEYS: [(&str, &str); 2] = [("optimizer", "kind"), ("data", "shuffle")];
 /// Model keys that may change: they affect the computation, or training only.
-const CHANGEABLE_MODEL_KEYS: [&str; 3] = ["dropout", "activation_checkpointing", "cross_entropy_splits"];
+const CHANGEABLE_MODEL_KEYS: [&str; 4] =
+    ["shape", "dropout", "activation_checkpointing", "cross_entropy_splits"];
 /// Keys that only perceptrons use.
 const MLP_KEYS: [&str; 1] = ["hidden_sizes"];
 /// Keys that only transformers use.
-const GPT_KEYS: [&str; 7] =
-    ["layers", "width", "heads", "context", "norm", "feed_forward", "tie_word_embeddings"];
+const GPT_KEYS: [&str; 17] = [
+    "layers",
+    "width",
+    "heads",
+    "kv_heads",
+    "context",
+    "positions",
+    "rope_base",
+    "rope_scaling_factor",
+    "rope_low_freq_factor",
+    "rope_high_freq_factor",
+    "rope_original_context",
+    "norm",
+    "norm_epsilon",
+    "feed_forward",
+    "ffn_width",
+    "bias",
+    "tie_word_embeddings",
+];

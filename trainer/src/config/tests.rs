@@ -65,6 +65,23 @@ fn command_line_overrides_file_overrides_defaults() {
 }
 
 #[test]
+fn shape_is_a_preset_that_other_keys_change() {
+    let llama = changed(&["model.shape=llama"]).unwrap().model;
+    let of = |model: &Model| (model.positions, model.norm, model.feed_forward, model.bias);
+    assert_eq!(of(&llama), (Positions::Rotary, Norm::Rms, FeedForward::Swiglu, false));
+    assert!(!llama.tie_word_embeddings);
+    let late = changed(&["model.shape=llama", "model.norm=layer"]).unwrap().model;
+    assert_eq!(late, Model { norm: Norm::Layer, ..llama.clone() });
+    assert_eq!(changed(&["model.norm=layer", "model.shape=llama"]).unwrap().model, llama);
+    let text = "[model]\nbias = true\nshape = \"llama\"\nkv_heads = 2\n";
+    let file = loaded("shape", text).unwrap().model;
+    assert_eq!(file, Model { bias: true, kv_heads: 2, ..llama.clone() });
+    assert_eq!(changed(&["model.shape=llama", "model.shape=gpt2"]).unwrap(), Config::default());
+    let printed = changed(&["model.shape=llama", "model.norm=layer"]).unwrap();
+    assert_eq!(loaded("printed-shape", &printed.to_toml().unwrap()).unwrap(), printed);
+}
+
+#[test]
 fn unknown_keys_suggest_the_nearest() {
     let word = |text| words(loaded("unknown", text));
     assert_eq!(
@@ -141,6 +158,14 @@ fn invalid_configs_are_rejected() {
     let cases = [
         ("model.heads=3", "model.heads = 3 does not divide model.width = 128"),
         ("model.heads=0", "model.heads = 0: it is from 1 to 1048576"),
+        ("model.kv_heads=3", "model.kv_heads = 3 does not divide model.heads = 4"),
+        ("model.ffn_width=1048577", "model.ffn_width = 1048577: it is at most 1048576"),
+        ("model.rope_base=0", "model.rope_base = 0: it must be positive"),
+        ("model.norm_epsilon=nan", "model.norm_epsilon = NaN: it must be positive"),
+        (
+            "model.rope_low_freq_factor=4",
+            "model.rope_low_freq_factor = 4 is not below model.rope_high_freq_factor = 4",
+        ),
         ("threads=4294967296", "threads = 4294967296: it is from 1 to 1024"),
         ("model.layers=9223372036854775807", "model.layers = 9223372036854775807: it is from 1 to 4096"),
         ("model.width=4294967296", "model.width = 4294967296: it is from 1 to 1048576"),
@@ -161,6 +186,11 @@ fn invalid_configs_are_rejected() {
     for (change, expected) in cases {
         assert_eq!(words(changed(&[change])), expected);
     }
+    let odd = ["model.width=12", "model.positions=rotary"];
+    assert_eq!(
+        words(changed(&odd)),
+        "model.positions = \"rotary\" needs an even number of features per head, not 3"
+    );
     let nowhere = "checkpoint.folder=";
     assert!(changed(&[nowhere]).is_ok(), "nothing is kept there");
     for needs in ["checkpoint.every=5", "checkpoint.resume=true"] {

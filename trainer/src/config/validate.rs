@@ -1,12 +1,19 @@
 //! Checks of configuration values that do not depend on the number of ranks.
 
-use crate::config::{Config, Data, DataKind, Model, ModelKind};
+use crate::config::{Config, Data, DataKind, Model, ModelKind, Positions};
 use crate::data::text;
 use crate::parallel::ReduceFrequency;
 
 /// Returns each condition with its error message.
 pub(super) fn constraints(config: &Config) -> Vec<(bool, String)> {
-    [integer_constraints(config), float_constraints(config), size_constraints(config)].concat()
+    let of_model = &config.model;
+    [
+        integer_constraints(config),
+        heads_constraints(of_model),
+        float_constraints(config),
+        size_constraints(config),
+    ]
+    .concat()
 }
 
 /// Limits beyond any real run, below which products of counts cannot overflow.
@@ -23,15 +30,18 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
     let within = |name: &str, value: usize, most: usize| {
         ((1..=most).contains(&value), format!("{name} = {value}: it is from 1 to {most}"))
     };
-    let heads = format!("model.heads = {} does not divide model.width = {}", model.heads, model.width);
     let mut all = vec![
         within("threads", config.threads, MAX_THREADS),
         within("model.layers", model.layers, MAX_LAYERS),
         within("model.width", model.width, MAX_WIDTH),
         within("model.heads", model.heads, MAX_WIDTH),
         within("model.context", model.context, MAX_CONTEXT),
+        within("model.rope_original_context", model.rope_original_context, MAX_CONTEXT),
+        (
+            model.ffn_width <= MAX_WIDTH,
+            format!("model.ffn_width = {}: it is at most {MAX_WIDTH}", model.ffn_width),
+        ),
         within("model.cross_entropy_splits", model.cross_entropy_splits, MAX_CONTEXT),
-        (model.width.is_multiple_of(model.heads), heads),
         within("data.vocabulary", data.vocabulary as usize, u32::MAX as usize),
         within("data.global_batch", data.global_batch, MAX_BATCH),
         within("data.micro_batch", data.micro_batch, MAX_BATCH),
@@ -51,6 +61,31 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
     all
 }
 
+/// Returns the conditions of attention. The number of heads is not 0 here.
+fn heads_constraints(model: &Model) -> Vec<(bool, String)> {
+    let (width, heads, kv_heads) = (model.width, model.heads.max(1), model.kv_heads);
+    let head_dim = width / heads;
+    let is_rotary = model.positions == Positions::Rotary;
+    vec![
+        (width.is_multiple_of(heads), format!("model.heads = {heads} does not divide model.width = {width}")),
+        (
+            kv_heads == 0 || heads.is_multiple_of(kv_heads),
+            format!("model.kv_heads = {kv_heads} does not divide model.heads = {heads}"),
+        ),
+        (
+            !is_rotary || head_dim.is_multiple_of(2),
+            format!("model.positions = \"rotary\" needs an even number of features per head, not {head_dim}"),
+        ),
+        (
+            model.rope_low_freq_factor < model.rope_high_freq_factor,
+            format!(
+                "model.rope_low_freq_factor = {} is not below model.rope_high_freq_factor = {}",
+                model.rope_low_freq_factor, model.rope_high_freq_factor
+            ),
+        ),
+    ]
+}
+
 fn float_constraints(config: &Config) -> Vec<(bool, String)> {
     let Config { model, data, optimizer, strategy, .. } = config;
     let share = |name: &str, value: f64| {
@@ -59,10 +94,18 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
     let size = |name: &str, value: f64| {
         (value.is_finite() && value >= 0.0, format!("{name} = {value} is not a valid size"))
     };
+    let positive = |name: &str, value: f64| {
+        (value.is_finite() && value > 0.0, format!("{name} = {value}: it must be positive"))
+    };
     let each = "strategy.reduce_each = \"micro-batch\" is for strategy.kind zero2 and zero3; others keep whole gradients";
     let each = format!("{each}, and this is {}", strategy.kind.name());
     vec![
         share("model.dropout", model.dropout),
+        positive("model.rope_base", model.rope_base),
+        positive("model.rope_scaling_factor", model.rope_scaling_factor),
+        positive("model.rope_low_freq_factor", model.rope_low_freq_factor),
+        positive("model.rope_high_freq_factor", model.rope_high_freq_factor),
+        positive("model.norm_epsilon", model.norm_epsilon),
         share("data.validation", data.validation),
         size("optimizer.lr", optimizer.lr),
         share("optimizer.beta1", optimizer.beta1),
@@ -106,7 +149,8 @@ fn counts(model: &Model, data: &Data) -> [f64; 2] {
     let vocabulary = f64::from(vocabulary);
     match model.kind {
         ModelKind::Gpt => [
-            12.0 * layers * width * width + (2.0 * vocabulary + context) * width,
+            layers * width * (12.0 * width + 3.0 * model.ffn_width as f64)
+                + (2.0 * vocabulary + context) * width,
             samples * context * (32.0 * layers * width + 2.0 * vocabulary),
         ],
         ModelKind::Mlp => {

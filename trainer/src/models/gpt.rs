@@ -2,12 +2,15 @@
 mod embeddings;
 mod lm_head;
 
-use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, OwnedBatch, Sampling};
+use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, OwnedBatch, Positions, Sampling};
 use crate::data::TokenBatch;
 use crate::error::{Error, Result};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
-use crate::nn::{ActivationCheckpoint, CausalAttention, Dropout, Gelu, Module, Residual, Sequential, SwiGlu};
+use crate::nn::{
+    ActivationCheckpoint, CausalAttention, Dropout, Gelu, Module, Residual, RotaryEmbedding, Sequential,
+    SwiGlu,
+};
 use crate::parameter::{Registry, UnitId};
 use crate::pass::Pass;
 use crate::strategy::Direction;
@@ -19,7 +22,7 @@ use unisono::Communicator;
 /// Decoder of blocks x + attention(norm x), x + feed-forward(norm x) (Radford et al., "Language
 /// models are unsupervised multitask learners", 2019).
 ///
-/// Parameters have the names of Hugging Face's GPT-2: `wte`, `wpe`, `h.N.{ln_1, attn.{c_attn,
+/// Parameters have the names of Hugging Face's GPT-2: `wte`, `wpe` for learned positions, `h.N.{ln_1, attn.{c_attn,
 /// c_proj}, ln_2, mlp.{c_fc, c_proj}}`, `ln_f`, and `lm_head` if it is not tied. Linear weights are
 /// outputs × inputs, the transpose of GPT-2's files. The units are the embedding, each block, and
 /// the head.
@@ -175,12 +178,20 @@ fn block(registry: &mut Registry, config: &GptConfig, split: &TensorParallel) ->
 }
 
 fn attention(registry: &mut Registry, config: &GptConfig, split: &TensorParallel) -> Box<dyn Module> {
-    let width = config.width;
-    let into = registry.scope("c_attn", |r| split.linear(r, width, 3 * width, config.init()));
+    let (width, head_dim) = (config.width, config.head_dim());
+    let columns = width + 2 * config.kv_width();
+    let [heads, kv_heads] = [config.heads, config.kv_heads].map(|heads| heads.div_ceil(split.size()));
+    let into = registry.scope("c_attn", |r| split.linear(r, width, columns, config.init()));
     let out = registry.scope("c_proj", |r| split.linear(r, width, width, config.residual_init()));
-    let heads = CausalAttention::new(config.heads.div_ceil(split.size()), config.head_dim());
     let dropout = Dropout::new(registry, "resid_dropout", config.dropout, split.rng_stream());
-    Box::new(Sequential(vec![into, Box::new(heads), out, Box::new(dropout)]))
+    let mut modules = vec![into];
+    if let Positions::Rotary(rope) = config.positions {
+        modules.push(Box::new(RotaryEmbedding::new(rope, heads + kv_heads, head_dim)));
+    }
+    modules.push(Box::new(CausalAttention::new(heads, head_dim).with_kv_heads(kv_heads)));
+    modules.push(out);
+    modules.push(Box::new(dropout));
+    Box::new(Sequential(modules))
 }
 
 fn feed_forward(registry: &mut Registry, config: &GptConfig, split: &TensorParallel) -> Box<dyn Module> {

@@ -1,7 +1,7 @@
 //! Dimensions and options of a GPT.
 
 use crate::error::{Error, Result};
-use crate::nn::{LayerNorm, LinearInit, Module, RmsNorm};
+use crate::nn::{LayerNorm, LinearInit, Module, RmsNorm, RopeConfig};
 use crate::parameter::Registry;
 use crate::tensor_parallel::{ParallelPlan, ParallelStyle};
 
@@ -23,6 +23,15 @@ pub enum FeedForward {
     SwiGlu,
 }
 
+/// Encoding of positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Positions {
+    /// Learned embedding of each position, as in GPT-2.
+    Learned,
+    /// Rotation of queries and keys by their position, as in Llama.
+    Rotary(RopeConfig),
+}
+
 /// Dimensions and options of a [`Gpt`](super::Gpt).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptConfig {
@@ -34,12 +43,22 @@ pub struct GptConfig {
     pub width: usize,
     /// Number of attention heads, of width / heads features each.
     pub heads: usize,
+    /// Number of heads of keys and values. Each serves heads / kv_heads consecutive query heads.
+    pub kv_heads: usize,
     /// Number of blocks.
     pub layers: usize,
+    /// Encoding of positions.
+    pub positions: Positions,
     /// Normalization layer.
     pub norm: Norm,
+    /// Number added to the variance in normalization layers.
+    pub norm_epsilon: f32,
     /// Feed-forward part.
     pub feed_forward: FeedForward,
+    /// Hidden features of the feed-forward part; `None` for the usual multiple of the width.
+    pub ffn_width: Option<usize>,
+    /// Gives linear layers a bias, except for the head.
+    pub bias: bool,
     /// Dropout rate of the embedding and of every residual branch.
     pub dropout: f32,
     /// Uses the token embedding as weight of the head.
@@ -61,9 +80,14 @@ impl GptConfig {
             context,
             width,
             heads,
+            kv_heads: heads,
             layers,
+            positions: Positions::Learned,
             norm: Norm::Layer,
+            norm_epsilon: 1e-5,
             feed_forward: FeedForward::Gelu,
+            ffn_width: None,
+            bias: true,
             dropout: 0.0,
             tie_word_embeddings: true,
             activation_checkpointing: false,
@@ -72,12 +96,26 @@ impl GptConfig {
         }
     }
 
-    /// Returns the hidden features of the feed-forward part; a multiple of 8 with SwiGLU.
+    /// Returns a Llama of these dimensions: rotary positions, RMSNorm, SwiGLU, no biases, and a head
+    /// of its own.
+    pub fn llama(vocabulary: usize, context: usize, width: usize, heads: usize, layers: usize) -> Self {
+        Self {
+            positions: Positions::Rotary(RopeConfig::default()),
+            norm: Norm::Rms,
+            feed_forward: FeedForward::SwiGlu,
+            bias: false,
+            tie_word_embeddings: false,
+            ..Self::new(vocabulary, context, width, heads, layers)
+        }
+    }
+
+    /// Returns the hidden features of the feed-forward part. By default, it is a multiple of 8 with
+    /// SwiGLU.
     pub fn ffn_width(&self) -> usize {
-        match self.feed_forward {
+        self.ffn_width.unwrap_or(match self.feed_forward {
             FeedForward::Gelu => 4 * self.width,
             FeedForward::SwiGlu => (8 * self.width).div_ceil(24) * 8,
-        }
+        })
     }
 
     /// Returns the features per head.
@@ -85,31 +123,44 @@ impl GptConfig {
         self.width / self.heads
     }
 
+    /// Returns the features of all keys, which equal those of all values.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim()
+    }
+
     /// Returns the initialization of linear layers, except for the last of a residual branch.
     pub fn init(&self) -> LinearInit {
-        LinearInit::normal(0.02)
+        self.linear_init(0.02)
+    }
+
+    fn linear_init(&self, deviation: f32) -> LinearInit {
+        let init = LinearInit::normal(deviation);
+        if self.bias { init } else { init.without_bias() }
     }
 
     /// Returns the initialization of the last linear layer of a residual branch. It is smaller,
     /// because 2 × layers branches are added.
     pub fn residual_init(&self) -> LinearInit {
-        LinearInit::normal(0.02 / (2.0 * self.layers as f32).sqrt())
+        self.linear_init(0.02 / (2.0 * self.layers as f32).sqrt())
     }
 
     /// Creates a normalization layer named `name`.
     pub fn make_norm(&self, registry: &mut Registry, name: &str) -> Box<dyn Module> {
         registry.scope(name, |registry| match self.norm {
-            Norm::Layer => Box::new(LayerNorm::new(registry, self.width, 1e-5)) as Box<dyn Module>,
-            Norm::Rms => Box::new(RmsNorm::new(registry, self.width, 1e-5)),
+            Norm::Layer => {
+                Box::new(LayerNorm::new(registry, self.width, self.norm_epsilon)) as Box<dyn Module>
+            }
+            Norm::Rms => Box::new(RmsNorm::new(registry, self.width, self.norm_epsilon)),
         })
     }
 
     /// Returns the tensor parallel plan of a model with these options: heads and hidden features by
     /// columns, then by rows. The head is always sharded by classes.
     pub fn parallel_plan(&self) -> ParallelPlan {
+        let ratio = self.heads / self.kv_heads.max(1);
         let (head, gates) = (self.head_dim(), if self.feed_forward == FeedForward::SwiGlu { 2 } else { 1 });
         ParallelPlan::new([
-            ("h.*.attn.c_attn", ParallelStyle::Column { blocks: 3, grain: head }),
+            ("h.*.attn.c_attn", ParallelStyle::QueryKeyValue { ratio, head }),
             ("h.*.attn.c_proj", ParallelStyle::Row { grain: head }),
             ("h.*.mlp.c_fc", ParallelStyle::Column { blocks: gates, grain: 1 }),
             ("h.*.mlp.c_proj", ParallelStyle::Row { grain: 1 }),
@@ -118,16 +169,27 @@ impl GptConfig {
 
     /// Checks that heads divide the width, and that each of `parts` ranks gets one.
     pub(super) fn check(&self, parts: usize) -> Result<()> {
-        let (width, heads) = (self.width, self.heads);
+        let (width, heads, kv_heads) = (self.width, self.heads, self.kv_heads);
+        let fail = |what: String| Err(Error::invalid(what));
         if parts > heads {
             let hint = "use no more ranks than heads, in tensor parallelism";
-            return Err(Error::invalid(format!(
-                "{heads} heads cannot be divided among {parts} ranks: {hint}"
-            )));
+            return fail(format!("{heads} heads cannot be divided among {parts} ranks: {hint}"));
         }
         if heads == 0 || !width.is_multiple_of(heads) {
-            return Err(Error::invalid(format!("a width of {width} cannot be split into {heads} heads")));
+            return fail(format!("a width of {width} cannot be split into {heads} heads"));
         }
-        Ok(())
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return fail(format!("{heads} heads cannot share {kv_heads} heads of keys and values equally"));
+        }
+        if kv_heads < heads && !kv_heads.is_multiple_of(parts) {
+            let hint = "the degree of tensor parallelism must divide them";
+            return fail(format!(
+                "{kv_heads} heads of keys and values cannot be divided among {parts} ranks: {hint}"
+            ));
+        }
+        match self.positions {
+            Positions::Rotary(rope) => rope.check(self.head_dim()),
+            Positions::Learned => Ok(()),
+        }
     }
 }

@@ -106,6 +106,9 @@ fn gpt_variants_have_correct_gradients() {
     gpt(GptConfig { tie_word_embeddings: false, ..small() }).rough().check(&TOKENS);
     let modern = GptConfig { norm: Norm::Rms, feed_forward: FeedForward::SwiGlu, ..small() };
     gpt(modern).rough().check(&TOKENS);
+    let llama = GptConfig { kv_heads: 1, ffn_width: Some(10), ..GptConfig::llama(7, 8, 8, 2, 2) };
+    gpt(llama.clone()).rough().check(&TOKENS);
+    gpt(GptConfig { bias: true, kv_heads: 2, ..llama }).rough().check(&TOKENS);
     gpt(GptConfig { dropout: 0.2, ignore_index: Some(6), ..small() }).rough().check(&TOKENS);
 }
 

@@ -1,4 +1,4 @@
-//! Causal multi-head attention.
+//! Causal multi-head attention, with grouped keys and values.
 //!
 //! If ranks have chunks of each sequence ([`Pass::sequence_group`]), the keys and values of one
 //! sequence at a time are gathered, and gathered again in backward. Each rank then receives the sum
@@ -13,7 +13,7 @@ use super::Module;
 use crate::allocator::F32Vec;
 use crate::error::Result;
 use crate::nn::attention::kv_exchange::KvExchange;
-use crate::nn::attention::tile::{Grads, KvLayout, QkvInputs, TILE_ROWS, Tile};
+use crate::nn::attention::tile::{Grads, KvLayout, QkvColumns, QkvInputs, TILE_ROWS, Tile};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono::Communicator;
@@ -21,12 +21,14 @@ use unisono::Communicator;
 /// Computes for each head y = softmax(q kᵀ / √d) v over earlier and equal positions, within each
 /// [`Pass::sequence`] (Vaswani et al., "Attention is all you need", 2017).
 ///
-/// (rows, queries | keys | values, each of heads × d) → (rows, heads × d). Probabilities are
-/// recomputed in backward, for a tile of queries at a time (Dao et al., "FlashAttention", 2022).
+/// (rows, queries | keys | values) → (rows, heads × d). Queries have heads × d columns, keys and
+/// values kv_heads × d each. Each head of keys and values serves heads / kv_heads consecutive heads
+/// of queries (Ainslie et al., "GQA", EMNLP 2023). Probabilities are recomputed in backward, for a tile of queries at a time (Dao et al., "FlashAttention", 2022).
 /// Saves its input and one number per row and head, and needs a workspace of 2 × 64 × sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct CausalAttention {
     heads: usize,
+    kv_heads: usize,
     head_dim: usize,
 }
 
@@ -39,11 +41,24 @@ struct Saved {
 impl CausalAttention {
     /// Creates attention with this rank's `heads` heads of `head_dim` features each.
     pub fn new(heads: usize, head_dim: usize) -> Self {
-        Self { heads, head_dim }
+        Self { heads, kv_heads: heads, head_dim }
+    }
+
+    /// Sets the number of heads of keys and values on this rank.
+    ///
+    /// # Panics
+    /// Panics if it does not divide the number of heads.
+    pub fn with_kv_heads(self, kv_heads: usize) -> Self {
+        assert!(self.heads.is_multiple_of(kv_heads), "{} heads share {kv_heads}", self.heads);
+        Self { kv_heads, ..self }
+    }
+
+    fn columns(&self) -> QkvColumns {
+        QkvColumns { queries: self.heads * self.head_dim, keys: self.kv_heads * self.head_dim }
     }
 
     fn width(&self) -> usize {
-        self.heads * self.head_dim
+        self.columns().queries
     }
 
     /// Returns every tile of every head of one sequence.
@@ -51,17 +66,19 @@ impl CausalAttention {
         let (rows, threads, attention) = (pass.sequence(), pass.threads(), *self);
         let (offset, keys) = (
             pass.position_offset(),
-            KvLayout::new(pass.sequence_group().is_some(), number * rows, self.width()),
+            KvLayout::new(pass.sequence_group().is_some(), number * rows, self.columns()),
         );
+        let group = self.heads / self.kv_heads;
         (0..attention.heads).flat_map(move |head| {
             (0..rows).step_by(TILE_ROWS).map(move |start| Tile {
                 first: number * rows,
                 column: head * attention.head_dim,
+                key_column: head / group * attention.head_dim,
                 queries: start..rows.min(start + TILE_ROWS),
                 offset,
                 keys,
                 sums_offset: (number * attention.heads + head) * rows,
-                width: attention.width(),
+                columns: attention.columns(),
                 depth: attention.head_dim,
                 threads,
             })
@@ -88,7 +105,7 @@ fn sequence_count(pass: &Pass<'_>, rows: usize) -> usize {
 
 impl Module for CausalAttention {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
-        assert_eq!(input.columns(), 3 * self.width(), "queries, keys and values");
+        assert_eq!(input.columns(), self.columns().all(), "queries, keys and values");
         if let Some(device) = pass.device() {
             return self.forward_on(device, pass, input);
         }
@@ -96,7 +113,7 @@ impl Module for CausalAttention {
         let mut output = pass.tensor(rows, self.width());
         let mut log_sums = pass.floats(rows * self.heads);
         let mut room = pass.floats(Self::half_workspace_len(pass));
-        let mut chunks = KvExchange::for_pass(pass, self.width());
+        let mut chunks = KvExchange::for_pass(pass, self.columns());
         for number in 0..sequence_count(pass, rows) {
             let keys = chunks.as_mut().map(|chunks| chunks.gather(pass, number, input.data())).transpose()?;
             let sources = QkvInputs { queries: input.data(), keys: keys.unwrap_or(input.data()) };
@@ -120,7 +137,7 @@ impl Module for CausalAttention {
         let mut result = Tensor::zeros(pass.memory(), input.rows(), input.columns());
         let mut room = pass.floats(2 * half);
         let (room, other) = room.split_at_mut(half);
-        let mut chunks = KvExchange::for_pass(pass, self.width());
+        let mut chunks = KvExchange::for_pass(pass, self.columns());
         let mut of_keys = chunks.as_ref().map(|chunks| pass.floats(chunks.count()));
         for number in 0..sequence_count(pass, input.rows()) {
             let keys = chunks.as_mut().map(|chunks| chunks.gather(pass, number, input.data())).transpose()?;
@@ -152,10 +169,14 @@ mod tests {
     use crate::testing;
 
     /// Computes the formula element by element.
-    fn naive(x: &[f64], rows: usize, sequence: usize, heads: usize, d: usize) -> Vec<f64> {
+    fn naive(x: &[f64], rows: usize, sequence: usize, [heads, kv_heads]: [usize; 2], d: usize) -> Vec<f64> {
         let width = heads * d;
         let at = |row: usize, block: usize, head: usize, i: usize| {
-            x[row * 3 * width + block * width + head * d + i]
+            let column = match block {
+                0 => head,
+                _ => heads + (block - 1) * kv_heads + head / (heads / kv_heads),
+            };
+            x[(row * (heads + 2 * kv_heads) + column) * d + i]
         };
         let mut output = vec![0.0; rows * width];
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
@@ -176,9 +197,57 @@ mod tests {
         GradCheck::new(|_| CausalAttention::new(2, 3), 10, 18).sequence(5).check_gradients(2e-4);
     }
 
+    #[test]
+    fn grouped_heads_have_correct_gradients_and_values() {
+        for kv_heads in [1, 2] {
+            let make = |_: &mut _| CausalAttention::new(4, 3).with_kv_heads(kv_heads);
+            let columns = 3 * (4 + 2 * kv_heads);
+            GradCheck::new(make, 10, columns).sequence(5).check_gradients(2e-4);
+            let rows = 2 * TILE_ROWS + 6;
+            let check = GradCheck::new(make, rows, columns).sequence(rows / 2);
+            check.check_all_rows(1e-5, |x, _| naive(x, rows, rows / 2, [4, kv_heads], 3));
+        }
+    }
+
+    /// Repeats each head of keys and values for each of its two heads of queries.
+    fn repeated(grouped: &[f32]) -> Vec<f32> {
+        let rows = grouped.chunks_exact(24).flat_map(|row| {
+            let (queries, keys) = row.split_at(12);
+            let twice = keys.chunks_exact(3).flat_map(|head| head.repeat(2));
+            queries.iter().copied().chain(twice)
+        });
+        rows.collect()
+    }
+
+    #[test]
+    fn grouped_heads_equal_repeated_keys_and_values() {
+        let (sequence, rows) = (TILE_ROWS + 3, 2 * TILE_ROWS + 6);
+        let (input, slope) = (random_values(1, 24 * rows), random_values(2, 12 * rows));
+        let run = |attention: CausalAttention, input: &[f32]| {
+            testing::run_ranks(1, |group| chunk(&group, attention, sequence, input, &slope)).remove(0)
+        };
+        let grouped = run(CausalAttention::new(4, 3).with_kv_heads(2), &input);
+        let full = run(CausalAttention::new(4, 3), &repeated(&input));
+        assert_eq!(grouped[0], full[0], "the same products");
+        for (found, full) in grouped[1].chunks_exact(24).zip(full[1].chunks_exact(36)) {
+            assert_eq!(found[..12], full[..12], "gradients of queries");
+            for (head, found) in found[12..].chunks_exact(3).enumerate() {
+                let [one, other] = [0, 3].map(|at| &full[12 + 6 * head + at..][..3]);
+                let sums = one.iter().zip(other).map(|(one, other)| one + other);
+                assert!(found.iter().zip(sums).all(|(found, sum)| (found - sum).abs() < 1e-5));
+            }
+        }
+    }
+
     /// Returns the output and gradient of a rank with a chunk of each sequence of `input` and
     /// `slope`.
-    fn chunk(group: &Communicator, sequence: usize, input: &[f32], slope: &[f32]) -> [Vec<f32>; 2] {
+    fn chunk(
+        group: &Communicator,
+        attention: CausalAttention,
+        sequence: usize,
+        input: &[f32],
+        slope: &[f32],
+    ) -> [Vec<f32>; 2] {
         let (memory, length) = (Allocator::default(), sequence / group.size());
         let own = |all: &[f32], columns: usize| {
             let sequences = all.chunks(sequence * columns);
@@ -190,26 +259,29 @@ mod tests {
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         pass.set_sequence(length);
         pass.set_sequence_group((group.size() > 1).then_some(group));
-        let attention = CausalAttention::new(2, 3);
-        let output = attention.forward(&mut pass, own(input, 18)).expect("forward");
-        let gradient = attention.backward(&mut pass, own(slope, 6)).expect("backward");
+        let output = attention.forward(&mut pass, own(input, attention.columns().all())).expect("forward");
+        let gradient = attention.backward(&mut pass, own(slope, attention.width())).expect("backward");
         [output.data().to_vec(), gradient.data().to_vec()]
     }
 
     #[test]
     fn chunked_attention_sees_earlier_chunks() {
-        let (sequence, rows) = (2 * TILE_ROWS + 4, 4 * TILE_ROWS + 8);
-        let (input, slope) = (random_values(1, 18 * rows), random_values(2, 6 * rows));
-        let of = |ranks| testing::run_ranks(ranks, |group| chunk(&group, sequence, &input, &slope));
-        let whole = of(1).remove(0);
-        for ranks in [2, 3, 4] {
-            for (rank, found) in of(ranks).into_iter().enumerate() {
-                for ((found, whole), columns) in found.iter().zip(&whole).zip([6, 18]) {
-                    let length = sequence / ranks * columns;
-                    let expected =
-                        whole.chunks(sequence * columns).flat_map(|one| &one[rank * length..][..length]);
-                    let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-5;
-                    assert!(found.iter().zip(expected).all(near), "{ranks} ranks, rank {rank}");
+        let sequence = 2 * TILE_ROWS + 4;
+        for attention in [CausalAttention::new(2, 3), CausalAttention::new(4, 3).with_kv_heads(2)] {
+            let columns = [attention.width(), attention.columns().all()];
+            let [slope, input] = columns.map(|columns| random_values(1, 2 * sequence * columns));
+            let of =
+                |ranks| testing::run_ranks(ranks, |group| chunk(&group, attention, sequence, &input, &slope));
+            let whole = of(1).remove(0);
+            for ranks in [2, 3, 4] {
+                for (rank, found) in of(ranks).into_iter().enumerate() {
+                    for ((found, whole), columns) in found.iter().zip(&whole).zip(columns) {
+                        let length = sequence / ranks * columns;
+                        let sequences = whole.chunks(sequence * columns);
+                        let expected = sequences.flat_map(|one| &one[rank * length..][..length]);
+                        let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-5;
+                        assert!(found.iter().zip(expected).all(near), "{ranks} ranks, rank {rank}");
+                    }
                 }
             }
         }
@@ -220,7 +292,7 @@ mod tests {
         for (rows, sequence) in [(12, 4), (2 * TILE_ROWS + 3, 2 * TILE_ROWS + 3), (2 * TILE_ROWS, TILE_ROWS)]
         {
             let check = GradCheck::new(|_| CausalAttention::new(2, 3), rows, 18).sequence(sequence);
-            check.check_all_rows(1e-5, |x, _| naive(x, rows, sequence, 2, 3));
+            check.check_all_rows(1e-5, |x, _| naive(x, rows, sequence, [2, 2], 3));
         }
     }
 

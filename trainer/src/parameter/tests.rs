@@ -26,12 +26,24 @@ fn shards_of_any_spec_make_the_global_tensor() {
     let mut uncut = vec![0.0; 120];
     Parameter::new("w", &shape, Init::Normal(0.02)).initialize(7, 0..120, &mut uncut);
     for parts in 1..=7 {
-        for (dimension, blocks, grain) in [(0, 1, 1), (0, 3, 2), (0, 3, 1), (1, 2, 1), (2, 1, 5), (0, 1, 3)] {
+        for (dimension, blocks, ratio, grain) in [
+            (0, 1, 1, 1),
+            (0, 3, 1, 2),
+            (0, 3, 1, 1),
+            (1, 2, 1, 1),
+            (2, 1, 1, 5),
+            (0, 1, 1, 3),
+            (0, 3, 4, 1),
+            (1, 3, 2, 1),
+            (0, 2, 2, 1),
+            (0, 2, 2, 2),
+        ] {
             let whole = shape[dimension];
             let cut = |part| ShardSpec {
                 dim: dimension,
                 global_size: whole,
                 block_count: blocks,
+                first_block_ratio: ratio,
                 granularity: grain,
                 shard_count: parts,
                 shard_index: part,

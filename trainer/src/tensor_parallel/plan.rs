@@ -17,6 +17,13 @@ pub enum ParallelStyle {
         /// Number of outputs that stay together.
         grain: usize,
     },
+    /// Sharded by outputs: queries, keys and values.
+    QueryKeyValue {
+        /// Number of query heads per key head. They stay together.
+        ratio: usize,
+        /// Number of features of a head.
+        head: usize,
+    },
     /// Sharded by inputs.
     Row {
         /// Number of inputs that stay together.

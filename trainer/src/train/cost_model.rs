@@ -150,7 +150,8 @@ impl CostModel<'_> {
     /// of all tokens in both directions, and sums their gradients.
     fn sequence_parallel_traffic(&self) -> f64 {
         let (model, degrees) = (&self.config.model, self.mesh.degrees());
-        let width = model.heads.div_ceil(degrees.tensor) * (model.width / model.heads);
+        let heads = if model.kv_heads == 0 { model.heads } else { model.kv_heads };
+        let width = heads.div_ceil(degrees.tensor) * (model.width / model.heads);
         let numbers = self.batch.micro_batch * model.context * 2 * width * Dtype::F32.size();
         let times = if model.activation_checkpointing { 4 } else { 3 };
         remote_fraction(degrees.sequence_data) * (times * self.layers() * numbers) as f64

@@ -1,9 +1,10 @@
 //! Model of a configuration.
 
-use crate::config::{self, Config, FeedForward, ModelKind, Norm};
+use crate::config::{self, Config, FeedForward, ModelKind, Norm, Positions};
 use crate::error::{Error, Result};
 use crate::flat::ProcessGroup;
 use crate::models::{self, Classifier, Gpt, GptConfig, Model};
+use crate::nn::{RopeConfig, RopeScaling};
 use crate::parameter::{Inventory, Registry};
 use crate::tensor_parallel::TensorParallel;
 use crate::train::data_loader::DataDims;
@@ -78,6 +79,14 @@ impl Network {
 pub(super) fn gpt(model: &config::Model, vocabulary: usize) -> GptConfig {
     let config::Model { context, width, heads, layers, .. } = *model;
     GptConfig {
+        kv_heads: if model.kv_heads == 0 { heads } else { model.kv_heads },
+        positions: match model.positions {
+            Positions::Learned => models::Positions::Learned,
+            Positions::Rotary => models::Positions::Rotary(rope(model)),
+        },
+        norm_epsilon: model.norm_epsilon as f32,
+        ffn_width: (model.ffn_width > 0).then_some(model.ffn_width),
+        bias: model.bias,
         norm: match model.norm {
             Norm::Layer => models::Norm::Layer,
             Norm::Rms => models::Norm::Rms,
@@ -92,4 +101,15 @@ pub(super) fn gpt(model: &config::Model, vocabulary: usize) -> GptConfig {
         cross_entropy_splits: model.cross_entropy_splits,
         ..GptConfig::new(vocabulary, context, width, heads, layers)
     }
+}
+
+/// Returns the frequencies of rotary positions.
+fn rope(model: &config::Model) -> RopeConfig {
+    let scaling = RopeScaling {
+        factor: model.rope_scaling_factor,
+        low_freq_factor: model.rope_low_freq_factor,
+        high_freq_factor: model.rope_high_freq_factor,
+        original_context: model.rope_original_context,
+    };
+    RopeConfig { base: model.rope_base, scaling: (scaling.factor != 1.0).then_some(scaling) }
 }

@@ -6,7 +6,7 @@ use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
 use crate::checkpoint;
-use crate::config::{Config, DeviceKind, ModelKind, OptimizerKind};
+use crate::config::{Config, DeviceKind, Model, ModelKind, OptimizerKind, Positions};
 use crate::data::{DatasetId, Sampler};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -155,10 +155,17 @@ fn check_device_supported(config: &Config) -> Result<()> {
         ("mesh.pipeline", config.mesh.pipeline),
         ("model.cross_entropy_splits", config.model.cross_entropy_splits),
     ];
-    match only_on_the_cpu.into_iter().find(|(_, value)| *value > 1) {
-        Some((key, value)) => {
+    let degree = only_on_the_cpu.into_iter().find(|(_, value)| *value > 1);
+    let degree = degree.map(|(key, value)| (key, value.to_string(), "1".to_owned()));
+    let Model { positions, heads, kv_heads, .. } = config.model;
+    let rotary = (positions == Positions::Rotary)
+        .then(|| ("model.positions", "\"rotary\"".to_owned(), "\"learned\"".to_owned()));
+    let grouped = ![0, heads].contains(&kv_heads);
+    let grouped = grouped.then(|| ("model.kv_heads", kv_heads.to_string(), heads.to_string()));
+    match degree.or(rotary).or(grouped) {
+        Some((key, value, other)) => {
             let what = format!("{key} = {value} with a device that is not the CPU: not part of this build");
-            Err(Error::Unsupported(format!("{what}; set {key} to 1, or device to \"cpu\"")))
+            Err(Error::Unsupported(format!("{what}; set {key} to {other}, or device to \"cpu\"")))
         }
         None => Ok(()),
     }

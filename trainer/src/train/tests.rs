@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
+mod llama;
 mod meshes;
 mod options;
 mod pipelines;

@@ -2,7 +2,7 @@
 
 use crate::data::TokenBatch;
 use crate::error::Result;
-use crate::models::{Block, Flow, GptConfig, OwnedBatch};
+use crate::models::{Block, Flow, GptConfig, OwnedBatch, Positions};
 use crate::nn::{Dropout, Embedding, Module};
 use crate::parameter::{Init, ParameterId, Registry};
 use crate::pass::Pass;
@@ -12,7 +12,8 @@ use crate::tensor_parallel::{ReduceFromRegion, TensorParallel};
 pub(super) struct Embeddings {
     tokens: Embedding,
     reduce_from_region: ReduceFromRegion,
-    positions: Embedding,
+    /// Learned positions; `None` if attention encodes them.
+    positions: Option<Embedding>,
     dropout: Dropout,
     split: TensorParallel,
 }
@@ -23,8 +24,10 @@ impl Embeddings {
         let (_, (tokens, positions, dropout)) = registry.unit_at("embedding", "", |registry| {
             let (count, cut) = (config.vocabulary, split.shard(0, config.vocabulary, 1, 1));
             let tokens = registry.scope("wte", |r| Embedding::cut(r, count, width, init, cut));
-            let positions = split.sequence_parallel_region(registry, |r| {
-                r.scope("wpe", |r| Embedding::new(r, config.context, width, init))
+            let positions = (config.positions == Positions::Learned).then(|| {
+                split.sequence_parallel_region(registry, |r| {
+                    r.scope("wpe", |r| Embedding::new(r, config.context, width, init))
+                })
             });
             (tokens, positions, Dropout::new(registry, "drop", config.dropout, split.rng_stream()))
         });
@@ -46,17 +49,18 @@ impl Block for Embeddings {
         };
         let (first, rows) = self.split.row_range(pass, inputs.len())?;
         let (place, sequence) = (pass.position_offset(), pass.sequence());
-        let positions = (first..first + rows).map(|row| (place + row % sequence) as u32).collect();
         let summands = self.tokens.forward(pass, inputs.clone())?;
         let mut features = self.reduce_from_region.forward(pass, summands)?;
-        let places = self.positions.forward(pass, positions)?;
-        features.add(&places)?;
+        if let Some(positions) = &self.positions {
+            let places = (first..first + rows).map(|row| (place + row % sequence) as u32).collect();
+            features.add(&positions.forward(pass, places)?)?;
+        }
         self.dropout.forward(pass, features).map(Flow::Features)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Flow) -> Result<Flow> {
         let gradient = self.dropout.backward(pass, gradient.into_features())?;
-        self.positions.backward(pass, &gradient)?;
+        self.positions.as_ref().map_or(Ok(()), |positions| positions.backward(pass, &gradient))?;
         let gradient = self.reduce_from_region.backward(pass, gradient)?;
         self.tokens.backward(pass, &gradient)?;
         Ok(Flow::Start)

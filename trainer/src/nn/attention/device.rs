@@ -18,6 +18,9 @@ impl CausalAttention {
     }
 
     pub(super) fn forward_on(&self, device: &Device, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        if self.kv_heads != self.heads {
+            pass.expect_host("grouped-query attention (model.kv_heads)")?;
+        }
         if pass.sequence_group().is_some() {
             pass.expect_host("attention between chunks of sequences (mesh.sequence_data)")?;
         }

@@ -26,6 +26,20 @@ impl Grads<'_> {
     }
 }
 
+/// Numbers of columns of queries, and of keys or values.
+#[derive(Clone, Copy)]
+pub(super) struct QkvColumns {
+    pub(super) queries: usize,
+    pub(super) keys: usize,
+}
+
+impl QkvColumns {
+    /// Returns the number of columns of queries, keys and values.
+    pub(super) fn all(self) -> usize {
+        self.queries + 2 * self.keys
+    }
+}
+
 /// Location of the keys and values of a sequence.
 #[derive(Clone, Copy)]
 pub(super) struct KvLayout {
@@ -40,10 +54,10 @@ pub(super) struct KvLayout {
 impl KvLayout {
     /// Returns the location: gathered rows without queries, or after the queries in rows from
     /// `first` on.
-    pub(super) fn new(are_gathered: bool, first: usize, width: usize) -> Self {
+    pub(super) fn new(are_gathered: bool, first: usize, columns: QkvColumns) -> Self {
         match are_gathered {
-            true => Self { first: 0, column: 0, stride: 2 * width },
-            false => Self { first, column: width, stride: 3 * width },
+            true => Self { first: 0, column: 0, stride: 2 * columns.keys },
+            false => Self { first, column: columns.queries, stride: columns.all() },
         }
     }
 }
@@ -61,6 +75,8 @@ pub(super) struct Tile {
     pub(super) first: usize,
     /// First column of the head among the queries.
     pub(super) column: usize,
+    /// First column of its head among the keys.
+    pub(super) key_column: usize,
     /// Range of queries in the sequence, or in this rank's chunk of it.
     pub(super) queries: Range<usize>,
     /// Number of positions before that chunk.
@@ -68,8 +84,8 @@ pub(super) struct Tile {
     pub(super) keys: KvLayout,
     /// Offset of the head's log-sums.
     pub(super) sums_offset: usize,
-    /// Number of columns of all heads.
-    pub(super) width: usize,
+    /// Numbers of columns of all heads.
+    pub(super) columns: QkvColumns,
     /// Number of columns of one head.
     pub(super) depth: usize,
     /// Number of threads for a product.
@@ -98,17 +114,17 @@ impl Tile {
 
     /// Returns the offset of the queries among rows of queries, keys and values.
     fn query_at(&self) -> usize {
-        (self.first + self.queries.start) * 3 * self.width + self.column
+        (self.first + self.queries.start) * self.columns.all() + self.column
     }
 
     /// Returns the offset of keys or values.
     fn key_at(&self, of: KvPart) -> usize {
         let KvLayout { first, column, stride } = self.keys;
-        first * stride + column + of as usize * self.width + self.column
+        first * stride + column + of as usize * self.columns.keys + self.key_column
     }
 
     fn queries<'a>(&self, sources: QkvInputs<'a>) -> Matrix<'a> {
-        Matrix::strided(&sources.queries[self.query_at()..], self.count(), self.depth, 3 * self.width)
+        Matrix::strided(&sources.queries[self.query_at()..], self.count(), self.depth, self.columns.all())
     }
 
     fn keys<'a>(&self, sources: QkvInputs<'a>, of: KvPart) -> Matrix<'a> {
@@ -116,7 +132,12 @@ impl Tile {
     }
 
     fn queries_mut<'a>(&self, slopes: &'a mut Grads<'_>) -> MatrixMut<'a> {
-        MatrixMut::strided(&mut slopes.queries[self.query_at()..], self.count(), self.depth, 3 * self.width)
+        MatrixMut::strided(
+            &mut slopes.queries[self.query_at()..],
+            self.count(),
+            self.depth,
+            self.columns.all(),
+        )
     }
 
     fn keys_mut<'a>(&self, slopes: &'a mut Grads<'_>, of: KvPart) -> MatrixMut<'a> {
@@ -129,15 +150,15 @@ impl Tile {
     }
 
     fn output_at(&self) -> usize {
-        (self.first + self.queries.start) * self.width + self.column
+        (self.first + self.queries.start) * self.columns.queries + self.column
     }
 
     fn output<'a>(&self, output: &'a [f32]) -> Matrix<'a> {
-        Matrix::strided(&output[self.output_at()..], self.count(), self.depth, self.width)
+        Matrix::strided(&output[self.output_at()..], self.count(), self.depth, self.columns.queries)
     }
 
     fn output_mut<'a>(&self, output: &'a mut [f32]) -> MatrixMut<'a> {
-        MatrixMut::strided(&mut output[self.output_at()..], self.count(), self.depth, self.width)
+        MatrixMut::strided(&mut output[self.output_at()..], self.count(), self.depth, self.columns.queries)
     }
 
     fn matrix<'a>(&self, scores: &'a [f32]) -> Matrix<'a> {

@@ -40,7 +40,7 @@ impl ActivationModel<'_> {
         let (of_head, passing) = self.head();
         let at_end = tokens * (blocks + breadth * of_head + passing);
         let others = blocks + (breadth - 1) * between - if gpt.activation_checkpointing { 0 } else { block };
-        let attending = tokens * (self.attention() + (3 * gpt.width).div_ceil(self.shards) + between);
+        let attending = tokens * (self.attention() + self.qkv().div_ceil(self.shards) + between);
         let attending = attending + self.per_sequence() + CausalAttention::workspace_len(gpt.context);
         let in_block = tokens * others + (tokens * again).max(attending);
         at_end.max(in_block)
@@ -81,7 +81,12 @@ impl ActivationModel<'_> {
     /// Returns the elements per token kept for a block's attention, including its norm.
     fn attention(&self) -> usize {
         let gpt = self.gpt;
-        self.norm() + gpt.width + (4 * gpt.width + gpt.heads).div_ceil(self.shards)
+        self.norm() + gpt.width + (self.qkv() + gpt.width + gpt.heads).div_ceil(self.shards)
+    }
+
+    /// Returns the columns of queries, keys and values together.
+    fn qkv(&self) -> usize {
+        self.gpt.width + 2 * self.gpt.kv_width()
     }
 
     /// Returns the elements per token kept for a block's feed-forward part.
@@ -108,7 +113,7 @@ impl ActivationModel<'_> {
     /// Returns the elements of keys and values of one sharded sequence, and of their gradients:
     /// this rank's part and the whole.
     fn per_sequence(&self) -> usize {
-        let width = self.gpt.width.div_ceil(self.shards);
+        let width = self.gpt.kv_width().div_ceil(self.shards);
         if self.chunks > 1 { 2 * width * (self.length() + 2 * self.gpt.context) } else { 0 }
     }
 }

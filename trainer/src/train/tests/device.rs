@@ -216,13 +216,23 @@ fn device_model_options_match_cpu() {
 fn cpu_only_options_are_rejected_at_start() {
     let folder = folder();
     let device = format!("device={}", device_kind());
-    let config = config(folder.path(), &[&device, "model.cross_entropy_splits=2"]);
-    match train_on_threads(1, &config) {
-        Err(Error::Unsupported(what)) => assert_eq!(
-            what,
-            "model.cross_entropy_splits = 2 with a device that is not the CPU: not part of this build; set \
-             model.cross_entropy_splits to 1, or device to \"cpu\""
-        ),
-        other => panic!("{other:?}"),
+    let cases = [
+        ("model.cross_entropy_splits=2", "model.cross_entropy_splits = 2", "1"),
+        ("model.positions=rotary", "model.positions = \"rotary\"", "\"learned\""),
+        ("model.kv_heads=1", "model.kv_heads = 1", "2"),
+    ];
+    for (change, named, other) in cases {
+        let config = config(folder.path(), &[&device, "model.heads=2", change]);
+        let key = change.split_once('=').unwrap().0;
+        match train_on_threads(1, &config) {
+            Err(Error::Unsupported(what)) => assert_eq!(
+                what,
+                format!(
+                    "{named} with a device that is not the CPU: not part of this build; set {key} to {other}, \
+                     or device to \"cpu\""
+                )
+            ),
+            other => panic!("{other:?}"),
+        }
     }
 }
