@@ -1,6 +1,7 @@
 //! Configuration of a run: one TOML file, overrides on the command line, and a default for every
 //! key.
 
+mod architecture;
 mod read;
 mod renamed_keys;
 mod resume_invariants;

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use unisono_trainer::config::Config;
 use unisono_trainer::pipeline::PipelineArgs;
+use unisono_trainer::flat::Dtype;
+use unisono_trainer::models::hugging_face::FileOptions;
 use unisono_trainer::planner::{PlanArgs, PlanReport};
 use unisono_trainer::train::{self, DryRun, TrainResult};
 use unisono_trainer::{Error, Result};
@@ -25,6 +27,8 @@ enum Command {
     Train(TrainArguments),
     /// Generate text with a trained model
     Generate(GenerateArguments),
+    /// Write the model of a checkpoint in Hugging Face's layout
+    Export(ExportArguments),
     /// Choose a strategy for a model and hardware, and predict memory, traffic and step time
     Plan(PlanArgs),
     /// Print the formulas behind a plan, with its numbers
@@ -79,6 +83,22 @@ struct GenerateArguments {
     overrides: Vec<String>,
 }
 
+#[derive(clap::Args)]
+struct ExportArguments {
+    /// Folder of a checkpoint, or of several checkpoints to use the last one
+    #[arg(long)]
+    checkpoint: PathBuf,
+    /// Folder for config.json and model.safetensors
+    #[arg(long)]
+    to: PathBuf,
+    /// Write weights in 16 bits (bfloat16)
+    #[arg(long)]
+    bf16: bool,
+    /// Size in MB of tensors after which another file begins
+    #[arg(long, default_value_t = 5000, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
+    max_file_mb: u32,
+}
+
 /// Prints warnings on standard error. `UNISONO_LOG` selects other levels.
 fn show_warnings() {
     use tracing_subscriber::EnvFilter;
@@ -95,6 +115,7 @@ fn main() -> ExitCode {
     let ended = match Arguments::parse().command {
         Command::Train(arguments) => train(&arguments),
         Command::Generate(arguments) => generate(&arguments),
+        Command::Export(arguments) => export(&arguments),
         Command::Plan(question) => print_plan(&question, PlanReport::plan),
         Command::Explain(ExplainArguments { topic: Some(Topic::Pipeline(question)), .. }) => {
             question.explain().and_then(print)
@@ -158,6 +179,12 @@ fn print(text: impl Display) -> Result<()> {
 fn generate(arguments: &GenerateArguments) -> Result<()> {
     let GenerateArguments { checkpoint, prompt, overrides } = arguments;
     print(format!("{prompt}{}\n", train::generate(checkpoint, prompt, overrides)?))
+}
+
+fn export(arguments: &ExportArguments) -> Result<()> {
+    let dtype = if arguments.bf16 { Dtype::Bf16 } else { Dtype::F32 };
+    let options = FileOptions { dtype, max_bytes: arguments.max_file_mb as usize * 1_000_000 };
+    train::export(&arguments.checkpoint, &arguments.to, options)
 }
 
 fn print_plan(question: &PlanArgs, text: fn(&PlanReport) -> String) -> Result<()> {

@@ -6,8 +6,8 @@
 mod batch;
 mod classifier;
 mod gpt;
-pub mod gpt2;
 mod gpt_config;
+pub mod hugging_face;
 mod sampling;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use unisono::{Communicator, Sum};
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::checkpoint::SavedBy;
-use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm, gpt2};
+use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm, hugging_face};
 use unisono_trainer::optim::{AdamW, Optimizer, Sgd, Step};
 use unisono_trainer::parallel::{
     DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy,
@@ -86,7 +86,7 @@ fn trainee(name: &str, group: Option<&Communicator>) -> Trainee {
         new_strategy(kind, &inventory, ProcessGroups::data_only(group.cloned()), &settings, &memory).unwrap();
     let path = REFERENCE.as_ref().unwrap().join(format!("{name}-initial.safetensors"));
     let who = SavedBy { world: group, data_rank: group.map_or(0, Communicator::rank), tensor_rank: 0 };
-    gpt2::load(&path, who, &mut *strategy, &inventory).unwrap();
+    hugging_face::load(&path, hugging_face::Layout::Gpt2, who, &mut *strategy, &inventory).unwrap();
     Trainee { model, inventory, strategy, memory }
 }
 

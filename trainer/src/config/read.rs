@@ -1,7 +1,7 @@
 //! Reads a configuration from text. Errors name the line and the nearest valid key.
 //!
-//! The defaults, written as a table, are the list of valid keys. A preset (`model.shape`) sets its
-//! keys before the other keys of a file, and at its place among the overrides.
+//! The defaults, written as a table, are the list of valid keys. A preset (`model.shape`,
+//! `model.from`) sets its keys before the other keys of a file, and at its place among overrides.
 
 use super::Config;
 use super::renamed_keys::present_name;
@@ -26,11 +26,14 @@ pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
         return Err(with_line(text, Some(span), &unknown_key_message(&key, &known)));
     }
     let config: Config = toml::from_str(text).map_err(failed)?;
-    if document.get_ref().get("model").is_none_or(|model| model.get_ref().get("shape").is_none()) {
+    let model = document.get_ref().get("model").and_then(|model| model.get_ref().as_table());
+    let [shape, from] = ["shape", "from"].map(|key| model.is_some_and(|model| model.contains_key(key)));
+    if !(shape || from) {
         return Ok(config);
     }
     let mut preset = Config::default();
-    config.model.shape.apply(&mut preset.model);
+    (preset.model.shape, preset.model.from) = (config.model.shape, config.model.from);
+    preset.apply_presets(shape, from).map_err(|error| error.to_string())?;
     let mut table = to_table(&preset).map_err(|error| error.to_string())?;
     merge(&mut table, toml::from_str(text).map_err(failed)?);
     table.try_into().map_err(failed)
@@ -57,9 +60,7 @@ pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
     };
     *place = parse_value(value.trim(), place);
     let mut config: Config = table.try_into().map_err(|error: toml::de::Error| failed(error.message()))?;
-    if key.trim() == "model.shape" {
-        config.model.shape.apply(&mut config.model);
-    }
+    config.apply_presets(key.trim() == "model.shape", key.trim() == "model.from")?;
     Ok(config)
 }
 

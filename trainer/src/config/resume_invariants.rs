@@ -36,8 +36,8 @@ impl Config {
 /// Invariant keys outside of the model.
 const INVARIANT_KEYS: [(&str, &str); 2] = [("optimizer", "kind"), ("data", "shuffle")];
 /// Model keys that may change: they affect the computation, or training only.
-const CHANGEABLE_MODEL_KEYS: [&str; 4] =
-    ["shape", "dropout", "activation_checkpointing", "cross_entropy_splits"];
+const CHANGEABLE_MODEL_KEYS: [&str; 5] =
+    ["shape", "from", "dropout", "activation_checkpointing", "cross_entropy_splits"];
 /// Keys that only perceptrons use.
 const MLP_KEYS: [&str; 1] = ["hidden_sizes"];
 /// Keys that only transformers use.

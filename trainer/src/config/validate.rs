@@ -53,6 +53,15 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
             format!("strategy.prefetch = {}: it is at most {MAX_WIDTH}", strategy.prefetch),
         ),
         (!data.path.is_empty(), "data.path is empty: name a file or folder".to_owned()),
+        (
+            model.from.is_empty() || data.kind != DataKind::Text || data.vocabulary == text::VOCAB_SIZE,
+            format!(
+                "data.kind = \"text\" has {} tokens, and the model in model.from has {}: data.kind = \"tokens\" \
+                 reads files of its tokens",
+                text::VOCAB_SIZE,
+                data.vocabulary
+            ),
+        ),
         (!checkpoint.folder.is_empty() || !keeps, "checkpoint.folder is empty: name one".to_owned()),
         (checkpoint.keep > 0, "checkpoint.keep = 0: it is at least 1".to_owned()),
         (config.log.every > 0, "log.every = 0: it is at least 1".to_owned()),

@@ -22,10 +22,10 @@ use unisono::Communicator;
 /// Decoder of blocks x + attention(norm x), x + feed-forward(norm x) (Radford et al., "Language
 /// models are unsupervised multitask learners", 2019).
 ///
-/// Parameters have the names of Hugging Face's GPT-2: `wte`, `wpe` for learned positions, `h.N.{ln_1, attn.{c_attn,
-/// c_proj}, ln_2, mlp.{c_fc, c_proj}}`, `ln_f`, and `lm_head` if it is not tied. Linear weights are
-/// outputs × inputs, the transpose of GPT-2's files. The units are the embedding, each block, and
-/// the head.
+/// Parameters have the names of Hugging Face's GPT-2: `wte`, `wpe` for learned positions,
+/// `h.N.{ln_1, attn.{c_attn, c_proj}, ln_2, mlp.{c_fc, c_proj}}`, `ln_f`, and `lm_head` if it is
+/// not tied. Linear weights are outputs × inputs, the transpose of GPT-2's files. The units are the
+/// embedding, each block, and the head.
 pub struct Gpt {
     config: GptConfig,
     embedding: Embeddings,

@@ -52,7 +52,7 @@ pub struct GptConfig {
     /// Normalization layer.
     pub norm: Norm,
     /// Number added to the variance in normalization layers.
-    pub norm_epsilon: f32,
+    pub norm_epsilon: f64,
     /// Feed-forward part.
     pub feed_forward: FeedForward,
     /// Hidden features of the feed-forward part; `None` for the usual multiple of the width.
@@ -96,8 +96,8 @@ impl GptConfig {
         }
     }
 
-    /// Returns a Llama of these dimensions: rotary positions, RMSNorm, SwiGLU, no biases, and a head
-    /// of its own.
+    /// Returns a Llama of these dimensions: rotary positions, RMSNorm, SwiGLU, no biases, and a
+    /// head of its own.
     pub fn llama(vocabulary: usize, context: usize, width: usize, heads: usize, layers: usize) -> Self {
         Self {
             positions: Positions::Rotary(RopeConfig::default()),
@@ -146,11 +146,10 @@ impl GptConfig {
 
     /// Creates a normalization layer named `name`.
     pub fn make_norm(&self, registry: &mut Registry, name: &str) -> Box<dyn Module> {
+        let epsilon = self.norm_epsilon as f32;
         registry.scope(name, |registry| match self.norm {
-            Norm::Layer => {
-                Box::new(LayerNorm::new(registry, self.width, self.norm_epsilon)) as Box<dyn Module>
-            }
-            Norm::Rms => Box::new(RmsNorm::new(registry, self.width, self.norm_epsilon)),
+            Norm::Layer => Box::new(LayerNorm::new(registry, self.width, epsilon)) as Box<dyn Module>,
+            Norm::Rms => Box::new(RmsNorm::new(registry, self.width, epsilon)),
         })
     }
 
@@ -168,7 +167,7 @@ impl GptConfig {
     }
 
     /// Checks that heads divide the width, and that each of `parts` ranks gets one.
-    pub(super) fn check(&self, parts: usize) -> Result<()> {
+    pub(crate) fn check(&self, parts: usize) -> Result<()> {
         let (width, heads, kv_heads) = (self.width, self.heads, self.kv_heads);
         let fail = |what: String| Err(Error::invalid(what));
         if parts > heads {

@@ -23,8 +23,9 @@ use unisono::Communicator;
 ///
 /// (rows, queries | keys | values) → (rows, heads × d). Queries have heads × d columns, keys and
 /// values kv_heads × d each. Each head of keys and values serves heads / kv_heads consecutive heads
-/// of queries (Ainslie et al., "GQA", EMNLP 2023). Probabilities are recomputed in backward, for a tile of queries at a time (Dao et al., "FlashAttention", 2022).
-/// Saves its input and one number per row and head, and needs a workspace of 2 × 64 × sequence.
+/// of queries (Ainslie et al., "GQA", EMNLP 2023). Probabilities are recomputed in backward, for a
+/// tile of queries at a time (Dao et al., "FlashAttention", 2022). Saves its input and one number
+/// per row and head, and needs a workspace of 2 × 64 × sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct CausalAttention {
     heads: usize,

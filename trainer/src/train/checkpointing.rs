@@ -25,7 +25,10 @@ impl Run {
             invariants: self.config.resume_invariants()?,
         };
         let (folder, keep) = (self.config.checkpoint.folder.clone(), self.config.checkpoint.keep);
-        let text = self.config.to_toml()?;
+        // The weights of the checkpoint take the place of those of another folder.
+        let mut config = self.config.clone();
+        config.model.from.clear();
+        let text = config.to_toml()?;
         let who = saved_by(&self.world, &self.groups);
         checkpoint::save(Path::new(&folder), who, &mut *self.strategy, &self.inventory, progress, &text, keep)
     }
@@ -67,7 +70,7 @@ impl Run {
     }
 }
 
-fn saved_by<'a>(world: &'a Communicator, groups: &MeshGroups) -> SavedBy<'a> {
+pub(super) fn saved_by<'a>(world: &'a Communicator, groups: &MeshGroups) -> SavedBy<'a> {
     let (data_rank, tensor_rank) = (groups.rank(GroupKind::Data), groups.rank(GroupKind::Tensor));
     SavedBy { world: Some(world), data_rank, tensor_rank }
 }

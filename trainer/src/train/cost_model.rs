@@ -17,7 +17,7 @@ use crate::strategy::Direction;
 pub(crate) use crate::train::cost_model::activations::{ActivationModel, HeldLayers};
 use crate::train::setup::optimizer;
 use crate::train::stages::Stages;
-use crate::train::{BatchPlan, DataDims, network};
+use crate::train::{BatchPlan, DataDims};
 
 /// Inputs of the formulas: one rank's part of a run.
 pub(super) struct CostModel<'a> {
@@ -228,7 +228,7 @@ impl CostModel<'_> {
                 let degrees = self.mesh.degrees();
                 let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
                 let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
-                let gpt = &network::gpt(model, vocabulary);
+                let gpt = &model.gpt_config(vocabulary);
                 let whole = ActivationModel {
                     gpt,
                     shards: parts,

@@ -1,17 +1,14 @@
 //! Text generation from trained models.
 
-use crate::allocator::Allocator;
-use crate::checkpoint::{self, Manifest, SavedBy};
 use crate::config::Config;
 use crate::data::text;
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, Phase};
 use crate::models::{Gpt, Sampling};
-use crate::parallel::{self, ParallelKind, ProcessGroups};
 use crate::pass::{Pass, Seeds};
 use crate::strategy::HostStrategy;
 use crate::train::Network;
-use crate::train::dry_run::data_dims;
+use crate::train::restored::Restored;
 use crate::train::run::Run;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,25 +20,7 @@ use std::sync::Arc;
 /// # Errors
 /// Fails if there is no checkpoint, or its model generates no text.
 pub fn generate(folder: &Path, prompt: &str, overrides: &[String]) -> Result<String> {
-    let last = checkpoint::latest(folder);
-    let folder = last.as_deref().unwrap_or(folder);
-    let manifest = Manifest::read(folder)?;
-    let config = Config::parse(&manifest.configuration, overrides)?;
-    manifest
-        .progress
-        .check_invariants(&config.resume_invariants()?, folder, |key| key.starts_with("model."))?;
-    let (network, inventory) = Network::new(&config, data_dims(&config)?, None)?;
-    let inventory = Arc::new(inventory);
-    let (memory, settings) = (Allocator::default(), config.settings());
-    let mut strategy = parallel::new_strategy(
-        ParallelKind::Replicated,
-        &inventory,
-        ProcessGroups::default(),
-        &settings,
-        &memory,
-    )?;
-    let alone = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
-    checkpoint::load(folder, alone, &mut *strategy, &inventory)?;
+    let Restored { folder, config, network, mut strategy, memory, .. } = Restored::load(folder, overrides)?;
     let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), config.threads);
     let written = as_generator(&network).map(|gpt| continue_prompt(gpt, &mut pass, prompt, &config));
     written.unwrap_or_else(|| Err(Error::file(folder, "its model writes no text")))

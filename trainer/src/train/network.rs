@@ -1,10 +1,9 @@
 //! Model of a configuration.
 
-use crate::config::{self, Config, FeedForward, ModelKind, Norm, Positions};
+use crate::config::{Config, ModelKind};
 use crate::error::{Error, Result};
 use crate::flat::ProcessGroup;
-use crate::models::{self, Classifier, Gpt, GptConfig, Model};
-use crate::nn::{RopeConfig, RopeScaling};
+use crate::models::{Classifier, Gpt, Model};
 use crate::parameter::{Inventory, Registry};
 use crate::tensor_parallel::TensorParallel;
 use crate::train::data_loader::DataDims;
@@ -31,7 +30,7 @@ impl Network {
         let mut registry = Registry::default();
         let network = match (config.model.kind, extents) {
             (ModelKind::Gpt, DataDims::Tokens(vocabulary)) => {
-                let gpt = gpt(&config.model, vocabulary);
+                let gpt = config.model.gpt_config(vocabulary);
                 let split = TensorParallel::new(
                     tensor.cloned(),
                     config.strategy.sequence_parallel,
@@ -73,43 +72,4 @@ impl Network {
             Network::Classifier(_) => None,
         }
     }
-}
-
-/// Returns the dimensions of the configured GPT.
-pub(super) fn gpt(model: &config::Model, vocabulary: usize) -> GptConfig {
-    let config::Model { context, width, heads, layers, .. } = *model;
-    GptConfig {
-        kv_heads: if model.kv_heads == 0 { heads } else { model.kv_heads },
-        positions: match model.positions {
-            Positions::Learned => models::Positions::Learned,
-            Positions::Rotary => models::Positions::Rotary(rope(model)),
-        },
-        norm_epsilon: model.norm_epsilon as f32,
-        ffn_width: (model.ffn_width > 0).then_some(model.ffn_width),
-        bias: model.bias,
-        norm: match model.norm {
-            Norm::Layer => models::Norm::Layer,
-            Norm::Rms => models::Norm::Rms,
-        },
-        feed_forward: match model.feed_forward {
-            FeedForward::Gelu => models::FeedForward::Gelu,
-            FeedForward::Swiglu => models::FeedForward::SwiGlu,
-        },
-        dropout: model.dropout as f32,
-        tie_word_embeddings: model.tie_word_embeddings,
-        activation_checkpointing: model.activation_checkpointing,
-        cross_entropy_splits: model.cross_entropy_splits,
-        ..GptConfig::new(vocabulary, context, width, heads, layers)
-    }
-}
-
-/// Returns the frequencies of rotary positions.
-fn rope(model: &config::Model) -> RopeConfig {
-    let scaling = RopeScaling {
-        factor: model.rope_scaling_factor,
-        low_freq_factor: model.rope_low_freq_factor,
-        high_freq_factor: model.rope_high_freq_factor,
-        original_context: model.rope_original_context,
-    };
-    RopeConfig { base: model.rope_base, scaling: (scaling.factor != 1.0).then_some(scaling) }
 }

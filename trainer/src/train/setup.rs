@@ -88,19 +88,20 @@ impl Run {
             trace: Trace::new(!config.log.trace.is_empty()),
         };
         run.memory.reset_peaks();
-        if config.checkpoint.resume {
-            run.resume()?;
+        let resumes = config.checkpoint.resume && run.resume()?;
+        if !resumes {
+            run.load_pretrained()?;
         }
         Ok(run)
     }
 
-    /// Resumes from the last checkpoint, if there is one. Reports if there is none, or if no steps
-    /// remain.
-    fn resume(&mut self) -> Result<()> {
+    /// Resumes from the last checkpoint, and returns true if there is one. Reports if there is
+    /// none, or if no steps remain.
+    fn resume(&mut self) -> Result<bool> {
         let root = &self.config.checkpoint.folder;
         let Some(folder) = checkpoint::latest(Path::new(root)) else {
             self.log(&format!("no checkpoint in `{root}` to go on from: beginning at step 1"));
-            return Ok(());
+            return Ok(false);
         };
         self.load(&folder)?;
         let (taken, steps) = (self.train_step, self.config.schedule.steps);
@@ -110,7 +111,7 @@ impl Run {
                 "`{folder}` is at step {taken} of {steps}: no steps remain; raise schedule.steps to continue"
             ));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Logs one line for the user.

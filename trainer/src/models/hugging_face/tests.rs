@@ -1,12 +1,15 @@
+use super::layout::FileTensor;
 use super::*;
 use crate::allocator::Allocator;
 use crate::checkpoint::SavedBy;
 use crate::error::Result;
+use crate::flat::Dtype;
 use crate::flat::ProcessGroup;
-use crate::models::{Gpt, GptConfig, Norm};
+use crate::models::{FeedForward, Gpt, GptConfig, Norm, Positions};
+use crate::nn::{RopeConfig, RopeScaling};
 use crate::parallel::tests::{STRATEGIES, new_strategy};
 use crate::parallel::{DataParallel, GradReduction, LocalShard, ParallelKind, ProcessGroups, Settings};
-use crate::parameter::{Inventory, Registry};
+use crate::parameter::{Inventory, Parameter, Registry};
 use crate::tensor_parallel::TensorParallel;
 use crate::testing::run_ranks;
 use safetensors::tensor::TensorView;
@@ -14,6 +17,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use unisono::Communicator;
+
+/// Layout and options of most files.
+const FILES: (Layout, FileOptions) = (Layout::Gpt2, FileOptions { dtype: Dtype::F32, max_bytes: usize::MAX });
 
 /// Bits of all weights, by parameter and element of the whole tensor.
 type Bits = BTreeMap<(String, usize), u32>;
@@ -33,9 +39,18 @@ fn odd() -> GptConfig {
     GptConfig { tie_word_embeddings: false, ..GptConfig::new(11, 6, 12, 3, 2) }
 }
 
-/// Returns a strategy of that model, sharded over the ranks of `tensor`.
-fn split(tensor: Option<&Communicator>, seed: u64) -> (Arc<Inventory>, Box<dyn DataParallel>) {
-    let (mut registry, config) = (Registry::default(), odd());
+/// Returns a Llama with two heads for each head of keys.
+fn llama() -> GptConfig {
+    GptConfig { kv_heads: 2, ffn_width: Some(10), ..GptConfig::llama(11, 6, 16, 4, 2) }
+}
+
+/// Returns a strategy of a model, sharded over the ranks of `tensor`.
+fn split(
+    config: &GptConfig,
+    tensor: Option<&Communicator>,
+    seed: u64,
+) -> (Arc<Inventory>, Box<dyn DataParallel>) {
+    let (mut registry, config) = (Registry::default(), config.clone());
     let split = TensorParallel::new(tensor.cloned().map(ProcessGroup::from), true, config.parallel_plan());
     Gpt::new(&mut registry, config, split).unwrap();
     let (inventory, settings) = (Arc::new(registry.finish()), Settings { seed, ..Settings::default() });
@@ -89,13 +104,13 @@ fn strategy(
 
 fn saved(path: &Path, inventory: &Arc<Inventory>) -> Bits {
     let mut strategy = strategy(STRATEGIES[5], inventory, None, 1);
-    save(path, ALONE, None, &mut *strategy, inventory).unwrap();
+    save(path, FILES, ALONE, None, &mut *strategy, inventory).unwrap();
     bits(&mut *strategy, inventory)
 }
 
 fn loaded(path: &Path, inventory: &Arc<Inventory>) -> Result<Bits> {
     let mut strategy = strategy(STRATEGIES[5], inventory, None, 2);
-    load(path, ALONE, &mut *strategy, inventory)?;
+    load(path, Layout::Gpt2, ALONE, &mut *strategy, inventory)?;
     Ok(bits(&mut *strategy, inventory))
 }
 
@@ -103,16 +118,16 @@ fn loaded(path: &Path, inventory: &Arc<Inventory>) -> Result<Bits> {
 fn any_strategy_reads_what_any_other_wrote() {
     let folder = tempfile::tempdir().unwrap();
     for (number, kind) in STRATEGIES.into_iter().enumerate() {
-        let path = folder.path().join(format!("{number}.safetensors"));
+        let path = folder.path().join(format!("{number}"));
         let inventory = &inventory(number % 2 == 0);
         let save = |world: &Communicator| {
             let mut strategy = strategy(kind, inventory, Some(world.clone()), 1);
-            save(&path, saved_by(world), None, &mut *strategy, inventory).unwrap();
+            save(&path, FILES, saved_by(world), None, &mut *strategy, inventory).unwrap();
             bits(&mut *strategy, inventory)
         };
         let load = |world: &Communicator, kind| {
             let mut strategy = strategy(kind, inventory, Some(world.clone()), 2);
-            load(&path, saved_by(world), &mut *strategy, inventory).unwrap();
+            load(&path, Layout::Gpt2, saved_by(world), &mut *strategy, inventory).unwrap();
             bits(&mut *strategy, inventory)
         };
         let all = on_ranks(2, save);
@@ -124,24 +139,74 @@ fn any_strategy_reads_what_any_other_wrote() {
 
 #[test]
 fn sharded_parameters_are_saved_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.safetensors");
-    let save = |world: &Communicator| {
-        let (inventory, mut strategy) = split(Some(world), 1);
-        save(&path, saved_by(world), Some(world), &mut *strategy, &inventory).unwrap();
-        bits(&mut *strategy, &inventory)
+    let llama_3 = RopeConfig {
+        base: 5e5,
+        scaling: Some(RopeScaling {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context: 8,
+        }),
     };
-    let load = |world: &Communicator| {
-        let (inventory, mut strategy) = split(Some(world), 2);
-        load(&path, saved_by(world), &mut *strategy, &inventory).unwrap();
-        bits(&mut *strategy, &inventory)
-    };
-    let all = on_ranks(2, save);
-    assert!(on_ranks(3, load) == all);
-    let (inventory, mut strategy) = split(None, 2);
-    super::load(&path, ALONE, &mut *strategy, &inventory).unwrap();
-    assert_eq!(all.len(), inventory.count());
-    assert!(bits(&mut *strategy, &inventory) == all);
+    let scaled = GptConfig { bias: true, positions: Positions::Rotary(llama_3), ..llama() };
+    for (config, max_bytes) in [(odd(), usize::MAX), (llama(), usize::MAX), (scaled, 1500)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, layout) = (folder.path(), Layout::of(&config));
+        let options = (layout, FileOptions { max_bytes, ..FileOptions::default() });
+        let save = |world: &Communicator| {
+            let (inventory, mut strategy) = split(&config, Some(world), 1);
+            save(path, options, saved_by(world), Some(world), &mut *strategy, &inventory).unwrap();
+            bits(&mut *strategy, &inventory)
+        };
+        let load = |world: &Communicator| {
+            let (inventory, mut strategy) = split(&config, Some(world), 2);
+            load(path, layout, saved_by(world), &mut *strategy, &inventory).unwrap();
+            bits(&mut *strategy, &inventory)
+        };
+        let all = on_ranks(2, save);
+        assert!(on_ranks(if layout == Layout::Gpt2 { 3 } else { 2 }, load) == all);
+        let (inventory, mut strategy) = split(&config, None, 2);
+        super::load(path, layout, ALONE, &mut *strategy, &inventory).unwrap();
+        assert_eq!(all.len(), inventory.count());
+        assert!(bits(&mut *strategy, &inventory) == all);
+        assert_eq!(path.join(files::INDEX).is_file(), max_bytes < usize::MAX);
+        write_config(&path.join("config.json"), &config).unwrap();
+        assert_eq!(read_config(&path.join("config.json")).unwrap(), config);
+    }
+}
+
+#[test]
+fn llama_files_have_names_and_shapes_of_llama() {
+    let (config, folder) = (llama(), tempfile::tempdir().unwrap());
+    let (inventory, mut strategy) = split(&config, None, 1);
+    let bf16 = FileOptions { dtype: Dtype::Bf16, max_bytes: usize::MAX };
+    save(folder.path(), (Layout::of(&config), bf16), ALONE, None, &mut *strategy, &inventory).unwrap();
+    let bytes = std::fs::read(folder.path().join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let shape = |name: &str| tensors.tensor(name).unwrap().shape().to_vec();
+    let expected: [(&str, &[usize]); 12] = [
+        ("model.embed_tokens.weight", &[11, 16]),
+        ("model.layers.1.input_layernorm.weight", &[16]),
+        ("model.layers.1.self_attn.q_proj.weight", &[16, 16]),
+        ("model.layers.1.self_attn.k_proj.weight", &[8, 16]),
+        ("model.layers.1.self_attn.v_proj.weight", &[8, 16]),
+        ("model.layers.1.self_attn.o_proj.weight", &[16, 16]),
+        ("model.layers.1.post_attention_layernorm.weight", &[16]),
+        ("model.layers.1.mlp.gate_proj.weight", &[10, 16]),
+        ("model.layers.1.mlp.up_proj.weight", &[10, 16]),
+        ("model.layers.1.mlp.down_proj.weight", &[16, 10]),
+        ("model.norm.weight", &[16]),
+        ("lm_head.weight", &[11, 16]),
+    ];
+    expected.iter().for_each(|(name, expected)| assert_eq!(shape(name), *expected, "{name}"));
+    assert_eq!(tensors.len(), 2 * 9 + 3);
+    let values = tensors.tensor("model.layers.0.self_attn.v_proj.weight").unwrap();
+    let id = inventory.find("h.0.attn.c_attn.weight").unwrap();
+    let mut wanted = vec![0.0; 8 * 16];
+    inventory[id].initialize(1, 24 * 16..32 * 16, &mut wanted);
+    for (found, wanted) in values.data().chunks_exact(2).zip(wanted) {
+        assert_eq!(found, half::bf16::from_f32(wanted).to_le_bytes());
+    }
 }
 
 /// Name, type and shape of a tensor.
@@ -151,7 +216,8 @@ type InFile = (String, safetensors::Dtype, Vec<usize>);
 fn changed(path: &Path, change: impl Fn(&mut Vec<InFile>)) {
     let parameters = &inventory(true).parameters;
     let tensor = |parameter: &Parameter| {
-        (format!("transformer.{}", parameter.name), safetensors::Dtype::BF16, shape_in_file(parameter))
+        let FileTensor { name, shape, .. } = Layout::Gpt2.tensors(parameter).remove(0);
+        (format!("transformer.{name}"), safetensors::Dtype::BF16, shape)
     };
     let mut tensors: Vec<_> = parameters.iter().map(tensor).collect();
     change(&mut tensors);
@@ -215,15 +281,15 @@ fn foreign_models_are_rejected_by_name_and_shape() {
 #[test]
 fn failed_write_keeps_previous_file() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.safetensors");
+    let path = folder.path().to_owned();
     let all = saved(&path, &inventory(true));
-    std::fs::create_dir(path.with_extension("unfinished")).unwrap();
+    std::fs::create_dir(path.join("model.unfinished")).unwrap();
     let errors = Communicator::local(2).unwrap().into_iter().map(|world| {
         let path = path.clone();
         std::thread::spawn(move || {
             let inventory = inventory(true);
             let mut strategy = strategy(STRATEGIES[6], &inventory, Some(world.clone()), 3);
-            save(&path, saved_by(&world), None, &mut *strategy, &inventory).unwrap_err().to_string()
+            save(&path, FILES, saved_by(&world), None, &mut *strategy, &inventory).unwrap_err().to_string()
         })
     });
     let errors: Vec<_> = errors.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
@@ -243,16 +309,46 @@ fn config_round_trips_and_foreign_is_rejected() {
     )
     .unwrap();
     assert_eq!(read_config(&path).unwrap(), GptConfig::new(50257, 1024, 1024, 16, 24));
+    std::fs::write(&path, r#"{"model_type": "llama", "rope_scaling": null, "rope_theta": 5e5}"#).unwrap();
+    let rope = RopeConfig { base: 5e5, scaling: None };
+    let first = GptConfig::llama(32_000, 2048, 4096, 32, 32);
+    let first = GptConfig {
+        positions: Positions::Rotary(rope),
+        norm_epsilon: 1e-6,
+        ffn_width: Some(11_008),
+        ..first
+    };
+    assert_eq!(read_config(&path).unwrap(), first);
     for (text, what) in [
-        (r#"{"model_type": "llama"}"#, "model_type llama"),
+        (r#"{"model_type": "mistral"}"#, "model_type mistral"),
         (r#"{"activation_function": "relu"}"#, "activation_function relu"),
-        (r#"{"n_inner": 100}"#, "n_inner 100"),
         (r#"{"n_head": 7}"#, "7 heads"),
+        (r#"{"model_type": "llama", "hidden_act": "gelu"}"#, "hidden_act gelu"),
+        (r#"{"model_type": "llama", "head_dim": 64}"#, "head_dim 64"),
+        (r#"{"model_type": "llama", "mlp_bias": true}"#, "attention_bias false and mlp_bias true"),
+        (r#"{"model_type": "llama", "num_key_value_heads": 5}"#, "32 heads cannot share 5 heads"),
+        (r#"{"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}}"#, "rope_type linear"),
+        (r#"{"model_type": "llama", "rope_parameters": {"rope_type": "llama3"}}"#, "rope_type llama3"),
     ] {
         std::fs::write(&path, text).unwrap();
         let error = read_config(&path).unwrap_err().to_string();
         assert!(error.contains(what) && error.contains("config.json"), "{error}");
     }
-    let modern = GptConfig { norm: Norm::Rms, ..config(true) };
-    assert!(write_config(&path, &modern).unwrap_err().to_string().contains("norm Rms"));
+    let refused = |config: GptConfig| write_config(&path, &config).unwrap_err().to_string();
+    assert!(refused(GptConfig { norm: Norm::Rms, ..config(true) }).contains("norm Rms"));
+    assert!(refused(GptConfig { kv_heads: 1, ..config(true) }).contains("2 heads with 1"));
+    assert!(refused(GptConfig { feed_forward: FeedForward::Gelu, ..llama() }).contains("feed-forward Gelu"));
+}
+
+#[test]
+fn broken_indexes_are_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |text: &str| {
+        std::fs::write(folder.path().join(files::INDEX), text).unwrap();
+        loaded(folder.path(), &inventory(true)).unwrap_err().to_string()
+    };
+    assert!(refused(r#"{"weight_map": {}}"#).contains("an index without files"));
+    assert!(refused(r#"{"weight_map": {"a": "../a.safetensors"}}"#).contains("is not the name of a file"));
+    assert!(refused(r#"{"weight_map": {"a": "a.safetensors"}}"#).contains("a.safetensors"));
+    assert!(refused("{").contains(files::INDEX));
 }

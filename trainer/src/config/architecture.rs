@@ -1,0 +1,111 @@
+//! Dimensions of language models: from the keys of a configuration, and back.
+
+use crate::config::{Config, FeedForward, Model, ModelKind, Norm, Positions};
+use crate::error::Result;
+use crate::models::hugging_face::read_config;
+use crate::models::{self, GptConfig};
+use crate::nn::{RopeConfig, RopeScaling};
+use std::path::Path;
+
+impl Model {
+    /// Returns the dimensions and options of the configured GPT.
+    pub fn gpt_config(&self, vocabulary: usize) -> GptConfig {
+        let Self { context, width, heads, layers, .. } = *self;
+        GptConfig {
+            kv_heads: if self.kv_heads == 0 { heads } else { self.kv_heads },
+            positions: match self.positions {
+                Positions::Learned => models::Positions::Learned,
+                Positions::Rotary => models::Positions::Rotary(self.rope_config()),
+            },
+            norm: match self.norm {
+                Norm::Layer => models::Norm::Layer,
+                Norm::Rms => models::Norm::Rms,
+            },
+            norm_epsilon: self.norm_epsilon,
+            feed_forward: match self.feed_forward {
+                FeedForward::Gelu => models::FeedForward::Gelu,
+                FeedForward::Swiglu => models::FeedForward::SwiGlu,
+            },
+            ffn_width: (self.ffn_width > 0).then_some(self.ffn_width),
+            bias: self.bias,
+            dropout: self.dropout as f32,
+            tie_word_embeddings: self.tie_word_embeddings,
+            activation_checkpointing: self.activation_checkpointing,
+            cross_entropy_splits: self.cross_entropy_splits,
+            ..GptConfig::new(vocabulary, context, width, heads, layers)
+        }
+    }
+
+    /// Returns the frequencies of rotary positions.
+    fn rope_config(&self) -> RopeConfig {
+        let scaling = RopeScaling {
+            factor: self.rope_scaling_factor,
+            low_freq_factor: self.rope_low_freq_factor,
+            high_freq_factor: self.rope_high_freq_factor,
+            original_context: self.rope_original_context,
+        };
+        RopeConfig { base: self.rope_base, scaling: (scaling.factor != 1.0).then_some(scaling) }
+    }
+
+    /// Sets the keys that describe `gpt`, except for those of training.
+    fn set_gpt_config(&mut self, gpt: &GptConfig) {
+        let &GptConfig { context, width, heads, kv_heads, layers, bias, tie_word_embeddings, .. } = gpt;
+        *self = Self {
+            kind: ModelKind::Gpt,
+            layers,
+            width,
+            heads,
+            kv_heads,
+            context,
+            positions: match gpt.positions {
+                models::Positions::Learned => Positions::Learned,
+                models::Positions::Rotary(_) => Positions::Rotary,
+            },
+            norm: match gpt.norm {
+                models::Norm::Layer => Norm::Layer,
+                models::Norm::Rms => Norm::Rms,
+            },
+            norm_epsilon: gpt.norm_epsilon,
+            feed_forward: match gpt.feed_forward {
+                models::FeedForward::Gelu => FeedForward::Gelu,
+                models::FeedForward::SwiGlu => FeedForward::Swiglu,
+            },
+            ffn_width: gpt.ffn_width(),
+            bias,
+            tie_word_embeddings,
+            ..self.clone()
+        };
+        if let models::Positions::Rotary(rope) = gpt.positions {
+            self.set_rope_config(rope);
+        }
+    }
+
+    fn set_rope_config(&mut self, rope: RopeConfig) {
+        self.rope_base = rope.base;
+        self.rope_scaling_factor = rope.scaling.map_or(1.0, |scaling| scaling.factor);
+        if let Some(scaling) = rope.scaling {
+            self.rope_low_freq_factor = scaling.low_freq_factor;
+            self.rope_high_freq_factor = scaling.high_freq_factor;
+            self.rope_original_context = scaling.original_context;
+        }
+    }
+}
+
+impl Config {
+    /// Sets the keys that follow from others: those of the preset `model.shape`, and the dimensions
+    /// of the model in the folder `model.from`.
+    ///
+    /// # Errors
+    /// Fails if `config.json` in the folder cannot be read, or describes an unsupported model.
+    pub(super) fn apply_presets(&mut self, shape: bool, from: bool) -> Result<()> {
+        if shape {
+            self.model.shape.apply(&mut self.model);
+        }
+        if from && !self.model.from.is_empty() {
+            let gpt = read_config(&Path::new(&self.model.from).join("config.json"))?;
+            self.model.set_gpt_config(&gpt);
+            self.data.vocabulary = u32::try_from(gpt.vocabulary).unwrap_or(u32::MAX);
+        }
+        Ok(())
+    }
+}

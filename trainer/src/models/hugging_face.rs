@@ -1,0 +1,19 @@
+//! Weights and dimensions in Hugging Face's files, in the layouts of GPT-2 and Llama.
+//!
+//! A model is a folder with `config.json`, and weights in `model.safetensors`, or in several files
+//! that `model.safetensors.index.json` lists. Linear weights are outputs × inputs in Llama's files,
+//! and inputs × outputs within the blocks of GPT-2's. A parameter of ours may consist of several
+//! tensors of a file, one after the other: queries, keys and values of a Llama.
+
+mod config;
+mod files;
+mod layout;
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use config::{read_config, write_config};
+pub use layout::Layout;
+pub use read::load;
+pub use write::{FileOptions, save};

@@ -1,0 +1,65 @@
+//! Reads and writes `config.json`.
+
+mod gpt2;
+mod llama;
+
+use super::layout::Layout;
+use crate::error::{Error, Result};
+use crate::models::GptConfig;
+use gpt2::Gpt2Json;
+use llama::LlamaJson;
+use serde::Deserialize;
+use std::path::Path;
+
+/// Field that selects the others.
+#[derive(Deserialize)]
+struct ModelType {
+    #[serde(default = "gpt2")]
+    model_type: String,
+}
+
+/// Model type of files without one.
+fn gpt2() -> String {
+    "gpt2".to_owned()
+}
+
+/// Reads the dimensions of a GPT-2 or Llama from the file at `path`. Dropout is left to the
+/// training run.
+///
+/// # Errors
+/// Fails if the file cannot be read, or describes a model that [`Gpt`](super::super::Gpt) does not
+/// support.
+pub fn read_config(path: &Path) -> Result<GptConfig> {
+    let failed = |error: serde_json::Error| Error::file(path, error);
+    let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+    let ModelType { model_type } = serde_json::from_str(&text).map_err(failed)?;
+    let (config, unsupported) = match model_type.as_str() {
+        "gpt2" => {
+            let json: Gpt2Json = serde_json::from_str(&text).map_err(failed)?;
+            (json.dimensions(), json.unsupported_option())
+        }
+        "llama" => {
+            let json: LlamaJson = serde_json::from_str(&text).map_err(failed)?;
+            (json.dimensions(), json.unsupported_option())
+        }
+        other => return Err(Error::file(path, format!("model_type {other}: it is gpt2 or llama"))),
+    };
+    if let Some(what) = unsupported {
+        return Err(Error::file(path, format!("{what}, which this model has not")));
+    }
+    config.check(1).map_err(|error| Error::file(path, error))?;
+    Ok(config)
+}
+
+/// Writes the file for a model.
+///
+/// # Errors
+/// Fails if the file cannot be written, or the model is neither a GPT-2 nor a Llama.
+pub fn write_config(path: &Path, config: &GptConfig) -> Result<()> {
+    let text = match Layout::of(config) {
+        Layout::Gpt2 => serde_json::to_string_pretty(&Gpt2Json::new(config)?),
+        Layout::Llama { .. } => serde_json::to_string_pretty(&LlamaJson::new(config)?),
+    };
+    let text = text.map_err(|error| Error::file(path, error))?;
+    std::fs::write(path, text).map_err(|error| Error::file(path, error))
+}

@@ -1,0 +1,85 @@
+//! Files of weights: one, or several with an index.
+
+use crate::checkpoint::TensorFile;
+use crate::error::{Error, Result};
+use safetensors::tensor::TensorInfo;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Name of the file of a model with one file.
+pub(super) const WEIGHTS: &str = "model.safetensors";
+/// Name of the index of a model with several files.
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+
+/// Index of several files.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct FileIndex {
+    #[serde(default)]
+    pub(super) metadata: BTreeMap<String, serde_json::Value>,
+    /// File of each tensor.
+    pub(super) weight_map: BTreeMap<String, String>,
+}
+
+/// Open files of a model.
+pub(super) struct WeightFiles {
+    path: PathBuf,
+    files: Vec<TensorFile>,
+}
+
+impl WeightFiles {
+    /// Opens the weights at `path`: a file, or the folder of a model.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let paths = match path.is_dir() {
+            true => paths_in(path)?,
+            false => vec![path.to_owned()],
+        };
+        let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<_>>()?;
+        Ok(Self { path: path.to_owned(), files })
+    }
+
+    /// Builds an error about these files.
+    pub(super) fn error(&self, what: impl ToString) -> Error {
+        match &self.files[..] {
+            [file] => Error::file(file.path(), what),
+            _ => Error::file(&self.path, what),
+        }
+    }
+
+    /// Returns all tensors with their names.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (String, &TensorInfo)> {
+        self.files.iter().flat_map(|file| file.metadata().tensors())
+    }
+
+    /// Returns the file number and description of a tensor, with `prefix` before its name or
+    /// without.
+    pub(super) fn find(&self, name: &str, prefix: &str) -> Option<(usize, &TensorInfo)> {
+        let numbered = || self.files.iter().enumerate();
+        let named = |name: &str| {
+            let mut found = numbered().filter_map(|(at, file)| Some((at, file.metadata().info(name)?)));
+            found.next()
+        };
+        named(name).or_else(|| named(&format!("{prefix}{name}")))
+    }
+
+    /// Reads `count` bytes at `offset` of the tensors of a file.
+    pub(super) fn read(&mut self, file: usize, offset: usize, count: usize) -> Result<Vec<u8>> {
+        self.files[file].read(offset, count)
+    }
+}
+
+/// Returns the files of the model in a folder.
+fn paths_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let path = folder.join(INDEX);
+    if !path.is_file() {
+        return Ok(vec![folder.join(WEIGHTS)]);
+    }
+    let text = std::fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
+    let index: FileIndex = serde_json::from_str(&text).map_err(|error| Error::file(&path, error))?;
+    let names: BTreeSet<&String> = index.weight_map.values().collect();
+    match names.iter().find(|name| Path::new(name).file_name() != Some(name.as_ref())) {
+        Some(name) => Err(Error::file(path, format!("`{name}` is not the name of a file"))),
+        None if names.is_empty() => Err(Error::file(path, "an index without files")),
+        None => Ok(names.into_iter().map(|name| folder.join(name)).collect()),
+    }
+}

@@ -1,0 +1,126 @@
+//! Loads weights.
+
+use super::files::WeightFiles;
+use super::layout::{FileTensor, Layout};
+use crate::checkpoint::SavedBy;
+use crate::error::Result;
+use crate::parallel::{DataParallel, LocalShard};
+use crate::parameter::{Inventory, Parameter};
+use half::{bf16, f16};
+use safetensors::Dtype;
+use std::collections::HashSet;
+use std::path::Path;
+
+/// Loads the weights at `path`, a file or the folder of a model, into `strategy`, which may shard
+/// them. Each rank reads its parts. All ranks must call this.
+///
+/// # Errors
+/// Fails on every rank if a file cannot be read, or belongs to another model.
+pub fn load(
+    path: &Path,
+    layout: Layout,
+    who: SavedBy<'_>,
+    strategy: &mut dyn DataParallel,
+    inventory: &Inventory,
+) -> Result<()> {
+    let opened =
+        WeightFiles::open(path).and_then(|files| check_shapes(&files, layout, inventory).map(|()| files));
+    let mut files = who.agree_on_result(opened, "checking a file of weights")?;
+    let filled =
+        strategy.for_each_shard(&mut |kept| fill_shard(&mut files, layout, &inventory[kept.parameter], kept));
+    who.agree_on_result(filled, "reading a file of weights")?;
+    strategy.broadcast_params()
+}
+
+/// Checks that the files have the tensors of the model with their shapes, and no others.
+fn check_shapes(files: &WeightFiles, layout: Layout, inventory: &Inventory) -> Result<()> {
+    let failed = |what: String| Err(files.error(what));
+    let prefix = layout.optional_prefix();
+    let mut known = HashSet::new();
+    for tensor in inventory.parameters.iter().flat_map(|parameter| layout.tensors(parameter)) {
+        let FileTensor { name, shape: wanted, .. } = &tensor;
+        match files.find(name, prefix) {
+            None => return failed(format!("no {name}, which is {} in the model", format_shape(wanted))),
+            Some((_, found)) if found.shape != *wanted => {
+                let (found, wanted) = (format_shape(&found.shape), format_shape(wanted));
+                return failed(format!("{name} is {found} in the file, {wanted} in the model"));
+            }
+            Some((_, found)) if decoder(found.dtype).is_none() => {
+                return failed(format!("{name} is of type {}", found.dtype));
+            }
+            Some(_) => drop(known.insert(tensor.name)),
+        }
+    }
+    let is_foreign = |name: &str| {
+        let plain = name.strip_prefix(prefix).unwrap_or(name);
+        !known.contains(plain) && !layout.ignores(plain)
+    };
+    match files.tensors().find(|(name, _)| is_foreign(name)) {
+        Some((name, info)) => failed(format!("{name} ({}) is not in the model", format_shape(&info.shape))),
+        None => Ok(()),
+    }
+}
+
+fn format_shape(shape: &[usize]) -> String {
+    shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ")
+}
+
+/// Number of elements that are read at once.
+const PIECE: usize = 1 << 18;
+
+/// Loads the weights of this rank's shard of a parameter, tensor by tensor.
+fn fill_shard(
+    files: &mut WeightFiles,
+    layout: Layout,
+    parameter: &Parameter,
+    kept: LocalShard<'_>,
+) -> Result<()> {
+    kept.weights.fill(0.0);
+    for tensor in layout.tensors(parameter) {
+        // Consecutive elements of a transposed tensor are spread over the file.
+        let piece = if tensor.is_transposed { kept.weights.len().max(1) } else { PIECE };
+        for (number, weights) in kept.weights.chunks_mut(piece).enumerate() {
+            let start = kept.range.start + number * piece;
+            fill_piece(files, layout, (parameter, &tensor), start, weights)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets the weights from element `start` of this rank's part on, as far as the tensor has them.
+/// Holds the range of the file from the first of them to the last.
+fn fill_piece(
+    files: &mut WeightFiles,
+    layout: Layout,
+    (parameter, tensor): (&Parameter, &FileTensor),
+    start: usize,
+    weights: &mut [f32],
+) -> Result<()> {
+    let place = |index: usize| {
+        let index = parameter.global_index(index)?;
+        tensor.range.contains(&index).then(|| tensor.file_index(index))
+    };
+    let places = || (start..start + weights.len()).filter_map(place);
+    let Some(first) = places().min() else { return Ok(()) };
+    let end = places().max().map_or(first, |last| last + 1);
+    let (file, info) = files.find(&tensor.name, layout.optional_prefix()).expect("checked");
+    let (offset, size) = (info.data_offsets.0, info.dtype.bitsize() / 8);
+    let number = decoder(info.dtype).expect("checked");
+    let bytes = files.read(file, offset + first * size, (end - first) * size)?;
+    for (weight, index) in weights.iter_mut().zip(start..) {
+        if let Some(place) = place(index) {
+            *weight = number(&bytes[(place - first) * size..][..size]);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the decoder of an element type of weights; `None` for other types.
+fn decoder(dtype: Dtype) -> Option<fn(&[u8]) -> f32> {
+    match dtype {
+        Dtype::F32 => Some(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes"))),
+        Dtype::F16 => Some(|bytes| f16::from_le_bytes(bytes.try_into().expect("two bytes")).to_f32()),
+        Dtype::BF16 => Some(|bytes| bf16::from_le_bytes(bytes.try_into().expect("two bytes")).to_f32()),
+        _ => None,
+    }
+}

@@ -1,0 +1,253 @@
+//! Saves weights.
+
+use super::files::{FileIndex, INDEX, WEIGHTS};
+use super::layout::{FileTensor, Layout};
+use crate::checkpoint::{SavedBy, folder};
+use crate::error::{Error, Result};
+use crate::flat::Dtype;
+use crate::parallel::DataParallel;
+use crate::parameter::{Inventory, Parameter, ParameterId, ShardSpec, UnitId};
+use crate::strategy::{Direction, host_weights};
+use half::bf16;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde_json::json;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use unisono::Communicator;
+use unisono_cuda::{pack, unpack};
+
+/// Element type and size of files.
+#[derive(Clone, Copy, Debug)]
+pub struct FileOptions {
+    /// Element type.
+    pub dtype: Dtype,
+    /// Bytes of tensors after which another file begins. A larger tensor has a file of its own.
+    pub max_bytes: usize,
+}
+
+impl Default for FileOptions {
+    /// Returns 32 bits, and files of 5 GB as Hugging Face's libraries write them.
+    fn default() -> Self {
+        Self { dtype: Dtype::F32, max_bytes: 5_000_000_000 }
+    }
+}
+
+/// Saves the weights to the folder at `path`. Rank 0 writes, and holds one parameter at a time. All
+/// ranks must call this; `tensor` is the tensor parallel group, if there is one.
+///
+/// # Errors
+/// Fails on every rank if a file cannot be written. Previous files in the folder stay intact then.
+pub fn save(
+    path: &Path,
+    (layout, options): (Layout, FileOptions),
+    who: SavedBy<'_>,
+    tensor: Option<&Communicator>,
+    strategy: &mut dyn DataParallel,
+    inventory: &Inventory,
+) -> Result<()> {
+    let mut writer = match who.rank() {
+        0 => Writer::create(path, layout, options, inventory).map(Some),
+        _ => Ok(None),
+    };
+    for unit in (0..inventory.units.len()).map(UnitId) {
+        strategy.pre_unit(unit, Direction::Forward)?;
+        for id in inventory[unit].parameters.clone().map(ParameterId) {
+            let parts = gather(tensor, &inventory[id], &host_weights(strategy, id)?)?;
+            // After a write error, collectives continue, because other ranks take part in them.
+            writer = writer.and_then(|writer| match writer {
+                Some(writer) => writer.write(&inventory[id], &parts).map(Some),
+                None => Ok(None),
+            });
+        }
+        strategy.post_unit(unit, Direction::Forward)?;
+    }
+    strategy.wait_all()?;
+    let finished = writer.and_then(|writer| writer.map_or(Ok(()), Writer::publish));
+    who.agree_on_result(finished, "writing a file of weights")
+}
+
+/// Gathers the shards of a parameter from all ranks of `tensor`; one copy if it is replicated.
+fn gather(tensor: Option<&Communicator>, parameter: &Parameter, part: &[f32]) -> Result<Vec<f32>> {
+    let Some(tensor) = tensor.filter(|_| parameter.shard.is_some()) else { return Ok(part.to_vec()) };
+    let mut parts = vec![0.0; tensor.size() * part.len()];
+    tensor.all_gather(part, &mut parts)?;
+    Ok(parts)
+}
+
+/// Unfinished files of a model.
+struct Writer {
+    folder: PathBuf,
+    layout: Layout,
+    dtype: Dtype,
+    /// Tensors of each file, in order.
+    plan: Vec<Vec<FileTensor>>,
+    /// Number of the open file, and of tensors written to it.
+    at: (usize, usize),
+    open: Option<BufWriter<File>>,
+}
+
+impl Writer {
+    /// Plans the files, and creates the folder.
+    fn create(folder: &Path, layout: Layout, options: FileOptions, inventory: &Inventory) -> Result<Self> {
+        std::fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
+        let tensors = inventory.parameters.iter().flat_map(|parameter| layout.tensors(parameter));
+        let (mut plan, mut bytes) = (vec![Vec::new()], 0);
+        for tensor in tensors {
+            let size = tensor.range.len() * options.dtype.size();
+            if bytes > 0 && bytes + size > options.max_bytes {
+                plan.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += size;
+            plan.last_mut().expect("one at least").push(tensor);
+        }
+        Ok(Self { folder: folder.to_owned(), layout, dtype: options.dtype, plan, at: (0, 0), open: None })
+    }
+
+    /// Returns the name of file `number`.
+    fn name(&self, number: usize) -> String {
+        match self.plan.len() {
+            1 => WEIGHTS.to_owned(),
+            count => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+        }
+    }
+
+    fn unfinished(&self, number: usize) -> PathBuf {
+        self.folder.join(self.name(number)).with_extension("unfinished")
+    }
+
+    /// Appends the tensors of a parameter.
+    fn write(mut self, parameter: &Parameter, parts: &[f32]) -> Result<Self> {
+        let whole = assemble(parameter, parts);
+        for tensor in self.layout.tensors(parameter) {
+            let values = in_file_order(&tensor, &whole[tensor.range.clone()]);
+            let bytes = encode(self.dtype, &values);
+            self.append(&bytes)?;
+        }
+        Ok(self)
+    }
+
+    /// Appends one tensor to the open file, or to the next one.
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let (number, _) = self.at;
+        let path = self.unfinished(number);
+        let failed = |error: std::io::Error| Error::file(&path, error);
+        if self.open.is_none() {
+            let file = File::create(&path).map_err(failed)?;
+            let mut file = BufWriter::new(file);
+            file.write_all(&self.header(number)?).map_err(failed)?;
+            self.open = Some(file);
+        }
+        self.open.as_mut().expect("opened").write_all(bytes).map_err(failed)?;
+        self.at.1 += 1;
+        if self.at.1 == self.plan[number].len() {
+            self.open.take().expect("opened").flush().map_err(failed)?;
+            self.at = (number + 1, 0);
+        }
+        Ok(())
+    }
+
+    /// Returns the header of a file.
+    fn header(&self, number: usize) -> Result<Vec<u8>> {
+        let path = self.unfinished(number);
+        let mut end = 0;
+        let info = |tensor: &FileTensor| {
+            let start = end;
+            end += self.dtype.size() * tensor.range.len();
+            let dtype = match self.dtype {
+                Dtype::F32 => safetensors::Dtype::F32,
+                Dtype::Bf16 => safetensors::Dtype::BF16,
+            };
+            (
+                tensor.name.clone(),
+                TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets: (start, end) },
+            )
+        };
+        let tensors = self.plan[number].iter().map(info).collect();
+        // Hugging Face's readers require this entry.
+        let texts = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+        let metadata = Metadata::new(Some(texts), tensors).map_err(|error| Error::file(&path, error))?;
+        let mut header = serde_json::to_vec(&metadata).map_err(|error| Error::file(&path, error))?;
+        header.resize(header.len().next_multiple_of(8), b' ');
+        Ok([&(header.len() as u64).to_le_bytes()[..], &header].concat())
+    }
+
+    /// Renames the complete files to their final names, and writes the index of several.
+    fn publish(self) -> Result<()> {
+        let index = self.folder.join(INDEX);
+        for number in 0..self.plan.len() {
+            let (unfinished, path) = (self.unfinished(number), self.folder.join(self.name(number)));
+            folder::fsync(&unfinished)?;
+            std::fs::rename(&unfinished, &path).map_err(|error| Error::file(&path, error))?;
+        }
+        let failed = |error: std::io::Error| Error::file(&index, error);
+        if self.plan.len() == 1 {
+            // An index of earlier files would hide the new one.
+            return if index.exists() { std::fs::remove_file(&index).map_err(failed) } else { Ok(()) };
+        }
+        let elements = self.plan.iter().flatten().map(|tensor| tensor.range.len()).sum::<usize>();
+        let named =
+            self.plan.iter().enumerate().flat_map(|(number, tensors)| {
+                tensors.iter().map(move |tensor| (tensor.name.clone(), number))
+            });
+        let text = FileIndex {
+            metadata: [("total_size".to_owned(), json!(elements * self.dtype.size()))].into(),
+            weight_map: named.map(|(name, number)| (name, self.name(number))).collect(),
+        };
+        let text = serde_json::to_string_pretty(&text).map_err(|error| Error::file(&index, error))?;
+        std::fs::write(&index, text).map_err(failed)
+    }
+}
+
+/// Returns the elements of a tensor as the file has them.
+fn in_file_order(tensor: &FileTensor, values: &[f32]) -> Vec<f32> {
+    let mut ordered = vec![0.0; values.len()];
+    for (index, value) in tensor.range.clone().zip(values) {
+        ordered[tensor.file_index(index)] = *value;
+    }
+    ordered
+}
+
+/// Returns the bytes of elements.
+fn encode(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        Dtype::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        Dtype::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
+    }
+}
+
+/// Assembles a whole parameter from its shards.
+fn assemble(parameter: &Parameter, parts: &[f32]) -> Vec<f32> {
+    let strides = row_major(&parameter.global_shape());
+    let mut whole = vec![0.0; parameter.global_shape().iter().product()];
+    for (number, values) in parts.chunks_exact(parameter.count()).enumerate() {
+        for (dimension, (here, there, count)) in shard_runs(parameter, number) {
+            let mut shape = parameter.shape.clone();
+            let own = row_major(&shape);
+            shape[dimension] = count;
+            let mut contiguous = vec![0.0; shape.iter().product()];
+            let (from, into) = (here * own[dimension], there * strides[dimension]);
+            pack(&mut contiguous, &values[from.min(values.len())..], &shape, &own);
+            let end = whole.len();
+            unpack(&mut whole[into.min(end)..], &contiguous, &shape, &strides);
+        }
+    }
+    whole
+}
+
+/// Returns the strides of a row-major tensor.
+fn row_major(shape: &[usize]) -> Vec<usize> {
+    (1..=shape.len()).map(|inner| shape[inner..].iter().product()).collect()
+}
+
+/// Returns the sharded dimension of part `number` of a parameter, and its runs.
+fn shard_runs(parameter: &Parameter, number: usize) -> Vec<(usize, (usize, usize, usize))> {
+    match &parameter.shard {
+        Some(cut) => {
+            ShardSpec { shard_index: number, ..cut.clone() }.runs().map(|run| (cut.dim, run)).collect()
+        }
+        None => vec![(0, (0, 0, parameter.shape[0]))],
+    }
+}

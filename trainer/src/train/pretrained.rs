@@ -1,0 +1,44 @@
+//! Exchange of models with Hugging Face's libraries.
+
+use crate::config::Config;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::models::hugging_face::{self, FileOptions, Layout};
+use crate::train::checkpointing::saved_by;
+use crate::train::restored::{ALONE, Restored};
+use crate::train::run::Run;
+use std::path::Path;
+
+/// Writes the model of a checkpoint, or of the last of several checkpoints, to the folder `to` in
+/// Hugging Face's layout. Runs on one rank, whatever mesh saved it.
+///
+/// # Errors
+/// Fails if there is no checkpoint, its model is neither a GPT-2 nor a Llama, or a file cannot be
+/// written.
+pub fn export(checkpoint: &Path, to: &Path, options: FileOptions) -> Result<()> {
+    let mut restored = Restored::load(checkpoint, &[])?;
+    let Some(gpt) = restored.network.gpt() else {
+        return Err(Error::file(restored.folder, "its model is no language model"));
+    };
+    std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
+    hugging_face::write_config(&to.join("config.json"), gpt.config())?;
+    let layout = Layout::of(gpt.config());
+    hugging_face::save(to, (layout, options), ALONE, None, &mut *restored.strategy, &restored.inventory)
+}
+
+impl Run {
+    /// Loads the weights of the model in the folder `model.from`, if there is one. All ranks must
+    /// call this.
+    ///
+    /// # Errors
+    /// Fails on every rank if a file cannot be read, or belongs to another model.
+    pub(super) fn load_pretrained(&mut self) -> Result<()> {
+        let Config { model, .. } = &self.config;
+        let Some(gpt) = self.network.gpt().filter(|_| !model.from.is_empty()) else { return Ok(()) };
+        let (path, layout) = (Path::new(&model.from), Layout::of(gpt.config()));
+        let who = saved_by(&self.world, &self.groups);
+        hugging_face::load(path, layout, who, &mut *self.strategy, &self.inventory)?;
+        self.device.iter().for_each(Device::invalidate_weights);
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! Models of checkpoints, loaded on one rank.
+
+use crate::allocator::Allocator;
+use crate::checkpoint::{self, Manifest, SavedBy};
+use crate::config::Config;
+use crate::error::Result;
+use crate::parallel::{self, DataParallel, ParallelKind, ProcessGroups};
+use crate::parameter::Inventory;
+use crate::train::Network;
+use crate::train::dry_run::data_dims;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// This process, which is alone.
+pub(super) const ALONE: SavedBy<'_> = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
+
+/// Model of a checkpoint with its weights.
+pub(super) struct Restored {
+    /// Folder of the checkpoint.
+    pub(super) folder: PathBuf,
+    /// Saved configuration with its changes.
+    pub(super) config: Config,
+    pub(super) network: Network,
+    pub(super) inventory: Arc<Inventory>,
+    pub(super) strategy: Box<dyn DataParallel>,
+    pub(super) memory: Allocator,
+}
+
+impl Restored {
+    /// Loads the checkpoint in `folder`, or the last of several checkpoints, saved on any mesh.
+    /// `overrides` change the saved configuration.
+    ///
+    /// # Errors
+    /// Fails if there is no checkpoint, or it is damaged.
+    pub(super) fn load(folder: &Path, overrides: &[String]) -> Result<Self> {
+        let last = checkpoint::latest(folder);
+        let folder = last.unwrap_or_else(|| folder.to_owned());
+        let manifest = Manifest::read(&folder)?;
+        let config = Config::parse(&manifest.configuration, overrides)?;
+        let invariants = config.resume_invariants()?;
+        manifest.progress.check_invariants(&invariants, &folder, |key| key.starts_with("model."))?;
+        let (network, inventory) = Network::new(&config, data_dims(&config)?, None)?;
+        let (memory, settings) = (Allocator::default(), config.settings());
+        let (kind, alone) = (ParallelKind::Replicated, ProcessGroups::default());
+        let mut strategy = parallel::new_strategy(kind, &inventory, alone, &settings, &memory)?;
+        checkpoint::load(&folder, ALONE, &mut *strategy, &inventory)?;
+        Ok(Self { folder, config, network, inventory, strategy, memory })
+    }
+}
