@@ -95,8 +95,8 @@ struct ExportArguments {
     #[arg(long)]
     bf16: bool,
     /// Size in MB of tensors after which another file begins
-    #[arg(long, default_value_t = 5000, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
-    max_file_mb: u32,
+    #[arg(long, default_value_t = 5000.0, value_name = "MB")]
+    max_file_mb: f64,
 }
 
 /// Prints warnings on standard error. `UNISONO_LOG` selects other levels.
@@ -183,7 +183,7 @@ fn generate(arguments: &GenerateArguments) -> Result<()> {
 
 fn export(arguments: &ExportArguments) -> Result<()> {
     let dtype = if arguments.bf16 { Dtype::Bf16 } else { Dtype::F32 };
-    let options = FileOptions { dtype, max_bytes: arguments.max_file_mb as usize * 1_000_000 };
+    let options = FileOptions { dtype, max_bytes: (arguments.max_file_mb * 1e6) as usize };
     train::export(&arguments.checkpoint, &arguments.to, options)
 }
 
