@@ -11,7 +11,6 @@ use crate::train::Network;
 use crate::train::restored::Restored;
 use crate::train::run::Run;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Generates the text after `prompt` with the model of a checkpoint, or of the last of several
 /// checkpoints. Runs on one rank, whatever mesh saved it. `overrides` change the saved

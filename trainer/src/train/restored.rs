@@ -40,6 +40,7 @@ impl Restored {
         let invariants = config.resume_invariants()?;
         manifest.progress.check_invariants(&invariants, &folder, |key| key.starts_with("model."))?;
         let (network, inventory) = Network::new(&config, data_dims(&config)?, None)?;
+        let inventory = Arc::new(inventory);
         let (memory, settings) = (Allocator::default(), config.settings());
         let (kind, alone) = (ParallelKind::Replicated, ProcessGroups::default());
         let mut strategy = parallel::new_strategy(kind, &inventory, alone, &settings, &memory)?;
