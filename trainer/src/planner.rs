@@ -27,9 +27,7 @@ pub use crate::planner::link::{Link, Measurement, effective_bandwidth, ring, tre
 pub use crate::planner::measurements::sweep;
 pub use crate::planner::model_dims::{BytesPerParam, ModelDims, parse_number};
 pub use crate::planner::parallel_config::{ParallelConfig, collectives, gigabytes};
-pub use crate::planner::parallel_dims::{
-    PipelineSchedule, attention_score_elements, expert_combinations, world_size,
-};
+pub use crate::planner::parallel_dims::{attention_score_elements, expert_combinations, world_size};
 pub use crate::planner::report::{PlanReport, StrategyRow};
 pub use crate::planner::rules::{Decision, Rule, decide, rule_of_thumb};
 pub use crate::planner::step_time::StepTime;

@@ -150,13 +150,17 @@ fn dry_run_of_1000_ranks_reads_no_data() {
 fn plan_reports_fit_and_cost() {
     let text =
         output_text(&["plan", "--model", "70b", "--hardware", "h100-80", "-n", "64", "--tokens", "4194304"]);
-    for words in
-        ["140 GB in 16 bits, 1120 GB to train", "1024 samples", "tensor 2 x pipeline 1 x data 32", "zero3 <"]
-    {
+    for words in [
+        "140 GB in 16 bits, 1120 GB to train",
+        "1024 samples",
+        "tensor 1 x pipeline 1 x data 64",
+        "zero3 <",
+        "recomputed",
+    ] {
         assert!(text.contains(words), "`{words}` is not in\n{text}");
     }
     let text = output_text(&["explain", "--model", "7b"]);
-    for words in ["21193254160", "zero bubble", "within a host", "PAT", "lr_scale", "S^2/N"] {
+    for words in ["21193254160", "zb-v", "within a host", "PAT", "lr_scale", "S^2/N"] {
         assert!(text.contains(words), "`{words}` is not in\n{text}");
     }
 }

@@ -96,7 +96,7 @@ fn step_time_is_compute_plus_exposed_communication() {
     let _alone = ALONE.lock();
     let link = Link { alpha: 1e-3, beta: 1e6 };
     let communication = BUCKETS as f64 * link.collective(ring(), 2, (4 * COUNT) as f64);
-    let pace = StepTime { forward: 0.15, backward: 0.35, communication, optimizer: 0.1 };
+    let pace = StepTime { forward: 0.15, backward: 0.35, communication, optimizer: 0.1, bubble: 0.0 };
     assert!((0.1..0.2).contains(&communication), "{communication}");
     let most = 1.05 * pace.overlapped();
     let overlapped = seconds(GradReduction::Bucketed, &pace, &link, most);

@@ -1,13 +1,12 @@
 //! Formulas with the numbers of a plan.
 
 use crate::config::StrategyKind;
+use crate::pipeline::{Order, StageCosts, play};
 use crate::planner::batch_recipe::scaled_rates;
 use crate::planner::format::{row_of, size, table, time};
 use crate::planner::link::{effective_bandwidth, ring, tree};
 use crate::planner::parallel_config::collectives;
-use crate::planner::parallel_dims::{
-    PipelineSchedule, attention_score_elements, expert_combinations, world_size,
-};
+use crate::planner::parallel_dims::{attention_score_elements, expert_combinations, world_size};
 use crate::planner::report::{PlanReport, StrategyRow};
 use crate::train::{MAX_USEFUL_DATA_RANKS, sections};
 
@@ -123,22 +122,30 @@ fn communication(answer: &PlanReport) -> String {
     )
 }
 
+/// Plays every schedule with passes of equal length.
 fn pipelines(answer: &PlanReport) -> String {
-    let micro = answer.recipe.as_ref().map_or(1, |recipe| recipe.accumulation).max(8);
-    let row = |stages: usize| {
-        let idle = PipelineSchedule::ALL
-            .map(|order| format!("{:.0} %", 100.0 * order.bubble_fraction(stages, micro)));
-        let held = [PipelineSchedule::GPipe, PipelineSchedule::OneForwardOneBackward]
-            .map(|order| order.activations_held(stages, micro, 0).to_string());
-        [vec![stages.to_string()], idle.to_vec(), held.to_vec()].concat()
+    let micro = answer.recipe.as_ref().map_or(1, |recipe| recipe.accumulation).clamp(8, 256);
+    let micro = micro.next_multiple_of(16);
+    let played = |order: &Order, ranks: usize| {
+        let schedule = order.schedule(ranks, micro, order.usual_chunks())?;
+        let third = 1.0 / schedule.chunks as f64;
+        let costs =
+            StageCosts { forward: third, backward_input: third, backward_weights: third, transfer: 0.0 };
+        play(&schedule, &vec![costs; schedule.stages()])
     };
-    let names = PipelineSchedule::ALL.map(|order| order.name().to_owned());
-    let held = [PipelineSchedule::GPipe, PipelineSchedule::OneForwardOneBackward]
-        .map(|order| format!("{} holds", order.name()));
-    let heading = [vec!["stages".to_owned()], names.to_vec(), held.to_vec()].concat();
-    let rows: Vec<_> = std::iter::once(heading).chain([2, 4, 8, 16].map(row)).collect();
+    let cell = |order: &Order, ranks: usize| match played(order, ranks) {
+        Ok(time) => format!("{:.0} %, {}", 100.0 * time.bubble(), time.holdings.activations[0]),
+        Err(_) => "-".to_owned(),
+    };
+    let row = |ranks: usize| {
+        let cells = Order::ALL.iter().map(|order| cell(order, ranks));
+        std::iter::once(ranks.to_string()).chain(cells).collect()
+    };
+    let names = Order::ALL.iter().map(|order| order.name.to_owned());
+    let heading = std::iter::once("stages".to_owned()).chain(names).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heading).chain([2, 4, 8, 16].map(row)).collect();
     format!(
-        "idle with {micro} micro-batches, and the activations of how many the first stage holds\n{}",
+        "idle with {micro} micro-batches, and the activations that the first rank holds: those of a micro-batch in a stage\n{}",
         table(&rows)
     )
 }

@@ -102,11 +102,12 @@ impl ModelDims {
     }
 
     /// Returns the bytes of activations per sample on each of `parts` ranks, which shard layers and
-    /// the rows between them. Assumes attention without a score matrix: proportional to S · h · L.
-    /// Data parallel strategies do not shard activations.
-    pub fn activations(&self, parts: usize) -> f64 {
+    /// the rows between them. `recomputes` keeps the inputs of blocks only. Assumes attention
+    /// without a score matrix: proportional to S · h · L. Data parallel strategies do not shard
+    /// activations.
+    pub fn activations(&self, parts: usize, recomputes: bool) -> f64 {
         let gpt = GptConfig {
-            activation_checkpointing: self.activation_checkpointing,
+            activation_checkpointing: recomputes,
             ..GptConfig::new(self.vocabulary, self.sequence, self.width, self.heads, self.layers)
         };
         let one = ActivationModel {

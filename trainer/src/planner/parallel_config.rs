@@ -25,12 +25,22 @@ pub struct ParallelConfig {
     pub expert: usize,
     /// Number of ranks with the same part of the model.
     pub data: usize,
+    /// Recomputes activations in backward, also if the model does not say so.
+    pub activation_checkpointing: bool,
 }
 
 impl ParallelConfig {
     /// Returns pure data parallelism with replicated state.
     pub fn replicated(ranks: usize) -> Self {
-        Self { kind: StrategyKind::Bucketed, tensor: 1, pipeline: 1, context: 1, expert: 1, data: ranks }
+        Self {
+            kind: StrategyKind::Bucketed,
+            tensor: 1,
+            pipeline: 1,
+            context: 1,
+            expert: 1,
+            data: ranks,
+            activation_checkpointing: false,
+        }
     }
 
     /// Returns the number of parameters per data parallel group.
@@ -57,7 +67,12 @@ impl ParallelConfig {
     /// Returns the bytes of activations per sample. Pipeline stages do not reduce them, because the
     /// first stage holds as many micro-batches as there are stages.
     pub fn activations(&self, sizes: &ModelDims) -> f64 {
-        sizes.activations(self.tensor) / self.context as f64
+        sizes.activations(self.tensor, self.recomputes(sizes)) / self.context as f64
+    }
+
+    /// Returns true if activations are recomputed in backward.
+    pub fn recomputes(&self, sizes: &ModelDims) -> bool {
+        self.activation_checkpointing || sizes.activation_checkpointing
     }
 
     /// Returns the bytes of the gathered weights of the largest layer.

@@ -172,9 +172,10 @@ impl PlanReport {
         let factors =
             format!("{} ranks = tensor {tensor} x pipeline {pipeline} x data {data}", self.hardware.ranks);
         let within = format!("of the data ranks {context} share each sequence and {expert} the experts");
+        let recomputed = if cut.recomputes(&self.dims) { "; activations are recomputed" } else { "" };
         let missing = missing.as_ref().map_or(String::new(), |missing| format!("\nhowever: {missing}"));
         format!(
-            "{}: {why}\n{factors}; {within}\nusual for this size: {}{missing}",
+            "{}: {why}\n{factors}; {within}{recomputed}\nusual for this size: {}{missing}",
             leaf.name(),
             self.rule_of_thumb
         )

@@ -1,9 +1,9 @@
 //! Decision tree for the strategy of a model on some hardware.
 //!
-//! Data parallel strategies are tried in the order of Zhao et al., "PyTorch FSDP", VLDB 16(12),
-//! 2023. Further parallelism follows Narayanan et al., "Efficient large-scale language model
-//! training on GPU clusters", SC 2021: tensor parallel within a host, pipeline stages across hosts,
-//! data parallel for the rest.
+//! Remedies are tried from the cheapest to the dearest: replicas, ZeRO-1, ZeRO-2, activation
+//! checkpointing, ZeRO-3 (Zhao et al., "PyTorch FSDP", VLDB 16(12), 2023). Further parallelism
+//! follows Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC
+//! 2021: tensor parallel within a host, pipeline stages across hosts, data parallel for the rest.
 
 use crate::config::{Config, StrategyKind};
 use crate::error::{Error, Result};
@@ -19,8 +19,12 @@ use serde::Serialize;
 pub enum Rule {
     /// Everything fits on a rank: replicate.
     Ddp,
-    /// Gradients and optimizer state do not fit: shard them (ZeRO-2).
+    /// Optimizer state does not fit: shard it (ZeRO-1).
+    Zero1,
+    /// Gradients do not fit either: shard them too (ZeRO-2).
     ShardGradOp,
+    /// Activations do not fit: recompute them in backward.
+    Checkpointing,
     /// Weights do not fit either: shard everything (ZeRO-3).
     FullShard,
     /// Layers or activations are too large, or data ranks too many: tensor parallel within a host.
@@ -38,6 +42,8 @@ impl Rule {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ddp => "data parallel",
+            Self::Zero1 => "ZeRO-1",
+            Self::Checkpointing => "ZeRO-2 and activation checkpointing",
             Self::ShardGradOp => "ZeRO-2 (SHARD_GRAD_OP)",
             Self::FullShard => "ZeRO-3 (FULL_SHARD)",
             Self::Tensor => "ZeRO-3 and tensor parallel",
@@ -70,7 +76,7 @@ const LONG_SEQUENCE: usize = 128 << 10;
 /// [`Error::Invalid`] if no strategy fits the model into memory.
 pub fn decide(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> Result<Decision> {
     let (leaf, cut) = if sizes.experts > 1 {
-        (Rule::Experts, experts(sizes, hardware))
+        (Rule::Experts, experts(sizes, bytes, hardware))
     } else if sizes.sequence >= LONG_SEQUENCE {
         (Rule::Context, context(sizes, bytes, hardware))
     } else {
@@ -91,11 +97,16 @@ fn dense(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> (Rule
     let fits = |cut: &ParallelConfig| cut.needed_bytes(sizes, bytes, 1) <= hardware.usable_memory();
     let whole = ParallelConfig::replicated(hardware.ranks);
     let data = [
-        (Rule::Ddp, StrategyKind::Bucketed),
-        (Rule::ShardGradOp, StrategyKind::Zero2),
-        (Rule::FullShard, StrategyKind::Zero3),
+        (Rule::Ddp, StrategyKind::Bucketed, false),
+        (Rule::Zero1, StrategyKind::Zero1, false),
+        (Rule::ShardGradOp, StrategyKind::Zero2, false),
+        (Rule::Checkpointing, StrategyKind::Zero2, true),
+        (Rule::FullShard, StrategyKind::Zero3, false),
+        (Rule::FullShard, StrategyKind::Zero3, true),
     ];
-    let data = data.map(|(leaf, kind)| (leaf, ParallelConfig { kind, ..whole }));
+    let data = data.map(|(leaf, kind, activation_checkpointing)| {
+        (leaf, ParallelConfig { kind, activation_checkpointing, ..whole })
+    });
     let few = |cut: &ParallelConfig| cut.kind != StrategyKind::Zero3 || cut.data <= MAX_USEFUL_DATA_RANKS;
     if let Some(found) = data.into_iter().find(|(_, cut)| fits(cut) && few(cut)) {
         return found;
@@ -112,7 +123,9 @@ fn dense(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> (Rule
     let within = tensors.into_iter().map(|tensor| (Rule::Tensor, cut(tensor, 1)));
     let stages = powers_of_two(sizes.layers).filter(|stages| hardware.ranks.is_multiple_of(most * stages));
     let across = stages.map(|stages| (Rule::Pipeline, cut(most, stages)));
-    let mut all = within.chain(across);
+    let recomputing = |(leaf, cut)| (leaf, ParallelConfig { activation_checkpointing: true, ..cut });
+    let both = |cuts: Vec<_>| cuts.clone().into_iter().chain(cuts.into_iter().map(recomputing));
+    let mut all = both(within.collect()).chain(both(across.collect()));
     all.find(|(_, cut)| fits(cut) && few(cut)).unwrap_or((Rule::Pipeline, cut(most, 1)))
 }
 
@@ -144,18 +157,29 @@ fn context(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> Par
     cuts.find(|cut| cut.needed_bytes(sizes, bytes, 1) <= hardware.usable_memory()).unwrap_or(whole)
 }
 
-fn experts(sizes: &ModelDims, hardware: &Hardware) -> ParallelConfig {
-    let whole = ParallelConfig { kind: StrategyKind::Zero3, ..ParallelConfig::replicated(hardware.ranks) };
-    let divides =
-        |expert: &usize| whole.data.is_multiple_of(*expert) && sizes.experts.is_multiple_of(*expert);
-    let expert = (1..=sizes.experts.min(whole.data)).rev().find(divides).unwrap_or(1);
-    ParallelConfig { expert, ..whole }
+/// Returns expert parallelism with as little tensor parallelism as fits, and recomputation before
+/// that.
+fn experts(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> ParallelConfig {
+    let cut = |tensor: usize, activation_checkpointing| {
+        let data = hardware.ranks / tensor;
+        let divides = |expert: &usize| data.is_multiple_of(*expert) && sizes.experts.is_multiple_of(*expert);
+        let expert = (1..=sizes.experts.min(data)).rev().find(divides).unwrap_or(1);
+        let whole = ParallelConfig::replicated(hardware.ranks);
+        ParallelConfig { kind: StrategyKind::Zero3, tensor, data, expert, activation_checkpointing, ..whole }
+    };
+    let tensors = std::iter::once(1).chain(tensor_degrees(sizes, hardware));
+    let mut all = tensors.flat_map(|tensor| [cut(tensor, false), cut(tensor, true)]);
+    all.find(|cut| cut.needed_bytes(sizes, bytes, 1) <= hardware.usable_memory()).unwrap_or(cut(1, true))
 }
 
 fn reason(leaf: Rule, cut: &ParallelConfig, sizes: &ModelDims) -> String {
     match leaf {
         Rule::Ddp => "weights, gradients, state and the activations of a sample fit on one rank".to_owned(),
+        Rule::Zero1 => "the state of the optimizer is what does not fit on one rank".to_owned(),
         Rule::ShardGradOp => "gradients and state are what does not fit on one rank".to_owned(),
+        Rule::Checkpointing => {
+            "activations are what does not fit: a third more computing, and no more bytes".to_owned()
+        }
         Rule::FullShard => "weights do not fit on one rank".to_owned(),
         Rule::Tensor => format!(
             "a layer or its activations, or more than {MAX_USEFUL_DATA_RANKS} data ranks, ask for tensor = {}",

@@ -19,7 +19,7 @@ pub(crate) fn fastest(
     fits: impl Fn(&StrategyRow) -> bool,
 ) -> Decision {
     let Some(own) = rows.iter().find(|row| row.parallel == decided.parallel) else { return decided };
-    if !matches!(decided.rule, Rule::Ddp | Rule::ShardGradOp) {
+    if !matches!(decided.rule, Rule::Ddp | Rule::Zero1 | Rule::ShardGradOp) {
         return decided;
     }
     let step = |row: &StrategyRow| row.step_time.overlapped();

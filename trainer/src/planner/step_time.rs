@@ -16,11 +16,13 @@ pub struct StepTime {
     pub communication: f64,
     /// Optimizer step.
     pub optimizer: f64,
+    /// Idle time of a pipeline stage with the schedule 1F1B.
+    pub bubble: f64,
 }
 
 impl StepTime {
     /// Returns the times of a rank for its samples, micro-batch and bucket size. Excludes
-    /// communication within layers, and pipeline bubbles.
+    /// communication within layers and between stages.
     pub fn new(
         sizes: &ModelDims,
         bytes: &BytesPerParam,
@@ -35,9 +37,13 @@ impl StepTime {
         let sent: f64 = cut.sent_bytes(bytes, cut.parameters(sizes), micro_batches).iter().sum();
         let messages = (cut.data - 1) as f64 * cut.collectives(sizes, bytes, bucket, micro_batches);
         let kept: f64 = cut.kept_bytes(bytes, cut.parameters(sizes)).iter().sum();
+        // Recomputation runs forward once more.
+        let again = if cut.recomputes(sizes) { computing / 3.0 } else { 0.0 };
+        let (stages, working) = (cut.pipeline as f64, computing + again);
         Self {
             forward: computing / 3.0,
-            backward: computing * 2.0 / 3.0,
+            backward: computing * 2.0 / 3.0 + again,
+            bubble: working * (stages - 1.0) / micro_batches as f64,
             communication: hardware.link(cut.data, cut.tensor).time(messages, sent),
             optimizer: 2.0 * kept / hardware.memory_bandwidth,
         }
@@ -45,12 +51,12 @@ impl StepTime {
 
     /// Returns the time of a step with communication after backward.
     pub fn naive(&self) -> f64 {
-        self.forward + self.backward + self.communication + self.optimizer
+        self.forward + self.backward + self.bubble + self.communication + self.optimizer
     }
 
     /// Returns the time of a step with communication during backward.
     pub fn overlapped(&self) -> f64 {
-        self.forward + self.backward.max(self.communication) + self.optimizer
+        self.forward + self.bubble + self.backward.max(self.communication) + self.optimizer
     }
 
     /// Returns the fraction of an overlapped step spent computing.

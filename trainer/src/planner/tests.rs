@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::config::StrategyKind::{self, Bucketed, Zero1, Zero2, Zero3};
 use crate::error::Error;
+use crate::pipeline::{Order, StageCosts, play};
 use crate::planner::*;
 use crate::train::DryRun;
 
@@ -66,7 +67,7 @@ fn fitted_link_recovers_measured_link() {
 
 #[test]
 fn overlap_hides_shorter_of_backward_and_comm() {
-    let pace = StepTime { forward: 1.0, backward: 2.0, communication: 1.5, optimizer: 0.25 };
+    let pace = StepTime { forward: 1.0, backward: 2.0, communication: 1.5, optimizer: 0.25, bubble: 0.0 };
     assert_eq!((pace.naive(), pace.overlapped()), (4.75, 3.25));
     let slow = StepTime { communication: 40.0, ..pace };
     assert_eq!(slow.overlapped(), 41.25);
@@ -160,7 +161,7 @@ fn model_of_70b_needs_140_gb_and_14_ranks() {
 #[test]
 fn activations_scale_with_every_dimension() {
     let sizes = ModelDims { vocabulary: 1, ..ModelDims::from_parameters(1e9) };
-    let of = |sizes: &ModelDims| sizes.activations(1);
+    let of = |sizes: &ModelDims| sizes.activations(1, sizes.activation_checkpointing);
     let twice = |changed: ModelDims| of(&changed) / of(&sizes);
     assert!(near(twice(ModelDims { sequence: 2 * sizes.sequence, ..sizes.clone() }), 2.0));
     assert!((twice(ModelDims { width: 2 * sizes.width, ..sizes.clone() }) - 2.0).abs() < 0.01);
@@ -187,7 +188,7 @@ fn plan_of_config_matches_dry_run() {
             assert!((found / counted - 1.0).abs() < 0.01, "{kind:?}: {found}, not {counted}");
         }
         // A plan leaves out room for scores, which does not grow with samples.
-        let found = sizes.activations(1) * config.data.micro_batch as f64 / activations;
+        let found = sizes.activations(1, true) * config.data.micro_batch as f64 / activations;
         assert!((0.95..=1.0).contains(&found), "{found} of the activations");
         let sent: f64 = parallel(kind, 2).sent_bytes(&bytes, sizes.parameters, 2).iter().sum();
         // With ZeRO-3, a run gathers a tied table for each of its units, and the last unit's
@@ -195,27 +196,6 @@ fn plan_of_config_matches_dry_run() {
         let (counted, tolerance) = (counted.traffic(kind).total(), if kind == Zero3 { 0.05 } else { 0.01 });
         assert!((sent / counted - 1.0).abs() < tolerance, "{kind:?}: {sent}, not {counted}");
     }
-}
-
-#[test]
-fn bubbles_shrink_with_micro_batches() {
-    assert_eq!(PipelineSchedule::Naive.bubble_fraction(4, 1), 0.75);
-    assert!(near(PipelineSchedule::GPipe.bubble_fraction(4, 8), 3.0 / 11.0));
-    assert_eq!(
-        PipelineSchedule::GPipe.bubble_fraction(4, 4),
-        PipelineSchedule::OneForwardOneBackward.bubble_fraction(4, 4)
-    );
-    // With as many micro-batches as stages, the bubble is 43 %: more micro-batches are needed.
-    assert!(near(PipelineSchedule::OneForwardOneBackward.bubble_fraction(4, 4), 3.0 / 7.0));
-    assert_eq!(PipelineSchedule::ZeroBubble.bubble_fraction(4, 8), 0.0);
-}
-
-#[test]
-fn gpipe_holds_all_micro_batches_1f1b_at_most_stages() {
-    let held = |order: PipelineSchedule| [0, 1, 2, 3].map(|stage| order.activations_held(4, 8, stage));
-    assert_eq!(held(PipelineSchedule::GPipe), [8; 4]);
-    assert_eq!(held(PipelineSchedule::OneForwardOneBackward), [4, 3, 2, 1]);
-    assert_eq!(PipelineSchedule::OneForwardOneBackward.activations_held(4, 2, 0), 2);
 }
 
 #[test]
@@ -277,13 +257,28 @@ fn fitting_model_is_replicated() {
     );
 }
 
+/// Returns leaf, strategy and recomputation of a decision.
+fn leaf(decision: &Decision) -> (Rule, StrategyKind, bool) {
+    (decision.rule, decision.parallel.kind, decision.parallel.activation_checkpointing)
+}
+
 #[test]
-fn oversized_state_is_sharded() {
-    let decision = decided(7.0, "a100-80", 64, |_| ());
-    assert_eq!(
-        (decision.rule, decision.parallel.kind, decision.parallel.data),
-        (Rule::ShardGradOp, Zero2, 64)
-    );
+fn remedies_are_proposed_from_cheapest_to_dearest() {
+    let short = |sizes: &mut ModelDims| sizes.sequence = 1024;
+    let of = |billions, change: fn(&mut ModelDims)| leaf(&decided(billions, "a100-80", 64, change));
+    assert_eq!(of(1.3, |_| ()), (Rule::Ddp, Bucketed, false));
+    assert_eq!(of(7.0, short), (Rule::Zero1, Zero1, false));
+    assert_eq!(of(20.0, short), (Rule::ShardGradOp, Zero2, false));
+    assert_eq!(of(20.0, |_| ()), (Rule::Checkpointing, Zero2, true));
+    assert_eq!(of(38.0, short), (Rule::FullShard, Zero3, false));
+    assert_eq!(of(60.0, |_| ()), (Rule::FullShard, Zero3, true));
+}
+
+#[test]
+fn bubble_is_43_percent_with_as_many_micro_batches_as_stages() {
+    let schedule = Order::find("1f1b").unwrap().schedule(4, 4, 1).unwrap();
+    let costs = StageCosts { forward: 1.0, backward_input: 1.0, backward_weights: 1.0, transfer: 0.0 };
+    assert!(near(play(&schedule, &[costs; 4]).unwrap().bubble(), 3.0 / 7.0));
 }
 
 #[test]
@@ -297,8 +292,8 @@ fn oversized_weights_are_sharded() {
 
 #[test]
 fn large_layers_use_tensor_parallel_within_host() {
-    let decision = decided(70.0, "h100-80", 64, |_| ());
-    assert_eq!((decision.rule, decision.parallel.data * decision.parallel.tensor), (Rule::Tensor, 64));
+    let decision = decided(175.0, "h100-80", 1024, |_| ());
+    assert_eq!((decision.rule, decision.parallel.data * decision.parallel.tensor), (Rule::Tensor, 1024));
     assert!((2..=8).contains(&decision.parallel.tensor) && decision.unsupported.is_none());
 }
 
@@ -326,6 +321,34 @@ fn experts_use_expert_parallel() {
     });
     assert_eq!((decision.rule, decision.parallel.expert, decision.parallel.kind), (Rule::Experts, 8, Zero3));
     assert!(decision.unsupported.unwrap().contains("expert"));
+}
+
+#[test]
+fn experts_use_checkpointing_and_tensor_parallel_where_needed() {
+    let mixtral = |sizes: &mut ModelDims| (sizes.experts, sizes.active) = (8, 13e9);
+    let decision = decided(47.0, "h100-80", 64, mixtral);
+    assert_eq!((decision.rule, decision.parallel.expert, decision.parallel.tensor), (Rule::Experts, 8, 1));
+    assert!(decision.parallel.activation_checkpointing);
+    let long = decided(47.0, "h100-80", 64, |sizes| {
+        mixtral(sizes);
+        sizes.sequence = 65_536;
+    });
+    assert!(long.parallel.tensor > 1 && long.parallel.activation_checkpointing, "{long:?}");
+}
+
+#[test]
+fn step_time_has_recomputation_and_the_bubble_of_stages() {
+    let (sizes, bytes) = (ModelDims::from_parameters(7e9), BytesPerParam::mixed(4.0, false));
+    let hardware = hardware("a100-80", 64);
+    let time = |cut: ParallelConfig| StepTime::new(&sizes, &bytes, &hardware, &cut, [8, 8], 25e6);
+    let whole = ParallelConfig { data: 16, ..parallel(Zero2, 64) };
+    let plain = time(whole);
+    let again = time(ParallelConfig { activation_checkpointing: true, ..whole });
+    assert!(near(again.backward, 1.5 * plain.backward) && near(again.forward, plain.forward));
+    let staged = time(ParallelConfig { pipeline: 4, ..whole });
+    // (P - 1) / (M + P - 1) of the step is idle.
+    let computing = staged.forward + staged.backward;
+    assert!(near(staged.bubble / (staged.bubble + computing), 3.0 / 11.0), "{staged:?}");
 }
 
 #[test]
@@ -371,7 +394,7 @@ fn fastest_fitting_strategy_is_chosen() {
         let (sizes, hardware) = (ModelDims::from_parameters(billions * 1e9), hardware("h100-80", ranks));
         PlanReport::new(sizes, BytesPerParam::mixed(4.0, false), hardware, 1 << 22, bucket).unwrap()
     };
-    for (billions, tree) in [(7.0, "gradients and state"), (1.0, "weights, gradients")] {
+    for (billions, tree) in [(7.0, "the state of the optimizer"), (1.0, "weights, gradients")] {
         let answer = planned(billions, 512, 25e6);
         let step = |row: &&StrategyRow| row.step_time.overlapped();
         let best = answer.strategies.iter().min_by(|one, other| step(one).total_cmp(&step(other))).unwrap();
@@ -381,7 +404,7 @@ fn fastest_fitting_strategy_is_chosen() {
         );
     }
     // Large buckets, or few ranks, are not bound by latency.
-    assert_eq!(planned(7.0, 512, 4e9).decision.parallel.kind, Zero2);
+    assert_eq!(planned(7.0, 512, 4e9).decision.parallel.kind, Zero1);
     assert_eq!(planned(1.0, 8, 25e6).decision.reason, decided(1.0, "h100-80", 8, |_| ()).reason);
 }
 

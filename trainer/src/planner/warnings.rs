@@ -49,7 +49,7 @@ fn layer(
 
 fn activations(sizes: &ModelDims, hardware: &Hardware, cut: &ParallelConfig) -> Option<String> {
     let of_sample = cut.activations(sizes);
-    (of_sample > hardware.usable_memory() / 2.0 && !sizes.activation_checkpointing).then(|| {
+    (of_sample > hardware.usable_memory() / 2.0 && !cut.recomputes(sizes)).then(|| {
         format!("a sample's activations, {}, are most of the memory, and data ranks do not share them: --activation-checkpointing", size(of_sample))
     })
 }
