@@ -416,6 +416,17 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Moves a tensor from the host to the memory where modules compute.
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub fn move_in_place(&self, tensor: Tensor) -> Result<Tensor> {
+        match self.device {
+            Some(device) => device.tensor_from(tensor.rows(), tensor.columns(), tensor.data()),
+            None => Ok(tensor),
+        }
+    }
+
     /// Allocates activations with unspecified values.
     pub fn floats(&self, count: usize) -> F32Vec {
         self.memory.alloc(AllocClass::Activations, count)

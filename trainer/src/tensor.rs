@@ -79,6 +79,20 @@ impl Tensor {
         Ok(Self { data, rows: self.rows, columns: self.columns })
     }
 
+    /// Moves the tensor to host memory, if it is not there.
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub fn into_host(self, memory: &Allocator) -> Result<Self> {
+        match &self.data {
+            TensorData::Host(_) => Ok(self),
+            TensorData::Device(DeviceVec { buffer, compute, .. }) => {
+                let numbers = buffer.to_vec(compute.stream())?;
+                Ok(Self::from_slice(memory, self.rows, self.columns, &numbers))
+            }
+        }
+    }
+
     /// Adds `other` element by element.
     ///
     /// # Errors

@@ -115,7 +115,7 @@ impl Module for Linear {
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
         if let Some(device) = pass.device() {
-            return self.backward_on(device, pass, input, &gradient);
+            return self.backward_on(device, pass, input, gradient);
         }
         if pass.defers() {
             let of_input = self.input_grad(pass, pass.tensor(input.rows(), self.inputs), &gradient);

@@ -33,28 +33,38 @@ impl StrategyCore {
     pub(super) fn reduce_norm(&self, squares: SquaredNorm, sharded: bool) -> Result<f64> {
         match squares {
             SquaredNorm::Exact(squares) => self.exact_norm(squares, sharded),
-            SquaredNorm::Rounded(parts) if parts.is_empty() => Ok(0.0),
             SquaredNorm::Rounded(parts) => {
-                let lane = self.store.memory.lane().expect("on a GPU");
-                let sums = gather_partial_sums(lane, &parts, self.norm_groups(sharded))?;
-                // Earlier GPU errors surface here at the latest.
-                self.check()?;
-                Ok(sums.into_iter().sum::<f64>().sqrt())
+                let mut sum = [self.rounded_sum(&parts, sharded)?];
+                // Stages have different numbers of parts.
+                self.pipeline.as_ref().map_or(Ok(()), |stages| stages.host().all_reduce(&mut sum, Sum))?;
+                Ok(sum[0].sqrt())
             }
         }
     }
 
+    /// Returns the sum over this stage's ranks.
+    fn rounded_sum(&self, parts: &[Buffer<f64>], sharded: bool) -> Result<f64> {
+        if parts.is_empty() {
+            return Ok(0.0);
+        }
+        let lane = self.store.memory.lane().expect("on a GPU");
+        let sums = gather_partial_sums(lane, parts, self.norm_groups(sharded))?;
+        // Earlier GPU errors surface here at the latest.
+        self.check()?;
+        Ok(sums.into_iter().sum())
+    }
+
     fn exact_norm(&self, mut squares: ExactSum, sharded: bool) -> Result<f64> {
-        for ranks in self.norm_groups(sharded) {
+        for ranks in self.norm_groups(sharded).chain(&self.pipeline) {
             ranks.host().all_reduce(squares.limbs_mut(), Sum)?;
         }
         Ok(squares.value().sqrt())
     }
 
-    /// Returns the groups over which squares are summed.
+    /// Returns the groups of one stage over which squares are summed.
     fn norm_groups(&self, sharded: bool) -> impl Iterator<Item = &ProcessGroup> {
         let data = self.group.iter().filter(move |_| sharded).map(|group| &group.size);
-        data.chain(&self.tensor).chain(&self.pipeline)
+        data.chain(&self.tensor)
     }
 }
 

@@ -40,9 +40,9 @@ impl StrategyCore {
         let ProcessGroups { data, tensor, pipeline, tied } = team;
         check_offload_supported(settings, memory)?;
         let group = data.map(|data| DataGroup::new(data, memory)).transpose()?;
-        let [tensor, pipeline, tied] = [tensor, pipeline, tied]
-            .map(|group| group.map(|group| ProcessGroup::new(group, memory.gpu())).transpose());
-        let (tensor, pipeline, tied) = (tensor?, pipeline?, tied?);
+        let [tensor, tied] =
+            [tensor, tied].map(|group| group.map(|group| ProcessGroup::new(group, memory.gpu())).transpose());
+        let (tensor, tied, pipeline) = (tensor?, tied?, pipeline.map(ProcessGroup::from));
         let ranks = group.as_ref().map_or(1, DataGroup::ranks);
         let layout = Arc::new(settings.layout(kind, inventory, ranks));
         let each_visit = settings.reduce_each == ReduceFrequency::MicroBatch && kind.shards_gradients();

@@ -15,7 +15,8 @@ use unisono::{Communicator, MessageInfo, Work};
 ///
 /// Returns the loss of each micro-batch on the rank with the last stage, and zeros on the others. A
 /// receive is posted as soon as the receive before it on the same link has ended, so that values
-/// arrive while the rank computes. A send ends in the background.
+/// arrive while the rank computes. A send ends in the background. Values of a GPU go through host
+/// memory.
 ///
 /// # Errors
 /// Returns the error of a failed collective or message.
@@ -56,7 +57,7 @@ impl<M: Model + ?Sized> Executor<'_, M> {
                 self.ready.extend(gives.map(|message| (message, output)));
             }
             Instruction::Send(message, peer) => {
-                let tensor = self.take(*message).into_features();
+                let tensor = self.take(*message).into_features().into_host(pass.memory())?;
                 self.links.send(pass, *message, *peer, tensor)?;
             }
             Instruction::Receive(message, peer) => {
@@ -138,7 +139,7 @@ impl<'a> Links<'a> {
         let receive = self.posted.remove(&link).expect("posted before");
         let received = pass.timed_wait_for(WaitKind::Stage, "receive from a stage", || receive.wait());
         self.post(link);
-        Ok(received?.0)
+        pass.move_in_place(received?.0)
     }
 
     fn send(&mut self, pass: &Pass<'_>, message: Message, peer: usize, tensor: Tensor) -> Result<()> {

@@ -153,7 +153,6 @@ pub(super) fn host_only_option(config: &Config) -> Option<&'static str> {
 fn check_device_supported(config: &Config) -> Result<()> {
     let only_on_the_cpu = [
         ("mesh.sequence_data", config.mesh.sequence_data),
-        ("mesh.pipeline", config.mesh.pipeline),
         ("model.cross_entropy_splits", config.model.cross_entropy_splits),
     ];
     let degree = only_on_the_cpu.into_iter().find(|(_, value)| *value > 1);

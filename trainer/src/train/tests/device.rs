@@ -74,6 +74,20 @@ fn device_tensor_and_data_parallel_match_cpu() {
 }
 
 #[test]
+fn device_pipelines_match_cpu() {
+    let stages = ["mesh.pipeline=2", "data.micro_batch=1", "model.layers=2", "model.context=8"];
+    for changes in [
+        &["schedule.steps=6", "pipeline.schedule=1f1b"][..],
+        &["schedule.steps=3", "pipeline.schedule=zb-v", "model.layers=4", "strategy.kind=zero3"],
+    ] {
+        assert_matches_cpu(2, &[&stages[..], changes].concat());
+    }
+    let tensor =
+        ["schedule.steps=3", "mesh.tensor=2", "model.tie_word_embeddings=false", "schedule.warmup=1"];
+    assert_matches_cpu(4, &[&stages[..], &tensor].concat());
+}
+
+#[test]
 fn device_norm_counts_replicated_parameters_once() {
     for rows in ["strategy.sequence_parallel=false", "strategy.sequence_parallel=true"] {
         let of = |device: &str| {
