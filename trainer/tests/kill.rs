@@ -67,3 +67,9 @@ fn killed_rank_is_named_with_gpu_tensor_parallel() {
     let rows = ["strategy.sequence_parallel=true", "strategy.kind=zero2"];
     kill_one_rank(4, &[&device[..], &rows].concat());
 }
+
+#[test]
+fn killed_stage_is_named_by_other_stages() {
+    kill_one_rank(2, &["mesh.pipeline=2", "model.layers=2"]);
+    kill_one_rank(4, &["mesh.pipeline=4", "model.layers=4", "pipeline.schedule=zb-h1"]);
+}
