@@ -19,6 +19,7 @@ mod restored;
 mod run;
 mod schedule;
 mod setup;
+mod stage_times;
 mod stages;
 mod trace;
 mod train_loop;

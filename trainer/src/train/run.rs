@@ -18,6 +18,7 @@ use crate::pass::{Pass, WaitKind};
 use crate::pipeline::{self, Program};
 use crate::train::data_loader::DataLoader;
 use crate::train::memory_report::MemoryReport;
+use crate::train::stage_times::StageTimes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::{Avg, Communicator, Sum};
@@ -53,6 +54,8 @@ pub struct Run {
     pub(super) train_step: u64,
     pub(super) memory_report: MemoryReport,
     pub(super) trace: Trace,
+    /// Time of all steps, and the part of it in which this rank waited for nobody.
+    pub(super) worked: StageTimes,
 }
 
 /// Statistics of one step.
@@ -110,12 +113,14 @@ impl Run {
         self.check_finite(loss, norm)?;
         let rate = self.update(norm)?;
         exposed += self.strategy.take_wait_time();
+        let time = start.elapsed();
+        self.worked.add(time, exposed + in_layers + for_stages);
         Ok(StepStats {
             step: self.train_step,
             loss,
             grad_norm: norm,
             lr: rate,
-            time: start.elapsed(),
+            time,
             exposed,
             tensor_parallel_wait: in_layers,
             pipeline_wait: for_stages,

@@ -17,6 +17,7 @@ use crate::parallel::{self, ProcessGroups};
 use crate::train::cost_model::CostModel;
 use crate::train::data_loader::DataLoader;
 use crate::train::memory_report::MemoryReport;
+use crate::train::stage_times::StageTimes;
 use crate::train::stages::Stages;
 use std::path::Path;
 use std::sync::Arc;
@@ -85,6 +86,7 @@ impl Run {
             optimizer,
             train_step: 0,
             memory_report: ledger,
+            worked: StageTimes::default(),
             trace: Trace::new(!config.log.trace.is_empty()),
         };
         run.memory.reset_peaks();
@@ -115,7 +117,7 @@ impl Run {
     }
 
     /// Logs one line for the user.
-    fn log(&self, what: &str) {
+    pub(super) fn log(&self, what: &str) {
         if self.is_root() {
             print_line(what);
         }

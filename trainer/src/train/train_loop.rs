@@ -63,6 +63,9 @@ fn is_due(every: u64, taken: &StepStats) -> bool {
 }
 
 fn finish(mut run: Run, losses: Vec<f64>) -> Result<TrainResult> {
+    if let Some(balance) = run.stage_balance()? {
+        run.log(&balance);
+    }
     let validation = run.validate()?;
     let (fingerprint, sample) = (run.fingerprint()?, run.config.sample.clone());
     let sample = if sample.tokens > 0 { run.generate(&sample.prompt)? } else { None };
