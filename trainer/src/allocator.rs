@@ -3,6 +3,7 @@
 //! All large vectors of the trainer come from one [`Allocator`] per rank. Freed vectors are cached
 //! for the next request of the same length, so that a steady step allocates nothing.
 
+use crate::device::GpuTimeline;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -60,6 +61,7 @@ pub struct ClassUsage {
 pub struct Allocator {
     lock_stats: Arc<Mutex<AllocStats>>,
     lane: Option<Arc<Compute>>,
+    timeline: Option<GpuTimeline>,
 }
 
 /// Cached vectors by length.
@@ -117,7 +119,17 @@ impl Allocator {
     /// Returns an allocator with the same accounts that keeps flat buffers in the memory of the GPU
     /// of `lane`.
     pub fn with_lane(&self, lane: &Arc<Compute>) -> Self {
-        Self { lock_stats: Arc::clone(&self.lock_stats), lane: Some(Arc::clone(lane)) }
+        Self { lane: Some(Arc::clone(lane)), ..self.clone() }
+    }
+
+    /// Returns an allocator with the same accounts whose strategies record their work on a GPU.
+    pub(crate) fn with_timeline(&self, timeline: Option<GpuTimeline>) -> Self {
+        Self { timeline, ..self.clone() }
+    }
+
+    /// Returns the recorder of work on a GPU, if there is one.
+    pub(crate) fn timeline(&self) -> Option<&GpuTimeline> {
+        self.timeline.as_ref()
     }
 
     /// Returns the GPU stream for flat buffers; `None` if they are in host memory.

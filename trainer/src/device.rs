@@ -8,9 +8,11 @@
 
 mod copies;
 mod device_vec;
+mod timeline;
 mod weights;
 
 pub(crate) use crate::device::device_vec::DeviceVec;
+pub(crate) use crate::device::timeline::{GpuSpan, GpuTimeline, GpuTrack};
 pub use weights::DeviceWeights;
 
 use crate::allocator::{AllocClass, Allocator};

@@ -1,6 +1,7 @@
 //! The data parallel group of ranks.
 
 use crate::allocator::Allocator;
+use crate::device::GpuTimeline;
 use crate::error::Result;
 use crate::flat::{Comm, ProcessGroup};
 use std::sync::Arc;
@@ -12,6 +13,8 @@ pub(super) struct DataGroup {
     pub(super) size: ProcessGroup,
     /// GPU stream for collectives, separate from the stream of the modules.
     pub(super) lane: Option<Arc<Compute>>,
+    /// Recorder of the work on `lane`.
+    pub(super) timeline: Option<GpuTimeline>,
 }
 
 impl DataGroup {
@@ -25,7 +28,7 @@ impl DataGroup {
         let beside =
             |lane: &Arc<Compute>| Compute::without_cublas(lane.stream().gpu().high_priority_stream()?);
         let lane = memory.lane().map(beside).transpose()?.map(Arc::new);
-        Ok(Self { size: ranks, lane })
+        Ok(Self { size: ranks, lane, timeline: memory.timeline().cloned() })
     }
 
     pub(super) fn rank(&self) -> usize {

@@ -1,5 +1,6 @@
 //! Collectives under way, on the host or on a GPU.
 
+use crate::device::GpuTrack;
 use crate::error::Result;
 use crate::flat::{Comm, DeviceBuffer, FlatBuffer};
 use crate::parallel::data_group::DataGroup;
@@ -35,7 +36,7 @@ impl PendingCollective {
     ) -> Result<Self> {
         let Some(group) = group else { return Ok(Self::Complete(operation(None, numbers)?)) };
         if let Some(lane) = &group.lane {
-            return EnqueuedCollective::enqueue(lane, group.peers(), numbers, operation).map(Self::Device);
+            return EnqueuedCollective::enqueue(lane, group, numbers, operation).map(Self::Device);
         }
         let on_host = move |group: &unisono::Communicator| operation(Some(group.into()), numbers);
         Ok(Self::Host(group.size.host().spawn(on_host)))
@@ -68,14 +69,19 @@ impl PendingCollective {
 impl EnqueuedCollective {
     fn enqueue(
         lane: &Arc<Compute>,
-        peers: Comm<'_>,
+        group: &DataGroup,
         mut numbers: FlatBuffer,
         operation: impl FnOnce(Option<Comm<'_>>, FlatBuffer) -> unisono::Result<FlatBuffer>,
     ) -> Result<Self> {
         let home = Arc::clone(device_buffer(&mut numbers).lane());
         let before = home.stream().record()?;
         device_buffer(&mut numbers).move_to_lane(lane, &before)?;
-        let numbers = operation(Some(peers), numbers)?;
+        let start = group.timeline.as_ref().map(|timeline| timeline.begin(lane.stream())).transpose()?;
+        let numbers = operation(Some(group.peers()), numbers)?;
+        if let Some(timeline) = &group.timeline {
+            let name = format!("collective of {} numbers", numbers.len());
+            timeline.end(GpuTrack::Communication, name, lane.stream(), start.flatten())?;
+        }
         Ok(Self { buffer: numbers, done: lane.stream().record()?, owner: home })
     }
 

@@ -113,6 +113,7 @@ impl Run {
         self.check_finite(loss, norm)?;
         let rate = self.update(norm)?;
         exposed += self.strategy.take_wait_time();
+        self.trace.add_gpu_work()?;
         let time = start.elapsed();
         self.worked.add(time, exposed + in_layers + for_stages);
         Ok(StepStats {
@@ -135,7 +136,12 @@ impl Run {
         let seeds: Vec<_> = (0..batches.len()).map(seeds).collect();
         let factor = self.config.strategy.average.loss_factor(self.groups.size(GroupKind::Data));
         let scale = factor / self.batch.accumulation as f32;
-        let mut strategy = TracedStrategy::new(&mut *self.strategy, &self.inventory, &mut self.trace);
+        let mut strategy = TracedStrategy::new(
+            &mut *self.strategy,
+            &self.inventory,
+            &mut self.trace,
+            self.device.as_ref().map(|device| device.compute().stream()),
+        );
         let threads = self.config.threads;
         let mut pass = Pass::with_micro_batches(&mut strategy, &self.memory, &seeds, threads);
         pass.set_sequence_group(self.sequence_group.as_ref());

@@ -8,7 +8,7 @@ use crate::allocator::Allocator;
 use crate::checkpoint;
 use crate::config::{Config, DeviceKind, Model, ModelKind, OptimizerKind, Positions};
 use crate::data::{DatasetId, Sampler};
-use crate::device::Device;
+use crate::device::{Device, GpuTimeline};
 use crate::error::{Error, Result};
 use crate::flat::ProcessGroup;
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
@@ -52,7 +52,11 @@ impl Run {
         let validation = stages.forward_program(stage, &inventory);
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
         let flat = device.as_ref().filter(|_| host_only_option(config).is_none());
+        let mut trace = Trace::new(!config.log.trace.is_empty());
+        let traced = device.as_ref().filter(|_| !config.log.trace.is_empty());
+        trace.gpu = traced.map(|device| GpuTimeline::new(device.compute().stream())).transpose()?;
         let flat = flat.map_or_else(|| memory.clone(), |device| memory.with_lane(device.compute()));
+        let flat = flat.with_timeline(trace.gpu.clone());
         let strategy =
             parallel::new_strategy(config.strategy.kind.parallel_kind(), &inventory, team, &settings, &flat)?;
         let at = groups.coordinates();
@@ -87,7 +91,7 @@ impl Run {
             train_step: 0,
             memory_report: ledger,
             worked: StageTimes::default(),
-            trace: Trace::new(!config.log.trace.is_empty()),
+            trace,
         };
         run.memory.reset_peaks();
         let resumes = config.checkpoint.resume && run.resume()?;

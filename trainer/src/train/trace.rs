@@ -1,6 +1,7 @@
 //! Trace of a rank for Perfetto and chrome://tracing: a process per rank, with one track for
-//! computing and one for waiting.
+//! computing and one for waiting, and the same for its GPU.
 
+use crate::device::{GpuSpan, GpuTimeline, GpuTrack};
 use crate::error::{Error, Result};
 use crate::flat::ParamStore;
 use crate::parallel::DataParallel;
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use unisono::Communicator;
+use unisono_cuda::device::{Event, Stream};
 
 /// Track of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,10 @@ pub(super) enum TraceTrack {
     Compute = 0,
     /// Waits for other ranks.
     Communication = 1,
+    /// Units on the GPU.
+    GpuCompute = 2,
+    /// Collectives on the GPU.
+    GpuCommunication = 3,
 }
 
 struct TraceEvent {
@@ -35,18 +41,37 @@ pub(super) struct Trace {
     /// clock.
     origin: (Duration, Instant),
     events: Vec<TraceEvent>,
+    /// Recorder of the GPU; `None` without one, or if nothing is traced.
+    pub(super) gpu: Option<GpuTimeline>,
 }
 
 impl Trace {
     /// Creates an empty trace.
     pub(super) fn new(is_on: bool) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { is_on, origin: (now, Instant::now()), events: Vec::new() }
+        Self { is_on, origin: (now, Instant::now()), events: Vec::new(), gpu: None }
+    }
+
+    /// Takes over what the GPU has done since the last call.
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub(super) fn add_gpu_work(&mut self) -> Result<()> {
+        let Some(gpu) = self.gpu.as_ref().filter(|_| self.is_on) else { return Ok(()) };
+        for GpuSpan { name, track, start, time } in gpu.take()? {
+            let lane = match track {
+                GpuTrack::Compute => TraceTrack::GpuCompute,
+                GpuTrack::Communication => TraceTrack::GpuCommunication,
+            };
+            self.events.push(TraceEvent { name, lane, start, time });
+        }
+        Ok(())
     }
 
     /// Stops recording.
     pub(super) fn stop(&mut self) {
         self.is_on = false;
+        self.gpu.iter().for_each(GpuTimeline::stop);
     }
 
     /// Records an event from `start` until now.
@@ -93,7 +118,11 @@ impl Trace {
             name("thread_name", TraceTrack::Compute as u8, "compute".to_owned()),
             name("thread_name", TraceTrack::Communication as u8, "communication".to_owned()),
         ];
-        names.into_iter().chain(self.events.iter().map(event)).collect()
+        let gpu =
+            [(TraceTrack::GpuCompute, "GPU compute"), (TraceTrack::GpuCommunication, "GPU communication")];
+        let gpu = gpu.map(|(track, title)| name("thread_name", track as u8, title.to_owned()));
+        let gpu = gpu.into_iter().filter(|_| self.gpu.is_some());
+        names.into_iter().chain(gpu).chain(self.events.iter().map(event)).collect()
     }
 
     /// Writes the events of all ranks to one file, from rank 0. All ranks must call this.
@@ -139,6 +168,9 @@ pub(super) struct TracedStrategy<'a> {
     trace: &'a mut Trace,
     /// Start of the computation: the last time a unit's weights were complete.
     since: Instant,
+    /// Stream of the modules on a GPU, and the start of the computation there.
+    stream: Option<&'a Stream>,
+    gpu_since: Option<Event>,
 }
 
 impl<'a> TracedStrategy<'a> {
@@ -147,8 +179,9 @@ impl<'a> TracedStrategy<'a> {
         strategy: &'a mut dyn DataParallel,
         inventory: &'a Inventory,
         trace: &'a mut Trace,
+        stream: Option<&'a Stream>,
     ) -> Self {
-        Self { strategy, inventory, trace, since: Instant::now() }
+        Self { strategy, inventory, trace, since: Instant::now(), stream, gpu_since: None }
     }
 }
 
@@ -171,11 +204,18 @@ impl Strategy for TracedStrategy<'_> {
             start,
         );
         self.since = Instant::now();
+        if let (Some(gpu), Some(stream)) = (&self.trace.gpu, self.stream) {
+            self.gpu_since = gpu.begin(stream)?;
+        }
         Ok(())
     }
 
     fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         self.trace.add(TraceTrack::Compute, || span_name(self.inventory, unit, way), self.since);
+        if let (Some(gpu), Some(stream)) = (&self.trace.gpu, self.stream) {
+            let name = span_name(self.inventory, unit, way);
+            gpu.end(GpuTrack::Compute, name, stream, self.gpu_since.take())?;
+        }
         self.strategy.post_unit(unit, way)
     }
 

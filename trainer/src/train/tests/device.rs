@@ -250,3 +250,23 @@ fn cpu_only_options_are_rejected_at_start() {
         }
     }
 }
+
+#[test]
+fn trace_has_tracks_of_the_gpu() {
+    let folder = folder();
+    let trace = folder.path().join("trace.json");
+    let (device, log) = (format!("device={}", device_kind()), format!("log.trace={}", trace.display()));
+    let changes = [&SMALL[..], &TINY, &[&device, &log, "log.trace_steps=2", "strategy.kind=zero2"]].concat();
+    train_on_threads(2, &config(folder.path(), &changes)).unwrap();
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let on = |track: u64| {
+        let spans = events.iter().filter(move |event| event["ph"] == "X" && event["tid"] == track);
+        spans.map(|span| (span["name"].as_str().unwrap(), span["dur"].as_f64().unwrap()))
+    };
+    // Two ranks, two steps, forward and backward of three units.
+    assert_eq!(on(2).count(), 2 * 2 * 2 * 3);
+    assert!(on(2).all(|(_, time)| time > 0.0) && on(2).any(|(name, _)| name == "backward h.0"));
+    assert!(on(3).count() >= 2 * 2 && on(3).all(|(name, _)| name.starts_with("collective of ")));
+}
