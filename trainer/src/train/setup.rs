@@ -52,9 +52,7 @@ impl Run {
         let validation = stages.forward_program(stage, &inventory);
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
         let flat = device.as_ref().filter(|_| host_only_option(config).is_none());
-        let mut trace = Trace::new(!config.log.trace.is_empty());
-        let traced = device.as_ref().filter(|_| !config.log.trace.is_empty());
-        trace.gpu = traced.map(|device| GpuTimeline::new(device.compute().stream())).transpose()?;
+        let trace = trace(config, device.as_ref())?;
         let flat = flat.map_or_else(|| memory.clone(), |device| memory.with_lane(device.compute()));
         let flat = flat.with_timeline(trace.gpu.clone());
         let strategy =
@@ -146,6 +144,15 @@ fn device(config: &Config, world: &Communicator, memory: &Allocator) -> Result<O
         DeviceKind::Software => Device::software()?,
     };
     Device::new(&gpu, memory).map(Some)
+}
+
+/// Returns an empty trace, also of the GPU, as the configuration asks for it.
+fn trace(config: &Config, device: Option<&Device>) -> Result<Trace> {
+    let is_on = !config.log.trace.is_empty();
+    let mut trace = Trace::new(is_on);
+    let traced = device.filter(|_| is_on);
+    trace.gpu = traced.map(|device| GpuTimeline::new(device.compute().stream())).transpose()?;
+    Ok(trace)
 }
 
 /// Returns the setting that keeps flat buffers on the host although a GPU computes, if there is
