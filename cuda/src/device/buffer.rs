@@ -117,6 +117,26 @@ impl Stream {
         self.queue.count_written(size_of_val(elements));
         self.gpu().upload(elements)
     }
+
+    /// Copies elements to new memory of the GPU through page-locked memory. The call does not wait,
+    /// not even for the copy: `elements` may change afterwards.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn upload_pinned<T: Plain>(&self, elements: &[T]) -> Result<Buffer<T>, GpuError> {
+        self.queue.count_written(size_of_val(elements));
+        let buffer = self.alloc_uninit(elements.len())?;
+        if elements.is_empty() {
+            return Ok(buffer);
+        }
+        let staged = self.gpu().pin_copy(elements)?;
+        self.enqueue(&[&buffer.memory, &staged.memory], "cuMemcpyHtoDAsync", |handle| {
+            let from = staged.address() as *const std::ffi::c_void;
+            // SAFETY: both have this length, and last until the copy is done, as the call says.
+            unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), from, buffer.bytes(), handle) }
+        })?;
+        Ok(buffer)
+    }
 }
 
 impl<T: Plain> Buffer<T> {

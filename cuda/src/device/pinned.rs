@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 ///
 /// When it is dropped, the memory lasts until the work that uses it is done.
 pub struct Pinned<T: Plain> {
-    memory: Arc<Memory>,
+    pub(crate) memory: Arc<Memory>,
     count: usize,
     elements: PhantomData<fn() -> T>,
 }
@@ -43,6 +43,18 @@ impl Gpu {
         // SAFETY: the memory has this length, and this is the only handle.
         unsafe { std::ptr::write_bytes(memory.address() as *mut u8, 0, bytes) };
         Ok(Pinned { memory, count, elements: PhantomData })
+    }
+}
+
+impl Gpu {
+    /// The same elements in page-locked memory.
+    pub(crate) fn pin_copy<T: Plain>(&self, elements: &[T]) -> Result<Pinned<T>, GpuError> {
+        let memory = Memory::new(self, MemoryKind::Host, size_of_val(elements))?;
+        // SAFETY: the memory has this length and is aligned, and this is the only handle.
+        unsafe {
+            std::ptr::copy_nonoverlapping(elements.as_ptr(), memory.address() as *mut T, elements.len());
+        }
+        Ok(Pinned { memory, count: elements.len(), elements: PhantomData })
     }
 }
 

@@ -179,3 +179,19 @@ fn copies_to_and_from_the_host_are_counted_by_stream() {
     assert_eq!(stream.copy_stats(), CopyStats { to_device: 440, from_device: 420 });
     assert_eq!(other.copy_stats(), CopyStats::default());
 }
+
+#[test]
+fn pinned_uploads_do_not_wait_for_the_stream() {
+    let Some(gpu) = crate::gpu() else { return };
+    let stream = gpu.stream().unwrap();
+    let busy = Busy::new(&gpu, &stream);
+    // Nothing waits for the kernel that is busy, and the source may change.
+    let mut elements = vec![7u32; 1000];
+    let buffer = stream.upload_pinned(&elements).unwrap();
+    elements.fill(0);
+    let short = stream.upload_pinned::<u32>(&[]).unwrap();
+    assert!(!stream.is_idle().unwrap() && short.is_empty());
+    busy.end(&stream);
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [7; 1000]);
+    assert_eq!(stream.copy_stats().to_device, 4000);
+}

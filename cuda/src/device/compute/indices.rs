@@ -10,7 +10,7 @@ pub struct Indices {
 }
 
 impl Indices {
-    /// Uploads indices for launches on `stream`.
+    /// Uploads indices for launches on `stream`, through page-locked memory. The call does not wait.
     ///
     /// # Errors
     /// [`GpuError::IndexOutOfRange`] for an index that is not below `below` and not `ignored`, or
@@ -24,7 +24,7 @@ impl Indices {
         let is_beyond = |number: &&u32| **number as usize >= below && Some(**number) != ignored;
         match numbers.iter().find(is_beyond) {
             Some(&index) => Err(GpuError::IndexOutOfRange { index, below }),
-            None => Ok(Self { numbers: stream.upload(numbers)?, below, ignored }),
+            None => Ok(Self { numbers: stream.upload_pinned(numbers)?, below, ignored }),
         }
     }
 
