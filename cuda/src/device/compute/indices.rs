@@ -10,7 +10,8 @@ pub struct Indices {
 }
 
 impl Indices {
-    /// Uploads indices for launches on `stream`, through page-locked memory. The call does not wait.
+    /// Uploads indices for launches on `stream`, through page-locked memory. The call does not
+    /// wait.
     ///
     /// # Errors
     /// [`GpuError::IndexOutOfRange`] for an index that is not below `below` and not `ignored`, or
