@@ -126,12 +126,13 @@ const char *unisono_version(void);
 /* Returns the text of the last error of this thread. It is valid until the next error of this thread. */
 const char *unisono_last_error(void);
 
-/* A function that makes a communicator stores NULL if it fails. */
+/* A function that makes one communicator stores NULL if it fails. */
 
 /* Connects to the other ranks as the environment of unisono run, torchrun, mpirun or srun says. */
 uint32_t unisono_comm_from_env(unisono_comm **comm);
 
-/* Makes `size` ranks that are threads of this process. `comms` has room for `size` pointers. */
+/* Makes `size` ranks that are threads of this process. `comms` has room for `size` pointers, and keeps its
+   contents if the call fails. */
 uint32_t unisono_comm_local(size_t size, unisono_comm **comms);
 
 /* Writes a unique id with its NUL into `bytes` bytes at `id`; 160 are enough. Rank 0 makes it, with the address of the

@@ -70,7 +70,8 @@ pub unsafe extern "C" fn unisono_comm_from_env(comm: *mut *mut UnisonoComm) -> u
     })
 }
 
-/// Makes the communicators of `size` ranks that are threads of this process.
+/// Makes the communicators of `size` ranks that are threads of this process. `comms` keeps its
+/// contents if the call fails.
 ///
 /// # Safety
 /// `comms` is null or valid for writes of `size` pointers.
