@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PretrainedConfig
 from transformers.utils import logging
 
@@ -176,6 +177,77 @@ def check(case: Case, scratch: Path) -> None:
     print(f"{case.name}: logits {apart:.1e} apart, losses {losses:.1e}, exported weights {weights_apart:.1e}")
 
 
+# Letters with and without combining marks, right to left, ideographs, emoji of several code points, and white space.
+UNICODE = """The first line.\tÄpfel, e\u0301te\u0301, naïve — “quotes” and 12345 numbers; it's 3.14!
+\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 שלום עולם مرحبا Привет 你好，世界 こんにちは 한국어 🇩🇪 👩\u200d👩\u200d👧 😀\n\n\n   indented\r\n\u00a0\ufeffend"""
+LLAMA_3_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def make_tokenizers() -> dict[str, Tokenizer]:
+    """Trains a tokenizer of each family on the documents: GPT-2, Llama 3, and SentencePiece."""
+    corpus = [path.read_text() for path in sorted(Path("docs").glob("*.md"))] + [UNICODE]
+    made = {}
+    for name in ("gpt2", "llama-3", "sentencepiece"):
+        is_bytes = name != "sentencepiece"
+        tokenizer = Tokenizer(models.BPE(byte_fallback=not is_bytes, unk_token=None if is_bytes else "<unk>"))
+        if name == "gpt2":
+            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        elif name == "llama-3":
+            split = pre_tokenizers.Split(Regex(LLAMA_3_PATTERN), behavior="isolated")
+            plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, plain])
+        else:
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        replace = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        tokenizer.decoder = decoders.ByteLevel() if is_bytes else decoders.Sequence(replace)
+        bytes_of = [f"<0x{byte:02X}>" for byte in range(256)]
+        special = ["<|endoftext|>"] if is_bytes else ["<unk>", "</s>", *bytes_of]
+        alphabet = pre_tokenizers.ByteLevel.alphabet() if is_bytes else []
+        trainer = trainers.BpeTrainer(
+            vocab_size=700, special_tokens=special, initial_alphabet=alphabet, show_progress=False, limit_alphabet=256
+        )
+        tokenizer.train_from_iterator(corpus, trainer)
+        made[name] = tokenizer
+    return made
+
+
+def check_tokenizer(name: str, tokenizer: Tokenizer, scratch: Path) -> None:
+    """Compares the ids that `prepare` writes, and a text that the trainer generates with them."""
+    text = scratch / "text"
+    text.mkdir()
+    documents = {"a.md": UNICODE, "b.md": Path("README.md").read_text(), "c.md": UNICODE[::-1]}
+    for file, document in documents.items():
+        (text / file).write_bytes(document.encode())
+    file, out = scratch / "tokenizer.json", scratch / "tokens.u32"
+    tokenizer.save(str(file))
+    end = tokenizer.token_to_id("<|endoftext|>" if name != "sentencepiece" else "</s>")
+    train("prepare", "--tokenizer", file, "--text", text, "--out", out, "--validation", 0.25)
+    parts: tuple[list[int], list[int]] = ([], [])
+    for document in documents.values():
+        ids = tokenizer.encode(document, add_special_tokens=False).ids
+        first = len(ids) - int(len(ids) * 0.25)
+        parts[0].extend([*ids[:first], end])
+        parts[1].extend([*ids[first:], end])
+    for expected, found in zip(parts, (out, scratch / "tokens-validation.u32")):
+        assert np.fromfile(found, "<u4").tolist() == expected, f"{name}: other ids in {found.name}"
+
+    vocabulary = tokenizer.get_vocab_size()
+    run = f"""data.kind=tokens data.path={out} data.vocabulary={vocabulary} data.tokenizer={file} model.shape=llama
+        model.width=32 model.context=32 model.layers=1 data.global_batch=4 schedule.steps=2 schedule.warmup=0 checkpoint.every=2
+        checkpoint.folder={scratch}/checkpoints sample.tokens=0"""
+    train("train", "-n", 1, *run.split())
+    generate = ["generate", "--checkpoint", scratch / "checkpoints", "--tokens", 40, "--top-k", 50, "--top-p", 0.99]
+    command = [RELEASE / "unisono-train", *generate, "--seed", 3, "--temperature", 2, "--prompt", "naïve 你好"]
+    shown = subprocess.run(list(map(str, command)), check=True, capture_output=True).stdout.decode()
+    assert shown.startswith("naïve 你好") and len(shown) > 60, shown
+    train("export", "--checkpoint", scratch / "checkpoints", "--to", scratch / "exported")
+    again = Tokenizer.from_file(str(scratch / "exported/tokenizer.json"))
+    assert again.to_str() == tokenizer.to_str()
+    print(f"{name}: {len(parts[0]) + len(parts[1])} equal ids")
+
+
 def main() -> None:
     torch.set_num_threads(1)
     # transformers asks CUDA, of which the CPU part of torch has only names.
@@ -185,7 +257,11 @@ def main() -> None:
     for case in CASES:
         with tempfile.TemporaryDirectory() as scratch:
             check(case, Path(scratch))
-    print(f"{len(CASES)} passed, 0 failed in {time.monotonic() - start:.0f} s")
+    made = make_tokenizers()
+    for name, tokenizer in made.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            check_tokenizer(name, tokenizer, Path(scratch))
+    print(f"{len(CASES) + len(made)} passed, 0 failed in {time.monotonic() - start:.0f} s")
 
 
 if __name__ == "__main__":

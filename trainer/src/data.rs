@@ -3,16 +3,22 @@
 
 mod dataset_id;
 mod permutation;
+mod prepare;
 mod sampler;
 mod table;
 pub mod text;
+mod text_codec;
+mod tokenizer;
 mod tokens;
 mod windows;
 
 pub use crate::data::dataset_id::DatasetId;
 pub use permutation::Permutation;
+pub use prepare::{Prepared, TokenizeOptions};
 pub use sampler::{LastBatch, Position, Sampler};
 pub use table::{Standardizer, Table};
+pub use text_codec::{DecodeStream, TextCodec};
+pub use tokenizer::Tokenizer;
 pub use tokens::{TokenFile, TokenSource, TokenWidth};
 pub use windows::{SequenceChunk, TokenBatch, TokenWindows};
 

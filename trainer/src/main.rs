@@ -6,7 +6,8 @@ use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use unisono_trainer::config::Config;
+use unisono_trainer::config::{Config, ModelKind};
+use unisono_trainer::data::{TokenizeOptions, Tokenizer};
 use unisono_trainer::flat::Dtype;
 use unisono_trainer::models::hugging_face::FileOptions;
 use unisono_trainer::pipeline::PipelineArgs;
@@ -27,6 +28,8 @@ enum Command {
     Train(TrainArguments),
     /// Generate text with a trained model
     Generate(GenerateArguments),
+    /// Make token files from text with a tokenizer
+    Prepare(PrepareArguments),
     /// Write the model of a checkpoint in Hugging Face's layout
     Export(ExportArguments),
     /// Choose a strategy for a model and hardware, and predict memory, traffic and step time
@@ -78,9 +81,49 @@ struct GenerateArguments {
     /// Start of the text
     #[arg(long)]
     prompt: String,
+    /// Number of tokens [default: that of the saved configuration, or 256]
+    #[arg(long)]
+    tokens: Option<usize>,
+    /// Sampling temperature; 0 always chooses the most probable token
+    #[arg(long)]
+    temperature: Option<f64>,
+    /// Number of most probable tokens to choose from; 0 allows all
+    #[arg(long)]
+    top_k: Option<usize>,
+    /// Choose from the fewest most probable tokens with this probability in all
+    #[arg(long)]
+    top_p: Option<f64>,
+    /// Seed of the choices
+    #[arg(long)]
+    seed: Option<u32>,
     /// Changes to the saved configuration, for example to section `sample`
     #[arg(value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
+}
+
+#[derive(clap::Args)]
+struct PrepareArguments {
+    /// Tokenizer in Hugging Face's format
+    #[arg(long, value_name = "tokenizer.json")]
+    tokenizer: PathBuf,
+    /// Text file, or folder with text files
+    #[arg(long)]
+    text: PathBuf,
+    /// File for training tokens: .bin or .u16 for two bytes per token, .u32 for four
+    #[arg(long)]
+    out: PathBuf,
+    /// Fraction at the end of each document for validation
+    #[arg(long, default_value_t = 0.1, value_name = "FRACTION")]
+    validation: f64,
+    /// File for validation tokens [default: NAME-validation beside the training tokens]
+    #[arg(long)]
+    validation_out: Option<PathBuf>,
+    /// Extensions of the text files to read
+    #[arg(long, value_delimiter = ',', default_values_t = ["md", "rs", "txt"].map(str::to_owned))]
+    extensions: Vec<String>,
+    /// Token after each document [default: the tokenizer's, if it has a usual name]
+    #[arg(long, value_name = "TOKEN")]
+    end_of_text: Option<String>,
 }
 
 #[derive(clap::Args)]
@@ -115,6 +158,7 @@ fn main() -> ExitCode {
     let ended = match Arguments::parse().command {
         Command::Train(arguments) => train(&arguments),
         Command::Generate(arguments) => generate(&arguments),
+        Command::Prepare(arguments) => prepare(&arguments),
         Command::Export(arguments) => export(&arguments),
         Command::Plan(question) => print_plan(&question, PlanReport::plan),
         Command::Explain(ExplainArguments { topic: Some(Topic::Pipeline(question)), .. }) => {
@@ -158,7 +202,9 @@ fn summary(config: &Config, outcome: &TrainResult) -> String {
         lines.push(format!("{} steps, loss {first:.4} at first, {last:.4} at last", outcome.steps));
     }
     if let Some(loss) = outcome.validation {
-        lines.push(format!("loss {loss:.4} on what was held back"));
+        let perplexity = format!(", perplexity {:.2}", loss.exp());
+        let perplexity = if config.model.kind == ModelKind::Gpt { perplexity } else { String::new() };
+        lines.push(format!("loss {loss:.4}{perplexity} on what was held back"));
     }
     lines.push(format!("weights {:016x}\n\n{}", outcome.fingerprint, outcome.memory));
     if let Some(sample) = &outcome.sample {
@@ -177,8 +223,57 @@ fn print(text: impl Display) -> Result<()> {
 }
 
 fn generate(arguments: &GenerateArguments) -> Result<()> {
-    let GenerateArguments { checkpoint, prompt, overrides } = arguments;
-    print(format!("{prompt}{}\n", train::generate(checkpoint, prompt, overrides)?))
+    let GenerateArguments { checkpoint, prompt, overrides, .. } = arguments;
+    let flags = [
+        ("sample.tokens", arguments.tokens.map(|tokens| tokens.to_string())),
+        ("sample.temperature", arguments.temperature.map(|temperature| temperature.to_string())),
+        ("sample.top_k", arguments.top_k.map(|count| count.to_string())),
+        ("sample.top_p", arguments.top_p.map(|share| share.to_string())),
+        ("seed", arguments.seed.map(|seed| seed.to_string())),
+    ];
+    let flags = flags.into_iter().filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));
+    let overrides: Vec<String> = overrides.iter().cloned().chain(flags).collect();
+    let mut is_first = true;
+    let mut show = |part: &str| {
+        let start = if std::mem::take(&mut is_first) { prompt.as_str() } else { "" };
+        print(format!("{start}{part}"))
+    };
+    train::generate(checkpoint, prompt, &overrides, &mut show)?;
+    let start = if is_first { prompt.as_str() } else { "" };
+    print(format!("{start}\n"))
+}
+
+fn prepare(arguments: &PrepareArguments) -> Result<()> {
+    let PrepareArguments { tokenizer: path, text, out, validation, extensions, .. } = arguments;
+    let mut tokenizer = Tokenizer::open(path)?;
+    if let Some(token) = &arguments.end_of_text {
+        tokenizer = tokenizer.with_end_of_text(token)?;
+    }
+    if !(0.0..1.0).contains(validation) {
+        return Err(Error::invalid(format!("--validation {validation} is not a fraction below 1")));
+    }
+    let validation_out =
+        arguments.validation_out.clone().unwrap_or_else(|| TokenizeOptions::validation_beside(out));
+    let options = TokenizeOptions {
+        text: text.clone(),
+        extensions: extensions.clone(),
+        validation: *validation,
+        out: out.clone(),
+        validation_out,
+    };
+    let found = options.run(&tokenizer)?;
+    let held_back = options.validation_out.display();
+    let [mut numbers, mut keys] = [String::new(), String::new()];
+    if options.validation > 0.0 {
+        numbers = format!(", {} for validation in {held_back}", found.validation);
+        keys = format!(" data.validation_path={held_back}");
+    }
+    let (out, path, vocabulary) = (out.display(), path.display(), tokenizer.vocabulary());
+    print(format!(
+        "{} documents: {} training tokens in {out}{numbers}\n\
+         data.kind=tokens data.path={out}{keys} data.vocabulary={vocabulary} data.tokenizer={path}\n",
+        found.documents, found.training
+    ))
 }
 
 fn export(arguments: &ExportArguments) -> Result<()> {

@@ -3,17 +3,22 @@
 //! A pass holds all micro-batches of a step. They may enter units in any order; each has a tape of
 //! its own.
 
+mod wait_span;
+
+pub use wait_span::{WaitKind, WaitSpan};
+
 use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::device::{Device, DeviceWeights};
 use crate::error::{Error, Result};
 use crate::models::OwnedBatch;
+use crate::nn::KvCache;
 use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::{Direction, StepPlan, Strategy, Visit, Work};
 use crate::tensor::Tensor;
 use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use unisono::Communicator;
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{GpuError, ViewMut};
@@ -52,28 +57,6 @@ struct MicroBatch {
     deferred: Vec<(UnitId, Deferred)>,
 }
 
-/// Reason of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitKind {
-    /// Operation within a layer.
-    Layer,
-    /// Message of another pipeline stage.
-    Stage,
-}
-
-/// Wait for other ranks, between the visits of units or within them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitSpan {
-    /// Reason.
-    pub kind: WaitKind,
-    /// Name of the operation.
-    pub name: &'static str,
-    /// Start of the wait.
-    pub start: Instant,
-    /// Duration of the wait.
-    pub time: Duration,
-}
-
 /// One or several micro-batches on their way through a model and back.
 pub struct Pass<'a> {
     strategy: &'a mut dyn Strategy,
@@ -90,6 +73,7 @@ pub struct Pass<'a> {
     sequence_group: Option<Communicator>,
     device: Option<&'a Device>,
     saves_activations: bool,
+    kv_cache: Option<KvCache>,
     wait_spans: RefCell<Vec<WaitSpan>>,
 }
 
@@ -121,6 +105,7 @@ impl<'a> Pass<'a> {
             sequence_group: None,
             device: None,
             saves_activations: true,
+            kv_cache: None,
             wait_spans: RefCell::default(),
         }
     }
@@ -472,8 +457,22 @@ impl<'a> Pass<'a> {
         self.sequence_group.as_ref()
     }
 
+    /// Sets the keys and values of earlier positions, and returns those that were set before. Rows
+    /// follow these positions.
+    pub fn set_kv_cache(&mut self, cache: Option<KvCache>) -> Option<KvCache> {
+        std::mem::replace(&mut self.kv_cache, cache)
+    }
+
+    /// Returns the keys and values of earlier positions, if they are set.
+    pub fn kv_cache(&self) -> Option<&KvCache> {
+        self.kv_cache.as_ref()
+    }
+
     /// Returns the position in its sequence of this rank's first row.
     pub fn position_offset(&self) -> usize {
+        if let Some(cache) = &self.kv_cache {
+            return cache.length();
+        }
         self.sequence_group().map_or(0, |ranks| ranks.rank() * self.sequence())
     }
 

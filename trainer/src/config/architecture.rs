@@ -93,7 +93,7 @@ impl Model {
 
 impl Config {
     /// Sets the keys that follow from others: those of the preset `model.shape`, and the dimensions
-    /// of the model in the folder `model.from`.
+    /// and tokenizer of the model in the folder `model.from`.
     ///
     /// # Errors
     /// Fails if `config.json` in the folder cannot be read, or describes an unsupported model.
@@ -104,6 +104,10 @@ impl Config {
         if from && !self.model.from.is_empty() {
             let gpt = read_config(&Path::new(&self.model.from).join("config.json"))?;
             self.model.set_gpt_config(&gpt);
+            let tokenizer = Path::new(&self.model.from).join("tokenizer.json");
+            if tokenizer.is_file() {
+                self.data.tokenizer = tokenizer.display().to_string();
+            }
             self.data.vocabulary = u32::try_from(gpt.vocabulary).unwrap_or(u32::MAX);
         }
         Ok(())

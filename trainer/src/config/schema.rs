@@ -47,6 +47,9 @@ pub struct Data {
     pub validation: f64,
     /// Token file for validation; none if empty.
     pub validation_path: String,
+    /// File `tokenizer.json`, in Hugging Face's format, that made the tokens. It decodes generated
+    /// text; none if empty.
+    pub tokenizer: String,
     /// Vocabulary size of token files; text has 257 tokens.
     pub vocabulary: u32,
     /// Shuffles the samples of each epoch.
@@ -70,6 +73,7 @@ impl Default for Data {
             extensions: ["md", "rs", "txt"].map(str::to_owned).to_vec(),
             validation: 0.1,
             validation_path: String::new(),
+            tokenizer: String::new(),
             vocabulary: crate::data::text::VOCAB_SIZE,
             shuffle: true,
             last_batch: LastBatch::Drop,
@@ -400,10 +404,14 @@ pub struct Sample {
     pub tokens: usize,
     /// Sampling temperature; 0 always chooses the most probable token.
     pub temperature: f64,
+    /// Number of most probable tokens to choose from; 0 allows all.
+    pub top_k: usize,
+    /// Chooses from the fewest most probable tokens with this probability in all; 1 allows all.
+    pub top_p: f64,
 }
 
 impl Default for Sample {
     fn default() -> Self {
-        Self { prompt: "//! ".to_owned(), tokens: 240, temperature: 0.7 }
+        Self { prompt: "//! ".to_owned(), tokens: 240, temperature: 0.7, top_k: 0, top_p: 1.0 }
     }
 }

@@ -129,6 +129,10 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
         ),
         (strategy.reduce_each == ReduceFrequency::Step || strategy.kind.shards_gradients(), each),
         size("sample.temperature", config.sample.temperature),
+        (
+            config.sample.top_p > 0.0 && config.sample.top_p <= 1.0,
+            format!("sample.top_p = {} is not a probability above 0", config.sample.top_p),
+        ),
     ]
 }
 

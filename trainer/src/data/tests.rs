@@ -180,7 +180,7 @@ fn invalid_token_files_are_rejected() {
     );
     assert!(error(open(&folder.0.join("none.u8"))).contains("none.u8"));
     let write = TokenFile::write(&folder.0.join("w.u8"), [1, 256]);
-    assert!(error(write).ends_with("token 256 does not fit in 1 bytes"));
+    assert!(error(write).ends_with("token 256 does not fit in 1 bytes: .u32 has four"));
     let file = TokenFile::open(&folder.file("y.u8", [1, 2, 10]), 10).unwrap();
     assert!(error(file.read(0, &mut [0; 3])).ends_with("token 2 is 10; the vocabulary has 10"));
 }
@@ -240,8 +240,6 @@ fn folder_is_read_in_path_order_and_split() {
     assert_eq!(text::read(&folder.0.join("b.md"), &[], 0.0).unwrap().training.len(), 11);
     let error = text::read(&folder.0, &["py".to_owned()], 0.2).unwrap_err().to_string();
     assert!(error.ends_with("no file in it ends in one of [\"py\"]"), "{error}");
-    assert_eq!(text::decode(&text::encode("né")), "né");
-    assert_eq!(text::decode(&[104, 256, 105]), "h\n\ni");
 }
 
 const IRIS: &str = include_str!("../../data/iris.csv");

@@ -27,13 +27,7 @@ pub struct Text {
 /// # Errors
 /// Fails if a file cannot be read, or there is no text.
 pub fn read(path: &Path, extensions: &[String], validation: f64) -> Result<Text> {
-    let mut paths = Vec::new();
-    if path.is_dir() {
-        collect(path, extensions, &mut paths)?
-    } else {
-        paths.push(path.to_owned())
-    }
-    paths.sort();
+    let paths = documents(path, extensions)?;
     let mut text = Text { documents: paths.len(), ..Text::default() };
     for path in &paths {
         let bytes = fs::read(path).map_err(|error| Error::file(path, error))?;
@@ -42,19 +36,25 @@ pub fn read(path: &Path, extensions: &[String], validation: f64) -> Result<Text>
         append(&mut text.training, training);
         append(&mut text.validation, validating);
     }
-    if paths.is_empty() {
-        return Err(Error::file(path, format!("no file in it ends in one of {extensions:?}")));
-    }
     Ok(text)
 }
 
-/// Decodes tokens to text. Documents end in a blank line.
-pub fn decode(tokens: &[u32]) -> String {
-    let bytes = tokens.iter().flat_map(|&token| match u8::try_from(token) {
-        Ok(byte) => vec![byte],
-        Err(_) => b"\n\n".to_vec(),
-    });
-    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+/// Returns the path of a file, or of all files below a folder with one of `extensions`, in order.
+///
+/// # Errors
+/// Fails if a folder cannot be read, or there is no file.
+pub fn documents(path: &Path, extensions: &[String]) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    if path.is_dir() {
+        collect(path, extensions, &mut paths)?
+    } else {
+        paths.push(path.to_owned())
+    }
+    paths.sort();
+    match paths.is_empty() {
+        true => Err(Error::file(path, format!("no file in it ends in one of {extensions:?}"))),
+        false => Ok(paths),
+    }
 }
 
 /// Encodes text as tokens, without [`END_OF_TEXT`].

@@ -91,18 +91,9 @@ impl TokenFile {
     /// # Errors
     /// Fails if the file cannot be written, or a token exceeds the width.
     pub fn write(path: &Path, tokens: impl IntoIterator<Item = u32>) -> Result<()> {
-        let width = TokenWidth::from_path(path)? as usize;
-        let failed = |error: std::io::Error| Error::file(path, error);
-        let mut file = BufWriter::new(File::create(path).map_err(failed)?);
-        for token in tokens {
-            let bytes = token.to_le_bytes();
-            let (kept, rest) = bytes.split_at(width);
-            if rest.iter().any(|&byte| byte > 0) {
-                return Err(Error::file(path, format!("token {token} does not fit in {width} bytes")));
-            }
-            file.write_all(kept).map_err(failed)?;
-        }
-        file.flush().map_err(failed)
+        let mut writer = TokenWriter::create(path)?;
+        tokens.into_iter().try_for_each(|token| writer.push(token))?;
+        writer.finish().map(drop)
     }
 
     /// Decodes `bytes`, which begin with token number `start`.
@@ -135,6 +126,41 @@ impl TokenSource for TokenFile {
             self.decode(start, bytes, into)?;
         }
         Ok(())
+    }
+}
+
+/// Token file under construction.
+pub(crate) struct TokenWriter {
+    path: PathBuf,
+    file: BufWriter<File>,
+    width: TokenWidth,
+    count: usize,
+}
+
+impl TokenWriter {
+    /// Creates the file, with the token width of its extension.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let width = TokenWidth::from_path(path)?;
+        let file = BufWriter::new(File::create(path).map_err(|error| Error::file(path, error))?);
+        Ok(Self { path: path.to_owned(), file, width, count: 0 })
+    }
+
+    /// Appends a token.
+    pub(crate) fn push(&mut self, token: u32) -> Result<()> {
+        let (bytes, width) = (token.to_le_bytes(), self.width as usize);
+        let (kept, rest) = bytes.split_at(width);
+        if rest.iter().any(|&byte| byte > 0) {
+            let what = format!("token {token} does not fit in {width} bytes: .u32 has four");
+            return Err(Error::file(&self.path, what));
+        }
+        self.count += 1;
+        self.file.write_all(kept).map_err(|error| Error::file(&self.path, error))
+    }
+
+    /// Completes the file, and returns the number of its tokens.
+    pub(crate) fn finish(mut self) -> Result<usize> {
+        self.file.flush().map_err(|error| Error::file(&self.path, error))?;
+        Ok(self.count)
     }
 }
 

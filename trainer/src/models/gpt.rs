@@ -1,10 +1,11 @@
 //! GPT-2 and its modern variants.
 mod embeddings;
+mod generation;
 mod lm_head;
 
-use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, OwnedBatch, Positions, Sampling};
+use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, OwnedBatch, Positions};
 use crate::data::TokenBatch;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
 use crate::nn::{
@@ -73,45 +74,6 @@ impl Gpt {
             let features = self.features(pass, tokens.to_vec(), sequence)?;
             self.head.logits(pass, features)
         })
-    }
-
-    /// Generates `count` tokens after `prompt`.
-    ///
-    /// # Errors
-    /// Fails for an empty prompt or unknown tokens. Returns the error of a failed collective.
-    pub fn generate(
-        &self,
-        pass: &mut Pass<'_>,
-        prompt: &[u32],
-        count: usize,
-        sampling: Sampling,
-    ) -> Result<Vec<u32>> {
-        pass.expect_host("a text")?;
-        if prompt.is_empty() {
-            return Err(Error::invalid("an empty prompt"));
-        }
-        let mut tokens = prompt.to_vec();
-        for _ in 0..count {
-            let seen = &tokens[tokens.len().saturating_sub(self.config.context)..];
-            let logits = pass.no_grad(|pass| self.next_logits(pass, seen))?;
-            let classes = &logits.data()[..self.config.vocabulary];
-            tokens.push(sampling.pick(classes, tokens.len() as u64));
-        }
-        Ok(tokens.split_off(prompt.len()))
-    }
-
-    /// Computes the logits of the token after `seen`.
-    fn next_logits(&self, pass: &mut Pass<'_>, seen: &[u32]) -> Result<Tensor> {
-        // Attention is causal, so later rows may hold anything. Few distinct lengths let the
-        // allocator reuse memory.
-        const GRAIN: usize = 64;
-        let length = seen.len().next_multiple_of(GRAIN).min(self.config.context);
-        let mut tokens = seen.to_vec();
-        tokens.resize(length, 0);
-        let features = self.features(pass, tokens, length)?;
-        let last = Tensor::from_slice(pass.memory(), 1, features.columns(), features.row(seen.len() - 1));
-        let logits = self.head.logits(pass, last)?;
-        self.tensor_parallel.gather_row(pass, logits)
     }
 
     /// Computes the input of the head.

@@ -2,37 +2,61 @@
 
 use crate::random::{splitmix, unit_f64};
 
-/// Method to choose the next token from logits.
+/// Method to choose the next token from logits: random, with the probabilities softmax(logits /
+/// temperature), among the most probable tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sampling {
-    /// The most probable token; the first of equals.
-    Greedy,
-    /// Random, with the probabilities softmax(logits / temperature).
-    Temperature {
-        /// Positive. Close to 0 is greedy.
-        temperature: f32,
-        /// Seed of the choice, together with the position.
-        seed: u64,
-    },
+pub struct Sampling {
+    /// Temperature; 0 always chooses the most probable token, the first of equals.
+    pub temperature: f32,
+    /// Number of most probable tokens to choose from (Fan et al., "Hierarchical neural story
+    /// generation", 2018); 0 allows all.
+    pub top_k: usize,
+    /// Chooses from the fewest most probable tokens with this probability in all (Holtzman et al.,
+    /// "The curious case of neural text degeneration", 2020); 1 allows all.
+    pub top_p: f32,
+    /// Seed of the choice, together with the position.
+    pub seed: u64,
 }
 
 impl Sampling {
+    /// Chooses the most probable token.
+    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+
     /// Chooses a token for position `place` of the text.
     pub(super) fn pick(self, logits: &[f32], place: u64) -> u32 {
         let (best, most) = argmax(logits);
-        match self {
-            Sampling::Greedy => best,
-            Sampling::Temperature { temperature, seed } => {
-                let power = |logit: &f32| (f64::from(logit - most) / f64::from(temperature)).exp();
-                let powers: Vec<f64> = logits.iter().map(power).collect();
-                let mut left = unit_f64(splitmix(seed ^ splitmix(place))) * powers.iter().sum::<f64>();
-                let chosen = powers.iter().position(|power| {
-                    left -= power;
-                    left < 0.0
-                });
-                chosen.map_or(best, |token| token as u32)
-            }
+        if self.temperature == 0.0 {
+            return best;
         }
+        let power = |logit: &f32| (f64::from(logit - most) / f64::from(self.temperature)).exp();
+        let mut powers: Vec<f64> = logits.iter().map(power).collect();
+        self.leave_out(&mut powers);
+        let mut left = unit_f64(splitmix(self.seed ^ splitmix(place))) * powers.iter().sum::<f64>();
+        let chosen = powers.iter().position(|power| {
+            left -= power;
+            left < 0.0
+        });
+        chosen.map_or(best, |token| token as u32)
+    }
+
+    /// Sets the powers of tokens that may not be chosen to 0.
+    fn leave_out(self, powers: &mut [f64]) {
+        if self.top_k == 0 && self.top_p >= 1.0 {
+            return;
+        }
+        let mut order: Vec<usize> = (0..powers.len()).collect();
+        order.sort_by(|one, other| powers[*other].total_cmp(&powers[*one]));
+        let limit = f64::from(self.top_p) * powers.iter().sum::<f64>();
+        let (mut sum, mut kept) = (0.0, 0);
+        let most = if self.top_k == 0 { powers.len() } else { self.top_k };
+        for token in &order {
+            if kept == most || (kept > 0 && sum >= limit) {
+                break;
+            }
+            sum += powers[*token];
+            kept += 1;
+        }
+        order[kept..].iter().for_each(|token| powers[*token] = 0.0);
     }
 }
 
@@ -46,17 +70,34 @@ fn argmax(logits: &[f32]) -> (u32, f32) {
 mod tests {
     use super::*;
 
+    fn logits() -> [f32; 4] {
+        [0.0, 3.0f32.ln(), f32::NEG_INFINITY, 6.0f32.ln()]
+    }
+
+    fn counts(sampling: Sampling) -> [i32; 4] {
+        let mut counts = [0; 4];
+        (0..10_000).for_each(|place| counts[sampling.pick(&logits(), place) as usize] += 1);
+        counts
+    }
+
     #[test]
     fn sampling_frequencies_match_softmax() {
-        let logits = [0.0, 3.0f32.ln(), f32::NEG_INFINITY, 6.0f32.ln()];
-        assert_eq!(Sampling::Greedy.pick(&logits, 0), 3);
-        let warm = Sampling::Temperature { temperature: 1.0, seed: 5 };
-        let mut counts = [0; 4];
-        (0..10_000).for_each(|place| counts[warm.pick(&logits, place) as usize] += 1);
-        for (count, expected) in counts.into_iter().zip([1000, 3000, 0, 6000]) {
-            assert!(i32::abs(count - expected) < 200, "{counts:?}");
-        }
-        let cold = Sampling::Temperature { temperature: 0.01, seed: 5 };
-        assert!((0..100).all(|place| cold.pick(&logits, place) == 3));
+        assert_eq!(Sampling::GREEDY.pick(&logits(), 0), 3);
+        let warm = Sampling { temperature: 1.0, seed: 5, ..Sampling::GREEDY };
+        let near = |counts: [i32; 4], expected: [i32; 4]| {
+            let all = counts.iter().zip(expected);
+            assert!(all.into_iter().all(|(count, expected)| (count - expected).abs() < 200), "{counts:?}");
+        };
+        near(counts(warm), [1000, 3000, 0, 6000]);
+        // Two of three, with their probabilities.
+        near(counts(Sampling { top_k: 2, ..warm }), [0, 3333, 0, 6667]);
+        assert_eq!(counts(Sampling { top_k: 1, ..warm }), [0, 0, 0, 10_000]);
+        assert_eq!(counts(Sampling { top_k: 9, ..warm }), counts(warm));
+        // 0.6 is not enough for 0.7, and 0.9 is.
+        near(counts(Sampling { top_p: 0.7, ..warm }), [0, 3333, 0, 6667]);
+        assert_eq!(counts(Sampling { top_p: 0.5, ..warm }), [0, 0, 0, 10_000]);
+        near(counts(Sampling { top_p: 0.95, ..warm }), [1000, 3000, 0, 6000]);
+        let cold = Sampling { temperature: 0.01, ..warm };
+        assert!((0..100).all(|place| cold.pick(&logits(), place) == 3));
     }
 }

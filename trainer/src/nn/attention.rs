@@ -6,8 +6,11 @@
 //! one whole sequence in addition to its chunks.
 
 mod device;
+mod kv_cache;
 mod kv_exchange;
 mod tile;
+
+pub use kv_cache::KvCache;
 
 use super::Module;
 use crate::allocator::F32Vec;
@@ -65,10 +68,9 @@ impl CausalAttention {
     /// Returns every tile of every head of one sequence.
     fn tiles(&self, pass: &Pass<'_>, number: usize) -> impl Iterator<Item = Tile> + use<> {
         let (rows, threads, attention) = (pass.sequence(), pass.threads(), *self);
-        let (offset, keys) = (
-            pass.position_offset(),
-            KvLayout::new(pass.sequence_group().is_some(), number * rows, self.columns()),
-        );
+        let are_apart = pass.sequence_group().is_some() || pass.kv_cache().is_some();
+        let (offset, keys) =
+            (pass.position_offset(), KvLayout::new(are_apart, number * rows, self.columns()));
         let group = self.heads / self.kv_heads;
         (0..attention.heads).flat_map(move |head| {
             (0..rows).step_by(TILE_ROWS).map(move |start| Tile {
@@ -109,6 +111,9 @@ impl Module for CausalAttention {
         assert_eq!(input.columns(), self.columns().all(), "queries, keys and values");
         if let Some(device) = pass.device() {
             return self.forward_on(device, pass, input);
+        }
+        if pass.kv_cache().is_some() {
+            return self.forward_cached(pass, &input);
         }
         let rows = input.rows();
         let mut output = pass.tensor(rows, self.width());

@@ -104,6 +104,7 @@ pub(super) fn unused_keys(config: &Config) -> Vec<String> {
         (mlp && model.activation_checkpointing, "model.activation_checkpointing", mlp_is),
         (mlp && strategy.sequence_parallel, "strategy.sequence_parallel", mlp_is),
         (!tokens && data.validation_path != default.validation_path, "data.validation_path", data_is),
+        (!tokens && !data.tokenizer.is_empty(), "data.tokenizer", data_is),
         (!tokens && data.vocabulary != default.vocabulary, "data.vocabulary", data_is),
     ];
     let ignored = all.into_iter().filter(|(is_ignored, ..)| *is_ignored);

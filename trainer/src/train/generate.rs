@@ -1,28 +1,41 @@
 //! Text generation from trained models.
 
 use crate::config::Config;
-use crate::data::text;
+use crate::data::{TextCodec, text};
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, Phase};
 use crate::models::{Gpt, Sampling};
 use crate::pass::{Pass, Seeds};
 use crate::strategy::HostStrategy;
-use crate::train::Network;
 use crate::train::restored::Restored;
 use crate::train::run::Run;
 use std::path::Path;
 
+/// Number of tokens of a text if neither the checkpoint nor the caller has one.
+const USUAL_TOKENS: usize = 256;
+
 /// Generates the text after `prompt` with the model of a checkpoint, or of the last of several
 /// checkpoints. Runs on one rank, whatever mesh saved it. `overrides` change the saved
-/// configuration.
+/// configuration. Calls `show` with each part of the text as soon as it is known.
 ///
 /// # Errors
-/// Fails if there is no checkpoint, or its model generates no text.
-pub fn generate(folder: &Path, prompt: &str, overrides: &[String]) -> Result<String> {
-    let Restored { folder, config, network, mut strategy, memory, .. } = Restored::load(folder, overrides)?;
+/// Fails if there is no checkpoint, or its model generates no text. Returns the error of `show`.
+pub fn generate(
+    folder: &Path,
+    prompt: &str,
+    overrides: &[String],
+    show: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<String> {
+    let Restored { folder, mut config, network, mut strategy, memory, .. } =
+        Restored::load(folder, overrides)?;
+    let writes_none = || Error::file(&folder, "its model writes no text");
+    let gpt = network.gpt().ok_or_else(writes_none)?;
+    let codec = TextCodec::for_config(&config, gpt.config().vocabulary)?.ok_or_else(writes_none)?;
+    if config.sample.tokens == 0 && !overrides.iter().any(|change| change.starts_with("sample.tokens")) {
+        config.sample.tokens = USUAL_TOKENS;
+    }
     let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), config.threads);
-    let written = as_generator(&network).map(|gpt| continue_prompt(gpt, &mut pass, prompt, &config));
-    written.unwrap_or_else(|| Err(Error::file(folder, "its model writes no text")))
+    continue_prompt((gpt, &codec), &mut pass, prompt, &config, show)
 }
 
 impl Run {
@@ -32,37 +45,49 @@ impl Run {
     /// # Errors
     /// Fails for an empty prompt. Returns the error of a failed collective.
     pub fn generate(&mut self, prompt: &str) -> Result<Option<String>> {
-        if !self.can_generate() {
-            return Ok(None);
-        }
-        let Some(gpt) = as_generator(&self.network) else { return Ok(None) };
+        let Some(gpt) = self.network.gpt().filter(|_| self.can_generate()) else { return Ok(None) };
+        let codec = TextCodec::for_config(&self.config, gpt.config().vocabulary)?;
+        let Some(codec) = codec else { return Ok(None) };
         let seeds = self.seeds.seeds_for(Phase::Test, self.train_step, 0);
         let mut strategy = HostStrategy::new(&mut *self.strategy);
         let mut pass = Pass::new(&mut strategy, &self.memory, seeds, self.config.threads);
-        let text = continue_prompt(gpt, &mut pass, prompt, &self.config)?;
+        let text = continue_prompt((gpt, &codec), &mut pass, prompt, &self.config, &mut |_| Ok(()))?;
         self.strategy.wait_all()?;
         Ok(Some(text))
     }
 
     /// Returns true if the model generates text, and this rank has all of it.
     pub(super) fn can_generate(&self) -> bool {
-        as_generator(&self.network).is_some() && self.groups.get(GroupKind::Pipeline).is_none()
+        let has_text = |gpt: &Gpt| {
+            !self.config.data.tokenizer.is_empty() || gpt.config().vocabulary == text::VOCAB_SIZE as usize
+        };
+        self.network.gpt().is_some_and(has_text) && self.groups.get(GroupKind::Pipeline).is_none()
     }
 }
 
-/// Returns the model, if its tokens are bytes.
-fn as_generator(network: &Network) -> Option<&Gpt> {
-    network.gpt().filter(|gpt| gpt.config().vocabulary == text::VOCAB_SIZE as usize)
-}
-
-fn continue_prompt(gpt: &Gpt, pass: &mut Pass<'_>, prompt: &str, config: &Config) -> Result<String> {
+fn continue_prompt(
+    (gpt, codec): (&Gpt, &TextCodec),
+    pass: &mut Pass<'_>,
+    prompt: &str,
+    config: &Config,
+    show: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<String> {
     if prompt.is_empty() {
         return Err(Error::invalid("an empty prompt: a text begins with something"));
     }
-    let sampling = match config.sample.temperature as f32 {
-        0.0 => Sampling::Greedy,
-        temperature => Sampling::Temperature { temperature, seed: u64::from(config.seed) },
+    let own = &config.sample;
+    let (temperature, top_p) = (own.temperature as f32, own.top_p as f32);
+    let sampling = Sampling { temperature, top_k: own.top_k, top_p, seed: u64::from(config.seed) };
+    let prompt = codec.encode(prompt)?;
+    let (mut stream, mut text) = (codec.stream(&prompt)?, String::new());
+    let mut each = |token| {
+        if codec.end_of_text() == Some(token) {
+            return Ok(false);
+        }
+        let part = stream(token)?;
+        text.push_str(&part);
+        show(&part).map(|()| true)
     };
-    let tokens = gpt.generate(pass, &text::encode(prompt), config.sample.tokens, sampling)?;
-    Ok(text::decode(&tokens))
+    gpt.generate(pass, &prompt, own.tokens, sampling, &mut each)?;
+    Ok(text)
 }

@@ -2,6 +2,7 @@
 
 use crate::checkpoint;
 use crate::config::Config;
+use crate::data::Tokenizer;
 use crate::error::{Error, Result};
 use crate::train::run::Run;
 use std::fs::OpenOptions;
@@ -15,6 +16,9 @@ impl Run {
         if sample.tokens > 0 && sample.prompt.is_empty() && self.can_generate() {
             let what = "sample.prompt is empty: a text begins with something; sample.tokens=0 shows none";
             return Err(Error::invalid(what));
+        }
+        if !self.config.data.tokenizer.is_empty() && sample.tokens > 0 {
+            Tokenizer::open(Path::new(&self.config.data.tokenizer))?;
         }
         for (key, path) in [("log.file", &log.file), ("log.plot", &log.plot), ("log.trace", &log.trace)] {
             check_writable(key, Path::new(path))?;

@@ -10,7 +10,7 @@ use crate::train::run::Run;
 use std::path::Path;
 
 /// Writes the model of a checkpoint, or of the last of several checkpoints, to the folder `to` in
-/// Hugging Face's layout. Runs on one rank, whatever mesh saved it.
+/// Hugging Face's layout, and its tokenizer. Runs on one rank, whatever mesh saved it.
 ///
 /// # Errors
 /// Fails if there is no checkpoint, its model is neither a GPT-2 nor a Llama, or a file cannot be
@@ -22,6 +22,11 @@ pub fn export(checkpoint: &Path, to: &Path, options: FileOptions) -> Result<()> 
     };
     std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
     hugging_face::write_config(&to.join("config.json"), gpt.config())?;
+    let tokenizer = &restored.config.data.tokenizer;
+    if !tokenizer.is_empty() {
+        let copied = std::fs::copy(tokenizer, to.join("tokenizer.json"));
+        copied.map_err(|error| Error::file(tokenizer, error))?;
+    }
     let layout = Layout::of(gpt.config());
     hugging_face::save(to, (layout, options), ALONE, None, &mut *restored.strategy, &restored.inventory)
 }

@@ -9,7 +9,7 @@ pub(super) use crate::train::report::progress::print_line;
 
 use super::run::{Run, StepStats};
 use super::{config_lints, flops, setup};
-use crate::config::Config;
+use crate::config::{Config, ModelKind};
 use crate::device::Device;
 use crate::error::Result;
 use crate::train::memory_report::MemoryReport;
@@ -67,6 +67,7 @@ impl Report {
             step: taken.step,
             loss: taken.loss,
             validation,
+            perplexity: validation.filter(|_| self.config.model.kind == ModelKind::Gpt).map(f64::exp),
             grad_norm: taken.grad_norm,
             lr: taken.lr,
             seconds,

@@ -127,7 +127,15 @@ fn checkpoint_of_other_seed_is_rejected() {
     let other = config(folder.path(), &["checkpoint.resume=true", "seed=2"]);
     assert!(train_on_threads(2, &other).unwrap_err().to_string().contains("set seed=1"));
     let checkpoints = folder.path().join("checkpoints");
-    let text = |prompt: &str| generate(&checkpoints, prompt, &["sample.tokens=10".to_owned()]);
+    let text = |prompt: &str| {
+        let (mut shown, count) = (String::new(), ["sample.tokens=10".to_owned()]);
+        let text = generate(&checkpoints, prompt, &count, &mut |part| {
+            shown.push_str(part);
+            Ok(())
+        })?;
+        assert_eq!(shown, text);
+        Ok::<_, Error>(text)
+    };
     assert_eq!(text("line").unwrap(), text("line").unwrap());
     assert!(text("").unwrap_err().to_string().contains("an empty prompt"));
 }

@@ -16,6 +16,9 @@ pub struct StepRecord {
     /// Validation loss, after the step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<f64>,
+    /// Perplexity of that loss, for language models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perplexity: Option<f64>,
     /// Norm of the gradient, before clipping.
     pub grad_norm: f64,
     /// Learning rate.
@@ -116,6 +119,7 @@ mod tests {
             step,
             loss: step as f64,
             validation: (step == 2).then_some(0.5),
+            perplexity: (step == 2).then_some(f64::exp(0.5)),
             ..StepRecord::default()
         };
         let mut journal = MetricsWriter::open(&path, 0).unwrap();

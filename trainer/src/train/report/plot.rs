@@ -122,6 +122,7 @@ mod tests {
             step,
             loss: 5.0 / step as f64,
             validation: step.is_multiple_of(10).then_some(3.0),
+            perplexity: None,
             lr: 1e-3,
             ..StepRecord::default()
         };

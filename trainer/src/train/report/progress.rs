@@ -28,16 +28,16 @@ impl ProgressLine {
             Self::Bar(bar) => {
                 bar.set_position(record.step);
                 bar.set_message(format_record(record, left));
-                if let Some(loss) = record.validation {
-                    bar.println(validation_line(record.step, loss));
+                if let Some(line) = validation_line(record) {
+                    bar.println(line);
                 }
             }
             Self::Lines { every, steps } => {
                 if record.step.is_multiple_of(*every) || record.step == *steps {
                     print_line(&format!("step {}/{steps} {}", record.step, format_record(record, left)));
                 }
-                if let Some(loss) = record.validation {
-                    print_line(&validation_line(record.step, loss));
+                if let Some(line) = validation_line(record) {
+                    print_line(&line);
                 }
             }
         }
@@ -55,8 +55,10 @@ pub(in crate::train) fn print_line(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }
 
-fn validation_line(step: u64, loss: f64) -> String {
-    format!("step {step}: loss {loss:.4} on what was held back")
+fn validation_line(record: &StepRecord) -> Option<String> {
+    let StepRecord { step, validation, perplexity, .. } = record;
+    let perplexity = perplexity.map_or(String::new(), |perplexity| format!(", perplexity {perplexity:.2}"));
+    validation.map(|loss| format!("step {step}: loss {loss:.4}{perplexity} on what was held back"))
 }
 
 /// Formats the fractions of the step that rank 0 waited: for gradients and weights, and in tensor

@@ -47,7 +47,9 @@ fn incompatible_checkpoint_is_rejected_by_key() {
         assert!(error.contains(words), "{change}: {error}");
     }
     let heads = ["model.heads=1".to_owned(), "sample.tokens=1".to_owned()];
-    let error = generate(&folder.path().join("checkpoints"), "line", &heads).unwrap_err().to_string();
+    let error = generate(&folder.path().join("checkpoints"), "line", &heads, &mut |_| Ok(()))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("model.heads = 2, and this run has 1"), "{error}");
     let may =
         ["model.dropout=0.1", "model.activation_checkpointing=true", "optimizer.lr=1e-3", "schedule.steps=4"];

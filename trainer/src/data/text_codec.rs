@@ -1,0 +1,97 @@
+//! Text of tokens, as models read and write it.
+
+use super::{Tokenizer, text};
+use crate::config::Config;
+use crate::error::Result;
+use std::path::Path;
+
+/// Map between text and the tokens of a model.
+pub enum TextCodec {
+    /// Tokens are bytes, and [`text::END_OF_TEXT`].
+    Bytes,
+    /// Tokens are those of a tokenizer.
+    Tokenizer(Box<Tokenizer>),
+}
+
+/// Function that decodes one token after another.
+pub type DecodeStream<'a> = Box<dyn FnMut(u32) -> Result<String> + 'a>;
+
+impl TextCodec {
+    /// Returns the map for the model of a configuration with this vocabulary; `None` if its tokens
+    /// have no text.
+    ///
+    /// # Errors
+    /// Fails if the configured tokenizer cannot be read.
+    pub fn for_config(config: &Config, vocabulary: usize) -> Result<Option<Self>> {
+        let path = &config.data.tokenizer;
+        if !path.is_empty() {
+            return Tokenizer::open(Path::new(path)).map(|own| Some(Self::Tokenizer(Box::new(own))));
+        }
+        Ok((vocabulary == text::VOCAB_SIZE as usize).then_some(Self::Bytes))
+    }
+
+    /// Encodes text.
+    ///
+    /// # Errors
+    /// Fails if the tokenizer does not know a part of the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        match self {
+            Self::Bytes => Ok(text::encode(text)),
+            Self::Tokenizer(tokenizer) => tokenizer.encode(text),
+        }
+    }
+
+    /// Returns the token after which a text ends, if it should end.
+    pub fn end_of_text(&self) -> Option<u32> {
+        match self {
+            Self::Bytes => None,
+            Self::Tokenizer(tokenizer) => tokenizer.end_of_text(),
+        }
+    }
+
+    /// Returns a function that decodes one token after another, after those of `prompt`. The text
+    /// of a token is empty if it ends within a character.
+    ///
+    /// # Errors
+    /// Fails for a tokenizer whose decoder does.
+    pub fn stream(&self, prompt: &[u32]) -> Result<DecodeStream<'_>> {
+        let mut stream: DecodeStream<'_> = match self {
+            Self::Bytes => Box::new(byte_stream()),
+            Self::Tokenizer(tokenizer) => Box::new(tokenizer.stream()),
+        };
+        prompt.iter().try_for_each(|token| stream(*token).map(drop))?;
+        Ok(stream)
+    }
+}
+
+/// Returns a function that decodes bytes as they complete characters.
+fn byte_stream() -> impl FnMut(u32) -> Result<String> {
+    let mut pending = Vec::new();
+    move |token| {
+        let Ok(byte) = u8::try_from(token) else {
+            return Ok(String::from_utf8_lossy(&std::mem::take(&mut pending)).into_owned() + "\n\n");
+        };
+        pending.push(byte);
+        let is_partial = std::str::from_utf8(&pending).is_err_and(|error| error.error_len().is_none());
+        match is_partial {
+            true => Ok(String::new()),
+            false => Ok(String::from_utf8_lossy(&std::mem::take(&mut pending)).into_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_decoded_by_characters() {
+        let text = "aé€😀\u{301}z";
+        let mut stream = TextCodec::Bytes.stream(&text::encode("prompt é")).unwrap();
+        let mut parts: Vec<_> = text::encode(text).into_iter().map(|token| stream(token).unwrap()).collect();
+        assert_eq!(parts.concat(), text);
+        parts.retain(|part| !part.is_empty());
+        assert_eq!(parts, ["a", "é", "€", "😀", "\u{301}", "z"]);
+        assert_eq!([0xc3, 0x41, 256].map(|token| stream(token).unwrap()), ["", "\u{fffd}A", "\n\n"]);
+    }
+}

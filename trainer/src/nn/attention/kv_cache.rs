@@ -1,0 +1,87 @@
+//! Cache of keys and values, for generation token by token.
+
+use super::CausalAttention;
+use super::tile::{QkvColumns, QkvInputs, TILE_ROWS};
+use crate::allocator::F32Vec;
+use crate::error::Result;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+
+/// Keys and values of the earlier positions of one sequence, for every attention layer of a model.
+///
+/// A forward without backward appends those of its rows ([`Pass::set_kv_cache`]). One more position
+/// then costs one row.
+pub struct KvCache {
+    /// Keys | values of each layer, row by row.
+    layers: Vec<F32Vec>,
+    /// Layer that is computed next.
+    next: usize,
+    length: usize,
+    capacity: usize,
+}
+
+impl KvCache {
+    /// Creates an empty cache for up to `capacity` positions.
+    pub fn new(capacity: usize) -> Self {
+        Self { layers: Vec::new(), next: 0, length: 0, capacity }
+    }
+
+    /// Returns the number of positions.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Returns the number of positions that are left.
+    pub fn room(&self) -> usize {
+        self.capacity - self.length
+    }
+
+    /// Counts the rows of a complete forward.
+    pub fn advance(&mut self, rows: usize) {
+        self.length += rows;
+        self.next = 0;
+    }
+
+    /// Appends the keys and values of the next layer, and returns all of that layer.
+    fn append(&mut self, pass: &Pass<'_>, columns: QkvColumns, input: &Tensor) -> &[f32] {
+        let (layer, width) = (self.next, 2 * columns.keys);
+        self.next += 1;
+        if self.layers.len() == layer {
+            self.layers.push(pass.floats(self.capacity * width));
+        }
+        let all = &mut self.layers[layer];
+        let rows = all[self.length * width..].chunks_exact_mut(width);
+        for (kept, row) in rows.zip(input.data().chunks_exact(columns.all())) {
+            kept.copy_from_slice(&row[columns.queries..]);
+        }
+        &all[..(self.length + input.rows()) * width]
+    }
+}
+
+impl CausalAttention {
+    /// Computes attention of some consecutive positions to themselves and those of the cache.
+    ///
+    /// # Panics
+    /// Panics if a backward follows, for several sequences, or if the cache is too small.
+    pub(super) fn forward_cached(&self, pass: &mut Pass<'_>, input: &Tensor) -> Result<Tensor> {
+        let rows = input.rows();
+        assert!(!pass.keeps() && pass.sequence() == rows, "generation of one sequence");
+        let tiles = self.tiles(pass, 0);
+        let mut cache = pass.set_kv_cache(None).expect("a cache");
+        assert!(rows <= cache.room(), "{rows} rows in a cache with {} left", cache.room());
+        let (mut output, mut log_sums) = (pass.tensor(rows, self.width()), pass.floats(rows * self.heads));
+        // Few distinct lengths let the allocator reuse memory.
+        let keys = (cache.length + rows).next_multiple_of(TILE_ROWS);
+        let mut room = pass.floats(rows.min(TILE_ROWS) * keys);
+        let keys = cache.append(pass, self.columns(), input);
+        let sources = QkvInputs { queries: input.data(), keys };
+        for tile in tiles {
+            let scores = &mut room[..tile.scores()];
+            tile.score(sources, scores);
+            tile.softmax(scores, &mut log_sums[tile.sums_range()]);
+            tile.weighted_sum(sources, scores, output.data_mut());
+        }
+        pass.set_kv_cache(Some(cache));
+        Ok(output)
+    }
+}
