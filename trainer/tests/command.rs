@@ -54,6 +54,50 @@ fn mistakes_print_one_line_and_exit_1() {
     wrong(&["plan", "--active", "3b"], "without --experts");
     wrong(&["plan", "--active", "8b", "--experts", "8"], "parameters in all");
     wrong(&["generate", "--checkpoint", "/nowhere", "--prompt", "a"], "/nowhere/manifest.json");
+    wrong(&["export", "--checkpoint", "/nowhere", "--to", "/nowhere/model"], "/nowhere/manifest.json");
+    wrong(&["train", "model.from=/nowhere"], "/nowhere/config.json");
+    let tokenizer = ["--tokenizer", "/nowhere.json", "--text", ".", "--out", "/nowhere.u16"];
+    wrong(&[&["prepare"], &tokenizer[..]].concat(), "/nowhere.json");
+}
+
+#[test]
+fn exported_model_is_trained_and_generates() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    let text: String = (0..200).map(|line| format!("line {line} is {}\n", line % 7)).collect();
+    std::fs::write(at("text.txt"), text).expect("a file");
+    let common = [format!("data.path={}", at("text.txt")), "log.every=1000".into(), "sample.tokens=0".into()];
+    let common: Vec<&str> = common.iter().map(String::as_str).collect();
+    let weights = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("weights"));
+        line.expect("a line with the weights").to_owned()
+    };
+    let checkpoints = format!("checkpoint.folder={}", at("checkpoints"));
+    let own = "model.shape=llama model.width=32 model.kv_heads=2 model.context=32 schedule.steps=3 \
+               schedule.warmup=0 checkpoint.every=3";
+    let own: Vec<&str> = own.split_whitespace().chain([checkpoints.as_str()]).collect();
+    let trained = output_text(&[&["train", "-n", "2"], &common[..], &own].concat());
+    assert!(trained.contains(", perplexity "), "{trained}");
+    let from = format!("model.from={}", at("exported"));
+    for options in [&[][..], &["--max-file-mb", "0.01"]] {
+        let paths = ["export", "--checkpoint", &at("checkpoints"), "--to", &at("exported")];
+        assert_eq!(output_text(&[&paths[..], options].concat()), "");
+        let again =
+            ["train", "-n", "4", "schedule.steps=0", "schedule.warmup=0", "strategy.kind=zero3", &from];
+        assert_eq!(weights(&output_text(&[&again[..], &common].concat())), weights(&trained));
+        assert_eq!(folder.path().join("exported/model.safetensors.index.json").exists(), !options.is_empty());
+    }
+    let generate = |flags: &[&str]| {
+        let start = ["generate", "--checkpoint", &at("checkpoints"), "--prompt", "line"];
+        output_text(&[&start[..], flags].concat())
+    };
+    let hot = ["--tokens", "30", "--temperature", "9", "--top-k", "200", "--top-p", "0.9999", "--seed"];
+    let [one, same, other] = ["1", "1", "2"].map(|seed| generate(&[&hot[..], &[seed]].concat()));
+    assert!(one == same && one != other && one.starts_with("line"), "{one:?}, {other:?}");
+    assert_eq!(generate(&["--tokens", "3", "--top-k", "1", "--temperature", "5"]), {
+        generate(&["--tokens", "3", "--temperature", "0"])
+    });
+    assert_eq!(generate(&["--tokens", "0"]), "line\n");
 }
 
 #[test]
