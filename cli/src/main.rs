@@ -58,9 +58,19 @@ enum Command {
 
 #[derive(clap::Args)]
 struct RunArguments {
-    /// Number of ranks.
+    /// Number of ranks on this host.
     #[arg(short = 'n', long)]
     ranks: usize,
+    /// Number of hosts. Start the same command on each, with its number.
+    #[arg(long, default_value_t = 1, value_name = "HOSTS")]
+    nnodes: usize,
+    /// Number of this host, from 0.
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    node_rank: usize,
+    /// Address of host 0 and a free port on it, where the ranks of several hosts meet. They need a
+    /// common UNISONO_SECRET.
+    #[arg(long, value_name = "HOST:PORT")]
+    master: Option<String>,
     /// Print lines without the rank in front.
     #[arg(long)]
     no_prefix: bool,
@@ -157,6 +167,7 @@ fn run(arguments: RunArguments) -> Result<u8, String> {
     }
     launch::Launch {
         ranks: arguments.ranks,
+        hosts: launch::Hosts::new(arguments.nnodes, arguments.node_rank, arguments.master.as_deref())?,
         program: arguments.program,
         prefix: !arguments.no_prefix,
         verbose: arguments.verbose,

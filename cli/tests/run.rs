@@ -141,3 +141,38 @@ fn orphans_of_a_rank_are_killed() {
     assert!(job.wait().unwrap().success());
     assert!(gone_soon(pid.trim()));
 }
+
+#[test]
+fn launchers_of_two_hosts_number_their_ranks_and_ranks_meet() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let master = free.expect("a port").to_string();
+    let secret = "ab".repeat(32);
+    let host = |number: &str, program: &[&str]| {
+        let mut command = Command::new(UNISONO);
+        command.args(["run", "-n", "2", "--nnodes", "2", "--node-rank", number, "--master", &master, "--"]);
+        command.args(program).env("UNISONO_SECRET", &secret).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    };
+    let script = [
+        "sh",
+        "-c",
+        "echo $RANK/$WORLD_SIZE/$LOCAL_RANK/$LOCAL_WORLD_SIZE/$GROUP_RANK@$MASTER_PORT$UNISONO_ID",
+    ];
+    let port = master.rsplit(':').next().expect("a port");
+    for number in ["0", "1"] {
+        let output = host(number, &script).wait_with_output().expect("an end");
+        let rank = if number == "0" { 0 } else { 2 };
+        for local in 0..2 {
+            let line = format!("{}/4/{local}/2/{number}@{port}\n", rank + local);
+            assert!(text(&output.stdout).contains(&line), "{line} is not in {}", text(&output.stdout));
+        }
+    }
+    let perf = [UNISONO, "perf", "all_reduce", "-b", "4K", "-e", "4K"];
+    let hosts = [host("0", &perf), host("1", &perf)].map(|host| host.wait_with_output().expect("an end"));
+    for host in &hosts {
+        assert!(host.status.success(), "{}", text(&host.stderr));
+    }
+    let output = Command::new(UNISONO).args(["run", "-n", "2", "--nnodes", "2", "--", "true"]).output();
+    let said = text(&output.expect("it starts").stderr);
+    assert!(said.contains("--nnodes 2 needs --master HOST:PORT"), "{said}");
+}

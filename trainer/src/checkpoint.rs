@@ -19,9 +19,9 @@ mod write;
 
 pub use folder::{latest, list};
 pub use manifest::{Manifest, SavedParameter, ShardFile, TrainProgress};
-pub use read::load;
+pub use read::{load, verify_files, with_last_good};
 pub(crate) use tensors::TensorFile;
-pub use write::{SavedBy, save};
+pub use write::{SavedBy, Snapshot, save};
 
 #[cfg(test)]
 mod tests;

@@ -2,12 +2,16 @@
 //! key.
 
 mod architecture;
+mod changes;
+mod docs;
 mod read;
 mod renamed_keys;
 mod resume_invariants;
 mod schema;
 mod validate;
 
+pub use crate::config::changes::ChangedKey;
+pub use crate::config::docs::KeyDoc;
 pub use crate::config::schema::{
     Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, ModelKind, Norm, Optimizer,
     OptimizerKind, Pipeline, Positions, Sample, Shape, StageSplit, Strategy, StrategyKind,
@@ -17,18 +21,21 @@ use crate::error::{Error, Result};
 use crate::mesh::{Degrees, Mesh};
 use crate::parallel::Settings;
 use crate::train::{BatchPlan, LrSchedule};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Settings of a run. The defaults train a GPT on the text files below the current folder, in under
 /// a minute on two cores.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Config {
     /// Seed of weights, sample order and dropout.
     pub seed: u32,
     /// Number of threads per rank for a matrix product.
     pub threads: usize,
+    /// Refuses to start if the ranks of a host need more memory, by formula, than it has available.
+    pub check_memory: bool,
     /// Device of the computation. A GPU also keeps weights, gradients and optimizer state, and
     /// exchanges them, unless the state is offloaded to files.
     pub device: DeviceKind,
@@ -59,6 +66,7 @@ impl Default for Config {
         Self {
             seed: 1,
             threads: 1,
+            check_memory: true,
             device: DeviceKind::Cpu,
             model: Model::default(),
             data: Data::default(),

@@ -8,10 +8,12 @@
 
 mod copies;
 mod device_vec;
+mod local_rank;
 mod timeline;
 mod weights;
 
 pub(crate) use crate::device::device_vec::DeviceVec;
+pub(crate) use crate::device::local_rank::local_rank;
 pub(crate) use crate::device::timeline::{GpuSpan, GpuTimeline, GpuTrack};
 pub use weights::DeviceWeights;
 
@@ -43,15 +45,16 @@ impl Device {
         Ok(Self { compute, memory: memory.clone(), copies: RefCell::default() })
     }
 
-    /// Returns the GPU of this rank: its rank modulo the number of GPUs. Assumes equal hosts, with
-    /// consecutive ranks on a host.
+    /// Returns the GPU of this rank: the number of the rank on its host, modulo the number of GPUs.
+    /// `LOCAL_RANK` says that number; without it, consecutive ranks are on equal hosts.
     ///
     /// # Errors
     /// Fails if there is no driver or no GPU.
     pub fn gpu_for_rank(rank: usize) -> Result<Gpu> {
+        let local_rank = local_rank(|name| std::env::var(name).ok())?.unwrap_or(rank);
         match gpus()? {
             0 => Err(Error::Unsupported("device = \"cuda\": the driver knows of no GPU".to_owned())),
-            count => Ok(Gpu::open(rank % count)?),
+            count => Ok(Gpu::open(local_rank % count)?),
         }
     }
 
@@ -67,8 +70,13 @@ impl Device {
 
     /// Returns a description in one line.
     pub fn describe(&self) -> String {
-        let (name, products) = (self.compute.stream().gpu().name(), self.compute.matmul_backend());
-        format!("computing on {name}, products by {products}")
+        let (gpu, products) = (self.compute.stream().gpu(), self.compute.matmul_backend());
+        match gpu.is_emulated() {
+            true => {
+                "computing on the software GPU, which emulates kernels and libraries on the CPU".to_owned()
+            }
+            false => format!("computing on {}, products by {products}", gpu.name()),
+        }
     }
 
     /// Returns the stream of the computation.

@@ -4,15 +4,15 @@
 use clap::{Parser, Subcommand};
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use unisono_trainer::config::{Config, ModelKind};
+use unisono_trainer::config::{Config, KeyDoc};
 use unisono_trainer::data::{TokenizeOptions, Tokenizer};
 use unisono_trainer::flat::Dtype;
 use unisono_trainer::models::hugging_face::FileOptions;
 use unisono_trainer::pipeline::PipelineArgs;
 use unisono_trainer::planner::{PlanArgs, PlanReport};
-use unisono_trainer::train::{self, DryRun, TrainResult};
+use unisono_trainer::train::{self, DryRun, INTERRUPTED, Interrupt, Interruption, TrainResult};
 use unisono_trainer::{Error, Result};
 
 #[derive(Parser)]
@@ -25,6 +25,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Train a model. Without a configuration: a small GPT, on the text files below this folder
+    #[command(after_help = PROGRESS_HELP)]
     Train(TrainArguments),
     /// Generate text with a trained model
     Generate(GenerateArguments),
@@ -32,11 +33,28 @@ enum Command {
     Prepare(PrepareArguments),
     /// Write the model of a checkpoint in Hugging Face's layout
     Export(ExportArguments),
+    /// Print what configuration keys do, with their defaults and values
+    Keys(KeysArguments),
     /// Choose a strategy for a model and hardware, and predict memory, traffic and step time
     Plan(PlanArgs),
     /// Print the formulas behind a plan, with its numbers
     Explain(ExplainArguments),
 }
+
+/// Meaning of the numbers that a run prints.
+const PROGRESS_HELP: &str = "\
+Progress lines:
+  loss      mean over the samples of the step, before its update
+  left      time to the last step, at the present pace
+  tok/s     tokens per second of all ranks (samples, for tables)
+  MFU       model FLOPs utilization: operations of the model per second, as a share of the peak that
+            all ranks measured together in matrix products
+  exposed   share of the step in which rank 0 waited for gradients and weights of other ranks; the
+            rest of the communication was hidden behind computing
+  norm, lr  norm of the gradient before clipping, and learning rate
+  memory    weights, gradients and optimizer state of rank 0: counted / by formula
+Perplexity is e to the validation loss: the number of tokens among which the model hesitates.
+Ctrl-C ends after the step and saves a checkpoint; a second one ends at once.";
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -62,15 +80,21 @@ struct TrainArguments {
     /// process is one rank
     #[arg(short = 'n', long)]
     ranks: Option<usize>,
-    /// Print the whole configuration and exit
+    /// Print the whole configuration with comments, and exit
     #[arg(long)]
     print_config: bool,
     /// Print memory, traffic and computation of each of RANKS ranks, and exit
     #[arg(long, value_name = "RANKS")]
     dry_run: Option<usize>,
-    /// Changes to the configuration
+    /// Changes to the configuration: `unisono-train keys` lists all keys
     #[arg(value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
+}
+
+#[derive(clap::Args)]
+struct KeysArguments {
+    /// Key such as `model.width`, or section such as `model`; all keys without it
+    key: Option<String>,
 }
 
 #[derive(clap::Args)]
@@ -155,19 +179,21 @@ fn show_warnings() {
 
 fn main() -> ExitCode {
     show_warnings();
+    let done = |()| ExitCode::SUCCESS;
     let ended = match Arguments::parse().command {
         Command::Train(arguments) => train(&arguments),
-        Command::Generate(arguments) => generate(&arguments),
-        Command::Prepare(arguments) => prepare(&arguments),
-        Command::Export(arguments) => export(&arguments),
-        Command::Plan(question) => print_plan(&question, PlanReport::plan),
+        Command::Generate(arguments) => generate(&arguments).map(done),
+        Command::Prepare(arguments) => prepare(&arguments).map(done),
+        Command::Export(arguments) => export(&arguments).map(done),
+        Command::Keys(KeysArguments { key }) => keys(key.as_deref().unwrap_or_default()).map(done),
+        Command::Plan(question) => print_plan(&question, PlanReport::plan).map(done),
         Command::Explain(ExplainArguments { topic: Some(Topic::Pipeline(question)), .. }) => {
-            question.explain().and_then(print)
+            question.explain().and_then(print).map(done)
         }
-        Command::Explain(question) => print_plan(&question.plan, PlanReport::explain),
+        Command::Explain(question) => print_plan(&question.plan, PlanReport::explain).map(done),
     };
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // A closed standard error is no further problem.
             let _ = writeln!(std::io::stderr(), "unisono-train: {error}");
@@ -176,41 +202,67 @@ fn main() -> ExitCode {
     }
 }
 
-fn train(arguments: &TrainArguments) -> Result<()> {
+fn train(arguments: &TrainArguments) -> Result<ExitCode> {
     let config = Config::load(arguments.config.as_deref(), &arguments.overrides)?;
     if arguments.print_config {
-        return print(config.to_toml()?);
+        return print(config.to_commented_toml()?).map(|()| ExitCode::SUCCESS);
     }
     if let Some(world) = arguments.dry_run {
-        return print(DryRun::new(&config, world)?.report());
+        return print(DryRun::new(&config, world)?.report()).map(|()| ExitCode::SUCCESS);
     }
-    let outcome = match (std::env::var_os("RANK"), arguments.ranks) {
-        (None, ranks) => Some(train::train_on_threads(ranks.unwrap_or(2), &config)?),
-        (Some(_), None) => train::train_from_env(&config)?,
+    if arguments.ranks == Some(0) {
+        return Err(Error::invalid("-n 0: there is at least 1 rank"));
+    }
+    let (outcome, speaks) = match (std::env::var_os("RANK"), arguments.ranks) {
+        (None, ranks) => {
+            (train::train_on_threads_until(ranks.unwrap_or(2), &config, &Interrupt::on_signals()?)?, true)
+        }
+        (Some(_), None) => train::train_from_env(&config, &Interrupt::on_signals()?)?,
         (Some(_), Some(_)) => {
             let what = "-n makes threads, and RANK in the environment says that ranks are processes";
             return Err(Error::invalid(format!("{what}: leave one of them out")));
         }
     };
-    outcome.map_or(Ok(()), |outcome| print(summary(&config, &outcome)))
+    if speaks {
+        print(summary(&config, &outcome))?;
+    }
+    match outcome.interruption {
+        None => Ok(ExitCode::SUCCESS),
+        Some(_) => Ok(ExitCode::from(INTERRUPTED)),
+    }
 }
 
 /// Formats the result of a run.
 fn summary(config: &Config, outcome: &TrainResult) -> String {
     let mut lines = Vec::new();
-    if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
-        lines.push(format!("{} steps, loss {first:.4} at first, {last:.4} at last", outcome.steps));
+    match (outcome.losses.first(), outcome.losses.last()) {
+        (Some(first), Some(last)) => {
+            lines.push(format!("{} steps, loss {first:.4} at first, {last:.4} at last", outcome.steps));
+        }
+        _ => lines.push(format!("no step taken: step {} of {}", outcome.steps, config.schedule.steps)),
     }
-    if let Some(loss) = outcome.validation {
-        let perplexity = format!(", perplexity {:.2}", loss.exp());
-        let perplexity = if config.model.kind == ModelKind::Gpt { perplexity } else { String::new() };
-        lines.push(format!("loss {loss:.4}{perplexity} on what was held back"));
+    lines.extend(outcome.validation.map(|loss| train::validation_text(loss, config.model.kind)));
+    lines.push(format!("weights {:016x}\n", outcome.fingerprint));
+    if !outcome.losses.is_empty() {
+        lines.push(outcome.memory.to_string());
     }
-    lines.push(format!("weights {:016x}\n\n{}", outcome.fingerprint, outcome.memory));
-    if let Some(sample) = &outcome.sample {
-        lines.push(format!("{}{sample}", config.sample.prompt));
+    lines.extend(outcome.sample.clone());
+    if let Some(Interruption { saved }) = &outcome.interruption {
+        lines.push(interruption(outcome.steps, config.schedule.steps, saved.as_deref()));
     }
     lines.join("\n") + "\n"
+}
+
+/// Formats how to go on with an interrupted run.
+fn interruption(taken: u64, steps: u64, saved: Option<&Path>) -> String {
+    let how = match saved {
+        Some(folder) => format!(
+            "saved `{}`; the same command with checkpoint.resume=true goes on from there",
+            folder.display()
+        ),
+        None => "nothing is saved, because checkpoint.every = 0 and checkpoint.last = false".to_owned(),
+    };
+    format!("interrupted after step {taken} of {steps}: {how}")
 }
 
 /// Prints to standard output. A closed pipe is not an error.
@@ -220,6 +272,12 @@ fn print(text: impl Display) -> Result<()> {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::file("standard output", error)),
         _ => Ok(()),
     }
+}
+
+/// Prints the documentation of keys.
+fn keys(key: &str) -> Result<()> {
+    let texts: Vec<_> = KeyDoc::find(key)?.iter().map(KeyDoc::to_string).collect();
+    print(texts.join("\n"))
 }
 
 fn generate(arguments: &GenerateArguments) -> Result<()> {

@@ -14,10 +14,11 @@ pub use kind::GroupKind;
 pub use seeds::{Phase, SeedSource};
 
 use crate::error::{Error, Result};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Degrees of parallelism. The data parallel degree is the remaining factor of the world size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Degrees {
     /// Number of ranks that share each layer.

@@ -1,6 +1,8 @@
 //! Tests of the command line.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn run(arguments: &[&str]) -> Output {
@@ -41,6 +43,8 @@ fn mistakes_print_one_line_and_exit_1() {
     wrong(&["train", "--dry-run", "7", "mesh.tensor=2"], "a world of 7 ranks cannot be split");
     wrong(&["train", "--dry-run", "1000000000000"], "there may be 16777216");
     wrong(&["train", "-n", "1000000000"], "there may be 1024");
+    wrong(&["train", "-n", "0"], "-n 0: there is at least 1 rank");
+    wrong(&["keys", "model.widht"], "the nearest is `model.width`");
     wrong(&["train", "--dry-run", "64", "data.global_batch=4294967291"], "nearest global batch");
     wrong(&["plan", "--tokens", "0"], "it is from 1");
     wrong(&["explain", "pipeline", "--schedule", "2f2b"], "there are naive, gpipe, 1f1b");
@@ -149,7 +153,7 @@ fn closed_stdout_is_not_an_error() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
     let data = concat!("data.path=", env!("CARGO_MANIFEST_DIR"), "/src");
     let small = ["train", data, "schedule.steps=2", "schedule.warmup=0", "log.every=1", "model.width=16"];
-    command.args(small).arg("sample.tokens=2").env_remove("RANK");
+    command.args(small).args(["sample.tokens=2", "checkpoint.last=false"]).env_remove("RANK");
     let status = command.stdout(writer.try_clone().expect("a pipe")).stderr(writer).status();
     assert_eq!(status.expect("the command").code(), Some(0));
 }
@@ -278,4 +282,160 @@ fn unlikely_settings_are_warned_about() {
         let advice = advice(changes);
         assert!(advice.contains(words), "{changes:?}: `{words}` is not in{advice}");
     }
+}
+
+/// Arguments of a run of a small model on the sources of this crate, in `folder`.
+fn small(folder: &Path) -> Vec<String> {
+    let data = concat!("data.path=", env!("CARGO_MANIFEST_DIR"), "/src/config");
+    let model = ["model.layers=1", "model.width=16", "model.heads=2", "model.context=16"];
+    let run = ["train", data, "schedule.warmup=0", "schedule.steps=3", "log.validate_every=2"];
+    let own = format!("checkpoint.folder={}", folder.join("checkpoints").display());
+    run.into_iter().chain(model).map(str::to_owned).chain([own]).collect()
+}
+
+fn run_small(folder: &Path, changes: &[&str]) -> Output {
+    let all: Vec<String> =
+        small(folder).into_iter().chain(changes.iter().map(|&change| change.to_owned())).collect();
+    run(&all.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn error_text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn run_says_what_it_does_before_its_first_step_and_how_to_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = run_small(folder.path(), &["sample.tokens=4", "mesh.tensor=2"]);
+    let said = error_text(&first);
+    let (head, steps) = said.split_once("step 1/3 loss").unwrap_or_else(|| panic!("{said}"));
+    for words in [
+        "gpt, 1 layers, width 16, 2 heads, context 16: 7,6",
+        " files, ",
+        " tokens of 257 kinds in ",
+        "2 ranks = tensor 2 x data 1 x pipeline 1, 1 thread each",
+        "128 tokens a step, 8 = micro-batch 2 x accumulation 4 x 1 data ranks; 3 steps are 0.",
+        "strategy    bucketed",
+        "MiB a rank by formula: weights 0.0",
+        "% of wte.weight",
+        "loss 5.5491 if all 257 answers are equally probable",
+        "checkpoints`, after the last step",
+    ] {
+        assert!(head.contains(words), "`{words}` is not in\n{said}");
+    }
+    assert!(!said.contains("WARN"), "{said}");
+    let memory = steps.lines().next().and_then(|line| line.split(" memory ").nth(1)).expect("memory");
+    let [counted, formula] = [0, 1].map(|at| memory.split(['/', ' ']).nth(at).expect("two numbers"));
+    assert_eq!(counted, formula, "the state is counted in the first step");
+    assert!(steps.contains("step 2: validation loss 5.") && steps.contains(", perplexity "), "{said}");
+    let out = String::from_utf8_lossy(&first.stdout).into_owned();
+    assert!(out.contains("\nvalidation loss 5."), "{out}");
+
+    let refused = run_small(folder.path(), &["schedule.steps=5", "checkpoint.resume=true", "optimizer.lr=1"]);
+    let said = error_text(&refused);
+    assert!(said.contains("optimizer.lr = 1.0 (saved: 0.002); set optimizer.lr=0.002, or accept"), "{said}");
+    let resumed = run_small(folder.path(), &["schedule.steps=5", "checkpoint.resume=true", "log.every=2"]);
+    let said = error_text(&resumed);
+    for words in [
+        "going on after step 3\n",
+        "changed since it was saved: log.every = 2 (saved: 10), mesh.tensor = 1 (saved: 2), \
+         sample.tokens = 240 (saved: 4), schedule.steps = 5 (saved: 3)\n",
+        "the next learning rate is 8.22e-4, and 2.00e-4 by the saved schedule\n",
+    ] {
+        assert!(said.contains(words), "`{words}` is not in\n{said}");
+    }
+    let nothing =
+        run_small(folder.path(), &["schedule.steps=5", "checkpoint.resume=true", "sample.tokens=0"]);
+    let out = String::from_utf8_lossy(&nothing.stdout).into_owned();
+    assert!(out.starts_with("no step taken: step 5 of 5\n") && !out.contains("bytes a rank"), "{out}");
+}
+
+#[test]
+fn run_beyond_the_memory_of_the_host_is_refused_with_remedies() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let begun = Instant::now();
+    let output = run_small(folder.path(), &["model.width=1048576", "model.heads=1"]);
+    let said = error_text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let line = said.lines().last().expect("a line");
+    for words in ["this host has ", "2 ranks of ", "weights ", "a smaller model", "check_memory=false"] {
+        assert!(line.contains(words), "`{words}` is not in {line}");
+    }
+    // Activations of 2^21 samples at once.
+    let large = ["data.global_batch=4194304", "data.micro_batch=2097152"];
+    let output = run_small(folder.path(), &large);
+    assert!(error_text(&output).contains("data.micro_batch=1 ("), "{}", error_text(&output));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(!folder.path().join("checkpoints").exists());
+}
+
+#[test]
+fn generate_shows_text_of_a_run_without_a_sample() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert!(run_small(folder.path(), &["sample.tokens=0"]).status.success());
+    let checkpoints = folder.path().join("checkpoints");
+    let text =
+        output_text(&["generate", "--checkpoint", checkpoints.to_str().expect("a path"), "--prompt", "abc"]);
+    assert!(text.starts_with("abc") && text.len() > 100, "{text}");
+}
+
+#[test]
+fn keys_are_documented() {
+    let all = output_text(&["keys"]);
+    for words in ["model.width = 128\n    Number of features per token.\n", "[checkpoint]\n", "zero3: "] {
+        assert!(all.contains(words), "`{words}` is not in\n{all}");
+    }
+    let one = output_text(&["keys", "optimizer.kind"]);
+    assert!(one.starts_with("optimizer.kind = \"adamw\"\n") && one.contains("muon: "), "{one}");
+    let printed = output_text(&["train", "--print-config"]);
+    assert!(printed.contains("# Number of features per token.\nwidth = 128\n"), "{printed}");
+    let help = output_text(&["train", "--help"]);
+    assert!(help.contains("exposed ") && help.contains("model FLOPs utilization"), "{help}");
+}
+
+/// Starts a run, and sends SIGINT to it `times` times once it prints `sign`.
+fn interrupt(arguments: &[String], sign: &str, times: usize) -> (Output, Duration) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
+    command.args(arguments).env_remove("RANK").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command");
+    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains(sign) {
+        line.clear();
+        assert!(stderr.read_line(&mut line).expect("text") > 0, "it ended without `{sign}`");
+    }
+    let begun = Instant::now();
+    for _ in 0..times {
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+    (child.wait_with_output().expect("an end"), begun.elapsed())
+}
+
+#[test]
+fn interrupted_run_saves_and_second_signal_ends_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let more = |changes: &[&str]| {
+        small(folder.path())
+            .into_iter()
+            .chain(changes.iter().map(|&change| change.to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let (output, _) = interrupt(&more(&["schedule.steps=100000000"]), "step 1/", 1);
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{out}");
+    let line = out.lines().last().expect("a line");
+    assert!(line.starts_with("interrupted after step ") && line.contains("checkpoint.resume=true"), "{out}");
+    let saved =
+        unisono_trainer::checkpoint::latest(&folder.path().join("checkpoints")).expect("a checkpoint");
+    assert!(line.contains(&format!("saved `{}`", saved.display())), "{out}");
+
+    // A step of many minutes.
+    let long = ["model.width=512", "model.layers=8", "model.context=512", "data.global_batch=65536"];
+    let fresh = format!("checkpoint.folder={}", folder.path().join("other").display());
+    let (output, took) = interrupt(&more(&[&long[..], &[&fresh]].concat()), "checkpoints ", 2);
+    assert_eq!(output.status.code(), Some(130));
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }

@@ -4,6 +4,7 @@
 mod job;
 
 use job::{Job, STEPS, last_step, wait_until, weights};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -72,4 +73,39 @@ fn killed_rank_is_named_with_gpu_tensor_parallel() {
 fn killed_stage_is_named_by_other_stages() {
     kill_one_rank(2, &["mesh.pipeline=2", "model.layers=2"]);
     kill_one_rank(4, &["mesh.pipeline=4", "model.layers=4", "pipeline.schedule=zb-h1"]);
+}
+
+#[test]
+fn signal_to_one_process_ends_all_with_a_checkpoint() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let job =
+        Job::of(3, folder.path(), &["schedule.steps=1000000", "data.global_batch=6", "checkpoint.every=7"]);
+    wait_until(|| last_step(folder.path()) > 0);
+    let pid = job.0[2].id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+    let outputs = job.finish();
+    let codes: Vec<_> = outputs.iter().map(|output| output.status.code()).collect();
+    assert_eq!(codes, [Some(130); 3]);
+    let out = String::from_utf8_lossy(&outputs[0].stdout);
+    let line = out.lines().last().expect("a line");
+    let step = last_step(folder.path());
+    assert!(line.starts_with(&format!("interrupted after step {step} of 1000000: saved ")), "{out}");
+}
+
+#[test]
+fn kill_during_an_asynchronous_save_leaves_a_good_checkpoint() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for kills in 0..4 {
+        let before = last_step(folder.path());
+        let job = Job::start(
+            folder.path(),
+            &["checkpoint.resume=true", "checkpoint.async=true", "schedule.steps=9999"],
+        );
+        wait_until(|| last_step(folder.path()) > before);
+        sleep(pause(kills));
+        job.kill();
+        let last =
+            unisono_trainer::checkpoint::latest(&folder.path().join("checkpoints")).expect("a checkpoint");
+        unisono_trainer::checkpoint::verify_files(&last).expect("good");
+    }
 }

@@ -1,11 +1,13 @@
 //! The launcher: starts the ranks of a job on this host and supervises them.
 
+mod hosts;
 mod job;
 mod limits;
 mod output;
 mod rank;
 mod reap_orphans;
 
+pub(crate) use hosts::Hosts;
 pub(crate) use rank::exec_program;
 
 use job::Job;
@@ -20,7 +22,9 @@ use unisono::UniqueId;
 
 /// A job to start.
 pub(crate) struct Launch {
+    /// Number of ranks on this host.
     pub(crate) ranks: usize,
+    pub(crate) hosts: Hosts,
     pub(crate) program: Vec<OsString>,
     /// Print `[rank]` before every line.
     pub(crate) prefix: bool,

@@ -14,11 +14,17 @@ pub(super) fn command(launch: &Launch, number: usize, meeting: &JobEndpoint) -> 
     command.arg0("unisono").arg("exec-rank").arg(std::process::id().to_string());
     command.arg("--").args(&launch.program);
     command.process_group(0);
-    command.env("RANK", number.to_string()).env("LOCAL_RANK", number.to_string());
-    command.env("WORLD_SIZE", launch.ranks.to_string()).env("LOCAL_WORLD_SIZE", launch.ranks.to_string());
-    command.env("MASTER_ADDR", meeting.id.address().ip().to_string());
-    command.env("MASTER_PORT", meeting.master_port.to_string());
-    command.env("UNISONO_ID", meeting.id.to_string());
+    launch.hosts.set_rank(&mut command, number, launch.ranks);
+    match launch.hosts.master() {
+        Some((host, port)) => {
+            command.env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string()).env_remove("UNISONO_ID");
+        }
+        None => {
+            command.env("MASTER_ADDR", meeting.id.address().ip().to_string());
+            command.env("MASTER_PORT", meeting.master_port.to_string());
+            command.env("UNISONO_ID", meeting.id.to_string());
+        }
+    }
     command.envs(USUALLY.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
     if launch.prefix {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -14,7 +14,7 @@ mod tcp_baseline;
 
 pub(crate) use args::Arguments;
 
-use crate::launch::Launch;
+use crate::launch::{Hosts, Launch};
 use crate::perf::op_case::OpCase;
 use args::Dtypes;
 use bench::{Bench, Row};
@@ -59,6 +59,7 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
     let program = own.chain(std::env::args_os().skip(1)).chain([OsString::from("--in-world")]).collect();
     let ranks = arguments.ranks.unwrap_or(2);
     Launch {
+        hosts: Hosts::ONE,
         ranks,
         program,
         prefix: false,

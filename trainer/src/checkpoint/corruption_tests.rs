@@ -20,11 +20,14 @@ enum Corruption {
     Bytes(fn(&mut Vec<u8>)),
 }
 
-/// Rewrites the manifest in `folder`.
+/// Rewrites the manifest in `folder`, with a valid checksum, as a forger would do.
 fn rewrite(folder: &Path, change: impl FnOnce(&mut Value)) {
     let path = folder.join("manifest.json");
     let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     change(&mut manifest);
+    manifest["checksum"] = "0".repeat(64).into();
+    let checksum = super::manifest::checksum_of(&manifest.to_string());
+    manifest["checksum"] = checksum.into();
     std::fs::write(path, manifest.to_string()).unwrap();
 }
 
@@ -79,7 +82,7 @@ const CHANGES: [(&str, Corruption, &str); 18] = [
     (
         "another format",
         Corruption::Manifest(|m| *m = json!({ "format": 2 })),
-        "checkpoint format 2, but this program reads format 3",
+        "checkpoint format 2, but this program reads format 4",
     ),
     ("truncated", Corruption::Bytes(|bytes| bytes.truncate(bytes.len() - 5)), "where the header promises"),
     ("cut within its header", Corruption::Bytes(|bytes| bytes.truncate(50)), SHARD),
@@ -188,4 +191,23 @@ fn corrupt_checkpoints_are_rejected() {
         assert!(error.contains(word), "{what}: {error}");
         assert!(begun.elapsed().as_secs() < 2, "{what}: {:?}", begun.elapsed());
     }
+}
+
+#[test]
+fn changed_manifest_is_damaged_whatever_has_changed() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = valid_checkpoint(root.path());
+    let path = folder.join("manifest.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    verify_files(&folder).expect("it is sound");
+    for place in (0..text.len()).step_by(7) {
+        let mut bytes = text.clone().into_bytes();
+        bytes[place] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        let error = verify_files(&folder).expect_err(&format!("byte {place}")).to_string();
+        assert!(error.contains("manifest.json"), "{error}");
+    }
+    std::fs::write(&path, text.replace("\"step\": 0", "\"step\": 1000000000000000000")).unwrap();
+    let error = verify_files(&folder).unwrap_err().to_string();
+    assert!(error.ends_with("the manifest is damaged"), "{error}");
 }

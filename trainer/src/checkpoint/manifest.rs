@@ -4,12 +4,13 @@ use crate::data::{DatasetId, Position};
 use crate::error::{Error, Result};
 use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 /// Name of the manifest file.
 pub(super) const MANIFEST: &str = "manifest.json";
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 /// Limit on moments per element, above that of any optimizer.
 const MAX_MOMENTS: usize = 8;
 
@@ -78,6 +79,8 @@ pub struct ShardFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     format: u32,
+    /// SHA-256 in hexadecimal of the manifest's file, with 64 zeros here.
+    checksum: String,
     /// Progress of the run.
     pub progress: TrainProgress,
     /// Configuration of the run, for information.
@@ -86,6 +89,14 @@ pub struct Manifest {
     pub parameters: Vec<SavedParameter>,
     /// All tensor files.
     pub shards: Vec<ShardFile>,
+}
+
+/// Checksum while the checksum is computed.
+const BLANK: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Returns the SHA-256 of a text in hexadecimal.
+pub(super) fn checksum_of(text: &str) -> String {
+    super::shard::hexadecimal(Sha256::digest(text.as_bytes()).as_slice())
 }
 
 /// Field that every format of the manifest has. It is read first, because the rest may differ.
@@ -116,6 +127,7 @@ impl Manifest {
         };
         Self {
             format: FORMAT,
+            checksum: BLANK.to_owned(),
             progress,
             configuration: configuration.to_owned(),
             parameters: inventory.parameters.iter().zip(moments).map(saved).collect(),
@@ -135,6 +147,9 @@ impl Manifest {
             return Err(Error::file(path, wrong_format_message(format)));
         }
         let manifest: Self = serde_json::from_str(&text).map_err(|error| Error::file(&path, error))?;
+        if checksum_of(&text.replacen(&manifest.checksum, BLANK, 1)) != manifest.checksum {
+            return Err(Error::file(path, "not the text that was saved: the manifest is damaged"));
+        }
         match manifest
             .shards
             .iter()
@@ -143,6 +158,14 @@ impl Manifest {
             Some(shard) => Err(Error::file(path, format!("`{}` is not the name of a file", shard.file))),
             None => Ok(manifest),
         }
+    }
+
+    /// Returns the text of the manifest's file, with its checksum.
+    pub(super) fn to_text(&self) -> serde_json::Result<String> {
+        let blank = Self { checksum: BLANK.to_owned(), ..self.clone() };
+        let text = serde_json::to_string_pretty(&blank)?;
+        // The checksum comes before all text of the run.
+        Ok(text.replacen(BLANK, &checksum_of(&text), 1))
     }
 
     /// Returns the number of saved moments of a parameter.

@@ -32,6 +32,35 @@ pub fn load(
     Ok(manifest.progress)
 }
 
+/// Checks the manifest and all files of the checkpoint in `folder`.
+///
+/// # Errors
+/// Names the file that is damaged or missing.
+pub fn verify_files(folder: &Path) -> Result<()> {
+    let alone = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
+    verify(folder, alone, &Manifest::read(folder)?)
+}
+
+/// Adds the last good checkpoint beside `folder` to the error of a damaged checkpoint. Other errors
+/// are returned as they are.
+pub fn with_last_good(error: Error, folder: &Path) -> Error {
+    let Error::File { path, what } = error else { return error };
+    let is_damaged = path.starts_with(folder) && verify_files(folder).is_err();
+    let Some(root) = folder.parent().filter(|_| is_damaged) else { return Error::File { path, what } };
+    let others =
+        super::list(root).into_iter().map(|(_, other)| other).filter(|other| other < &folder.to_owned());
+    let good = others.rev().find(|other| verify_files(other).is_ok());
+    let remedy = match good {
+        Some(good) => format!(
+            "the last good checkpoint is `{}`: `rm -r {}` and resume again to go on from it",
+            good.display(),
+            folder.display()
+        ),
+        None => "no earlier checkpoint is good".to_owned(),
+    };
+    Error::File { path, what: format!("{what}; {remedy}") }
+}
+
 /// Compares the files with the manifest. Ranks share the work.
 fn verify(folder: &Path, who: SavedBy<'_>, manifest: &Manifest) -> Result<()> {
     for shard in manifest.shards.iter().skip(who.rank()).step_by(who.size()) {

@@ -152,7 +152,12 @@ pub(super) fn hash_file(path: &Path) -> Result<(String, u64)> {
         hash.update(&part[..count]);
         length += count as u64;
     }
-    Ok((hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), length))
+    Ok((hexadecimal(&hash.finalize()), length))
+}
+
+/// Formats bytes in hexadecimal.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the number of elements in `range` that are not padding.

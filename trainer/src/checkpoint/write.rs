@@ -56,28 +56,71 @@ pub fn save(
     configuration: &str,
     keep: usize,
 ) -> Result<PathBuf> {
-    let step = progress.step;
-    let begun = if who.rank() == 0 { folder::create_temporary(root, step).map(drop) } else { Ok(()) };
-    who.agree_on_result(begun, "making the folder of a checkpoint")?;
-    let path = folder::temporary_dir(root, step);
-    let written = write_shard(&path, who, strategy, inventory);
-    let (mut moments, file) = who.agree_on_result(written, "writing a checkpoint")?;
-    who.world.map_or(Ok(()), |world| world.all_reduce(&mut moments, Max))?;
-    let mut manifest = Manifest::new(inventory, progress, &moments, configuration);
-    manifest.shards = gather_shard_files(who, file)?;
-    let finished = if who.rank() == 0 { finish(root, &path, &manifest, keep) } else { Ok(()) };
-    who.agree_on_result(finished, "finishing a checkpoint")?;
-    Ok(folder::step_dir(root, step))
+    Snapshot::take(root, who, strategy, inventory, progress, configuration)?.write(who.world, keep)
 }
 
-/// Writes this rank's part. Returns the number of moments of each parameter as far as known, and
-/// its file if it is not empty.
-fn write_shard(
-    path: &Path,
+/// Copy of a rank's state, to be written as its part of a checkpoint.
+pub struct Snapshot {
+    root: PathBuf,
+    manifest: Manifest,
+    /// State of this rank; `None` if other ranks write all that it has.
+    shard: Option<ShardWriter>,
+}
+
+impl Snapshot {
+    /// Copies the state of this rank. All ranks must call this.
+    ///
+    /// # Errors
+    /// Fails on every rank if the folder of the checkpoint cannot be made, or a copy fails.
+    pub fn take(
+        root: &Path,
+        who: SavedBy<'_>,
+        strategy: &mut dyn DataParallel,
+        inventory: &Inventory,
+        progress: TrainProgress,
+        configuration: &str,
+    ) -> Result<Self> {
+        let step = progress.step;
+        let begun = if who.rank() == 0 { folder::create_temporary(root, step).map(drop) } else { Ok(()) };
+        who.agree_on_result(begun, "making the folder of a checkpoint")?;
+        let copied = copy_shard(who, strategy, inventory);
+        let (mut moments, shard) = who.agree_on_result(copied, "copying the state of a checkpoint")?;
+        who.world.map_or(Ok(()), |world| world.all_reduce(&mut moments, Max))?;
+        let manifest = Manifest::new(inventory, progress, &moments, configuration);
+        Ok(Self { root: root.to_owned(), manifest, shard })
+    }
+
+    /// Returns the folder that the checkpoint will have.
+    pub fn folder(&self) -> PathBuf {
+        folder::step_dir(&self.root, self.manifest.progress.step)
+    }
+
+    /// Writes the checkpoint, and returns its folder. The ranks of `world` must call this, with
+    /// their snapshots of the same step.
+    ///
+    /// # Errors
+    /// Fails on every rank if any rank cannot write a file. Earlier checkpoints stay complete.
+    pub fn write(self, world: Option<&Communicator>, keep: usize) -> Result<PathBuf> {
+        let Self { root, mut manifest, shard } = self;
+        let who = SavedBy { world, data_rank: 0, tensor_rank: 0 };
+        let step = manifest.progress.step;
+        let path = folder::temporary_dir(&root, step);
+        let file = shard.map(|shard| write_shard(&path, who.rank(), shard)).transpose();
+        let file = who.agree_on_result(file, "writing a checkpoint")?;
+        manifest.shards = gather_shard_files(who, file)?;
+        let finished = if who.rank() == 0 { finish(&root, &path, &manifest, keep) } else { Ok(()) };
+        who.agree_on_result(finished, "finishing a checkpoint")?;
+        Ok(folder::step_dir(&root, step))
+    }
+}
+
+/// Copies this rank's part. Returns the number of moments of each parameter as far as known, and
+/// the part if it is not empty.
+fn copy_shard(
     who: SavedBy<'_>,
     strategy: &mut dyn DataParallel,
     inventory: &Inventory,
-) -> Result<(Vec<u64>, Option<ShardFile>)> {
+) -> Result<(Vec<u64>, Option<ShardWriter>)> {
     let (mut writer, mut is_empty) = (ShardWriter::default(), true);
     let mut moments = vec![0; inventory.parameters.len()];
     let repeats = strategy.is_replicated() && who.data_rank > 0;
@@ -94,13 +137,14 @@ fn write_shard(
         }
         Ok(())
     })?;
-    if is_empty {
-        return Ok((moments, None));
-    }
-    let file = shard_file_name(who.rank());
-    writer.write(&path.join(&file))?;
+    Ok((moments, (!is_empty).then_some(writer)))
+}
+
+fn write_shard(path: &Path, rank: usize, shard: ShardWriter) -> Result<ShardFile> {
+    let file = shard_file_name(rank);
+    shard.write(&path.join(&file))?;
     let (sha256, bytes) = hash_file(&path.join(&file))?;
-    Ok((moments, Some(ShardFile { file, bytes, sha256 })))
+    Ok(ShardFile { file, bytes, sha256 })
 }
 
 fn shard_file_name(rank: usize) -> String {
@@ -135,7 +179,7 @@ fn decode_record(rank: usize, record: &[u8]) -> ShardFile {
 
 fn finish(root: &Path, path: &Path, manifest: &Manifest, keep: usize) -> Result<()> {
     let file = path.join(MANIFEST);
-    let text = serde_json::to_string_pretty(manifest).map_err(|error| Error::file(&file, error))?;
+    let text = manifest.to_text().map_err(|error| Error::file(&file, error))?;
     std::fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
     folder::fsync(&file)?;
     folder::publish(root, manifest.progress.step, keep).map(drop)

@@ -4,7 +4,7 @@
 //! `model.from`) sets its keys before the other keys of a file, and at its place among overrides.
 
 use super::Config;
-use super::renamed_keys::present_name;
+use super::renamed_keys::{common_name, common_value, present_name};
 use crate::error::{Error, Result};
 use std::ops::Range;
 use std::path::Path;
@@ -52,14 +52,19 @@ fn merge(table: &mut Table, given: Table) {
 /// Applies an override `section.key=value` to `config`.
 pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
     let failed = |what: &str| Error::invalid(format!("`{change}`: {what}"));
-    let (key, value) = change.split_once('=').ok_or_else(|| failed("an override is `section.key=value`"))?;
+    let split = change.split_once('=').filter(|(key, _)| !key.trim().is_empty());
+    let (key, value) = split.ok_or_else(|| failed("an override is `section.key=value`"))?;
     let mut table = to_table(config)?;
     let Some(place) = find_key(&mut table, key.trim()) else {
         let key: Vec<&str> = key.trim().split('.').collect();
         return Err(failed(&unknown_key_message(&key, &table)));
     };
     *place = parse_value(value.trim(), place);
-    let mut config: Config = table.try_into().map_err(|error: toml::de::Error| failed(error.message()))?;
+    let mut config: Config = table.try_into().map_err(|error: toml::de::Error| {
+        let answer =
+            common_value(key.trim(), value.trim()).map_or(String::new(), |known| format!("; {known}"));
+        failed(&format!("{}{answer}", error.message()))
+    })?;
     config.apply_presets(key.trim() == "model.shape", key.trim() == "model.from")?;
     Ok(config)
 }
@@ -67,6 +72,20 @@ pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
 /// Returns every key with its value as a table.
 pub(super) fn to_table(config: &Config) -> Result<Table> {
     Table::try_from(config).map_err(|error| Error::invalid(error.to_string()))
+}
+
+/// Returns the paths of all sections and keys, in alphabetical order.
+#[cfg(test)]
+pub(super) fn all_keys() -> Result<Vec<String>> {
+    let mut keys = key_paths(&to_table(&Config::default())?, "");
+    keys.sort();
+    Ok(keys)
+}
+
+/// Returns the answer to the unknown key at `path`.
+pub(super) fn unknown_key(path: &str) -> Result<String> {
+    let key: Vec<&str> = path.split('.').collect();
+    Ok(unknown_key_message(&key, &to_table(&Config::default())?))
 }
 
 /// Returns the first key of `given` that is not `known`, and its position in the text.
@@ -91,12 +110,24 @@ fn unknown_key_message(key: &[&str], known: &Table) -> String {
     if let Some(present) = present_name(&own) {
         return format!("key `{own}` is now `{present}`; rename it");
     }
+    if let Some(key) = common_name(&own) {
+        return format!("unknown key `{own}`; it is called `{key}`");
+    }
     let distance = |name: &String| {
         let other = name.rsplit('.').next().unwrap_or_default();
         (strsim::damerau_levenshtein(leaf, other), strsim::damerau_levenshtein(&own, name))
     };
     let nearest = key_paths(known, "").into_iter().min_by_key(distance).unwrap_or_default();
-    format!("unknown key `{own}`; the nearest is `{nearest}`")
+    let is_near = distance(&nearest).0 <= (leaf.chars().count() / 3).max(1);
+    let section = (key.len() > 1).then(|| known.get(key[0])?.as_table()).flatten();
+    match section {
+        _ if is_near => format!("unknown key `{own}`; the nearest is `{nearest}`"),
+        Some(section) => {
+            let keys: Vec<_> = section.keys().map(String::as_str).collect();
+            format!("unknown key `{own}`; section `{}` has {}", key[0], keys.join(", "))
+        }
+        None => format!("unknown key `{own}`; `unisono-train keys` lists all keys"),
+    }
 }
 
 /// Returns the paths of all sections and keys.
@@ -118,9 +149,13 @@ fn find_key<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// Parses `text` in place of the value `old`: as TOML, or as a plain string where a string belongs.
+/// Parses `text` in place of the value `old`: as TOML, as a plain string where a string belongs, or
+/// as strings with commas between them where a list belongs.
 fn parse_value(text: &str, old: &Value) -> Value {
-    let words = || Value::String(text.to_owned());
+    let words = || match old {
+        Value::Array(_) => Value::Array(text.split(',').map(|word| Value::from(word.trim())).collect()),
+        _ => Value::from(text),
+    };
     match text.parse::<Value>() {
         Ok(value) if value.is_str() || !old.is_str() => value,
         _ => words(),

@@ -20,7 +20,75 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 16] = [
     ("log.compare_every", "log.check_replicas_every"),
 ];
 
+/// Names of other programs for keys, without their section.
+const COMMON_NAMES: [(&str, &str); 26] = [
+    ("learning_rate", "optimizer.lr"),
+    ("max_lr", "optimizer.lr"),
+    ("grad_clip", "optimizer.max_grad_norm"),
+    ("clip_grad", "optimizer.max_grad_norm"),
+    ("eps", "optimizer.epsilon"),
+    ("n_layer", "model.layers"),
+    ("n_layers", "model.layers"),
+    ("num_hidden_layers", "model.layers"),
+    ("n_head", "model.heads"),
+    ("n_heads", "model.heads"),
+    ("num_attention_heads", "model.heads"),
+    ("n_embd", "model.width"),
+    ("d_model", "model.width"),
+    ("hidden_size", "model.width"),
+    ("dim", "model.width"),
+    ("block_size", "model.context"),
+    ("seq_len", "model.context"),
+    ("sequence_length", "model.context"),
+    ("batch_size", "data.global_batch"),
+    ("global_batch_size", "data.global_batch"),
+    ("micro_batch_size", "data.micro_batch"),
+    ("vocab_size", "data.vocabulary"),
+    ("max_steps", "schedule.steps"),
+    ("max_iters", "schedule.steps"),
+    ("warmup_steps", "schedule.warmup"),
+    ("tensor_parallel", "mesh.tensor"),
+];
+
+/// Returns the key for which other programs use the last part of `path`.
+pub(super) fn common_name(path: &str) -> Option<&'static str> {
+    let name = path.rsplit('.').next().unwrap_or(path);
+    COMMON_NAMES.iter().find(|(common, _)| *common == name).map(|&(_, key)| key)
+}
+
+/// Values that other programs have, by key, and the answer to them.
+const COMMON_VALUES: [(&str, &str, &str); 3] = [
+    ("optimizer.kind", "adam", "adamw with optimizer.weight_decay=0 is Adam"),
+    ("strategy.kind", "deepspeed", "its stages are zero1, zero2 and zero3"),
+    ("strategy.kind", "hsdp", "sharding within hosts only is not part of this build"),
+];
+
+/// Returns the answer to a value that other programs have for this key.
+pub(super) fn common_value(key: &str, value: &str) -> Option<&'static str> {
+    let matches = |(known, common, _): &&(&str, &str, &str)| *known == key && *common == value;
+    COMMON_VALUES.iter().find(matches).map(|&(_, _, answer)| answer)
+}
+
 /// Returns the present name of the key at `path`, if that is an earlier name.
 pub(super) fn present_name(path: &str) -> Option<&'static str> {
     RENAMED_KEYS.iter().find(|(earlier, _)| *earlier == path).map(|&(_, present)| present)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, read};
+
+    #[test]
+    fn common_names_lead_to_present_keys() {
+        let table = read::to_table(&Config::default()).unwrap();
+        for (common, key) in COMMON_NAMES {
+            let (section, own) = key.split_once('.').unwrap();
+            let section = table[section].as_table().unwrap();
+            assert!(section.contains_key(own) && !section.contains_key(common), "{common}");
+        }
+        COMMON_VALUES
+            .iter()
+            .for_each(|(key, ..)| assert!(table.contains_key(key.split_once('.').unwrap().0)));
+    }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 impl Config {
     /// Returns the keys that decide what the numbers in a checkpoint mean, with their values as
-    /// TOML. These are most keys of the model, the kind of optimizer, and shuffling of data.
+    /// TOML. These are most keys of the model, and the kind of optimizer.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::error::Error::Invalid) if a number is too large for TOML.
@@ -34,7 +34,7 @@ impl Config {
 }
 
 /// Invariant keys outside of the model.
-const INVARIANT_KEYS: [(&str, &str); 2] = [("optimizer", "kind"), ("data", "shuffle")];
+const INVARIANT_KEYS: [(&str, &str); 1] = [("optimizer", "kind")];
 /// Model keys that may change: they affect the computation, or training only.
 const CHANGEABLE_MODEL_KEYS: [&str; 5] =
     ["shape", "from", "dropout", "activation_checkpointing", "cross_entropy_splits"];

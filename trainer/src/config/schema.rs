@@ -7,22 +7,24 @@ pub use model::{FeedForward, Model, ModelKind, Norm, Positions, Shape};
 use crate::data::LastBatch;
 use crate::flat::Dtype;
 use crate::parallel::{Average, GradReduction, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Device of the computation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
     /// The CPU.
     Cpu,
     /// NVIDIA GPUs, one per rank as long as there are enough.
+    #[serde(alias = "gpu")]
     Cuda,
     /// The software GPU, which is slow and serves tests.
     Software,
 }
 
 /// Kind of training data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataKind {
     /// Bytes of text files.
@@ -34,7 +36,7 @@ pub enum DataKind {
 }
 
 /// Settings of the data and its batches.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Data {
     /// Kind of data.
@@ -60,6 +62,9 @@ pub struct Data {
     pub global_batch: usize,
     /// Number of samples that a rank computes at once.
     pub micro_batch: usize,
+    /// Number of threads per rank that read the batches of coming steps. 0 reads each batch in its
+    /// step.
+    pub workers: usize,
     /// Number of micro-batches that each unit computes before the next unit starts. Must divide the
     /// number of micro-batches per rank. 1 is depth first.
     pub breadth_first: usize,
@@ -79,13 +84,14 @@ impl Default for Data {
             last_batch: LastBatch::Drop,
             global_batch: 8,
             micro_batch: 2,
+            workers: 0,
             breadth_first: 1,
         }
     }
 }
 
 /// Division of layers over pipeline stages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StageSplit {
     /// The same number of layers per stage, as far as possible.
@@ -95,7 +101,7 @@ pub enum StageSplit {
 }
 
 /// Settings of a pipeline of several stages: see `mesh.pipeline`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Pipeline {
     /// Order of forward and backward passes: `naive`, `gpipe`, `1f1b`, `interleaved`,
@@ -124,10 +130,10 @@ impl Default for Pipeline {
 }
 
 /// Optimizer algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OptimizerKind {
-    /// Adam with decoupled weight decay.
+    /// Adam with decoupled weight decay. A weight decay of 0 makes it Adam.
     Adamw,
     /// Orthogonalized momentum for matrices, and AdamW for other parameters.
     Muon,
@@ -136,7 +142,7 @@ pub enum OptimizerKind {
 }
 
 /// Settings of the optimizer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Optimizer {
     /// Algorithm.
@@ -173,25 +179,26 @@ impl Default for Optimizer {
 }
 
 /// Distribution of work and state over data ranks. PyTorch's names are accepted too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StrategyKind {
     /// Reduces each gradient after backward.
     Naive,
     /// Reduces each gradient as soon as it is ready.
     Overlapped,
-    /// Reduces buckets of gradients as they fill: PyTorch's `no-shard`.
-    #[serde(alias = "no-shard")]
+    /// Reduces buckets of gradients as they fill: PyTorch's `ddp`, or `no-shard`.
+    #[serde(alias = "no-shard", alias = "ddp")]
     Bucketed,
     /// Distributes the optimizer state by whole parameters.
     Zero1Parameters,
     /// Shards the optimizer state.
+    #[serde(alias = "zero-1")]
     Zero1,
     /// Also shards gradients: PyTorch's `shard-grad-op`.
-    #[serde(alias = "shard-grad-op")]
+    #[serde(alias = "shard-grad-op", alias = "zero-2")]
     Zero2,
-    /// Also shards weights: PyTorch's `full-shard`.
-    #[serde(alias = "full-shard")]
+    /// Also shards weights: PyTorch's `fsdp`, or `full-shard`.
+    #[serde(alias = "full-shard", alias = "zero-3", alias = "fsdp", alias = "fsdp2")]
     Zero3,
 }
 
@@ -253,7 +260,7 @@ impl StrategyKind {
 }
 
 /// Settings of the strategy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Strategy {
     /// Distribution of work and state.
@@ -337,34 +344,52 @@ impl Strategy {
 }
 
 /// Settings of checkpoints.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Checkpoint {
     /// Folder of the checkpoints.
     pub folder: String,
-    /// Number of steps between checkpoints. One more is saved after the last step. 0 disables
-    /// checkpoints.
+    /// Number of steps between checkpoints. 0 saves none between the first and the last step.
     pub every: u64,
+    /// Saves the last step of the run, also if `every` is 0.
+    pub last: bool,
+    /// Writes checkpoints by a thread while training goes on. Needs memory for a copy of the state.
+    #[serde(rename = "async")]
+    pub asynchronous: bool,
     /// Number of checkpoints to keep.
     pub keep: usize,
     /// Resumes from the last checkpoint in the folder.
     pub resume: bool,
+    /// Keys or sections that may differ from a resumed checkpoint although they change the meaning
+    /// of the run, such as `optimizer.lr`.
+    pub allow_changes: Vec<String>,
 }
 
 impl Default for Checkpoint {
     fn default() -> Self {
-        Self { folder: "checkpoints".to_owned(), every: 0, keep: 2, resume: false }
+        Self {
+            folder: "checkpoints".to_owned(),
+            every: 0,
+            last: true,
+            asynchronous: false,
+            keep: 2,
+            resume: false,
+            allow_changes: Vec::new(),
+        }
     }
 }
 
 /// Settings of reports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Log {
     /// Number of steps between progress lines.
     pub every: u64,
-    /// File for step records, one line of JSON each; none if empty.
+    /// File for step records, one line of JSON each; none if empty. A new run appends to it. A
+    /// resumed run drops the records after its checkpoint.
     pub file: String,
+    /// Folder for event files of TensorBoard; none if empty.
+    pub tensorboard: String,
     /// Number of steps between validations; 0 disables validation.
     pub validate_every: u64,
     /// Number of batches per validation.
@@ -384,6 +409,7 @@ impl Default for Log {
         Self {
             every: 10,
             file: String::new(),
+            tensorboard: String::new(),
             validate_every: 100,
             validation_batches: 4,
             check_replicas_every: 100,
@@ -395,10 +421,10 @@ impl Default for Log {
 }
 
 /// Settings of the text generated at the end of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Sample {
-    /// Start of the text.
+    /// Start of the text. If empty, the first words of the training text.
     pub prompt: String,
     /// Number of tokens to generate; 0 disables generation.
     pub tokens: usize,
@@ -412,6 +438,6 @@ pub struct Sample {
 
 impl Default for Sample {
     fn default() -> Self {
-        Self { prompt: "//! ".to_owned(), tokens: 240, temperature: 0.7, top_k: 0, top_p: 1.0 }
+        Self { prompt: String::new(), tokens: 240, temperature: 0.7, top_k: 0, top_p: 1.0 }
     }
 }

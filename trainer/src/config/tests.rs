@@ -100,6 +100,33 @@ fn unknown_keys_suggest_the_nearest() {
 }
 
 #[test]
+fn far_names_are_not_suggested() {
+    let word = |change: &str| words(changed(&[change]));
+    assert!(
+        word("mesh.expert=2").ends_with("section `mesh` has pipeline, pipeline_first, sequence_data, tensor")
+    );
+    assert!(word("WORLD_SIZE=2").ends_with("unknown key `WORLD_SIZE`; `unisono-train keys` lists all keys"));
+    assert_eq!(word("=3"), "`=3`: an override is `section.key=value`");
+    assert!(word("optimizer.learning_rate=1").ends_with("it is called `optimizer.lr`"));
+    assert!(word("n_layer=2").ends_with("it is called `model.layers`"));
+}
+
+#[test]
+fn names_of_other_programs_are_values_too() {
+    let config =
+        changed(&["strategy.kind=ddp", "model.norm=rmsnorm", "strategy.param_dtype=bfloat16"]).unwrap();
+    assert_eq!((config.strategy.kind, config.model.norm), (StrategyKind::Bucketed, Norm::Rms));
+    assert_eq!(config.strategy.param_dtype, Dtype::Bf16);
+    for alias in ["fsdp", "fsdp2", "zero-3"] {
+        assert_eq!(changed(&[&format!("strategy.kind={alias}")]).unwrap().strategy.kind, StrategyKind::Zero3);
+    }
+    let error = words(changed(&["optimizer.kind=adam"]));
+    assert!(error.ends_with("adamw with optimizer.weight_decay=0 is Adam"), "{error}");
+    let list = changed(&["model.freeze=wte, h.*.attn"]).unwrap().model.freeze;
+    assert_eq!(list, ["wte", "h.*.attn"]);
+}
+
+#[test]
 fn renamed_keys_are_answered_with_their_present_name() {
     let defaults = super::read::to_table(&Config::default()).unwrap();
     for (earlier, present) in super::renamed_keys::RENAMED_KEYS {
@@ -131,7 +158,7 @@ fn wrong_values_name_file_and_line() {
     let word = |text| words(loaded("values", text));
     assert!(word("seed = -1\n").contains("line 1, `seed = -1`: invalid value: integer `-1`"));
     assert!(
-        word("[model]\nnorm = \"batch\"\n").contains("unknown variant `batch`, expected `layer` or `rms`")
+        word("[model]\nnorm = \"batch\"\n").contains("unknown variant `batch`, expected one of `layer`, ")
     );
     assert!(word("model = 3\n").starts_with("line 1, `model = 3`: invalid type"));
     assert!(word("[model\n").starts_with("line 1"));
@@ -192,9 +219,10 @@ fn invalid_configs_are_rejected() {
         "model.positions = \"rotary\" needs an even number of features per head, not 3"
     );
     let nowhere = "checkpoint.folder=";
-    assert!(changed(&[nowhere]).is_ok(), "nothing is kept there");
-    for needs in ["checkpoint.every=5", "checkpoint.resume=true"] {
-        assert_eq!(words(changed(&[needs, nowhere])), "checkpoint.folder is empty: name one");
+    assert!(changed(&[nowhere, "checkpoint.last=false"]).is_ok(), "nothing is kept there");
+    for needs in ["checkpoint.every=5", "checkpoint.resume=true", "checkpoint.last=true"] {
+        let error = words(changed(&["checkpoint.last=false", needs, nowhere]));
+        assert_eq!(error, "checkpoint.folder is empty: name one, or set checkpoint.last=false");
     }
     let many = words(changed(&["model.width=1048576", "model.layers=4096"]));
     assert!(many.starts_with("this model has about 5.4e16 parameters"), "{many}");

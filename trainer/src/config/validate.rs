@@ -26,7 +26,7 @@ const MAX_BUCKET_MB: f64 = (1 << 20) as f64;
 
 fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
     let Config { model, data, strategy, checkpoint, .. } = config;
-    let keeps = checkpoint.every > 0 || checkpoint.resume;
+    let keeps = checkpoint.every > 0 || checkpoint.last || checkpoint.resume;
     let within = |name: &str, value: usize, most: usize| {
         ((1..=most).contains(&value), format!("{name} = {value}: it is from 1 to {most}"))
     };
@@ -52,6 +52,10 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
             strategy.prefetch <= MAX_WIDTH,
             format!("strategy.prefetch = {}: it is at most {MAX_WIDTH}", strategy.prefetch),
         ),
+        (
+            data.workers <= MAX_THREADS,
+            format!("data.workers = {}: it is at most {MAX_THREADS}", data.workers),
+        ),
         (!data.path.is_empty(), "data.path is empty: name a file or folder".to_owned()),
         (
             model.from.is_empty() || data.kind != DataKind::Text || data.vocabulary == text::VOCAB_SIZE,
@@ -62,7 +66,10 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
                 data.vocabulary
             ),
         ),
-        (!checkpoint.folder.is_empty() || !keeps, "checkpoint.folder is empty: name one".to_owned()),
+        (
+            !checkpoint.folder.is_empty() || !keeps,
+            "checkpoint.folder is empty: name one, or set checkpoint.last=false".to_owned(),
+        ),
         (checkpoint.keep > 0, "checkpoint.keep = 0: it is at least 1".to_owned()),
         (config.log.every > 0, "log.every = 0: it is at least 1".to_owned()),
     ];

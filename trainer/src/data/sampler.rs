@@ -3,11 +3,12 @@
 use super::Permutation;
 use crate::error::{Error, Result};
 use crate::random::hash_numbers;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Treatment of samples at the end of an epoch that do not fill a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LastBatch {
     /// Skips them. The order of the next epoch puts other samples at the end.

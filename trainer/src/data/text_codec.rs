@@ -41,6 +41,15 @@ impl TextCodec {
         }
     }
 
+    /// Decodes tokens.
+    ///
+    /// # Errors
+    /// Fails for a tokenizer whose decoder does.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String> {
+        let mut stream = self.stream(&[])?;
+        tokens.iter().map(|&token| stream(token)).collect()
+    }
+
     /// Returns the token after which a text ends, if it should end.
     pub fn end_of_text(&self) -> Option<u32> {
         match self {

@@ -2,19 +2,22 @@
 
 use crate::allocator::{AllocClass, Allocator, F32Vec, TrackedVec};
 use crate::flat::{Comm, DeviceBuffer};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::{Deref, Range};
 use unisono::{Element, ReduceKind, ReduceOp, Result, Sum, bf16};
 use unisono_cuda::{PostOp, as_bytes, as_bytes_mut, average, narrow, reduce_assign, widen};
 
 /// Element type of a flat buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dtype {
     /// 32-bit floats.
     #[default]
+    #[serde(alias = "float32", alias = "fp32")]
     F32,
     /// bfloat16: 16-bit floats with the exponent range of 32-bit floats.
+    #[serde(alias = "bfloat16")]
     Bf16,
 }
 

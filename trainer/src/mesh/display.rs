@@ -40,7 +40,8 @@ impl Mesh {
         (0..MAX_ROWS - 2).map(row).chain([between, self.row(data - 1)]).collect()
     }
 
-    fn summary(&self) -> String {
+    /// Returns the number of ranks and the degrees, in one line.
+    pub(crate) fn summary(&self) -> String {
         let (degrees, data, batch) = (self.degrees(), self.data_size(), self.batch_data_size());
         let cut = format!("tensor {} x data {data} x pipeline {}", degrees.tensor, degrees.pipeline);
         let data = match degrees.sequence_data {

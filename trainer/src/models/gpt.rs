@@ -54,7 +54,7 @@ impl Gpt {
         });
         let blocks = blocks.collect();
         let head = LmHead::new(registry, &config, embedding.table(), &split);
-        split.check(registry.inventory_so_far())?;
+        split.check()?;
         Ok(Self { config, embedding, blocks, head, tensor_parallel: split })
     }
 

@@ -3,18 +3,19 @@
 use crate::allocator::{AllocClass, Allocator};
 use crate::flat::{Comm, Dtype, FlatBuffer};
 use crate::parallel::Settings;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unisono::{Avg, ReduceOp, Result, Sum};
 
 /// Place of the division by the number of ranks. The results of all three differ only by rounding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Average {
     /// Divides complete sums in the collective.
     InReduction,
     /// Divides after the collective.
     After,
-    /// Scales the loss by [`Average::loss_factor`] before backward.
+    /// Scales the loss before backward.
     InLoss,
 }
 

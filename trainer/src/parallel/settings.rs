@@ -3,6 +3,7 @@
 use crate::flat::{Dtype, Layout, Packing};
 use crate::parallel::Average;
 use crate::parameter::{Inventory, Parameter};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -40,7 +41,7 @@ pub enum GradReduction {
 }
 
 /// Treatment of trainable parameters that a backward pass did not reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnusedGradients {
     /// Uses a zero gradient on this rank.
@@ -50,7 +51,7 @@ pub enum UnusedGradients {
 }
 
 /// Frequency of gradient reduction in ZeRO stages 2 and 3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReduceFrequency {
     /// Reduces once per step. Whole gradients are kept until the last micro-batch.

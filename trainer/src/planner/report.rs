@@ -152,7 +152,7 @@ impl PlanReport {
             format!("{name}: {} a message, {}/s", time(link.alpha), size(link.beta))
         };
         let own = format!(
-            "{ranks} ranks, {per_host} a host, of {} and {}FLOP/s",
+            "{ranks} ranks, {per_host} a host, of {} and {}FLOP/s as reached in large matrix products",
             size(memory),
             format_flops(flops)
         );
@@ -217,9 +217,15 @@ impl PlanReport {
         let rows: Vec<_> = std::iter::once(row_of(heading)).chain(self.strategies.iter().map(row)).collect();
         let activations = self.decision.parallel.activations(&self.dims);
         format!(
-            "{}\nactivations of a sample: {}; no data rank shares another's",
+            "{}\n{LEGEND}\nactivations of a sample: {}; no data rank shares another's",
             table(&rows),
             size(activations)
         )
     }
 }
+
+/// Meaning of the columns of the comparison.
+const LEGEND: &str = "\
+< is the strategy of this plan. weights, gradients, state: bytes kept; sent: bytes per step
+its time: of all communication; step: if computing hides it as far as possible; computing: share of
+that step spent computing; no overlap: step if nothing is hidden";

@@ -3,6 +3,7 @@ pub(crate) mod failures;
 use crate::allocator::Allocator;
 use crate::nn::grad_check::random_values;
 use crate::parameter::Init;
+use crate::parameter::Inventory;
 use crate::pass::Seeds;
 use crate::strategy::LocalStrategy;
 use crate::tensor_parallel::*;
@@ -121,7 +122,7 @@ fn unmatched_plan_rule_suggests_names() {
         TensorParallel::new(None, false, ParallelPlan::new([("m.int", ParallelStyle::Row { grain: 1 })]));
     let mut registry = Registry::default();
     registry.unit("m", |registry| layer(registry, &split));
-    let error = split.check(registry.inventory_so_far()).unwrap_err().to_string();
+    let error = split.check().unwrap_err().to_string();
     assert!(error.contains("`m.int`") && error.contains("near are `m.into`, `m.out`"), "{error}");
 }
 

@@ -1,6 +1,7 @@
 //! Checkpoints of a run.
 
-use crate::checkpoint::{self, Manifest, SavedBy, TrainProgress};
+use crate::checkpoint::{self, Manifest, SavedBy, Snapshot, TrainProgress};
+use crate::config::{ChangedKey, Config};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, MeshGroups};
@@ -9,12 +10,14 @@ use std::path::{Path, PathBuf};
 use unisono::Communicator;
 
 impl Run {
-    /// Saves the state needed to resume, and returns the folder of the checkpoint. All ranks must
-    /// call this.
+    /// Saves the state needed to resume, and returns the folder of the checkpoint. With
+    /// `checkpoint.async`, a thread writes it while training goes on: see [`Run::finish_save`]. All
+    /// ranks must call this.
     ///
     /// # Errors
-    /// Fails on every rank if any rank cannot write a file.
+    /// Fails on every rank if any rank cannot write a file, also a file of the checkpoint before.
     pub fn save(&mut self) -> Result<PathBuf> {
+        self.finish_save()?;
         let seed = u64::from(self.config.seed);
         let (position, data) = (self.sampler.position(), self.dataset.clone());
         let progress = TrainProgress {
@@ -24,50 +27,108 @@ impl Run {
             data,
             invariants: self.config.resume_invariants()?,
         };
-        let (folder, keep) = (self.config.checkpoint.folder.clone(), self.config.checkpoint.keep);
+        let (root, keep) = (PathBuf::from(&self.config.checkpoint.folder), self.config.checkpoint.keep);
         // The weights of the checkpoint take the place of those of another folder.
         let mut config = self.config.clone();
         config.model.from.clear();
-        let text = config.to_toml()?;
-        let who = saved_by(&self.world, &self.groups);
-        checkpoint::save(Path::new(&folder), who, &mut *self.strategy, &self.inventory, progress, &text, keep)
+        let (text, who) = (config.to_toml()?, saved_by(&self.world, &self.groups));
+        let snapshot = Snapshot::take(&root, who, &mut *self.strategy, &self.inventory, progress, &text)?;
+        match self.config.checkpoint.asynchronous {
+            true => self.writer.start(snapshot, &self.world, keep),
+            false => snapshot.write(Some(&self.world), keep),
+        }
     }
 
-    /// Resumes from the checkpoint in `folder`, saved on any mesh. All ranks must call this.
+    /// Waits until the last checkpoint is complete.
     ///
     /// # Errors
-    /// Fails on every rank if the checkpoint is damaged, or differs in model, optimizer, seed or
-    /// data.
+    /// Fails on every rank if any rank could not write a file of it.
+    pub fn finish_save(&mut self) -> Result<()> {
+        self.writer.finish()
+    }
+
+    /// Resumes from the checkpoint in `folder`, saved on any mesh, and logs the keys that changed.
+    /// All ranks must call this.
+    ///
+    /// # Errors
+    /// Fails on every rank if the checkpoint is damaged, or a key that changes the meaning of the
+    /// run differs and `checkpoint.allow_changes` does not name it.
     pub fn load(&mut self, folder: &Path) -> Result<()> {
         let who = saved_by(&self.world, &self.groups);
         let read = Manifest::read(folder);
-        let checked = read.and_then(|manifest| self.check_resumable(&manifest.progress, folder));
-        who.agree_on_result(checked, "comparing a run with its checkpoint")?;
+        let checked = read.and_then(|manifest| {
+            let changes = self.check_resumable(&manifest, folder)?;
+            Ok((manifest, changes))
+        });
+        let (manifest, changes) = who.agree_on_result(checked, "comparing a run with its checkpoint")?;
         let progress = checkpoint::load(folder, who, &mut *self.strategy, &self.inventory)?;
         self.device.iter().for_each(Device::invalidate_weights);
         self.train_step = progress.step;
-        self.sampler.resume(progress.position)
+        self.read_ahead = None;
+        self.log_resumed(folder, &changes, &manifest.configuration);
+        if progress.data.is_same(&self.dataset) {
+            return self.sampler.resume(progress.position);
+        }
+        self.log("the data are not those of the checkpoint: going on at their first sample");
+        Ok(())
     }
 
-    /// Rejects the progress of a run that this configuration cannot resume.
-    fn check_resumable(&self, progress: &TrainProgress, folder: &Path) -> Result<()> {
-        let (seed, saved) = (u64::from(self.config.seed), progress.seed);
-        if seed != saved {
-            return Err(Error::file(
-                folder,
-                format!("saved with seed = {saved}, and this run has {seed}; set seed={saved}"),
-            ));
-        }
+    /// Returns the keys that changed since the checkpoint was saved.
+    ///
+    /// # Errors
+    /// Fails if this configuration cannot resume the checkpoint, or changes the meaning of the run
+    /// in a key that is not allowed to change.
+    fn check_resumable(&self, manifest: &Manifest, folder: &Path) -> Result<Vec<ChangedKey>> {
+        let progress = &manifest.progress;
         progress.check_invariants(&self.config.resume_invariants()?, folder, |_| true)?;
-        if !progress.data.is_same(&self.dataset) {
+        let changes = self.config.changes_since(&manifest.configuration)?;
+        let is_refused = |change: &&ChangedKey| !change.is_free() && !self.config.allows_change(&change.key);
+        let refused: Vec<_> = changes.iter().filter(is_refused).collect();
+        if !refused.is_empty() {
+            return Err(Error::file(folder, refused_changes_message(&refused)));
+        }
+        if !progress.data.is_same(&self.dataset) && !self.config.allows_change("data.path") {
             let what = format!(
                 "saved while learning from other data: {}; this run has {}",
                 progress.data, self.dataset
             );
-            return Err(Error::file(folder, format!("{what}: a position in one means nothing in the other")));
+            let remedy = "checkpoint.allow_changes=data.path begins at the first sample of the new data";
+            return Err(Error::file(
+                folder,
+                format!("{what}: a position in one means nothing in the other; {remedy}"),
+            ));
         }
-        Ok(())
+        Ok(changes)
     }
+
+    /// Logs the step of a resumed checkpoint, and each key that changed.
+    fn log_resumed(&self, folder: &Path, changes: &[ChangedKey], saved: &str) {
+        self.log(&format!("`{}`: going on after step {}", folder.display(), self.train_step));
+        if !changes.is_empty() {
+            let changes: Vec<_> = changes.iter().map(ChangedKey::to_string).collect();
+            self.log(&format!("changed since it was saved: {}", changes.join(", ")));
+        }
+        let rate = |config: &Config| config.peak_rate() * config.schedule.factor(self.train_step);
+        let (now, Ok(saved)) = (rate(&self.config), Config::parse(saved, &[])) else { return };
+        if now != rate(&saved) {
+            let before = rate(&saved);
+            self.log(&format!("the next learning rate is {now:.2e}, and {before:.2e} by the saved schedule"));
+        }
+    }
+}
+
+/// Builds the message for changed keys that change the meaning of the run.
+fn refused_changes_message(refused: &[&ChangedKey]) -> String {
+    let all: Vec<_> = refused.iter().map(|change| change.to_string()).collect();
+    let back: Vec<_> = refused.iter().map(|change| format!("{}={}", change.key, change.saved)).collect();
+    let keys: Vec<_> = refused.iter().map(|change| change.key.as_str()).collect();
+    format!(
+        "this run would go on as another one: {}; set {}, or accept the change by \
+         checkpoint.allow_changes={}",
+        all.join(", "),
+        back.join(" "),
+        keys.join(",")
+    )
 }
 
 pub(super) fn saved_by<'a>(world: &'a Communicator, groups: &MeshGroups) -> SavedBy<'a> {

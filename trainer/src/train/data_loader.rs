@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::models::OwnedBatch;
 use crate::random::{hash_iter, hash_numbers};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Numbered samples of one kind.
 pub enum Samples {
@@ -18,9 +19,11 @@ pub enum Samples {
 /// Training and validation data of a run.
 pub struct DataLoader {
     /// Training samples.
-    pub training: Samples,
+    pub training: Arc<Samples>,
     /// Validation samples; `None` if there are none.
     pub validation: Option<Samples>,
+    /// Number of text files that were read.
+    pub documents: Option<usize>,
     /// Dimensions that the model must match.
     pub dims: DataDims,
 }
@@ -55,7 +58,9 @@ impl DataLoader {
         let enough = text.validation.len() > sequence;
         let validation = enough.then(|| windows(text.validation)).transpose()?;
         let extents = DataDims::Tokens(text::VOCAB_SIZE as usize);
-        Ok(Self { training: windows(text.training)?, validation, dims: extents })
+        let documents = Some(text.documents);
+        let training = Arc::new(windows(text.training)?);
+        Ok(Self { training, validation, documents, dims: extents })
     }
 
     fn tokens(data: &Data, sequence: usize) -> Result<Self> {
@@ -66,7 +71,8 @@ impl DataLoader {
         let held_back = Some(&data.validation_path).filter(|path| !path.is_empty());
         held_back.map_or(Ok(()), |path| check_exists("data.validation_path", path))?;
         let validation = held_back.map(|path| open(path)).transpose()?;
-        Ok(Self { training: open(&data.path)?, validation, dims: DataDims::Tokens(data.vocabulary as usize) })
+        let dims = DataDims::Tokens(data.vocabulary as usize);
+        Ok(Self { training: Arc::new(open(&data.path)?), validation, documents: None, dims })
     }
 
     fn table(table: Table, share: f64, seed: u32) -> Result<Self> {
@@ -76,7 +82,8 @@ impl DataLoader {
         scaling.apply(&mut training);
         scaling.apply(&mut validation);
         let validation = (validation.rows() > 0).then_some(Samples::Rows(validation));
-        Ok(Self { training: Samples::Rows(training), validation, dims: extents })
+        let training = Arc::new(Samples::Rows(training));
+        Ok(Self { training, validation, documents: None, dims: extents })
     }
 }
 

@@ -1,10 +1,10 @@
 //! Text generation from trained models.
 
 use crate::config::Config;
-use crate::data::{TextCodec, text};
+use crate::data::{SequenceChunk, TextCodec, text};
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, Phase};
-use crate::models::{Gpt, Sampling};
+use crate::models::{Gpt, OwnedBatch, Sampling};
 use crate::pass::{Pass, Seeds};
 use crate::strategy::HostStrategy;
 use crate::train::restored::Restored;
@@ -56,6 +56,34 @@ impl Run {
         Ok(Some(text))
     }
 
+    /// Returns a sample of text, with its prompt, as the section `sample` of the configuration
+    /// says. An empty prompt is the start of the training text. All ranks must call this.
+    pub(super) fn sample(&mut self) -> Result<Option<String>> {
+        if !self.can_generate() {
+            return Ok(None);
+        }
+        let prompt = match self.config.sample.prompt.as_str() {
+            "" => match self.start_of_text()? {
+                Some(start) => start,
+                None => return Ok(None),
+            },
+            prompt => prompt.to_owned(),
+        };
+        Ok(self.generate(&prompt)?.map(|text| prompt + &text))
+    }
+
+    /// Returns the first words of the training text; `None` if its tokens are no text.
+    fn start_of_text(&self) -> Result<Option<String>> {
+        let first = self.loader.training.batch(&[0], SequenceChunk::WHOLE)?;
+        let (OwnedBatch::Tokens(tokens), Some(gpt)) = (first, self.network.gpt()) else { return Ok(None) };
+        let Some(codec) = TextCodec::for_config(&self.config, gpt.config().vocabulary)? else {
+            return Ok(None);
+        };
+        let start = codec.decode(&tokens.inputs[..tokens.inputs.len().min(PROMPT_TOKENS)])?;
+        let words = start.rsplit_once(char::is_whitespace).map_or("", |(words, _)| words);
+        Ok(Some(if words.is_empty() { start } else { words.to_owned() }).filter(|start| !start.is_empty()))
+    }
+
     /// Returns true if the model generates text, and this rank has all of it.
     pub(super) fn can_generate(&self) -> bool {
         let has_text = |gpt: &Gpt| {
@@ -64,6 +92,9 @@ impl Run {
         self.network.gpt().is_some_and(has_text) && self.groups.get(GroupKind::Pipeline).is_none()
     }
 }
+
+/// Maximum length of a prompt that is taken from the training text.
+const PROMPT_TOKENS: usize = 24;
 
 fn continue_prompt(
     (gpt, codec): (&Gpt, &TextCodec),

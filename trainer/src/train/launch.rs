@@ -2,6 +2,7 @@
 
 use crate::config::{Config, DeviceKind};
 use crate::error::{Error, Result};
+use crate::train::Interrupt;
 use crate::train::train_loop::{TrainResult, run_rank};
 use std::thread;
 use unisono::{Communicator, ReductionOrder};
@@ -11,10 +12,18 @@ use unisono::{Communicator, ReductionOrder};
 /// # Errors
 /// Returns the first error of any rank. It ends all ranks.
 pub fn train_on_threads(ranks: usize, config: &Config) -> Result<TrainResult> {
+    train_on_threads_until(ranks, config, &Interrupt::default())
+}
+
+/// Trains on `ranks` threads of this process, to the end or until `interrupt` is requested.
+///
+/// # Errors
+/// Returns the first error of any rank. It ends all ranks.
+pub fn train_on_threads_until(ranks: usize, config: &Config, interrupt: &Interrupt) -> Result<TrainResult> {
     check_thread_count(ranks)?;
     let worlds = Communicator::builder().config(&communicator_config(config)?).local(ranks)?;
     thread::scope(|scope| {
-        let start = |world| scope.spawn(move || run_with_errors(world, config));
+        let start = |world| scope.spawn(move || run_with_errors(world, config, interrupt));
         let threads: Vec<_> = worlds.into_iter().map(start).collect();
         let ends = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panic_error())));
         let (done, failed): (Vec<_>, Vec<_>) = ends.partition(Result::is_ok);
@@ -36,24 +45,34 @@ pub(super) fn check_thread_count(ranks: usize) -> Result<()> {
     if ranks <= MAX_THREADS { Ok(()) } else { Err(Error::invalid(what())) }
 }
 
-/// Trains as the rank described by `RANK`, `WORLD_SIZE` and related variables. Rank 0 returns the
-/// result.
+/// Trains as the rank described by `RANK`, `WORLD_SIZE` and related variables, to the end or until
+/// any rank has `interrupt` requested. Returns the result, and true on the reporting rank.
 ///
 /// # Errors
 /// Returns the error of this rank, or the error received from another rank.
-pub fn train_from_env(config: &Config) -> Result<Option<TrainResult>> {
-    let world = Communicator::builder().config(&communicator_config(config)?).from_env()?;
+pub fn train_from_env(config: &Config, interrupt: &Interrupt) -> Result<(TrainResult, bool)> {
+    crate::device::local_rank(|name| std::env::var(name).ok())?;
+    let world =
+        Communicator::builder().config(&communicator_config(config)?).from_env().map_err(start_error)?;
     let speaks = world.rank() == 0;
-    run_with_errors(world, config).map(|outcome| speaks.then_some(outcome))
+    run_with_errors(world, config, interrupt).map(|outcome| (outcome, speaks))
 }
 
 /// Runs one rank. An error of it ends all others.
-fn run_with_errors(world: Communicator, config: &Config) -> Result<TrainResult> {
-    let end = run_rank(world.clone(), config);
+fn run_with_errors(world: Communicator, config: &Config, interrupt: &Interrupt) -> Result<TrainResult> {
+    let end = run_rank(world.clone(), config, interrupt);
     if let Err(error) = &end {
         world.abort(&format!("rank {}: {error}", world.rank()));
     }
     end
+}
+
+/// Returns an error of the start without advice for programs, if the environment is at fault.
+fn start_error(error: unisono::Error) -> Error {
+    match error.is_invalid_usage() {
+        true => Error::invalid(error.kind().to_string()),
+        false => error.into(),
+    }
 }
 
 /// Returns the communicator settings. Sums are in rank order, so that all strategies and transports

@@ -22,6 +22,12 @@ impl MemoryReport {
         });
     }
 
+    /// Updates the counted bytes of the optimizer's state, which the first step makes.
+    pub(super) fn update_state(&mut self, memory: &Allocator) {
+        let usage = memory.usage(AllocClass::Optimizer);
+        self.classes[AllocClass::Optimizer as usize] = (usage.current, usage.peak);
+    }
+
     /// Returns the counted bytes of weights, gradients and optimizer state.
     pub fn measured(&self) -> usize {
         self.classes[..3].iter().map(|class| class.0).sum()

@@ -12,13 +12,9 @@ impl Run {
     /// Refuses to start if checkpoints of another run would be mixed with this run's, or an output
     /// file cannot be written. The reporting rank calls this.
     pub(super) fn preflight(&self) -> Result<()> {
-        let Config { log, sample, .. } = &self.config;
-        if sample.tokens > 0 && sample.prompt.is_empty() && self.can_generate() {
-            let what = "sample.prompt is empty: a text begins with something; sample.tokens=0 shows none";
-            return Err(Error::invalid(what));
-        }
-        if !self.config.data.tokenizer.is_empty() && sample.tokens > 0 {
-            Tokenizer::open(Path::new(&self.config.data.tokenizer))?;
+        let Config { log, sample, data, .. } = &self.config;
+        if !data.tokenizer.is_empty() && sample.tokens > 0 {
+            Tokenizer::open(Path::new(&data.tokenizer))?;
         }
         for (key, path) in [("log.file", &log.file), ("log.plot", &log.plot), ("log.trace", &log.trace)] {
             check_writable(key, Path::new(path))?;
@@ -30,14 +26,15 @@ impl Run {
 /// Checks that the checkpoint folder is usable, and holds no checkpoint of another run.
 fn check_checkpoints(config: &Config) -> Result<()> {
     let (own, folder) = (&config.checkpoint, Path::new(&config.checkpoint.folder));
-    if own.every == 0 {
+    if own.every == 0 && !own.last {
         return Ok(());
     }
     match checkpoint::latest(folder) {
         Some(_) if !own.resume => Err(Error::file(
             folder,
             "has checkpoints of an earlier run: checkpoint.resume=true goes on from the last; otherwise give \
-             another checkpoint.folder, or remove this one",
+             another checkpoint.folder, remove this one, or save nothing (checkpoint.every=0 \
+             checkpoint.last=false)",
         )),
         _ => std::fs::create_dir_all(folder)
             .map_err(|error| Error::file(folder, format!("checkpoint.folder: {error}"))),

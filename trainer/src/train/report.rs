@@ -3,9 +3,11 @@
 mod metrics;
 mod plot;
 mod progress;
+mod tensorboard;
 
 pub use crate::train::report::metrics::StepRecord;
 pub(super) use crate::train::report::progress::print_line;
+pub use crate::train::report::progress::validation_text;
 
 use super::run::{Run, StepStats};
 use super::{config_lints, flops, setup};
@@ -15,6 +17,7 @@ use crate::error::Result;
 use crate::train::memory_report::MemoryReport;
 use crate::train::report::metrics::MetricsWriter;
 use crate::train::report::progress::ProgressLine;
+use crate::train::report::tensorboard::EventWriter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,6 +26,7 @@ pub(super) struct Report {
     config: Config,
     line: ProgressLine,
     metrics: MetricsWriter,
+    events: Option<EventWriter>,
     /// Floating-point operations of a step, and the peak per second of all ranks.
     flops: (f64, f64),
     /// Tokens per step, or samples if there are no tokens.
@@ -47,7 +51,11 @@ impl Report {
         run.device.iter().for_each(|device| print_line(&device_name(device, &config)));
         let line = ProgressLine::new(config.schedule.steps, run.train_step, config.log.every);
         let journal = MetricsWriter::open(Path::new(&config.log.file), run.train_step)?;
-        Ok(Self { config, line, metrics: journal, flops: (flops, peak), tokens, seconds_per_step: None })
+        let folder = Some(config.log.tensorboard.as_str()).filter(|folder| !folder.is_empty());
+        let events =
+            folder.map(|folder| EventWriter::create(Path::new(folder), run.train_step)).transpose()?;
+        let flops = (flops, peak);
+        Ok(Self { config, line, metrics: journal, events, flops, tokens, seconds_per_step: None })
     }
 
     /// Reports a step, and the validation loss if it was measured after the step.
@@ -81,6 +89,7 @@ impl Report {
         };
         let left = self.config.schedule.steps.saturating_sub(taken.step) as f64 * pace;
         self.line.step(&record, Duration::from_secs_f64(left));
+        self.events.as_mut().map_or(Ok(()), |events| events.write(&record))?;
         self.metrics.write(record)
     }
 
@@ -104,6 +113,13 @@ fn device_name(device: &Device, config: &Config) -> String {
         None => "exchanging and stepping there too".to_owned(),
     };
     format!("{}; {rest}", device.describe())
+}
+
+/// Formats a number with a comma between groups of three digits.
+pub(super) fn with_separators(number: usize) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
 
 /// Weight of the last step in the moving average.

@@ -35,7 +35,8 @@ impl Restored {
     pub(super) fn load(folder: &Path, overrides: &[String]) -> Result<Self> {
         let last = checkpoint::latest(folder);
         let folder = last.unwrap_or_else(|| folder.to_owned());
-        let manifest = Manifest::read(&folder)?;
+        let damaged = |error| checkpoint::with_last_good(error, &folder);
+        let manifest = Manifest::read(&folder).map_err(damaged)?;
         let config = Config::parse(&manifest.configuration, overrides)?;
         let invariants = config.resume_invariants()?;
         manifest.progress.check_invariants(&invariants, &folder, |key| key.starts_with("model."))?;
@@ -44,7 +45,7 @@ impl Restored {
         let (memory, settings) = (Allocator::default(), config.settings());
         let (kind, alone) = (ParallelKind::Replicated, ProcessGroups::default());
         let mut strategy = parallel::new_strategy(kind, &inventory, alone, &settings, &memory)?;
-        checkpoint::load(&folder, ALONE, &mut *strategy, &inventory)?;
+        checkpoint::load(&folder, ALONE, &mut *strategy, &inventory).map_err(damaged)?;
         Ok(Self { folder, config, network, inventory, strategy, memory })
     }
 }

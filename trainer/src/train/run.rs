@@ -10,18 +10,21 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::flat::ProcessGroup;
 use crate::mesh::{GroupKind, MeshGroups, Phase, SeedSource};
-use crate::models::{self, Model, OwnedBatch};
+use crate::models::{self, Model};
 use crate::optim::{Optimizer, Step};
 use crate::parallel::DataParallel;
 use crate::parameter::Inventory;
 use crate::pass::{Pass, WaitKind};
 use crate::pipeline::{self, Program};
+use crate::train::Interrupt;
+use crate::train::checkpoint_writer::CheckpointWriter;
 use crate::train::data_loader::DataLoader;
 use crate::train::memory_report::MemoryReport;
+use crate::train::read_ahead::{BatchReader, ReadAhead, StepBatches};
 use crate::train::stage_times::StageTimes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use unisono::{Avg, Communicator, Sum};
+use unisono::{Avg, Communicator, Max, Sum};
 use unisono_cuda::clip_factor;
 
 /// State of a run on one rank. All ranks must call the same methods in the same order.
@@ -56,6 +59,12 @@ pub struct Run {
     pub(super) trace: Trace,
     /// Time of all steps, and the part of it in which this rank waited for nobody.
     pub(super) worked: StageTimes,
+    /// Request to end the run early.
+    pub(super) interrupt: Interrupt,
+    pub(super) writer: CheckpointWriter,
+    /// Threads that read the batches of coming steps; `None` until the first step with
+    /// `data.workers`.
+    pub(super) read_ahead: Option<ReadAhead>,
 }
 
 /// Statistics of one step.
@@ -77,6 +86,8 @@ pub struct StepStats {
     pub tensor_parallel_wait: Duration,
     /// Time this rank waited for other pipeline stages.
     pub pipeline_wait: Duration,
+    /// True on all ranks if any rank has a request to end the run.
+    pub interrupted: bool,
 }
 
 impl Run {
@@ -106,12 +117,14 @@ impl Run {
         self.trace.span(TraceTrack::Communication, "gradients", || self.strategy.finish_backward())?;
         self.memory_report.update(&self.memory);
         let mut exposed = self.strategy.take_wait_time();
-        exposed += self.all_reduce_mean(&mut loss)?;
+        let (interrupted, waited) = self.all_reduce_loss(&mut loss)?;
+        exposed += waited;
         let norm = self.trace.span(TraceTrack::Communication, "norm", || self.strategy.grad_norm())?;
         // The norm is known, so GPU errors of tensor parallel layers are known too.
         self.tensor_group.as_ref().map_or(Ok(()), ProcessGroup::check)?;
         self.check_finite(loss, norm)?;
         let rate = self.update(norm)?;
+        self.memory_report.update_state(&self.memory);
         exposed += self.strategy.take_wait_time();
         self.trace.add_gpu_work()?;
         let time = start.elapsed();
@@ -125,6 +138,7 @@ impl Run {
             exposed,
             tensor_parallel_wait: in_layers,
             pipeline_wait: for_stages,
+            interrupted,
         })
     }
 
@@ -159,11 +173,18 @@ impl Run {
     }
 
     /// Reads this rank's micro-batches of the next step.
-    fn next_batches(&mut self) -> Result<Vec<Arc<OwnedBatch>>> {
-        let (numbers, chunk) = (self.sampler.next_or_new_epoch(), self.sequence_chunk());
-        let read = |numbers| self.loader.training.batch(numbers, chunk).map(Arc::new);
-        let parts = numbers.chunks(self.batch.micro_batch);
-        self.trace.span(TraceTrack::Compute, "data", || parts.map(read).collect())
+    fn next_batches(&mut self) -> Result<StepBatches> {
+        let (chunk, workers) = (self.sequence_chunk(), self.config.data.workers);
+        let (samples, micro_batch) = (self.loader.training.clone(), self.batch.micro_batch);
+        let reader = BatchReader { samples, micro_batch, chunk };
+        if workers > 0 && self.read_ahead.is_none() {
+            self.read_ahead = Some(ReadAhead::start(workers, &reader, &self.sampler)?);
+        }
+        let (numbers, ahead) = (self.sampler.next_or_new_epoch(), &mut self.read_ahead);
+        self.trace.span(TraceTrack::Compute, "data", || match ahead {
+            Some(ahead) => ahead.next(),
+            None => reader.read(&numbers),
+        })
     }
 
     /// Returns this rank's chunk of each sequence.
@@ -185,17 +206,34 @@ impl Run {
         Ok(rate)
     }
 
-    /// Averages a number over all data ranks, if the last stage of a pipeline has it and the others
-    /// have 0. Returns the time of the exchange.
-    pub(super) fn all_reduce_mean(&self, value: &mut f64) -> Result<Duration> {
+    /// Averages the loss over all data ranks. Returns true on all ranks if any rank is interrupted,
+    /// and the time of the exchange.
+    fn all_reduce_loss(&self, loss: &mut f64) -> Result<(bool, Duration)> {
         let start = Instant::now();
+        let mut numbers = [*loss, f64::from(u8::from(self.interrupt.is_requested()))];
+        self.all_reduce_means(&mut numbers)?;
+        // Ranks with parts of the same layers have the same loss, but each its own requests.
+        if let Some(tensor) = self.groups.get(GroupKind::Tensor) {
+            tensor.all_reduce(&mut numbers[1..], Max)?;
+        }
+        *loss = numbers[0];
+        Ok((numbers[1] > 0.0, start.elapsed()))
+    }
+
+    /// Averages a number over all data ranks, if the last stage of a pipeline has it and the others
+    /// have 0.
+    pub(super) fn all_reduce_mean(&self, value: &mut f64) -> Result<()> {
+        self.all_reduce_means(std::slice::from_mut(value))
+    }
+
+    fn all_reduce_means(&self, values: &mut [f64]) -> Result<()> {
         if let Some(group) = self.groups.get(GroupKind::Data) {
-            group.all_reduce(std::slice::from_mut(value), Avg)?;
+            group.all_reduce(values, Avg)?;
         }
         if let Some(stages) = self.groups.get(GroupKind::Pipeline) {
-            stages.all_reduce(std::slice::from_mut(value), Sum)?;
+            stages.all_reduce(values, Sum)?;
         }
-        Ok(start.elapsed())
+        Ok(())
     }
 
     /// Rejects a loss or norm that is not finite. All ranks have the same numbers.

@@ -1,11 +1,12 @@
 //! Learning rate schedule.
 
 use crate::error::{Error, Result};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
 /// Decay of the learning rate after warmup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LrShape {
     /// No decay.
@@ -19,7 +20,7 @@ pub enum LrShape {
 }
 
 /// Scaling of the learning rate with the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LrScaling {
     /// No scaling.
@@ -45,7 +46,7 @@ impl LrScaling {
 }
 
 /// Linear warmup, followed by decay.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LrSchedule {
     /// Number of steps of the run.
@@ -54,7 +55,7 @@ pub struct LrSchedule {
     pub warmup: u64,
     /// Shape of the decay.
     pub shape: LrShape,
-    /// Number of decay steps at the end, for [`LrShape::WarmupStableDecay`].
+    /// Number of decay steps at the end, for the shape `warmup-stable-decay`.
     pub decay: u64,
     /// Final learning rate as a fraction of the peak.
     pub floor: f64,

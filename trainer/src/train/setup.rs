@@ -5,7 +5,7 @@ use super::report::print_line;
 use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
-use crate::checkpoint;
+use crate::checkpoint::{self, Manifest};
 use crate::config::{Config, DeviceKind, Model, ModelKind, OptimizerKind, Positions};
 use crate::data::{DatasetId, Sampler};
 use crate::device::{Device, GpuTimeline};
@@ -14,8 +14,12 @@ use crate::flat::ProcessGroup;
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
 use crate::optim::{AdamW, Muon, Optimizer, Sgd};
 use crate::parallel::{self, ProcessGroups};
+use crate::train::Interrupt;
+use crate::train::checkpoint_writer::CheckpointWriter;
 use crate::train::cost_model::CostModel;
 use crate::train::data_loader::DataLoader;
+use crate::train::header::RunHeader;
+use crate::train::memory_check::check_fits;
 use crate::train::memory_report::MemoryReport;
 use crate::train::stage_times::StageTimes;
 use crate::train::stages::Stages;
@@ -30,11 +34,35 @@ impl Run {
     /// # Errors
     /// Fails if settings do not fit together, or a file or a collective fails.
     pub fn new(config: &Config, world: Communicator) -> Result<Self> {
+        Self::create(config, world, |_| ())
+    }
+
+    /// Creates a run as [`Run::new`] does. The reporting rank calls `announce` with the description
+    /// of the run before it allocates weights.
+    pub(super) fn create(
+        config: &Config,
+        world: Communicator,
+        announce: impl FnOnce(RunHeader<'_>),
+    ) -> Result<Self> {
+        let mut run = Self::without_state(config, world, announce)?;
+        run.memory.reset_peaks();
+        let resumes = config.checkpoint.resume && run.resume()?;
+        if !resumes {
+            run.load_pretrained()?;
+        }
+        Ok(run)
+    }
+
+    /// Creates a run with initial weights.
+    fn without_state(
+        config: &Config,
+        world: Communicator,
+        announce: impl FnOnce(RunHeader<'_>),
+    ) -> Result<Self> {
         let mesh = mesh(config, world.size())?;
         let batch = config.batch(&mesh)?;
         let feed = DataLoader::open(config)?;
-        let data = feed.training.dataset(&config.data.path)?;
-        check_ranks_agree(&world, config, &data)?;
+        let data = agreed_dataset(&world, config, &feed)?;
         let groups = MeshGroups::new(&world, mesh)?;
         let tensor = groups.get(GroupKind::Tensor);
         let (memory, settings) = (Allocator::default(), config.settings());
@@ -46,6 +74,15 @@ impl Run {
             (Stages::new(config, &mesh, &batch, &inventory)?, groups.coordinates().pipeline);
         let shares = stages.keep_own(stage, &mut inventory);
         let inventory = Arc::new(inventory);
+        let optimizer = optimizer(config);
+        let plan =
+            CostModel { config, dims: feed.dims, inventory: &inventory, mesh, batch, stages: &stages, stage };
+        let header = RunHeader::new(&plan, &feed, &*optimizer);
+        let formulas = header.formulas;
+        if world.rank() == 0 {
+            announce(header);
+        }
+        check_fits(&world, &plan, &*optimizer)?;
         let team = ProcessGroups::new(groups.get(GroupKind::Data).cloned(), tensor)?;
         let team = team.with_pipeline(groups.get(GroupKind::Pipeline), shares)?;
         let program = stages.program(stage, &batch, &inventory);
@@ -57,17 +94,9 @@ impl Run {
         let flat = flat.with_timeline(trace.gpu.clone());
         let strategy =
             parallel::new_strategy(config.strategy.kind.parallel_kind(), &inventory, team, &settings, &flat)?;
-        let at = groups.coordinates();
-        let seeding = SeedSource::new(u64::from(config.seed), at);
-        let sampler = sampler(config, &feed)?.with_shard(at.batch_data, mesh.batch_data_size())?;
-        let optimizer = optimizer(config);
-        let plan =
-            CostModel { config, dims: feed.dims, inventory: &inventory, mesh, batch, stages: &stages, stage };
-        let ledger = MemoryReport {
-            formulas: plan.memory(config.strategy.kind, &*optimizer),
-            ..MemoryReport::default()
-        };
-        let mut run = Self {
+        let seeding = SeedSource::new(u64::from(config.seed), groups.coordinates());
+        let sampler = sampler(config, &feed, &groups)?;
+        Ok(Self {
             config: config.clone(),
             world,
             groups,
@@ -87,16 +116,13 @@ impl Run {
             strategy,
             optimizer,
             train_step: 0,
-            memory_report: ledger,
+            memory_report: MemoryReport { formulas, ..MemoryReport::default() },
             worked: StageTimes::default(),
             trace,
-        };
-        run.memory.reset_peaks();
-        let resumes = config.checkpoint.resume && run.resume()?;
-        if !resumes {
-            run.load_pretrained()?;
-        }
-        Ok(run)
+            interrupt: Interrupt::default(),
+            writer: CheckpointWriter::default(),
+            read_ahead: None,
+        })
     }
 
     /// Resumes from the last checkpoint, and returns true if there is one. Reports if there is
@@ -107,7 +133,8 @@ impl Run {
             self.log(&format!("no checkpoint in `{root}` to go on from: beginning at step 1"));
             return Ok(false);
         };
-        self.load(&folder)?;
+        self.load(&folder).map_err(|error| checkpoint::with_last_good(error, &folder))?;
+        self.keep_saving(&folder)?;
         let (taken, steps) = (self.train_step, self.config.schedule.steps);
         if taken >= steps {
             let folder = folder.display();
@@ -116,6 +143,18 @@ impl Run {
             ));
         }
         Ok(true)
+    }
+
+    /// Keeps the interval of checkpoints of the resumed run, if this run has none of its own.
+    fn keep_saving(&mut self, folder: &Path) -> Result<()> {
+        let saved = Manifest::read(folder)?.configuration.parse::<toml::Table>().unwrap_or_default();
+        let every = saved.get("checkpoint").and_then(|section| section.get("every")?.as_integer());
+        let every = every.map_or(0, |every| u64::try_from(every).unwrap_or(0));
+        if self.config.checkpoint.every == 0 && every > 0 && self.config.checkpoint.last {
+            self.config.checkpoint.every = every;
+            self.log(&format!("checkpoint.every = {every}, as before"));
+        }
+        Ok(())
     }
 
     /// Logs one line for the user.
@@ -202,8 +241,9 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Checks that all ranks have the same configuration and the same data.
-fn check_ranks_agree(world: &Communicator, config: &Config, data: &DatasetId) -> Result<()> {
+/// Returns the identity of the data, if all ranks have the same configuration and the same data.
+fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> Result<DatasetId> {
+    let data = feed.training.dataset(&config.data.path)?;
     let mine = [crate::random::hash_text(&config.to_toml()?), data.samples, data.hash];
     let mut all = vec![0; mine.len() * world.size()];
     world.all_gather(&mine, &mut all)?;
@@ -212,13 +252,16 @@ fn check_ranks_agree(world: &Communicator, config: &Config, data: &DatasetId) ->
             let what = format!("rank {rank} has another configuration or other data than rank 0");
             Err(Error::invalid(what))
         }
-        None => Ok(()),
+        None => Ok(data),
     }
 }
 
-fn sampler(config: &Config, feed: &DataLoader) -> Result<Sampler> {
+/// Creates the order of this rank's samples.
+fn sampler(config: &Config, feed: &DataLoader, groups: &MeshGroups) -> Result<Sampler> {
     let shuffle = config.data.shuffle.then_some(u64::from(config.seed));
-    Sampler::new(feed.training.count(), config.data.global_batch as u64, shuffle, config.data.last_batch)
+    let batch = config.data.global_batch as u64;
+    let whole = Sampler::new(feed.training.count(), batch, shuffle, config.data.last_batch)?;
+    whole.with_shard(groups.coordinates().batch_data, groups.mesh().batch_data_size())
 }
 
 /// Creates the configured optimizer.

@@ -13,10 +13,12 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
+mod interrupts;
 mod llama;
 mod meshes;
 mod options;
 mod pipelines;
+mod saving;
 mod starts;
 
 /// Returns the configuration of a small model on a small text in `folder`, changed by `overrides`.
@@ -41,6 +43,7 @@ fn config(folder: &Path, overrides: &[&str]) -> Config {
         "log.validate_every=0".to_owned(),
         "log.check_replicas_every=3".to_owned(),
         "log.every=1000".to_owned(),
+        "checkpoint.last=false".to_owned(),
     ];
     let all = small.into_iter().chain(overrides.iter().map(|&change| change.to_owned()));
     Config::load(None, &all.collect::<Vec<_>>()).unwrap()
@@ -106,7 +109,7 @@ fn resumed_run_equals_uninterrupted_run() {
     for (saved, resumed) in [("bucketed", "bucketed"), ("zero1", "zero3"), ("zero3", "zero1-parameters")] {
         let folder = folder();
         let saving = format!("strategy.kind={saved}");
-        let changes = [&saving, "checkpoint.every=5", "checkpoint.keep=3", DROPOUT];
+        let changes = [&saving, "checkpoint.every=5", "checkpoint.last=true", "checkpoint.keep=3", DROPOUT];
         let whole = train_on_threads(2, &config(folder.path(), &changes)).unwrap();
         for later in ["10", "12"] {
             std::fs::remove_dir_all(folder.path().join(format!("checkpoints/step-000000{later}"))).unwrap();
@@ -125,7 +128,8 @@ fn checkpoint_of_other_seed_is_rejected() {
     let folder = folder();
     train_on_threads(2, &config(folder.path(), &["checkpoint.every=12"])).unwrap();
     let other = config(folder.path(), &["checkpoint.resume=true", "seed=2"]);
-    assert!(train_on_threads(2, &other).unwrap_err().to_string().contains("set seed=1"));
+    let error = train_on_threads(2, &other).unwrap_err().to_string();
+    assert!(error.contains("seed = 2 (saved: 1); set seed=1, or accept"), "{error}");
     let checkpoints = folder.path().join("checkpoints");
     let text = |prompt: &str| {
         let (mut shown, count) = (String::new(), ["sample.tokens=10".to_owned()]);
@@ -152,7 +156,9 @@ fn memory_matches_dry_run() {
                     (format!("strategy.kind={}", kind.name()), format!("mesh.tensor={tensor}"));
                 let config = config(folder.path(), &[&dtype, &kind_of, &mesh, "schedule.steps=3"]);
                 let expected = DryRun::new(&config, ranks).unwrap().memory(kind);
-                let ledgers = run_ranks(ranks, |world| train_loop::run_rank(world, &config).unwrap().memory);
+                let ledgers = run_ranks(ranks, |world| {
+                    train_loop::run_rank(world, &config, &Interrupt::default()).unwrap().memory
+                });
                 let most = |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
                 let what = format!("{kind:?}, {ranks} ranks, {mesh}, {dtype}");
                 assert_eq!([most(0), most(1), most(2)], expected[..3], "{what}");

@@ -1,11 +1,11 @@
 //! Training loop: the work between steps.
 
-use crate::config::Config;
+use crate::config::{Checkpoint, Config};
 use crate::error::Result;
 use crate::train::report::Report;
 use crate::train::run::{Run, StepStats};
-use crate::train::{MemoryReport, flops};
-use std::path::Path;
+use crate::train::{Interrupt, MemoryReport, flops};
+use std::path::{Path, PathBuf};
 use unisono::{Communicator, Sum};
 
 /// Result of a run.
@@ -21,21 +21,31 @@ pub struct TrainResult {
     pub fingerprint: u64,
     /// Memory of rank 0.
     pub memory: MemoryReport,
-    /// Generated text, if the model generates text.
+    /// Prompt and generated text, if the model generates text.
     pub sample: Option<String>,
+    /// Answer to a request that ended the run early; `None` at its end.
+    pub interruption: Option<Interruption>,
 }
 
-/// Trains to the end as one rank of `world`.
-pub(super) fn run_rank(world: Communicator, config: &Config) -> Result<TrainResult> {
-    let mut run = Run::new(config, world)?;
+/// End of a run before its last step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interruption {
+    /// Checkpoint of the last step taken; `None` if the configuration saves none.
+    pub saved: Option<PathBuf>,
+}
+
+/// Trains as one rank of `world`, to the end or until any rank has `interrupt` requested.
+pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interrupt) -> Result<TrainResult> {
+    let mut run = Run::create(config, world, |header| header.print())?;
+    run.interrupt = interrupt.clone();
     let peak = run.peak_flops()?;
     if run.is_root() {
         run.preflight()?;
     }
     let mut report = run.is_root().then(|| Report::new(&run, peak)).transpose()?;
-    let (mut losses, traced_to) =
-        (Vec::new(), config.schedule.steps.min(run.steps_taken() + config.log.trace_steps));
-    while run.steps_taken() < config.schedule.steps {
+    let (mut losses, mut interruption) = (Vec::new(), None);
+    let traced_to = config.schedule.steps.min(run.steps_taken() + config.log.trace_steps);
+    while run.steps_taken() < config.schedule.steps && interruption.is_none() {
         let taken = run.step()?;
         losses.push(taken.loss);
         let validation = if is_due(config.log.validate_every, &taken) { run.validate()? } else { None };
@@ -45,16 +55,17 @@ pub(super) fn run_rank(world: Communicator, config: &Config) -> Result<TrainResu
         if is_due(config.log.check_replicas_every, &taken) {
             run.check_replicas()?;
         }
-        let is_last = config.checkpoint.every > 0 && taken.step == config.schedule.steps;
-        if is_last || is_due(config.checkpoint.every, &taken) {
-            run.save()?;
-        }
+        let saved = run.save_if_due(&taken)?;
         if taken.step == traced_to {
             run.finish_trace()?;
         }
+        if taken.interrupted && taken.step < config.schedule.steps {
+            interruption = Some(Interruption { saved });
+        }
     }
     report.map_or(Ok(()), Report::finish)?;
-    finish(run, losses)
+    run.finish_save()?;
+    finish(run, losses, interruption)
 }
 
 /// Returns true if an action that runs every `every` steps is due.
@@ -62,15 +73,17 @@ fn is_due(every: u64, taken: &StepStats) -> bool {
     every > 0 && taken.step.is_multiple_of(every)
 }
 
-fn finish(mut run: Run, losses: Vec<f64>) -> Result<TrainResult> {
+/// Returns the result of a run. An interrupted run is not validated and generates no text.
+fn finish(mut run: Run, losses: Vec<f64>, interruption: Option<Interruption>) -> Result<TrainResult> {
     if let Some(balance) = run.stage_balance()? {
         run.log(&balance);
     }
-    let validation = run.validate()?;
-    let (fingerprint, sample) = (run.fingerprint()?, run.config.sample.clone());
-    let sample = if sample.tokens > 0 { run.generate(&sample.prompt)? } else { None };
-    let ledger = run.ledger().clone();
-    Ok(TrainResult { steps: run.steps_taken(), losses, validation, fingerprint, memory: ledger, sample })
+    let is_whole = interruption.is_none();
+    let validation = if is_whole { run.validate()? } else { None };
+    let fingerprint = run.fingerprint()?;
+    let sample = if is_whole && run.config.sample.tokens > 0 { run.sample()? } else { None };
+    let (steps, memory) = (run.steps_taken(), run.ledger().clone());
+    Ok(TrainResult { steps, losses, validation, fingerprint, memory, sample, interruption })
 }
 
 impl Run {
@@ -83,6 +96,16 @@ impl Run {
         }];
         self.world.all_reduce(&mut peak, Sum)?;
         Ok(peak[0])
+    }
+
+    /// Saves a checkpoint after a step if one is due, and returns its folder. One is also due after
+    /// the last step, and after an interrupted one, unless the configuration saves none.
+    fn save_if_due(&mut self, taken: &StepStats) -> Result<Option<PathBuf>> {
+        let Checkpoint { every, last, .. } = self.config.checkpoint;
+        let is_last = last && taken.step == self.config.schedule.steps;
+        let is_interrupted = taken.interrupted && (last || every > 0);
+        let is_due = is_last || is_interrupted || is_due(every, taken);
+        is_due.then(|| self.save()).transpose()
     }
 
     /// Writes the trace if configured, and stops recording.

@@ -1,9 +1,10 @@
 //! Section `model` of the configuration.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Model architecture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModelKind {
     /// Causal transformer over tokens.
@@ -13,17 +14,19 @@ pub enum ModelKind {
 }
 
 /// Normalization layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Norm {
     /// LayerNorm: mean 0 and standard deviation 1.
+    #[serde(alias = "layernorm", alias = "layer-norm")]
     Layer,
     /// RMSNorm: root mean square 1.
+    #[serde(alias = "rmsnorm", alias = "rms-norm")]
     Rms,
 }
 
 /// Feed-forward part of a transformer block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FeedForward {
     /// Two matrices with a GELU between them.
@@ -33,7 +36,7 @@ pub enum FeedForward {
 }
 
 /// Encoding of positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Positions {
     /// Learned embedding of each position.
@@ -43,7 +46,7 @@ pub enum Positions {
 }
 
 /// Preset of the keys that make up an architecture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
     /// Learned positions, LayerNorm, GELU, biases, and a tied head.
@@ -66,7 +69,7 @@ impl Shape {
 }
 
 /// Settings of the model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Model {
     /// Architecture.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, LineWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -50,24 +50,25 @@ pub(super) struct MetricsWriter {
 }
 
 impl MetricsWriter {
-    /// Opens the file at `path`; an empty path keeps records in memory only. A run that resumes
-    /// after `step` keeps the earlier records up to that step.
+    /// Opens the file at `path` to append records; an empty path keeps records in memory only. A
+    /// run that resumes after `step` drops the later records of the last run in the file.
     ///
     /// # Errors
     /// Fails if the file cannot be used, or if it has lines of another format. It is unchanged
     /// then.
     pub(super) fn open(path: &Path, step: u64) -> Result<Self> {
-        let mut journal = Self { file: None, records: Vec::new() };
         if path.as_os_str().is_empty() {
-            return Ok(journal);
+            return Ok(Self { file: None, records: Vec::new() });
         }
-        let earlier = if step > 0 { read_records(path)? } else { Vec::new() };
-        let file = File::create(path).map_err(|error| Error::file(path, error))?;
-        journal.file = Some((path.to_owned(), LineWriter::new(file)));
-        for record in earlier.into_iter().take_while(|record| record.step <= step) {
-            journal.write(record)?;
+        let failed = |error| Error::file(path, error);
+        let earlier = EarlierRecords::read(path)?;
+        let (kept, records) = earlier.up_to(step);
+        if kept.len() < earlier.text.len() {
+            let shorter = path.with_extension("unfinished");
+            std::fs::write(&shorter, kept).and_then(|()| std::fs::rename(&shorter, path)).map_err(failed)?;
         }
-        Ok(journal)
+        let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
+        Ok(Self { file: Some((path.to_owned(), LineWriter::new(file))), records })
     }
 
     pub(super) fn write(&mut self, record: StepRecord) -> Result<()> {
@@ -84,25 +85,53 @@ impl MetricsWriter {
     }
 }
 
-/// Reads the records of an earlier run; none if there is no file at `path`. Drops a last line that
-/// a killed run left incomplete. Rejects any other line that is no record, because resuming
-/// rewrites the file.
-fn read_records(path: &Path) -> Result<Vec<StepRecord>> {
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        text => text.map_err(|error| Error::file(path, error))?,
-    };
-    let (complete, _) = text.rsplit_once('\n').unwrap_or_default();
-    let record = |(index, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|error| Error::file(path, foreign_line_message(index + 1, &error)))
-    };
-    complete.lines().enumerate().map(record).collect()
+/// Records of the runs that wrote a file.
+struct EarlierRecords {
+    text: String,
+    /// Each record, and the place in the text where its line ends.
+    records: Vec<(StepRecord, usize)>,
+}
+
+impl EarlierRecords {
+    /// Reads the records at `path`; none if there is no file. Drops a last line that a killed
+    /// run left incomplete. Rejects any other line that is no record.
+    fn read(path: &Path) -> Result<Self> {
+        let text = match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            text => text.map_err(|error| Error::file(path, error))?,
+        };
+        let (mut records, mut end) = (Vec::new(), 0);
+        for (index, line) in text.split_inclusive('\n').filter(|line| line.ends_with('\n')).enumerate() {
+            end += line.len();
+            let record = serde_json::from_str(line)
+                .map_err(|error| Error::file(path, foreign_line_message(index + 1, &error)))?;
+            records.push((record, end));
+        }
+        Ok(Self { text, records })
+    }
+
+    /// Returns the text to keep, and the records of the last run up to `step`. A new run, of step
+    /// 0, keeps the text of all earlier runs.
+    fn up_to(&self, step: u64) -> (&str, Vec<StepRecord>) {
+        let begins = |pair: &[(StepRecord, usize)]| pair[1].0.step <= pair[0].0.step;
+        let start = self.records.windows(2).rposition(begins).map_or(0, |index| index + 1);
+        let last_run = &self.records[start..];
+        let kept = match step {
+            0 => &self.records[..],
+            _ => {
+                &self.records[..start + last_run.iter().take_while(|(record, _)| record.step <= step).count()]
+            }
+        };
+        let text = &self.text[..kept.last().map_or(0, |&(_, end)| end)];
+        let own = if step == 0 { &[] } else { &kept[start..] };
+        (text, own.iter().map(|&(record, _)| record).collect())
+    }
 }
 
 /// Builds the message for a line of another format, with a remedy.
 fn foreign_line_message(line: usize, error: &serde_json::Error) -> String {
     format!(
-        "line {line} is no record of this version ({error}); resuming would drop the earlier records: \
+        "line {line} is no record of this version ({error}); records are appended to records only: \
          move the file away, or set log.file to another path"
     )
 }
@@ -132,8 +161,32 @@ mod tests {
         let read: Vec<StepRecord> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(read, [record(1), record(2), record(3), StepRecord { loss: 9.0, ..record(4) }]);
         assert_eq!(read, journal.records());
-        assert!(MetricsWriter::open(&path, 0).unwrap().records().is_empty());
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+    }
+
+    #[test]
+    fn new_run_appends_and_a_resumed_one_changes_only_the_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.jsonl");
+        let record = |step| StepRecord { step, ..StepRecord::default() };
+        let write = |from: u64, steps: &[u64]| {
+            let mut journal = MetricsWriter::open(&path, from).unwrap();
+            let kept = journal.records().len();
+            steps.iter().for_each(|&step| journal.write(record(step)).unwrap());
+            kept
+        };
+        let steps = || {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let read = |line| serde_json::from_str::<StepRecord>(line).unwrap().step;
+            text.lines().map(read).collect::<Vec<_>>()
+        };
+        assert_eq!(write(0, &[1, 2, 3]), 0);
+        assert_eq!(write(0, &[1, 2, 3, 4]), 0);
+        assert_eq!(steps(), [1, 2, 3, 1, 2, 3, 4]);
+        assert_eq!(write(2, &[3]), 2);
+        assert_eq!(steps(), [1, 2, 3, 1, 2, 3]);
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"st").unwrap();
+        assert_eq!(write(0, &[1]), 0);
+        assert_eq!(steps(), [1, 2, 3, 1, 2, 3, 1]);
     }
 
     #[test]

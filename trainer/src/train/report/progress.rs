@@ -1,5 +1,6 @@
 //! Progress line on the terminal.
 
+use crate::config::ModelKind;
 use crate::train::report::StepRecord;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr};
@@ -8,16 +9,16 @@ use std::time::Duration;
 /// Progress bar on a terminal; otherwise a line every `every` steps.
 pub(super) enum ProgressLine {
     Bar(ProgressBar),
-    Lines { every: u64, steps: u64 },
+    Lines { every: u64, first: u64, steps: u64 },
 }
 
 impl ProgressLine {
     /// Creates the progress of a run of `steps` steps, of which `taken` are complete.
     pub(super) fn new(steps: u64, taken: u64, every: u64) -> Self {
         if !stderr().is_terminal() {
-            return Self::Lines { every, steps };
+            return Self::Lines { every, first: taken + 1, steps };
         }
-        let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}").expect("a template");
+        let style = ProgressStyle::with_template("{bar:10} {pos}/{len} {wide_msg}").expect("a template");
         let bar = ProgressBar::new(steps).with_style(style);
         bar.set_position(taken);
         Self::Bar(bar)
@@ -32,8 +33,8 @@ impl ProgressLine {
                     bar.println(line);
                 }
             }
-            Self::Lines { every, steps } => {
-                if record.step.is_multiple_of(*every) || record.step == *steps {
+            Self::Lines { every, first, steps } => {
+                if record.step.is_multiple_of(*every) || [*first, *steps].contains(&record.step) {
                     print_line(&format!("step {}/{steps} {}", record.step, format_record(record, left)));
                 }
                 if let Some(line) = validation_line(record) {
@@ -57,8 +58,17 @@ pub(in crate::train) fn print_line(line: &str) {
 
 fn validation_line(record: &StepRecord) -> Option<String> {
     let StepRecord { step, validation, perplexity, .. } = record;
+    validation.map(|loss| format!("step {step}: {}", format_validation(loss, *perplexity)))
+}
+
+/// Formats a validation loss, and its perplexity for a language model.
+pub fn validation_text(loss: f64, kind: ModelKind) -> String {
+    format_validation(loss, (kind == ModelKind::Gpt).then(|| loss.exp()))
+}
+
+fn format_validation(loss: f64, perplexity: Option<f64>) -> String {
     let perplexity = perplexity.map_or(String::new(), |perplexity| format!(", perplexity {perplexity:.2}"));
-    validation.map(|loss| format!("step {step}: loss {loss:.4}{perplexity} on what was held back"))
+    format!("validation loss {loss:.4}{perplexity}")
 }
 
 /// Formats the fractions of the step that rank 0 waited: for gradients and weights, and in tensor
@@ -71,17 +81,18 @@ fn exposed(record: &StepRecord) -> String {
     percent(record.exposed_seconds) + &others.collect::<String>()
 }
 
-/// Formats one step as a line.
+/// Formats one step as a line. The most important numbers are the first, because a terminal cuts
+/// off the others.
 fn format_record(record: &StepRecord, left: Duration) -> String {
     let StepRecord { loss, grad_norm: norm, lr: rate, mfu: utilization, .. } = record;
     let exposed = exposed(record);
     let [measured, formula] =
         [record.memory, record.memory_predicted].map(|bytes| bytes as f64 / f64::from(1 << 20));
     format!(
-        "loss {loss:.4} norm {norm:.2} lr {rate:.1e} {} tok/s MFU {:.0}% exposed {exposed} memory {measured:.1}/{formula:.1} MiB left {}",
+        "loss {loss:.4} left {} {} tok/s MFU {:.0}% exposed {exposed} norm {norm:.2} lr {rate:.1e} memory {measured:.1}/{formula:.1} MiB",
+        duration(left),
         format_number(record.tokens_per_second),
         100.0 * utilization,
-        duration(left)
     )
 }
 
@@ -120,10 +131,15 @@ mod tests {
         };
         let record = StepRecord { tokens_per_second: 12_345.0, mfu: 0.414, ..record };
         let record = StepRecord { memory: 3 << 20, memory_predicted: 3 << 20, ..record };
+        let line = format_record(&record, Duration::from_secs(200));
         assert_eq!(
-            format_record(&record, Duration::from_secs(200)),
-            "loss 2.5000 norm 0.75 lr 2.0e-3 12.3k tok/s MFU 41% exposed 25% memory 3.0/3.0 MiB left 3m20s"
+            line,
+            "loss 2.5000 left 3m20s 12.3k tok/s MFU 41% exposed 25% norm 0.75 lr 2.0e-3 memory 3.0/3.0 MiB"
         );
+        let beside = "========== 100000/100000 ".len();
+        assert!(beside + line.find(" norm").unwrap() <= 80);
+        let record = StepRecord { step: 5, validation: Some(0.5), perplexity: Some(1.65), ..record };
+        assert_eq!(validation_line(&record).unwrap(), "step 5: validation loss 0.5000, perplexity 1.65");
         assert_eq!([format_number(950.0), format_number(4.56e6)], ["950", "4.56M"]);
         assert_eq!(duration(Duration::from_secs(7500)), "2h05m");
     }

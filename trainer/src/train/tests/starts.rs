@@ -22,6 +22,8 @@ fn new_run_does_not_mix_with_existing_checkpoints() {
         assert!(error.contains(words), "{error}");
     }
     train_on_threads(1, &tiny(folder.path(), &["checkpoint.every=0"])).unwrap();
+    let error = rejection(folder.path(), &["checkpoint.every=0", "checkpoint.last=true"]);
+    assert!(error.contains("checkpoint.last=false"), "{error}");
     train_on_threads(1, &tiny(folder.path(), &["checkpoint.resume=true"])).unwrap();
 }
 
@@ -41,7 +43,11 @@ fn incompatible_checkpoint_is_rejected_by_key() {
         ("model.norm=rms", "model.norm = \"layer\", and this run has \"rms\""),
         ("model.freeze=[\"wte\"]", "model.freeze = [], and this run has [\"wte\"]"),
         ("optimizer.kind=adamw", "optimizer.kind = \"muon\", and this run has \"adamw\""),
-        ("data.shuffle=false", "data.shuffle = true, and this run has false"),
+        ("data.shuffle=false", "data.shuffle = false (saved: true); set data.shuffle=true, or accept"),
+        ("optimizer.lr=1", "accept the change by checkpoint.allow_changes=optimizer.lr"),
+        ("data.global_batch=4", "data.global_batch = 4 (saved: 12)"),
+        ("model.dropout=0.5", "model.dropout = 0.5 (saved: 0.0)"),
+        ("schedule.floor=0.5", "schedule.floor = 0.5 (saved: 0.1)"),
     ] {
         let error = resume(change);
         assert!(error.contains(words), "{change}: {error}");
@@ -51,20 +57,61 @@ fn incompatible_checkpoint_is_rejected_by_key() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("model.heads = 2, and this run has 1"), "{error}");
-    let may =
-        ["model.dropout=0.1", "model.activation_checkpointing=true", "optimizer.lr=1e-3", "schedule.steps=4"];
-    let changes = [&["checkpoint.resume=true", "optimizer.kind=muon"], &may[..]].concat();
+    let may = ["model.activation_checkpointing=true", "data.micro_batch=1", "schedule.steps=4"];
+    let accepted = ["model.dropout=0.1", "optimizer.lr=1e-3", "seed=2"];
+    let named = ["checkpoint.allow_changes=model.dropout,optimizer,seed"];
+    let resume = ["checkpoint.resume=true", "optimizer.kind=muon"];
+    let error = rejection(folder.path(), &[&resume[..], &may, &accepted].concat());
+    for words in ["accept the change by checkpoint.allow_changes=model.dropout,optimizer.lr,seed", "0.002"] {
+        assert!(error.contains(words), "{error}");
+    }
+    let changes = [&resume[..], &may, &accepted, &named].concat();
     assert_eq!(train_on_threads(1, &tiny(folder.path(), &changes)).unwrap().steps, 4);
 }
 
 #[test]
 fn last_step_is_saved_and_resume_is_a_no_op() {
     let folder = folder();
-    let run = || train_on_threads(2, &tiny(folder.path(), &["checkpoint.resume=true"])).unwrap();
+    let last = ["checkpoint.resume=true", "checkpoint.last=true"];
+    let run = || train_on_threads(2, &tiny(folder.path(), &last)).unwrap();
     let (whole, again) = (run(), run());
     let saved = crate::checkpoint::list(&folder.path().join("checkpoints"));
     assert_eq!(saved.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [2, 3]);
     assert_eq!((again.steps, again.losses.len(), again.fingerprint), (3, 0, whole.fingerprint));
+}
+
+#[test]
+fn last_step_is_saved_and_resumed_run_keeps_interval() {
+    let folder = folder();
+    let saved = || {
+        let all = crate::checkpoint::list(&folder.path().join("checkpoints"));
+        all.into_iter().map(|(step, _)| step).collect::<Vec<_>>()
+    };
+    let run = |changes: &[&str]| {
+        let more = ["checkpoint.every=0", "checkpoint.last=true", "checkpoint.keep=9"];
+        train_on_threads(2, &tiny(folder.path(), &[&more[..], changes].concat())).unwrap()
+    };
+    run(&[]);
+    assert_eq!(saved(), [3]);
+    run(&["checkpoint.resume=true", "checkpoint.every=2", "schedule.steps=6"]);
+    assert_eq!(saved(), [3, 4, 6]);
+    run(&["checkpoint.resume=true", "schedule.steps=9"]);
+    assert_eq!(saved(), [3, 4, 6, 8, 9]);
+}
+
+#[test]
+fn other_data_are_begun_at_their_first_sample_if_allowed() {
+    let folder = folder();
+    train_on_threads(1, &tiny(folder.path(), &[])).unwrap();
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("text.txt"), "other words, ".repeat(300)).unwrap();
+    let path = format!("data.path={}", other.display());
+    let changes = ["checkpoint.resume=true", "schedule.steps=5", &path];
+    assert!(rejection(folder.path(), &changes).contains("checkpoint.allow_changes=data.path"));
+    let config = tiny(folder.path(), &[&changes[..], &["checkpoint.allow_changes=data.path"]].concat());
+    let outcome = train_on_threads(1, &config).unwrap();
+    assert_eq!((outcome.steps, outcome.losses.len()), (5, 3));
 }
 
 #[test]
@@ -75,7 +122,6 @@ fn unwritable_outputs_are_rejected_at_start() {
         (["log.trace=/nowhere/trace.json", ""], "/nowhere/trace.json: log.trace: "),
         (["log.file=/nowhere/run.jsonl", ""], "/nowhere/run.jsonl: log.file: "),
         (["checkpoint.folder=/proc/nowhere", ""], "/proc/nowhere: checkpoint.folder: "),
-        (["sample.prompt=", "sample.tokens=5"], "sample.prompt is empty"),
     ] {
         // The first step would fail at this learning rate, but it is not taken.
         let rate = ["optimizer.lr=1e30", "optimizer.max_grad_norm=0"];

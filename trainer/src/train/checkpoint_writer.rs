@@ -1,0 +1,37 @@
+//! Checkpoints written by a thread while training goes on.
+
+use crate::checkpoint::Snapshot;
+use crate::error::{Error, Result};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use unisono::Communicator;
+
+/// Thread that writes checkpoints, over a communicator of its own.
+#[derive(Default)]
+pub(super) struct CheckpointWriter {
+    world: Option<Communicator>,
+    writing: Option<JoinHandle<Result<PathBuf>>>,
+}
+
+impl CheckpointWriter {
+    /// Starts to write a checkpoint, and returns its folder. All ranks must call this.
+    pub(super) fn start(&mut self, snapshot: Snapshot, world: &Communicator, keep: usize) -> Result<PathBuf> {
+        let own = match self.world.take() {
+            Some(own) => own,
+            None => world.duplicate()?,
+        };
+        let (folder, its_own) = (snapshot.folder(), own.clone());
+        let write = move || snapshot.write(Some(&its_own), keep);
+        let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(write);
+        let failed = |error| Error::Unsupported(format!("checkpoint.async: no thread: {error}"));
+        (self.world, self.writing) = (Some(own), Some(thread.map_err(failed)?));
+        Ok(folder)
+    }
+
+    /// Waits until the last checkpoint is complete.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let Some(writing) = self.writing.take() else { return Ok(()) };
+        let panicked = |_| Error::invalid("the thread that writes a checkpoint panicked: a bug");
+        writing.join().map_err(panicked)?.map(drop)
+    }
+}

@@ -1,0 +1,168 @@
+//! Description of a run, printed before its first step.
+
+use super::cost_model::CostModel;
+use super::data_loader::DataLoader;
+use super::report::{print_line, with_separators};
+use crate::allocator::AllocClass;
+use crate::config::{Config, DeviceKind, ModelKind};
+use crate::optim::Optimizer;
+use crate::parameter::{Parameter, ShardSpec};
+use crate::train::DataDims;
+use std::fmt;
+
+/// Description of a run in a few lines.
+pub(super) struct RunHeader<'a> {
+    pub(super) plan: &'a CostModel<'a>,
+    pub(super) loader: &'a DataLoader,
+    /// Predicted bytes of a rank by class.
+    pub(super) formulas: [usize; 5],
+}
+
+impl<'a> RunHeader<'a> {
+    /// Predicts the memory of a run, and describes it.
+    pub(super) fn new(plan: &'a CostModel<'a>, loader: &'a DataLoader, optimizer: &dyn Optimizer) -> Self {
+        let formulas = plan.memory(plan.config.strategy.kind, optimizer);
+        Self { plan, loader, formulas }
+    }
+}
+
+impl RunHeader<'_> {
+    /// Prints the description.
+    pub(super) fn print(&self) {
+        self.to_string().lines().for_each(print_line);
+    }
+
+    fn model(&self) -> String {
+        let (model, inventory) = (&self.plan.config.model, self.plan.inventory);
+        let count = |parameter: &&Parameter| parameter.global_shape().iter().product::<usize>();
+        let all: usize = inventory.parameters.iter().map(|parameter| count(&parameter)).sum();
+        let trained: usize =
+            inventory.parameters.iter().filter(|parameter| parameter.trainable).map(|own| count(&own)).sum();
+        let shape = match model.kind {
+            ModelKind::Gpt => format!(
+                "gpt, {} layers, width {}, {} heads, context {}",
+                model.layers, model.width, model.heads, model.context
+            ),
+            ModelKind::Mlp => format!("mlp, hidden sizes {:?}", model.hidden_sizes),
+        };
+        let frozen = match all - trained {
+            0 => String::new(),
+            frozen => format!(", {} of them frozen", with_separators(frozen)),
+        };
+        format!("{shape}: {} parameters{frozen}", with_separators(all))
+    }
+
+    fn data(&self) -> String {
+        let Config { data, model, .. } = self.plan.config;
+        let documents = self.loader.documents.map_or(String::new(), |count| match count {
+            1 => "1 file, ".to_owned(),
+            count => format!("{} files, ", with_separators(count)),
+        });
+        let samples = self.loader.training.count() as usize;
+        let held_back = self.loader.validation.as_ref().map_or(0, |samples| samples.count() as usize);
+        let size = match self.loader.dims {
+            DataDims::Tokens(vocabulary) => format!(
+                "{} tokens of {vocabulary} kinds in {} sequences",
+                with_separators(samples * model.context),
+                with_separators(samples)
+            ),
+            DataDims::Rows(features, classes) => {
+                format!("{} rows of {features} features in {classes} classes", with_separators(samples))
+            }
+        };
+        let held_back = match held_back {
+            0 => "none for validation".to_owned(),
+            count => format!("{} more for validation", with_separators(count)),
+        };
+        format!("`{}`: {documents}{size}, {held_back}", data.path)
+    }
+
+    fn batch(&self) -> String {
+        let (config, global) = (self.plan.config, self.plan.batch.global());
+        let size = match self.loader.dims {
+            DataDims::Tokens(_) => format!("{} tokens", with_separators(global * config.model.context)),
+            DataDims::Rows(..) => format!("{} rows", with_separators(global)),
+        };
+        let steps = config.schedule.steps;
+        let epochs = steps as f64 * global as f64 / self.loader.training.count().max(1) as f64;
+        format!("{size} a step, {}; {steps} steps are {epochs:.2} epochs", self.plan.batch)
+    }
+
+    /// Returns the sharded parameters with padding, the largest share first.
+    fn padding(&self) -> Option<String> {
+        let matrices = self.plan.inventory.parameters.iter().filter(|parameter| parameter.shape.len() > 1);
+        let share = |parameter: &Parameter| parameter.shard.as_ref().map_or(0.0, ShardSpec::padding_fraction);
+        let mut padded: Vec<_> = matrices.map(|own| (share(own), &own.name)).collect();
+        padded.retain(|&(share, _)| share > 0.0);
+        padded.sort_by(|one, other| other.0.total_cmp(&one.0));
+        let (share, name) = padded.first()?;
+        let more = match padded.len() {
+            1 => String::new(),
+            count => format!(", and at most that of {} more", count - 1),
+        };
+        Some(format!(
+            "{:.1} % of {name}{more}, so that {} ranks have equal parts",
+            100.0 * share,
+            self.tensor()
+        ))
+    }
+
+    fn tensor(&self) -> usize {
+        self.plan.mesh.degrees().tensor
+    }
+
+    /// Returns the loss of a model that has learned nothing.
+    fn baseline(&self) -> String {
+        let (DataDims::Tokens(classes) | DataDims::Rows(_, classes)) = self.loader.dims;
+        format!("loss {:.4} if all {classes} answers are equally probable", (classes as f64).ln())
+    }
+
+    fn ranks(&self) -> String {
+        let Config { device, threads, .. } = self.plan.config;
+        let place = match device {
+            DeviceKind::Cpu if *threads == 1 => "1 thread each".to_owned(),
+            DeviceKind::Cpu => format!("{threads} threads each"),
+            DeviceKind::Cuda => "on GPUs".to_owned(),
+            DeviceKind::Software => "on the software GPU".to_owned(),
+        };
+        format!("{}, {place}", self.plan.mesh.summary())
+    }
+
+    fn memory(&self) -> String {
+        let sum = self.formulas[..4].iter().fold(0usize, |sum, &bytes| sum.saturating_add(bytes));
+        let (unit, name) = if sum >= 10 << 30 { (30, "GiB") } else { (20, "MiB") };
+        let number = |bytes: usize| format!("{:.1}", bytes as f64 / f64::from(1 << unit));
+        let all = AllocClass::ALL.iter().zip(self.formulas).take(4);
+        let all: Vec<_> = all.map(|(class, bytes)| format!("{} {}", class.name(), number(bytes))).collect();
+        format!("{} {name} a rank by formula: {}", number(sum), all.join(", "))
+    }
+
+    fn checkpoints(&self) -> String {
+        let own = &self.plan.config.checkpoint;
+        let end = if own.last { Some("after the last step".to_owned()) } else { None };
+        let each = (own.every > 0).then(|| format!("every {} steps", own.every));
+        let times: Vec<_> = each.into_iter().chain(end).collect();
+        match times.is_empty() {
+            true => "none: checkpoint.every = 0, checkpoint.last = false".to_owned(),
+            false => format!("`{}`, {}", own.folder, times.join(" and ")),
+        }
+    }
+}
+
+impl fmt::Display for RunHeader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = [
+            ("model", Some(self.model())),
+            ("data", Some(self.data())),
+            ("ranks", Some(self.ranks())),
+            ("batch", Some(self.batch())),
+            ("strategy", Some(self.plan.config.strategy.kind.name().to_owned())),
+            ("padding", self.padding()),
+            ("untrained", Some(self.baseline())),
+            ("memory", Some(self.memory())),
+            ("checkpoints", Some(self.checkpoints())),
+        ];
+        let known = lines.into_iter().filter_map(|(name, text)| Some((name, text?)));
+        known.into_iter().try_for_each(|(name, text)| writeln!(f, "{name:<12}{text}"))
+    }
+}

@@ -1,0 +1,146 @@
+//! Refuses a run that does not fit in the memory of a host, before anything large is allocated.
+
+use super::BatchPlan;
+use super::available_memory::available_memory;
+use super::cost_model::CostModel;
+use crate::allocator::AllocClass;
+use crate::config::{Config, DeviceKind, StrategyKind};
+use crate::error::{Error, Result};
+use crate::mesh::HostId;
+use crate::optim::Optimizer;
+use unisono::Communicator;
+
+/// Classes that are in memory.
+const IN_MEMORY: usize = 4;
+const GIB: f64 = (1 << 30) as f64;
+
+/// Checks that the ranks of each host fit in its memory, by the formulas. All ranks must call this.
+///
+/// # Errors
+/// [`Error::Invalid`] on every rank, with the numbers of the first host that is too small and the
+/// settings that would fit.
+pub(super) fn check_fits(
+    world: &Communicator,
+    plan: &CostModel<'_>,
+    optimizer: &dyn Optimizer,
+) -> Result<()> {
+    if !plan.config.check_memory || plan.config.device == DeviceKind::Cuda {
+        return Ok(());
+    }
+    let own = [HostId::current().0, available_memory().map_or(u64::MAX, |bytes| bytes as u64)];
+    let mut all = vec![0; own.len() * world.size()];
+    world.all_gather(&own, &mut all)?;
+    let hosts: Vec<[u64; 2]> = all.chunks_exact(2).map(|host| [host[0], host[1]]).collect();
+    for &[host, _] in &hosts {
+        let ranks = hosts.iter().filter(|other| other[0] == host);
+        let (count, available) = (ranks.clone().count(), ranks.map(|rank| rank[1]).min().unwrap_or(u64::MAX));
+        let room = Room { ranks: count, available: usize::try_from(available).unwrap_or(usize::MAX) };
+        if let Some(what) = room.refusal(plan, optimizer) {
+            return Err(Error::invalid(what));
+        }
+    }
+    Ok(())
+}
+
+/// Ranks of one host, and the memory it has left.
+struct Room {
+    ranks: usize,
+    available: usize,
+}
+
+impl Room {
+    fn fits(&self, bytes: usize) -> bool {
+        bytes.saturating_mul(self.ranks) <= self.available
+    }
+
+    /// Returns the reason why the ranks do not fit, with numbers and remedies.
+    fn refusal(&self, plan: &CostModel<'_>, optimizer: &dyn Optimizer) -> Option<String> {
+        let memory = plan.memory(plan.config.strategy.kind, optimizer);
+        let bytes = in_memory(memory);
+        if self.fits(bytes) {
+            return None;
+        }
+        let classes = AllocClass::ALL.iter().zip(memory).take(IN_MEMORY);
+        let classes: Vec<_> =
+            classes.map(|(class, bytes)| format!("{} {}", class.name(), gib(bytes))).collect();
+        let (available, ranks) = (gib(self.available), self.ranks);
+        let need = format!("{ranks} ranks of {} each ({})", gib(bytes), classes.join(", "));
+        let remedy = match self.remedies(plan, optimizer) {
+            fitting if fitting.is_empty() => {
+                "a smaller model, or fewer ranks on this host, would fit".to_owned()
+            }
+            fitting => format!("what would fit: {}", fitting.join("; ")),
+        };
+        Some(format!(
+            "this host has {available} of memory available, and the run needs {need}; {remedy}; \
+             check_memory=false starts all the same"
+        ))
+    }
+
+    /// Returns the changes of the configuration that fit, each with the bytes of a rank. Changes
+    /// are combined only if no single one fits.
+    fn remedies(&self, plan: &CostModel<'_>, optimizer: &dyn Optimizer) -> Vec<String> {
+        let fitting = |changes: &[Change]| {
+            let bytes = with_changes(plan, optimizer, changes)?;
+            let words: Vec<_> = changes.iter().map(|change| change.words()).collect();
+            self.fits(bytes).then(|| format!("{} ({} each)", words.join(" "), gib(bytes)))
+        };
+        let kinds = StrategyKind::ALL.into_iter().filter(|kind| kind.shards_state()).map(Change::Strategy);
+        let kinds = kinds.filter(|_| plan.mesh.data_size() > 1);
+        let single: Vec<_> = kinds.chain([Change::Recompute, Change::SingleSamples]).collect();
+        let found: Vec<_> = single.iter().filter_map(|&change| fitting(&[change])).collect();
+        match found.is_empty() {
+            true => {
+                let all = [Change::Strategy(StrategyKind::Zero3), Change::Recompute, Change::SingleSamples];
+                fitting(&all).into_iter().collect()
+            }
+            false => found,
+        }
+    }
+}
+
+/// Change of a configuration that saves memory.
+#[derive(Clone, Copy)]
+enum Change {
+    Strategy(StrategyKind),
+    Recompute,
+    SingleSamples,
+}
+
+impl Change {
+    fn words(self) -> String {
+        match self {
+            Self::Strategy(kind) => format!("strategy.kind={}", kind.name()),
+            Self::Recompute => "model.activation_checkpointing=true".to_owned(),
+            Self::SingleSamples => "data.micro_batch=1".to_owned(),
+        }
+    }
+
+    fn apply(self, config: &mut Config) {
+        match self {
+            Self::Strategy(kind) => config.strategy.kind = kind,
+            Self::Recompute => config.model.activation_checkpointing = true,
+            Self::SingleSamples => {
+                config.data.micro_batch = 1;
+                config.data.breadth_first = 1;
+            }
+        }
+    }
+}
+
+/// Returns the bytes of a rank with these changes; `None` if its batch cannot be divided.
+fn with_changes(plan: &CostModel<'_>, optimizer: &dyn Optimizer, changes: &[Change]) -> Option<usize> {
+    let mut config = plan.config.clone();
+    changes.iter().for_each(|change| change.apply(&mut config));
+    let batch: BatchPlan = config.batch(&plan.mesh).ok()?;
+    let plan = CostModel { config: &config, batch, ..*plan };
+    Some(in_memory(plan.memory(config.strategy.kind, optimizer)))
+}
+
+fn in_memory(memory: [usize; 5]) -> usize {
+    memory[..IN_MEMORY].iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+}
+
+fn gib(bytes: usize) -> String {
+    format!("{:.2} GiB", bytes as f64 / GIB)
+}

@@ -1,0 +1,160 @@
+//! Threads that read the batches of coming steps.
+
+use crate::data::{Sampler, SequenceChunk};
+use crate::error::{Error, Result};
+use crate::models::OwnedBatch;
+use crate::train::data_loader::Samples;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+/// Micro-batches of a step.
+pub(super) type StepBatches = Vec<Arc<OwnedBatch>>;
+
+/// Way to read the micro-batches of a step.
+#[derive(Clone)]
+pub(super) struct BatchReader {
+    pub(super) samples: Arc<Samples>,
+    pub(super) micro_batch: usize,
+    pub(super) chunk: SequenceChunk,
+}
+
+impl BatchReader {
+    /// Reads the samples of these numbers.
+    pub(super) fn read(&self, numbers: &[u64]) -> Result<StepBatches> {
+        let parts = numbers.chunks(self.micro_batch);
+        parts.map(|part| self.samples.batch(part, self.chunk).map(Arc::new)).collect()
+    }
+}
+
+/// Threads that read ahead of a sampler. Steps are dealt to them in turn, so that their order is
+/// that of the sampler.
+pub(super) struct ReadAhead {
+    workers: Vec<Worker>,
+    /// Sampler of the step after the last one under way.
+    ahead: Sampler,
+    /// Worker of each step under way, the next one first.
+    under_way: VecDeque<usize>,
+    next: usize,
+}
+
+/// Thread that reads batches in the order of its requests. It ends when its requests end.
+struct Worker {
+    requests: Sender<Vec<u64>>,
+    batches: Receiver<Result<StepBatches>>,
+}
+
+/// Steps under way per worker: one that is read, and one that is complete.
+const STEPS_PER_WORKER: usize = 2;
+
+impl ReadAhead {
+    /// Starts `workers` threads that read what `sampler` returns next.
+    ///
+    /// # Errors
+    /// Fails if a thread cannot be started.
+    pub(super) fn start(workers: usize, reader: &BatchReader, sampler: &Sampler) -> Result<Self> {
+        let workers = (0..workers).map(|_| Worker::start(reader.clone())).collect::<Result<Vec<_>>>()?;
+        Ok(Self { workers, ahead: sampler.clone(), under_way: VecDeque::new(), next: 0 })
+    }
+
+    /// Returns the batches of the next step, in the order of the sampler.
+    ///
+    /// # Errors
+    /// Returns the error of reading these batches.
+    pub(super) fn next(&mut self) -> Result<StepBatches> {
+        let ended = || Error::invalid("a thread that reads data panicked: a bug");
+        while self.under_way.len() < STEPS_PER_WORKER * self.workers.len() {
+            let numbers = self.ahead.next_or_new_epoch();
+            self.workers[self.next].requests.send(numbers).map_err(|_| ended())?;
+            self.under_way.push_back(self.next);
+            self.next = (self.next + 1) % self.workers.len();
+        }
+        let worker = self.under_way.pop_front().expect("a step under way");
+        self.workers[worker].batches.recv().map_err(|_| ended())?
+    }
+}
+
+impl Worker {
+    fn start(reader: BatchReader) -> Result<Self> {
+        let (requests, numbers) = channel::<Vec<u64>>();
+        let (sender, batches) = channel();
+        let read = move || {
+            for numbers in numbers {
+                // Nobody waits for the batches of a run that has ended.
+                if sender.send(reader.read(&numbers)).is_err() {
+                    break;
+                }
+            }
+        };
+        let failed = |error| Error::Unsupported(format!("data.workers: no thread: {error}"));
+        thread::Builder::new().name("data worker".to_owned()).spawn(read).map_err(failed)?;
+        Ok(Self { requests, batches })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{LastBatch, TokenSource, TokenWindows};
+    use std::time::{Duration, Instant};
+
+    /// Tokens that take time to read.
+    struct SlowTokens(Duration);
+
+    impl TokenSource for SlowTokens {
+        fn count(&self) -> usize {
+            1 + 4 * 24
+        }
+
+        fn read(&self, start: usize, into: &mut [u32]) -> Result<()> {
+            thread::sleep(self.0);
+            into.iter_mut().zip(start..).for_each(|(token, place)| *token = place as u32);
+            Ok(())
+        }
+    }
+
+    fn reader(delay: Duration) -> BatchReader {
+        let samples = Arc::new(Samples::Tokens(TokenWindows::new(SlowTokens(delay), 4).unwrap()));
+        BatchReader { samples, micro_batch: 2, chunk: SequenceChunk::WHOLE }
+    }
+
+    fn tokens(batches: StepBatches) -> Vec<Vec<u32>> {
+        let inputs = |batch: Arc<OwnedBatch>| match &*batch {
+            OwnedBatch::Tokens(tokens) => tokens.inputs.clone(),
+            OwnedBatch::Samples { .. } => Vec::new(),
+        };
+        batches.into_iter().map(inputs).collect()
+    }
+
+    #[test]
+    fn batches_come_in_the_order_of_the_sampler_over_epochs() {
+        let sampler = Sampler::new(24, 4, Some(7), LastBatch::Drop).unwrap();
+        let reader = reader(Duration::ZERO);
+        for workers in [1, 2, 5] {
+            let (mut ahead, mut own) =
+                (ReadAhead::start(workers, &reader, &sampler).unwrap(), sampler.clone());
+            for step in 0..20 {
+                let expected = tokens(reader.read(&own.next_or_new_epoch()).unwrap());
+                assert_eq!(tokens(ahead.next().unwrap()), expected, "{workers} workers, step {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn slow_source_is_hidden_behind_the_step() {
+        let sampler = Sampler::new(24, 2, None, LastBatch::Drop).unwrap();
+        let reader = reader(Duration::from_millis(10));
+        let mut ahead = ReadAhead::start(1, &reader, &sampler).unwrap();
+        ahead.next().unwrap();
+        let mut waited = Duration::ZERO;
+        for _ in 0..5 {
+            // A step that takes longer than reading its 2 sequences.
+            thread::sleep(Duration::from_millis(60));
+            let start = Instant::now();
+            ahead.next().unwrap();
+            waited += start.elapsed();
+        }
+        assert!(waited < Duration::from_millis(50), "{waited:?} of 100 ms of reading were waited for");
+    }
+}

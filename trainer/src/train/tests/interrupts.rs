@@ -1,0 +1,49 @@
+//! Tests of runs that end early.
+
+use super::*;
+use crate::checkpoint::list;
+
+/// Runs `ranks` ranks of which only the last is asked to stop, and returns their results.
+fn interrupted(ranks: usize, config: &Config) -> Vec<TrainResult> {
+    run_ranks(ranks, |world| {
+        let interrupt = Interrupt::default();
+        if world.rank() == ranks - 1 {
+            interrupt.request();
+        }
+        train_loop::run_rank(world, config, &interrupt).unwrap()
+    })
+}
+
+#[test]
+fn request_of_one_rank_ends_all_ranks_after_the_same_step() {
+    for mesh in ["mesh.tensor=1", "mesh.tensor=2", "mesh.sequence_data=2", "mesh.pipeline=2"] {
+        let folder = folder();
+        let small = ["data.micro_batch=1", "checkpoint.last=true", "sample.tokens=5"];
+        let config = config(folder.path(), &[&small[..], &[mesh]].concat());
+        let checkpoints = folder.path().join("checkpoints");
+        for result in interrupted(4, &config) {
+            let saved = result.interruption.expect(mesh).saved.expect("a checkpoint");
+            assert_eq!((result.steps, result.losses.len()), (1, 1), "{mesh}");
+            assert_eq!(list(&checkpoints), [(1, saved)], "{mesh}");
+            assert_eq!((result.validation, result.sample), (None, None));
+        }
+    }
+}
+
+#[test]
+fn interrupted_run_goes_on_to_the_same_weights() {
+    let whole = folder();
+    let expected = train_on_threads(2, &config(whole.path(), &[])).unwrap();
+    let folder = folder();
+    interrupted(2, &config(folder.path(), &["checkpoint.last=true", "checkpoint.async=true"]));
+    let rest = train_on_threads(2, &config(folder.path(), &["checkpoint.resume=true"])).unwrap();
+    assert_eq!((&rest.losses[..], rest.fingerprint), (&expected.losses[1..], expected.fingerprint));
+    assert_eq!(rest.interruption, None);
+}
+
+#[test]
+fn run_that_saves_nothing_says_so() {
+    let folder = folder();
+    let results = interrupted(2, &config(folder.path(), &[]));
+    assert!(results.iter().all(|result| result.interruption == Some(Interruption { saved: None })));
+}
