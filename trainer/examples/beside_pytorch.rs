@@ -12,7 +12,7 @@ use unisono_trainer::allocator::Allocator;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Optimizer, ParamSlice, Step};
 use unisono_trainer::parallel::{DataParallel, ProcessGroups, Replicated, Settings};
-use unisono_trainer::parameter::{Inventory, ParameterId, Registry};
+use unisono_trainer::parameter::{Inventory, ParameterId, Registry, WeightDecay};
 use unisono_trainer::pass::{Pass, Seeds};
 use unisono_trainer::strategy::{LocalStrategy, StepPlan, Strategy};
 use unisono_trainer::tensor_parallel::TensorParallel;
@@ -39,7 +39,12 @@ impl Contestant for ByHand {
         let loss = both_ways(&mut self.strategy)?;
         for (id, [first, second]) in self.moments.iter_mut().enumerate() {
             let (weights, gradient) = self.strategy.weights_mut_and_gradient(ParameterId(id));
-            let span = ParamSlice { weights, gradient, moments: &mut [first, second], weight_decay: true };
+            let span = ParamSlice {
+                weights,
+                gradient,
+                moments: &mut [first, second],
+                weight_decay: WeightDecay::OfOptimizer,
+            };
             AdamW::default().update(span, &step(number));
         }
         self.strategy.zero_gradients();

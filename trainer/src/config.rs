@@ -8,6 +8,7 @@ mod read;
 mod renamed_keys;
 mod resume_invariants;
 mod schema;
+mod unit_kinds;
 mod validate;
 
 pub use crate::config::changes::ChangedKey;
@@ -135,7 +136,8 @@ impl Config {
     /// Returns the settings of the strategy.
     pub fn settings(&self) -> Settings {
         let rows = self.optimizer.kind == OptimizerKind::Muon;
-        Settings { shard_by_rows: rows, ..self.strategy.settings(u64::from(self.seed)) }
+        let moment_dtype = self.optimizer.moment_dtype;
+        Settings { shard_by_rows: rows, moment_dtype, ..self.strategy.settings(u64::from(self.seed)) }
     }
 
     /// Returns the peak learning rate: the configured rate, scaled to the global batch.

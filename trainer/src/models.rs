@@ -139,6 +139,7 @@ pub trait Model: Send {
     /// # Errors
     /// Returns the error of a failed collective.
     fn backward(&self, pass: &mut Pass<'_>, scale: f32) -> Result<()> {
+        pass.set_loss_scale(scale);
         let plan = StepPlan::breadth_first(self.block_count(), pass.count(), pass.count().max(1));
         let mut flows: Vec<Flow> = (0..pass.count()).map(|_| Flow::Loss(scale)).collect();
         let mut backward = plan.visits().iter().filter(|visit| visit.work == Work::Backward);
@@ -195,6 +196,7 @@ pub fn run_plan<M: Model + ?Sized>(
     plan: &StepPlan,
     scale: f32,
 ) -> Result<Vec<f32>> {
+    pass.set_loss_scale(scale);
     let mut losses = vec![0.0; pass.count()];
     let mut flows: Vec<Flow> = losses.iter().map(|_| Flow::Start).collect();
     for visit in plan.visits() {

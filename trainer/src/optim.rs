@@ -8,11 +8,11 @@ pub use adamw::AdamW;
 pub use muon::Muon;
 pub use sgd::Sgd;
 
-use crate::parameter::Parameter;
+use crate::parameter::{Parameter, WeightDecay};
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{GpuError, View, ViewMut};
 
-/// Values that are equal for all parameters of a step.
+/// Values of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// Number of the step, from 1.
@@ -23,6 +23,13 @@ pub struct Step {
     pub grad_scale: f32,
 }
 
+impl Step {
+    /// Returns the step of a parameter.
+    pub fn of(&self, parameter: &Parameter) -> Self {
+        Self { lr: self.lr * parameter.lr_scale, ..*self }
+    }
+}
+
 /// Elements of one parameter, with their state.
 pub struct ParamSlice<'a> {
     /// Weights to update.
@@ -31,8 +38,8 @@ pub struct ParamSlice<'a> {
     pub gradient: &'a [f32],
     /// Moments: as many arrays as [`Optimizer::moment_count`] returns.
     pub moments: &'a mut [&'a mut [f32]],
-    /// Applies weight decay.
-    pub weight_decay: bool,
+    /// Weight decay.
+    pub weight_decay: WeightDecay,
 }
 
 /// Elements of one parameter in GPU memory, as in [`ParamSlice`].
@@ -43,8 +50,8 @@ pub struct DeviceParamSlice<'a> {
     pub gradient: View<'a, f32>,
     /// Moments.
     pub moments: &'a mut [ViewMut<'a, f32>],
-    /// Applies weight decay.
-    pub weight_decay: bool,
+    /// Weight decay.
+    pub weight_decay: WeightDecay,
 }
 
 /// Optimizer with state per element, so that any rank may keep the state of any elements.
@@ -77,8 +84,8 @@ pub trait MatrixOptimizer {
     /// Transforms the update of a whole matrix of rows × columns in place.
     fn transform_direction(&self, direction: &mut [f32], rows: usize, columns: usize);
 
-    /// Applies the update to some elements, with weight decay if `decays`.
-    fn apply_direction(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step);
+    /// Applies the update to some elements, with weight decay.
+    fn apply_direction(&self, weights: &mut [f32], direction: &[f32], decay: WeightDecay, step: &Step);
 
     /// Enqueues [`MatrixOptimizer::momentum_direction`] on a GPU.
     ///
@@ -114,7 +121,7 @@ pub trait MatrixOptimizer {
         compute: &Compute,
         weights: ViewMut<'_, f32>,
         direction: View<'_, f32>,
-        decays: bool,
+        decay: WeightDecay,
         step: &Step,
     ) -> Result<(), GpuError>;
 }

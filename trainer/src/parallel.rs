@@ -7,6 +7,7 @@
 //! | [`Sharded`], ZeRO-1 | Ψ | Ψ | Ψ/N | 2Ψ |
 //! | [`Sharded`], ZeRO-2 | Ψ | Ψ/N | Ψ/N | 2Ψ |
 //! | [`FullySharded`], ZeRO-3 | Ψ/N | Ψ/N | Ψ/N | 3Ψ |
+//! | [`Mixed`] | by unit | by unit | by unit | by unit |
 //!
 //! Ψ is the size of the parameters and N the number of ranks; bytes are multiplied by (N−1)/N. All
 //! strategies add the gradients of an element in the same order if the communicator reduces in rank
@@ -22,6 +23,7 @@ mod fully_sharded;
 mod grad_norm;
 mod grad_reducer;
 mod matrix_update;
+mod mixed;
 mod offload;
 mod optimizer_shards;
 mod optimizer_step;
@@ -37,6 +39,8 @@ mod strategy_core;
 pub use crate::parallel::averaging::{Average, GradAverager};
 pub use crate::parallel::exact_sum::ExactSum;
 pub use crate::parallel::fully_sharded::FullySharded;
+pub use crate::parallel::grad_norm::SquareSum;
+pub use crate::parallel::mixed::{Mixed, UnitStrategy};
 pub use crate::parallel::process_groups::ProcessGroups;
 pub use replicated::Replicated;
 pub(crate) use replicated::assign_owners;
@@ -66,7 +70,22 @@ pub trait DataParallel: Strategy {
     ///
     /// # Errors
     /// Returns the error of a failed collective.
-    fn grad_norm(&mut self) -> Result<f64>;
+    fn grad_norm(&mut self) -> Result<f64> {
+        let squares = self.square_sum()?;
+        self.finish_norm(squares)
+    }
+
+    /// Returns the sum of squares of the gradients that the data parallel group holds.
+    ///
+    /// # Errors
+    /// Returns the error of a failed collective.
+    fn square_sum(&mut self) -> Result<SquareSum>;
+
+    /// Adds the sums of the ranks that hold other parts of the model, and returns the root.
+    ///
+    /// # Errors
+    /// Returns the error of a failed collective.
+    fn finish_norm(&self, squares: SquareSum) -> Result<f64>;
 
     /// Takes an optimizer step with the present gradients and clears them.
     ///
@@ -94,8 +113,8 @@ pub trait DataParallel: Strategy {
     /// Returns the error of a failed collective.
     fn broadcast_params(&mut self) -> Result<()>;
 
-    /// Returns true if every rank keeps the whole state.
-    fn is_replicated(&self) -> bool;
+    /// Returns true if every rank keeps the whole state of a parameter.
+    fn is_replicated(&self, id: ParameterId) -> bool;
 
     /// Allocates `count` moments for every kept element of a parameter, before a checkpoint is
     /// loaded.

@@ -1,9 +1,11 @@
 //! Named parameters of a model, grouped in units that are gathered and released together.
 
+mod group;
 mod init;
 pub(crate) mod pattern;
 mod shard_spec;
 
+pub use crate::parameter::group::{ParamGroup, WeightDecay};
 pub use crate::parameter::shard_spec::ShardSpec;
 pub use init::Init;
 
@@ -34,24 +36,27 @@ pub struct Parameter {
     pub dtype: Dtype,
     /// Has a gradient.
     pub trainable: bool,
-    /// Applies weight decay: true for matrices, false for biases and gains.
-    pub weight_decay: bool,
+    /// Factor of the learning rate.
+    pub lr_scale: f32,
+    /// Weight decay: the optimizer's for matrices, and none for biases and gains, unless a group
+    /// says otherwise.
+    pub weight_decay: WeightDecay,
     /// Each rank of a tensor parallel group holds a partial gradient. The gradient is their sum.
     pub partial_grad: bool,
     /// Number of modules on this rank that add to the gradient in one backward pass; two for a tied
     /// embedding.
     pub use_count: usize,
-    /// Pipeline stages that have it.
+    /// Place among pipeline stages and parts of a strategy.
     pub residency: Residency,
 }
 
-/// Pipeline stages that have a parameter, as one rank sees it.
+/// Place of a parameter among pipeline stages and parts of a strategy, as one rank sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residency {
     /// This rank alone has it.
     #[default]
     Own,
-    /// Other stages have it.
+    /// Other stages or parts have it.
     Elsewhere,
     /// This stage and another one use it. Each has a copy, and its gradient is the sum of both.
     Tied {
@@ -80,7 +85,8 @@ impl Residency {
 impl Parameter {
     /// Creates a trainable parameter with one use. Matrices have weight decay.
     pub fn new(name: impl Into<String>, shape: &[usize], init: Init) -> Self {
-        let (name, shape, decays) = (name.into(), shape.to_vec(), shape.len() > 1);
+        let (name, shape) = (name.into(), shape.to_vec());
+        let weight_decay = if shape.len() > 1 { WeightDecay::OfOptimizer } else { WeightDecay::None };
         Self {
             name,
             shape,
@@ -88,7 +94,8 @@ impl Parameter {
             init,
             dtype: Dtype::F32,
             trainable: true,
-            weight_decay: decays,
+            lr_scale: 1.0,
+            weight_decay,
             partial_grad: false,
             use_count: 1,
             residency: Residency::Own,
@@ -218,6 +225,22 @@ impl Inventory {
         unit.parameters.clone().map(ParameterId).chain(unit.shared.iter().copied())
     }
 
+    /// Returns the parameters that a unit uses, without those that are elsewhere.
+    pub fn present_of(&self, unit: UnitId) -> impl DoubleEndedIterator<Item = ParameterId> + '_ {
+        self.parameters_of(unit).filter(|&id| self[id].residency.is_here())
+    }
+
+    /// Returns an inventory in which the parameters of all other units are elsewhere. Numbers stay
+    /// those of the whole model, and so do the uses of a parameter.
+    pub fn restrict(&self, is_part: impl Fn(UnitId) -> bool) -> Self {
+        let mut part = self.clone();
+        let others = self.units.iter().enumerate().filter(|&(number, _)| !is_part(UnitId(number)));
+        for id in others.flat_map(|(_, unit)| unit.parameters.clone()) {
+            part.parameters[id].residency = Residency::Elsewhere;
+        }
+        part
+    }
+
     /// Returns the unit of a parameter.
     pub fn unit_of(&self, id: ParameterId) -> UnitId {
         UnitId(self.units.partition_point(|unit| unit.parameters.end <= id.0))
@@ -333,18 +356,13 @@ impl Registry {
     }
 
     /// Freezes the parameters that `patterns` match, by their own path or that of a module around
-    /// them. `*` matches one component of a path.
+    /// them. `*` matches one component of a path, and one or more at the start.
     ///
     /// # Errors
     /// Fails for a pattern without a match, and suggests similar names.
     pub fn freeze_all(&mut self, patterns: &[String]) -> Result<()> {
-        let names = || self.inventory.parameters.iter().map(|parameter| parameter.name.as_str());
-        let names_none = |pattern: &&String| !names().any(|name| pattern::matches_prefix(pattern, name));
-        if let Some(pattern) = patterns.iter().find(names_none) {
-            let near = pattern::suggestions(pattern, names().flat_map(pattern::with_ancestors));
-            return Err(Error::invalid(format!("nothing to freeze is called `{pattern}`; near are {near}")));
-        }
-        self.freeze(|name| patterns.iter().any(|pattern| pattern::matches_prefix(pattern, name)));
+        patterns.iter().try_for_each(|pattern| self.check_match(pattern, "nothing to freeze"))?;
+        self.freeze(|name| patterns.iter().any(|pattern| pattern::selects(pattern, name)));
         match self.inventory.parameters.iter().any(|parameter| parameter.trainable) {
             true => Ok(()),
             false => Err(Error::invalid(format!("{patterns:?} freeze everything: nothing is left to train"))),

@@ -3,8 +3,10 @@
 //! A pass holds all micro-batches of a step. They may enter units in any order; each has a tape of
 //! its own.
 
+mod added_sums;
 mod wait_span;
 
+pub use added_sums::AddedSums;
 pub use wait_span::{WaitKind, WaitSpan};
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
@@ -46,6 +48,9 @@ pub struct Seeds {
 /// Gradient of weights that a visit left out, to be added later.
 type Deferred = Box<dyn FnOnce(&mut Pass<'_>) -> Result<()> + Send>;
 
+/// Slope of a loss that a block has added, on its way to backward.
+struct AddedLoss(f32);
+
 /// State of one micro-batch of a pass.
 #[derive(Default)]
 struct MicroBatch {
@@ -74,6 +79,11 @@ pub struct Pass<'a> {
     device: Option<&'a Device>,
     saves_activations: bool,
     kv_cache: Option<KvCache>,
+    /// True while backward repeats a part of forward.
+    recomputes: bool,
+    /// Factor of the loss in backward.
+    loss_scale: f32,
+    added_sums: AddedSums,
     wait_spans: RefCell<Vec<WaitSpan>>,
 }
 
@@ -106,6 +116,9 @@ impl<'a> Pass<'a> {
             device: None,
             saves_activations: true,
             kv_cache: None,
+            recomputes: false,
+            loss_scale: 1.0,
+            added_sums: AddedSums::default(),
             wait_spans: RefCell::default(),
         }
     }
@@ -239,7 +252,7 @@ impl<'a> Pass<'a> {
             self.device.map_or(Ok(()), |device| device.take_gradient(id, gradient))?;
             return self.strategy.grad_ready(id);
         }
-        let trains = self.strategy.device_store().is_some_and(|store| store.inventory[id].trainable);
+        let trains = self.strategy.device_store(id).is_some_and(|store| store.inventory[id].trainable);
         if trains { self.strategy.grad_ready(id) } else { Ok(()) }
     }
 
@@ -270,7 +283,7 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// Returns an error of the GPU driver.
     pub fn weights_on(&self, device: &Device, id: ParameterId) -> Result<DeviceWeights<'_>> {
-        match self.strategy.device_store() {
+        match self.strategy.device_store(id) {
             Some(store) => Ok(DeviceWeights::Shared(store.device_weights(id))),
             None => device.weights(id, self.strategy.weights(id)).map(DeviceWeights::Copied),
         }
@@ -286,7 +299,7 @@ impl<'a> Pass<'a> {
         id: ParameterId,
         add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
     ) -> Result<()> {
-        if let Some(store) = self.strategy.device_store_mut() {
+        if let Some(store) = self.strategy.device_store_mut(id) {
             let gradient = store.device_gradient(id)?;
             gradient.map_or(Ok(()), |gradient| add(device.compute(), gradient))?;
         } else if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
@@ -325,6 +338,57 @@ impl<'a> Pass<'a> {
     /// Appends a tape to the present tape.
     pub fn restore_tape(&mut self, tape: Tape) {
         self.tape().0.extend(tape.0);
+    }
+
+    /// Runs `body`, a part of forward, again in backward. Returns its result and the tape.
+    ///
+    /// # Errors
+    /// Returns the error of `body`.
+    pub fn recompute<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
+        let before = std::mem::replace(&mut self.recomputes, true);
+        let result = self.with_new_tape(body);
+        self.recomputes = before;
+        result
+    }
+
+    /// Adds `slope` times a loss to the total loss of the current micro-batch, in forward. Reports
+    /// have the sum of the values of this name, averaged over micro-batches and data ranks.
+    ///
+    /// The block passes the gradient on: in its backward, [`Pass::added_loss_gradient`] returns the
+    /// gradient of the total with respect to `value`.
+    pub fn add_loss(&mut self, name: &str, value: f32, slope: f32) {
+        if !self.recomputes {
+            self.added_sums.add_loss(name, value, slope);
+        }
+        self.save(AddedLoss(slope));
+    }
+
+    /// Returns the gradient of the total loss with respect to the loss added last in forward. As
+    /// [`Pass::restore`], it must be called once for each, in reverse order.
+    ///
+    /// # Panics
+    /// Panics as [`Pass::restore`] does.
+    pub fn added_loss_gradient(&mut self) -> f32 {
+        let AddedLoss(slope) = self.restore();
+        slope * self.loss_scale
+    }
+
+    /// Reports a number of the current micro-batch, in forward: the mean of all values of this name,
+    /// over blocks, micro-batches and data ranks.
+    pub fn metric(&mut self, name: &str, value: f32) {
+        if !self.recomputes {
+            self.added_sums.add_metric(name, value);
+        }
+    }
+
+    /// Sets the factor of the loss in backward.
+    pub fn set_loss_scale(&mut self, scale: f32) {
+        self.loss_scale = scale;
+    }
+
+    /// Returns what blocks have added since the last call.
+    pub fn take_added_sums(&mut self) -> AddedSums {
+        std::mem::take(&mut self.added_sums)
     }
 
     /// Runs `body` without backward: nothing is saved and dropout is off.

@@ -59,14 +59,14 @@ pub trait Strategy: Send {
     /// backward, from `pre_unit` to the last `grad_ready`.
     fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])>;
 
-    /// Returns the store on the GPU, if a GPU holds weights and gradients. [`Strategy::weights`]
-    /// and [`Strategy::weights_and_gradient`] return nothing then.
-    fn device_store(&self) -> Option<&ParamStore> {
+    /// Returns the store of a parameter on the GPU, if a GPU holds weights and gradients.
+    /// [`Strategy::weights`] and [`Strategy::weights_and_gradient`] return nothing then.
+    fn device_store(&self, _id: ParameterId) -> Option<&ParamStore> {
         None
     }
 
     /// Returns the store on the GPU for changes, as [`Strategy::device_store`] does.
-    fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
+    fn device_store_mut(&mut self, _id: ParameterId) -> Option<&mut ParamStore> {
         None
     }
 }

@@ -1,8 +1,12 @@
 //! Helpers for tests of several modules.
 
 use crate::device::Device;
+use crate::error::Result;
+use crate::nn::Module;
 use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::{Inventory, ParameterId};
+use crate::pass::Pass;
+use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 use unisono::device::Gpu;
 use unisono::{Communicator, Config, ReductionOrder};
@@ -73,4 +77,32 @@ pub(crate) fn merge_shards(ranks: impl IntoIterator<Item = Bits>) -> Bits {
         assert_eq!(*known, bits, "at {place:?}");
     }
     all
+}
+
+/// Adds the mean square of a module's output to the total loss, `slope` times.
+pub(crate) struct BalanceLoss {
+    pub(crate) module: Box<dyn Module>,
+    pub(crate) slope: f32,
+}
+
+impl Module for BalanceLoss {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        let output = self.module.forward(pass, input)?;
+        let squares: f64 = output.data().iter().map(|value| f64::from(*value).powi(2)).sum();
+        let count = output.data().len();
+        let copy = output.copy()?;
+        pass.save(copy);
+        pass.add_loss("balance", (squares / count as f64) as f32, self.slope);
+        pass.metric("numbers", count as f32);
+        Ok(output)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        let slope = pass.added_loss_gradient();
+        let output: Tensor = pass.restore();
+        let factor = 2.0 * slope / output.data().len() as f32;
+        let both = gradient.data_mut().iter_mut().zip(output.data());
+        both.for_each(|(gradient, output)| *gradient += factor * output);
+        self.module.backward(pass, gradient)
+    }
 }

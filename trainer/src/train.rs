@@ -1,5 +1,6 @@
 //! Training runs: setup, batch size, learning rate schedule, steps and reports.
 
+mod added_values;
 mod available_memory;
 mod batch;
 mod checkpoint_writer;
@@ -31,6 +32,7 @@ mod trace;
 mod train_loop;
 mod validate;
 
+pub use crate::train::added_values::AddedValues;
 pub(crate) use crate::train::config_lints::{MAX_USEFUL_DATA_RANKS, host_memory};
 pub use crate::train::cost_model::Traffic;
 pub(crate) use crate::train::cost_model::{ActivationModel, exchanged_bytes, remote_fraction, shard_counts};

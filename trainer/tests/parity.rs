@@ -15,7 +15,7 @@ use unisono_trainer::optim::{AdamW, Optimizer, Sgd, Step};
 use unisono_trainer::parallel::{
     DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy,
 };
-use unisono_trainer::parameter::{Inventory, Parameter, Registry};
+use unisono_trainer::parameter::{Inventory, ParamGroup, Parameter, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
 use unisono_trainer::strategy::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
@@ -76,9 +76,10 @@ struct Trainee {
     memory: Allocator,
 }
 
-fn trainee(name: &str, group: Option<&Communicator>) -> Trainee {
+fn trainee(name: &str, groups: &[ParamGroup], group: Option<&Communicator>) -> Trainee {
     let (mut registry, memory) = (Registry::default(), Allocator::default());
     let model = Gpt::new(&mut registry, config(name), TensorParallel::default()).unwrap();
+    registry.set_groups(groups).unwrap();
     let inventory = Arc::new(registry.finish());
     let settings = Settings { bucket_bytes: 10_000, ..Settings::default() };
     let kind = if group.is_some() { ParallelKind::Zero2 } else { ParallelKind::Replicated };
@@ -100,9 +101,15 @@ struct Run {
     weights: BTreeMap<String, Vec<f32>>,
 }
 
+/// Optimizer of a run, its learning rate, and its groups of parameters.
+#[derive(Clone, Copy)]
+struct Recipe<'a>(&'a dyn Optimizer, f32, &'a [ParamGroup]);
+
 /// Runs all steps on this rank's share of the sequences.
-fn train(name: &str, optimizer: &dyn Optimizer, rate: f32, group: Option<&Communicator>) -> Run {
-    let (mut trainee, tokens, mut run) = (trainee(name, group), tokens(name).unwrap(), Run::default());
+fn train(name: &str, recipe: Recipe<'_>, group: Option<&Communicator>) -> Run {
+    let Recipe(optimizer, rate, groups) = recipe;
+    let (mut trainee, tokens, mut run) =
+        (trainee(name, groups, group), tokens(name).unwrap(), Run::default());
     let (rank, ranks) = group.map_or((0, 1), |group| (group.rank(), group.size()));
     for (number, batch) in (1..).zip(tokens.chunks_exact(SEQUENCES * (CONTEXT + 1))) {
         let share = batch.len() / ranks;
@@ -163,10 +170,10 @@ impl Trainee {
 }
 
 /// Trains as [`train`] does on two ranks that shard gradients and optimizer state.
-fn train_on_two(name: &str, optimizer: &dyn Optimizer, rate: f32) -> Run {
+fn train_on_two(name: &str, recipe: Recipe<'_>) -> Run {
     let groups = Communicator::local(2).unwrap();
     let [mut one, other] = std::thread::scope(|scope| {
-        let run = |group: Communicator| scope.spawn(move || train(name, optimizer, rate, Some(&group)));
+        let run = |group: Communicator| scope.spawn(move || train(name, recipe, Some(&group)));
         let [one, other] = <[_; 2]>::try_from(groups).unwrap().map(run);
         [one, other].map(|rank| rank.join().unwrap())
     });
@@ -218,35 +225,59 @@ fn compare(what: &str, run: &Run, expected: &BTreeMap<String, Vec<f32>>) {
     }
 }
 
-#[test]
-fn adamw_matches_pytorch() {
-    let optimizer = AdamW { betas: (0.9, 0.95), epsilon: 1e-8, weight_decay: 0.1 };
+const ADAMW: AdamW = AdamW { betas: (0.9, 0.95), epsilon: 1e-8, weight_decay: 0.1 };
+const SGD: Sgd = Sgd { momentum: 0.9, weight_decay: 0.1 };
+
+/// Compares runs of AdamW with the reference of this suffix.
+fn compare_adamw(suffix: &str, groups: &[ParamGroup]) {
+    let recipe = Recipe(&ADAMW, 1e-3, groups);
     for name in ["gpt2", "modern"] {
-        let Some(expected) = read(&format!("{name}-adamw")) else { return };
-        compare(&format!("{name}, 1 rank"), &train(name, &optimizer, 1e-3, None), &expected);
-        compare(&format!("{name}, 2 ranks"), &train_on_two(name, &optimizer, 1e-3), &expected);
+        let Some(expected) = read(&format!("{name}-adamw{suffix}")) else { return };
+        compare(&format!("{name}{suffix}, 1 rank"), &train(name, recipe, None), &expected);
+        compare(&format!("{name}{suffix}, 2 ranks"), &train_on_two(name, recipe), &expected);
     }
 }
 
-#[test]
-fn sgd_momentum_matches_pytorch() {
-    let optimizer = Sgd { momentum: 0.9, weight_decay: 0.1 };
+/// Compares runs of SGD with the reference of this suffix.
+fn compare_sgd(suffix: &str, groups: &[ParamGroup]) {
+    let recipe = Recipe(&SGD, 0.05, groups);
     for name in ["gpt2", "modern"] {
-        let Some(expected) = read(&format!("{name}-sgd")) else { return };
+        let Some(expected) = read(&format!("{name}-sgd{suffix}")) else { return };
         // The first velocity includes weight decay, so it is no gradient.
         let compare = |what: &str, run: Run| {
             compare(what, &Run { gradients: BTreeMap::new(), ..run }, &expected);
         };
-        compare(&format!("{name}, 1 rank"), train(name, &optimizer, 0.05, None));
-        compare(&format!("{name}, 2 ranks"), train_on_two(name, &optimizer, 0.05));
+        compare(&format!("{name}{suffix}, 1 rank"), train(name, recipe, None));
+        compare(&format!("{name}{suffix}, 2 ranks"), train_on_two(name, recipe));
     }
+}
+
+#[test]
+fn adamw_matches_pytorch() {
+    compare_adamw("", &[]);
+}
+
+#[test]
+fn sgd_momentum_matches_pytorch() {
+    compare_sgd("", &[]);
+}
+
+#[test]
+fn parameter_groups_match_pytorch() {
+    let group = |patterns: &[&str], lr_scale, weight_decay| {
+        let parameters = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+        ParamGroup { parameters, lr_scale, weight_decay }
+    };
+    let groups = [group(&["*.bias", "wte"], 0.1, Some(0.05)), group(&["h.1"], 2.0, None)];
+    compare_adamw("-groups", &groups);
+    compare_sgd("-groups", &groups);
 }
 
 #[test]
 fn hugging_face_weights_give_same_logits() {
     for name in ["gpt2", "modern"] {
         let (Some(data), Some(tokens)) = (read(&format!("{name}-data")), tokens(name)) else { return };
-        let mut trainee = trainee(name, None);
+        let mut trainee = trainee(name, &[], None);
         let sequences = tokens.chunks_exact(CONTEXT + 1).take(SEQUENCES);
         let inputs: Vec<u32> = sequences.flat_map(|tokens| &tokens[..CONTEXT]).copied().collect();
         let mut pass = Pass::new(&mut *trainee.strategy, &trainee.memory, Seeds::default(), 1);

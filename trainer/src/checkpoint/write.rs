@@ -5,7 +5,7 @@ use super::manifest::{MANIFEST, Manifest, ShardFile, TrainProgress};
 use super::shard::{ShardWriter, hash_file};
 use crate::error::{Error, Result};
 use crate::parallel::{DataParallel, LocalShard};
-use crate::parameter::Inventory;
+use crate::parameter::{Inventory, ParameterId};
 use std::path::{Path, PathBuf};
 use unisono::{Communicator, Max};
 
@@ -123,10 +123,12 @@ fn copy_shard(
 ) -> Result<(Vec<u64>, Option<ShardWriter>)> {
     let (mut writer, mut is_empty) = (ShardWriter::default(), true);
     let mut moments = vec![0; inventory.parameters.len()];
-    let repeats = strategy.is_replicated() && who.data_rank > 0;
+    let is_repeated = |id: ParameterId| strategy.is_replicated(id) && who.data_rank > 0;
+    let repeats: Vec<_> = (0..inventory.parameters.len()).map(ParameterId).map(is_repeated).collect();
     strategy.for_each_shard(&mut |kept: LocalShard<'_>| {
         let parameter = &inventory[kept.parameter];
         moments[kept.parameter.0] = kept.moments.len() as u64;
+        let repeats = repeats[kept.parameter.0];
         if repeats || !parameter.residency.is_owner() || (parameter.shard.is_none() && who.tensor_rank > 0) {
             return Ok(());
         }

@@ -98,7 +98,10 @@ fn find_unknown_key<'a>(
         let path = [path, &[key.get_ref().as_ref()]].concat();
         match (known.get(key.get_ref().as_ref()), value.get_ref()) {
             (None, _) => Some((key.span(), path)),
-            (Some(Value::Table(known)), DeValue::Table(given)) => find_unknown_key(given, known, &path),
+            // A table without defaults has keys of the user's choice.
+            (Some(Value::Table(known)), DeValue::Table(given)) if !known.is_empty() => {
+                find_unknown_key(given, known, &path)
+            }
             _ => None,
         }
     })

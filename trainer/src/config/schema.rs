@@ -7,8 +7,10 @@ pub use model::{FeedForward, Model, ModelKind, Norm, Positions, Shape};
 use crate::data::LastBatch;
 use crate::flat::Dtype;
 use crate::parallel::{Average, GradReduction, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
+use crate::parameter::ParamGroup;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Device of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -161,6 +163,11 @@ pub struct Optimizer {
     pub weight_decay: f64,
     /// Maximum gradient norm for clipping; 0 disables clipping.
     pub max_grad_norm: f64,
+    /// Type in which moments are kept between steps. `bf16` halves their memory, and needs a `beta2`
+    /// of at most 0.99.
+    pub moment_dtype: Dtype,
+    /// Parameters with a learning rate and weight decay of their own.
+    pub groups: Vec<ParamGroup>,
 }
 
 impl Default for Optimizer {
@@ -174,6 +181,8 @@ impl Default for Optimizer {
             momentum: 0.95,
             weight_decay: 0.1,
             max_grad_norm: 1.0,
+            moment_dtype: Dtype::F32,
+            groups: Vec::new(),
         }
     }
 }
@@ -235,6 +244,15 @@ impl StrategyKind {
         matches!(self, Self::Zero2 | Self::Zero3)
     }
 
+    /// Returns the time and unit of the gradient exchange.
+    pub fn grad_reduction(self) -> GradReduction {
+        match self {
+            Self::Naive => GradReduction::Naive,
+            Self::Overlapped => GradReduction::Overlapped,
+            _ => GradReduction::Bucketed,
+        }
+    }
+
     /// Returns PyTorch's name, if it has one.
     pub fn pytorch_name(self) -> Option<&'static str> {
         match self {
@@ -292,6 +310,9 @@ pub struct Strategy {
     pub param_dtype: Dtype,
     /// Shards the rows between tensor parallel layers too: sequence parallelism.
     pub sequence_parallel: bool,
+    /// Distribution of single units, such as `{"h.0" = "zero3"}`; others have `kind`. A name counts
+    /// before a pattern: `h` and `h.*` are all blocks.
+    pub units: BTreeMap<String, StrategyKind>,
 }
 
 impl Default for Strategy {
@@ -311,6 +332,7 @@ impl Default for Strategy {
             reduce_dtype: Dtype::F32,
             param_dtype: Dtype::F32,
             sequence_parallel: false,
+            units: BTreeMap::new(),
         }
     }
 }
@@ -318,15 +340,10 @@ impl Default for Strategy {
 impl Strategy {
     /// Returns the settings for a strategy, with initial weights from `seed`.
     pub fn settings(&self, seed: u64) -> Settings {
-        let form = match self.kind {
-            StrategyKind::Naive => GradReduction::Naive,
-            StrategyKind::Overlapped => GradReduction::Overlapped,
-            _ => GradReduction::Bucketed,
-        };
         let gradients = if self.fp32_grad_accum { Dtype::F32 } else { self.param_dtype };
         Settings {
             seed,
-            grad_reduction: form,
+            grad_reduction: self.kind.grad_reduction(),
             bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
             wire_dtype: (self.reduce_dtype != gradients).then_some(self.reduce_dtype),
             prefetch: self.prefetch,

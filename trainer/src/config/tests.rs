@@ -1,6 +1,7 @@
 use super::*;
 use crate::flat::Dtype;
 use crate::parallel::{Average, GradReduction, ReduceFrequency, Settings, UnusedGradients};
+use crate::parameter::ParamGroup;
 use crate::train::{LrScaling, LrShape};
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -203,6 +204,7 @@ fn invalid_configs_are_rejected() {
         ("strategy.bucket_mb=inf", "strategy.bucket_mb = inf is not a valid size"),
         ("model.dropout=1.0", "model.dropout = 1 is not a fraction below 1"),
         ("optimizer.lr=nan", "optimizer.lr = NaN is not a valid size"),
+        ("optimizer.beta2=1", "optimizer.beta2 = 1 is not a fraction below 1"),
         ("data.path=", "data.path is empty: name a file or folder"),
         ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is not a valid size"),
         (
@@ -218,6 +220,9 @@ fn invalid_configs_are_rejected() {
         words(changed(&odd)),
         "model.positions = \"rotary\" needs an even number of features per head, not 3"
     );
+    let slow = words(changed(&["optimizer.moment_dtype=bf16", "optimizer.beta2=0.999"]));
+    assert!(slow.contains("rounding would lose") && slow.contains("beta2 to at most 0.99"), "{slow}");
+    changed(&["optimizer.moment_dtype=bf16"]).unwrap();
     let nowhere = "checkpoint.folder=";
     assert!(changed(&[nowhere, "checkpoint.last=false"]).is_ok(), "nothing is kept there");
     for needs in ["checkpoint.every=5", "checkpoint.resume=true", "checkpoint.last=true"] {
@@ -227,6 +232,31 @@ fn invalid_configs_are_rejected() {
     let many = words(changed(&["model.width=1048576", "model.layers=4096"]));
     assert!(many.starts_with("this model has about 5.4e16 parameters"), "{many}");
     assert!(words(changed(&["model.context=16777216", "data.micro_batch=65536"])).contains("activations"));
+}
+
+#[test]
+fn parameter_groups_come_from_file_or_override() {
+    let text = "[[optimizer.groups]]\nparameters = [\"*.bias\", \"wte\"]\nlr_scale = 0.1\nweight_decay = 0.0\n\n\
+                [[optimizer.groups]]\nparameters = [\"h.0\"]\n";
+    let group = |patterns: &[&str], lr_scale, weight_decay| {
+        let parameters = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+        ParamGroup { parameters, lr_scale, weight_decay }
+    };
+    let expected = [group(&["*.bias", "wte"], 0.1, Some(0.0)), group(&["h.0"], 1.0, None)];
+    let config = loaded("groups", text).unwrap();
+    assert_eq!(config.optimizer.groups, expected);
+    assert_eq!(loaded("groups-again", &config.to_toml().unwrap()).unwrap(), config);
+    let first = "{ parameters = [\"*.bias\", \"wte\"], lr_scale = 0.1, weight_decay = 0.0 }";
+    let change = format!("optimizer.groups=[{first}, {{ parameters = [\"h.0\"] }}]");
+    assert_eq!(changed(&[&change]).unwrap().optimizer.groups, expected);
+    let error = words(loaded("group-key", &text.replace("lr_scale", "lr")));
+    assert!(error.starts_with("line 3, `lr = 0.1`: unknown field `lr`"), "{error}");
+    let refused = |group: &str| words(changed(&[&format!("optimizer.groups=[{group}]")]));
+    assert!(refused("{}").starts_with("group 1 of optimizer.groups has no parameters"));
+    assert_eq!(
+        refused("{ parameters = [\"wte\"], lr_scale = -1.0 }"),
+        "lr_scale = -1 in group 1 of optimizer.groups is not a valid factor"
+    );
 }
 
 #[test]
@@ -284,6 +314,20 @@ fn strategy_settings_follow_config() {
     );
     assert_eq!((wide.reduce_each, wide.reshard_after_forward), (ReduceFrequency::MicroBatch, false));
     assert_eq!((wide.max_pending_reductions, wide.fp32_grad_accum), (5, true));
+}
+
+#[test]
+fn strategies_of_units_come_from_file_or_override() {
+    let expected = [("h.*".to_owned(), StrategyKind::Zero2), ("h.1".to_owned(), StrategyKind::Zero3)];
+    let config =
+        loaded("units", "[strategy.units]\n\"h.*\" = \"zero2\"\n\"h.1\" = \"full-shard\"\n").unwrap();
+    assert_eq!(config.strategy.units, expected.clone().into());
+    assert_eq!(loaded("units-again", &config.to_toml().unwrap()).unwrap(), config);
+    let change = r#"strategy.units={ "h.*" = "zero2", "h.1" = "zero3" }"#;
+    assert_eq!(changed(&[change]).unwrap().strategy.units, expected.into());
+    let error = words(loaded("units-kind", "[strategy]\nunits = { wte = \"zero9\" }\n"));
+    assert!(error.starts_with("line 2, ") && error.contains("unknown variant `zero9`"), "{error}");
+    changed(&["strategy.units={ h = \"zero2\" }", "strategy.reduce_each=micro-batch"]).unwrap();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Checks of configuration values that do not depend on the number of ranks.
 
-use crate::config::{Config, Data, DataKind, Model, ModelKind, Positions};
+use crate::config::{Config, Data, DataKind, Model, ModelKind, Optimizer, Positions, StrategyKind};
 use crate::data::text;
+use crate::flat::Dtype;
 use crate::parallel::ReduceFrequency;
 
 /// Returns each condition with its error message.
@@ -12,6 +13,7 @@ pub(super) fn constraints(config: &Config) -> Vec<(bool, String)> {
         heads_constraints(of_model),
         float_constraints(config),
         size_constraints(config),
+        group_constraints(config),
     ]
     .concat()
 }
@@ -128,19 +130,50 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
         share("optimizer.beta2", optimizer.beta2),
         size("optimizer.epsilon", optimizer.epsilon),
         share("optimizer.momentum", optimizer.momentum),
+        (optimizer.moment_dtype == Dtype::F32 || optimizer.beta2 <= MAX_BF16_BETA2, slow_moments(optimizer)),
         size("optimizer.weight_decay", optimizer.weight_decay),
         size("optimizer.max_grad_norm", optimizer.max_grad_norm),
         (
             strategy.bucket_mb > 0.0 && strategy.bucket_mb <= MAX_BUCKET_MB,
             format!("strategy.bucket_mb = {} is not a valid size", strategy.bucket_mb),
         ),
-        (strategy.reduce_each == ReduceFrequency::Step || strategy.kind.shards_gradients(), each),
+        (
+            strategy.reduce_each == ReduceFrequency::Step || strategy.uses(StrategyKind::shards_gradients),
+            each,
+        ),
         size("sample.temperature", config.sample.temperature),
         (
             config.sample.top_p > 0.0 && config.sample.top_p <= 1.0,
             format!("sample.top_p = {} is not a probability above 0", config.sample.top_p),
         ),
     ]
+}
+
+/// Largest decay rate with which a second moment of 16 bits still follows the gradients. Rounding
+/// loses changes below one part in 256, and the moment stays within 1/(256 (1−β₂)) of its value.
+const MAX_BF16_BETA2: f64 = 0.99;
+
+fn slow_moments(optimizer: &Optimizer) -> String {
+    format!(
+        "optimizer.beta2 = {} with optimizer.moment_dtype = \"bf16\": rounding would lose the changes of the \
+         second moment; set beta2 to at most {MAX_BF16_BETA2}, or moment_dtype to \"f32\"",
+        optimizer.beta2
+    )
+}
+
+fn group_constraints(config: &Config) -> Vec<(bool, String)> {
+    let groups = config.optimizer.groups.iter().zip(1..);
+    let rules = groups.flat_map(|(group, number)| {
+        let of = format!("group {number} of optimizer.groups");
+        let is_size = |value: f64| value.is_finite() && value >= 0.0;
+        let (scale, decay) = (group.lr_scale, group.weight_decay.unwrap_or_default());
+        [
+            (!group.parameters.is_empty(), format!("{of} has no parameters: name some, as \"*.bias\"")),
+            (is_size(scale), format!("lr_scale = {scale} in {of} is not a valid factor")),
+            (is_size(decay), format!("weight_decay = {decay} in {of} is not a valid size")),
+        ]
+    });
+    rules.collect()
 }
 
 /// Limit on parameters and on activations, beyond any real run.

@@ -138,9 +138,10 @@ impl ParamStore {
         }
     }
 
-    /// Returns the parameters that a unit uses, including borrowed ones.
+    /// Returns the parameters that a unit uses, including borrowed ones. Leaves out parameters that
+    /// are elsewhere.
     pub(crate) fn parameters_of(&self, unit: UnitId) -> Vec<ParameterId> {
-        self.inventory.parameters_of(unit).collect()
+        self.inventory.present_of(unit).collect()
     }
 
     /// Returns a parameter's weights in host memory.

@@ -58,6 +58,17 @@ impl Gpt {
         Ok(Self { config, embedding, blocks, head, tensor_parallel: split })
     }
 
+    /// Replaces the module of a block by one around it.
+    #[cfg(test)]
+    pub(crate) fn wrap_block(
+        &mut self,
+        number: usize,
+        wrap: impl FnOnce(Box<dyn Module>) -> Box<dyn Module>,
+    ) {
+        let ModuleBlock(module) = self.blocks.remove(number);
+        self.blocks.insert(number, ModuleBlock(wrap(module)));
+    }
+
     /// Returns the dimensions and options.
     pub fn config(&self) -> &GptConfig {
         &self.config

@@ -6,11 +6,13 @@ mod passes;
 
 use super::*;
 use crate::allocator::Allocator;
+use crate::nn::ActivationCheckpoint;
 use crate::nn::grad_check::random_values;
 use crate::parameter::{Init, Inventory, ParameterId, Registry, UnitId};
 use crate::pass::Seeds;
 use crate::strategy::{Direction, LocalStrategy, Strategy};
 use crate::tensor_parallel::TensorParallel;
+use crate::testing::BalanceLoss;
 use std::collections::HashSet;
 
 /// Model with its parameters.
@@ -34,7 +36,8 @@ impl<M: Model> Fixture<M> {
 
     fn forward(&mut self, batch: &Batch<'_>) -> f32 {
         let mut pass = Pass::new(&mut self.strategy, &self.memory, Seeds { shared: 1, per_rank: 2 }, 1);
-        self.model.forward(&mut pass, batch).expect("forward")
+        let loss = self.model.forward(&mut pass, batch).expect("forward");
+        loss + pass.take_added_sums().total as f32
     }
 
     fn forward_and_backward(&mut self, batch: &Batch<'_>) -> f32 {
@@ -111,6 +114,27 @@ fn gpt_variants_have_correct_gradients() {
     gpt(llama.clone()).rough().check(&TOKENS);
     gpt(GptConfig { bias: true, kv_heads: 2, ..llama }).rough().check(&TOKENS);
     gpt(GptConfig { dropout: 0.2, ignore_index: Some(6), ..small() }).rough().check(&TOKENS);
+}
+
+#[test]
+fn added_losses_have_correct_gradients() {
+    for is_checkpointed in [false, true] {
+        let mut rig = gpt(small()).rough();
+        for number in 0..2 {
+            rig.model.wrap_block(number, |module| {
+                let balance = BalanceLoss { module, slope: 0.3 };
+                if is_checkpointed { Box::new(ActivationCheckpoint(balance)) } else { Box::new(balance) }
+            });
+        }
+        rig.check(&TOKENS);
+        let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
+        rig.model.forward(&mut pass, &TOKENS).unwrap();
+        rig.model.backward(&mut pass, 1.0).unwrap();
+        // Recomputation in backward counts nothing again.
+        let sums = pass.take_added_sums();
+        assert!((sums.total - 0.3 * sums.losses["balance"]).abs() < 1e-6 && sums.total > 0.0);
+        assert_eq!(sums.metrics["numbers"], (2.0 * 12.0 * 8.0, 2));
+    }
 }
 
 #[test]

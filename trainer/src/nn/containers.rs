@@ -68,7 +68,7 @@ impl<M: Module> Module for ActivationCheckpoint<M> {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
-        let (_, tape) = pass.with_new_tape(|pass| self.0.forward(pass, input))?;
+        let (_, tape) = pass.recompute(|pass| self.0.forward(pass, input))?;
         pass.restore_tape(tape);
         self.0.backward(pass, gradient)
     }

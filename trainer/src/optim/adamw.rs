@@ -2,7 +2,7 @@
 
 use super::{DeviceParamSlice, Optimizer, ParamSlice, Step};
 use crate::nn::vector::vectorized;
-use crate::parameter::Parameter;
+use crate::parameter::{Parameter, WeightDecay};
 use unisono_cuda::device::GpuError;
 use unisono_cuda::device::compute::{AdamStep, Compute};
 
@@ -26,7 +26,7 @@ impl Default for AdamW {
 
 impl AdamW {
     /// Returns the values that are equal for all elements of a step.
-    fn step_params(&self, decays: bool, step: &Step) -> AdamStep {
+    fn step_params(&self, decay: WeightDecay, step: &Step) -> AdamStep {
         let bias = |beta: f32| 1.0 - f64::from(beta).powf(step.number as f64);
         let (one, two) = self.betas;
         AdamStep {
@@ -35,7 +35,7 @@ impl AdamW {
             rate: (f64::from(step.lr) / bias(one)) as f32,
             root: bias(two).sqrt() as f32,
             epsilon: self.epsilon,
-            keep: if decays { 1.0 - step.lr * self.weight_decay } else { 1.0 },
+            keep: 1.0 - step.lr * decay.rate(self.weight_decay),
         }
     }
 }
@@ -46,11 +46,11 @@ impl Optimizer for AdamW {
     }
 
     fn update(&self, span: ParamSlice<'_>, step: &Step) {
-        let ParamSlice { weights, gradient, moments: [first, second], weight_decay: decays } = span else {
+        let ParamSlice { weights, gradient, moments: [first, second], weight_decay } = span else {
             unreachable!("two moments were asked for")
         };
         let AdamStep { factor, betas: (one, two), rate, root, epsilon, keep } =
-            self.step_params(decays, step);
+            self.step_params(weight_decay, step);
         let elements = weights.iter_mut().zip(gradient).zip(first.iter_mut().zip(second.iter_mut()));
         vectorized(
             #[inline(always)]
@@ -66,11 +66,10 @@ impl Optimizer for AdamW {
     }
 
     fn update_on(&self, compute: &Compute, span: DeviceParamSlice<'_>, step: &Step) -> Result<(), GpuError> {
-        let DeviceParamSlice { weights, gradient, moments: [first, second], weight_decay: decays } = span
-        else {
+        let DeviceParamSlice { weights, gradient, moments: [first, second], weight_decay } = span else {
             unreachable!("two moments were asked for")
         };
         let moments = [first, second].map(|moment| moment.view_mut(..));
-        compute.adamw(self.step_params(decays, step), weights, gradient, moments)
+        compute.adamw(self.step_params(weight_decay, step), weights, gradient, moments)
     }
 }

@@ -7,7 +7,7 @@
 mod device;
 
 use super::{AdamW, DeviceParamSlice, MatrixOptimizer, Optimizer, ParamSlice, Step};
-use crate::parameter::Parameter;
+use crate::parameter::{Parameter, WeightDecay};
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{GpuError, View, ViewMut};
 use unisono_cuda::{Matrix, MatrixMut, matmul};
@@ -73,8 +73,8 @@ impl MatrixOptimizer for Muon {
         direction.iter_mut().for_each(|x| *x *= scale);
     }
 
-    fn apply_direction(&self, weights: &mut [f32], direction: &[f32], decays: bool, step: &Step) {
-        let keep = if decays { 1.0 - step.lr * self.weight_decay } else { 1.0 };
+    fn apply_direction(&self, weights: &mut [f32], direction: &[f32], decay: WeightDecay, step: &Step) {
+        let keep = 1.0 - step.lr * decay.rate(self.weight_decay);
         for (weight, direction) in weights.iter_mut().zip(direction) {
             *weight = *weight * keep - step.lr * direction;
         }
@@ -107,10 +107,10 @@ impl MatrixOptimizer for Muon {
         compute: &Compute,
         weights: ViewMut<'_, f32>,
         direction: View<'_, f32>,
-        decays: bool,
+        decay: WeightDecay,
         step: &Step,
     ) -> Result<(), GpuError> {
-        let keep = if decays { 1.0 - step.lr * self.weight_decay } else { 1.0 };
+        let keep = 1.0 - step.lr * decay.rate(self.weight_decay);
         compute.add(weights, direction, -step.lr, keep)
     }
 }

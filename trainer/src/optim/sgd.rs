@@ -20,8 +20,8 @@ impl Optimizer for Sgd {
     }
 
     fn update(&self, span: ParamSlice<'_>, step: &Step) {
-        let ParamSlice { weights, gradient, moments, weight_decay: decays } = span;
-        let decay = if decays { self.weight_decay } else { 0.0 };
+        let ParamSlice { weights, gradient, moments, weight_decay } = span;
+        let decay = weight_decay.rate(self.weight_decay);
         let slope = |weight: f32, gradient: f32| gradient * step.grad_scale + decay * weight;
         let each = weights.iter_mut().zip(gradient);
         match moments {
@@ -34,8 +34,8 @@ impl Optimizer for Sgd {
     }
 
     fn update_on(&self, compute: &Compute, span: DeviceParamSlice<'_>, step: &Step) -> Result<(), GpuError> {
-        let DeviceParamSlice { mut weights, gradient, moments, weight_decay: decays } = span;
-        let decay = if decays { self.weight_decay } else { 0.0 };
+        let DeviceParamSlice { mut weights, gradient, moments, weight_decay } = span;
+        let decay = weight_decay.rate(self.weight_decay);
         let [velocity] = moments else {
             return compute.add(weights, gradient, -step.lr * step.grad_scale, 1.0 - step.lr * decay);
         };

@@ -26,7 +26,7 @@ fn adamw_follows_the_paper() {
                 weights: &mut weight,
                 gradient: &[2.0 * *gradient as f32],
                 moments: &mut [&mut first, &mut second],
-                weight_decay: decays,
+                weight_decay: if decays { WeightDecay::OfOptimizer } else { WeightDecay::None },
             };
             AdamW { weight_decay: 0.1, ..AdamW::default() }.update(span, &step);
         }
@@ -42,7 +42,12 @@ fn momentum_accumulates_and_decay_shrinks() {
         let step = Step { number, lr: 0.1, grad_scale: 1.0 };
         let moments: &mut [&mut [f32]] = &mut [&mut velocity];
         optimizer.update(
-            ParamSlice { weights: &mut weight, gradient: &[1.0], moments, weight_decay: true },
+            ParamSlice {
+                weights: &mut weight,
+                gradient: &[1.0],
+                moments,
+                weight_decay: WeightDecay::OfOptimizer,
+            },
             &step,
         );
     }
@@ -51,7 +56,12 @@ fn momentum_accumulates_and_decay_shrinks() {
     let mut plain = [1.0];
     let step = Step { number: 1, lr: 0.1, grad_scale: 1.0 };
     Sgd::default().update(
-        ParamSlice { weights: &mut plain, gradient: &[1.0], moments: &mut [], weight_decay: true },
+        ParamSlice {
+            weights: &mut plain,
+            gradient: &[1.0],
+            moments: &mut [],
+            weight_decay: WeightDecay::OfOptimizer,
+        },
         &step,
     );
     assert_eq!(plain, [0.9]);

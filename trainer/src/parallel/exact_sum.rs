@@ -35,6 +35,11 @@ impl ExactSum {
         block_square_sums(values, ALIGNMENT, |block| self.add(block));
     }
 
+    /// Adds another sum.
+    pub fn add_sum(&mut self, other: &Self) {
+        self.limbs.iter_mut().zip(other.limbs).for_each(|(digit, other)| *digit += other);
+    }
+
     /// Adds a non-negative number.
     fn add(&mut self, term: f64) {
         if !term.is_finite() {
@@ -98,9 +103,8 @@ mod tests {
             ranks[index % 3].add_squares(block);
         }
         let [mut sum, one, two] = ranks;
-        for (digit, other) in sum.limbs_mut().iter_mut().zip(one.limbs.iter().zip(two.limbs)) {
-            *digit += other.0 + other.1;
-        }
+        sum.add_sum(&one);
+        sum.add_sum(&two);
         assert_eq!((&backwards, sum.value().to_bits()), (&whole, whole.value().to_bits()));
         let naive: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
         assert!((whole.value() / naive - 1.0).abs() < 1e-12);

@@ -11,7 +11,7 @@ use crate::parallel::grad_reducer::{GradReducer, GradStorage};
 use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards, StepContext};
 use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
-use crate::parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
+use crate::parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, SquareSum};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::{Direction, StepPlan, Strategy};
 use std::collections::VecDeque;
@@ -194,11 +194,11 @@ impl Strategy for FullySharded {
         self.base.store.weights_and_gradient(id)
     }
 
-    fn device_store(&self) -> Option<&ParamStore> {
+    fn device_store(&self, _: ParameterId) -> Option<&ParamStore> {
         Some(&self.base.store).filter(|store| store.is_on_device())
     }
 
-    fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
+    fn device_store_mut(&mut self, _: ParameterId) -> Option<&mut ParamStore> {
         Some(&mut self.base.store).filter(|store| store.is_on_device())
     }
 }
@@ -208,8 +208,12 @@ impl DataParallel for FullySharded {
         self.grad_reducer.finish(&mut self.base)
     }
 
-    fn grad_norm(&mut self) -> Result<f64> {
-        self.grad_reducer.grad_norm(&mut self.base, &self.shards)
+    fn square_sum(&mut self) -> Result<SquareSum> {
+        self.grad_reducer.square_sum(&mut self.base, &self.shards)
+    }
+
+    fn finish_norm(&self, squares: SquareSum) -> Result<f64> {
+        self.base.finish_norm(squares)
     }
 
     fn optimizer_step(&mut self, optimizer: &dyn Optimizer, step: &Step) -> Result<()> {
@@ -251,7 +255,7 @@ impl DataParallel for FullySharded {
         self.wait_all()
     }
 
-    fn is_replicated(&self) -> bool {
+    fn is_replicated(&self, _: ParameterId) -> bool {
         self.base.group.is_none()
     }
 

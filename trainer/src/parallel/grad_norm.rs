@@ -10,14 +10,14 @@ use unisono::device::Buffer;
 use unisono_cuda::device::compute::Compute;
 
 /// Sum of squares of a gradient, computed in the memory that holds it.
-pub(super) enum SquaredNorm {
+pub enum SquareSum {
     /// Sum on the host without rounding; the bits do not depend on the order.
     Exact(ExactSum),
-    /// One 64-bit sum per bucket on a GPU. The last bits depend on the sharding of the gradient.
+    /// 64-bit sums on a GPU, one per bucket. The last bits depend on the sharding of the gradient.
     Rounded(Vec<Buffer<f64>>),
 }
 
-impl SquaredNorm {
+impl SquareSum {
     /// Creates an empty sum in the memory that `memory` uses for flat buffers.
     pub(super) fn new(memory: &Allocator) -> Self {
         match memory.lane() {
@@ -25,61 +25,82 @@ impl SquaredNorm {
             None => Self::Exact(ExactSum::default()),
         }
     }
+
+    /// Adds the sum of other parameters of this rank.
+    pub(super) fn add(&mut self, other: Self) {
+        match (self, other) {
+            (Self::Exact(sum), Self::Exact(other)) => sum.add_sum(&other),
+            (Self::Rounded(sums), Self::Rounded(others)) => sums.extend(others),
+            _ => unreachable!("gradients of one rank lie at one place"),
+        }
+    }
+
+    /// Adds the sums of all ranks of a group.
+    fn all_reduce(&mut self, memory: &Allocator, ranks: &ProcessGroup) -> Result<()> {
+        match self {
+            Self::Exact(squares) => ranks.host().all_reduce(squares.limbs_mut(), Sum)?,
+            Self::Rounded(sums) if sums.is_empty() => {}
+            Self::Rounded(sums) => {
+                let lane = lane(memory);
+                let mut all = joined(lane, sums)?;
+                ranks.device()?.all_reduce(lane.stream(), &mut all, Sum)?;
+                *sums = vec![all];
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the sum over all stages of a pipeline. Waits for the sums of a GPU.
+    fn over_stages(self, memory: &Allocator, stages: Option<&ProcessGroup>) -> Result<f64> {
+        Ok(match self {
+            Self::Exact(mut squares) => {
+                stages.map_or(Ok(()), |stages| stages.host().all_reduce(squares.limbs_mut(), Sum))?;
+                squares.value()
+            }
+            Self::Rounded(sums) => {
+                // Stages have different numbers of buckets, and some have none.
+                let own = if sums.is_empty() { 0.0 } else { total(lane(memory), &sums)? };
+                let mut sum = [own];
+                stages.map_or(Ok(()), |stages| stages.host().all_reduce(&mut sum, Sum))?;
+                sum[0]
+            }
+        })
+    }
+}
+
+fn lane(memory: &Allocator) -> &Compute {
+    memory.lane().expect("on a GPU")
+}
+
+/// Copies all sums to one buffer.
+fn joined(lane: &Compute, sums: &[Buffer<f64>]) -> Result<Buffer<f64>> {
+    let mut all = lane.stream().alloc_uninit(sums.iter().map(Buffer::len).sum())?;
+    let mut start = 0;
+    for sum in sums {
+        lane.copy(all.view_mut(start..start + sum.len()), sum.view(..))?;
+        start += sum.len();
+    }
+    Ok(all)
+}
+
+fn total(lane: &Compute, sums: &[Buffer<f64>]) -> Result<f64> {
+    Ok(joined(lane, sums)?.to_vec(lane.stream())?.into_iter().sum())
 }
 
 impl StrategyCore {
-    /// Reduces the sums of squares over ranks and returns the root. The sum runs over the data
-    /// parallel group if `sharded`, and over the tensor parallel group and the pipeline.
-    pub(super) fn reduce_norm(&self, squares: SquaredNorm, sharded: bool) -> Result<f64> {
-        match squares {
-            SquaredNorm::Exact(squares) => self.exact_norm(squares, sharded),
-            SquaredNorm::Rounded(parts) => {
-                let mut sum = [self.rounded_sum(&parts, sharded)?];
-                // Stages have different numbers of parts.
-                self.pipeline.as_ref().map_or(Ok(()), |stages| stages.host().all_reduce(&mut sum, Sum))?;
-                Ok(sum[0].sqrt())
-            }
-        }
+    /// Adds the sums of the shards of other data ranks.
+    pub(super) fn sum_over_shards(&self, squares: &mut SquareSum) -> Result<()> {
+        let mut data = self.group.iter();
+        data.try_for_each(|group| squares.all_reduce(&self.store.memory, &group.size))
     }
 
-    /// Returns the sum over this stage's ranks.
-    fn rounded_sum(&self, parts: &[Buffer<f64>], sharded: bool) -> Result<f64> {
-        if parts.is_empty() {
-            return Ok(0.0);
-        }
-        let lane = self.store.memory.lane().expect("on a GPU");
-        let sums = gather_partial_sums(lane, parts, self.norm_groups(sharded))?;
+    /// Adds the sums of the ranks that hold other parts of the model, and returns the root.
+    pub(super) fn finish_norm(&self, mut squares: SquareSum) -> Result<f64> {
+        let memory = &self.store.memory;
+        self.tensor.iter().try_for_each(|ranks| squares.all_reduce(memory, ranks))?;
+        let norm = squares.over_stages(memory, self.pipeline.as_ref())?.sqrt();
         // Earlier GPU errors surface here at the latest.
         self.check()?;
-        Ok(sums.into_iter().sum())
+        Ok(norm)
     }
-
-    fn exact_norm(&self, mut squares: ExactSum, sharded: bool) -> Result<f64> {
-        for ranks in self.norm_groups(sharded).chain(&self.pipeline) {
-            ranks.host().all_reduce(squares.limbs_mut(), Sum)?;
-        }
-        Ok(squares.value().sqrt())
-    }
-
-    /// Returns the groups of one stage over which squares are summed.
-    fn norm_groups(&self, sharded: bool) -> impl Iterator<Item = &ProcessGroup> {
-        let data = self.group.iter().filter(move |_| sharded).map(|group| &group.size);
-        data.chain(&self.tensor)
-    }
-}
-
-/// Waits for the sums of all buckets and reduces them over all groups.
-fn gather_partial_sums<'a>(
-    lane: &Compute,
-    parts: &[Buffer<f64>],
-    groups: impl Iterator<Item = &'a ProcessGroup>,
-) -> Result<Vec<f64>> {
-    let mut all = lane.stream().alloc_uninit(parts.len())?;
-    for (at, part) in parts.iter().enumerate() {
-        lane.copy(all.view_mut(at..=at), part.view(..))?;
-    }
-    for ranks in groups {
-        ranks.device()?.all_reduce(lane.stream(), &mut all, Sum)?;
-    }
-    Ok(all.to_vec(lane.stream())?)
 }

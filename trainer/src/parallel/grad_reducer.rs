@@ -3,11 +3,10 @@
 
 use crate::error::Result;
 use crate::flat::{BucketId, Comm, FlatBuffer};
-use crate::parallel::grad_norm::SquaredNorm;
 use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards};
 use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
-use crate::parallel::{GradAverager, GradReduction};
+use crate::parallel::{GradAverager, GradReduction, SquareSum};
 use crate::parameter::ParameterId;
 use std::collections::VecDeque;
 
@@ -142,9 +141,13 @@ impl GradReducer {
         Ok(())
     }
 
-    /// Computes the norm of the whole model's gradient.
-    pub(super) fn grad_norm(&mut self, base: &mut StrategyCore, shares: &OptimizerShards) -> Result<f64> {
-        let (mut squares, layout) = (SquaredNorm::new(&base.store.memory), base.layout());
+    /// Returns the sum of squares of the gradients that the data parallel group holds.
+    pub(super) fn square_sum(
+        &mut self,
+        base: &mut StrategyCore,
+        shares: &OptimizerShards,
+    ) -> Result<SquareSum> {
+        let (mut squares, layout) = (SquareSum::new(&base.store.memory), base.layout());
         for bucket in base.trainable_buckets() {
             let own = match self.storage {
                 GradStorage::Full => 0..layout[bucket].count,
@@ -154,7 +157,10 @@ impl GradReducer {
             shares.add_squares(bucket, own, gradients.view(), |id| base.counts_in_norm(id), &mut squares)?;
             self.put_gradients(base, bucket, gradients.buffer);
         }
-        base.reduce_norm(squares, self.storage != GradStorage::Full)
+        if self.storage != GradStorage::Full {
+            base.sum_over_shards(&mut squares)?;
+        }
+        Ok(squares)
     }
 }
 

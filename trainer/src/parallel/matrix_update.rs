@@ -94,13 +94,11 @@ impl<'a> MatrixUpdate<'a> {
     ) -> Result<()> {
         let Some(lane) = memory.lane() else {
             let gradient = gradient.buffer.view(memory, gradient.range)?;
-            self.optimizer.momentum_direction(
-                &gradient,
-                self.grad_scale,
-                moment.host_slice(),
-                direction.host_slice(),
-            );
-            return Ok(());
+            let direction = direction.host_slice();
+            let step = |moment: &mut [f32]| {
+                self.optimizer.momentum_direction(&gradient, self.grad_scale, moment, direction);
+            };
+            return Ok(moment.buffer.with_f32_mut(memory, moment.range, step)?);
         };
         let (moment, direction) = (moment.device_view_mut(), direction.device_view_mut());
         Ok(self.optimizer.momentum_direction_on(
@@ -179,20 +177,20 @@ impl<'a> MatrixUpdate<'a> {
         memory: &Allocator,
         weights: BufferSlice<&mut FlatBuffer>,
         place: Range<usize>,
-        decays: bool,
         step: &Step,
     ) -> Result<()> {
         let taken = BufferSlice { buffer: self.direction.as_ref().expect("gathered"), range: place };
+        let (decay, step) = (self.parameter.weight_decay, &step.of(self.parameter));
         let Some(lane) = memory.lane() else {
             let taken = taken.buffer.view(memory, taken.range)?;
-            self.optimizer.apply_direction(weights.host_slice(), &taken, decays, step);
+            self.optimizer.apply_direction(weights.host_slice(), &taken, decay, step);
             return Ok(());
         };
         Ok(self.optimizer.apply_direction_on(
             lane,
             weights.device_view_mut(),
             taken.device_view(),
-            decays,
+            decay,
             step,
         )?)
     }

@@ -6,14 +6,16 @@
 //!
 //! Source: Ren et al., "ZeRO-Offload", USENIX ATC 2021, which offloads from a GPU to the host.
 
-use crate::allocator::{AllocClass, Allocator, F32Vec, Tracked};
+use crate::allocator::{AllocClass, Allocator, FloatElement, Tracked, TrackedVec};
 use crate::error::{Error, Result};
+use crate::flat::{Dtype, FlatBuffer};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
+use unisono::bf16;
 
 /// Unlinked file. The system deletes it when the rank ends, even after a crash.
 pub(super) struct OffloadFile {
@@ -27,6 +29,8 @@ pub(super) struct OffloadFile {
 /// Space for one array in the file.
 pub(super) struct FileSlot {
     start: u64,
+    count: usize,
+    dtype: Dtype,
     _tracked: Tracked,
 }
 
@@ -37,21 +41,34 @@ impl OffloadFile {
         Ok(Self { file, folder: folder.to_owned(), memory: memory.clone(), end: 0 })
     }
 
-    /// Reserves space for `count` numbers.
-    pub(super) fn reserve(&mut self, count: usize) -> FileSlot {
-        let bytes = count * size_of::<f32>();
-        let place = FileSlot { start: self.end, _tracked: self.memory.track(AllocClass::Offloaded, bytes) };
+    /// Reserves space for an array of the length and type of `numbers`.
+    pub(super) fn reserve(&mut self, numbers: &FlatBuffer) -> FileSlot {
+        let (start, count, dtype) = (self.end, numbers.len(), numbers.dtype());
+        let bytes = count * dtype.size();
         self.end += bytes as u64;
-        place
+        FileSlot { start, count, dtype, _tracked: self.memory.track(AllocClass::Offloaded, bytes) }
     }
 
-    /// Writes `numbers` to their slot, and frees their memory.
-    pub(super) fn write(&self, place: &FileSlot, numbers: F32Vec) -> Result<()> {
-        let mut bytes = Vec::with_capacity(CHUNK_ELEMENTS * size_of::<f32>());
+    /// Writes `numbers`, which are in host memory, to their slot, and frees their memory.
+    pub(super) fn write(&self, place: &FileSlot, numbers: FlatBuffer) -> Result<()> {
+        match numbers {
+            FlatBuffer::F32(numbers) => self.write_elements(place, numbers, f32::to_ne_bytes),
+            FlatBuffer::Bf16(numbers) => self.write_elements(place, numbers, bf16::to_ne_bytes),
+            FlatBuffer::Device(_) => unreachable!("state in GPU memory is not offloaded"),
+        }
+    }
+
+    fn write_elements<T: FloatElement, const SIZE: usize>(
+        &self,
+        place: &FileSlot,
+        numbers: TrackedVec<T>,
+        to_bytes: impl Fn(T) -> [u8; SIZE],
+    ) -> Result<()> {
+        let mut bytes = Vec::with_capacity(CHUNK_ELEMENTS * SIZE);
         let mut at = place.start;
         for piece in numbers.chunks(CHUNK_ELEMENTS) {
             bytes.clear();
-            bytes.extend(piece.iter().flat_map(|number| number.to_ne_bytes()));
+            bytes.extend(piece.iter().flat_map(|&number| to_bytes(number)));
             self.file.write_all_at(&bytes, at).map_err(|error| self.failed(&error))?;
             at += bytes.len() as u64;
         }
@@ -59,16 +76,27 @@ impl OffloadFile {
         Ok(())
     }
 
-    /// Reads the `count` numbers of a slot.
-    pub(super) fn read(&self, place: &FileSlot, count: usize) -> Result<F32Vec> {
-        let mut numbers = self.memory.alloc(AllocClass::Optimizer, count);
-        let mut bytes = vec![0; CHUNK_ELEMENTS * size_of::<f32>()];
+    /// Reads the numbers of a slot.
+    pub(super) fn read(&self, place: &FileSlot) -> Result<FlatBuffer> {
+        Ok(match place.dtype {
+            Dtype::F32 => FlatBuffer::F32(self.read_elements(place, f32::from_ne_bytes)?),
+            Dtype::Bf16 => FlatBuffer::Bf16(self.read_elements(place, bf16::from_ne_bytes)?),
+        })
+    }
+
+    fn read_elements<T: FloatElement, const SIZE: usize>(
+        &self,
+        place: &FileSlot,
+        from_bytes: impl Fn([u8; SIZE]) -> T,
+    ) -> Result<TrackedVec<T>> {
+        let mut numbers = self.memory.alloc(AllocClass::Optimizer, place.count);
+        let mut bytes = vec![0; CHUNK_ELEMENTS * SIZE];
         let mut at = place.start;
         for piece in numbers.chunks_mut(CHUNK_ELEMENTS) {
             let bytes = &mut bytes[..size_of_val(piece)];
             self.file.read_exact_at(bytes, at).map_err(|error| self.failed(&error))?;
-            for (number, bytes) in piece.iter_mut().zip(bytes.chunks_exact(size_of::<f32>())) {
-                *number = f32::from_ne_bytes(bytes.try_into().expect("four bytes"));
+            for (number, bytes) in piece.iter_mut().zip(bytes.chunks_exact(SIZE)) {
+                *number = from_bytes(bytes.try_into().expect("as many bytes"));
             }
             at += bytes.len() as u64;
         }
@@ -103,20 +131,32 @@ mod tests {
         let (folder, memory) = (tempfile::tempdir().unwrap(), Allocator::default());
         let below = folder.path().join("state");
         let mut offload = OffloadFile::new(&below, &memory).unwrap();
-        let make = |count: usize, first: f32| {
-            let mut numbers = memory.zeros(AllocClass::Optimizer, count);
-            numbers.iter_mut().enumerate().for_each(|(at, number)| *number = first + at as f32);
+        let make = |dtype, count: usize, first: f32| {
+            let mut numbers = FlatBuffer::new(&memory, AllocClass::Optimizer, dtype, count).unwrap();
+            let values: Vec<_> = (0..count).map(|at| first + (at % 200) as f32).collect();
+            numbers.narrow(0..count, &values).unwrap();
             numbers
         };
-        let places = [offload.reserve(CHUNK_ELEMENTS + 3), offload.reserve(5)];
-        offload.write(&places[1], make(5, 7.0)).unwrap();
-        offload.write(&places[0], make(CHUNK_ELEMENTS + 3, 0.5)).unwrap();
+        let values = |numbers: FlatBuffer| numbers.view(&memory, 0..numbers.len()).unwrap().to_vec();
+        let arrays = || {
+            let shapes = [
+                (Dtype::F32, CHUNK_ELEMENTS + 3, 0.5),
+                (Dtype::F32, 5, 7.25),
+                (Dtype::Bf16, CHUNK_ELEMENTS + 1, 1.0),
+            ];
+            shapes.map(|(dtype, count, first)| make(dtype, count, first))
+        };
+        let places = arrays().map(|numbers| offload.reserve(&numbers));
+        for (place, numbers) in places.iter().zip(arrays()).rev() {
+            offload.write(place, numbers).unwrap();
+        }
         assert_eq!(memory.usage(AllocClass::Optimizer).current, 0);
-        assert_eq!(memory.usage(AllocClass::Offloaded).current, 4 * (CHUNK_ELEMENTS + 8));
+        let bytes = 4 * (CHUNK_ELEMENTS + 8) + 2 * (CHUNK_ELEMENTS + 1);
+        assert_eq!(memory.usage(AllocClass::Offloaded).current, bytes);
         assert_eq!(std::fs::read_dir(&below).unwrap().count(), 0);
-        let back = offload.read(&places[0], CHUNK_ELEMENTS + 3).unwrap();
-        assert_eq!(back[..], make(CHUNK_ELEMENTS + 3, 0.5)[..]);
-        assert_eq!(offload.read(&places[1], 5).unwrap()[..], make(5, 7.0)[..]);
+        for (place, expected) in places.iter().zip(arrays()) {
+            assert_eq!(values(offload.read(place).unwrap()), values(expected));
+        }
         drop(places);
         assert_eq!(memory.usage(AllocClass::Offloaded).current, 0);
         let error = OffloadFile::new(Path::new("/proc/nowhere"), &memory).err().unwrap();

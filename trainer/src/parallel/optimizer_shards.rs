@@ -1,15 +1,14 @@
 //! Optimizer state of the elements that this rank keeps.
 
-use crate::allocator::{AllocClass, Allocator, F32Vec};
+use crate::allocator::{AllocClass, Allocator};
 use crate::error::Result;
 use crate::flat::{Bucket, BucketId, Dtype, FlatBuffer, Layout, ProcessGroup};
 use crate::optim::{Optimizer, Step};
 use crate::parallel::data_group::DataGroup;
-use crate::parallel::grad_norm::SquaredNorm;
 use crate::parallel::matrix_update::MatrixUpdate;
 use crate::parallel::offload::{FileSlot, OffloadFile};
 use crate::parallel::optimizer_step;
-use crate::parallel::{LocalShard, Settings};
+use crate::parallel::{LocalShard, Settings, SquareSum};
 use crate::parameter::{Inventory, Parameter, ParameterId};
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ pub(super) struct OptimizerShards {
     pub(super) inventory: Arc<Inventory>,
     pub(super) layout: Arc<Layout>,
     pub(super) memory: Allocator,
+    moment_dtype: Dtype,
     /// File for state that is not in use; `None` keeps state in memory.
     offload: Option<OffloadFile>,
     pub(super) shards: Vec<OptimizerShard>,
@@ -29,7 +29,7 @@ pub(super) struct OptimizerShard {
     pub(super) range: Range<usize>,
     /// Weights in full precision, if the bucket keeps them in 16 bits.
     pub(super) master: Option<FlatBuffer>,
-    /// Moments in full precision.
+    /// Moments, in 32 or 16 bits.
     pub(super) moments: Vec<FlatBuffer>,
     /// File slots of the weights and moments.
     file_slots: Vec<FileSlot>,
@@ -85,7 +85,8 @@ impl OptimizerShards {
         let parts = layout.ids().map(part).collect();
         let offload = settings.offload.as_ref().map(|folder| OffloadFile::new(folder, memory)).transpose()?;
         let (inventory, layout) = (Arc::clone(inventory), Arc::clone(layout));
-        Ok(Self { inventory, layout, memory: memory.clone(), offload, shards: parts })
+        let (memory, moment_dtype) = (memory.clone(), settings.moment_dtype);
+        Ok(Self { inventory, layout, memory, moment_dtype, offload, shards: parts })
     }
 
     /// Returns the elements of a bucket that are kept.
@@ -100,7 +101,7 @@ impl OptimizerShards {
     pub(super) fn initialize(&mut self, bucket: BucketId, seed: u64) -> Result<()> {
         let part = &mut self.shards[bucket.0];
         if has_master_weights(&self.layout[bucket]) {
-            let mut master = zeros(&self.memory, part.range.len())?;
+            let mut master = zeros(&self.memory, Dtype::F32, part.range.len())?;
             for (id, elements, place) in self.layout[bucket].entries_within(part.range.clone()) {
                 let place = place.start - part.range.start..place.end - part.range.start;
                 let start = |values: &mut [f32]| self.inventory[id].initialize(seed, elements, values);
@@ -116,7 +117,7 @@ impl OptimizerShards {
         let Some(offload) = &self.offload else { return Ok(()) };
         let (part, mut has_master) = (&mut self.shards[bucket.0], has_master_weights(&self.layout[bucket]));
         for place in &part.file_slots {
-            let numbers = FlatBuffer::F32(offload.read(place, part.range.len())?);
+            let numbers = offload.read(place)?;
             match std::mem::take(&mut has_master) {
                 true => part.master = Some(numbers),
                 false => part.moments.push(numbers),
@@ -131,9 +132,9 @@ impl OptimizerShards {
         let part = &mut self.shards[bucket.0];
         for (index, numbers) in part.master.take().into_iter().chain(part.moments.drain(..)).enumerate() {
             if index == part.file_slots.len() {
-                part.file_slots.push(offload.reserve(numbers.len()));
+                part.file_slots.push(offload.reserve(&numbers));
             }
-            offload.write(&part.file_slots[index], into_host(numbers))?;
+            offload.write(&part.file_slots[index], numbers)?;
         }
         Ok(())
     }
@@ -146,18 +147,18 @@ impl OptimizerShards {
         range: Range<usize>,
         gradients: BufferFrom<&FlatBuffer>,
         counts: impl Fn(ParameterId) -> bool,
-        sum: &mut SquaredNorm,
+        sum: &mut SquareSum,
     ) -> Result<()> {
         let of = |place: Range<usize>| place.start - gradients.start..place.end - gradients.start;
         let pieces = || self.layout[bucket].entries_within(range.clone());
         let counted = pieces().filter(|(id, ..)| counts(*id)).map(|(_, _, place)| of(place));
         match sum {
-            SquaredNorm::Exact(sum) => {
+            SquareSum::Exact(sum) => {
                 for place in counted {
                     sum.add_squares(&gradients.buffer.view(&self.memory, place)?);
                 }
             }
-            SquaredNorm::Rounded(parts) => {
+            SquareSum::Rounded(parts) => {
                 let there = gradients.buffer.as_device().expect("flat memory of a GPU");
                 // Padding is 0, so whole buckets need no selection.
                 let all = pieces().all(|(id, ..)| counts(id));
@@ -198,10 +199,8 @@ impl OptimizerShards {
         stride: &StepContext<'_>,
     ) -> Result<()> {
         let part = &mut self.shards[bucket.0];
-        part.alloc_moments(
-            &self.memory,
-            moment_count(&self.layout[bucket], &self.inventory, stride.optimizer),
-        )?;
+        let moments = moment_count(&self.layout[bucket], &self.inventory, stride.optimizer);
+        part.alloc_moments(&self.memory, self.moment_dtype, moments)?;
         let wide = optimizer_step::to_f32(gradients.buffer, &self.memory)?;
         let gradients =
             BufferFrom { buffer: wide.as_ref().unwrap_or(gradients.buffer), start: gradients.start };
@@ -211,7 +210,7 @@ impl OptimizerShards {
         }
         for (id, _, place) in self.layout[bucket].entries_within(part.range.clone()) {
             let of = |start: usize| place.start - start..place.end - start;
-            let (kept, decays) = (of(part.range.start), self.inventory[id].weight_decay);
+            let (kept, parameter) = (of(part.range.start), &self.inventory[id]);
             let OptimizerShard { master, moments, .. } = part;
             let full = match master {
                 Some(master) => BufferSlice { buffer: master, range: kept.clone() },
@@ -219,12 +218,12 @@ impl OptimizerShards {
             };
             match &directions {
                 Some(directions) => {
-                    directions.apply(&self.memory, full, place.clone(), decays, stride.step)?;
+                    directions.apply(&self.memory, full, place.clone(), stride.step)?;
                 }
                 None => {
                     let gradient = BufferSlice { buffer: gradients.buffer, range: of(gradients.start) };
                     let moments = BufferSlice { buffer: &mut moments[..], range: kept.clone() };
-                    optimizer_step::apply_step(&self.memory, full, gradient, moments, decays, stride)?;
+                    optimizer_step::apply_step(&self.memory, full, gradient, moments, parameter, stride)?;
                 }
             }
             if let Some(master) = master {
@@ -279,7 +278,7 @@ impl OptimizerShards {
         for id in layout.ids().filter(|&id| layout[id].trainable) {
             self.load_state(id)?;
             let counts = layout[id].entries.iter().map(|piece| count(&self.inventory[piece.parameter]));
-            self.shards[id.0].alloc_moments(&self.memory, counts.max().unwrap_or(0))?;
+            self.shards[id.0].alloc_moments(&self.memory, self.moment_dtype, counts.max().unwrap_or(0))?;
             self.store_state(id)?;
         }
         Ok(())
@@ -298,30 +297,22 @@ fn moment_count(bucket: &Bucket, inventory: &Inventory, optimizer: &dyn Optimize
 }
 
 impl OptimizerShard {
-    fn alloc_moments(&mut self, memory: &Allocator, count: usize) -> Result<()> {
+    fn alloc_moments(&mut self, memory: &Allocator, dtype: Dtype, count: usize) -> Result<()> {
         while self.moments.len() < count {
-            self.moments.push(zeros(memory, self.range.len())?);
+            self.moments.push(zeros(memory, dtype, self.range.len())?);
         }
         self.moments.truncate(count);
         Ok(())
     }
 }
 
-fn zeros(memory: &Allocator, count: usize) -> Result<FlatBuffer> {
-    Ok(FlatBuffer::zeros(memory, AllocClass::Optimizer, Dtype::F32, count)?)
+fn zeros(memory: &Allocator, dtype: Dtype, count: usize) -> Result<FlatBuffer> {
+    Ok(FlatBuffer::zeros(memory, AllocClass::Optimizer, dtype, count)?)
 }
 
 /// Returns weights or state in host memory.
 pub(super) fn host_f32(numbers: &mut FlatBuffer) -> &mut [f32] {
     numbers.as_f32_mut().expect("of 32 bits, where flat memory lies")
-}
-
-/// Takes state in host memory, to be written to a file.
-fn into_host(numbers: FlatBuffer) -> F32Vec {
-    match numbers {
-        FlatBuffer::F32(floats) => floats,
-        other => unreachable!("{other:?} are not offloaded"),
-    }
 }
 
 /// Calls `work` with mutable 32-bit host views of `range` in all buffers, and of the weights.
@@ -332,7 +323,7 @@ fn with_f32_slices(
     weights: &mut [f32],
     body: impl for<'a> FnOnce(&'a mut [f32], &'a mut [&'a mut [f32]]) -> Result<()>,
 ) -> Result<()> {
-    if memory.lane().is_none() {
+    if all.iter().all(|numbers| numbers.as_f32().is_some()) {
         let mut slices: Vec<_> =
             all.iter_mut().map(|numbers| &mut host_f32(numbers)[range.clone()]).collect();
         return body(weights, &mut slices);

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::flat::{Dtype, FlatBuffer};
 use crate::optim::{DeviceParamSlice, ParamSlice};
 use crate::parallel::optimizer_shards::{BufferSlice, StepContext, host_f32};
+use crate::parameter::Parameter;
 use unisono_cuda::device::{View, ViewMut};
 
 /// Takes the step on the host, or launches it on a GPU.
@@ -13,32 +14,70 @@ pub(super) fn apply_step(
     weights: BufferSlice<&mut FlatBuffer>,
     gradient: BufferSlice<&FlatBuffer>,
     moments: BufferSlice<&mut [FlatBuffer]>,
-    decays: bool,
+    parameter: &Parameter,
     stride: &StepContext<'_>,
 ) -> Result<()> {
-    let each = |numbers| BufferSlice { buffer: numbers, range: moments.range.clone() };
-    let moments = moments.buffer.iter_mut().map(each);
+    let (step, weight_decay) = (&stride.step.of(parameter), parameter.weight_decay);
     let Some(lane) = memory.lane() else {
         let gradient = gradient.buffer.view(memory, gradient.range)?;
-        let mut moments: Vec<_> = moments.map(BufferSlice::host_slice).collect();
-        let span = ParamSlice {
-            weights: weights.host_slice(),
-            gradient: &gradient,
-            moments: &mut moments,
-            weight_decay: decays,
-        };
-        stride.optimizer.update(span, stride.step);
-        return Ok(());
+        let moments = HostMoments { buffers: moments.buffer, start: moments.range.start };
+        return moments.for_each_piece(weights.host_slice(), &gradient, |weights, gradient, moments| {
+            stride.optimizer.update(ParamSlice { weights, gradient, moments, weight_decay }, step);
+        });
     };
+    let each = |numbers| BufferSlice { buffer: numbers, range: moments.range.clone() };
+    let moments = moments.buffer.iter_mut().map(each);
     let mut moments: Vec<_> = moments.map(BufferSlice::device_view_mut).collect();
     let span = DeviceParamSlice {
         weights: weights.device_view_mut(),
         gradient: gradient.device_view(),
         moments: &mut moments,
-        weight_decay: decays,
+        weight_decay,
     };
-    Ok(stride.optimizer.update_on(lane, span, stride.step)?)
+    Ok(stride.optimizer.update_on(lane, span, step)?)
 }
+
+/// Moments in host memory, from `start` on.
+struct HostMoments<'a> {
+    buffers: &'a mut [FlatBuffer],
+    start: usize,
+}
+
+impl HostMoments<'_> {
+    /// Calls `update` with weights, gradient and moments in 32 bits: all of them, or pieces if
+    /// moments have 16 bits. They are rounded to nearest afterwards, ties to even.
+    fn for_each_piece(
+        self,
+        weights: &mut [f32],
+        gradient: &[f32],
+        mut update: impl for<'a> FnMut(&'a mut [f32], &'a [f32], &'a mut [&'a mut [f32]]),
+    ) -> Result<()> {
+        let is_wide = self.buffers.iter().all(|moments| moments.dtype() == Dtype::F32);
+        if is_wide {
+            let range = self.start..self.start + weights.len();
+            let slices = self.buffers.iter_mut().map(|moments| &mut host_f32(moments)[range.clone()]);
+            update(weights, gradient, &mut slices.collect::<Vec<_>>());
+            return Ok(());
+        }
+        let mut copies = vec![[0.0; PIECE]; self.buffers.len()];
+        let pieces = weights.chunks_mut(PIECE).zip(gradient.chunks(PIECE));
+        for (start, (weights, gradient)) in (self.start..).step_by(PIECE).zip(pieces) {
+            let range = start..start + weights.len();
+            for (moments, copy) in self.buffers.iter().zip(&mut copies) {
+                moments.widen(range.clone(), &mut copy[..range.len()])?;
+            }
+            let slices = copies.iter_mut().map(|copy| &mut copy[..range.len()]);
+            update(weights, gradient, &mut slices.collect::<Vec<_>>());
+            for (moments, copy) in self.buffers.iter_mut().zip(&copies) {
+                moments.narrow(range.clone(), &copy[..range.len()])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Number of elements whose 16-bit moments are widened at once.
+const PIECE: usize = 1 << 10;
 
 /// Copies 16-bit numbers in GPU memory to 32 bits. The host widens numbers only when it needs them.
 pub(super) fn to_f32(numbers: &FlatBuffer, memory: &Allocator) -> Result<Option<FlatBuffer>> {

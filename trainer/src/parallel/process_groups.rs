@@ -38,6 +38,17 @@ impl ProcessGroups {
         Ok(Self { pipeline: pipeline.cloned(), tied, ..self })
     }
 
+    /// Creates the same groups for another part of the model. Collectives of the parts need no
+    /// common order then. All ranks must call this.
+    ///
+    /// # Errors
+    /// Fails if a communicator cannot be duplicated.
+    pub fn duplicate(&self) -> Result<Self> {
+        let copy = |group: &Option<Communicator>| group.as_ref().map(Communicator::duplicate).transpose();
+        let (data, tensor, tied) = (copy(&self.data)?, copy(&self.tensor)?, copy(&self.tied)?);
+        Ok(Self { data, tensor, tied, pipeline: self.pipeline.clone() })
+    }
+
     /// Creates groups without tensor parallelism.
     pub fn data_only(data: Option<Communicator>) -> Self {
         Self { data, ..Self::default() }

@@ -3,7 +3,7 @@
 //! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020. With owners: stage 1 of
 //! Rajbhandari et al., "ZeRO", SC 2020, by whole parameters.
 
-use super::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
+use super::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, SquareSum};
 use crate::allocator::Allocator;
 use crate::error::Result;
 use crate::flat::{BucketId, Layout, ParamStore};
@@ -127,11 +127,11 @@ impl Strategy for Replicated {
         self.base.store.weights_and_gradient(id)
     }
 
-    fn device_store(&self) -> Option<&ParamStore> {
+    fn device_store(&self, _: ParameterId) -> Option<&ParamStore> {
         Some(&self.base.store).filter(|store| store.is_on_device())
     }
 
-    fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
+    fn device_store_mut(&mut self, _: ParameterId) -> Option<&mut ParamStore> {
         Some(&mut self.base.store).filter(|store| store.is_on_device())
     }
 }
@@ -141,8 +141,12 @@ impl DataParallel for Replicated {
         self.grad_reducer.finish(&mut self.base)
     }
 
-    fn grad_norm(&mut self) -> Result<f64> {
-        self.grad_reducer.grad_norm(&mut self.base, &self.shards)
+    fn square_sum(&mut self) -> Result<SquareSum> {
+        self.grad_reducer.square_sum(&mut self.base, &self.shards)
+    }
+
+    fn finish_norm(&self, squares: SquareSum) -> Result<f64> {
+        self.base.finish_norm(squares)
     }
 
     fn optimizer_step(&mut self, optimizer: &dyn Optimizer, step: &Step) -> Result<()> {
@@ -177,7 +181,7 @@ impl DataParallel for Replicated {
         self.wait_all()
     }
 
-    fn is_replicated(&self) -> bool {
+    fn is_replicated(&self, _: ParameterId) -> bool {
         self.owners.is_none()
     }
 

@@ -91,6 +91,8 @@ pub struct Settings {
     pub max_pending_gathers: usize,
     /// Frees weights after forward and gathers them again in backward.
     pub reshard_after_forward: bool,
+    /// Type in which moments of the optimizer are kept. Steps are computed in 32 bits.
+    pub moment_dtype: Dtype,
     /// Folder for files with the optimizer state between steps; `None` keeps it in memory.
     pub offload: Option<PathBuf>,
 }
@@ -111,6 +113,7 @@ impl Default for Settings {
             prefetch: 1,
             max_pending_gathers: 2,
             reshard_after_forward: true,
+            moment_dtype: Dtype::F32,
             offload: None,
         }
     }

@@ -3,7 +3,7 @@
 //! Source: Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations toward training trillion
 //! parameter models", SC 2020.
 
-use super::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
+use super::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, SquareSum};
 use crate::allocator::Allocator;
 use crate::error::Result;
 use crate::flat::{BucketId, ParamStore};
@@ -110,11 +110,11 @@ impl Strategy for Sharded {
         self.base.store.weights_and_gradient(id)
     }
 
-    fn device_store(&self) -> Option<&ParamStore> {
+    fn device_store(&self, _: ParameterId) -> Option<&ParamStore> {
         Some(&self.base.store).filter(|store| store.is_on_device())
     }
 
-    fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
+    fn device_store_mut(&mut self, _: ParameterId) -> Option<&mut ParamStore> {
         Some(&mut self.base.store).filter(|store| store.is_on_device())
     }
 }
@@ -124,8 +124,12 @@ impl DataParallel for Sharded {
         self.grad_reducer.finish(&mut self.base)
     }
 
-    fn grad_norm(&mut self) -> Result<f64> {
-        self.grad_reducer.grad_norm(&mut self.base, &self.shards)
+    fn square_sum(&mut self) -> Result<SquareSum> {
+        self.grad_reducer.square_sum(&mut self.base, &self.shards)
+    }
+
+    fn finish_norm(&self, squares: SquareSum) -> Result<f64> {
+        self.base.finish_norm(squares)
     }
 
     fn optimizer_step(&mut self, optimizer: &dyn Optimizer, step: &Step) -> Result<()> {
@@ -163,7 +167,7 @@ impl DataParallel for Sharded {
         self.wait_all()
     }
 
-    fn is_replicated(&self) -> bool {
+    fn is_replicated(&self, _: ParameterId) -> bool {
         self.base.group.is_none()
     }
 

@@ -2,7 +2,7 @@
 
 use crate::allocator::Allocator;
 use crate::error::{Error, Result};
-use crate::flat::{BucketId, BucketTracker, Layout, ParamStore, ProcessGroup};
+use crate::flat::{BucketId, BucketTracker, Dtype, Layout, ParamStore, ProcessGroup};
 use crate::parallel::data_group::DataGroup;
 use crate::parallel::partial_grads::PartialGrads;
 use crate::parallel::{
@@ -38,7 +38,7 @@ impl StrategyCore {
         memory: &Allocator,
     ) -> Result<Self> {
         let ProcessGroups { data, tensor, pipeline, tied } = team;
-        check_offload_supported(settings, memory)?;
+        check_device_supported(settings, memory)?;
         let group = data.map(|data| DataGroup::new(data, memory)).transpose()?;
         let [tensor, tied] =
             [tensor, tied].map(|group| group.map(|group| ProcessGroup::new(group, memory.gpu())).transpose());
@@ -124,11 +124,14 @@ impl StrategyCore {
     }
 }
 
-/// Rejects offload together with flat buffers in GPU memory, which only the host can offload.
-fn check_offload_supported(settings: &Settings, memory: &Allocator) -> Result<()> {
-    if memory.lane().is_none() || settings.offload.is_none() {
-        return Ok(());
-    }
-    let what = "optimizer state on disk, with flat memory of a GPU: not part of this build";
-    Err(Error::Unsupported(what.to_owned()))
+/// Rejects settings of the optimizer's state that only the host supports, with flat buffers in GPU
+/// memory.
+fn check_device_supported(settings: &Settings, memory: &Allocator) -> Result<()> {
+    let what = match (settings.offload.is_some(), settings.moment_dtype) {
+        _ if memory.lane().is_none() => return Ok(()),
+        (false, Dtype::F32) => return Ok(()),
+        (true, _) => "optimizer state on disk",
+        (false, Dtype::Bf16) => "moments of 16 bits",
+    };
+    Err(Error::Unsupported(format!("{what}, with flat memory of a GPU: not part of this build")))
 }

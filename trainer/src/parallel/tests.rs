@@ -1,6 +1,7 @@
 //! Tests of strategies with events alone, without modules and tensors.
 
 mod device;
+mod mixed;
 mod options;
 mod overlap;
 mod shapes;
@@ -80,7 +81,7 @@ fn run_pass_with(
         for id in own.chain(inventory[unit].shared.iter().copied()) {
             let slope =
                 |place, weight: &f32| factor * gradient_at(*weight, rank, moment + id.0 as u64, place);
-            if let Some(store) = strategy.device_store_mut() {
+            if let Some(store) = strategy.device_store_mut(id) {
                 device::add(store, id, slope)?;
             } else if let Some((weights, gradient)) = strategy.weights_and_gradient(id) {
                 for (place, (weight, sum)) in weights.iter().zip(gradient).enumerate() {
@@ -147,12 +148,23 @@ fn train_in(
 ) -> Bits {
     let inventory = inventory(dtype);
     let rank = group.as_ref().map_or(0, Communicator::rank);
-    let mut strategy = new_strategy(kind, &inventory, group, settings, memory).unwrap();
+    let strategy = new_strategy(kind, &inventory, group, settings, memory).unwrap();
+    take_steps(strategy, &inventory, rank, settings, micro)
+}
+
+/// Takes four steps of `micro` micro-batches.
+fn take_steps(
+    mut strategy: Box<dyn DataParallel>,
+    inventory: &Inventory,
+    rank: usize,
+    settings: &Settings,
+    micro: u64,
+) -> Bits {
     let mut norms = Vec::new();
     for number in 1..=4 {
-        strategy.begin_step(&plan(&inventory, micro as usize)).unwrap();
+        strategy.begin_step(&plan(inventory, micro as usize)).unwrap();
         for part in 0..micro {
-            run_pass(&mut *strategy, &inventory, rank, 1000 * number + 100 * part).unwrap();
+            run_pass(&mut *strategy, inventory, rank, 1000 * number + 100 * part).unwrap();
         }
         strategy.finish_backward().unwrap();
         let norm = strategy.grad_norm().unwrap();
@@ -162,7 +174,7 @@ fn train_in(
             if settings.shard_by_rows { &Muon::default() } else { &AdamW::default() };
         strategy.optimizer_step(optimizer, &Step { number, lr: 0.01, grad_scale: factor }).unwrap();
     }
-    (norms, collect_shards(&mut *strategy, &inventory))
+    (norms, collect_shards(&mut *strategy, inventory))
 }
 
 /// Returns the merged state of all ranks. Copies of the same state must agree.
@@ -173,9 +185,12 @@ fn train_on_ranks(
     dtype: Dtype,
     micro: u64,
 ) -> Bits {
-    let by_rank = run_ranks(ranks, |group| train(kind, Some(group), settings, dtype, micro));
+    merged(run_ranks(ranks, |group| train(kind, Some(group), settings, dtype, micro)))
+}
+
+fn merged(by_rank: Vec<Bits>) -> Bits {
     let (norms, bits): (Vec<_>, Vec<_>) = by_rank.into_iter().unzip();
-    assert!(norms.iter().all(|other| other == &norms[0]), "{kind:?}");
+    assert!(norms.iter().all(|other| other == &norms[0]), "norms of ranks differ");
     (norms[0].clone(), testing::merge_shards(bits))
 }
 
@@ -216,6 +231,26 @@ fn strategies_are_bitwise_equal_in_bf16_and_any_bucket_size() {
                 train_on_ranks(kind, 3, &large, dtype, 2) == reference,
                 "{kind:?}, {dtype:?}, {wire:?}, large"
             );
+        }
+    }
+}
+
+#[test]
+fn strategies_are_bitwise_equal_with_bf16_moments() {
+    for rows in [false, true] {
+        let settings = Settings { moment_dtype: Dtype::Bf16, shard_by_rows: rows, ..small_buckets() };
+        let reference = train_on_ranks(STRATEGIES[0], 3, &settings, Dtype::F32, 1);
+        for kind in STRATEGIES {
+            assert!(train_on_ranks(kind, 3, &settings, Dtype::F32, 1) == reference, "{kind:?}, rows: {rows}");
+        }
+        let wide = Settings { moment_dtype: Dtype::F32, ..settings };
+        let wide = train_on_ranks(STRATEGIES[0], 3, &wide, Dtype::F32, 1);
+        for (place, bits) in &reference.1 {
+            for (moment, wide) in bits[1..].iter().zip(&wide.1[place][1..]) {
+                let [moment, wide] = [moment, wide].map(|&bits| f32::from_bits(bits));
+                assert!(moment.to_bits() & 0xffff == 0, "{place:?}: {moment} has 16 bits");
+                assert!((moment - wide).abs() < 0.05 * wide.abs() + 1e-4, "{place:?}: {moment}, not {wide}");
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Patterns of paths. `*` matches one component of a path.
+//! Patterns of paths. `*` matches one component of a path, or several at the start of a key of the
+//! configuration.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +12,15 @@ pub(crate) fn matches(pattern: &str, path: &str) -> bool {
 pub(crate) fn matches_prefix(pattern: &str, path: &str) -> bool {
     let mut parts = path.split('.');
     pattern.split('.').all(|pattern| parts.next().is_some_and(|part| pattern == "*" || pattern == part))
+}
+
+/// Returns true if `pattern` matches `path` or one of its ancestors. A `*` at the start matches one
+/// or more components: `*.bias` selects the biases of all layers.
+pub(crate) fn selects(pattern: &str, path: &str) -> bool {
+    match pattern.strip_prefix("*.") {
+        Some(rest) => path.match_indices('.').any(|(end, _)| matches_prefix(rest, &path[end + 1..])),
+        None => matches_prefix(pattern, path),
+    }
 }
 
 /// Returns the three paths most similar to `pattern`, as text.
@@ -30,12 +40,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn star_matches_one_segment_and_prefixes_match() {
+    fn star_matches_one_segment_or_the_start() {
         assert!(matches("h.*.mlp", "h.0.mlp") && !matches("h.*", "h.0.mlp") && !matches("h.*.mlp", "h.0"));
         assert!(
             matches_prefix("h.*", "h.0.mlp")
                 && matches_prefix("h.0.mlp", "h.0.mlp")
                 && !matches_prefix("h.1", "h.0.mlp")
+        );
+        assert!(selects("*.bias", "ln_f.bias") && selects("*.bias", "h.0.mlp.bias"));
+        assert!(
+            selects("*.mlp", "h.0.mlp.bias")
+                && !selects("*.bias", "bias")
+                && !selects("h.*.bias", "h.0.mlp.bias")
         );
         assert!(!matches_prefix("h", "head") && !matches_prefix("h.0.mlp.bias", "h.0.mlp"));
         assert_eq!(

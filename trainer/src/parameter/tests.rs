@@ -73,5 +73,6 @@ fn units_know_own_and_shared_parameters() {
     let inventory = registry.finish();
     assert_eq!(inventory.find("h.0.mlp.bias").map(|id| inventory.unit_of(id)), Some(second));
     assert_eq!((inventory[head].shared.clone(), inventory[token].use_count), (vec![token], 2));
-    assert!(inventory[token].weight_decay && !inventory.parameters[1].weight_decay);
+    assert_eq!(inventory[token].weight_decay, WeightDecay::OfOptimizer);
+    assert_eq!(inventory.parameters[1].weight_decay, WeightDecay::None);
 }

@@ -27,6 +27,7 @@ pub fn run_program<M: Model + ?Sized>(
     stages: &Communicator,
     scale: f32,
 ) -> Result<Vec<f32>> {
+    pass.set_loss_scale(scale);
     let shapes = (0..pass.count()).map(|micro| model.feature_shape(pass, micro)).collect::<Result<_>>()?;
     let links = Links::new(program, stages, pass.memory(), shapes);
     let losses = vec![0.0; pass.count()];

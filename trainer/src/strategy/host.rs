@@ -2,7 +2,7 @@
 
 use super::{Direction, StepPlan, Strategy};
 use crate::error::Result;
-use crate::parameter::{ParameterId, UnitId};
+use crate::parameter::{Inventory, ParameterId, UnitId};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry;
 /// # Errors
 /// Returns an error of the GPU driver.
 pub(crate) fn host_weights<S: Strategy + ?Sized>(strategy: &S, id: ParameterId) -> Result<Cow<'_, [f32]>> {
-    match strategy.device_store() {
+    match strategy.device_store(id) {
         Some(store) => store.weights_to_host(id).map(Cow::Owned),
         None => Ok(Cow::Borrowed(strategy.weights(id))),
     }
@@ -22,19 +22,20 @@ pub(crate) fn host_weights<S: Strategy + ?Sized>(strategy: &S, id: ParameterId) 
 /// kept.
 pub struct HostStrategy<'a> {
     strategy: &'a mut dyn Strategy,
+    inventory: &'a Inventory,
     copies: HashMap<ParameterId, Vec<f32>>,
 }
 
 impl<'a> HostStrategy<'a> {
     /// Wraps `strategy`. Weights are copied when they are first needed.
-    pub fn new(strategy: &'a mut dyn Strategy) -> Self {
-        Self { strategy, copies: HashMap::new() }
+    pub fn new(strategy: &'a mut dyn Strategy, inventory: &'a Inventory) -> Self {
+        Self { strategy, inventory, copies: HashMap::new() }
     }
 
     fn copy_unit(&mut self, unit: UnitId) -> Result<()> {
-        let Some(store) = self.strategy.device_store() else { return Ok(()) };
-        for id in store.parameters_of(unit) {
-            if let Entry::Vacant(place) = self.copies.entry(id) {
+        for id in self.inventory.present_of(unit) {
+            let store = self.strategy.device_store(id);
+            if let (Some(store), Entry::Vacant(place)) = (store, self.copies.entry(id)) {
                 place.insert(store.weights_to_host(id)?);
             }
         }

@@ -109,13 +109,14 @@ impl StepPlan {
     }
 
     /// Returns the parameters that get a contribution to their gradient, in order. A parameter
-    /// occurs once for each visit of each unit that uses it.
+    /// occurs once for each visit of each unit that uses it. Leaves out parameters that are
+    /// elsewhere.
     pub(crate) fn contributions<'a>(
         &'a self,
         inventory: &'a Inventory,
     ) -> impl Iterator<Item = ParameterId> + 'a {
         let complete = self.visits.iter().filter(|visit| visit.work.completes_gradients());
-        complete.flat_map(|visit| inventory.parameters_of(visit.unit).rev())
+        complete.flat_map(|visit| inventory.present_of(visit.unit).rev())
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize)
 /// Warns about many data ranks: ring latency grows with the ranks, while the work per rank shrinks.
 fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {
     let data = mesh.data_size();
-    let gathers = config.strategy.kind == StrategyKind::Zero3;
+    let gathers = config.strategy.uses(|kind| kind == StrategyKind::Zero3);
     (data > MAX_USEFUL_DATA_RANKS).then(|| {
         let what = if gathers { "gathering weights" } else { "reducing gradients" };
         format!("{data} data ranks: beyond {MAX_USEFUL_DATA_RANKS}, {what} is seldom hidden behind computing; add mesh.tensor")
@@ -34,7 +34,7 @@ fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {
 
 fn accumulation(config: &Config, batch: &BatchPlan) -> Option<String> {
     let times = batch.pass_count();
-    let gathers = config.strategy.kind == StrategyKind::Zero3;
+    let gathers = config.strategy.uses(|kind| kind == StrategyKind::Zero3);
     (gathers && times > 1).then(|| {
         format!("zero3 gathers all weights {times} times in a step: more data ranks or a larger data.micro_batch come before accumulation, and data.breadth_first = {} would gather them once", batch.accumulation)
     })
@@ -62,7 +62,8 @@ fn buckets(config: &Config, mesh: &Mesh) -> Option<String> {
 }
 
 fn prefetch(config: &Config) -> Option<String> {
-    let waits = config.strategy.kind == StrategyKind::Zero3 && config.strategy.prefetch == 0;
+    let gathers = config.strategy.uses(|kind| kind == StrategyKind::Zero3);
+    let waits = gathers && config.strategy.prefetch == 0;
     waits.then(|| "strategy.prefetch = 0: every unit waits for its weights; 1 hides it".to_owned())
 }
 

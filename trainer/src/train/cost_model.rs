@@ -20,6 +20,7 @@ use crate::train::stages::Stages;
 use crate::train::{BatchPlan, DataDims};
 
 /// Inputs of the formulas: one rank's part of a run.
+#[derive(Clone, Copy)]
 pub(super) struct CostModel<'a> {
     pub(super) config: &'a Config,
     pub(super) dims: DataDims,
@@ -60,7 +61,53 @@ impl CostModel<'_> {
     /// Returns the bytes of weights, gradients and optimizer state that each rank keeps between
     /// backward and step, the peak of activations, and the offloaded bytes. Includes padding. If
     /// ranks differ, the largest rank counts.
-    pub(super) fn memory(&self, kind: StrategyKind, optimizer: &dyn Optimizer) -> [usize; 5] {
+    pub(super) fn configured_memory(&self, optimizer: &dyn Optimizer) -> [usize; 5] {
+        let own = &self.config.strategy;
+        // A run with a pattern that matches no unit does not come this far.
+        let units = own.unit_kinds(self.inventory);
+        self.memory(&units.unwrap_or_else(|_| vec![own.kind; self.inventory.units.len()]), optimizer)
+    }
+
+    /// Returns the same if units have these strategies.
+    pub(super) fn memory(&self, units: &[StrategyKind], optimizer: &dyn Optimizer) -> [usize; 5] {
+        let mut sums = [0, 0, 0, self.activations(), 0];
+        for (kind, inventory) in self.parts(units) {
+            let kept = CostModel { inventory: &inventory, ..*self }.kept(kind, optimizer);
+            sums.iter_mut().zip(kept).for_each(|(sum, bytes)| *sum += bytes);
+        }
+        sums
+    }
+
+    /// Returns the bytes that each rank sends in a step: (N−1)/N of multiples of the sizes. `units`
+    /// has the strategy of each unit.
+    pub(super) fn traffic(&self, units: &[StrategyKind]) -> Traffic {
+        let micro_batches = self.batch.accumulation as f64;
+        let [layers, sequences] = [self.tensor_parallel_traffic(), self.sequence_parallel_traffic()];
+        let mut sum = Traffic {
+            tensor_parallel: micro_batches * layers,
+            sequence_parallel: micro_batches * sequences,
+            pipeline: self.pipeline_traffic(),
+            ..Traffic::default()
+        };
+        for (kind, inventory) in self.parts(units) {
+            let part = CostModel { inventory: &inventory, ..*self }.exchanged(kind);
+            sum.forward += part.forward;
+            sum.backward += part.backward;
+            sum.after_step += part.after_step;
+            sum.tensor_parallel += part.tensor_parallel;
+        }
+        sum
+    }
+
+    /// Returns the parameters of the units with equal strategies.
+    fn parts(&self, units: &[StrategyKind]) -> impl Iterator<Item = (StrategyKind, Inventory)> {
+        let kinds = StrategyKind::ALL.into_iter().filter(|kind| units.contains(kind));
+        kinds.map(|kind| (kind, self.inventory.restrict(|unit| units[unit.0] == kind)))
+    }
+
+    /// Returns the bytes that each rank keeps with one strategy, as [`CostModel::memory`] does, but
+    /// no activations.
+    fn kept(&self, kind: StrategyKind, optimizer: &dyn Optimizer) -> [usize; 5] {
         let (settings, ranks) = (self.settings(kind), self.mesh.data_size());
         let layout = settings.layout(kind.parallel_kind(), self.inventory, ranks);
         let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>();
@@ -73,13 +120,12 @@ impl CostModel<'_> {
             _ => state / of_state,
         };
         let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
-        [weights / of_weights, gradients / of_gradients, state, self.activations(), offloaded]
+        [weights / of_weights, gradients / of_gradients, state, 0, offloaded]
     }
 
-    /// Returns the bytes that each rank sends in a step: (N−1)/N of multiples of the sizes.
-    pub(super) fn traffic(&self, kind: StrategyKind) -> Traffic {
-        let (settings, micro_batches) = (self.settings(kind), self.batch.accumulation as f64);
-        let passes = self.batch.pass_count() as f64;
+    /// Returns the bytes that each rank sends for weights, gradients and steps with one strategy.
+    fn exchanged(&self, kind: StrategyKind) -> Traffic {
+        let (settings, passes) = (self.settings(kind), self.batch.pass_count() as f64);
         let layout = settings.layout(kind.parallel_kind(), self.inventory, self.mesh.data_size());
         let share = remote_fraction(self.mesh.data_size());
         let sum =
@@ -93,17 +139,8 @@ impl CostModel<'_> {
         let again = if settings.reshard_after_forward { again } else { 0.0 };
         let [forward, backward, after] = exchanged_bytes(kind, [ahead, again], gradients, stepped);
         let after = after + self.optimizer_traffic(kind, &layout);
-        let [layers, sequences] = [self.tensor_parallel_traffic(), self.sequence_parallel_traffic()]
-            .map(|bytes| micro_batches * bytes);
-        let layers = layers + if each { passes } else { 1.0 } * self.partial_grad_traffic();
-        Traffic {
-            forward,
-            backward,
-            after_step: after,
-            tensor_parallel: layers,
-            sequence_parallel: sequences,
-            pipeline: self.pipeline_traffic(),
-        }
+        let layers = if each { passes } else { 1.0 } * self.partial_grad_traffic();
+        Traffic { forward, backward, after_step: after, tensor_parallel: layers, ..Traffic::default() }
     }
 
     /// Returns the bytes sent by the optimizer step: update directions of whole matrices, gathered
@@ -207,8 +244,9 @@ impl CostModel<'_> {
     fn state_bytes(&self, bucket: &Bucket, optimizer: &dyn Optimizer) -> usize {
         let moments =
             bucket.entries.iter().map(|piece| optimizer.moment_count(&self.inventory[piece.parameter]));
-        let copies = moments.max().unwrap_or(0) + usize::from(bucket.dtype == Dtype::Bf16);
-        trained_elements(bucket) * copies * Dtype::F32.size()
+        let moments = moments.max().unwrap_or(0) * self.config.optimizer.moment_dtype.size();
+        let copy = if bucket.dtype == Dtype::Bf16 { Dtype::F32.size() } else { 0 };
+        trained_elements(bucket) * (moments + copy)
     }
 
     fn busiest_owner_state(&self, layout: &Layout, optimizer: &dyn Optimizer) -> usize {

@@ -25,6 +25,8 @@ pub struct DryRun {
     stages: Stages,
     /// Parameters of each rank of a pipeline.
     of_stages: Vec<Inventory>,
+    /// Strategy of each unit.
+    units: Vec<StrategyKind>,
 }
 
 impl DryRun {
@@ -44,6 +46,7 @@ impl DryRun {
                 .next(),
         };
         let (_, inventory) = Network::new(config, extents, tensor.map(ProcessGroup::from).as_ref())?;
+        let units = config.strategy.unit_kinds(&inventory)?;
         let stages = Stages::new(config, &mesh, &batch, &inventory)?;
         let of_stage = |stage| {
             let mut own = inventory.clone();
@@ -51,7 +54,8 @@ impl DryRun {
             own
         };
         let of_stages = (0..mesh.degrees().pipeline).map(of_stage).collect();
-        Ok(Self { config: config.clone(), mesh, batch, dims: extents, inventory, stages, of_stages })
+        let config = config.clone();
+        Ok(Self { config, mesh, batch, dims: extents, inventory, stages, of_stages, units })
     }
 
     /// Returns the formulas of each rank of a pipeline.
@@ -72,29 +76,51 @@ impl DryRun {
     /// Returns the bytes that each rank keeps with a strategy: weights, gradients, optimizer state,
     /// peak of activations, and offloaded state. The largest pipeline stage counts.
     pub fn memory(&self, kind: StrategyKind) -> [usize; 5] {
-        let optimizer = setup::optimizer(&self.config);
-        let all = self.cost_models().map(|model| model.memory(kind, &*optimizer));
-        all.max_by_key(|memory| memory[..4].iter().sum::<usize>()).expect("a stage")
+        self.memory_with(&self.all_units(kind))
     }
 
     /// Returns the bytes that each rank sends per step with a strategy. The pipeline stage that
     /// sends most counts.
     pub fn traffic(&self, kind: StrategyKind) -> Traffic {
-        let all = self.cost_models().map(|model| model.traffic(kind));
+        self.traffic_with(&self.all_units(kind))
+    }
+
+    /// Returns the bytes that each rank keeps as configured, as [`DryRun::memory`] does.
+    pub fn own_memory(&self) -> [usize; 5] {
+        self.memory_with(&self.units)
+    }
+
+    /// Returns the bytes that each rank sends per step as configured, as [`DryRun::traffic`] does.
+    pub fn own_traffic(&self) -> Traffic {
+        self.traffic_with(&self.units)
+    }
+
+    fn memory_with(&self, units: &[StrategyKind]) -> [usize; 5] {
+        let optimizer = setup::optimizer(&self.config);
+        let all = self.cost_models().map(|model| model.memory(units, &*optimizer));
+        all.max_by_key(|&memory| total(memory)).expect("a stage")
+    }
+
+    fn traffic_with(&self, units: &[StrategyKind]) -> Traffic {
+        let all = self.cost_models().map(|model| model.traffic(units));
         all.max_by(|one, other| one.total().total_cmp(&other.total())).expect("a stage")
+    }
+
+    fn all_units(&self, kind: StrategyKind) -> Vec<StrategyKind> {
+        vec![kind; self.units.len()]
     }
 
     /// Returns the whole report as text and tables.
     pub fn report(&self) -> String {
-        let own = self.config.strategy.kind;
+        let (memory, traffic) = (self.own_memory(), self.own_traffic());
         sections(&[
             ("Model", self.model()),
             ("Mesh", self.mesh.to_string()),
             ("Batch", self.arithmetic()),
-            ("Memory of each rank, bytes", self.memory_table(own)),
-            ("Sent by each rank in a step, bytes", traffic_table(&self.traffic(own))),
+            ("Memory of each rank, bytes", memory_table(memory)),
+            ("Sent by each rank in a step, bytes", traffic_table(&traffic)),
             ("The strategies, MiB", self.comparison()),
-            ("To be considered", config_lints::all(&self.config, &self.mesh, &self.batch, self.total(own))),
+            ("To be considered", config_lints::all(&self.config, &self.mesh, &self.batch, total(memory))),
         ])
     }
 
@@ -119,36 +145,46 @@ impl DryRun {
         format!("{}{tokens}", self.batch)
     }
 
-    fn memory_table(&self, kind: StrategyKind) -> String {
-        let mut text = String::new();
-        for (class, bytes) in AllocClass::ALL.iter().zip(self.memory(kind)) {
-            let _ = writeln!(text, "{:<12}{bytes:>16}", class.name());
-        }
-        let _ = write!(text, "{:<12}{:>16}", "in memory", self.total(kind));
-        text
-    }
-
-    fn total(&self, kind: StrategyKind) -> usize {
-        self.memory(kind)[..4].iter().sum()
-    }
-
     /// Returns a table that compares all strategies.
     fn comparison(&self) -> String {
         let heads = AllocClass::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
         let mut text = format!("{:<18}", "");
         heads.for_each(|head| text.push_str(&format!("{head:>12}")));
+        let differs = self.units.iter().any(|&kind| kind != self.units[0]);
         for kind in StrategyKind::ALL {
-            let _ = write!(text, "\n{:<18}", kind.name());
-            let memory = self.memory(kind).map(|bytes| bytes as f64);
-            let sums = [self.total(kind) as f64, self.traffic(kind).total()];
-            for bytes in memory.into_iter().chain(sums) {
-                let _ = write!(text, "{:>12.2}", bytes / MIB);
-            }
+            text.push_str(&comparison_row(kind.name(), self.memory(kind), &self.traffic(kind)));
             text.extend(kind.pytorch_name().map(|alias| format!("  {alias}")));
-            text.push_str(if kind == self.config.strategy.kind { "  <" } else { "" });
+            text.push_str(if !differs && kind == self.units[0] { "  <" } else { "" });
+        }
+        if differs {
+            text.push_str(&comparison_row("strategy.units", self.own_memory(), &self.own_traffic()));
+            text.push_str("  <");
         }
         text
     }
+}
+
+fn comparison_row(name: &str, memory: [usize; 5], traffic: &Traffic) -> String {
+    let mut row = format!("\n{name:<18}");
+    let sums = [total(memory) as f64, traffic.total()];
+    for bytes in memory.map(|bytes| bytes as f64).into_iter().chain(sums) {
+        let _ = write!(row, "{:>12.2}", bytes / MIB);
+    }
+    row
+}
+
+fn memory_table(memory: [usize; 5]) -> String {
+    let mut text = String::new();
+    for (class, bytes) in AllocClass::ALL.iter().zip(memory) {
+        let _ = writeln!(text, "{:<12}{bytes:>16}", class.name());
+    }
+    let _ = write!(text, "{:<12}{:>16}", "in memory", total(memory));
+    text
+}
+
+/// Returns the bytes in memory.
+fn total(memory: [usize; 5]) -> usize {
+    memory[..4].iter().sum()
 }
 
 /// Returns the dimensions of the configured data, and reads as little of it as possible.

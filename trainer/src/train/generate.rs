@@ -49,7 +49,7 @@ impl Run {
         let codec = TextCodec::for_config(&self.config, gpt.config().vocabulary)?;
         let Some(codec) = codec else { return Ok(None) };
         let seeds = self.seeds.seeds_for(Phase::Test, self.train_step, 0);
-        let mut strategy = HostStrategy::new(&mut *self.strategy);
+        let mut strategy = HostStrategy::new(&mut *self.strategy, &self.inventory);
         let mut pass = Pass::new(&mut strategy, &self.memory, seeds, self.config.threads);
         let text = continue_prompt((gpt, &codec), &mut pass, prompt, &self.config, &mut |_| Ok(()))?;
         self.strategy.wait_all()?;

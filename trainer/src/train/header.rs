@@ -21,7 +21,7 @@ pub(super) struct RunHeader<'a> {
 impl<'a> RunHeader<'a> {
     /// Predicts the memory of a run, and describes it.
     pub(super) fn new(plan: &'a CostModel<'a>, loader: &'a DataLoader, optimizer: &dyn Optimizer) -> Self {
-        let formulas = plan.memory(plan.config.strategy.kind, optimizer);
+        let formulas = plan.configured_memory(optimizer);
         Self { plan, loader, formulas }
     }
 }

@@ -55,7 +55,7 @@ impl Room {
 
     /// Returns the reason why the ranks do not fit, with numbers and remedies.
     fn refusal(&self, plan: &CostModel<'_>, optimizer: &dyn Optimizer) -> Option<String> {
-        let memory = plan.memory(plan.config.strategy.kind, optimizer);
+        let memory = plan.configured_memory(optimizer);
         let bytes = in_memory(memory);
         if self.fits(bytes) {
             return None;
@@ -134,7 +134,7 @@ fn with_changes(plan: &CostModel<'_>, optimizer: &dyn Optimizer, changes: &[Chan
     changes.iter().for_each(|change| change.apply(&mut config));
     let batch: BatchPlan = config.batch(&plan.mesh).ok()?;
     let plan = CostModel { config: &config, batch, ..*plan };
-    Some(in_memory(plan.memory(config.strategy.kind, optimizer)))
+    Some(in_memory(plan.configured_memory(optimizer)))
 }
 
 fn in_memory(memory: [usize; 5]) -> usize {

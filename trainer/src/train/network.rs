@@ -53,6 +53,7 @@ impl Network {
             }
         };
         registry.freeze_all(&config.model.freeze)?;
+        registry.set_groups(&config.optimizer.groups)?;
         registry.set_dtype(config.strategy.param_dtype, |_| true);
         Ok((network, registry.finish()))
     }

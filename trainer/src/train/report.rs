@@ -74,6 +74,8 @@ impl Report {
         let record = StepRecord {
             step: taken.step,
             loss: taken.loss,
+            losses: taken.added.losses.clone(),
+            metrics: taken.added.metrics.clone(),
             validation,
             perplexity: validation.filter(|_| self.config.model.kind == ModelKind::Gpt).map(f64::exp),
             grad_norm: taken.grad_norm,

@@ -14,9 +14,10 @@ use crate::models::{self, Model};
 use crate::optim::{Optimizer, Step};
 use crate::parallel::DataParallel;
 use crate::parameter::Inventory;
-use crate::pass::{Pass, WaitKind};
+use crate::pass::{AddedSums, Pass, WaitKind};
 use crate::pipeline::{self, Program};
 use crate::train::Interrupt;
+use crate::train::added_values::{AddedNames, AddedValues};
 use crate::train::checkpoint_writer::CheckpointWriter;
 use crate::train::data_loader::DataLoader;
 use crate::train::memory_report::MemoryReport;
@@ -56,6 +57,8 @@ pub struct Run {
     /// Number of steps taken.
     pub(super) train_step: u64,
     pub(super) memory_report: MemoryReport,
+    /// Names of the losses and metrics of blocks.
+    pub(super) added_names: AddedNames,
     pub(super) trace: Trace,
     /// Time of all steps, and the part of it in which this rank waited for nobody.
     pub(super) worked: StageTimes,
@@ -68,12 +71,14 @@ pub struct Run {
 }
 
 /// Statistics of one step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepStats {
     /// Number of the step, from 1.
     pub step: u64,
-    /// Mean loss of the samples of all ranks, before the step.
+    /// Mean loss of the samples of all ranks, before the step, with the losses that blocks added.
     pub loss: f64,
+    /// Losses and metrics that blocks added.
+    pub added: AddedValues,
     /// Norm of the gradient, before clipping.
     pub grad_norm: f64,
     /// Learning rate.
@@ -113,11 +118,11 @@ impl Run {
     pub fn step(&mut self) -> Result<StepStats> {
         let start = Instant::now();
         self.strategy.take_wait_time();
-        let (mut loss, [in_layers, for_stages]) = self.gradients()?;
+        let (own_loss, sums, [in_layers, for_stages]) = self.gradients()?;
         self.trace.span(TraceTrack::Communication, "gradients", || self.strategy.finish_backward())?;
         self.memory_report.update(&self.memory);
         let mut exposed = self.strategy.take_wait_time();
-        let (interrupted, waited) = self.all_reduce_loss(&mut loss)?;
+        let (loss, added, interrupted, waited) = self.all_reduce_loss(own_loss, &sums)?;
         exposed += waited;
         let norm = self.trace.span(TraceTrack::Communication, "norm", || self.strategy.grad_norm())?;
         // The norm is known, so GPU errors of tensor parallel layers are known too.
@@ -132,6 +137,7 @@ impl Run {
         Ok(StepStats {
             step: self.train_step,
             loss,
+            added,
             grad_norm: norm,
             lr: rate,
             time,
@@ -142,9 +148,9 @@ impl Run {
         })
     }
 
-    /// Accumulates the gradients of this rank's part of the next batch. Returns its mean loss, and
-    /// the waiting times in layers and for pipeline stages.
-    fn gradients(&mut self) -> Result<(f64, [Duration; 2])> {
+    /// Accumulates the gradients of this rank's part of the next batch. Returns its mean loss, the
+    /// losses and metrics of blocks, and the waiting times in layers and for pipeline stages.
+    fn gradients(&mut self) -> Result<(f64, AddedSums, [Duration; 2])> {
         let batches = self.next_batches()?;
         let seeds = |at| self.seeds.seeds_for(Phase::Training, self.train_step, at as u64);
         let seeds: Vec<_> = (0..batches.len()).map(seeds).collect();
@@ -165,11 +171,12 @@ impl Run {
         pass.begin_step(&self.program.plan)?;
         let stages = self.groups.get(GroupKind::Pipeline);
         let losses = run_program(model, &mut pass, &self.program, stages, scale)?;
-        let waits = pass.take_waits();
+        let (waits, sums) = (pass.take_waits(), pass.take_added_sums());
         waits.iter().for_each(|wait| self.trace.add_wait(wait));
-        let loss = losses.into_iter().map(f64::from).sum::<f64>() / self.batch.accumulation as f64;
+        let loss = losses.into_iter().map(f64::from).sum::<f64>() + sums.total;
         let total = |kind| waits.iter().filter(|wait| wait.kind == kind).map(|wait| wait.time).sum();
-        Ok((loss, [WaitKind::Layer, WaitKind::Stage].map(total)))
+        let waits = [WaitKind::Layer, WaitKind::Stage].map(total);
+        Ok((loss / self.batch.accumulation as f64, sums, waits))
     }
 
     /// Reads this rank's micro-batches of the next step.
@@ -206,32 +213,36 @@ impl Run {
         Ok(rate)
     }
 
-    /// Averages the loss over all data ranks. Returns true on all ranks if any rank is interrupted,
-    /// and the time of the exchange.
-    fn all_reduce_loss(&self, loss: &mut f64) -> Result<(bool, Duration)> {
+    /// Averages the loss, and what blocks have added, over all data ranks and adds up stages. Also
+    /// returns true on all ranks if any rank is interrupted, and the time of the exchange.
+    fn all_reduce_loss(&mut self, loss: f64, sums: &AddedSums) -> Result<(f64, AddedValues, bool, Duration)> {
         let start = Instant::now();
-        let mut numbers = [*loss, f64::from(u8::from(self.interrupt.is_requested()))];
+        let is_new = f64::from(u8::from(self.added_names.lack(sums)));
+        let requested = f64::from(u8::from(self.interrupt.is_requested()));
+        let own = |names: &AddedNames| names.numbers(sums, self.batch.accumulation);
+        let mut numbers = [vec![loss, is_new, requested], own(&self.added_names)].concat();
         self.all_reduce_means(&mut numbers)?;
         // Ranks with parts of the same layers have the same loss, but each its own requests.
         if let Some(tensor) = self.groups.get(GroupKind::Tensor) {
-            tensor.all_reduce(&mut numbers[1..], Max)?;
+            tensor.all_reduce(&mut numbers[2..3], Max)?;
         }
-        *loss = numbers[0];
-        Ok((numbers[1] > 0.0, start.elapsed()))
+        let mut added = numbers.split_off(3);
+        if numbers[1] > 0.0 {
+            let groups = [GroupKind::Data, GroupKind::Pipeline].map(|kind| self.groups.get(kind));
+            self.added_names.extend(sums, groups.into_iter().flatten())?;
+            added = own(&self.added_names);
+            self.all_reduce_means(&mut added)?;
+        }
+        Ok((numbers[0], self.added_names.values(&added), numbers[2] > 0.0, start.elapsed()))
     }
 
-    /// Averages a number over all data ranks, if the last stage of a pipeline has it and the others
-    /// have 0.
-    pub(super) fn all_reduce_mean(&self, value: &mut f64) -> Result<()> {
-        self.all_reduce_means(std::slice::from_mut(value))
-    }
-
-    fn all_reduce_means(&self, values: &mut [f64]) -> Result<()> {
+    /// Averages numbers over all data ranks, and adds them up over the stages of a pipeline.
+    pub(super) fn all_reduce_means(&self, numbers: &mut [f64]) -> Result<()> {
         if let Some(group) = self.groups.get(GroupKind::Data) {
-            group.all_reduce(values, Avg)?;
+            group.all_reduce(numbers, Avg)?;
         }
         if let Some(stages) = self.groups.get(GroupKind::Pipeline) {
-            stages.all_reduce(values, Sum)?;
+            stages.all_reduce(numbers, Sum)?;
         }
         Ok(())
     }

@@ -6,15 +6,17 @@ use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
 use crate::checkpoint::{self, Manifest};
-use crate::config::{Config, DeviceKind, Model, ModelKind, OptimizerKind, Positions};
+use crate::config::{Config, DeviceKind, Model, ModelKind, OptimizerKind, Positions, StrategyKind};
 use crate::data::{DatasetId, Sampler};
 use crate::device::{Device, GpuTimeline};
 use crate::error::{Error, Result};
-use crate::flat::ProcessGroup;
+use crate::flat::{Dtype, ProcessGroup};
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
 use crate::optim::{AdamW, Muon, Optimizer, Sgd};
-use crate::parallel::{self, ProcessGroups};
+use crate::parallel::{self, DataParallel, Mixed, ProcessGroups, Settings};
+use crate::parameter::Inventory;
 use crate::train::Interrupt;
+use crate::train::added_values::AddedNames;
 use crate::train::checkpoint_writer::CheckpointWriter;
 use crate::train::cost_model::CostModel;
 use crate::train::data_loader::DataLoader;
@@ -72,6 +74,7 @@ impl Run {
         let (network, mut inventory) = Network::new(config, feed.dims, layers.as_ref())?;
         let (stages, stage) =
             (Stages::new(config, &mesh, &batch, &inventory)?, groups.coordinates().pipeline);
+        let units = config.strategy.unit_kinds(&inventory)?;
         let shares = stages.keep_own(stage, &mut inventory);
         let inventory = Arc::new(inventory);
         let optimizer = optimizer(config);
@@ -92,8 +95,7 @@ impl Run {
         let trace = trace(config, device.as_ref())?;
         let flat = flat.map_or_else(|| memory.clone(), |device| memory.with_lane(device.compute()));
         let flat = flat.with_timeline(trace.gpu.clone());
-        let strategy =
-            parallel::new_strategy(config.strategy.kind.parallel_kind(), &inventory, team, &settings, &flat)?;
+        let strategy = strategy(&units, &inventory, team, &settings, &flat)?;
         let seeding = SeedSource::new(u64::from(config.seed), groups.coordinates());
         let sampler = sampler(config, &feed, &groups)?;
         Ok(Self {
@@ -118,6 +120,7 @@ impl Run {
             train_step: 0,
             memory_report: MemoryReport { formulas, ..MemoryReport::default() },
             worked: StageTimes::default(),
+            added_names: AddedNames::default(),
             trace,
             interrupt: Interrupt::default(),
             writer: CheckpointWriter::default(),
@@ -214,7 +217,9 @@ fn check_device_supported(config: &Config) -> Result<()> {
         .then(|| ("model.positions", "\"rotary\"".to_owned(), "\"learned\"".to_owned()));
     let grouped = ![0, heads].contains(&kv_heads);
     let grouped = grouped.then(|| ("model.kv_heads", kv_heads.to_string(), heads.to_string()));
-    match degree.or(rotary).or(grouped) {
+    let narrow = config.optimizer.moment_dtype != Dtype::F32 && host_only_option(config).is_none();
+    let narrow = narrow.then(|| ("optimizer.moment_dtype", "\"bf16\"".to_owned(), "\"f32\"".to_owned()));
+    match degree.or(rotary).or(grouped).or(narrow) {
         Some((key, value, other)) => {
             let what = format!("{key} = {value} with a device that is not the CPU: not part of this build");
             Err(Error::Unsupported(format!("{what}; set {key} to {other}, or device to \"cpu\"")))
@@ -262,6 +267,22 @@ fn sampler(config: &Config, feed: &DataLoader, groups: &MeshGroups) -> Result<Sa
     let batch = config.data.global_batch as u64;
     let whole = Sampler::new(feed.training.count(), batch, shuffle, config.data.last_batch)?;
     whole.with_shard(groups.coordinates().batch_data, groups.mesh().batch_data_size())
+}
+
+/// Creates the strategy of a model whose units have the strategies `units`.
+fn strategy(
+    units: &[StrategyKind],
+    inventory: &Arc<Inventory>,
+    team: ProcessGroups,
+    settings: &Settings,
+    memory: &Allocator,
+) -> Result<Box<dyn DataParallel>> {
+    let kinds: Vec<_> = units.iter().map(|kind| (kind.parallel_kind(), kind.grad_reduction())).collect();
+    let (kind, grad_reduction) = kinds[0];
+    if kinds.iter().any(|&other| other != kinds[0]) {
+        return Ok(Box::new(Mixed::new(&kinds, inventory, &team, settings, memory)?));
+    }
+    parallel::new_strategy(kind, inventory, team, &Settings { grad_reduction, ..settings.clone() }, memory)
 }
 
 /// Creates the configured optimizer.

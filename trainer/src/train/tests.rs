@@ -1,5 +1,6 @@
 //! Tests of whole runs on threads.
 
+mod added_losses;
 mod device;
 mod sequence_sharding;
 
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 mod interrupts;
 mod llama;
 mod meshes;
+mod mixed;
 mod options;
 mod pipelines;
 mod saving;

@@ -146,7 +146,7 @@ impl Trace {
 }
 
 /// Gathers the bytes of every rank.
-fn gather(bytes: &[u8], world: &Communicator) -> Result<Vec<Vec<u8>>> {
+pub(super) fn gather(bytes: &[u8], world: &Communicator) -> Result<Vec<Vec<u8>>> {
     let mut lengths = vec![0u64; world.size()];
     world.all_gather(&[bytes.len() as u64], &mut lengths)?;
     let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
@@ -238,11 +238,11 @@ impl Strategy for TracedStrategy<'_> {
         self.strategy.weights_and_gradient(id)
     }
 
-    fn device_store(&self) -> Option<&ParamStore> {
-        self.strategy.device_store()
+    fn device_store(&self, id: ParameterId) -> Option<&ParamStore> {
+        self.strategy.device_store(id)
     }
 
-    fn device_store_mut(&mut self) -> Option<&mut ParamStore> {
-        self.strategy.device_store_mut()
+    fn device_store_mut(&mut self, id: ParameterId) -> Option<&mut ParamStore> {
+        self.strategy.device_store_mut(id)
     }
 }

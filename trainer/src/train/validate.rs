@@ -29,7 +29,7 @@ impl Run {
         // Weights may still be on their way when the loss is known.
         self.strategy.wait_all()?;
         let mut loss = sum / parts.len().max(1) as f64;
-        self.all_reduce_mean(&mut loss)?;
+        self.all_reduce_means(std::slice::from_mut(&mut loss))?;
         Ok((!parts.is_empty()).then_some(loss))
     }
 

@@ -2,7 +2,7 @@
 
 Argument: a folder. Each model has three files. NAME-initial.safetensors has the weights in Hugging Face's format.
 NAME-data.safetensors has tokens, and the logits of the first of them. NAME-OPTIMIZER.safetensors has losses, norms,
-the gradient of the first step, and the final weights.
+the gradient of the first step, and the final weights. With NAME-OPTIMIZER-groups, parameters have settings of their own.
 """
 
 import json
@@ -110,18 +110,26 @@ def hugging_face(model):
     return tensors
 
 
-def optimizer(kind, model):
-    """Applies weight decay to matrices, not to biases and gains."""
-    matrices = [weight for weight in model.parameters() if weight.dim() > 1]
-    others = [weight for weight in model.parameters() if weight.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+def settings(name, weight, rate, is_grouped):
+    """Returns learning rate and weight decay. Without a group, matrices have weight decay, and not biases and gains."""
+    usual = 0.1 if weight.dim() > 1 else 0.0
+    if is_grouped and (name.endswith(".bias") or name.startswith("wte.")):
+        return {"lr": 0.1 * rate, "weight_decay": 0.05}
+    if is_grouped and name.startswith("h.1."):
+        return {"lr": 2 * rate, "weight_decay": usual}
+    return {"lr": rate, "weight_decay": usual}
+
+
+def optimizer(kind, model, is_grouped):
+    rate = 1e-3 if kind == "adamw" else 0.05
+    groups = [{"params": [weight]} | settings(name, weight, rate, is_grouped) for name, weight in model.named_parameters()]
     if kind == "adamw":
-        return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
-    return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
+        return torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+    return torch.optim.SGD(groups, momentum=0.9)
 
 
-def train(kind, model, tokens):
-    steps, losses, norms, results = optimizer(kind, model), [], [], {}
+def train(steps, model, tokens):
+    losses, norms, results = [], [], {}
     for batch in tokens.long():
         logits = model(batch[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
@@ -148,9 +156,10 @@ def main():
         write(folder / f"{name}-initial.safetensors", hugging_face(model))
         logits = model(tokens[0, :, :-1].long()).flatten(0, 1)
         write(folder / f"{name}-data.safetensors", {"tokens": tokens, "logits": logits})
-        for kind in ["adamw", "sgd"]:
+        for kind, suffix in [("adamw", ""), ("sgd", ""), ("adamw", "-groups"), ("sgd", "-groups")]:
             model.load_state_dict(initial)
-            write(folder / f"{name}-{kind}.safetensors", train(kind, model, tokens))
+            steps = optimizer(kind, model, suffix != "")
+            write(folder / f"{name}-{kind}{suffix}.safetensors", train(steps, model, tokens))
 
 
 main()

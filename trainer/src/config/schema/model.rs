@@ -125,7 +125,7 @@ pub struct Model {
     /// Widths of the hidden layers of a perceptron.
     pub hidden_sizes: Vec<usize>,
     /// Frozen parameters, by path of a parameter or module, such as `wte` or `h.*.attn`. `*`
-    /// matches one component of a path.
+    /// matches one component of a path, and one or more at the start.
     pub freeze: Vec<String>,
 }
 

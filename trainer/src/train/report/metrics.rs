@@ -2,17 +2,24 @@
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, LineWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Record of one step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
     /// Number of the step, from 1.
     pub step: u64,
     /// Mean loss of its samples, before the step.
     pub loss: f64,
+    /// Losses that blocks added to it, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub losses: BTreeMap<String, f64>,
+    /// Metrics of blocks, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
     /// Validation loss, after the step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<f64>,
@@ -124,7 +131,7 @@ impl EarlierRecords {
         };
         let text = &self.text[..kept.last().map_or(0, |&(_, end)| end)];
         let own = if step == 0 { &[] } else { &kept[start..] };
-        (text, own.iter().map(|&(record, _)| record).collect())
+        (text, own.iter().map(|(record, _)| record.clone()).collect())
     }
 }
 

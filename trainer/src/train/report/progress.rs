@@ -81,15 +81,21 @@ fn exposed(record: &StepRecord) -> String {
     percent(record.exposed_seconds) + &others.collect::<String>()
 }
 
+/// Formats the losses and metrics of blocks, each after a space.
+fn added(record: &StepRecord) -> String {
+    let all = record.losses.iter().chain(&record.metrics);
+    all.map(|(name, value)| format!(" {name} {value:.4}")).collect()
+}
+
 /// Formats one step as a line. The most important numbers are the first, because a terminal cuts
 /// off the others.
 fn format_record(record: &StepRecord, left: Duration) -> String {
     let StepRecord { loss, grad_norm: norm, lr: rate, mfu: utilization, .. } = record;
-    let exposed = exposed(record);
+    let (exposed, added) = (exposed(record), added(record));
     let [measured, formula] =
         [record.memory, record.memory_predicted].map(|bytes| bytes as f64 / f64::from(1 << 20));
     format!(
-        "loss {loss:.4} left {} {} tok/s MFU {:.0}% exposed {exposed} norm {norm:.2} lr {rate:.1e} memory {measured:.1}/{formula:.1} MiB",
+        "loss {loss:.4}{added} left {} {} tok/s MFU {:.0}% exposed {exposed} norm {norm:.2} lr {rate:.1e} memory {measured:.1}/{formula:.1} MiB",
         duration(left),
         format_number(record.tokens_per_second),
         100.0 * utilization,
@@ -140,6 +146,13 @@ mod tests {
         assert!(beside + line.find(" norm").unwrap() <= 80);
         let record = StepRecord { step: 5, validation: Some(0.5), perplexity: Some(1.65), ..record };
         assert_eq!(validation_line(&record).unwrap(), "step 5: validation loss 0.5000, perplexity 1.65");
+        let record = StepRecord {
+            losses: [("balance".to_owned(), 0.25)].into(),
+            metrics: [("entropy".to_owned(), 1.5)].into(),
+            ..record
+        };
+        let line = format_record(&record, Duration::ZERO);
+        assert!(line.starts_with("loss 2.5000 balance 0.2500 entropy 1.5000 "), "{line}");
         assert_eq!([format_number(950.0), format_number(4.56e6)], ["950", "4.56M"]);
         assert_eq!(duration(Duration::from_secs(7500)), "2h05m");
     }

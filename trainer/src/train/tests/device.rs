@@ -88,6 +88,25 @@ fn device_pipelines_match_cpu() {
 }
 
 #[test]
+fn device_mixed_strategies_match_cpu() {
+    let units = "strategy.units={\"h.0\"=\"zero3\",\"head\"=\"zero2\"}";
+    assert_matches_cpu(2, &[&TINY[..], &[units]].concat());
+    let stages =
+        ["mesh.pipeline=2", "data.micro_batch=1", "model.layers=2", "model.context=8", "schedule.steps=3"];
+    assert_matches_cpu(4, &[&stages[..], &[units]].concat());
+}
+
+#[test]
+fn device_moments_of_16_bits_are_refused() {
+    let folder = folder();
+    let device = format!("device={}", device_kind());
+    let config = config(folder.path(), &[&device, "optimizer.moment_dtype=bf16"]);
+    let error = train_on_threads(1, &config).unwrap_err();
+    assert!(matches!(error, Error::Unsupported(_)), "{error}");
+    assert!(error.to_string().contains("set optimizer.moment_dtype to \"f32\""), "{error}");
+}
+
+#[test]
 fn device_norm_counts_replicated_parameters_once() {
     for rows in ["strategy.sequence_parallel=false", "strategy.sequence_parallel=true"] {
         let of = |device: &str| {
@@ -112,6 +131,7 @@ fn device_optimizers_accumulation_and_bf16_match_cpu() {
         &["optimizer.kind=muon"][..],
         &["optimizer.kind=sgd", "optimizer.lr=0.05", "strategy.reduce_each=micro-batch"],
         &["strategy.reduce_dtype=bf16"],
+        &["optimizer.groups=[{parameters=[\"*.bias\",\"wte\"],lr_scale=0.2,weight_decay=0.3}]"],
     ] {
         assert_matches_cpu(2, &[&zero2[..], change].concat());
     }

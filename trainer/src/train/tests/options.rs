@@ -67,6 +67,43 @@ fn loss_averaging_trains_and_frozen_table_stays() {
     }
 }
 
+/// Biases with their own decay, and a first layer that does not learn.
+const GROUPS: &str = "optimizer.groups=[{parameters=[\"*.bias\"],lr_scale=0.5,weight_decay=0.05},\
+                      {parameters=[\"h.0\"],lr_scale=0}]";
+
+#[test]
+fn parameter_groups_are_bitwise_equal_over_strategies() {
+    let folder = folder();
+    for optimizer in ["optimizer.kind=adamw", "optimizer.kind=muon", "optimizer.kind=sgd"] {
+        let of = |ranks, changes: &[&str]| {
+            let all = [&[optimizer, "schedule.steps=3", "optimizer.lr=0.01"], changes].concat();
+            trained(ranks, &config(folder.path(), &all))
+        };
+        let (grouped, plain) = (of(2, &[GROUPS]), of(2, &[]));
+        let (_, inventory) = Network::new(&config(folder.path(), &[]), DataDims::Tokens(257), None).unwrap();
+        for ((id, place), bits) in &grouped.1 {
+            let name = &inventory[*id].name;
+            let mut start = [0.0];
+            inventory[*id].initialize(1, *place..place + 1, &mut start);
+            let stays = name.starts_with("h.0.") && !name.ends_with(".bias");
+            assert!(!stays || bits[0] == start[0].to_bits(), "{name} has moved");
+        }
+        assert!(grouped.1 != plain.1, "{optimizer}: groups have an effect");
+        let offload = format!("strategy.offload={}", folder.path().join("state").display());
+        let shapes: [&[&str]; 5] = [
+            &["strategy.kind=zero1-parameters"],
+            &["strategy.kind=zero1"],
+            &["strategy.kind=zero2"],
+            &["strategy.kind=zero3"],
+            &["strategy.kind=zero2", &offload],
+        ];
+        for changes in shapes {
+            let found = of(2, &[&[GROUPS], changes].concat());
+            assert!(found == grouped, "{optimizer}, {changes:?}");
+        }
+    }
+}
+
 #[test]
 fn tensor_parallel_wait_is_reported_and_traced() {
     let folder = folder();
@@ -88,6 +125,52 @@ fn tensor_parallel_wait_is_reported_and_traced() {
     // Two blocks with two parts each, both directions, six micro-batches: 3 steps of 2 ranks.
     let found = trace["traceEvents"].as_array().unwrap().iter().filter(is_sum).count();
     assert!(found >= 2 * 2 * 2 * 6 * 3 * 2, "{found}");
+}
+
+/// Largest difference of the loss with moments of 16 bits, relative to that with 32 bits.
+const BF16_MOMENTS_LOSS: f64 = 0.02;
+
+#[test]
+fn bf16_moments_halve_the_state_and_keep_the_loss() {
+    let folder = folder();
+    let half = "optimizer.moment_dtype=bf16";
+    for (ranks, kind) in [(1, "optimizer.kind=adamw"), (2, "strategy.kind=zero3"), (2, "optimizer.kind=muon")]
+    {
+        let of = |changes: &[&str]| {
+            let all = [&[kind, "schedule.steps=60", "log.check_replicas_every=20"], changes].concat();
+            let config = config(folder.path(), &all);
+            let formula = DryRun::new(&config, ranks).unwrap().own_memory();
+            let outcome = train_on_threads(ranks, &config).unwrap();
+            assert_eq!(outcome.memory.classes[2].0, formula[2], "{all:?}");
+            outcome
+        };
+        let (wide, narrow) = (of(&[]), of(&[half]));
+        assert_eq!(2 * narrow.memory.classes[2].0, wide.memory.classes[2].0, "{kind}");
+        assert!(wide.losses[59] < 0.6 * wide.losses[0] && narrow.fingerprint != wide.fingerprint, "{kind}");
+        let apart = narrow.losses.iter().zip(&wide.losses).map(|(one, other)| (one / other - 1.0).abs());
+        let most = apart.fold(0.0, f64::max);
+        assert!(most < BF16_MOMENTS_LOSS, "{kind}: losses are up to {most} apart");
+    }
+}
+
+#[test]
+fn checkpoints_and_offload_keep_bf16_moments_exactly() {
+    let folder = folder();
+    let half = "optimizer.moment_dtype=bf16";
+    let of = |changes: &[&str]| {
+        let all = [&[half, "schedule.steps=4", "checkpoint.every=2", "checkpoint.keep=3"], changes].concat();
+        train_on_threads(2, &config(folder.path(), &all)).unwrap()
+    };
+    let whole = of(&["strategy.kind=zero3"]);
+    std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000004")).unwrap();
+    let rest = of(&["strategy.kind=zero1", "checkpoint.resume=true"]);
+    assert_eq!((rest.fingerprint, &rest.losses[..]), (whole.fingerprint, &whole.losses[2..]));
+    let offload = format!("strategy.offload={}", folder.path().join("state").display());
+    let away = of(&["strategy.kind=zero3", "checkpoint.every=0", &offload]);
+    assert_eq!(bits(&away), bits(&whole));
+    let [away, kept] = [(&away, AllocClass::Offloaded), (&whole, AllocClass::Optimizer)]
+        .map(|(outcome, class)| outcome.memory.classes[class as usize].0);
+    assert_eq!(away, kept);
 }
 
 #[test]

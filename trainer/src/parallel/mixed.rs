@@ -1,0 +1,160 @@
+//! Strategies by unit: some blocks of a model keep their state in one way, and others in another.
+
+use crate::allocator::Allocator;
+use crate::error::Result;
+use crate::flat::ParamStore;
+use crate::optim::{Optimizer, Step};
+use crate::parallel::{
+    DataParallel, GradReduction, LocalShard, ParallelKind, ProcessGroups, Settings, SquareSum, new_strategy,
+};
+use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
+use crate::strategy::{Direction, StepPlan, Strategy};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Strategy of one unit: the distribution of its state, and the exchange of its gradients.
+pub type UnitStrategy = (ParallelKind, GradReduction);
+
+/// One strategy for each part of the model: the units with equal strategies.
+///
+/// Every part has communicators of its own, so that the collectives of the parts need no common
+/// order. A unit that uses parameters of another part gets them from that part. The bits of a step
+/// are those of each strategy alone.
+///
+/// Ranks must agree about unused parameters if two parts shard gradients: each part waits when its
+/// limit of reductions is reached, and the other ranks must have started the same ones.
+pub struct Mixed {
+    parts: Vec<Box<dyn DataParallel>>,
+    /// Part of each parameter.
+    part_of: Vec<usize>,
+}
+
+impl Mixed {
+    /// Creates a strategy in which every unit has the element of `units` with its number. All ranks
+    /// must pass the same.
+    ///
+    /// # Errors
+    /// Fails as [`new_strategy`] does.
+    ///
+    /// # Panics
+    /// Panics if there is not one strategy per unit.
+    pub fn new(
+        units: &[UnitStrategy],
+        inventory: &Inventory,
+        team: &ProcessGroups,
+        settings: &Settings,
+        memory: &Allocator,
+    ) -> Result<Self> {
+        assert_eq!(units.len(), inventory.units.len(), "a strategy for each unit");
+        let mut kinds: Vec<UnitStrategy> = Vec::new();
+        units.iter().for_each(|unit| {
+            if !kinds.contains(unit) {
+                kinds.push(*unit)
+            }
+        });
+        let part = |&(kind, grad_reduction): &UnitStrategy| {
+            let own = inventory.restrict(|unit| units[unit.0] == (kind, grad_reduction));
+            let settings = Settings { grad_reduction, ..settings.clone() };
+            new_strategy(kind, &Arc::new(own), team.duplicate()?, &settings, memory)
+        };
+        let parts = kinds.iter().map(part).collect::<Result<_>>()?;
+        let part_of = |id| {
+            let own = units[inventory.unit_of(ParameterId(id)).0];
+            kinds.iter().position(|kind| *kind == own).expect("collected above")
+        };
+        Ok(Self { parts, part_of: (0..inventory.parameters.len()).map(part_of).collect() })
+    }
+
+    fn part(&self, id: ParameterId) -> &dyn DataParallel {
+        &*self.parts[self.part_of[id.0]]
+    }
+
+    fn part_mut(&mut self, id: ParameterId) -> &mut dyn DataParallel {
+        &mut *self.parts[self.part_of[id.0]]
+    }
+
+    fn for_each_part(&mut self, run: impl FnMut(&mut Box<dyn DataParallel>) -> Result<()>) -> Result<()> {
+        self.parts.iter_mut().try_for_each(run)
+    }
+}
+
+impl Strategy for Mixed {
+    fn begin_step(&mut self, plan: &StepPlan) -> Result<()> {
+        self.for_each_part(|part| part.begin_step(plan))
+    }
+
+    fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        self.for_each_part(|part| part.pre_unit(unit, way))
+    }
+
+    fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        self.for_each_part(|part| part.post_unit(unit, way))
+    }
+
+    fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
+        self.part_mut(id).grad_ready(id)
+    }
+
+    fn weights(&self, id: ParameterId) -> &[f32] {
+        self.part(id).weights(id)
+    }
+
+    fn weights_and_gradient(&mut self, id: ParameterId) -> Option<(&[f32], &mut [f32])> {
+        self.part_mut(id).weights_and_gradient(id)
+    }
+
+    fn device_store(&self, id: ParameterId) -> Option<&ParamStore> {
+        self.part(id).device_store(id)
+    }
+
+    fn device_store_mut(&mut self, id: ParameterId) -> Option<&mut ParamStore> {
+        self.part_mut(id).device_store_mut(id)
+    }
+}
+
+impl DataParallel for Mixed {
+    fn finish_backward(&mut self) -> Result<()> {
+        self.for_each_part(|part| part.finish_backward())
+    }
+
+    fn square_sum(&mut self) -> Result<SquareSum> {
+        let (first, others) = self.parts.split_first_mut().expect("a model has units");
+        let mut squares = first.square_sum()?;
+        for part in others {
+            squares.add(part.square_sum()?);
+        }
+        Ok(squares)
+    }
+
+    fn finish_norm(&self, squares: SquareSum) -> Result<f64> {
+        self.parts[0].finish_norm(squares)
+    }
+
+    fn optimizer_step(&mut self, optimizer: &dyn Optimizer, step: &Step) -> Result<()> {
+        self.for_each_part(|part| part.optimizer_step(optimizer, step))
+    }
+
+    fn wait_all(&mut self) -> Result<()> {
+        self.for_each_part(|part| part.wait_all())
+    }
+
+    fn for_each_shard(&mut self, visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>) -> Result<()> {
+        self.for_each_part(|part| part.for_each_shard(visit))
+    }
+
+    fn broadcast_params(&mut self) -> Result<()> {
+        self.for_each_part(|part| part.broadcast_params())
+    }
+
+    fn is_replicated(&self, id: ParameterId) -> bool {
+        self.part(id).is_replicated(id)
+    }
+
+    fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        self.for_each_part(|part| part.alloc_moments(count))
+    }
+
+    fn take_wait_time(&mut self) -> Duration {
+        self.parts.iter_mut().map(|part| part.take_wait_time()).sum()
+    }
+}

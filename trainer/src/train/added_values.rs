@@ -1,0 +1,108 @@
+//! Losses and metrics of blocks, averaged over ranks.
+
+use super::trace::gather;
+use crate::error::{Error, Result};
+use crate::pass::AddedSums;
+use std::collections::{BTreeMap, BTreeSet};
+use unisono::Communicator;
+
+/// Values that blocks have added in a step, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AddedValues {
+    /// Losses: sums over blocks, and means over micro-batches and data ranks.
+    pub losses: BTreeMap<String, f64>,
+    /// Metrics: means over blocks, micro-batches and data ranks.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// Names of all losses and metrics that some rank has added. They give the values an order that is
+/// equal on all ranks.
+#[derive(Debug, Default)]
+pub(super) struct AddedNames {
+    losses: BTreeSet<String>,
+    metrics: BTreeSet<String>,
+}
+
+impl AddedNames {
+    /// Returns true if a name of `sums` is missing.
+    pub(super) fn lack(&self, sums: &AddedSums) -> bool {
+        let is_new = |names: &BTreeSet<String>, name: &String| !names.contains(name);
+        sums.losses.keys().any(|name| is_new(&self.losses, name))
+            || sums.metrics.keys().any(|name| is_new(&self.metrics, name))
+    }
+
+    /// Adds the names of `sums`, and those that other ranks of `groups` have. All ranks must call
+    /// this with the same groups.
+    ///
+    /// # Errors
+    /// Returns the error of a failed collective.
+    pub(super) fn extend<'a>(
+        &mut self,
+        sums: &AddedSums,
+        groups: impl IntoIterator<Item = &'a Communicator>,
+    ) -> Result<()> {
+        self.losses.extend(sums.losses.keys().cloned());
+        self.metrics.extend(sums.metrics.keys().cloned());
+        for group in groups {
+            let invalid = |error: serde_json::Error| Error::invalid(error.to_string());
+            let own = serde_json::to_vec(&(&self.losses, &self.metrics)).map_err(invalid)?;
+            for other in gather(&own, group)? {
+                let (losses, metrics): (BTreeSet<String>, BTreeSet<String>) =
+                    serde_json::from_slice(&other).map_err(invalid)?;
+                self.losses.extend(losses);
+                self.metrics.extend(metrics);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the numbers to be averaged over data ranks and summed over stages.
+    pub(super) fn numbers(&self, sums: &AddedSums, micro_batches: usize) -> Vec<f64> {
+        let loss = |name| sums.losses.get(name).copied().unwrap_or_default() / micro_batches as f64;
+        let metric = |name| {
+            let (sum, count) = sums.metrics.get(name).copied().unwrap_or_default();
+            [sum, count as f64]
+        };
+        self.losses.iter().map(loss).chain(self.metrics.iter().flat_map(metric)).collect()
+    }
+
+    /// Returns the values of averaged [`AddedNames::numbers`].
+    pub(super) fn values(&self, numbers: &[f64]) -> AddedValues {
+        let (losses, metrics) = numbers.split_at(self.losses.len());
+        let losses = self.losses.iter().cloned().zip(losses.iter().copied()).collect();
+        let metrics = self.metrics.iter().cloned().zip(metrics.chunks_exact(2));
+        let metrics = metrics.filter(|(_, pair)| pair[1] > 0.0).map(|(name, pair)| (name, pair[0] / pair[1]));
+        AddedValues { losses, metrics: metrics.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_ranks;
+    use unisono::Avg;
+
+    #[test]
+    fn names_of_single_ranks_are_known_to_all() {
+        let found = run_ranks(3, |group| {
+            let (mut names, mut sums) = (AddedNames::default(), AddedSums::default());
+            assert!(!names.lack(&sums));
+            let rank = group.rank() as f64;
+            sums.losses.insert("all".to_owned(), 4.0 * rank);
+            if group.rank() == 1 {
+                sums.losses.insert("one".to_owned(), 6.0);
+            } else {
+                sums.metrics.insert("two".to_owned(), (rank + 1.0, 2));
+            }
+            assert!(names.lack(&sums));
+            names.extend(&sums, [&group]).unwrap();
+            assert!(!names.lack(&sums));
+            let mut numbers = names.numbers(&sums, 2);
+            group.all_reduce(&mut numbers, Avg).unwrap();
+            names.values(&numbers)
+        });
+        assert!(found.iter().all(|values| *values == found[0]));
+        assert_eq!(found[0].losses, [("all".to_owned(), 2.0), ("one".to_owned(), 1.0)].into());
+        assert_eq!(found[0].metrics, [("two".to_owned(), 1.0)].into());
+    }
+}
