@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Case, exercise};
-use unisono::schedule::{Algorithm, GroupSpec, PeerAccess};
+use unisono::schedule::{Algorithm, Collective, GroupSpec, PeerAccess};
 use unisono::{Communicator, Config, ErrorKind, ReduceKind, Sum};
 use unisono_transports::sim::{self, Fault, FaultPlan, Observer, RankSet, Trigger};
 use unisono_transports::{Fabric, Reconnect, RegroupRequest};
@@ -69,6 +69,33 @@ fn seed_replays_run() {
     };
     assert_eq!(trace(7), trace(7));
     assert_ne!(trace(7).0, trace(8).0);
+}
+
+/// Returns the virtual time of 20 gathers or reductions of `count` elements for each of 8 ranks.
+fn virtual_time(collective: Collective, algorithm: &str, count: usize, seed: u64) -> Duration {
+    const RANKS: usize = 8;
+    let (_, observer) = run(RANKS, FaultPlan::none(seed), |comm| {
+        comm.set_algorithm(collective, Some(algorithm)).unwrap();
+        let (mut share, mut all) = (vec![1.0f32; count], vec![1.0f32; RANKS * count]);
+        for _ in 0..20 {
+            match collective {
+                Collective::AllGather => comm.all_gather(&share, &mut all).unwrap(),
+                _ => comm.reduce_scatter(&all, &mut share, Sum).unwrap(),
+            }
+        }
+    });
+    observer.now()
+}
+
+/// Small buffers cost rounds: PAT has 3 of them on 8 ranks, and the ring 7.
+#[test]
+fn pat_is_faster_than_the_ring_for_small_buffers() {
+    for collective in [Collective::AllGather, Collective::ReduceScatter] {
+        for seed in 0..4 {
+            let [pat, ring] = ["pat", "ring"].map(|name| virtual_time(collective, name, 16, seed));
+            assert!(pat.mul_f64(1.5) < ring, "{collective}, seed {seed}: {pat:?}, the ring {ring:?}");
+        }
+    }
 }
 
 #[test]

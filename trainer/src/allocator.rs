@@ -1,7 +1,8 @@
 //! Memory accounting: current and peak bytes per class.
 //!
 //! All large vectors of the trainer come from one [`Allocator`] per rank. Freed vectors are cached
-//! for the next request of the same length, so that a steady step allocates nothing.
+//! for the next request of the same class and length, so that a second step allocates nothing. A
+//! vector never changes its class: state that stays would take it from values that come again.
 
 use crate::device::GpuTimeline;
 use std::collections::HashMap;
@@ -64,13 +65,14 @@ pub struct Allocator {
     timeline: Option<GpuTimeline>,
 }
 
-/// Cached vectors by length.
-type FreeList<T> = HashMap<usize, Vec<Vec<T>>>;
+/// Cached vectors by class and length.
+type FreeList<T> = HashMap<(AllocClass, usize), Vec<Vec<T>>>;
 
 /// Accounts of an [`Allocator`]; opaque.
 #[derive(Default)]
 pub struct AllocStats {
     usage: [ClassUsage; AllocClass::ALL.len()],
+    fresh_allocations: u64,
     floats: FreeList<f32>,
     bf16s: FreeList<bf16>,
 }
@@ -78,7 +80,7 @@ pub struct AllocStats {
 /// Element types of vectors: `f32` and `bf16`.
 pub trait FloatElement: Element + Default {
     #[doc(hidden)]
-    fn free_list(books: &mut AllocStats) -> &mut HashMap<usize, Vec<Vec<Self>>>;
+    fn free_list(books: &mut AllocStats) -> &mut HashMap<(AllocClass, usize), Vec<Vec<Self>>>;
 }
 
 impl FloatElement for f32 {
@@ -105,7 +107,8 @@ impl Allocator {
     pub fn alloc<T: FloatElement>(&self, class: AllocClass, count: usize) -> TrackedVec<T> {
         let mut books = self.books();
         books.add(class, count * size_of::<T>());
-        let spare = T::free_list(&mut books).get_mut(&count).and_then(Vec::pop);
+        let spare = T::free_list(&mut books).get_mut(&(class, count)).and_then(Vec::pop);
+        books.fresh_allocations += u64::from(spare.is_none());
         drop(books);
         TrackedVec { data: spare.unwrap_or_else(|| vec![T::default(); count]), class, memory: self.clone() }
     }
@@ -145,6 +148,11 @@ impl Allocator {
     /// Returns the current and peak bytes of `class`.
     pub fn usage(&self, class: AllocClass) -> ClassUsage {
         self.books().usage[class as usize]
+    }
+
+    /// Returns the number of vectors that no cached vector could serve.
+    pub fn fresh_allocations(&self) -> u64 {
+        self.books().fresh_allocations
     }
 
     /// Resets the peaks to the bytes in use.
@@ -234,7 +242,7 @@ impl<T: FloatElement> Drop for TrackedVec<T> {
         }
         let mut books = self.memory.books();
         books.usage[self.class as usize].current -= size_of_val(data.as_slice());
-        T::free_list(&mut books).entry(data.len()).or_default().push(data);
+        T::free_list(&mut books).entry((self.class, data.len())).or_default().push(data);
     }
 }
 
@@ -257,11 +265,18 @@ mod tests {
         let two = memory.zeros::<f32>(AllocClass::Gradients, 50);
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 400, peak: 400 });
         drop((one, two));
+        assert_eq!(memory.fresh_allocations(), 2);
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 0, peak: 400 });
         memory.reset_peaks();
-        let again = memory.zeros::<f32>(AllocClass::Activations, 100);
-        assert_eq!((again.as_ptr(), again[99]), (at, 0.0));
+        let other = memory.zeros::<f32>(AllocClass::Activations, 100);
+        assert_eq!((memory.fresh_allocations(), other.as_ptr() == at), (3, false));
         assert_eq!(memory.usage(AllocClass::Activations), ClassUsage { current: 400, peak: 400 });
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage::default());
+        let again = memory.zeros::<f32>(AllocClass::Weights, 100);
+        assert_eq!((again.as_ptr(), again[99], memory.fresh_allocations()), (at, 0.0, 3));
+        drop(again);
+        memory.release_cached();
+        let _after = memory.zeros::<f32>(AllocClass::Weights, 100);
+        assert_eq!(memory.fresh_allocations(), 4);
     }
 }

@@ -1,5 +1,8 @@
 //! Compares weights, data and steps with PyTorch. `parity/reference.py` computes the reference.
-//! Without a Python with PyTorch (`PYTHON` names one), nothing is compared.
+//! Without a Python with PyTorch, nothing is compared; one that `PYTHON` names must have it.
+
+#[path = "parity/layouts.rs"]
+mod layouts;
 
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
@@ -27,9 +30,11 @@ const NORM_MAX: f64 = 1.0;
 
 /// Folder of the reference's files; `None` without PyTorch.
 static REFERENCE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
-    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let named = std::env::var("PYTHON");
+    let python = named.clone().unwrap_or_else(|_| "python3".to_owned());
     let has_torch = Command::new(&python).args(["-c", "import torch"]).output();
     if !has_torch.is_ok_and(|output| output.status.success()) {
+        assert!(named.is_err(), "PYTHON={python} has no PyTorch");
         // The test harness captures macros' output.
         let _ = writeln!(std::io::stderr(), "parity with PyTorch SKIPPED: {python} has none (set PYTHON)");
         return None;
@@ -57,14 +62,10 @@ fn tokens(name: &str) -> Option<Vec<u32>> {
 
 fn config(name: &str) -> GptConfig {
     let gpt2 = GptConfig::new(97, CONTEXT, 32, 4, 2);
-    match name {
-        "gpt2" => gpt2,
-        _ => GptConfig {
-            norm: Norm::Rms,
-            feed_forward: FeedForward::SwiGlu,
-            tie_word_embeddings: false,
-            ..gpt2
-        },
+    let tie_word_embeddings = ["gpt2", "modern-tied"].contains(&name);
+    match name.starts_with("modern") {
+        true => GptConfig { norm: Norm::Rms, feed_forward: FeedForward::SwiGlu, tie_word_embeddings, ..gpt2 },
+        false => GptConfig { tie_word_embeddings, ..gpt2 },
     }
 }
 

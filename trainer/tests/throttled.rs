@@ -14,9 +14,10 @@ use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId}
 use unisono_trainer::planner::{Link, Measurement, StepTime, ring, sweep};
 use unisono_trainer::strategy::{Direction, StepPlan, Strategy};
 
-/// Sends one message per ring step, for any size.
+/// Reduces over the ring that is predicted, with one message per step for any size.
 fn whole_messages() -> Config {
-    Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1)
+    let ring = unisono::parse_algorithms("ring").unwrap();
+    Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1).with_algorithms(ring)
 }
 
 /// Serializes the tests, so that they do not disturb each other.
@@ -91,17 +92,39 @@ fn seconds(form: GradReduction, pace: &StepTime, link: &Link, most: f64) -> f64 
     shortest
 }
 
+/// Measures a step whose communication is as predicted, and compares.
+fn compare(pace: &StepTime, link: &Link) {
+    let most = 1.05 * pace.overlapped();
+    let overlapped = seconds(GradReduction::Bucketed, pace, link, most);
+    assert!(overlapped <= most, "{overlapped}, not {}", pace.overlapped());
+    assert!(overlapped >= 0.95 * pace.overlapped(), "{overlapped}, not {}", pace.overlapped());
+    let naive = seconds(GradReduction::Naive, pace, link, 1.15 * pace.naive());
+    assert!((naive / pace.naive() - 1.0).abs() < 0.15, "{naive}, not {}", pace.naive());
+    assert!(overlapped < naive);
+}
+
+/// Returns the seconds of the reductions of all buckets.
+fn communication(link: &Link) -> f64 {
+    BUCKETS as f64 * link.collective(ring(), 2, (4 * COUNT) as f64)
+}
+
 #[test]
 fn step_time_is_compute_plus_exposed_communication() {
     let _alone = ALONE.lock();
     let link = Link { alpha: 1e-3, beta: 1e6 };
-    let communication = BUCKETS as f64 * link.collective(ring(), 2, (4 * COUNT) as f64);
+    let communication = communication(&link);
     let pace = StepTime { forward: 0.15, backward: 0.35, communication, optimizer: 0.1, bubble: 0.0 };
-    assert!((0.1..0.2).contains(&communication), "{communication}");
-    let most = 1.05 * pace.overlapped();
-    let overlapped = seconds(GradReduction::Bucketed, &pace, &link, most);
-    assert!(overlapped <= most, "{overlapped}, not {}", pace.overlapped());
-    let naive = seconds(GradReduction::Naive, &pace, &link, 1.15 * pace.naive());
-    assert!((naive / pace.naive() - 1.0).abs() < 0.15, "{naive}, not {}", pace.naive());
-    assert!(overlapped < naive);
+    assert!((0.1..0.2).contains(&communication), "{communication}: less than backward");
+    compare(&pace, &link);
+}
+
+/// The other side of the maximum: backward hides only a part of the communication.
+#[test]
+fn step_time_is_that_of_longer_communication() {
+    let _alone = ALONE.lock();
+    let link = Link { alpha: 8e-3, beta: 1e6 };
+    let communication = communication(&link);
+    let pace = StepTime { forward: 0.1, backward: 0.15, communication, optimizer: 0.1, bubble: 0.0 };
+    assert!(communication > 3.0 * pace.backward, "{communication}: more than backward");
+    compare(&pace, &link);
 }

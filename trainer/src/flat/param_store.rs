@@ -23,6 +23,7 @@ pub struct ParamStore {
     widened: Vec<Option<FlatBuffer>>,
     /// Gradients of 16-bit parameters, while modules add to them.
     wide_grads: Vec<Option<FlatBuffer>>,
+    copies: u64,
 }
 
 impl ParamStore {
@@ -38,7 +39,14 @@ impl ParamStore {
             memory: memory.clone(),
             inventory,
             layout,
+            copies: 0,
         }
+    }
+
+    /// Returns the number of copies between buckets and modules: 16-bit weights that were widened,
+    /// gradients that were widened to be added to, and sums that were rounded into their bucket.
+    pub fn copies(&self) -> u64 {
+        self.copies
     }
 
     /// Computes initial values of the elements `range` of a bucket. The result is equal on every
@@ -118,6 +126,7 @@ impl ParamStore {
             let (bucket, range) = self.layout.location(id);
             if let Some(numbers) = self.weights[bucket.0].as_ref().filter(|numbers| is_narrow(numbers)) {
                 self.widened[id.0] = Some(self.widened_copy(numbers, range)?);
+                self.copies += 1;
             }
         }
         Ok(())
@@ -238,6 +247,7 @@ impl ParamStore {
         let gradients = self.gradients[bucket.0].as_ref().expect("just made");
         if is_narrow(gradients) && self.wide_grads[id.0].is_none() {
             self.wide_grads[id.0] = Some(self.widened_copy(gradients, range)?);
+            self.copies += 1;
         }
         Ok(())
     }
@@ -250,6 +260,7 @@ impl ParamStore {
         let (bucket, range) = self.layout.location(id);
         if let (Some(sum), Some(gradients)) = (self.wide_grads[id.0].take(), &mut self.gradients[bucket.0]) {
             gradients.copy_range(range, &sum, 0..sum.len())?;
+            self.copies += 1;
         }
         Ok(())
     }

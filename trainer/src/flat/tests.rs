@@ -164,6 +164,75 @@ fn buckets_complete_in_the_order_of_the_plan() {
     assert_eq!(completion_order(&split, true), [1, 1, 0, 0]);
 }
 
+/// Returns two units of two parameters each, with their weights in a store.
+fn filled_store(dtype: Dtype, memory: &Allocator) -> (Arc<Inventory>, Arc<Layout>, ParamStore) {
+    let inventory = Arc::new(inventory(&[&[(40, dtype), (7, dtype)], &[(33, dtype), (64, dtype)]]));
+    let layout = Arc::new(Layout::new(&inventory, 2, Packing::MaxBytes(1 << 20)));
+    let mut store = ParamStore::new(Arc::clone(&inventory), Arc::clone(&layout), memory);
+    for bucket in layout.ids() {
+        let weights = store.initial_weights(bucket, 0..layout[bucket].count, 1).unwrap();
+        store.put_weights(bucket, weights);
+    }
+    (inventory, layout, store)
+}
+
+/// Uses all weights and adds `value` to all gradients, as a pass does. Returns the addresses of
+/// weights and gradients by parameter.
+fn pass_over(store: &mut ParamStore, value: f32) -> Vec<[usize; 2]> {
+    let inventory = Arc::clone(&store.inventory);
+    let mut addresses = Vec::new();
+    for unit in (0..inventory.units.len()).map(UnitId) {
+        store.widen_unit(unit).unwrap();
+        for id in inventory.parameters_of(unit) {
+            let seen = store.weights(id).as_ptr() as usize;
+            let (weights, gradient) = store.weights_and_gradient(id).unwrap();
+            assert_eq!(weights.as_ptr() as usize, seen);
+            gradient.iter_mut().for_each(|sum| *sum += value);
+            addresses.push([seen, gradient.as_ptr() as usize]);
+            store.fold_wide_grad(id).unwrap();
+        }
+        store.drop_widened(unit);
+    }
+    addresses
+}
+
+#[test]
+fn f32_weights_and_gradients_are_views_of_their_bucket() {
+    let memory = Allocator::default();
+    let (inventory, layout, mut store) = filled_store(Dtype::F32, &memory);
+    let seen = pass_over(&mut store, 1.0);
+    let weights = store.bucket_weights(BucketId(0)).unwrap().as_f32().unwrap().as_ptr() as usize;
+    let gradients = store.take_gradients(BucketId(0)).unwrap();
+    let start = gradients.as_f32().unwrap().as_ptr() as usize;
+    for (id, found) in (0..inventory.parameters.len()).map(ParameterId).zip(&seen) {
+        let (bucket, range) = layout.location(id);
+        assert_eq!(bucket, BucketId(0), "one bucket has all");
+        let at = |of: usize| of + 4 * range.start;
+        assert_eq!(*found, [at(weights), at(start)], "{}", inventory[id].name);
+        assert!(gradients.as_f32().unwrap()[range].iter().all(|sum| *sum == 1.0), "what the module added");
+    }
+    // A collective returns the buffer, and modules add to the same places again.
+    store.put_gradients(BucketId(0), gradients);
+    assert_eq!(pass_over(&mut store, 1.0), seen);
+    assert_eq!(store.take_gradients(BucketId(0)).unwrap().as_f32().unwrap()[0], 2.0);
+    assert_eq!((store.copies(), memory.usage(AllocClass::Buffers).current), (0, 0));
+}
+
+#[test]
+fn bf16_parameters_are_copied_once_for_each_use() {
+    let memory = Allocator::default();
+    let (inventory, _, mut store) = filled_store(Dtype::Bf16, &memory);
+    let parameters = inventory.parameters.len() as u64;
+    store.widen_unit(UnitId(0)).unwrap();
+    store.drop_widened(UnitId(0));
+    assert_eq!(store.copies(), 2, "forward: one for each weight");
+    let before = store.copies();
+    pass_over(&mut store, 1.0);
+    // Weights once, and gradients once to 32 bits and once back.
+    assert_eq!(store.copies() - before, 3 * parameters);
+    assert_eq!(memory.usage(AllocClass::Buffers).current, 0);
+}
+
 #[test]
 fn bf16_is_widened_while_unit_is_in_use() {
     let memory = Allocator::default();

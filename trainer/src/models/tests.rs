@@ -163,8 +163,9 @@ fn activation_checkpointing_is_exact_and_keeps_less() {
 fn second_step_reuses_memory_and_is_equal() {
     let mut rig = gpt(small());
     let first = (rig.forward_and_backward(&TOKENS), rig.strategy.gradients().to_vec());
-    rig.memory.reset_peaks();
+    let made = rig.memory.fresh_allocations();
     assert_eq!(first, (rig.forward_and_backward(&TOKENS), rig.strategy.gradients().to_vec()));
+    assert_eq!(rig.memory.fresh_allocations(), made);
     assert_eq!(rig.memory.usage(crate::allocator::AllocClass::Activations).current, 0);
 }
 

@@ -151,39 +151,4 @@ fn orthogonalize(matrix: &mut [f32], rows: usize, columns: usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::nn::grad_check::random_values;
-
-    /// Returns XᵀX, whose diagonal holds the squared singular values if it is diagonal.
-    fn gram(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-        let mut gram = vec![0.0; columns * columns];
-        let x = Matrix::new(x, rows, columns);
-        matmul(MatrixMut::new(&mut gram, columns, columns), 0.0, 1.0, x.t(), x, 1);
-        gram
-    }
-
-    #[test]
-    fn singular_values_approach_one() {
-        let mut tall = random_values(3, 24 * 6);
-        let mut wide: Vec<f32> = (0..6 * 24).map(|at| tall[at % 24 * 6 + at / 24]).collect();
-        orthogonalize(&mut tall, 24, 6);
-        orthogonalize(&mut wide, 6, 24);
-        for (at, value) in gram(&tall, 24, 6).into_iter().enumerate() {
-            let expected = if at / 6 == at % 6 { 1.0 } else { 0.0 };
-            assert!((value - expected).abs() < 0.55, "{value} at {at}");
-        }
-        for (at, value) in wide.iter().enumerate() {
-            assert!((value - tall[at % 24 * 6 + at / 24]).abs() < 1e-4);
-        }
-    }
-
-    #[test]
-    fn embeddings_and_vectors_use_adamw() {
-        let takes = |name: &str, shape: &[usize]| {
-            Muon::default().applies_to(&Parameter::new(name, shape, crate::parameter::Init::Zeros))
-        };
-        assert!(takes("h.0.mlp.c_fc.weight", &[8, 4]) && !takes("h.0.mlp.c_fc.bias", &[8]));
-        assert!(!takes("wte.weight", &[8, 4]) && !takes("lm_head.weight", &[8, 4]));
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! Tests of strategies with events alone, without modules and tensors.
 
 mod device;
+mod formulas;
 mod mixed;
 mod options;
 mod overlap;
@@ -68,6 +69,12 @@ fn run_pass_with(
     rank: usize,
     moment: u64,
 ) -> Result<()> {
+    forward(strategy, inventory)?;
+    backward(strategy, inventory, factor, rank, moment)
+}
+
+/// Runs forward of one micro-batch through all units.
+fn forward(strategy: &mut dyn DataParallel, inventory: &Inventory) -> Result<()> {
     for unit in (0..inventory.units.len()).map(UnitId) {
         strategy.pre_unit(unit, Direction::Forward)?;
         for id in inventory[unit].parameters.clone().map(ParameterId) {
@@ -75,6 +82,17 @@ fn run_pass_with(
         }
         strategy.post_unit(unit, Direction::Forward)?;
     }
+    Ok(())
+}
+
+/// Runs backward of one micro-batch through all units, with the loss times `factor`.
+fn backward(
+    strategy: &mut dyn DataParallel,
+    inventory: &Inventory,
+    factor: f32,
+    rank: usize,
+    moment: u64,
+) -> Result<()> {
     for unit in (0..inventory.units.len()).rev().map(UnitId) {
         strategy.pre_unit(unit, Direction::Backward)?;
         let own = inventory[unit].parameters.clone().rev().map(ParameterId);
@@ -310,57 +328,6 @@ fn unused_parameters_are_zeroed_or_rejected() {
     assert_eq!(strategy.grad_norm().unwrap(), 0.0);
 }
 
-/// Returns the bytes of each class on a rank after backward, and the peak of weights.
-fn memory_of(kind: (ParallelKind, GradReduction), ranks: usize, dtype: Dtype) -> ([usize; 3], usize) {
-    let measure = |group: Communicator| {
-        let (inventory, memory, rank) = (inventory(dtype), Allocator::default(), group.rank());
-        let mut strategy = new_strategy(kind, &inventory, Some(group), &small_buckets(), &memory).unwrap();
-        let step = Step { number: 1, lr: 0.01, grad_scale: 1.0 };
-        for _ in 0..2 {
-            strategy.begin_step(&plan(&inventory, 1)).unwrap();
-            run_pass(&mut *strategy, &inventory, rank, 1).unwrap();
-            strategy.finish_backward().unwrap();
-            strategy.optimizer_step(&AdamW::default(), &step).unwrap();
-        }
-        strategy.begin_step(&plan(&inventory, 1)).unwrap();
-        run_pass(&mut *strategy, &inventory, rank, 1).unwrap();
-        strategy.finish_backward().unwrap();
-        let now = |class| memory.usage(class).current;
-        (
-            [now(AllocClass::Weights), now(AllocClass::Gradients), now(AllocClass::Optimizer)],
-            memory.usage(AllocClass::Weights).peak,
-        )
-    };
-    run_ranks(ranks, measure).swap_remove(0)
-}
-
-#[test]
-fn memory_matches_formula() {
-    let inventory = inventory(Dtype::F32);
-    let count = |layout: &crate::flat::Layout, trainable: bool| -> usize {
-        layout.buckets.iter().filter(|bucket| bucket.trainable || !trainable).map(|bucket| bucket.count).sum()
-    };
-    let ranks = 4;
-    let packed = small_buckets().layout(ParallelKind::Zero1, &inventory, ranks);
-    let (all, trained) = (count(&packed, false), count(&packed, true));
-    assert_eq!(memory_of(STRATEGIES[4], ranks, Dtype::F32).0, [4 * all, 4 * trained, 8 * trained / ranks]);
-    assert_eq!(
-        memory_of(STRATEGIES[5], ranks, Dtype::F32).0,
-        [4 * all, 4 * trained / ranks, 8 * trained / ranks]
-    );
-    let units = small_buckets().layout(ParallelKind::Zero3, &inventory, ranks);
-    let (all, trained) = (count(&units, false), count(&units, true));
-    let largest = units.buckets.iter().map(|bucket| bucket.count).max().unwrap();
-    let (now, peak) = memory_of(STRATEGIES[6], ranks, Dtype::F32);
-    assert_eq!(now, [4 * all / ranks, 4 * trained / ranks, 8 * trained / ranks]);
-    assert!(
-        peak <= 4 * all / ranks + 3 * 4 * largest,
-        "peak {peak}, shard {}, largest {}",
-        all / ranks,
-        largest
-    );
-}
-
 /// Returns four units of one parameter each, none shared, frozen or padded.
 fn plain_inventory() -> Arc<Inventory> {
     let mut registry = Registry::default();
@@ -375,53 +342,4 @@ fn plain_inventory() -> Arc<Inventory> {
 fn two_shot() -> Config {
     let algorithms = unisono::parse_algorithms("twoshot").unwrap();
     Config::default().with_reduction_order(ReductionOrder::RankOrder).with_algorithms(algorithms)
-}
-
-/// Returns the bytes that each rank sends in one step with two micro-batches.
-fn traffic_of(kind: (ParallelKind, GradReduction), ranks: usize) -> Vec<u64> {
-    let config = two_shot();
-    let measure = |group: Communicator| {
-        let (inventory, memory, rank) = (plain_inventory(), Allocator::default(), group.rank());
-        let mut strategy =
-            new_strategy(kind, &inventory, Some(group.clone()), &small_buckets(), &memory).unwrap();
-        let before = group.traffic_stats().unwrap().bytes;
-        strategy.begin_step(&plan(&inventory, 2)).unwrap();
-        for micro in 0..2 {
-            run_pass(&mut *strategy, &inventory, rank, micro).unwrap();
-        }
-        strategy.finish_backward().unwrap();
-        strategy.optimizer_step(&AdamW::default(), &Step { number: 1, lr: 0.01, grad_scale: 1.0 }).unwrap();
-        strategy.wait_all().unwrap();
-        group.traffic_stats().unwrap().bytes - before
-    };
-    run_ranks_with(ranks, &config, measure)
-}
-
-#[test]
-fn traffic_matches_formula() {
-    for ranks in [2, 3, 5] {
-        let inventory = plain_inventory();
-        let count = |kind| small_buckets().layout(kind, &inventory, ranks).count();
-        let unit = |layer: usize| (64 * layer * 60).next_multiple_of(32 * ranks);
-        for kind in STRATEGIES.into_iter().filter(|(kind, _)| *kind != ParallelKind::Zero1Parameters) {
-            let whole = match kind.0 {
-                // Both micro-batches gather in forward and backward. The last unit stays in
-                // between, and the first one between the micro-batches.
-                ParallelKind::Zero3 => 5 * count(ParallelKind::Zero3) - 2 * unit(4) - unit(1),
-                kind => 2 * count(kind),
-            };
-            let moved = traffic_of(kind, ranks);
-            // An all_reduce splits its buffer into one chunk per rank. Their lengths may differ by
-            // some elements.
-            let expected = (4 * whole * (ranks - 1) / ranks) as f64;
-            for bytes in moved {
-                let exactly = kind.0 != ParallelKind::Replicated || ranks == 2;
-                let error = (bytes as f64 / expected - 1.0).abs();
-                assert!(
-                    error < if exactly { 1e-12 } else { 1e-3 },
-                    "{kind:?}, {ranks} ranks: {bytes}, not {expected}"
-                );
-            }
-        }
-    }
 }

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
+mod buffers;
 mod interrupts;
 mod llama;
 mod meshes;

@@ -64,14 +64,14 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT-2, or a variant with RMSNorm, SwiGLU and an untied head."""
+    """GPT-2, or a variant with RMSNorm and SwiGLU. The head is tied to the embedding, or not."""
 
-    def __init__(self, is_modern):
+    def __init__(self, is_modern, is_tied):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
         self.h = nn.ModuleList(Block(is_modern) for _ in range(LAYERS))
         self.ln_f = norm(is_modern)
-        self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False) if is_modern else None
+        self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False) if not is_tied else None
 
     def forward(self, tokens):
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
@@ -147,10 +147,11 @@ def train(steps, model, tokens):
 def main():
     folder = pathlib.Path(sys.argv[1])
     torch.set_num_threads(1)
-    for name, is_modern in [("gpt2", False), ("modern", True)]:
+    models = [("gpt2", False, True), ("modern", True, False), ("gpt2-untied", False, False), ("modern-tied", True, True)]
+    for name, is_modern, is_tied in models:
         torch.manual_seed(7)
         tokens = torch.randint(VOCABULARY, (STEPS, SEQUENCES, CONTEXT + 1), dtype=torch.int32)
-        model = Gpt(is_modern)
+        model = Gpt(is_modern, is_tied)
         initialize(model)
         initial = {key: value.clone() for key, value in model.state_dict().items()}
         write(folder / f"{name}-initial.safetensors", hugging_face(model))

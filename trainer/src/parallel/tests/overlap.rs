@@ -101,6 +101,42 @@ fn next_units_are_prefetched() {
     assert_eq!(held(2), [[3, 3, 3, 3, 2, 3], [3, 3, 3, 3, 2, 1]]);
 }
 
+/// Returns the number of gathers begun by the time each unit is in use, forward and backward.
+fn gathers_begun(prefetch: usize) -> [Vec<u64>; 2] {
+    let begun = run_ranks(2, |group| {
+        let (inventory, memory) = (equal_units(), Allocator::default());
+        let kind = (ParallelKind::Zero3, GradReduction::Bucketed);
+        let settings = prefetch_settings(prefetch, 9);
+        let mut strategy = new_strategy(kind, &inventory, Some(group.clone()), &settings, &memory).unwrap();
+        let operations = || group.traffic_stats().unwrap().operations;
+        let (before, mut reductions) = (operations(), 0);
+        strategy.begin_step(&plan(&inventory, 1)).unwrap();
+        let mut visit = |unit: usize, way| {
+            strategy.pre_unit(UnitId(unit), way).unwrap();
+            // Reading the count waits for collectives under way.
+            let begun = operations() - before - reductions;
+            if way == Direction::Backward {
+                strategy.grad_ready(ParameterId(unit)).unwrap();
+                reductions += 1;
+            }
+            strategy.post_unit(UnitId(unit), way).unwrap();
+            begun
+        };
+        let forward = (0..6).map(|unit| visit(unit, Direction::Forward)).collect();
+        [forward, (0..6).rev().map(|unit| visit(unit, Direction::Backward)).collect()]
+    });
+    assert_eq!(begun[0], begun[1]);
+    begun.into_iter().next().unwrap()
+}
+
+#[test]
+fn gathers_of_next_units_begin_before_their_use() {
+    // Six gathers forward, and five backward: the last unit stays.
+    assert_eq!(gathers_begun(0), [[1, 2, 3, 4, 5, 6], [6, 7, 8, 9, 10, 11]]);
+    assert_eq!(gathers_begun(1), [[2, 3, 4, 5, 6, 7], [7, 8, 9, 10, 11, 11]]);
+    assert_eq!(gathers_begun(2), [[3, 4, 5, 6, 6, 8], [8, 9, 10, 11, 11, 11]]);
+}
+
 #[test]
 fn pending_gathers_stay_within_limit() {
     for slow in [0, 1] {
