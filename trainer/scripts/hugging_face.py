@@ -62,6 +62,7 @@ CASES = [
     Case("llama-sgd", llama(), optimizer="sgd"),
     Case("llama-mesh", llama(), shard_size="40KB", ranks=4, changes=SHARDED),
     Case("llama-chunks", llama(), optimizer="sgd", ranks=2, changes=["mesh.sequence_data=2"]),
+    Case("llama-stages", llama(), shard_size="60KB", ranks=4, changes=["mesh.pipeline=2", "mesh.tensor=2"]),
     Case("llama-3", llama(rope_parameters=LLAMA_3, tie_word_embeddings=True), dtype=torch.bfloat16, shard_size="60KB"),
     Case("llama-bias", llama(attention_bias=True, mlp_bias=True, num_key_value_heads=4), optimizer="sgd"),
     Case("gpt2", GPT2),

@@ -4,9 +4,11 @@
 //! its own.
 
 mod added_sums;
+mod tape;
 mod wait_span;
 
 pub use added_sums::AddedSums;
+pub use tape::Tape;
 pub use wait_span::{WaitKind, WaitSpan};
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
@@ -17,24 +19,12 @@ use crate::nn::KvCache;
 use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::{Direction, StepPlan, Strategy, Visit, Work};
 use crate::tensor::Tensor;
-use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 use unisono::Communicator;
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{GpuError, ViewMut};
-
-/// Values that forward saves for backward, as a stack.
-#[derive(Default)]
-pub struct Tape(Vec<Box<dyn Any + Send>>);
-
-impl Tape {
-    /// Returns true if everything saved has been restored.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 /// Seeds for the random numbers of a pass. They depend on the step only, so a pass can be repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -308,49 +298,6 @@ impl<'a> Pass<'a> {
         self.grad_ready(id)
     }
 
-    /// Saves `value` for backward, if there will be one.
-    pub fn save<T: Send + 'static>(&mut self, value: T) {
-        if self.saves_activations {
-            self.tape().0.push(Box::new(value));
-        }
-    }
-
-    /// Restores the value saved last.
-    ///
-    /// # Panics
-    /// Panics if the value has another type: the module does not restore what it saved.
-    pub fn restore<T: Send + 'static>(&mut self) -> T {
-        let saved = self.tape().0.pop().expect("backward follows forward");
-        *saved.downcast().expect("modules take back what they saved, in reverse order")
-    }
-
-    /// Runs `body` with an empty tape, and returns its result and the tape.
-    ///
-    /// # Errors
-    /// Returns the error of `body`.
-    pub fn with_new_tape<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
-        let tape = std::mem::take(self.tape());
-        let result = body(self);
-        let aside = std::mem::replace(self.tape(), tape);
-        Ok((result?, aside))
-    }
-
-    /// Appends a tape to the present tape.
-    pub fn restore_tape(&mut self, tape: Tape) {
-        self.tape().0.extend(tape.0);
-    }
-
-    /// Runs `body`, a part of forward, again in backward. Returns its result and the tape.
-    ///
-    /// # Errors
-    /// Returns the error of `body`.
-    pub fn recompute<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
-        let before = std::mem::replace(&mut self.recomputes, true);
-        let result = self.with_new_tape(body);
-        self.recomputes = before;
-        result
-    }
-
     /// Adds `slope` times a loss to the total loss of the current micro-batch, in forward. Reports
     /// have the sum of the values of this name, averaged over micro-batches and data ranks.
     ///
@@ -373,8 +320,8 @@ impl<'a> Pass<'a> {
         slope * self.loss_scale
     }
 
-    /// Reports a number of the current micro-batch, in forward: the mean of all values of this name,
-    /// over blocks, micro-batches and data ranks.
+    /// Reports a number of the current micro-batch, in forward: the mean of all values of this
+    /// name, over blocks, micro-batches and data ranks.
     pub fn metric(&mut self, name: &str, value: f32) {
         if !self.recomputes {
             self.added_sums.add_metric(name, value);

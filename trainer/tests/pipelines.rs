@@ -84,6 +84,6 @@ fn killed_pipeline_resumes_bitwise_and_loads_elsewhere() {
 /// Returns the configuration of the same run for threads of this process. It saves nothing.
 fn config(folder: &Path, changes: &[&str]) -> Config {
     let words = job::small(folder).into_iter().chain(with_log(folder, changes));
-    let elsewhere = ["checkpoint.every=0".to_owned(), "log.file=".to_owned()];
-    Config::load(None, &words.chain(elsewhere).collect::<Vec<_>>()).expect("legal")
+    let nothing = ["checkpoint.every=0", "checkpoint.last=false", "log.file="].map(str::to_owned);
+    Config::load(None, &words.chain(nothing).collect::<Vec<_>>()).expect("legal")
 }

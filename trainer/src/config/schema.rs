@@ -163,8 +163,8 @@ pub struct Optimizer {
     pub weight_decay: f64,
     /// Maximum gradient norm for clipping; 0 disables clipping.
     pub max_grad_norm: f64,
-    /// Type in which moments are kept between steps. `bf16` halves their memory, and needs a `beta2`
-    /// of at most 0.99.
+    /// Type in which moments are kept between steps. `bf16` halves their memory, and needs a
+    /// `beta2` of at most 0.99.
     pub moment_dtype: Dtype,
     /// Parameters with a learning rate and weight decay of their own.
     pub groups: Vec<ParamGroup>,

@@ -8,8 +8,8 @@ impl Strategy {
     /// Returns the strategy of each unit of a model.
     ///
     /// # Errors
-    /// Fails for a pattern without a match, and suggests similar names. Fails if two patterns give a
-    /// unit different strategies, and none of them is its name.
+    /// Fails for a pattern without a match, and suggests similar names. Fails if two patterns give
+    /// a unit different strategies, and none of them is its name.
     pub fn unit_kinds(&self, inventory: &Inventory) -> Result<Vec<StrategyKind>> {
         let names = || inventory.units.iter().map(|unit| unit.name.as_str());
         let matches_none = |pattern: &&String| !names().any(|name| pattern::selects(pattern, name));

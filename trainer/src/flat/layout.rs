@@ -153,8 +153,8 @@ impl Layout {
         rank * share..(rank + 1) * share
     }
 
-    /// Returns the buckets with parameters that `unit` uses, in forward order. Leaves out parameters
-    /// that are elsewhere.
+    /// Returns the buckets with parameters that `unit` uses, in forward order. Leaves out
+    /// parameters that are elsewhere.
     pub fn buckets_of(&self, inventory: &Inventory, unit: UnitId) -> Vec<BucketId> {
         let mut buckets: Vec<_> = inventory.present_of(unit).map(|id| self.locations[id.0].0).collect();
         buckets.sort_unstable_by(|one, other| other.cmp(one));

@@ -91,10 +91,8 @@ impl Run {
         let program = stages.program(stage, &batch, &inventory);
         let validation = stages.forward_program(stage, &inventory);
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
-        let flat = device.as_ref().filter(|_| host_only_option(config).is_none());
         let trace = trace(config, device.as_ref())?;
-        let flat = flat.map_or_else(|| memory.clone(), |device| memory.with_lane(device.compute()));
-        let flat = flat.with_timeline(trace.gpu.clone());
+        let flat = flat_memory(config, device.as_ref(), &memory).with_timeline(trace.gpu.clone());
         let strategy = strategy(&units, &inventory, team, &settings, &flat)?;
         let seeding = SeedSource::new(u64::from(config.seed), groups.coordinates());
         let sampler = sampler(config, &feed, &groups)?;
@@ -186,6 +184,13 @@ fn device(config: &Config, world: &Communicator, memory: &Allocator) -> Result<O
         DeviceKind::Software => Device::software()?,
     };
     Device::new(&gpu, memory).map(Some)
+}
+
+/// Returns the allocator of flat buffers: in the memory of the GPU unless an option keeps them on
+/// the host.
+fn flat_memory(config: &Config, device: Option<&Device>, memory: &Allocator) -> Allocator {
+    let device = device.filter(|_| host_only_option(config).is_none());
+    device.map_or_else(|| memory.clone(), |device| memory.with_lane(device.compute()))
 }
 
 /// Returns an empty trace, also of the GPU, as the configuration asks for it.

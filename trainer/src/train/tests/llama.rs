@@ -23,12 +23,13 @@ fn llama_meshes_nearly_match_one_rank() {
         let of = |ranks, changes: &[&str]| run(ranks, &[optimizer, changes].concat()).losses;
         let reference = of(1, &[]);
         assert!(reference[3] < reference[0], "{reference:?}");
-        let meshes: [(usize, &[&str]); 6] = [
+        let meshes: [(usize, &[&str]); 7] = [
             (2, &["mesh.tensor=2"]),
             (4, &["mesh.tensor=2", "strategy.sequence_parallel=true", "strategy.kind=zero3"]),
             (2, &["mesh.sequence_data=2"]),
             (4, &["mesh.sequence_data=4", "model.activation_checkpointing=true"]),
             (4, &["mesh.sequence_data=2", "mesh.tensor=2", "strategy.kind=zero2"]),
+            (4, &["mesh.pipeline=2", "mesh.tensor=2"]),
             (3, &["strategy.kind=zero1", "data.breadth_first=2"]),
         ];
         for (ranks, changes) in meshes {

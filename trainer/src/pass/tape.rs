@@ -1,0 +1,61 @@
+//! Values that forward saves for backward.
+
+use super::Pass;
+use crate::error::Result;
+use std::any::Any;
+
+/// Values that forward saves for backward, as a stack.
+#[derive(Default)]
+pub struct Tape(Vec<Box<dyn Any + Send>>);
+
+impl Tape {
+    /// Returns true if everything saved has been restored.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Pass<'_> {
+    /// Saves `value` for backward, if there will be one.
+    pub fn save<T: Send + 'static>(&mut self, value: T) {
+        if self.saves_activations {
+            self.tape().0.push(Box::new(value));
+        }
+    }
+
+    /// Restores the value saved last.
+    ///
+    /// # Panics
+    /// Panics if the value has another type: the module does not restore what it saved.
+    pub fn restore<T: Send + 'static>(&mut self) -> T {
+        let saved = self.tape().0.pop().expect("backward follows forward");
+        *saved.downcast().expect("modules take back what they saved, in reverse order")
+    }
+
+    /// Runs `body` with an empty tape, and returns its result and the tape.
+    ///
+    /// # Errors
+    /// Returns the error of `body`.
+    pub fn with_new_tape<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
+        let tape = std::mem::take(self.tape());
+        let result = body(self);
+        let aside = std::mem::replace(self.tape(), tape);
+        Ok((result?, aside))
+    }
+
+    /// Appends a tape to the present tape.
+    pub fn restore_tape(&mut self, tape: Tape) {
+        self.tape().0.extend(tape.0);
+    }
+
+    /// Runs `body`, a part of forward, again in backward. Returns its result and the tape.
+    ///
+    /// # Errors
+    /// Returns the error of `body`.
+    pub fn recompute<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
+        let before = std::mem::replace(&mut self.recomputes, true);
+        let result = self.with_new_tape(body);
+        self.recomputes = before;
+        result
+    }
+}
