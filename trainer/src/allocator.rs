@@ -57,16 +57,26 @@ pub struct ClassUsage {
     pub peak: usize,
 }
 
+/// Thread that reuses the cached vectors of an allocator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum CacheOwner {
+    #[default]
+    Compute,
+    Communication,
+}
+
 /// Allocator of one rank. Clones share it.
 #[derive(Clone, Default)]
 pub struct Allocator {
     lock_stats: Arc<Mutex<AllocStats>>,
+    owner: CacheOwner,
     lane: Option<Arc<Compute>>,
     timeline: Option<GpuTimeline>,
 }
 
-/// Cached vectors by class and length.
-type FreeList<T> = HashMap<(AllocClass, usize), Vec<Vec<T>>>;
+/// Cached vectors by thread, class and length; opaque.
+#[derive(Default)]
+pub struct FreeList<T>(HashMap<(CacheOwner, AllocClass, usize), Vec<Vec<T>>>);
 
 /// Accounts of an [`Allocator`]; opaque.
 #[derive(Default)]
@@ -80,7 +90,7 @@ pub struct AllocStats {
 /// Element types of vectors: `f32` and `bf16`.
 pub trait FloatElement: Element + Default {
     #[doc(hidden)]
-    fn free_list(books: &mut AllocStats) -> &mut HashMap<(AllocClass, usize), Vec<Vec<Self>>>;
+    fn free_list(books: &mut AllocStats) -> &mut FreeList<Self>;
 }
 
 impl FloatElement for f32 {
@@ -107,7 +117,7 @@ impl Allocator {
     pub fn alloc<T: FloatElement>(&self, class: AllocClass, count: usize) -> TrackedVec<T> {
         let mut books = self.books();
         books.add(class, count * size_of::<T>());
-        let spare = T::free_list(&mut books).get_mut(&(class, count)).and_then(Vec::pop);
+        let spare = T::free_list(&mut books).0.get_mut(&(self.owner, class, count)).and_then(Vec::pop);
         books.fresh_allocations += u64::from(spare.is_none());
         drop(books);
         TrackedVec { data: spare.unwrap_or_else(|| vec![T::default(); count]), class, memory: self.clone() }
@@ -123,6 +133,14 @@ impl Allocator {
     /// of `lane`.
     pub fn with_lane(&self, lane: &Arc<Compute>) -> Self {
         Self { lane: Some(Arc::clone(lane)), ..self.clone() }
+    }
+
+    /// Returns an allocator with the same accounts for the thread of the collectives.
+    ///
+    /// It does not reuse vectors of the thread that computes. The most vectors of one length that
+    /// both need together would depend on time, and a later step could allocate.
+    pub(crate) fn for_communication(&self) -> Self {
+        Self { owner: CacheOwner::Communication, ..self.clone() }
     }
 
     /// Returns an allocator with the same accounts whose strategies record their work on a GPU.
@@ -165,8 +183,8 @@ impl Allocator {
     /// Returns cached vectors to the system.
     pub fn release_cached(&self) {
         let mut books = self.books();
-        books.floats.clear();
-        books.bf16s.clear();
+        books.floats.0.clear();
+        books.bf16s.0.clear();
     }
 
     fn books(&self) -> std::sync::MutexGuard<'_, AllocStats> {
@@ -242,7 +260,7 @@ impl<T: FloatElement> Drop for TrackedVec<T> {
         }
         let mut books = self.memory.books();
         books.usage[self.class as usize].current -= size_of_val(data.as_slice());
-        T::free_list(&mut books).entry((self.class, data.len())).or_default().push(data);
+        T::free_list(&mut books).0.entry((self.memory.owner, self.class, data.len())).or_default().push(data);
     }
 }
 

@@ -34,12 +34,19 @@ pub struct GradAverager {
     average: Average,
     wire_dtype: Option<Dtype>,
     memory: Allocator,
+    wire_memory: Allocator,
 }
 
 impl GradAverager {
     /// Creates an averager over `ranks` ranks.
     pub fn new(ranks: usize, settings: &Settings, memory: &Allocator) -> Self {
-        Self { ranks, average: settings.average, wire_dtype: settings.wire_dtype, memory: memory.clone() }
+        Self {
+            ranks,
+            average: settings.average,
+            wire_dtype: settings.wire_dtype,
+            memory: memory.clone(),
+            wire_memory: memory.for_communication(),
+        }
     }
 
     /// Starts averaging `gradients` over all ranks.
@@ -79,10 +86,13 @@ impl GradAverager {
             let dtype = gradients.dtype();
             return self.cast_from_wire(gradients, dtype);
         }
-        let sent =
-            gradients.to_dtype(&self.memory, AllocClass::Buffers, self.wire_dtype.expect("another type"))?;
+        let sent = gradients.to_dtype(
+            &self.wire_memory,
+            AllocClass::Buffers,
+            self.wire_dtype.expect("another type"),
+        )?;
         let count = sent.len() / self.ranks;
-        let mut share = sent.new_like(&self.memory, AllocClass::Buffers, count)?;
+        let mut share = sent.new_like(&self.wire_memory, AllocClass::Buffers, count)?;
         sent.reduce_scatter(&mut share, peers, self.reduce_op())?;
         let share = self.cast_from_wire(share, gradients.dtype())?;
         let place = peers.rank() * count;
@@ -92,7 +102,7 @@ impl GradAverager {
 
     fn to_wire(&self, gradients: FlatBuffer) -> Result<FlatBuffer> {
         match self.wire_dtype.filter(|&wire| wire != gradients.dtype()) {
-            Some(wire) => gradients.to_dtype(&self.memory, AllocClass::Buffers, wire),
+            Some(wire) => gradients.to_dtype(&self.wire_memory, AllocClass::Buffers, wire),
             None => Ok(gradients),
         }
     }
