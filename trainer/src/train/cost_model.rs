@@ -60,15 +60,7 @@ impl Traffic {
 impl CostModel<'_> {
     /// Returns the bytes of weights, gradients and optimizer state that each rank keeps between
     /// backward and step, the peak of activations, and the offloaded bytes. Includes padding. If
-    /// ranks differ, the largest rank counts.
-    pub(super) fn configured_memory(&self, optimizer: &dyn Optimizer) -> [usize; 5] {
-        let own = &self.config.strategy;
-        // A run with a pattern that matches no unit does not come this far.
-        let units = own.unit_kinds(self.inventory);
-        self.memory(&units.unwrap_or_else(|_| vec![own.kind; self.inventory.units.len()]), optimizer)
-    }
-
-    /// Returns the same if units have these strategies.
+    /// ranks differ, the largest rank counts. `units` has the strategy of each unit.
     pub(super) fn memory(&self, units: &[StrategyKind], optimizer: &dyn Optimizer) -> [usize; 5] {
         let mut sums = [0, 0, 0, self.activations(), 0];
         for (kind, inventory) in self.parts(units) {
@@ -286,6 +278,14 @@ impl CostModel<'_> {
         };
         numbers * Dtype::F32.size()
     }
+}
+
+/// Number of the classes of predicted bytes that are in memory; the last one is offloaded.
+pub(super) const IN_MEMORY: usize = 4;
+
+/// Returns the sum of the predicted bytes that are in memory.
+pub(super) fn in_memory(memory: [usize; 5]) -> usize {
+    memory[..IN_MEMORY].iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
 }
 
 /// Returns the numbers of shards of weights, gradients and optimizer state, for this number of data

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::flat::ProcessGroup;
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter};
-use crate::train::cost_model::{CostModel, Traffic};
+use crate::train::cost_model::{CostModel, Traffic, in_memory};
 use crate::train::stages::Stages;
 use std::fmt::Write;
 use std::path::Path;
@@ -98,7 +98,7 @@ impl DryRun {
     fn memory_with(&self, units: &[StrategyKind]) -> [usize; 5] {
         let optimizer = setup::optimizer(&self.config);
         let all = self.cost_models().map(|model| model.memory(units, &*optimizer));
-        all.max_by_key(|&memory| total(memory)).expect("a stage")
+        all.max_by_key(|&memory| in_memory(memory)).expect("a stage")
     }
 
     fn traffic_with(&self, units: &[StrategyKind]) -> Traffic {
@@ -120,7 +120,7 @@ impl DryRun {
             ("Memory of each rank, bytes", memory_table(memory)),
             ("Sent by each rank in a step, bytes", traffic_table(&traffic)),
             ("The strategies, MiB", self.comparison()),
-            ("To be considered", config_lints::all(&self.config, &self.mesh, &self.batch, total(memory))),
+            ("To be considered", config_lints::all(&self.config, &self.mesh, &self.batch, in_memory(memory))),
         ])
     }
 
@@ -166,7 +166,7 @@ impl DryRun {
 
 fn comparison_row(name: &str, memory: [usize; 5], traffic: &Traffic) -> String {
     let mut row = format!("\n{name:<18}");
-    let sums = [total(memory) as f64, traffic.total()];
+    let sums = [in_memory(memory) as f64, traffic.total()];
     for bytes in memory.map(|bytes| bytes as f64).into_iter().chain(sums) {
         let _ = write!(row, "{:>12.2}", bytes / MIB);
     }
@@ -178,13 +178,8 @@ fn memory_table(memory: [usize; 5]) -> String {
     for (class, bytes) in AllocClass::ALL.iter().zip(memory) {
         let _ = writeln!(text, "{:<12}{bytes:>16}", class.name());
     }
-    let _ = write!(text, "{:<12}{:>16}", "in memory", total(memory));
+    let _ = write!(text, "{:<12}{:>16}", "in memory", in_memory(memory));
     text
-}
-
-/// Returns the bytes in memory.
-fn total(memory: [usize; 5]) -> usize {
-    memory[..4].iter().sum()
 }
 
 /// Returns the dimensions of the configured data, and reads as little of it as possible.

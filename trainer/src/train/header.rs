@@ -1,11 +1,10 @@
 //! Description of a run, printed before its first step.
 
-use super::cost_model::CostModel;
+use super::cost_model::{CostModel, IN_MEMORY, in_memory};
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
 use crate::allocator::AllocClass;
 use crate::config::{Config, DeviceKind, ModelKind};
-use crate::optim::Optimizer;
 use crate::parameter::{Parameter, ShardSpec};
 use crate::train::DataDims;
 use std::fmt;
@@ -16,14 +15,6 @@ pub(super) struct RunHeader<'a> {
     pub(super) loader: &'a DataLoader,
     /// Predicted bytes of a rank by class.
     pub(super) formulas: [usize; 5],
-}
-
-impl<'a> RunHeader<'a> {
-    /// Predicts the memory of a run, and describes it.
-    pub(super) fn new(plan: &'a CostModel<'a>, loader: &'a DataLoader, optimizer: &dyn Optimizer) -> Self {
-        let formulas = plan.configured_memory(optimizer);
-        Self { plan, loader, formulas }
-    }
 }
 
 impl RunHeader<'_> {
@@ -129,10 +120,10 @@ impl RunHeader<'_> {
     }
 
     fn memory(&self) -> String {
-        let sum = self.formulas[..4].iter().fold(0usize, |sum, &bytes| sum.saturating_add(bytes));
+        let sum = in_memory(self.formulas);
         let (unit, name) = if sum >= 10 << 30 { (30, "GiB") } else { (20, "MiB") };
         let number = |bytes: usize| format!("{:.1}", bytes as f64 / f64::from(1 << unit));
-        let all = AllocClass::ALL.iter().zip(self.formulas).take(4);
+        let all = AllocClass::ALL.iter().zip(self.formulas).take(IN_MEMORY);
         let all: Vec<_> = all.map(|(class, bytes)| format!("{} {}", class.name(), number(bytes))).collect();
         format!("{} {name} a rank by formula: {}", number(sum), all.join(", "))
     }

@@ -2,7 +2,7 @@
 
 use super::BatchPlan;
 use super::available_memory::available_memory;
-use super::cost_model::CostModel;
+use super::cost_model::{CostModel, IN_MEMORY, in_memory};
 use crate::allocator::AllocClass;
 use crate::config::{Config, DeviceKind, StrategyKind};
 use crate::error::{Error, Result};
@@ -10,11 +10,10 @@ use crate::mesh::HostId;
 use crate::optim::Optimizer;
 use unisono::Communicator;
 
-/// Classes that are in memory.
-const IN_MEMORY: usize = 4;
 const GIB: f64 = (1 << 30) as f64;
 
-/// Checks that the ranks of each host fit in its memory, by the formulas. All ranks must call this.
+/// Checks that the ranks of each host fit in its memory, if each needs the bytes `memory` by the
+/// formulas. All ranks must call this.
 ///
 /// # Errors
 /// [`Error::Invalid`] on every rank, with the numbers of the first host that is too small and the
@@ -23,6 +22,7 @@ pub(super) fn check_fits(
     world: &Communicator,
     plan: &CostModel<'_>,
     optimizer: &dyn Optimizer,
+    memory: [usize; 5],
 ) -> Result<()> {
     if !plan.config.check_memory || plan.config.device == DeviceKind::Cuda {
         return Ok(());
@@ -35,7 +35,7 @@ pub(super) fn check_fits(
         let ranks = hosts.iter().filter(|other| other[0] == host);
         let (count, available) = (ranks.clone().count(), ranks.map(|rank| rank[1]).min().unwrap_or(u64::MAX));
         let room = Room { ranks: count, available: usize::try_from(available).unwrap_or(usize::MAX) };
-        if let Some(what) = room.refusal(plan, optimizer) {
+        if let Some(what) = room.refusal(plan, optimizer, memory) {
             return Err(Error::invalid(what));
         }
     }
@@ -54,8 +54,7 @@ impl Room {
     }
 
     /// Returns the reason why the ranks do not fit, with numbers and remedies.
-    fn refusal(&self, plan: &CostModel<'_>, optimizer: &dyn Optimizer) -> Option<String> {
-        let memory = plan.configured_memory(optimizer);
+    fn refusal(&self, plan: &CostModel<'_>, optimizer: &dyn Optimizer, memory: [usize; 5]) -> Option<String> {
         let bytes = in_memory(memory);
         if self.fits(bytes) {
             return None;
@@ -134,11 +133,8 @@ fn with_changes(plan: &CostModel<'_>, optimizer: &dyn Optimizer, changes: &[Chan
     changes.iter().for_each(|change| change.apply(&mut config));
     let batch: BatchPlan = config.batch(&plan.mesh).ok()?;
     let plan = CostModel { config: &config, batch, ..*plan };
-    Some(in_memory(plan.configured_memory(optimizer)))
-}
-
-fn in_memory(memory: [usize; 5]) -> usize {
-    memory[..IN_MEMORY].iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+    let units = config.strategy.unit_kinds(plan.inventory).ok()?;
+    Some(in_memory(plan.memory(&units, optimizer)))
 }
 
 fn gib(bytes: usize) -> String {

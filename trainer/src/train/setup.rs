@@ -80,12 +80,11 @@ impl Run {
         let optimizer = optimizer(config);
         let plan =
             CostModel { config, dims: feed.dims, inventory: &inventory, mesh, batch, stages: &stages, stage };
-        let header = RunHeader::new(&plan, &feed, &*optimizer);
-        let formulas = header.formulas;
+        let formulas = plan.memory(&units, &*optimizer);
         if world.rank() == 0 {
-            announce(header);
+            announce(RunHeader { plan: &plan, loader: &feed, formulas });
         }
-        check_fits(&world, &plan, &*optimizer)?;
+        check_fits(&world, &plan, &*optimizer, formulas)?;
         let team = ProcessGroups::new(groups.get(GroupKind::Data).cloned(), tensor)?;
         let team = team.with_pipeline(groups.get(GroupKind::Pipeline), shares)?;
         let program = stages.program(stage, &batch, &inventory);
