@@ -29,6 +29,29 @@ pub(super) fn state(runs: Vec<Run>) -> (u64, u64, Position) {
     (hash_numbers(&bits.iter().map(number).collect::<Vec<_>>()), step, position)
 }
 
+/// Saves a run of each shape after `steps` steps and loads it in the next shape, with equal state.
+///
+/// A shape is a number of ranks and the settings that `configure` adds to a configuration.
+pub(super) fn assert_checkpoints_move(
+    shapes: &[(usize, &str)],
+    steps: usize,
+    configure: impl Fn(&Path, &str) -> Config,
+) {
+    for ((ranks, from), (next_ranks, into)) in shapes.iter().zip(shapes.iter().cycle().skip(1)) {
+        let folder = folder();
+        let saving = configure(folder.path(), from);
+        let before = state(run_ranks(*ranks, |world| {
+            let mut run = Run::new(&saving, world).unwrap();
+            (0..steps).for_each(|_| assert!(run.step().unwrap().loss.is_finite()));
+            run.save().unwrap();
+            run
+        }));
+        let loading = configure(folder.path(), &format!("{into} checkpoint.resume=true"));
+        let after = state(run_ranks(*next_ranks, |world| Run::new(&loading, world).unwrap()));
+        assert_eq!(after, before, "{from} to {into}");
+    }
+}
+
 fn saved(folder: &Path, shape: Shape) -> (u64, u64, Position) {
     let config = shaped(folder, shape);
     state(run_ranks(shape.0, |world| {

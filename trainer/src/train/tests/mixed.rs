@@ -1,6 +1,6 @@
 //! Tests of runs whose blocks have different strategies.
 
-use super::meshes::state;
+use super::meshes::assert_checkpoints_move;
 use super::*;
 
 const MIXES: [&str; 3] = [
@@ -82,7 +82,6 @@ fn dry_run_adds_up_the_parts() {
 
 #[test]
 fn checkpoints_move_between_mixed_and_plain() {
-    let folder = folder();
     let shapes = [
         (2, MIXES[0]),
         (3, "strategy.kind=zero3"),
@@ -90,20 +89,7 @@ fn checkpoints_move_between_mixed_and_plain() {
         (4, "mesh.pipeline=2 strategy.units={\"h.0\"=\"zero3\",\"head\"=\"zero2\"}"),
         (1, MIXES[2]),
     ];
-    for (at, (ranks, from)) in shapes.iter().enumerate() {
-        let checkpoints = format!("checkpoint.folder={}/{at}", folder.path().display());
-        let saving = changed(folder.path(), &format!("{from} {checkpoints}"));
-        let before = state(run_ranks(*ranks, |world| {
-            let mut run = Run::new(&saving, world).unwrap();
-            (0..2).for_each(|_| assert!(run.step().unwrap().loss.is_finite()));
-            run.save().unwrap();
-            run
-        }));
-        let (ranks, into) = shapes[(at + 1) % shapes.len()];
-        let loading = changed(folder.path(), &format!("{into} {checkpoints} checkpoint.resume=true"));
-        let after = state(run_ranks(ranks, |world| Run::new(&loading, world).unwrap()));
-        assert_eq!(after, before, "{from} to {into}");
-    }
+    assert_checkpoints_move(&shapes, 2, changed);
 }
 
 #[test]

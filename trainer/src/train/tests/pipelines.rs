@@ -1,6 +1,6 @@
 //! Tests of runs over pipelines of stages.
 
-use super::meshes::state;
+use super::meshes::assert_checkpoints_move;
 use super::*;
 
 fn changed(folder: &Path, changes: &str) -> Config {
@@ -43,21 +43,9 @@ fn checkpoints_move_between_numbers_of_stages() {
         (6, "mesh.pipeline=2 strategy.kind=zero2"),
     ];
     for tied in ["true", "false"] {
-        for (at, (ranks, from)) in shapes.iter().enumerate() {
-            let folder = folder();
-            let tie = format!("model.tie_word_embeddings={tied}");
-            let saving = changed(folder.path(), &format!("{from} {tie}"));
-            let before = state(run_ranks(*ranks, |world| {
-                let mut run = Run::new(&saving, world).unwrap();
-                (0..3).for_each(|_| assert!(run.step().unwrap().loss.is_finite()));
-                run.save().unwrap();
-                run
-            }));
-            let (ranks, into) = shapes[(at + 1) % shapes.len()];
-            let loading = changed(folder.path(), &format!("{into} {tie} checkpoint.resume=true"));
-            let after = state(run_ranks(ranks, |world| Run::new(&loading, world).unwrap()));
-            assert_eq!(after, before, "{from} to {into}, tied: {tied}");
-        }
+        assert_checkpoints_move(&shapes, 3, |folder, changes| {
+            changed(folder, &format!("{changes} model.tie_word_embeddings={tied}"))
+        });
     }
 }
 
