@@ -161,7 +161,7 @@ pub fn set_batches<M: Model + ?Sized>(
     Ok(())
 }
 
-/// Computes one visit. Replaces the value of each of its micro-batches in `flows`.
+/// Computes one visit. Replaces the values of its micro-batches, which are `flows` in their order.
 ///
 /// # Errors
 /// Returns the error of a failed collective.
@@ -172,9 +172,11 @@ pub fn run_visit<M: Model + ?Sized>(
     flows: &mut [Flow],
 ) -> Result<()> {
     let block = model.block(visit.unit);
-    pass.visit(visit, |pass, micro_batch| {
-        let flow = std::mem::take(&mut flows[micro_batch]);
-        flows[micro_batch] = match visit.work {
+    let mut flows = flows.iter_mut();
+    pass.visit(visit, |pass| {
+        let value = flows.next().expect("a value for each micro-batch of the visit");
+        let flow = std::mem::take(value);
+        *value = match visit.work {
             Work::Forward => block.forward(pass, flow)?,
             Work::Backward | Work::InputGrads => block.backward(pass, flow)?,
             Work::WeightGrads => {
@@ -200,10 +202,11 @@ pub fn run_plan<M: Model + ?Sized>(
     let mut losses = vec![0.0; pass.count()];
     let mut flows: Vec<Flow> = losses.iter().map(|_| Flow::Start).collect();
     for visit in plan.visits() {
-        run_visit(model, pass, visit, &mut flows)?;
-        for micro_batch in visit.micro_batches.clone() {
-            if let Flow::Loss(loss) = &mut flows[micro_batch] {
-                losses[micro_batch] = std::mem::replace(loss, scale);
+        let own = visit.micro_batches.clone();
+        run_visit(model, pass, visit, &mut flows[own.clone()])?;
+        for (flow, loss) in flows[own.clone()].iter_mut().zip(&mut losses[own]) {
+            if let Flow::Loss(found) = flow {
+                *loss = std::mem::replace(found, scale);
             }
         }
     }

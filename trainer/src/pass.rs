@@ -125,18 +125,14 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// Returns the error of `body`, or of a collective that becomes due.
-    pub fn visit(
-        &mut self,
-        visit: &Visit,
-        mut body: impl FnMut(&mut Self, usize) -> Result<()>,
-    ) -> Result<()> {
+    pub fn visit(&mut self, visit: &Visit, mut body: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         let way = visit.work.direction();
         way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
         self.defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
         for micro_batch in visit.micro_batches.clone() {
             self.current = micro_batch;
             self.visit_ends = micro_batch + 1 == visit.micro_batches.end;
-            body(self, micro_batch)?;
+            body(self)?;
         }
         (self.current, self.visit_ends, self.defers_for) = (0, true, None);
         way.map_or(Ok(()), |way| self.strategy.post_unit(visit.unit, way))
@@ -477,6 +473,11 @@ impl<'a> Pass<'a> {
     /// Returns the keys and values of earlier positions, if they are set.
     pub fn kv_cache(&self) -> Option<&KvCache> {
         self.kv_cache.as_ref()
+    }
+
+    /// Returns the keys and values of earlier positions for changes, if they are set.
+    pub fn kv_cache_mut(&mut self) -> Option<&mut KvCache> {
+        self.kv_cache.as_mut()
     }
 
     /// Returns the position in its sequence of this rank's first row.

@@ -241,7 +241,7 @@ impl StrategyKind {
 
     /// Returns true if ranks keep a shard of the gradients only.
     pub fn shards_gradients(self) -> bool {
-        matches!(self, Self::Zero2 | Self::Zero3)
+        self.parallel_kind().shards_gradients()
     }
 
     /// Returns the time and unit of the gradient exchange.

@@ -58,8 +58,7 @@ impl TokenizeOptions {
         for group in paths.chunks(GROUP) {
             let texts = group.iter().map(read).collect::<Result<Vec<_>>>()?;
             for tokens in tokenizer.encode_all(texts)? {
-                let held_back = (tokens.len() as f64 * self.validation) as usize;
-                let (first, last) = tokens.split_at(tokens.len() - held_back.min(tokens.len()));
+                let (first, last) = text::hold_back(&tokens, self.validation);
                 append(&mut training, first, end)?;
                 validation.as_mut().map_or(Ok(()), |file| append(file, last, end))?;
             }

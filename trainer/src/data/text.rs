@@ -31,12 +31,17 @@ pub fn read(path: &Path, extensions: &[String], validation: f64) -> Result<Text>
     let mut text = Text { documents: paths.len(), ..Text::default() };
     for path in &paths {
         let bytes = fs::read(path).map_err(|error| Error::file(path, error))?;
-        let held_back = (bytes.len() as f64 * validation) as usize;
-        let (training, validating) = bytes.split_at(bytes.len().saturating_sub(held_back));
+        let (training, validating) = hold_back(&bytes, validation);
         append(&mut text.training, training);
         append(&mut text.validation, validating);
     }
     Ok(text)
+}
+
+/// Splits a document into its start, for training, and the fraction `validation` at its end.
+pub(super) fn hold_back<T>(document: &[T], validation: f64) -> (&[T], &[T]) {
+    let held_back = (document.len() as f64 * validation) as usize;
+    document.split_at(document.len().saturating_sub(held_back))
 }
 
 /// Returns the path of a file, or of all files below a folder with one of `extensions`, in order.

@@ -7,7 +7,7 @@ use crate::pass::{Pass, WaitKind};
 use crate::pipeline::{Instruction, Message, Payload, Program};
 use crate::tensor::Tensor;
 use std::collections::{HashMap, VecDeque};
-use std::mem::take;
+use std::slice::from_mut;
 use unisono::{Communicator, MessageInfo, Work};
 
 /// Runs `program` as one rank of the pipeline `stages`. The loss of each micro-batch counts `scale`
@@ -76,14 +76,14 @@ impl<M: Model + ?Sized> Executor<'_, M> {
     /// Runs visits of one micro-batch, from `input` to the value after the last visit.
     fn compute(&mut self, pass: &mut Pass<'_>, input: Flow, visits: std::ops::Range<usize>) -> Result<Flow> {
         let visits = &self.program.plan.visits()[visits];
-        let micro = visits.first().map_or(0, |visit| visit.micro_batches.start);
-        let mut flows: Vec<Flow> = self.losses.iter().map(|_| Flow::Start).collect();
-        flows[micro] = input;
-        visits.iter().try_for_each(|visit| run_visit(self.model, pass, visit, &mut flows))?;
-        if let Flow::Loss(loss) = &mut flows[micro] {
-            self.losses[micro] = std::mem::replace(loss, self.scale);
+        let mut flow = input;
+        for visit in visits {
+            run_visit(self.model, pass, visit, from_mut(&mut flow))?;
+            if let Flow::Loss(loss) = &mut flow {
+                self.losses[visit.micro_batches.start] = std::mem::replace(loss, self.scale);
+            }
         }
-        Ok(take(&mut flows[micro]))
+        Ok(flow)
     }
 }
 

@@ -81,14 +81,15 @@ impl StepPlan {
     pub fn breadth_first(units: usize, micro_batches: usize, at_once: usize) -> Self {
         let group = |first: usize| {
             let micro_batches = first..micro_batches.min(first + at_once);
-            forward(units, micro_batches.clone()).chain(backward(units, micro_batches))
+            let forward = visits(Work::Forward, 0..units, micro_batches.clone());
+            forward.chain(visits(Work::Backward, (0..units).rev(), micro_batches))
         };
         Self::new((0..micro_batches).step_by(at_once).flat_map(group).collect())
     }
 
     /// Creates a plan without backward, for one micro-batch.
     pub fn forward_only(units: usize) -> Self {
-        Self::new(forward(units, 0..1).collect())
+        Self::new(visits(Work::Forward, 0..units, 0..1).collect())
     }
 
     /// Returns the visits in order.
@@ -120,16 +121,13 @@ impl StepPlan {
     }
 }
 
-fn forward(units: usize, micro_batches: Range<usize>) -> impl Iterator<Item = Visit> {
-    let visit =
-        move |unit| Visit { work: Work::Forward, unit: UnitId(unit), micro_batches: micro_batches.clone() };
-    (0..units).map(visit)
-}
-
-fn backward(units: usize, micro_batches: Range<usize>) -> impl Iterator<Item = Visit> {
-    let visit =
-        move |unit| Visit { work: Work::Backward, unit: UnitId(unit), micro_batches: micro_batches.clone() };
-    (0..units).rev().map(visit)
+/// Returns the visits of these units in turn.
+fn visits(
+    work: Work,
+    units: impl Iterator<Item = usize>,
+    micro_batches: Range<usize>,
+) -> impl Iterator<Item = Visit> {
+    units.map(move |unit| Visit { work, unit: UnitId(unit), micro_batches: micro_batches.clone() })
 }
 
 #[cfg(test)]

@@ -64,10 +64,7 @@ impl Gpt {
     fn next_logits(&self, pass: &mut Pass<'_>, tokens: &[u32]) -> Result<Tensor> {
         let rows = tokens.len();
         let features = self.features(pass, tokens.to_vec(), rows)?;
-        if let Some(mut cache) = pass.set_kv_cache(None) {
-            cache.advance(rows);
-            pass.set_kv_cache(Some(cache));
-        }
+        pass.kv_cache_mut().expect("set by the caller").advance(rows);
         let last = Tensor::from_slice(pass.memory(), 1, features.columns(), features.row(rows - 1));
         let logits = self.head.logits(pass, last)?;
         self.tensor_parallel.gather_row(pass, logits)

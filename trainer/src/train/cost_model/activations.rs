@@ -32,14 +32,11 @@ impl ActivationModel<'_> {
     /// or keys and values of whole sequences, it may be in the backward of a block.
     pub(crate) fn peak(&self) -> usize {
         let (gpt, breadth, tokens) = (self.gpt, self.breadth_first, self.tokens());
-        let between = gpt.width.div_ceil(self.rows);
-        let block = self.attention() + self.feed_forward();
-        let (kept, again) =
-            if gpt.activation_checkpointing { (between, block + 2 * gpt.width) } else { (block, 0) };
+        let (between, (kept, again)) = (self.between(), self.layer());
         let blocks = breadth * gpt.layers * kept;
         let (of_head, passing) = self.head();
         let at_end = tokens * (blocks + breadth * of_head + passing);
-        let others = blocks + (breadth - 1) * between - if gpt.activation_checkpointing { 0 } else { block };
+        let others = blocks + (breadth - 1) * between - if gpt.activation_checkpointing { 0 } else { kept };
         let attending = tokens * (self.attention() + self.qkv().div_ceil(self.shards) + between);
         let attending = attending + self.per_sequence() + CausalAttention::workspace_len(gpt.context);
         let in_block = tokens * others + (tokens * again).max(attending);
@@ -50,17 +47,28 @@ impl ActivationModel<'_> {
     /// micro-batches at most. The head keeps its own for as many micro-batches as there are in the
     /// last stage.
     pub(crate) fn stage_peak(&self, held: HeldLayers, has_head: bool) -> usize {
-        let gpt = self.gpt;
-        let between = gpt.width.div_ceil(self.rows);
-        let block = self.attention() + self.feed_forward();
-        let (kept, again) =
-            if gpt.activation_checkpointing { (between, block + 2 * gpt.width) } else { (block, 0) };
+        let (between, (kept, again)) = (self.between(), self.layer());
         let (of_head, passing) = if has_head { self.head() } else { (0, 0) };
         // One value arrives and one leaves while a third is computed.
         let moving = 3 * between;
         self.tokens() * (held.layers * kept + held.micro_batches * of_head + passing.max(again) + moving)
             + self.per_sequence()
-            + CausalAttention::workspace_len(gpt.context)
+            + CausalAttention::workspace_len(self.gpt.context)
+    }
+
+    /// Returns the elements per token between two blocks.
+    fn between(&self) -> usize {
+        self.gpt.width.div_ceil(self.rows)
+    }
+
+    /// Returns the elements per token that a block keeps, and those that it computes again in
+    /// backward.
+    fn layer(&self) -> (usize, usize) {
+        let block = self.attention() + self.feed_forward();
+        match self.gpt.activation_checkpointing {
+            true => (self.between(), block + 2 * self.gpt.width),
+            false => (block, 0),
+        }
     }
 
     /// Returns the elements added by one more sequence per micro-batch.
