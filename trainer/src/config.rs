@@ -130,6 +130,7 @@ impl Config {
     /// [`Error::Invalid`] with the nearest numbers that divide evenly.
     pub fn batch(&self, mesh: &Mesh) -> Result<BatchPlan> {
         let batch = BatchPlan::divide(self.data.global_batch, self.data.micro_batch, mesh.batch_data_size())?;
+        let batch = BatchPlan { micro_sequences: self.data.micro_sequences, ..batch };
         batch.with_breadth_first(self.data.breadth_first)
     }
 

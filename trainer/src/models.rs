@@ -172,11 +172,9 @@ pub fn run_visit<M: Model + ?Sized>(
     flows: &mut [Flow],
 ) -> Result<()> {
     let block = model.block(visit.unit);
-    let mut flows = flows.iter_mut();
-    pass.visit(visit, |pass| {
-        let value = flows.next().expect("a value for each micro-batch of the visit");
-        let flow = std::mem::take(value);
-        *value = match visit.work {
+    pass.visit(visit, |pass, index| {
+        let flow = std::mem::take(&mut flows[index]);
+        flows[index] = match visit.work {
             Work::Forward => block.forward(pass, flow)?,
             Work::Backward | Work::InputGrads => block.backward(pass, flow)?,
             Work::WeightGrads => {

@@ -25,7 +25,7 @@ pub(crate) mod vector;
 
 pub use crate::nn::containers::{ActivationCheckpoint, Residual, Sequential};
 pub use crate::nn::linear_init::LinearInit;
-pub use attention::{CausalAttention, KvCache};
+pub use attention::{CausalAttention, EarlierKv, KvCache};
 pub use conv2d::{Conv2d, Conv2dShape};
 pub use cross_entropy::CrossEntropy;
 pub(crate) use cross_entropy::{row_grad, sum_losses};

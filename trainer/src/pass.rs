@@ -5,6 +5,7 @@
 
 mod added_sums;
 mod device;
+mod micro_sequences;
 mod tape;
 mod wait_span;
 
@@ -20,6 +21,7 @@ use crate::nn::KvCache;
 use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::{Direction, StepPlan, Strategy, Visit, Work};
 use crate::tensor::Tensor;
+use micro_sequences::MicroSequences;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,6 +70,7 @@ pub struct Pass<'a> {
     device: Option<&'a Device>,
     saves_activations: bool,
     kv_cache: Option<KvCache>,
+    micro_sequences: MicroSequences,
     /// True while backward repeats a part of forward.
     recomputes: bool,
     /// Factor of the loss in backward.
@@ -105,6 +108,7 @@ impl<'a> Pass<'a> {
             device: None,
             saves_activations: true,
             kv_cache: None,
+            micro_sequences: MicroSequences::default(),
             recomputes: false,
             loss_scale: 1.0,
             added_sums: AddedSums::default(),
@@ -120,18 +124,24 @@ impl<'a> Pass<'a> {
         self.strategy.begin_step(plan)
     }
 
-    /// Runs `body` for each micro-batch of a visit, while the weights of its unit are present.
+    /// Runs `body` for each micro-batch of a visit, while the weights of its unit are present. `body`
+    /// gets the index of the micro-batch in the visit. Micro-sequences go back in reverse order.
     ///
     /// # Errors
     /// Returns the error of `body`, or of a collective that becomes due.
-    pub fn visit(&mut self, visit: &Visit, mut body: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+    pub fn visit(
+        &mut self,
+        visit: &Visit,
+        mut body: impl FnMut(&mut Self, usize) -> Result<()>,
+    ) -> Result<()> {
         let way = visit.work.direction();
         way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
         self.defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
-        for micro_batch in visit.micro_batches.clone() {
-            self.current = micro_batch;
-            self.visit_ends = micro_batch + 1 == visit.micro_batches.end;
-            body(self)?;
+        let count = visit.micro_batches.len();
+        for number in 0..count {
+            self.current = self.micro_batch_at(visit, number);
+            self.visit_ends = number + 1 == count;
+            body(self, self.current - visit.micro_batches.start)?;
         }
         (self.current, self.visit_ends, self.defers_for) = (0, true, None);
         way.map_or(Ok(()), |way| self.strategy.post_unit(visit.unit, way))
@@ -432,7 +442,8 @@ impl<'a> Pass<'a> {
         if let Some(cache) = &self.kv_cache {
             return cache.length();
         }
-        self.sequence_group().map_or(0, |ranks| ranks.rank() * self.sequence())
+        let (rank, ranks) = self.sequence_group().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
+        (self.micro_sequence() * ranks + rank) * self.sequence()
     }
 
     /// Returns the number of threads for a matrix product.
@@ -443,6 +454,7 @@ impl<'a> Pass<'a> {
     /// Returns true if everything saved in forward has been restored, and no gradient is left out.
     pub fn is_complete(&self) -> bool {
         let mut all = self.micro_batches.iter();
-        all.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
+        self.micro_sequences.is_complete()
+            && all.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
     }
 }

@@ -96,8 +96,11 @@ pub enum Placement {
 pub struct Schedule {
     /// P: number of ranks of the pipeline.
     pub ranks: usize,
-    /// M: number of micro-batches per step.
+    /// M: number of micro-batches per step, or of all their micro-sequences.
     pub micro_batches: usize,
+    /// Number of micro-sequences per micro-batch: consecutive ones, which go forward in order and
+    /// back in reverse order.
+    pub micro_sequences: usize,
     /// V: number of chunks per rank.
     pub chunks: usize,
     /// Assignment of stages to ranks.
@@ -110,6 +113,12 @@ impl Schedule {
     /// Returns the number of stages.
     pub fn stages(&self) -> usize {
         self.ranks * self.chunks
+    }
+
+    /// Returns the micro-sequence that goes back as number `number`.
+    fn backward_micro(&self, number: usize) -> usize {
+        let within = number % self.micro_sequences;
+        number - within + self.micro_sequences - 1 - within
     }
 
     /// Returns the stage that is chunk `chunk` of rank `rank`.

@@ -38,7 +38,7 @@ impl fmt::Display for ChangedKey {
 const FREE_SECTIONS: [&str; 5] = ["mesh", "pipeline", "log", "checkpoint", "sample"];
 
 /// Single keys that may change. Keys of the data are here because its samples are compared.
-const FREE_KEYS: [&str; 18] = [
+const FREE_KEYS: [&str; 19] = [
     "threads",
     "check_memory",
     "device",
@@ -55,6 +55,7 @@ const FREE_KEYS: [&str; 18] = [
     "data.tokenizer",
     "data.micro_batch",
     "data.breadth_first",
+    "data.micro_sequences",
     "data.workers",
     "schedule.steps",
 ];

@@ -70,6 +70,9 @@ pub struct Data {
     /// Number of micro-batches that each unit computes before the next unit starts. Must divide the
     /// number of micro-batches per rank. 1 is depth first.
     pub breadth_first: usize,
+    /// Number of parts of each sequence that pass one after the other. Each needs the activations
+    /// of its own tokens only, besides the keys and values of all.
+    pub micro_sequences: usize,
 }
 
 impl Default for Data {
@@ -88,6 +91,7 @@ impl Default for Data {
             micro_batch: 2,
             workers: 0,
             breadth_first: 1,
+            micro_sequences: 1,
         }
     }
 }

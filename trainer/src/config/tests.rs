@@ -276,7 +276,7 @@ fn batch_and_rate_follow_config() {
     let mesh = Mesh::new(8, config.mesh).unwrap();
     assert_eq!(
         config.batch(&mesh).unwrap(),
-        BatchPlan { micro_batch: 2, accumulation: 4, ranks: 4, breadth_first: 1 }
+        BatchPlan { micro_batch: 2, accumulation: 4, ranks: 4, breadth_first: 1, micro_sequences: 1 }
     );
     assert_eq!(config.peak_rate(), 2.0 * config.optimizer.lr);
 }

@@ -48,6 +48,7 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
         within("data.global_batch", data.global_batch, MAX_BATCH),
         within("data.micro_batch", data.micro_batch, MAX_BATCH),
         within("data.breadth_first", data.breadth_first, MAX_BATCH),
+        within("data.micro_sequences", data.micro_sequences, MAX_CONTEXT),
         within("strategy.gather_limit", strategy.gather_limit, MAX_WIDTH),
         within("strategy.reduction_limit", strategy.reduction_limit, MAX_WIDTH),
         (

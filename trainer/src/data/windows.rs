@@ -33,6 +33,11 @@ pub struct SequenceChunk {
 impl SequenceChunk {
     /// The whole sequence.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// Returns this chunk of part `part` of `parts` equal parts of the sequence.
+    pub fn within(self, part: usize, parts: usize) -> Self {
+        Self { index: part * self.count + self.index, count: parts * self.count }
+    }
 }
 
 impl TokenWindows {

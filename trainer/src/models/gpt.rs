@@ -99,7 +99,7 @@ impl Gpt {
 
     /// Returns true if a sequence, or its chunks together, fit in the context.
     fn sequence_fits(&self, pass: &Pass<'_>, sequence: usize) -> bool {
-        let chunks = pass.sequence_group().map_or(1, Communicator::size);
+        let chunks = pass.sequence_group().map_or(1, Communicator::size) * pass.micro_sequences();
         (1..=self.config.context).contains(&(chunks * sequence))
     }
 }
@@ -161,7 +161,8 @@ fn attention(registry: &mut Registry, config: &GptConfig, split: &TensorParallel
     if let Positions::Rotary(rope) = config.positions {
         modules.push(Box::new(RotaryEmbedding::new(rope, heads + kv_heads, head_dim)));
     }
-    modules.push(Box::new(CausalAttention::new(heads, head_dim).with_kv_heads(kv_heads)));
+    let site = registry.rng_site("attention");
+    modules.push(Box::new(CausalAttention::new(heads, head_dim).with_kv_heads(kv_heads).with_site(site)));
     modules.push(out);
     modules.push(Box::new(dropout));
     Box::new(Sequential(modules))

@@ -4,12 +4,17 @@
 //! sequence at a time are gathered, and gathered again in backward. Each rank then receives the sum
 //! of the gradients of its own keys and values. So a rank needs memory for the keys and values of
 //! one whole sequence in addition to its chunks.
+//!
+//! With micro-sequences ([`Pass::set_micro_sequences`]), the keys and values of the earlier ones are
+//! kept, and the later ones add to their gradients.
 
 mod device;
+mod earlier_kv;
 mod kv_cache;
 mod kv_exchange;
 mod tile;
 
+pub use earlier_kv::EarlierKv;
 pub use kv_cache::KvCache;
 
 use super::Module;
@@ -34,6 +39,7 @@ pub struct CausalAttention {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
+    site: u64,
 }
 
 struct Saved {
@@ -45,7 +51,7 @@ struct Saved {
 impl CausalAttention {
     /// Creates attention with this rank's `heads` heads of `head_dim` features each.
     pub fn new(heads: usize, head_dim: usize) -> Self {
-        Self { heads, kv_heads: heads, head_dim }
+        Self { heads, kv_heads: heads, head_dim, site: 0 }
     }
 
     /// Sets the number of heads of keys and values on this rank.
@@ -55,6 +61,12 @@ impl CausalAttention {
     pub fn with_kv_heads(self, kv_heads: usize) -> Self {
         assert!(self.heads.is_multiple_of(kv_heads), "{} heads share {kv_heads}", self.heads);
         Self { kv_heads, ..self }
+    }
+
+    /// Sets the number by which a pass with micro-sequences tells this attention from others, such as
+    /// [`Registry::rng_site`](crate::parameter::Registry::rng_site).
+    pub fn with_site(self, site: u64) -> Self {
+        Self { site, ..self }
     }
 
     fn columns(&self) -> QkvColumns {
@@ -68,7 +80,8 @@ impl CausalAttention {
     /// Returns every tile of every head of one sequence.
     fn tiles(&self, pass: &Pass<'_>, number: usize) -> impl Iterator<Item = Tile> + use<> {
         let (rows, threads, attention) = (pass.sequence(), pass.threads(), *self);
-        let are_apart = pass.sequence_group().is_some() || pass.kv_cache().is_some();
+        let are_apart =
+            pass.sequence_group().is_some() || pass.kv_cache().is_some() || pass.micro_sequences() > 1;
         let (offset, keys) =
             (pass.position_offset(), KvLayout::new(are_apart, number * rows, self.columns()));
         let group = self.heads / self.kv_heads;
@@ -96,7 +109,8 @@ impl CausalAttention {
 
     /// Returns half of the workspace for whole sequences of this pass.
     fn half_workspace_len(pass: &Pass<'_>) -> usize {
-        Self::workspace_len(pass.sequence() * pass.sequence_group().map_or(1, Communicator::size)) / 2
+        let parts = pass.sequence_group().map_or(1, Communicator::size) * pass.micro_sequences();
+        Self::workspace_len(pass.sequence() * parts) / 2
     }
 }
 
@@ -119,9 +133,10 @@ impl Module for CausalAttention {
         let mut output = pass.tensor(rows, self.width());
         let mut log_sums = pass.floats(rows * self.heads);
         let mut room = pass.floats(Self::half_workspace_len(pass));
-        let mut chunks = KvExchange::for_pass(pass, self.columns());
-        for number in 0..sequence_count(pass, rows) {
-            let keys = chunks.as_mut().map(|chunks| chunks.gather(pass, number, input.data())).transpose()?;
+        let sequences = sequence_count(pass, rows);
+        let mut apart = KvExchange::for_pass(pass, self.site, self.columns(), sequences);
+        for number in 0..sequences {
+            let keys = apart.as_mut().map(|apart| apart.keys(pass, number, input.data())).transpose()?;
             let sources = QkvInputs { queries: input.data(), keys: keys.unwrap_or(input.data()) };
             for panel in self.tiles(pass, number) {
                 let scores = &mut room[..panel.scores()];
@@ -129,6 +144,9 @@ impl Module for CausalAttention {
                 panel.softmax(scores, &mut log_sums[panel.sums_range()]);
                 panel.weighted_sum(sources, scores, output.data_mut());
             }
+        }
+        if let Some(apart) = apart {
+            apart.end_forward(pass);
         }
         pass.save(Saved { input, log_sums });
         Ok(output)
@@ -143,22 +161,26 @@ impl Module for CausalAttention {
         let mut result = Tensor::zeros(pass.memory(), input.rows(), input.columns());
         let mut room = pass.floats(2 * half);
         let (room, other) = room.split_at_mut(half);
-        let mut chunks = KvExchange::for_pass(pass, self.columns());
-        let mut of_keys = chunks.as_ref().map(|chunks| pass.floats(chunks.count()));
-        for number in 0..sequence_count(pass, input.rows()) {
-            let keys = chunks.as_mut().map(|chunks| chunks.gather(pass, number, input.data())).transpose()?;
+        let sequences = sequence_count(pass, input.rows());
+        let mut apart = KvExchange::for_pass(pass, self.site, self.columns(), sequences);
+        for number in 0..sequences {
+            let operands =
+                apart.as_mut().map(|apart| apart.keys_and_slopes(pass, number, input.data())).transpose()?;
+            let (keys, of_keys) = operands.unzip();
             let sources = QkvInputs { queries: input.data(), keys: keys.unwrap_or(input.data()) };
-            of_keys.iter_mut().for_each(|slopes| slopes.fill(0.0));
-            let mut sums = Grads { queries: result.data_mut(), keys: of_keys.as_deref_mut() };
+            let mut sums = Grads { queries: result.data_mut(), keys: of_keys };
             for panel in self.tiles(pass, number) {
                 let (scores, slopes) = (&mut room[..panel.scores()], &mut other[..panel.scores()]);
                 panel.score(sources, scores);
                 panel.recompute_softmax(scores, &log_sums[panel.sums_range()]);
                 panel.backward(sources, gradient.data(), scores, slopes, &mut sums);
             }
-            if let (Some(chunks), Some(slopes)) = (&mut chunks, &of_keys) {
-                chunks.scatter(pass, number, slopes, result.data_mut())?;
+            if let Some(apart) = &mut apart {
+                apart.scatter(pass, number, result.data_mut())?;
             }
+        }
+        if let Some(apart) = apart {
+            apart.end_backward(pass);
         }
         Ok(result)
     }
@@ -169,9 +191,9 @@ mod tests {
     use super::*;
     use crate::allocator::Allocator;
     use crate::nn::grad_check::{GradCheck, random_values};
-    use crate::parameter::Inventory;
+    use crate::parameter::{Inventory, UnitId};
     use crate::pass::Seeds;
-    use crate::strategy::LocalStrategy;
+    use crate::strategy::{LocalStrategy, Visit, Work};
     use crate::testing;
 
     /// Computes the formula element by element.
@@ -288,6 +310,67 @@ mod tests {
                         let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-5;
                         assert!(found.iter().zip(expected).all(near), "{ranks} ranks, rank {rank}");
                     }
+                }
+            }
+        }
+    }
+
+    /// Returns outputs and gradients of this rank's part of each of `parts` micro-sequences of one
+    /// sequence.
+    fn in_micro_sequences(
+        group: &Communicator,
+        attention: CausalAttention,
+        parts: usize,
+        input: &[f32],
+        slope: &[f32],
+    ) -> [Vec<Vec<f32>>; 2] {
+        let (memory, columns) = (Allocator::default(), [attention.columns().all(), attention.width()]);
+        let length = input.len() / columns[0] / parts / group.size();
+        let part = |all: &[f32], columns: usize, index: usize| {
+            let first = (index * group.size() + group.rank()) * length;
+            Tensor::from_slice(&memory, length, columns, &all[first * columns..(first + length) * columns])
+        };
+        let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
+        let seeds = vec![Seeds::default(); parts];
+        let mut pass = Pass::with_micro_batches(&mut strategy, &memory, &seeds, 1);
+        pass.set_sequence(length);
+        pass.set_micro_sequences(parts);
+        pass.set_sequence_group((group.size() > 1).then_some(group));
+        let mut results = [vec![Vec::new(); parts], vec![Vec::new(); parts]];
+        for (work, result) in [Work::Forward, Work::Backward].into_iter().zip(&mut results) {
+            let visit = Visit { work, unit: UnitId(0), micro_batches: 0..parts };
+            let run = |pass: &mut Pass<'_>, index: usize| {
+                let value = match work {
+                    Work::Forward => attention.forward(pass, part(input, columns[0], index))?,
+                    _ => attention.backward(pass, part(slope, columns[1], index))?,
+                };
+                result[index] = value.data().to_vec();
+                Ok(())
+            };
+            pass.visit(&visit, run).expect("a visit");
+        }
+        assert!(pass.is_complete(), "keys and values are gone");
+        results
+    }
+
+    #[test]
+    fn micro_sequences_see_earlier_ones() {
+        let sequence = 3 * TILE_ROWS + 12;
+        for attention in [CausalAttention::new(2, 3), CausalAttention::new(4, 3).with_kv_heads(2)] {
+            let columns = [attention.width(), attention.columns().all()];
+            let [slope, input] = columns.map(|columns| random_values(1, sequence * columns));
+            let whole =
+                testing::run_ranks(1, |group| chunk(&group, attention, sequence, &input, &slope)).remove(0);
+            for (ranks, parts) in [(1, 2), (1, 6), (2, 3), (3, 4)] {
+                let found = testing::run_ranks(ranks, |group| {
+                    in_micro_sequences(&group, attention, parts, &input, &slope)
+                });
+                for ((which, whole), columns) in whole.iter().enumerate().zip(columns) {
+                    let parts = (0..parts).flat_map(|part| found.iter().map(move |rank| &rank[which][part]));
+                    let found: Vec<f32> = parts.flatten().copied().collect();
+                    assert_eq!(found.len(), sequence * columns);
+                    let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-5;
+                    assert!(found.iter().zip(whole).all(near), "{ranks} ranks, value {which}");
                 }
             }
         }

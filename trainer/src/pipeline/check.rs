@@ -28,9 +28,12 @@ pub struct Holdings {
 /// # Errors
 /// Returns the first rule that is broken.
 pub fn check(schedule: &Schedule) -> Result<Holdings, Violation> {
-    let &Schedule { ranks, micro_batches, chunks, placement, ref rows } = schedule;
+    let &Schedule { ranks, micro_batches, chunks, placement, ref rows, .. } = schedule;
     if ranks.min(micro_batches).min(chunks) == 0 || rows.len() != ranks {
         return Err(Violation::Malformed("one row per rank, and at least one micro-batch and chunk"));
+    }
+    if schedule.micro_sequences == 0 || !micro_batches.is_multiple_of(schedule.micro_sequences) {
+        return Err(Violation::Malformed("every micro-batch has as many micro-sequences, at least one"));
     }
     if placement == Placement::V && chunks != 2 {
         return Err(Violation::Malformed("stages in the shape of a V are two per rank"));
@@ -145,6 +148,7 @@ impl<'s> Players<'s> {
             Op::BackwardWeights { .. } if !done.input => return Err(Fault::NoBackwardInput),
             _ => {}
         }
+        self.check_micro_sequence(stage, op, micro)?;
         if let Some(what) = op.needs() {
             self.take_operand(rank, what, micro, chunk)?;
         }
@@ -162,6 +166,17 @@ impl<'s> Players<'s> {
             self.live[rank] -= 1;
         }
         Ok(())
+    }
+
+    /// Checks that the micro-sequence whose keys and values, or their gradients, a pass needs is done.
+    fn check_micro_sequence(&mut self, stage: usize, op: Op, micro: usize) -> Result<(), Fault> {
+        let (count, within) = (self.schedule.micro_sequences, micro % self.schedule.micro_sequences);
+        let done = match op {
+            Op::Forward { .. } => within == 0 || self.progress(stage, micro - 1).forward,
+            Op::BackwardWeights { .. } => true,
+            _ => within + 1 == count || self.progress(stage, micro + 1).input,
+        };
+        done.then_some(()).ok_or(Fault::NoMicroSequence)
     }
 
     /// Takes what a pass needs from the stage before or after.

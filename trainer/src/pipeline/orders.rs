@@ -29,6 +29,8 @@ pub struct Order {
     pub chunks: RangeInclusive<usize>,
     /// True if the number of micro-batches must be a multiple of the number of ranks.
     pub whole_rounds: bool,
+    /// True if micro-batches may pass as several micro-sequences.
+    pub micro_sequences: bool,
     /// Passes of one rank for the dimensions of a schedule, without messages.
     pub build: fn(&Schedule, usize) -> Vec<Op>,
     /// Published idle share of equal stages without transfers; `None` where no formula applies.
@@ -74,9 +76,32 @@ impl Order {
     /// # Errors
     /// [`Error::Invalid`] names the rule that the numbers break.
     pub fn schedule(&self, ranks: usize, micro_batches: usize, chunks: usize) -> Result<Schedule> {
+        self.schedule_parts(ranks, micro_batches, 1, chunks)
+    }
+
+    /// Builds the schedule of `ranks` ranks that hold `chunks` chunks each, for micro-batches of
+    /// `micro_sequences` micro-sequences.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the rule that the numbers break.
+    pub fn schedule_parts(
+        &self,
+        ranks: usize,
+        micro_batches: usize,
+        micro_sequences: usize,
+        chunks: usize,
+    ) -> Result<Schedule> {
+        let micro_batches = micro_batches.saturating_mul(micro_sequences);
         self.check(ranks, micro_batches, chunks)?;
+        if micro_sequences > 1 && !self.micro_sequences {
+            let able = Self::ALL.iter().filter(|order| order.micro_sequences);
+            let names = able.map(|order| order.name).collect::<Vec<_>>().join(", ");
+            let what = format!("pipeline schedule {}: {micro_sequences} micro-sequences", self.name);
+            return Err(Error::invalid(format!("{what}: only {names} order them")));
+        }
         let placement = self.placement;
-        let mut schedule = Schedule { ranks, micro_batches, chunks, placement, rows: Vec::new() };
+        let mut schedule =
+            Schedule { ranks, micro_batches, micro_sequences, chunks, placement, rows: Vec::new() };
         let row = |rank| [(self.build)(&schedule, rank), vec![Op::Step]].concat();
         schedule.rows = (0..ranks).map(row).collect();
         messages::insert(&mut schedule);
@@ -132,8 +157,9 @@ fn fill_and_drain(schedule: &Schedule, _costs: &StageCosts) -> Option<f64> {
 }
 
 /// Returns the forward and the backward passes of chunk 0, in the order of micro-batches.
-fn passes(micro_batches: usize) -> (Vec<Op>, Vec<Op>) {
+fn passes(schedule: &Schedule) -> (Vec<Op>, Vec<Op>) {
     let forward = |micro| Op::Forward { micro, chunk: 0 };
-    let backward = |micro| Op::Backward { micro, chunk: 0 };
-    ((0..micro_batches).map(forward).collect(), (0..micro_batches).map(backward).collect())
+    let backward = |number| Op::Backward { micro: schedule.backward_micro(number), chunk: 0 };
+    let all = 0..schedule.micro_batches;
+    (all.clone().map(forward).collect(), all.map(backward).collect())
 }

@@ -82,7 +82,7 @@ impl Program {
         });
         let mut rows = vec![Vec::new(); schedule.ranks];
         rows[rank] = ops.flatten().collect();
-        Self::new(&Schedule { rows, micro_batches: 1, ..schedule.clone() }, rank, stages)
+        Self::new(&Schedule { rows, micro_batches: 1, micro_sequences: 1, ..schedule.clone() }, rank, stages)
     }
 }
 

@@ -15,6 +15,19 @@ fn small(order: &'static Order) -> impl Iterator<Item = Schedule> {
     all.filter_map(Result::ok)
 }
 
+/// Every schedule with 2 to 4 micro-sequences and at most 6 ranks, 4 micro-batches and 3 chunks.
+fn in_parts() -> impl Iterator<Item = (&'static Order, Schedule)> {
+    let able = Order::ALL.iter().filter(|order| order.micro_sequences);
+    able.flat_map(|order| {
+        let dimensions = (1..=6)
+            .flat_map(|ranks| (1..=4).flat_map(move |micro| (2..=4).map(move |parts| [ranks, micro, parts])));
+        let all = dimensions.flat_map(move |[ranks, micro, parts]| {
+            (1..=3).map(move |chunks| order.schedule_parts(ranks, micro, parts, chunks))
+        });
+        all.filter_map(Result::ok).map(move |schedule| (order, schedule))
+    })
+}
+
 fn schedule(name: &str, ranks: usize, micro_batches: usize) -> Schedule {
     let order = Order::find(name).unwrap();
     order.schedule(ranks, micro_batches, order.usual_chunks()).unwrap()
@@ -47,6 +60,40 @@ fn small_pipelines_are_complete_and_end() {
     // In 42 of 128 pairs, the ranks divide the micro-batches.
     let expected = [128, 128, 128, 3 * 42, 4 * 128, 128, 128];
     assert_eq!(counts.iter().map(|(_, count)| *count).collect::<Vec<_>>(), expected, "{counts:?}");
+}
+
+#[test]
+fn micro_sequences_go_back_in_reverse_order() {
+    let mut count = 0;
+    for (order, schedule) in in_parts() {
+        let held =
+            check(&schedule).unwrap_or_else(|error| panic!("{} {schedule}{error}", order.name)).activations;
+        let bound: Vec<_> = (0..schedule.ranks).map(|rank| (order.activations)(&schedule, rank)).collect();
+        // A rank before the last takes the next micro-sequence of a whole micro-batch that waits.
+        assert_eq!(held, bound, "{} {schedule}", order.name);
+        count += 1;
+    }
+    assert_eq!(count, 72 * (1 + 1 + 1 + 3), "naive, gpipe, 1f1b, and breadth-first with 1 to 3 chunks");
+    let order = Order::find("1f1b").unwrap();
+    assert_eq!(
+        order.schedule_parts(2, 2, 3, 1).unwrap().to_string(),
+        "F0 F1 F2 F3 B2 F4 B1 F5 B0 B5 B4 B3\n\
+         F0 F1 F2 B2 F3 B1 F4 B0 F5 B5 B4 B3\n"
+    );
+}
+
+#[test]
+fn micro_sequences_out_of_order_are_rejected() {
+    let whole = schedule("gpipe", 2, 4);
+    let violation = check(&Schedule { micro_sequences: 2, ..whole }).unwrap_err().to_string();
+    assert!(violation.contains("the micro-sequence before it, in its direction, has not run"), "{violation}");
+    let three = Schedule { micro_sequences: 3, ..schedule("gpipe", 2, 4) };
+    assert!(check(&three).is_err(), "4 passes are no micro-batches of 3");
+    for name in ["interleaved", "zb-h1", "zb-v"] {
+        let order = Order::find(name).unwrap();
+        let error = order.schedule_parts(2, 2, 2, 2.min(*order.chunks.end())).unwrap_err().to_string();
+        assert!(error.contains("only naive, gpipe, 1f1b, breadth-first order them"), "{error}");
+    }
 }
 
 #[test]

@@ -27,6 +27,11 @@ impl Work {
         }
     }
 
+    /// Returns true for a pass that needs gradients of outputs.
+    pub fn is_backward(self) -> bool {
+        self != Self::Forward
+    }
+
     /// Returns true if gradients of weights are complete afterwards.
     pub fn completes_gradients(self) -> bool {
         matches!(self, Self::Backward | Self::WeightGrads)

@@ -15,6 +15,8 @@ pub struct BatchPlan {
     pub ranks: usize,
     /// Micro-batches that are computed together, breadth first.
     pub breadth_first: usize,
+    /// Parts of each sequence that pass one after the other.
+    pub micro_sequences: usize,
 }
 
 impl BatchPlan {
@@ -34,7 +36,13 @@ impl BatchPlan {
         if !global.is_multiple_of(at_once) {
             return Err(Error::invalid(not_divisible(global, micro, ranks)));
         }
-        Ok(Self { micro_batch: micro, accumulation: global / at_once, ranks, breadth_first: 1 })
+        Ok(Self {
+            micro_batch: micro,
+            accumulation: global / at_once,
+            ranks,
+            breadth_first: 1,
+            micro_sequences: 1,
+        })
     }
 
     /// Sets the number of micro-batches that are computed breadth first.
@@ -54,6 +62,12 @@ impl BatchPlan {
     /// Returns the number of passes per step, each of `breadth_first` micro-batches.
     pub fn pass_count(&self) -> usize {
         self.accumulation / self.breadth_first
+    }
+
+    /// Returns the number of micro-sequences per rank and optimizer step: micro-batches, if their
+    /// sequences are whole.
+    pub fn micro_count(&self) -> usize {
+        self.accumulation * self.micro_sequences
     }
 
     /// Returns the number of samples in `tokens` tokens, with sequences of length `sequence`.
@@ -78,10 +92,13 @@ impl BatchPlan {
 
 impl fmt::Display for BatchPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { micro_batch: micro, accumulation, ranks, breadth_first: breadth } = self;
+        let Self { micro_batch: micro, accumulation, ranks, breadth_first: breadth, micro_sequences } = self;
         let global = self.global();
         write!(f, "{global} = micro-batch {micro} x accumulation {accumulation} x {ranks} data ranks")?;
-        if *breadth > 1 { write!(f, ", {breadth} micro-batches at a time breadth first") } else { Ok(()) }
+        if *breadth > 1 {
+            write!(f, ", {breadth} micro-batches at a time breadth first")?;
+        }
+        if *micro_sequences > 1 { write!(f, ", each in {micro_sequences} micro-sequences") } else { Ok(()) }
     }
 }
 
@@ -154,7 +171,8 @@ mod tests {
     fn batch_plan_matches_worked_examples() {
         let samples = BatchPlan::samples(4_194_304, 4096).unwrap();
         assert_eq!(samples, 1024);
-        let expected = BatchPlan { micro_batch: 2, accumulation: 4, ranks: 128, breadth_first: 1 };
+        let expected =
+            BatchPlan { micro_batch: 2, accumulation: 4, ranks: 128, breadth_first: 1, micro_sequences: 1 };
         assert_eq!(BatchPlan::divide(samples, 2, 128).unwrap(), expected);
         assert_eq!(BatchPlan::divide(samples, 2, 512).unwrap().accumulation, 1);
         assert_eq!(

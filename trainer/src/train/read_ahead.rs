@@ -17,6 +17,7 @@ pub(super) type StepBatches = Vec<Arc<OwnedBatch>>;
 pub(super) struct BatchReader {
     pub(super) samples: Arc<Samples>,
     pub(super) micro_batch: usize,
+    pub(super) micro_sequences: usize,
     pub(super) chunk: SequenceChunk,
 }
 
@@ -24,7 +25,10 @@ impl BatchReader {
     /// Reads the samples of these numbers.
     pub(super) fn read(&self, numbers: &[u64]) -> Result<StepBatches> {
         let parts = numbers.chunks(self.micro_batch);
-        parts.map(|part| self.samples.batch(part, self.chunk).map(Arc::new)).collect()
+        let chunks = |part| {
+            (0..self.micro_sequences).map(move |index| (part, self.chunk.within(index, self.micro_sequences)))
+        };
+        parts.flat_map(chunks).map(|(part, chunk)| self.samples.batch(part, chunk).map(Arc::new)).collect()
     }
 }
 
@@ -116,7 +120,7 @@ mod tests {
 
     fn reader(delay: Duration) -> BatchReader {
         let samples = Arc::new(Samples::Tokens(TokenWindows::new(SlowTokens(delay), 4).unwrap()));
-        BatchReader { samples, micro_batch: 2, chunk: SequenceChunk::WHOLE }
+        BatchReader { samples, micro_batch: 2, micro_sequences: 1, chunk: SequenceChunk::WHOLE }
     }
 
     fn tokens(batches: StepBatches) -> Vec<Vec<u32>> {

@@ -155,7 +155,7 @@ impl Run {
         let seeds = |at| self.seeds.seeds_for(Phase::Training, self.train_step, at as u64);
         let seeds: Vec<_> = (0..batches.len()).map(seeds).collect();
         let factor = self.config.strategy.average.loss_factor(self.groups.size(GroupKind::Data));
-        let scale = factor / self.batch.accumulation as f32;
+        let scale = factor / self.batch.micro_count() as f32;
         let mut strategy = TracedStrategy::new(
             &mut *self.strategy,
             &self.inventory,
@@ -166,6 +166,7 @@ impl Run {
         let mut pass = Pass::with_micro_batches(&mut strategy, &self.memory, &seeds, threads);
         pass.set_sequence_group(self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
+        pass.set_micro_sequences(self.batch.micro_sequences);
         let model = self.network.model();
         models::set_batches(model, &mut pass, batches)?;
         pass.begin_step(&self.program.plan)?;
@@ -176,14 +177,15 @@ impl Run {
         let loss = losses.into_iter().map(f64::from).sum::<f64>() + sums.total;
         let total = |kind| waits.iter().filter(|wait| wait.kind == kind).map(|wait| wait.time).sum();
         let waits = [WaitKind::Layer, WaitKind::Stage].map(total);
-        Ok((loss / self.batch.accumulation as f64, sums, waits))
+        Ok((loss / self.batch.micro_count() as f64, sums, waits))
     }
 
     /// Reads this rank's micro-batches of the next step.
     fn next_batches(&mut self) -> Result<StepBatches> {
         let (chunk, workers) = (self.sequence_chunk(), self.config.data.workers);
-        let (samples, micro_batch) = (self.loader.training.clone(), self.batch.micro_batch);
-        let reader = BatchReader { samples, micro_batch, chunk };
+        let (samples, BatchPlan { micro_batch, micro_sequences, .. }) =
+            (self.loader.training.clone(), self.batch);
+        let reader = BatchReader { samples, micro_batch, micro_sequences, chunk };
         if workers > 0 && self.read_ahead.is_none() {
             self.read_ahead = Some(ReadAhead::start(workers, &reader, &self.sampler)?);
         }
@@ -219,7 +221,7 @@ impl Run {
         let start = Instant::now();
         let is_new = f64::from(u8::from(self.added_names.lack(sums)));
         let requested = f64::from(u8::from(self.interrupt.is_requested()));
-        let own = |names: &AddedNames| names.numbers(sums, self.batch.accumulation);
+        let own = |names: &AddedNames| names.numbers(sums, self.batch.micro_count());
         let mut numbers = [vec![loss, is_new, requested], own(&self.added_names)].concat();
         self.all_reduce_means(&mut numbers)?;
         // Ranks with parts of the same layers have the same loss, but each its own requests.

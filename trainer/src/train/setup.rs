@@ -213,6 +213,7 @@ fn check_device_supported(config: &Config) -> Result<()> {
     let only_on_the_cpu = [
         ("mesh.sequence_data", config.mesh.sequence_data),
         ("model.cross_entropy_splits", config.model.cross_entropy_splits),
+        ("data.micro_sequences", config.data.micro_sequences),
     ];
     let degree = only_on_the_cpu.into_iter().find(|(_, value)| *value > 1);
     let degree = degree.map(|(key, value)| (key, value.to_string(), "1".to_owned()));
@@ -246,6 +247,15 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
             .map(|degree| degree.to_string())
             .collect();
         return Err(Error::invalid(format!("{what}; on this mesh: {}", legal.join(", "))));
+    }
+    let parts = config.data.micro_sequences;
+    if parts > 1 && config.model.kind == ModelKind::Mlp {
+        return Err(Error::invalid(format!("data.micro_sequences = {parts}: a perceptron has no sequences")));
+    }
+    if !(context / degree).is_multiple_of(parts) {
+        let what = format!("data.micro_sequences = {parts} does not divide the {} tokens", context / degree);
+        let rule = "model.context / mesh.sequence_data";
+        return Err(Error::invalid(format!("{what} of a rank's sequence ({rule})")));
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ impl Stages {
         check_supported(config)?;
         let order = Order::find(&own.schedule)?;
         let chunks = if own.chunks == 0 { order.usual_chunks() } else { own.chunks };
-        let schedule = order.schedule(ranks, batch.accumulation, chunks)?;
+        let schedule = order.schedule_parts(ranks, batch.accumulation, batch.micro_sequences, chunks)?;
         let units = split(config, inventory).divide(config.model.layers, schedule.stages())?;
         Ok(Self(Some(Pipeline { schedule, units })))
     }
@@ -60,8 +60,8 @@ impl Stages {
         match &self.0 {
             Some(Pipeline { schedule, units }) => Program::new(schedule, stage, units),
             None => {
-                let (units, BatchPlan { accumulation, breadth_first, .. }) = (inventory.units.len(), *batch);
-                let plan = StepPlan::breadth_first(units, accumulation, breadth_first);
+                let at_once = batch.breadth_first * batch.micro_sequences;
+                let plan = StepPlan::breadth_first(inventory.units.len(), batch.micro_count(), at_once);
                 Program { plan, ..Program::default() }
             }
         }

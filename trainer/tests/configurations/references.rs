@@ -2,7 +2,7 @@
 //!
 //! The names abbreviate: df depth-first micro-batches; bf breadth first; dp data parallel ranks; z
 //! ZeRO stage; sdp ranks that share sequences; tp tensor parallel ranks; stp the same with sequence
-//! parallelism; ce splits of the cross entropy; pp, s, ms pipelines.
+//! parallelism; ce splits of the cross entropy; pp, s pipelines; ms micro-sequences.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +28,7 @@ use Tolerance::{Exact, Near};
 type Reference = (&'static str, usize, &'static str, &'static str, Tolerance);
 
 /// All take the same steps with the same 16 samples.
-const REFERENCES: [Reference; 19] = [
+const REFERENCES: [Reference; 22] = [
     ("df2", 1, "data.micro_batch=8", "simple", Near),
     ("df4", 1, "data.micro_batch=4", "simple", Near),
     ("df8", 1, "data.micro_batch=2", "simple", Near),
@@ -53,15 +53,21 @@ const REFERENCES: [Reference; 19] = [
     ("dp2_stp2", 4, "mesh.tensor=2 strategy.sequence_parallel=true data.micro_batch=8", "dp2", Near),
     ("sdp2_stp2", 4, "mesh.tensor=2 strategy.sequence_parallel=true mesh.sequence_data=2", "sdp2", Near),
     ("sdp2_stp2_bf4", 4, SDP2_STP2_BF4, "df4", Near),
+    ("ms4", 1, "data.micro_sequences=4", "simple", Near),
+    ("ms2_bf2_recomputed", 1, MS2_BF2, "df4", Near),
+    ("sdp2_ms4_z3", 2, "mesh.sequence_data=2 data.micro_sequences=4 strategy.kind=zero3", "simple", Near),
     ("simple", 1, "", "simple", Exact),
 ];
+
+const MS2_BF2: &str =
+    "data.micro_batch=4 data.breadth_first=2 data.micro_sequences=2 model.activation_checkpointing=true";
 
 const STP2: &str = "mesh.tensor=2 strategy.sequence_parallel=true";
 const SDP2_STP2_BF4: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.sequence_data=2 data.micro_batch=4 data.breadth_first=4";
 
 /// Pipelines of two ranks and a model of four layers. `s` is the number of layers per stage: with
 /// one of them, each rank has two stages.
-const PIPELINES: [Reference; 17] = [
+const PIPELINES: [Reference; 21] = [
     ("df4", 1, "data.micro_batch=4", "df4", Exact),
     ("df4_tied", 1, "data.micro_batch=4 model.tie_word_embeddings=true", "df4_tied", Exact),
     ("pp2s2_naive", 2, "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=naive", "df4", Near),
@@ -85,8 +91,17 @@ const PIPELINES: [Reference; 17] = [
     ("dp2_stp2_pp2s2_bf4", 8, DP2_STP2_PP2S2_BF4, "df4", Near),
     ("dp2_tp2_pp2s1_bf4", 8, DP2_TP2_PP2S1_BF4, "df4_tied", Near),
     ("sdp2_stp2_pp2s2", 8, SDP2_STP2_PP2S2, "df4", Near),
+    ("pp2s2_ms4", 2, PP2S2_MS4, "df4", Near),
+    ("pp2s2_ms4_1f1b", 2, "mesh.pipeline=2 data.micro_batch=4 data.micro_sequences=4", "df4", Near),
+    ("pp2s1_ms4", 2, PP2S1_MS4, "df4_tied", Near),
+    ("sdp2_stp2_pp2s2_ms4", 8, SDP2_STP2_PP2S2_MS4, "df4", Near),
 ];
 
+const PP2S2_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=gpipe data.micro_sequences=4";
+const PP2S1_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=breadth-first data.micro_sequences=4 \
+                         model.tie_word_embeddings=true";
+const SDP2_STP2_PP2S2_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 mesh.tensor=2 strategy.sequence_parallel=true \
+                                   mesh.sequence_data=2 data.micro_sequences=4 pipeline.schedule=gpipe";
 const PP2S2_BF4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=gpipe";
 const PP2S1_BF4: &str =
     "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=breadth-first model.tie_word_embeddings=true";

@@ -11,6 +11,7 @@ use crate::strategy::Direction;
 use crate::tensor::Tensor;
 use crate::tensor_parallel::{CopyToRegion, TensorParallel, VocabParallelCrossEntropy};
 use std::ops::Range;
+use std::sync::Arc;
 use unisono::Sum;
 
 /// Norm, linear layer to classes, and loss.
@@ -180,17 +181,26 @@ impl Loss {
         }
     }
 
-    /// Returns the weight of each row in the loss. For S ranks with chunks of the same sequences
-    /// and N counted targets in all, it is S / N. The mean of the ranks' losses is then the mean
-    /// over all rows, however targets are distributed.
+    /// Returns the weight of each row in the loss. For S ranks with chunks of the same sequences,
+    /// K micro-sequences and N counted targets in all, it is S K / N. The mean of the losses of
+    /// ranks and micro-sequences is then the mean over all rows, however targets are distributed.
     fn loss_scale(&self, pass: &Pass<'_>, targets: &[u32]) -> Result<f32> {
-        let mut count = [targets.iter().filter(|target| Some(**target) != self.ignore()).count() as u64];
-        let mut ranks = 1;
-        if let (Some(group), Some(_)) = (pass.sequence_group(), self.ignore()) {
-            group.all_reduce(&mut count, Sum)?;
-            ranks = group.size();
+        if self.ignore().is_none() {
+            return Ok(1.0 / targets.len().max(1) as f32);
         }
-        Ok(ranks as f32 / count[0].max(1) as f32)
+        let counted = |batch: Arc<OwnedBatch>| match &*batch {
+            OwnedBatch::Tokens(TokenBatch { targets, .. }) => {
+                targets.iter().filter(|target| Some(**target) != self.ignore()).count() as u64
+            }
+            _ => 0,
+        };
+        let mut count = [pass.micro_sequence_batches().map(counted).sum::<u64>()];
+        let mut parts = pass.micro_sequences();
+        if let Some(group) = pass.sequence_group() {
+            group.all_reduce(&mut count, Sum)?;
+            parts *= group.size();
+        }
+        Ok(parts as f32 / count[0].max(1) as f32)
     }
 
     fn forward_scaled(

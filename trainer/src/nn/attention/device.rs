@@ -21,6 +21,9 @@ impl CausalAttention {
         if self.kv_heads != self.heads {
             pass.expect_host("grouped-query attention (model.kv_heads)")?;
         }
+        if pass.micro_sequences() > 1 {
+            pass.expect_host("attention between micro-sequences (data.micro_sequences)")?;
+        }
         if pass.sequence_group().is_some() {
             pass.expect_host("attention between chunks of sequences (mesh.sequence_data)")?;
         }

@@ -49,6 +49,8 @@ pub enum Fault {
     NoOperand(Payload),
     #[error("its forward pass has not run")]
     NoForward,
+    #[error("the micro-sequence before it, in its direction, has not run")]
+    NoMicroSequence,
     #[error("the gradient of its input has not been computed")]
     NoBackwardInput,
     #[error("the pass that produces it has not run")]

@@ -10,6 +10,7 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 1..=usize::MAX,
     whole_rounds: false,
+    micro_sequences: true,
     build,
     bubble,
     activations: |schedule, _| schedule.chunks * schedule.micro_batches,
@@ -19,7 +20,8 @@ fn build(schedule: &Schedule, _rank: usize) -> Vec<Op> {
     let &Schedule { micro_batches, chunks, .. } = schedule;
     let pass = |number: usize| (number % micro_batches, number / micro_batches);
     let forward = |(micro, chunk)| Op::Forward { micro, chunk };
-    let backward = |(micro, chunk)| Op::Backward { micro, chunk: chunks - 1 - chunk };
+    let backward =
+        |(number, chunk)| Op::Backward { micro: schedule.backward_micro(number), chunk: chunks - 1 - chunk };
     let passes = 0..micro_batches * chunks;
     let forwards = passes.clone().map(pass).map(forward).collect();
     let backwards = passes.clone().map(pass).map(backward).collect();

@@ -10,12 +10,13 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 1..=1,
     whole_rounds: false,
+    micro_sequences: true,
     build,
     bubble: fill_and_drain,
     activations: |schedule, _| schedule.micro_batches,
 };
 
 fn build(schedule: &Schedule, _rank: usize) -> Vec<Op> {
-    let (forwards, backwards) = passes(schedule.micro_batches);
+    let (forwards, backwards) = passes(schedule);
     alternate(forwards, backwards, schedule.micro_batches)
 }

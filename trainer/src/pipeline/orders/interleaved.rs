@@ -11,6 +11,7 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 2..=usize::MAX,
     whole_rounds: true,
+    micro_sequences: false,
     build,
     bubble: fill_and_drain,
     activations,

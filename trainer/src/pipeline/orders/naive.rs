@@ -1,6 +1,6 @@
 //! One micro-batch at a time through all stages.
 
-use super::{Order, alternate, passes};
+use super::{Order, passes};
 use crate::pipeline::{Op, Placement, Schedule};
 
 pub(super) const ORDER: Order = Order {
@@ -10,12 +10,15 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 1..=1,
     whole_rounds: false,
+    micro_sequences: true,
     build,
-    bubble: |schedule, _| Some(1.0 - 1.0 / schedule.ranks as f64),
-    activations: |_, _| 1,
+    bubble: |schedule, _| (schedule.micro_sequences == 1).then(|| 1.0 - 1.0 / schedule.ranks as f64),
+    activations: |schedule, _| schedule.micro_sequences,
 };
 
 fn build(schedule: &Schedule, _rank: usize) -> Vec<Op> {
-    let (forwards, backwards) = passes(schedule.micro_batches);
-    alternate(forwards, backwards, 0)
+    let (forwards, backwards) = passes(schedule);
+    let together = schedule.micro_sequences;
+    let rounds = forwards.chunks(together).zip(backwards.chunks(together));
+    rounds.flat_map(|(forwards, backwards)| [forwards, backwards].concat()).collect()
 }

@@ -10,6 +10,7 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 1..=1,
     whole_rounds: false,
+    micro_sequences: false,
     build,
     bubble,
     activations: |schedule, _| schedule.micro_batches.min(schedule.ranks),
@@ -18,7 +19,7 @@ pub(super) const ORDER: Order = Order {
 /// Rank `r` holds `r` micro-batches fewer than rank 0 between forward and backward, and lets the
 /// gradients of their weights wait instead.
 fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
-    let (forwards, backwards) = passes(schedule.micro_batches);
+    let (forwards, backwards) = passes(schedule);
     let weights = |micro| Op::BackwardWeights { micro, chunk: 0 };
     let mut row = Vec::new();
     for op in alternate(forwards, backwards, schedule.ranks - 1 - rank) {

@@ -11,6 +11,7 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::V,
     chunks: 2..=2,
     whole_rounds: false,
+    micro_sequences: false,
     build,
     bubble,
     activations: |schedule, _| 2 * schedule.micro_batches.min(schedule.ranks),
