@@ -186,6 +186,17 @@ pub fn run_visit<M: Model + ?Sized>(
     })
 }
 
+/// Runs a plan without backward for the only micro-batch. Returns the output of the last block.
+///
+/// # Errors
+/// Returns the error of a failed collective.
+pub fn run_forward<M: Model + ?Sized>(model: &M, pass: &mut Pass<'_>, plan: &StepPlan) -> Result<Flow> {
+    let mut flows = [Flow::Start];
+    plan.visits().iter().try_for_each(|visit| run_visit(model, pass, visit, &mut flows))?;
+    let [output] = flows;
+    Ok(output)
+}
+
 /// Runs all visits of a plan. Returns the loss of each micro-batch.
 ///
 /// # Errors

@@ -124,8 +124,9 @@ impl<'a> Pass<'a> {
         self.strategy.begin_step(plan)
     }
 
-    /// Runs `body` for each micro-batch of a visit, while the weights of its unit are present. `body`
-    /// gets the index of the micro-batch in the visit. Micro-sequences go back in reverse order.
+    /// Runs `body` for each micro-batch of a visit, while the weights of its unit are present.
+    /// `body` gets the index of the micro-batch in the visit. Micro-sequences go back in reverse
+    /// order.
     ///
     /// # Errors
     /// Returns the error of `body`, or of a collective that becomes due.

@@ -36,7 +36,7 @@ pub mod program;
 pub mod split;
 
 pub use check::{Holdings, Violation, check};
-pub use executor::run_program;
+pub use executor::{run_forward_program, run_program};
 pub use explain::PipelineArgs;
 pub use orders::Order;
 pub use player::{StageCosts, Timeline, play};

@@ -10,7 +10,8 @@ pub enum Batch<'a> {
     Tokens {
         /// Tokens of whole sequences, or of this rank's chunks of them, one after the other.
         inputs: &'a [u32],
-        /// Target of each token: the token after it.
+        /// Target of each token: the token after it. Without targets, a forward computes the logits
+        /// of the token after the last one.
         targets: &'a [u32],
         /// Tokens per sequence or chunk.
         sequence: usize,

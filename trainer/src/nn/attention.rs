@@ -5,8 +5,8 @@
 //! of the gradients of its own keys and values. So a rank needs memory for the keys and values of
 //! one whole sequence in addition to its chunks.
 //!
-//! With micro-sequences ([`Pass::set_micro_sequences`]), the keys and values of the earlier ones are
-//! kept, and the later ones add to their gradients.
+//! With micro-sequences ([`Pass::set_micro_sequences`]), the keys and values of the earlier ones
+//! are kept, and the later ones add to their gradients.
 
 mod device;
 mod earlier_kv;
@@ -63,8 +63,8 @@ impl CausalAttention {
         Self { kv_heads, ..self }
     }
 
-    /// Sets the number by which a pass with micro-sequences tells this attention from others, such as
-    /// [`Registry::rng_site`](crate::parameter::Registry::rng_site).
+    /// Sets the number by which a pass with micro-sequences tells this attention from others, such
+    /// as [`Registry::rng_site`](crate::parameter::Registry::rng_site).
     pub fn with_site(self, site: u64) -> Self {
         Self { site, ..self }
     }

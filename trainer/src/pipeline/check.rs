@@ -168,7 +168,8 @@ impl<'s> Players<'s> {
         Ok(())
     }
 
-    /// Checks that the micro-sequence whose keys and values, or their gradients, a pass needs is done.
+    /// Checks that the micro-sequence whose keys and values, or their gradients, a pass needs is
+    /// done.
     fn check_micro_sequence(&mut self, stage: usize, op: Op, micro: usize) -> Result<(), Fault> {
         let (count, within) = (self.schedule.micro_sequences, micro % self.schedule.micro_sequences);
         let done = match op {

@@ -27,18 +27,23 @@ pub fn run_program<M: Model + ?Sized>(
     stages: &Communicator,
     scale: f32,
 ) -> Result<Vec<f32>> {
-    pass.set_loss_scale(scale);
-    let shapes = (0..pass.count()).map(|micro| model.feature_shape(pass, micro)).collect::<Result<_>>()?;
-    let links = Links::new(program, stages, pass.memory(), shapes);
-    let losses = vec![0.0; pass.count()];
-    let mut executor = Executor { model, program, scale, links, ready: HashMap::new(), losses };
-    for instruction in &program.instructions {
-        executor.run(pass, instruction)?;
-    }
-    executor.links.finish(pass)?;
-    Ok(executor.losses)
+    Executor::run_all(model, pass, program, stages, scale).map(|executor| executor.losses)
 }
 
+/// Runs a program without backward as one rank of the pipeline `stages`. Returns the output of the
+/// last block on rank [`Program::last_rank`], and nothing on the others.
+///
+/// # Errors
+/// Returns the error of a failed collective or message.
+pub fn run_forward_program<M: Model + ?Sized>(
+    model: &M,
+    pass: &mut Pass<'_>,
+    program: &Program,
+    stages: &Communicator,
+) -> Result<Option<Flow>> {
+    let executor = Executor::run_all(model, pass, program, stages, 0.0)?;
+    Ok(executor.ready.into_values().next())
+}
 struct Executor<'a, M: ?Sized> {
     model: &'a M,
     program: &'a Program,
@@ -49,7 +54,27 @@ struct Executor<'a, M: ?Sized> {
     losses: Vec<f32>,
 }
 
-impl<M: Model + ?Sized> Executor<'_, M> {
+impl<'a, M: Model + ?Sized> Executor<'a, M> {
+    fn run_all(
+        model: &'a M,
+        pass: &mut Pass<'_>,
+        program: &'a Program,
+        stages: &'a Communicator,
+        scale: f32,
+    ) -> Result<Self> {
+        pass.set_loss_scale(scale);
+        let shapes =
+            (0..pass.count()).map(|micro| model.feature_shape(pass, micro)).collect::<Result<_>>()?;
+        let links = Links::new(program, stages, pass.memory(), shapes);
+        let losses = vec![0.0; pass.count()];
+        let mut executor = Self { model, program, scale, links, ready: HashMap::new(), losses };
+        for instruction in &program.instructions {
+            executor.run(pass, instruction)?;
+        }
+        executor.links.finish(pass)?;
+        Ok(executor)
+    }
+
     fn run(&mut self, pass: &mut Pass<'_>, instruction: &Instruction) -> Result<()> {
         match instruction {
             Instruction::Compute { needs, gives, visits } => {
@@ -154,8 +179,8 @@ impl<'a> Links<'a> {
     }
 
     /// Waits for all sends.
-    fn finish(self, pass: &Pass<'_>) -> Result<()> {
-        for send in self.sending.into_values().flatten() {
+    fn finish(&mut self, pass: &Pass<'_>) -> Result<()> {
+        for send in self.sending.drain().flat_map(|(_, sends)| sends) {
             pass.timed_wait_for(WaitKind::Stage, "send to a stage", || send.wait())?;
         }
         Ok(())

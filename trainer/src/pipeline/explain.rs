@@ -16,6 +16,9 @@ pub struct PipelineArgs {
     /// Number of micro-batches per step
     #[arg(short = 'm', long, default_value_t = 8)]
     micro_batches: usize,
+    /// Number of micro-sequences per micro-batch
+    #[arg(long, default_value_t = 1)]
+    micro_sequences: usize,
     /// Number of stages per rank [default: 2 if the order allows it, or 1]
     #[arg(long)]
     chunks: Option<usize>,
@@ -36,7 +39,7 @@ impl PipelineArgs {
     pub fn explain(&self) -> Result<String> {
         let order = Order::find(&self.schedule)?;
         let chunks = self.chunks.unwrap_or_else(|| order.usual_chunks());
-        let schedule = order.schedule(self.ranks, self.micro_batches, chunks)?;
+        let schedule = order.schedule_parts(self.ranks, self.micro_batches, self.micro_sequences, chunks)?;
         let costs = self.stage_costs(chunks)?;
         let timeline = play(&schedule, &vec![costs; schedule.stages()])?;
         if let Some(path) = &self.svg {
@@ -68,7 +71,11 @@ fn title(order: &Order, schedule: &Schedule) -> String {
     let counted =
         |count: usize, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
     let ranks = counted(schedule.ranks, "rank", "ranks");
-    let micro_batches = counted(schedule.micro_batches, "micro-batch", "micro-batches");
+    let parts = schedule.micro_sequences;
+    let mut micro_batches = counted(schedule.micro_batches / parts, "micro-batch", "micro-batches");
+    if parts > 1 {
+        micro_batches += &format!(" of {parts} micro-sequences");
+    }
     let stages = counted(schedule.chunks, "stage", "stages");
     format!("{}: {ranks}, {micro_batches}, {stages} per rank", order.name)
 }

@@ -43,6 +43,8 @@ pub struct Program {
     pub plan: StepPlan,
     /// Visits and messages, in order.
     pub instructions: Vec<Instruction>,
+    /// Rank of the pipeline that has the last stage.
+    pub last_rank: usize,
 }
 
 impl Program {
@@ -54,7 +56,8 @@ impl Program {
         assert_eq!(stages.len(), schedule.stages(), "units of each stage");
         let mut builder = Builder { schedule, rank, stages, visits: Vec::new() };
         let instructions = schedule.rows[rank].iter().filter_map(|&op| builder.translate(op)).collect();
-        Self { plan: StepPlan::new(builder.visits), instructions }
+        let (last_rank, _) = schedule.location(schedule.stages() - 1);
+        Self { plan: StepPlan::new(builder.visits), instructions, last_rank }
     }
 
     /// Returns the number of messages that the rank sends.

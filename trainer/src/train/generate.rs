@@ -4,12 +4,14 @@ use crate::config::Config;
 use crate::data::{SequenceChunk, TextCodec, text};
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, Phase};
-use crate::models::{Gpt, OwnedBatch, Sampling};
+use crate::models::{self, Gpt, Model, OwnedBatch, Sampling};
 use crate::pass::{Pass, Seeds};
-use crate::strategy::HostStrategy;
+use crate::pipeline::{self, Program};
+use crate::strategy::{HostStrategy, StepPlan};
 use crate::train::restored::Restored;
 use crate::train::run::Run;
 use std::path::Path;
+use unisono::Communicator;
 
 /// Number of tokens of a text if neither the checkpoint nor the caller has one.
 const USUAL_TOKENS: usize = 256;
@@ -35,7 +37,9 @@ pub fn generate(
         config.sample.tokens = USUAL_TOKENS;
     }
     let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), config.threads);
-    continue_prompt((gpt, &codec), &mut pass, prompt, &config, show)
+    let plan = Program { plan: StepPlan::forward_only(gpt.block_count()), ..Program::default() };
+    let mut forward = |pass: &mut Pass<'_>| next_logits(gpt, pass, &plan, None);
+    Writer { gpt, codec: &codec, config: &config }.continue_prompt(&mut pass, prompt, &mut forward, show)
 }
 
 impl Run {
@@ -51,7 +55,10 @@ impl Run {
         let seeds = self.seeds.seeds_for(Phase::Test, self.train_step, 0);
         let mut strategy = HostStrategy::new(&mut *self.strategy, &self.inventory);
         let mut pass = Pass::new(&mut strategy, &self.memory, seeds, self.config.threads);
-        let text = continue_prompt((gpt, &codec), &mut pass, prompt, &self.config, &mut |_| Ok(()))?;
+        let (program, stages) = (&self.validation, self.groups.get(GroupKind::Pipeline));
+        let mut forward = |pass: &mut Pass<'_>| next_logits(gpt, pass, program, stages);
+        let writer = Writer { gpt, codec: &codec, config: &self.config };
+        let text = writer.continue_prompt(&mut pass, prompt, &mut forward, &mut |_| Ok(()))?;
         self.strategy.wait_all()?;
         Ok(Some(text))
     }
@@ -84,41 +91,70 @@ impl Run {
         Ok(Some(if words.is_empty() { start } else { words.to_owned() }).filter(|start| !start.is_empty()))
     }
 
-    /// Returns true if the model generates text, and this rank has all of it.
+    /// Returns true if the model generates text.
     pub(super) fn can_generate(&self) -> bool {
         let has_text = |gpt: &Gpt| {
             !self.config.data.tokenizer.is_empty() || gpt.config().vocabulary == text::VOCAB_SIZE as usize
         };
-        self.network.gpt().is_some_and(has_text) && self.groups.get(GroupKind::Pipeline).is_none()
+        self.network.gpt().is_some_and(has_text)
     }
 }
 
 /// Maximum length of a prompt that is taken from the training text.
 const PROMPT_TOKENS: usize = 24;
 
-fn continue_prompt(
-    (gpt, codec): (&Gpt, &TextCodec),
+/// Computes the logits of the next token on every rank, for the batch of the pass.
+fn next_logits(
+    gpt: &Gpt,
     pass: &mut Pass<'_>,
-    prompt: &str,
-    config: &Config,
-    show: &mut dyn FnMut(&str) -> Result<()>,
-) -> Result<String> {
-    if prompt.is_empty() {
-        return Err(Error::invalid("an empty prompt: a text begins with something"));
-    }
-    let own = &config.sample;
-    let (temperature, top_p) = (own.temperature as f32, own.top_p as f32);
-    let sampling = Sampling { temperature, top_k: own.top_k, top_p, seed: u64::from(config.seed) };
-    let prompt = codec.encode(prompt)?;
-    let (mut stream, mut text) = (codec.stream(&prompt)?, String::new());
-    let mut each = |token| {
-        if codec.end_of_text() == Some(token) {
-            return Ok(false);
-        }
-        let part = stream(token)?;
-        text.push_str(&part);
-        show(&part).map(|()| true)
+    program: &Program,
+    stages: Option<&Communicator>,
+) -> Result<Vec<f32>> {
+    pass.begin_step(&program.plan)?;
+    let Some(stages) = stages else {
+        let output = models::run_forward(gpt, pass, &program.plan)?;
+        return gpt.next_logits(pass, output);
     };
-    gpt.generate(pass, &prompt, own.tokens, sampling, &mut each)?;
-    Ok(text)
+    let mut logits = match pipeline::run_forward_program(gpt, pass, program, stages)? {
+        Some(output) => gpt.next_logits(pass, output)?,
+        None => vec![0.0; gpt.config().vocabulary],
+    };
+    stages.broadcast(&mut logits, program.last_rank)?;
+    Ok(logits)
+}
+
+/// Model that continues texts, as the section `sample` of the configuration says.
+struct Writer<'a> {
+    gpt: &'a Gpt,
+    codec: &'a TextCodec,
+    config: &'a Config,
+}
+
+impl Writer<'_> {
+    fn continue_prompt(
+        &self,
+        pass: &mut Pass<'_>,
+        prompt: &str,
+        forward: &mut dyn FnMut(&mut Pass<'_>) -> Result<Vec<f32>>,
+        show: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<String> {
+        if prompt.is_empty() {
+            return Err(Error::invalid("an empty prompt: a text begins with something"));
+        }
+        let (own, codec, seed) = (&self.config.sample, self.codec, u64::from(self.config.seed));
+        let (temperature, top_p) = (own.temperature as f32, own.top_p as f32);
+        let sampling = Sampling { temperature, top_k: own.top_k, top_p, seed };
+        let prompt = codec.encode(prompt)?;
+        let (mut stream, mut text) = (codec.stream(&prompt)?, String::new());
+        let mut each = |token| {
+            if codec.end_of_text() == Some(token) {
+                return Ok(false);
+            }
+            let part = stream(token)?;
+            text.push_str(&part);
+            show(&part).map(|()| true)
+        };
+        self.gpt.generate_with(pass, &prompt, own.tokens, sampling, forward, &mut each)?;
+        Ok(text)
+    }
 }

@@ -1,11 +1,13 @@
 //! Text generation, token by token.
 
 use super::Gpt;
+use crate::data::TokenBatch;
 use crate::error::{Error, Result};
-use crate::models::Sampling;
+use crate::models::{Flow, Model, OwnedBatch, Sampling, run_forward, set_batches};
 use crate::nn::KvCache;
 use crate::pass::Pass;
-use crate::tensor::Tensor;
+use crate::strategy::StepPlan;
+use std::sync::Arc;
 
 impl Gpt {
     /// Generates up to `count` tokens after `prompt`. Calls `each` with every token; the text ends
@@ -23,11 +25,33 @@ impl Gpt {
         sampling: Sampling,
         each: &mut dyn FnMut(u32) -> Result<bool>,
     ) -> Result<Vec<u32>> {
+        let plan = StepPlan::forward_only(self.block_count());
+        let mut forward = |pass: &mut Pass<'_>| {
+            let output = run_forward(self, pass, &plan)?;
+            self.next_logits(pass, output)
+        };
+        self.generate_with(pass, prompt, count, sampling, &mut forward, each)
+    }
+
+    /// Generates tokens as [`Gpt::generate`] does. `forward` computes the batch of the pass, maybe
+    /// on several ranks, and returns the result of [`Gpt::next_logits`] on all of them.
+    ///
+    /// # Errors
+    /// Fails as [`Gpt::generate`] does, and returns the error of `forward`.
+    pub fn generate_with(
+        &self,
+        pass: &mut Pass<'_>,
+        prompt: &[u32],
+        count: usize,
+        sampling: Sampling,
+        forward: &mut dyn FnMut(&mut Pass<'_>) -> Result<Vec<f32>>,
+        each: &mut dyn FnMut(u32) -> Result<bool>,
+    ) -> Result<Vec<u32>> {
         pass.expect_host("a text")?;
         if prompt.is_empty() {
             return Err(Error::invalid("an empty prompt"));
         }
-        let end = pass.no_grad(|pass| self.continue_with(pass, prompt, count, sampling, each));
+        let end = pass.no_grad(|pass| self.continue_with(pass, prompt, count, sampling, forward, each));
         pass.set_kv_cache(None);
         end
     }
@@ -38,6 +62,7 @@ impl Gpt {
         prompt: &[u32],
         count: usize,
         sampling: Sampling,
+        forward: &mut dyn FnMut(&mut Pass<'_>) -> Result<Vec<f32>>,
         each: &mut dyn FnMut(u32) -> Result<bool>,
     ) -> Result<Vec<u32>> {
         let (context, mut tokens) = (self.config.context, prompt.to_vec());
@@ -49,8 +74,12 @@ impl Gpt {
                 pass.set_kv_cache(Some(KvCache::new(context)));
                 pending = context.div_ceil(2).min(tokens.len());
             }
-            let logits = self.next_logits(pass, &tokens[tokens.len() - pending..])?;
-            let token = sampling.pick(&logits.data()[..self.config.vocabulary], tokens.len() as u64);
+            let inputs = tokens[tokens.len() - pending..].to_vec();
+            let batch = TokenBatch { inputs, targets: Vec::new(), sequence: pending };
+            set_batches(self, pass, vec![Arc::new(OwnedBatch::Tokens(batch))])?;
+            let logits = forward(pass)?;
+            pass.kv_cache_mut().expect("set above").advance(pending);
+            let token = sampling.pick(&logits, tokens.len() as u64);
             tokens.push(token);
             pending = 1;
             if !each(token)? {
@@ -60,13 +89,13 @@ impl Gpt {
         Ok(tokens.split_off(prompt.len()))
     }
 
-    /// Computes the logits of the token after `tokens`, which follow those in the cache.
-    fn next_logits(&self, pass: &mut Pass<'_>, tokens: &[u32]) -> Result<Tensor> {
-        let rows = tokens.len();
-        let features = self.features(pass, tokens.to_vec(), rows)?;
-        pass.kv_cache_mut().expect("set by the caller").advance(rows);
-        let last = Tensor::from_slice(pass.memory(), 1, features.columns(), features.row(rows - 1));
-        let logits = self.head.logits(pass, last)?;
-        self.tensor_parallel.gather_row(pass, logits)
+    /// Returns the logits of the token after a batch without targets, from the output of the last
+    /// block. Ranks with parts of the head must all call this.
+    ///
+    /// # Errors
+    /// Returns the error of a failed collective.
+    pub fn next_logits(&self, pass: &Pass<'_>, output: Flow) -> Result<Vec<f32>> {
+        let logits = self.tensor_parallel.gather_row(pass, output.into_features())?;
+        Ok(logits.data()[..self.config.vocabulary].to_vec())
     }
 }

@@ -68,6 +68,14 @@ impl LmHead {
         })
     }
 
+    /// Computes the logits of the last row, for a batch without targets.
+    fn last_logits(&self, pass: &mut Pass<'_>, features: &Tensor) -> Result<Tensor> {
+        let rows = features.rows();
+        let last = features.slice_rows(pass.memory(), rows - 1..rows);
+        let last = self.prepare(pass, last)?;
+        self.linear.forward(pass, last)
+    }
+
     /// Computes the input of the linear layer.
     fn prepare(&self, pass: &mut Pass<'_>, features: Tensor) -> Result<Tensor> {
         let features = self.norm.forward(pass, features)?;
@@ -150,7 +158,11 @@ impl Block for LmHead {
         let OwnedBatch::Tokens(TokenBatch { targets, .. }) = &*batch else {
             return batch.mismatch("a language model");
         };
-        self.loss(pass, input.into_features(), targets).map(Flow::Loss)
+        let features = input.into_features();
+        if targets.is_empty() {
+            return self.last_logits(pass, &features).map(Flow::Features);
+        }
+        self.loss(pass, features, targets).map(Flow::Loss)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Flow) -> Result<Flow> {

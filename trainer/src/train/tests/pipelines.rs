@@ -61,6 +61,22 @@ fn resumed_pipeline_has_the_bits_of_an_uninterrupted_one() {
 }
 
 #[test]
+fn stages_write_the_text_of_one_rank() {
+    for (ranks, changes) in [
+        (2, "mesh.pipeline=2"),
+        (2, "mesh.pipeline=2 pipeline.schedule=zb-v strategy.kind=zero3"),
+        (4, "mesh.pipeline=2 mesh.tensor=2 strategy.sequence_parallel=true pipeline.schedule=interleaved"),
+        (4, "mesh.pipeline=2 strategy.kind=zero3 data.micro_sequences=2"),
+    ] {
+        let folder = folder();
+        let words = format!("{changes} checkpoint.every=3 sample.tokens=20 sample.prompt=line");
+        let whole = train_on_threads(ranks, &changed(folder.path(), &words)).unwrap();
+        let alone = generate(&folder.path().join("checkpoints"), "line", &[], &mut |_| Ok(())).unwrap();
+        assert_eq!(whole.sample, Some("line".to_owned() + &alone), "{changes}");
+    }
+}
+
+#[test]
 fn impossible_pipelines_are_refused_before_they_start() {
     let folder = folder();
     let error =
@@ -70,6 +86,8 @@ fn impossible_pipelines_are_refused_before_they_start() {
     assert!(refused("data.breadth_first=2").contains("pipeline.schedule"));
     assert!(refused("pipeline.schedule=interleaved data.global_batch=3").contains("no multiple of 2 ranks"));
     assert!(refused("pipeline.chunks=3").contains("chunks = 3"));
+    assert!(refused("data.micro_sequences=3").contains("does not divide the 8 tokens"));
+    assert!(refused("data.micro_sequences=2 pipeline.schedule=zb-h1").contains("only naive, gpipe, 1f1b"));
 }
 
 #[test]
