@@ -2,14 +2,15 @@
 
 use crate::error::{Error, Result};
 use crate::flat::{BucketId, Layout};
-use crate::parameter::{Inventory, ParameterId};
-use crate::strategy::StepPlan;
+use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::strategy::{StepPlan, Work};
 use std::sync::Arc;
 
 /// Counts the contributions to every parameter's gradient in one step.
 ///
-/// Buckets are returned strictly in the order in which the plan of the step completes them. So all
-/// ranks start their collectives in the same order, whichever parameters a rank does not use.
+/// Buckets are returned strictly in the order in which the plan of the step completes them, and in
+/// the same visit on all ranks. So all ranks start their collectives in the same order, whichever
+/// parameters a rank does not use.
 pub struct BucketTracker {
     inventory: Arc<Inventory>,
     layout: Arc<Layout>,
@@ -17,6 +18,10 @@ pub struct BucketTracker {
     each_visit: bool,
     /// Contributions so far, by parameter.
     arrived: Vec<usize>,
+    /// Contributions of the visits that ended, by parameter, also of those that never came.
+    ended: Vec<usize>,
+    /// True for units whose gradients of weights come after the visit with the others.
+    defers: Vec<bool>,
     /// Contributions of the whole step, by parameter.
     due: Vec<usize>,
     /// Buckets in the order of completion.
@@ -37,15 +42,18 @@ impl BucketTracker {
     /// at the end of the step.
     pub fn new(inventory: Arc<Inventory>, layout: Arc<Layout>, each_visit: bool) -> Self {
         let counts = vec![0; inventory.parameters.len()];
-        let (order, next) = (Vec::new(), 0);
-        Self { inventory, layout, each_visit, arrived: counts.clone(), due: counts, order, next }
+        let (order, next, defers) = (Vec::new(), 0, Vec::new());
+        let [arrived, ended, due] = [(); 3].map(|()| counts.clone());
+        Self { inventory, layout, each_visit, arrived, ended, defers, due, order, next }
     }
 
     /// Begins a step.
     pub fn begin_step(&mut self, plan: &StepPlan) {
-        self.arrived.fill(0);
-        self.due.fill(0);
+        [&mut self.arrived, &mut self.ended, &mut self.due].into_iter().for_each(|counts| counts.fill(0));
         self.next = 0;
+        self.defers = vec![false; self.inventory.units.len()];
+        let deferred = plan.visits().iter().filter(|visit| visit.work == Work::InputGrads);
+        deferred.for_each(|visit| self.defers[visit.unit.0] = true);
         plan.contributions(&self.inventory).for_each(|id| self.due[id.0] += 1);
         self.order = self.completions(plan);
     }
@@ -103,12 +111,28 @@ impl BucketTracker {
         Ok(arrived.is_multiple_of(self.inventory[id].use_count))
     }
 
+    /// Ends a backward visit of a unit. Contributions of the visit that have not come are zero.
+    /// Without this, a rank that does not use a parameter would start the collectives that follow
+    /// it later than other ranks do, and both could wait for each other. Returns the parameters
+    /// whose uses by this micro-batch have all ended.
+    pub fn end_visit(&mut self, unit: UnitId) -> Vec<ParameterId> {
+        if self.defers[unit.0] {
+            return Vec::new();
+        }
+        let mut complete: Vec<_> = self.inventory.present_of(unit).collect();
+        complete.iter().for_each(|id| self.ended[id.0] += 1);
+        complete.retain(|&id| self.ended[id.0].is_multiple_of(self.inventory[id].use_count));
+        complete
+    }
+
     /// Returns the next bucket in order, if it is complete. Returns each completion once.
     pub fn next_complete(&mut self) -> Option<BucketId> {
         let Completion { bucket, round } = self.order.get(self.next)?;
         let is_there = |id: ParameterId| {
             let needed = round * self.per_round(id);
-            needed > 0 && self.arrived[id.0] >= needed && !self.inventory[id].residency.is_tied()
+            needed > 0
+                && self.arrived[id.0].max(self.ended[id.0]) >= needed
+                && !self.inventory[id].residency.is_tied()
         };
         let complete = self.layout[*bucket].entries.iter().all(|entry| is_there(entry.parameter));
         complete.then(|| self.next_remaining()).flatten()

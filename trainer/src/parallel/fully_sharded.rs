@@ -179,7 +179,7 @@ impl Strategy for FullySharded {
         self.base.store.drop_widened(unit);
         let keeps = way == Direction::Forward && !self.base.settings.reshard_after_forward;
         self.release_unit(unit, !keeps && self.cursor.upcoming().next() != Some(unit));
-        Ok(())
+        self.grad_reducer.end_visit(&mut self.base, unit, way)
     }
 
     fn grad_ready(&mut self, id: ParameterId) -> Result<()> {

@@ -7,7 +7,8 @@ use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards};
 use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
 use crate::parallel::{GradAverager, GradReduction, SquareSum};
-use crate::parameter::ParameterId;
+use crate::parameter::{ParameterId, UnitId};
+use crate::strategy::Direction;
 use std::collections::VecDeque;
 
 /// Storage of the mean gradients of a rank.
@@ -38,6 +39,24 @@ impl GradReducer {
     /// Records one use of a parameter in backward, and starts the reductions that become due.
     pub(super) fn grad_ready(&mut self, base: &mut StrategyCore, id: ParameterId) -> Result<()> {
         base.mark_ready(id)?;
+        self.start_complete(base)
+    }
+
+    /// Records the end of a unit's visit, and starts the reductions that become due.
+    pub(super) fn end_visit(
+        &mut self,
+        base: &mut StrategyCore,
+        unit: UnitId,
+        direction: Direction,
+    ) -> Result<()> {
+        if direction == Direction::Forward {
+            return Ok(());
+        }
+        base.end_visit(unit)?;
+        self.start_complete(base)
+    }
+
+    fn start_complete(&mut self, base: &mut StrategyCore) -> Result<()> {
         while !self.is_naive(base) {
             let Some(bucket) = base.next_complete_bucket() else { break };
             self.start_reduction(base, bucket)?;

@@ -20,9 +20,6 @@ pub type UnitStrategy = (ParallelKind, GradReduction);
 /// Every part has communicators of its own, so that the collectives of the parts need no common
 /// order. A unit that uses parameters of another part gets them from that part. The bits of a step
 /// are those of each strategy alone.
-///
-/// Ranks must agree about unused parameters if two parts shard gradients: each part waits when its
-/// limit of reductions is reached, and the other ranks must have started the same ones.
 pub struct Mixed {
     parts: Vec<Box<dyn DataParallel>>,
     /// Part of each parameter.

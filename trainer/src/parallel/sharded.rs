@@ -93,9 +93,9 @@ impl Strategy for Sharded {
         self.param_broadcast.wait_unit(&mut self.base, unit)
     }
 
-    fn post_unit(&mut self, unit: UnitId, _: Direction) -> Result<()> {
+    fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         self.base.store.drop_widened(unit);
-        Ok(())
+        self.grad_reducer.end_visit(&mut self.base, unit, way)
     }
 
     fn grad_ready(&mut self, id: ParameterId) -> Result<()> {

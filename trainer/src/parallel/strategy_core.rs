@@ -8,7 +8,7 @@ use crate::parallel::partial_grads::PartialGrads;
 use crate::parallel::{
     GradAverager, ParallelKind, ProcessGroups, ReduceFrequency, Settings, UnusedGradients,
 };
-use crate::parameter::{Inventory, ParameterId};
+use crate::parameter::{Inventory, ParameterId, UnitId};
 use crate::strategy::StepPlan;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,6 +92,12 @@ impl StrategyCore {
             self.store.fold_wide_grad(id)?;
         }
         Ok(())
+    }
+
+    /// Ends a backward visit of a unit, whose missing gradients are zero.
+    pub(super) fn end_visit(&mut self, unit: UnitId) -> Result<()> {
+        let complete = self.bucket_tracker.end_visit(unit);
+        complete.into_iter().try_for_each(|id| self.store.fold_wide_grad(id))
     }
 
     /// Returns the next bucket in order, if all its gradients are ready.

@@ -6,6 +6,7 @@ mod mixed;
 mod options;
 mod overlap;
 mod shapes;
+mod unused;
 
 use super::*;
 use crate::allocator::{AllocClass, Allocator};

@@ -5,14 +5,14 @@ use crate::flat::Layout;
 
 /// Kinds of the five units of [`inventory`], by their numbers in [`STRATEGIES`]. The last unit uses
 /// a parameter of the first one.
-const MIXES: [[usize; 5]; 6] =
+pub(super) const MIXES: [[usize; 5]; 6] =
     [[6, 2, 6, 2, 6], [2, 6, 5, 4, 3], [5, 2, 2, 2, 2], [3, 4, 3, 4, 6], [0, 1, 2, 1, 0], [6, 5, 6, 5, 2]];
 
 fn units(mix: [usize; 5]) -> Vec<UnitStrategy> {
     mix.map(|number| STRATEGIES[number]).to_vec()
 }
 
-fn mixed(
+pub(super) fn mixed(
     mix: [usize; 5],
     inventory: &Inventory,
     data: Option<Communicator>,
