@@ -57,7 +57,10 @@ fn mistakes_print_one_line_and_exit_1() {
     wrong(&["plan", "--heads", "5"], "do not divide a width");
     wrong(&["plan", "--active", "3b"], "without --experts");
     wrong(&["plan", "--active", "8b", "--experts", "8"], "parameters in all");
-    wrong(&["generate", "--checkpoint", "/nowhere", "--prompt", "a"], "/nowhere/manifest.json");
+    wrong(
+        &["generate", "--checkpoint", "/nowhere", "--prompt", "a"],
+        "/nowhere/manifest.json: there is no checkpoint here",
+    );
     wrong(&["export", "--checkpoint", "/nowhere", "--to", "/nowhere/model"], "/nowhere/manifest.json");
     wrong(&["train", "model.from=/nowhere"], "/nowhere/config.json");
     let tokenizer = ["--tokenizer", "/nowhere.json", "--text", ".", "--out", "/nowhere.u16"];
@@ -351,6 +354,28 @@ fn run_says_what_it_does_before_its_first_step_and_how_to_go_on() {
 }
 
 #[test]
+fn run_names_the_strategy_of_each_unit_and_keeps_its_interval() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let units = "strategy.units={ \"h.*\" = \"zero3\", head = \"zero2\" }";
+    let small = ["sample.tokens=0", "model.layers=2", units];
+    let said = error_text(&run_small(folder.path(), &[&small[..], &["checkpoint.every=2"]].concat()));
+    let line = "\nstrategy    bucketed for embedding, zero3 for h.0 to h.1, zero2 for head\n";
+    assert!(said.contains(line), "{said}");
+    let resume = ["schedule.steps=5", "checkpoint.resume=true"];
+    let said = error_text(&run_small(folder.path(), &[&small[..], &resume].concat()));
+    assert!(said.contains("checkpoint.every = 2, as before\n"), "{said}");
+    assert!(said.contains("changed since it was saved: schedule.steps = 5 (saved: 3)\n"), "{said}");
+}
+
+#[test]
+fn records_may_go_to_a_device() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = run_small(folder.path(), &["sample.tokens=0", "log.file=/dev/stdout"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.starts_with("{\"step\":1,\"loss\":5."), "{text}");
+}
+
+#[test]
 fn run_beyond_the_memory_of_the_host_is_refused_with_remedies() {
     let folder = tempfile::tempdir().expect("a folder");
     let begun = Instant::now();
@@ -377,6 +402,14 @@ fn generate_shows_text_of_a_run_without_a_sample() {
     let text =
         output_text(&["generate", "--checkpoint", checkpoints.to_str().expect("a path"), "--prompt", "abc"]);
     assert!(text.starts_with("abc") && text.len() > 100, "{text}");
+    let tokenizer = folder.path().join("tokenizer.json");
+    let model = r#"{"type": "WordLevel", "vocab": {"a": 0, "b": 300}, "unk_token": "a"}"#;
+    std::fs::write(&tokenizer, format!(r#"{{"version": "1.0", "added_tokens": [], "model": {model}}}"#))
+        .expect("a file");
+    let own = format!("data.tokenizer={}", tokenizer.display());
+    let checkpoints = checkpoints.to_str().expect("a path");
+    let said = error_text(&run(&["generate", "--checkpoint", checkpoints, "--prompt", "b", &own]));
+    assert!(said.contains("tokenizer.json: the prompt has token 300, and the model 257"), "{said}");
 }
 
 #[test]
@@ -387,6 +420,7 @@ fn keys_are_documented() {
     }
     let one = output_text(&["keys", "optimizer.kind"]);
     assert!(one.starts_with("optimizer.kind = \"adamw\"\n") && one.contains("muon: "), "{one}");
+    assert_eq!(output_text(&["train", "--help", "optimizer.kind"]), one);
     let printed = output_text(&["train", "--print-config"]);
     assert!(printed.contains("# Number of features per token.\nwidth = 128\n"), "{printed}");
     let help = output_text(&["train", "--help"]);

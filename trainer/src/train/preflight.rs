@@ -5,13 +5,14 @@ use crate::config::Config;
 use crate::data::Tokenizer;
 use crate::error::{Error, Result};
 use crate::train::run::Run;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 
 impl Run {
     /// Refuses to start if checkpoints of another run would be mixed with this run's, or an output
-    /// file cannot be written. The reporting rank calls this.
-    pub(super) fn preflight(&self) -> Result<()> {
+    /// file cannot be written. Returns the lock of the checkpoint folder, to be kept until the end
+    /// of the run. The reporting rank calls this.
+    pub(super) fn preflight(&self) -> Result<Option<File>> {
         let Config { log, sample, data, .. } = &self.config;
         if !data.tokenizer.is_empty() && sample.tokens > 0 {
             Tokenizer::open(Path::new(&data.tokenizer))?;
@@ -19,15 +20,16 @@ impl Run {
         for (key, path) in [("log.file", &log.file), ("log.plot", &log.plot), ("log.trace", &log.trace)] {
             check_writable(key, Path::new(path))?;
         }
-        check_checkpoints(&self.config)
+        lock_checkpoints(&self.config)
     }
 }
 
-/// Checks that the checkpoint folder is usable, and holds no checkpoint of another run.
-fn check_checkpoints(config: &Config) -> Result<()> {
+/// Checks that the checkpoint folder is usable, and holds no checkpoint of another run. Returns its
+/// lock, because two runs would remove each other's files.
+fn lock_checkpoints(config: &Config) -> Result<Option<File>> {
     let (own, folder) = (&config.checkpoint, Path::new(&config.checkpoint.folder));
     if own.every == 0 && !own.last {
-        return Ok(());
+        return Ok(None);
     }
     match checkpoint::latest(folder) {
         Some(_) if !own.resume => Err(Error::file(
@@ -36,8 +38,23 @@ fn check_checkpoints(config: &Config) -> Result<()> {
              another checkpoint.folder, remove this one, or save nothing (checkpoint.every=0 \
              checkpoint.last=false)",
         )),
-        _ => std::fs::create_dir_all(folder)
-            .map_err(|error| Error::file(folder, format!("checkpoint.folder: {error}"))),
+        _ => lock(folder).map(Some),
+    }
+}
+
+/// Creates the checkpoint folder, and a file in it that this run locks. The lock ends with the
+/// process.
+fn lock(folder: &Path) -> Result<File> {
+    let failed = |error| Error::file(folder, format!("checkpoint.folder: {error}"));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let file = File::create(folder.join("lock")).map_err(failed)?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Error::file(
+            folder,
+            "another run saves its checkpoints here: wait for its end, or give another checkpoint.folder",
+        )),
+        // Some file systems have no locks.
+        _ => Ok(file),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Training loop: the work between steps.
 
 use crate::config::{Checkpoint, Config};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::train::checkpointing::saved_by;
 use crate::train::report::Report;
 use crate::train::run::{Run, StepStats};
 use crate::train::{Interrupt, MemoryReport, flops};
@@ -39,18 +40,19 @@ pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interru
     let mut run = Run::create(config, world, |header| header.print())?;
     run.interrupt = interrupt.clone();
     let peak = run.peak_flops()?;
-    if run.is_root() {
-        run.preflight()?;
-    }
+    let _lock = if run.is_root() { run.preflight()? } else { None };
     let mut report = run.is_root().then(|| Report::new(&run, peak)).transpose()?;
-    let (mut losses, mut interruption) = (Vec::new(), None);
+    let (mut losses, mut interruption, mut unreported) = (Vec::new(), None, Ok(()));
     let traced_to = config.schedule.steps.min(run.steps_taken() + config.log.trace_steps);
     while run.steps_taken() < config.schedule.steps && interruption.is_none() {
         let taken = run.step()?;
         losses.push(taken.loss);
         let validation = if is_due(config.log.validate_every, &taken) { run.validate()? } else { None };
-        if let Some(report) = &mut report {
-            report.step(&taken, run.ledger(), validation)?;
+        let written = report.as_mut().map(|report| report.step(&taken, run.ledger(), validation));
+        if let Some(Err(error)) = written {
+            // The work of the run is not lost with its log: the next step is saved as the last.
+            (report, unreported) = (None, Err(error));
+            run.interrupt.request();
         }
         if is_due(config.log.check_replicas_every, &taken) {
             run.check_replicas()?;
@@ -63,9 +65,25 @@ pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interru
             interruption = Some(Interruption { saved });
         }
     }
-    report.map_or(Ok(()), Report::finish)?;
+    let reported = unreported.and_then(|()| report.map_or(Ok(()), Report::finish));
     run.finish_save()?;
+    let reported = reported.map_err(|error| with_saved(error, interruption.as_ref()));
+    saved_by(&run.world, &run.groups).agree_on_result(reported, "reporting a step")?;
     finish(run, losses, interruption)
+}
+
+/// Adds to an error that ended the run where its last step is saved.
+fn with_saved(error: Error, interruption: Option<&Interruption>) -> Error {
+    match (error, interruption) {
+        (Error::File { path, what }, Some(Interruption { saved: Some(saved) })) => {
+            let saved = saved.display();
+            Error::file(
+                path,
+                format!("{what}; the run is saved in `{saved}`: checkpoint.resume=true goes on"),
+            )
+        }
+        (error, _) => error,
+    }
 }
 
 /// Returns true if an action that runs every `every` steps is due.

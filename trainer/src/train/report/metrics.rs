@@ -100,13 +100,15 @@ struct EarlierRecords {
 }
 
 impl EarlierRecords {
-    /// Reads the records at `path`; none if there is no file. Drops a last line that a killed
-    /// run left incomplete. Rejects any other line that is no record.
+    /// Reads the records at `path`; none if there is no file, or a device or pipe. Drops a last
+    /// line that a killed run left incomplete. Rejects any other line that is no record.
     fn read(path: &Path) -> Result<Self> {
-        let text = match std::fs::read_to_string(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            text => text.map_err(|error| Error::file(path, error))?,
+        let text = match std::fs::metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+            Ok(found) if !found.is_file() && !found.is_dir() => Ok(String::new()),
+            _ => std::fs::read_to_string(path),
         };
+        let text = text.map_err(|error| Error::file(path, error))?;
         let (mut records, mut end) = (Vec::new(), 0);
         for (index, line) in text.split_inclusive('\n').filter(|line| line.ends_with('\n')).enumerate() {
             end += line.len();

@@ -47,3 +47,14 @@ fn run_that_saves_nothing_says_so() {
     let results = interrupted(2, &config(folder.path(), &[]));
     assert!(results.iter().all(|result| result.interruption == Some(Interruption { saved: None })));
 }
+
+#[test]
+fn run_whose_log_cannot_be_written_saves_its_work() {
+    let folder = folder();
+    let config = config(folder.path(), &["checkpoint.last=true", "log.file=/dev/full"]);
+    let error = train_on_threads(2, &config).unwrap_err().to_string();
+    let saved = list(&folder.path().join("checkpoints"));
+    let [(2, saved)] = &saved[..] else { panic!("{saved:?}") };
+    let words = format!("the run is saved in `{}`: checkpoint.resume=true goes on", saved.display());
+    assert!(error.starts_with("/dev/full: No space left") && error.contains(&words), "{error}");
+}

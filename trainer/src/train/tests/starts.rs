@@ -122,6 +122,8 @@ fn unwritable_outputs_are_rejected_at_start() {
         (["log.trace=/nowhere/trace.json", ""], "/nowhere/trace.json: log.trace: "),
         (["log.file=/nowhere/run.jsonl", ""], "/nowhere/run.jsonl: log.file: "),
         (["checkpoint.folder=/proc/nowhere", ""], "/proc/nowhere: checkpoint.folder: "),
+        // The folder exists, but takes no files.
+        (["checkpoint.folder=/proc/sys", ""], "/proc/sys: checkpoint.folder: "),
     ] {
         // The first step would fail at this learning rate, but it is not taken.
         let rate = ["optimizer.lr=1e30", "optimizer.max_grad_norm=0"];
@@ -131,4 +133,17 @@ fn unwritable_outputs_are_rejected_at_start() {
         assert!(error.contains(words), "{changes:?}: {error}");
     }
     assert!(!folder.path().join("checkpoints").exists());
+}
+
+#[test]
+fn two_runs_do_not_save_in_one_folder() {
+    let folder = folder();
+    train_on_threads(1, &tiny(folder.path(), &[])).unwrap();
+    let other = std::fs::File::open(folder.path().join("checkpoints/lock")).unwrap();
+    other.lock().unwrap();
+    let resume = ["checkpoint.resume=true", "schedule.steps=5"];
+    let error = rejection(folder.path(), &resume);
+    assert!(error.contains("checkpoints: another run saves its checkpoints here"), "{error}");
+    drop(other);
+    assert_eq!(train_on_threads(1, &tiny(folder.path(), &resume)).unwrap().steps, 5);
 }
