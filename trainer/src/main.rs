@@ -86,7 +86,7 @@ struct TrainArguments {
     /// Print memory, traffic and computation of each of RANKS ranks, and exit
     #[arg(long, value_name = "RANKS")]
     dry_run: Option<usize>,
-    /// Changes to the configuration: `unisono-train keys` lists all keys
+    /// Changes to the configuration: `unisono-train keys` lists all keys, `--help KEY` explains one
     #[arg(value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
 }
@@ -179,8 +179,14 @@ fn show_warnings() {
 
 fn main() -> ExitCode {
     show_warnings();
-    let done = |()| ExitCode::SUCCESS;
-    let ended = match Arguments::parse().command {
+    let (done, words) = (|()| ExitCode::SUCCESS, std::env::args_os().collect::<Vec<_>>());
+    if let [_, command, help, key] = &words[..]
+        && *command == "train"
+        && *help == "--help"
+    {
+        return exit_code(keys(&key.to_string_lossy()).map(done));
+    }
+    exit_code(match Arguments::parse_from(&words).command {
         Command::Train(arguments) => train(&arguments),
         Command::Generate(arguments) => generate(&arguments).map(done),
         Command::Prepare(arguments) => prepare(&arguments).map(done),
@@ -191,7 +197,11 @@ fn main() -> ExitCode {
             question.explain().and_then(print).map(done)
         }
         Command::Explain(question) => print_plan(&question.plan, PlanReport::explain).map(done),
-    };
+    })
+}
+
+/// Returns the exit status of a command, and prints its error.
+fn exit_code(ended: Result<ExitCode>) -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(error) => {

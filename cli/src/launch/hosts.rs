@@ -20,6 +20,9 @@ impl Hosts {
     /// # Errors
     /// Names the option that is missing or impossible.
     pub(crate) fn new(count: usize, number: usize, master: Option<&str>) -> Result<Self, String> {
+        if count == 0 {
+            return Err("--nnodes 0: a job has at least one host".to_owned());
+        }
         if number >= count {
             return Err(format!("--node-rank {number} is not below --nnodes {count}"));
         }
@@ -55,7 +58,7 @@ impl Hosts {
 
 /// Parses `host:port`; the host may be an IPv6 address in brackets.
 fn parse_master(text: &str) -> Result<(String, u16), String> {
-    let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains('/'));
     let parts =
         parts.and_then(|(host, port)| Some((host, port.parse::<u16>().ok().filter(|&port| port > 0)?)));
     match parts {
@@ -71,10 +74,11 @@ mod tests {
     #[test]
     fn options_of_several_hosts_are_checked() {
         let refused = |count, number, master| Hosts::new(count, number, master).unwrap_err();
+        assert!(refused(0, 0, None).contains("--nnodes 0"));
         assert!(refused(2, 2, Some("a:1")).contains("--node-rank 2 is not below --nnodes 2"));
         assert!(refused(2, 0, None).contains("--nnodes 2 needs --master HOST:PORT"));
         assert!(refused(1, 0, Some("a:1")).contains("give --nnodes too"));
-        for text in ["a", "a:", "a:0", ":5", "a:70000"] {
+        for text in ["a", "a:", "a:0", ":5", "a:70000", "http://a:1"] {
             assert!(refused(2, 0, Some(text)).contains(text), "{text}");
         }
         assert_eq!(Hosts::new(2, 1, Some("[::1]:29500")).unwrap().master(), Some(("::1", 29500)));

@@ -6,6 +6,7 @@ use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashSet};
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// Name of the manifest file.
@@ -141,12 +142,16 @@ impl Manifest {
     /// Fails if there is none, or if it has another format.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
-        let text = std::fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
-        let Header { format } = serde_json::from_str(&text).map_err(|error| Error::file(&path, error))?;
+        let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::file(&path, "there is no checkpoint here"),
+            _ => Error::file(&path, error),
+        })?;
+        let damaged = |error| Error::file(&path, format!("the manifest is damaged: {error}"));
+        let Header { format } = serde_json::from_str(&text).map_err(damaged)?;
         if format != FORMAT {
             return Err(Error::file(path, wrong_format_message(format)));
         }
-        let manifest: Self = serde_json::from_str(&text).map_err(|error| Error::file(&path, error))?;
+        let manifest: Self = serde_json::from_str(&text).map_err(damaged)?;
         if checksum_of(&text.replacen(&manifest.checksum, BLANK, 1)) != manifest.checksum {
             return Err(Error::file(path, "not the text that was saved: the manifest is damaged"));
         }

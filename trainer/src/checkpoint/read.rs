@@ -1,6 +1,6 @@
 //! Loads checkpoints.
 
-use super::manifest::{Manifest, TrainProgress};
+use super::manifest::{MANIFEST, Manifest, TrainProgress};
 use super::shard::{ShardReader, hash_file, unpadded_count};
 use super::write::SavedBy;
 use crate::error::{Error, Result};
@@ -45,7 +45,8 @@ pub fn verify_files(folder: &Path) -> Result<()> {
 /// are returned as they are.
 pub fn with_last_good(error: Error, folder: &Path) -> Error {
     let Error::File { path, what } = error else { return error };
-    let is_damaged = path.starts_with(folder) && verify_files(folder).is_err();
+    let is_there = path.starts_with(folder) && folder.join(MANIFEST).is_file();
+    let is_damaged = is_there && verify_files(folder).is_err();
     let Some(root) = folder.parent().filter(|_| is_damaged) else { return Error::File { path, what } };
     let others =
         super::list(root).into_iter().map(|(_, other)| other).filter(|other| other < &folder.to_owned());

@@ -19,7 +19,7 @@ pub(super) fn file(path: &Path) -> Result<Config> {
 
 /// Reads the defaults, changed by text.
 pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
-    let failed = |error: toml::de::Error| with_line(text, error.span(), error.message());
+    let failed = |error: toml::de::Error| with_line(text, error.span(), &in_plain_words(error.message()));
     let document = DeTable::parse(text).map_err(failed)?;
     let known = to_table(&Config::default()).map_err(|error| error.to_string())?;
     if let Some((span, key)) = find_unknown_key(document.get_ref(), &known, &[]) {
@@ -63,7 +63,7 @@ pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
     let mut config: Config = table.try_into().map_err(|error: toml::de::Error| {
         let answer =
             common_value(key.trim(), value.trim()).map_or(String::new(), |known| format!("; {known}"));
-        failed(&format!("{}{answer}", error.message()))
+        failed(&format!("{}{answer}", in_plain_words(error.message())))
     })?;
     config.apply_presets(key.trim() == "model.shape", key.trim() == "model.from")?;
     Ok(config)
@@ -163,6 +163,19 @@ fn parse_value(text: &str, old: &Value) -> Value {
         Ok(value) if value.is_str() || !old.is_str() => value,
         _ => words(),
     }
+}
+
+/// Returns a parser's message without names of types of this program.
+fn in_plain_words(message: &str) -> String {
+    let Some((found, expected)) = message.rsplit_once(", expected ") else { return message.to_owned() };
+    let expected = match expected {
+        "usize" | "u64" | "u32" => "a whole number",
+        "f64" => "a number",
+        "a boolean" => "true or false",
+        other if other.starts_with("struct ") => "a section with keys",
+        other => other,
+    };
+    format!("{found}, expected {expected}")
 }
 
 /// Prefixes `what` with the line at `span`.

@@ -21,7 +21,7 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 16] = [
 ];
 
 /// Names of other programs for keys, without their section.
-const COMMON_NAMES: [(&str, &str); 26] = [
+const COMMON_NAMES: [(&str, &str); 36] = [
     ("learning_rate", "optimizer.lr"),
     ("max_lr", "optimizer.lr"),
     ("grad_clip", "optimizer.max_grad_norm"),
@@ -48,6 +48,16 @@ const COMMON_NAMES: [(&str, &str); 26] = [
     ("max_iters", "schedule.steps"),
     ("warmup_steps", "schedule.warmup"),
     ("tensor_parallel", "mesh.tensor"),
+    ("tp", "mesh.tensor"),
+    ("pipeline_parallel", "mesh.pipeline"),
+    ("pp", "mesh.pipeline"),
+    ("context_parallel", "mesh.sequence_data"),
+    ("cp", "mesh.sequence_data"),
+    ("num_layers", "model.layers"),
+    ("num_heads", "model.heads"),
+    ("num_key_value_heads", "model.kv_heads"),
+    ("intermediate_size", "model.ffn_width"),
+    ("activation", "model.feed_forward"),
 ];
 
 /// Returns the key for which other programs use the last part of `path`.

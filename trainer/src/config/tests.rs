@@ -154,7 +154,9 @@ fn wrong_values_name_file_and_line() {
     let name = file.0.display();
     assert_eq!(
         error,
-        format!("{name}: line 3, `micro_batch = \"four\"`: invalid type: string \"four\", expected usize")
+        format!(
+            "{name}: line 3, `micro_batch = \"four\"`: invalid type: string \"four\", expected a whole number"
+        )
     );
     let word = |text| words(loaded("values", text));
     assert!(word("seed = -1\n").contains("line 1, `seed = -1`: invalid value: integer `-1`"));
@@ -177,8 +179,11 @@ fn wrong_overrides_are_rejected() {
         "{error}"
     );
     let error = words(changed(&["model.width=wide"]));
-    assert_eq!(error, "`model.width=wide`: invalid type: string \"wide\", expected usize");
-    assert!(words(changed(&["model=3"])).starts_with("`model=3`: invalid type"));
+    assert_eq!(error, "`model.width=wide`: invalid type: string \"wide\", expected a whole number");
+    assert_eq!(
+        words(changed(&["model=3"])),
+        "`model=3`: invalid type: integer `3`, expected a section with keys"
+    );
 }
 
 #[test]
@@ -209,7 +214,8 @@ fn invalid_configs_are_rejected() {
         ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is not a valid size"),
         (
             "schedule.warmup=301",
-            "schedule.warmup = 301 and schedule.decay = 0 are more than schedule.steps = 300",
+            "schedule.warmup = 301 and schedule.decay = 0 are more than schedule.steps = 300; usual is \
+             schedule.warmup=30",
         ),
     ];
     for (change, expected) in cases {

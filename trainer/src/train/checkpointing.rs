@@ -54,12 +54,12 @@ impl Run {
     /// Fails on every rank if the checkpoint is damaged, or a key that changes the meaning of the
     /// run differs and `checkpoint.allow_changes` does not name it.
     pub fn load(&mut self, folder: &Path) -> Result<()> {
-        let who = saved_by(&self.world, &self.groups);
-        let read = Manifest::read(folder);
-        let checked = read.and_then(|manifest| {
+        let checked = Manifest::read(folder).and_then(|manifest| {
+            self.keep_saving(&manifest.configuration);
             let changes = self.check_resumable(&manifest, folder)?;
             Ok((manifest, changes))
         });
+        let who = saved_by(&self.world, &self.groups);
         let (manifest, changes) = who.agree_on_result(checked, "comparing a run with its checkpoint")?;
         let progress = checkpoint::load(folder, who, &mut *self.strategy, &self.inventory)?;
         self.device.iter().for_each(Device::invalidate_weights);

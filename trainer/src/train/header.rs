@@ -4,8 +4,8 @@ use super::cost_model::{CostModel, IN_MEMORY, in_memory};
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
 use crate::allocator::AllocClass;
-use crate::config::{Config, DeviceKind, ModelKind};
-use crate::parameter::{Parameter, ShardSpec};
+use crate::config::{Config, DeviceKind, ModelKind, StrategyKind};
+use crate::parameter::{Parameter, ShardSpec, Unit};
 use crate::train::DataDims;
 use std::fmt;
 
@@ -13,6 +13,8 @@ use std::fmt;
 pub(super) struct RunHeader<'a> {
     pub(super) plan: &'a CostModel<'a>,
     pub(super) loader: &'a DataLoader,
+    /// Strategy of each unit of the model.
+    pub(super) units: &'a [StrategyKind],
     /// Predicted bytes of a rank by class.
     pub(super) formulas: [usize; 5],
 }
@@ -119,6 +121,19 @@ impl RunHeader<'_> {
         format!("{}, {place}", self.plan.mesh.summary())
     }
 
+    /// Returns the strategy, or each strategy with its units.
+    fn strategy(&self) -> String {
+        let units: Vec<_> = self.units.iter().zip(&self.plan.inventory.units).collect();
+        let runs: Vec<_> = units.chunk_by(|one, next| one.0 == next.0).collect();
+        let part = |run: &&[(&StrategyKind, &Unit)]| match run {
+            [(kind, _), ..] if runs.len() == 1 => kind.name().to_owned(),
+            [(kind, first), .., (_, last)] => format!("{} for {} to {}", kind.name(), first.name, last.name),
+            [(kind, only)] => format!("{} for {}", kind.name(), only.name),
+            [] => String::new(),
+        };
+        runs.iter().map(part).collect::<Vec<_>>().join(", ")
+    }
+
     fn memory(&self) -> String {
         let sum = in_memory(self.formulas);
         let (unit, name) = if sum >= 10 << 30 { (30, "GiB") } else { (20, "MiB") };
@@ -147,7 +162,7 @@ impl fmt::Display for RunHeader<'_> {
             ("data", Some(self.data())),
             ("ranks", Some(self.ranks())),
             ("batch", Some(self.batch())),
-            ("strategy", Some(self.plan.config.strategy.kind.name().to_owned())),
+            ("strategy", Some(self.strategy())),
             ("padding", self.padding()),
             ("untrained", Some(self.baseline())),
             ("memory", Some(self.memory())),

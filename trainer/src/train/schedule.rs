@@ -91,7 +91,11 @@ impl LrSchedule {
         let falling = if is_stable { decay } else { 0 };
         if warmup.saturating_add(falling) > steps {
             let what = format!("schedule.warmup = {warmup} and schedule.decay = {falling}");
-            return Err(Error::invalid(format!("{what} are more than schedule.steps = {steps}")));
+            let fitting = if falling > 0 { format!(" schedule.decay={}", steps / 5) } else { String::new() };
+            return Err(Error::invalid(format!(
+                "{what} are more than schedule.steps = {steps}; usual is schedule.warmup={}{fitting}",
+                steps / 10
+            )));
         }
         if !(0.0..=1.0).contains(&floor) {
             return Err(Error::invalid(format!(
@@ -195,7 +199,8 @@ mod tests {
         let long = LrSchedule { warmup: 81, ..schedule(LrShape::WarmupStableDecay) };
         assert_eq!(
             error(long.clone()),
-            "schedule.warmup = 81 and schedule.decay = 20 are more than schedule.steps = 100"
+            "schedule.warmup = 81 and schedule.decay = 20 are more than schedule.steps = 100; usual is \
+             schedule.warmup=10 schedule.decay=20"
         );
         LrSchedule { shape: LrShape::Cosine, ..long }.check().unwrap();
         assert!(

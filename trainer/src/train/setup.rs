@@ -5,7 +5,7 @@ use super::report::print_line;
 use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
-use crate::checkpoint::{self, Manifest};
+use crate::checkpoint;
 use crate::config::{Config, DeviceKind, Model, ModelKind, OptimizerKind, Positions, StrategyKind};
 use crate::data::{DatasetId, Sampler};
 use crate::device::{Device, GpuTimeline};
@@ -82,7 +82,7 @@ impl Run {
             CostModel { config, dims: feed.dims, inventory: &inventory, mesh, batch, stages: &stages, stage };
         let formulas = plan.memory(&units, &*optimizer);
         if world.rank() == 0 {
-            announce(RunHeader { plan: &plan, loader: &feed, formulas });
+            announce(RunHeader { plan: &plan, loader: &feed, units: &units, formulas });
         }
         check_fits(&world, &plan, &*optimizer, formulas)?;
         let team = ProcessGroups::new(groups.get(GroupKind::Data).cloned(), tensor)?;
@@ -134,7 +134,6 @@ impl Run {
             return Ok(false);
         };
         self.load(&folder).map_err(|error| checkpoint::with_last_good(error, &folder))?;
-        self.keep_saving(&folder)?;
         let (taken, steps) = (self.train_step, self.config.schedule.steps);
         if taken >= steps {
             let folder = folder.display();
@@ -145,16 +144,16 @@ impl Run {
         Ok(true)
     }
 
-    /// Keeps the interval of checkpoints of the resumed run, if this run has none of its own.
-    fn keep_saving(&mut self, folder: &Path) -> Result<()> {
-        let saved = Manifest::read(folder)?.configuration.parse::<toml::Table>().unwrap_or_default();
+    /// Keeps the interval of checkpoints of the saved configuration, if this run has none of its
+    /// own.
+    pub(super) fn keep_saving(&mut self, saved: &str) {
+        let saved = saved.parse::<toml::Table>().unwrap_or_default();
         let every = saved.get("checkpoint").and_then(|section| section.get("every")?.as_integer());
         let every = every.map_or(0, |every| u64::try_from(every).unwrap_or(0));
         if self.config.checkpoint.every == 0 && every > 0 && self.config.checkpoint.last {
             self.config.checkpoint.every = every;
             self.log(&format!("checkpoint.every = {every}, as before"));
         }
-        Ok(())
     }
 
     /// Logs one line for the user.

@@ -42,6 +42,7 @@ pub enum Positions {
     /// Learned embedding of each position.
     Learned,
     /// Rotation of queries and keys by their position (RoPE).
+    #[serde(alias = "rope")]
     Rotary,
 }
 

@@ -45,7 +45,7 @@ pub fn read_config(path: &Path) -> Result<GptConfig> {
         other => return Err(Error::file(path, format!("model_type {other}: it is gpt2 or llama"))),
     };
     if let Some(what) = unsupported {
-        return Err(Error::file(path, format!("{what}, which this model has not")));
+        return Err(Error::file(path, format!("{what}: not supported")));
     }
     config.check(1).map_err(|error| Error::file(path, error))?;
     Ok(config)

@@ -319,6 +319,11 @@ fn config_round_trips_and_foreign_is_rejected() {
         ..first
     };
     assert_eq!(read_config(&path).unwrap(), first);
+    let both = r#"{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3", "type": "llama3"}"#;
+    std::fs::write(&path, format!(r#"{{"model_type": "llama", "rope_scaling": {both}}}"#)).unwrap();
+    let Positions::Rotary(rope) = read_config(&path).unwrap().positions else { panic!("a Llama") };
+    assert_eq!(rope.scaling.map(|scaling| scaling.original_context), Some(8192));
     for (text, what) in [
         (r#"{"model_type": "mistral"}"#, "model_type mistral"),
         (r#"{"activation_function": "relu"}"#, "activation_function relu"),

@@ -35,8 +35,11 @@ pub(super) struct LlamaJson {
 /// Parameters of rotary positions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct RopeJson {
-    #[serde(default, alias = "type")]
+    #[serde(default)]
     rope_type: String,
+    /// Earlier name of the field. Some files have both.
+    #[serde(default, rename = "type", skip_serializing)]
+    earlier_type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rope_theta: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,7 +87,12 @@ impl RopeJson {
             low_freq_factor: scaling.map(|scaling| scaling.low_freq_factor),
             high_freq_factor: scaling.map(|scaling| scaling.high_freq_factor),
             original_max_position_embeddings: scaling.map(|scaling| scaling.original_context),
+            ..Self::default()
         }
+    }
+
+    fn kind(&self) -> &str {
+        if self.rope_type.is_empty() { &self.earlier_type } else { &self.rope_type }
     }
 
     /// Returns Llama 3's scaling; `None` for another kind, or if a number is missing.
@@ -95,11 +103,11 @@ impl RopeJson {
             high_freq_factor: self.high_freq_factor?,
             original_context: self.original_max_position_embeddings?,
         })
-        .filter(|_| self.rope_type == "llama3")
+        .filter(|_| self.kind() == "llama3")
     }
 
     fn is_plain(&self) -> bool {
-        matches!(self.rope_type.as_str(), "" | "default")
+        matches!(self.kind(), "" | "default")
     }
 }
 
@@ -163,14 +171,17 @@ impl LlamaJson {
         let activation = self.hidden_act.as_str();
         let head_dim = self.hidden_size / self.num_attention_heads.max(1);
         let rope = self.rope().filter(|rope| !rope.is_plain() && rope.scaling().is_none());
-        let kind = rope.map(|rope| rope.rope_type.clone()).unwrap_or_default();
+        let kind = rope.map(RopeJson::kind).unwrap_or_default();
         let checks = [
             (matches!(activation, "silu" | "swish"), format!("hidden_act {activation}")),
             (
                 self.head_dim.is_none_or(|own| own == head_dim),
                 format!("head_dim {}, not hidden_size / num_attention_heads", self.head_dim.unwrap_or(0)),
             ),
-            (rope.is_none(), format!("rope_type {kind} with these parameters")),
+            (
+                rope.is_none(),
+                format!("rope_type {kind} with these parameters, neither default nor all of llama3"),
+            ),
             (
                 self.attention_bias == self.mlp_bias,
                 format!("attention_bias {} and mlp_bias {}", self.attention_bias, self.mlp_bias),
