@@ -10,23 +10,22 @@ mod copies;
 mod device_vec;
 mod local_rank;
 mod timeline;
-mod weights;
 
 pub(crate) use crate::device::device_vec::DeviceVec;
 pub(crate) use crate::device::local_rank::local_rank;
 pub(crate) use crate::device::timeline::{GpuSpan, GpuTimeline, GpuTrack};
-pub use weights::DeviceWeights;
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::device::copies::DeviceCopy;
 use crate::error::{Error, Result};
+use crate::ops::{Ops, ValuesMut};
 use crate::parameter::ParameterId;
 use crate::tensor::Tensor;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use unisono_cuda::device::compute::Compute;
-use unisono_cuda::device::{Buffer, Gpu, GpuError, ViewMut, gpus};
+use unisono_cuda::device::{Buffer, Gpu, gpus};
 
 /// One rank's use of a GPU: a stream, and copies of the parameters of a host strategy.
 pub struct Device {
@@ -119,11 +118,11 @@ impl Device {
         &self,
         id: ParameterId,
         count: usize,
-        add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
+        add: impl FnOnce(&dyn Ops, ValuesMut<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut mirrors = self.copies.borrow_mut();
         let gradient = mirrors.entry(id).or_default().gradient(&self.compute, &self.memory, count)?;
-        Ok(add(&self.compute, gradient.view_mut(..))?)
+        add(&*self.compute, ValuesMut::Device(gradient.view_mut(..)))
     }
 
     /// Adds the GPU's gradient to `into`, and clears it.

@@ -1,7 +1,7 @@
 //! Errors of the trainer. Each message names the cause and a remedy.
 
 /// Result of the functions of this crate.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Errors of the trainer, by cause.
 #[derive(Debug, thiserror::Error)]

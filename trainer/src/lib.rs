@@ -16,6 +16,7 @@ pub mod flat;
 pub mod mesh;
 pub mod models;
 pub mod nn;
+pub mod ops;
 pub mod optim;
 pub mod parallel;
 pub mod parameter;

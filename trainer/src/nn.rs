@@ -9,32 +9,28 @@ mod attention;
 mod containers;
 mod conv2d;
 mod cross_entropy;
-mod device_norm;
 mod dropout;
 mod embedding;
 mod gelu;
 #[cfg(test)]
 pub(crate) mod grad_check;
-mod layer_norm;
 mod linear;
 mod linear_init;
-mod rms_norm;
+mod norm;
 mod rope;
 mod swiglu;
-pub(crate) mod vector;
 
 pub use crate::nn::containers::{ActivationCheckpoint, Residual, Sequential};
 pub use crate::nn::linear_init::LinearInit;
 pub use attention::{CausalAttention, EarlierKv, KvCache};
 pub use conv2d::{Conv2d, Conv2dShape};
 pub use cross_entropy::CrossEntropy;
-pub(crate) use cross_entropy::{row_grad, sum_losses};
+pub(crate) use cross_entropy::check_targets;
 pub use dropout::{Dropout, RngStream};
 pub use embedding::Embedding;
 pub use gelu::Gelu;
-pub use layer_norm::LayerNorm;
 pub use linear::Linear;
-pub use rms_norm::RmsNorm;
+pub use norm::Norm;
 pub use rope::{RopeConfig, RopeScaling, RotaryEmbedding};
 pub use swiglu::SwiGlu;
 

@@ -8,16 +8,19 @@ mod device;
 mod micro_sequences;
 mod tape;
 mod wait_span;
+mod weights_view;
 
 pub use added_sums::AddedSums;
 pub use tape::Tape;
 pub use wait_span::{WaitKind, WaitSpan};
+pub use weights_view::WeightsView;
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::device::Device;
 use crate::error::Result;
 use crate::models::OwnedBatch;
 use crate::nn::KvCache;
+use crate::ops::{Host, Ops, ValuesMut};
 use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::{Direction, StepPlan, Strategy, Visit, Work};
 use crate::tensor::Tensor;
@@ -64,7 +67,7 @@ pub struct Pass<'a> {
     /// Unit whose gradients of weights are left out now.
     defers_for: Option<UnitId>,
     memory: Allocator,
-    threads: usize,
+    host: Host,
     sequence: usize,
     sequence_group: Option<Communicator>,
     device: Option<&'a Device>,
@@ -102,7 +105,7 @@ impl<'a> Pass<'a> {
             visit_ends: true,
             defers_for: None,
             memory: memory.clone(),
-            threads,
+            host: Host { threads },
             sequence: 1,
             sequence_group: None,
             device: None,
@@ -217,22 +220,18 @@ impl<'a> Pass<'a> {
         self.strategy.weights(id)
     }
 
-    /// Calls `add` with the weights and the gradient of a parameter, and reports the gradient as
-    /// ready. Does nothing for a frozen parameter.
+    /// Calls `add` with the operations of this pass and the gradient of a parameter, and reports
+    /// the gradient as ready. Does nothing for a frozen parameter.
     ///
     /// # Errors
-    /// Returns the error of a collective that becomes due.
-    pub fn accumulate(&mut self, id: ParameterId, add: impl FnOnce(&[f32], &mut [f32])) -> Result<()> {
-        self.add(id, add);
+    /// Returns the error of `add`, of the GPU driver, or of a collective that becomes due.
+    pub fn accumulate(
+        &mut self,
+        id: ParameterId,
+        add: impl FnOnce(&dyn Ops, ValuesMut<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.add(id, add)?;
         self.grad_ready(id)
-    }
-
-    /// Calls `add` to add one part of this micro-batch's gradient. Call [`Pass::grad_ready`] after
-    /// the last part.
-    pub fn add(&mut self, id: ParameterId, add: impl FnOnce(&[f32], &mut [f32])) {
-        if let Some((weights, gradient)) = self.strategy.weights_and_gradient(id) {
-            add(weights, gradient);
-        }
     }
 
     /// Reports that this micro-batch has added the gradient of one use of a parameter. The strategy
@@ -355,6 +354,15 @@ impl<'a> Pass<'a> {
         self.device.map_or_else(|| Ok(self.tensor(rows, columns)), |device| device.tensor(rows, columns))
     }
 
+    /// Allocates a tensor of zeros in the memory where modules compute.
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub fn zeros_in_place(&self, rows: usize, columns: usize) -> Result<Tensor> {
+        let zeros = || Ok(Tensor::zeros(&self.memory, rows, columns));
+        self.device.map_or_else(zeros, |device| device.tensor(rows, columns))
+    }
+
     /// Copies host data to a tensor in the memory where modules compute.
     ///
     /// # Errors
@@ -449,7 +457,7 @@ impl<'a> Pass<'a> {
 
     /// Returns the number of threads for a matrix product.
     pub fn threads(&self) -> usize {
-        self.threads
+        self.host.threads
     }
 
     /// Returns true if everything saved in forward has been restored, and no gradient is left out.

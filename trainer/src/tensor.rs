@@ -4,7 +4,8 @@ use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::device::DeviceVec;
 use crate::error::Result;
 use crate::flat::ProcessGroup;
-use crate::nn::vector;
+use crate::ops::host::vector;
+use crate::ops::{Mat, Operand, Placed, Values, ValuesMut};
 use std::ops::Range;
 use unisono::{RecvBuffer, ReduceOp, SendBuffer, Sum};
 use unisono_cuda::device::{View, ViewMut};
@@ -22,11 +23,7 @@ pub struct Tensor {
     columns: usize,
 }
 
-#[derive(Debug)]
-enum TensorData {
-    Host(F32Vec),
-    Device(DeviceVec),
-}
+type TensorData = Placed<F32Vec, DeviceVec>;
 
 /// A tensor in host memory is a message between pipeline stages.
 impl SendBuffer for Tensor {
@@ -181,10 +178,7 @@ impl Tensor {
     /// # Panics
     /// Panics if they are in GPU memory.
     pub fn data(&self) -> &[f32] {
-        match &self.data {
-            TensorData::Host(floats) => floats,
-            TensorData::Device(numbers) => panic!("{numbers:?}, not here"),
-        }
+        self.values().host()
     }
 
     /// Returns all elements for changes.
@@ -192,10 +186,7 @@ impl Tensor {
     /// # Panics
     /// Panics if they are in GPU memory.
     pub fn data_mut(&mut self) -> &mut [f32] {
-        match &mut self.data {
-            TensorData::Host(floats) => floats,
-            TensorData::Device(numbers) => panic!("{numbers:?}, not here"),
-        }
+        self.values_mut().host()
     }
 
     /// Returns all elements in GPU memory.
@@ -203,10 +194,7 @@ impl Tensor {
     /// # Panics
     /// Panics if they are in host memory.
     pub fn view(&self) -> View<'_, f32> {
-        match &self.data {
-            TensorData::Device(numbers) => numbers.buffer.view(..),
-            TensorData::Host(floats) => panic!("{floats:?}, not on a GPU"),
-        }
+        self.values().device()
     }
 
     /// Returns all elements in GPU memory for changes.
@@ -214,10 +202,34 @@ impl Tensor {
     /// # Panics
     /// Panics if they are in host memory.
     pub fn view_mut(&mut self) -> ViewMut<'_, f32> {
-        match &mut self.data {
-            TensorData::Device(numbers) => numbers.buffer.view_mut(..),
-            TensorData::Host(floats) => panic!("{floats:?}, not on a GPU"),
+        self.values_mut().device()
+    }
+
+    /// Returns all elements, for operations.
+    pub fn values(&self) -> Values<'_> {
+        match &self.data {
+            TensorData::Host(floats) => Values::Host(floats),
+            TensorData::Device(numbers) => Values::Device(numbers.buffer.view(..)),
         }
+    }
+
+    /// Returns all elements for changes, for operations.
+    pub fn values_mut(&mut self) -> ValuesMut<'_> {
+        match &mut self.data {
+            TensorData::Host(floats) => ValuesMut::Host(floats),
+            TensorData::Device(numbers) => ValuesMut::Device(numbers.buffer.view_mut(..)),
+        }
+    }
+
+    /// Returns the matrix, for products.
+    pub fn matrix(&self) -> Mat<Values<'_>> {
+        Mat::new(self.values(), self.rows, self.columns)
+    }
+
+    /// Returns the matrix for changes, for products.
+    pub fn matrix_mut(&mut self) -> Mat<ValuesMut<'_>> {
+        let (rows, columns) = (self.rows, self.columns);
+        Mat::new(self.values_mut(), rows, columns)
     }
 
     /// Returns a row.

@@ -3,7 +3,7 @@
 use crate::allocator::{AllocClass, Allocator, Tracked};
 use crate::device::track;
 use crate::error::Result;
-use crate::nn::vector;
+use crate::ops::host::vector;
 use std::sync::Arc;
 use unisono_cuda::device::Buffer;
 use unisono_cuda::device::compute::Compute;

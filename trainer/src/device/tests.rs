@@ -2,8 +2,8 @@ use super::Device;
 use crate::allocator::{AllocClass, Allocator};
 use crate::nn::grad_check::random_values;
 use crate::nn::{
-    CausalAttention, CrossEntropy, Dropout, Embedding, Gelu, LayerNorm, Linear, LinearInit, Module, Residual,
-    RmsNorm, RngStream, SwiGlu,
+    CausalAttention, CrossEntropy, Dropout, Embedding, Gelu, Linear, LinearInit, Module, Norm, Residual,
+    RngStream, SwiGlu,
 };
 use crate::parameter::{Init, Inventory, ParameterId, Registry};
 use crate::pass::{Pass, Seeds};
@@ -85,8 +85,8 @@ fn device_modules_match_cpu() {
         |r| Linear::new(r, 7, 5, LinearInit::fan_in(7).without_bias()),
         [10, 7],
     );
-    assert_matches_cpu("layer norm", |r| LayerNorm::new(r, 19, 1e-5), [10, 19]);
-    assert_matches_cpu("rms norm", |r| RmsNorm::new(r, 19, 1e-5), [10, 19]);
+    assert_matches_cpu("layer norm", |r| Norm::layer(r, 19, 1e-5), [10, 19]);
+    assert_matches_cpu("rms norm", |r| Norm::rms(r, 19, 1e-5), [10, 19]);
     assert_matches_cpu("gelu", |_| Gelu::Exact, [10, 9]);
     assert_matches_cpu("gelu by tanh", |_| Gelu::Tanh, [10, 9]);
     assert_matches_cpu("swiglu", |_| SwiGlu, [10, 14]);

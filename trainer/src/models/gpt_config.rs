@@ -1,16 +1,16 @@
 //! Dimensions and options of a GPT.
 
 use crate::error::{Error, Result};
-use crate::nn::{LayerNorm, LinearInit, Module, RmsNorm, RopeConfig};
+use crate::nn::{self, LinearInit, Module, RopeConfig};
 use crate::parameter::Registry;
 use crate::tensor_parallel::{ParallelPlan, ParallelStyle};
 
 /// Normalization layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norm {
-    /// [`LayerNorm`], as in GPT-2.
+    /// LayerNorm, as in GPT-2.
     Layer,
-    /// [`RmsNorm`], as in Llama.
+    /// RMSNorm, as in Llama.
     Rms,
 }
 
@@ -148,8 +148,8 @@ impl GptConfig {
     pub fn make_norm(&self, registry: &mut Registry, name: &str) -> Box<dyn Module> {
         let epsilon = self.norm_epsilon as f32;
         registry.scope(name, |registry| match self.norm {
-            Norm::Layer => Box::new(LayerNorm::new(registry, self.width, epsilon)) as Box<dyn Module>,
-            Norm::Rms => Box::new(RmsNorm::new(registry, self.width, epsilon)),
+            Norm::Layer => Box::new(nn::Norm::layer(registry, self.width, epsilon)) as Box<dyn Module>,
+            Norm::Rms => Box::new(nn::Norm::rms(registry, self.width, epsilon)),
         })
     }
 

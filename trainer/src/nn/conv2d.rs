@@ -3,6 +3,7 @@
 use super::{LinearInit, Module};
 use crate::allocator::F32Vec;
 use crate::error::Result;
+use crate::ops::Operand;
 use crate::parameter::{Parameter, ParameterId, Registry};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -110,17 +111,21 @@ impl Conv2d {
         let (taps, places, outputs) = (self.shape.kernel_len(), self.shape.output_len(), self.shape.outputs);
         let (mut room, threads) = (self.im2col_buffer(pass), pass.threads());
         pass.accumulate(self.bias, |_, into| {
+            let into = into.host();
             for (channel, of_channel) in gradient.data().chunks_exact(places).enumerate() {
                 into[channel % outputs] += of_channel.iter().sum::<f32>();
             }
+            Ok(())
         })?;
         pass.accumulate(self.weight, |_, into| {
+            let into = into.host();
             for row in 0..input.rows() {
                 self.im2col(input.row(row), &mut room);
                 let slopes = Matrix::new(gradient.row(row), outputs, places);
                 let into = MatrixMut::new(into, outputs, taps);
                 matmul(into, 1.0, 1.0, slopes, Matrix::new(&room, taps, places).t(), threads);
             }
+            Ok(())
         })
     }
 }

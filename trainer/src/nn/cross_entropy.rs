@@ -1,11 +1,8 @@
 //! Cross entropy loss.
 
-mod device;
-
-pub(crate) use device::sum_losses;
-
-use super::vector::{exp_shifted, max_value, scale, vectorized};
 use crate::error::{Error, Result};
+use crate::ops::host::cross_entropy::row_grad;
+use crate::ops::host::vector::{exp_shifted, max_value, vectorized};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
@@ -40,25 +37,9 @@ impl CrossEntropy {
         targets: &[u32],
         share: f32,
     ) -> Result<f32> {
-        self.check(&logits, targets)?;
-        if let Some(device) = pass.device() {
-            return self.forward_scaled_on(device, pass, logits, targets, share);
-        }
-        let counts = |target: &u32| Some(*target) != self.ignore_index;
-        let mut loss = 0.0;
-        let columns = logits.columns();
-        vectorized(
-            #[inline(always)]
-            || {
-                for (row, target) in logits.data_mut().chunks_exact_mut(columns).zip(targets) {
-                    if counts(target) {
-                        loss += f64::from(row_loss(row, *target as usize, share));
-                    } else {
-                        row.fill(0.0);
-                    }
-                }
-            },
-        );
+        check_targets(targets, [logits.rows(), logits.columns()], self.ignore_index)?;
+        let (columns, ignored) = (logits.columns(), self.ignore_index);
+        let loss = pass.ops().cross_entropy(logits.values_mut(), columns, targets, ignored, share)?;
         pass.save(logits);
         Ok((loss * f64::from(share)) as f32)
     }
@@ -69,10 +50,7 @@ impl CrossEntropy {
     /// Returns an error of the GPU driver.
     pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         let mut gradient: Tensor = pass.restore();
-        match pass.device() {
-            Some(device) => device.compute().scale(gradient.view_mut(), factor)?,
-            None => scale(gradient.data_mut(), factor),
-        }
+        pass.ops().scale(gradient.values_mut(), factor)?;
         Ok(gradient)
     }
 
@@ -82,7 +60,7 @@ impl CrossEntropy {
     /// # Errors
     /// Fails as [`CrossEntropy::forward`] does.
     pub fn loss_sum(&self, logits: &mut Tensor, targets: &[u32], log_sums: &mut [f32]) -> Result<f64> {
-        self.check(logits, targets)?;
+        check_targets(targets, [logits.rows(), logits.columns()], self.ignore_index)?;
         let (mut loss, columns) = (0.0, logits.columns());
         vectorized(
             #[inline(always)]
@@ -111,44 +89,22 @@ impl CrossEntropy {
             row_grad(row, *log_sum, place, if Some(*target) == self.ignore_index { 0.0 } else { factor });
         }
     }
-
-    fn check(&self, logits: &Tensor, targets: &[u32]) -> Result<()> {
-        let (rows, classes) = (logits.rows(), logits.columns());
-        if targets.len() != rows {
-            return Err(Error::invalid(format!("{} targets for {rows} rows of logits", targets.len())));
-        }
-        let is_class = |target: &&u32| (**target as usize) < classes || Some(**target) == self.ignore_index;
-        match targets.iter().find(|target| !is_class(target)) {
-            Some(target) => Err(Error::invalid(format!("target {target} of {classes} classes"))),
-            None => Ok(()),
-        }
-    }
 }
 
-/// Returns the loss of one row, and replaces its logits by the gradient: (softmax - one at the
-/// target) · `share`.
-#[inline(always)]
-fn row_loss(row: &mut [f32], target: usize, share: f32) -> f32 {
-    let (most, at_target) = (max_value(row), row[target]);
-    let sum = exp_shifted(row, most);
-    let factor = share / sum;
-    row.iter_mut().for_each(|value| *value *= factor);
-    row[target] -= share;
-    most - at_target + sum.ln()
-}
-
-/// Replaces logits by the gradient of `factor` times the loss of their row. `place` is the target's
-/// index, if it is on this rank.
-pub(crate) fn row_grad(row: &mut [f32], log_sum: f32, place: Option<usize>, factor: f32) {
-    if factor == 0.0 {
-        return row.fill(0.0);
+/// Checks that there is one target per row, and that each is a class or `ignored`.
+pub(crate) fn check_targets(
+    targets: &[u32],
+    [rows, classes]: [usize; 2],
+    ignored: Option<u32>,
+) -> Result<()> {
+    if targets.len() != rows {
+        return Err(Error::invalid(format!("{} targets for {rows} rows of logits", targets.len())));
     }
-    vectorized(
-        #[inline(always)]
-        || exp_shifted(row, log_sum),
-    );
-    scale(row, factor);
-    place.into_iter().for_each(|place| row[place] -= factor);
+    let is_class = |target: &&u32| (**target as usize) < classes || Some(**target) == ignored;
+    match targets.iter().find(|target| !is_class(target)) {
+        Some(target) => Err(Error::invalid(format!("target {target} of {classes} classes"))),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

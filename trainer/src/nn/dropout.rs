@@ -1,8 +1,8 @@
 //! Dropout.
 
 use super::Module;
-use super::vector::vectorized;
 use crate::error::Result;
+use crate::ops::{Ops, ValuesMut};
 use crate::parameter::Registry;
 use crate::pass::Pass;
 use crate::random::splitmix;
@@ -50,29 +50,10 @@ impl Dropout {
         ((f64::from(self.rate) * 2.0f64.powi(32)) as u32, 1.0 / (1.0 - self.rate))
     }
 
-    /// Applies the mask in host or GPU memory.
-    fn apply_mask(&self, pass: &Pass<'_>, values: &mut Tensor, key: u64) -> Result<()> {
-        let (least, factor) = self.threshold_and_scale();
-        match pass.device() {
-            Some(device) => device.compute().dropout(values.view_mut(), key, least, factor)?,
-            None => self.apply(values.data_mut(), key),
-        }
-        Ok(())
-    }
-
     /// Applies the mask of `key`.
-    fn apply(&self, values: &mut [f32], key: u64) {
-        let (low, high) = (key as u32, (key >> 32) as u32);
+    fn apply(&self, ops: &dyn Ops, values: ValuesMut<'_>, key: u64) -> Result<()> {
         let (least, factor) = self.threshold_and_scale();
-        vectorized(
-            #[inline(always)]
-            || {
-                for (index, value) in values.iter_mut().enumerate() {
-                    let kept = scramble(scramble(index as u32 ^ low).wrapping_add(high)) >= least;
-                    *value = if kept { *value * factor } else { 0.0 };
-                }
-            },
-        );
+        ops.dropout(values, key, least, factor)
     }
 }
 
@@ -80,7 +61,7 @@ impl Module for Dropout {
     fn forward(&self, pass: &mut Pass<'_>, mut input: Tensor) -> Result<Tensor> {
         if self.rate > 0.0 && pass.keeps() {
             let key = self.key(pass);
-            self.apply_mask(pass, &mut input, key)?;
+            self.apply(pass.ops(), input.values_mut(), key)?;
             pass.save(key);
         }
         Ok(input)
@@ -89,18 +70,10 @@ impl Module for Dropout {
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         if self.rate > 0.0 {
             let key = pass.restore();
-            self.apply_mask(pass, &mut gradient, key)?;
+            self.apply(pass.ops(), gradient.values_mut(), key)?;
         }
         Ok(gradient)
     }
-}
-
-/// Finalizer of MurmurHash3 (Appleby): every bit of the result depends on every bit of `bits`.
-#[inline(always)]
-fn scramble(mut bits: u32) -> u32 {
-    bits = (bits ^ (bits >> 16)).wrapping_mul(0x85eb_ca6b);
-    bits = (bits ^ (bits >> 13)).wrapping_mul(0xc2b2_ae35);
-    bits ^ (bits >> 16)
 }
 
 #[cfg(test)]
@@ -108,6 +81,7 @@ mod tests {
     use super::*;
     use crate::allocator::Allocator;
     use crate::nn::grad_check::GradCheck;
+    use crate::ops::Host;
     use crate::parameter::Inventory;
     use crate::pass::Seeds;
     use crate::strategy::LocalStrategy;
@@ -116,7 +90,8 @@ mod tests {
 
     fn kept(rate: f32, key: u64) -> Vec<bool> {
         let mut values = vec![1.0; COUNT];
-        Dropout { rate, site: 0, rng_stream: RngStream::Shared }.apply(&mut values, key);
+        let dropout = Dropout { rate, site: 0, rng_stream: RngStream::Shared };
+        dropout.apply(&Host { threads: 1 }, ValuesMut::Host(&mut values), key).expect("a mask");
         assert!(values.iter().all(|value| *value == 0.0 || *value == 1.0 / (1.0 - rate)));
         values.iter().map(|value| *value != 0.0).collect()
     }

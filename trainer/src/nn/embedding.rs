@@ -1,9 +1,7 @@
 //! Embedding tables.
 
-mod device;
-
-use super::vector::vectorized;
 use crate::error::{Error, Result};
+use crate::ops::{NOT_LOCAL, RowIndices};
 use crate::parameter::{Init, Parameter, ParameterId, Registry, ShardSpec};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -38,11 +36,6 @@ impl Embedding {
         Self { weight: registry.add(table), count, width, sharded: cut }
     }
 
-    /// Returns this rank's row for `index`.
-    fn local_row(&self, index: u32) -> Option<usize> {
-        self.sharded.as_ref().map_or(Some(index as usize), |cut| cut.local_index(index as usize))
-    }
-
     /// Returns the parameter of the table.
     pub fn weight(&self) -> ParameterId {
         self.weight
@@ -52,21 +45,18 @@ impl Embedding {
     ///
     /// # Errors
     /// Fails for an index outside of the table.
-    pub fn forward(&self, pass: &mut Pass<'_>, indices: Vec<u32>) -> Result<Tensor> {
+    pub fn forward(&self, pass: &mut Pass<'_>, mut indices: Vec<u32>) -> Result<Tensor> {
         if let Some(index) = indices.iter().find(|index| **index as usize >= self.count) {
             return Err(Error::invalid(format!("index {index} into a table of {}", self.count)));
         }
-        if let Some(device) = pass.device() {
-            return self.forward_on(device, pass, &indices);
+        if let Some(cut) = &self.sharded {
+            let local = |&index: &u32| cut.local_index(index as usize).map_or(NOT_LOCAL, |row| row as u32);
+            indices.iter_mut().for_each(|index| *index = local(index));
         }
-        let mut output = pass.tensor(indices.len(), self.width);
-        let table = pass.weights(self.weight);
-        for (row, index) in output.data_mut().chunks_exact_mut(self.width).zip(&indices) {
-            match self.local_row(*index) {
-                Some(place) => row.copy_from_slice(&table[place * self.width..][..self.width]),
-                None => row.fill(0.0),
-            }
-        }
+        let mut output = pass.tensor_in_place(indices.len(), self.width)?;
+        let count = self.sharded.as_ref().map_or(self.count, ShardSpec::local_size);
+        let indices = pass.row_indices(indices, count)?;
+        pass.ops().embed(output.values_mut(), pass.weights_view(self.weight)?.values(), &indices)?;
         pass.save(indices);
         Ok(output)
     }
@@ -76,23 +66,8 @@ impl Embedding {
     /// # Errors
     /// Returns the error of a failed collective.
     pub fn backward(&self, pass: &mut Pass<'_>, gradient: &Tensor) -> Result<()> {
-        if let Some(device) = pass.device() {
-            return self.backward_on(device, pass, gradient);
-        }
-        let indices: Vec<u32> = pass.restore();
-        let rows = gradient.data().chunks_exact(self.width);
-        pass.accumulate(self.weight, |_, table| {
-            vectorized(
-                #[inline(always)]
-                || {
-                    for (row, index) in rows.zip(indices) {
-                        let Some(place) = self.local_row(index) else { continue };
-                        let into = &mut table[place * self.width..][..self.width];
-                        into.iter_mut().zip(row).for_each(|(into, from)| *into += from);
-                    }
-                },
-            );
-        })
+        let indices: RowIndices = pass.restore();
+        pass.accumulate(self.weight, |ops, table| ops.embed_backward(table, gradient.values(), &indices))
     }
 }
 

@@ -1,12 +1,10 @@
 //! Gaussian error linear units.
 
 use super::Module;
-use super::vector::{erf, exp, sigmoid, vectorized};
 use crate::error::Result;
+use crate::ops::Activation;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
-use std::f32::consts::FRAC_1_SQRT_2;
-use unisono_cuda::device::compute::Activation;
 
 /// Computes y = x Φ(x) with the normal distribution Φ (Hendrycks, Gimpel, "Gaussian error linear
 /// units", 2016).
@@ -21,8 +19,7 @@ pub enum Gelu {
 }
 
 impl Gelu {
-    /// Returns the activation of the GPU kernels.
-    fn activation(self) -> Activation {
+    fn function(self) -> Activation {
         match self {
             Self::Exact => Activation::GeluExact,
             Self::Tanh => Activation::GeluTanh,
@@ -32,74 +29,17 @@ impl Gelu {
 
 impl Module for Gelu {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
-        if let Some(device) = pass.device() {
-            let mut output = device.tensor(input.rows(), input.columns())?;
-            device.compute().activation(self.activation(), output.view_mut(), input.view())?;
-            pass.save(input);
-            return Ok(output);
-        }
-        let mut output = pass.tensor(input.rows(), input.columns());
-        let pairs = output.data_mut().iter_mut().zip(input.data());
-        match self {
-            Gelu::Exact => vectorized(
-                #[inline(always)]
-                || pairs.for_each(|(y, x)| *y = x * normal(*x)),
-            ),
-            Gelu::Tanh => vectorized(
-                #[inline(always)]
-                || pairs.for_each(|(y, x)| *y = x * sigmoid(twice_u(*x))),
-            ),
-        }
+        let mut output = pass.tensor_in_place(input.rows(), input.columns())?;
+        pass.ops().activation(self.function(), output.values_mut(), input.values())?;
         pass.save(input);
         Ok(output)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
-        if let Some(device) = pass.device() {
-            device.compute().activation_backward(self.activation(), gradient.view_mut(), input.view())?;
-            return Ok(gradient);
-        }
-        let pairs = gradient.data_mut().iter_mut().zip(input.data());
-        match self {
-            Gelu::Exact => vectorized(
-                #[inline(always)]
-                || pairs.for_each(|(dy, x)| *dy *= exact_derivative(*x)),
-            ),
-            Gelu::Tanh => vectorized(
-                #[inline(always)]
-                || pairs.for_each(|(dy, x)| *dy *= tanh_derivative(*x)),
-            ),
-        }
+        pass.ops().activation_backward(self.function(), gradient.values_mut(), input.values())?;
         Ok(gradient)
     }
-}
-
-const SQRT_2_OVER_PI: f32 = 0.797_884_6;
-const CUBIC: f32 = 0.044_715;
-
-/// Returns 2 u. Its sigmoid equals (1 + tanh u) / 2, and keeps its accuracy for small values.
-#[inline(always)]
-fn twice_u(x: f32) -> f32 {
-    2.0 * SQRT_2_OVER_PI * (x + CUBIC * x * x * x)
-}
-
-#[inline(always)]
-fn tanh_derivative(x: f32) -> f32 {
-    let s = sigmoid(twice_u(x));
-    let slope_of_twice_u = 2.0 * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * x * x);
-    s + x * s * (1.0 - s) * slope_of_twice_u
-}
-
-/// Returns Φ.
-#[inline(always)]
-fn normal(x: f32) -> f32 {
-    0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)
-}
-
-#[inline(always)]
-fn exact_derivative(x: f32) -> f32 {
-    normal(x) + x * (0.5 * FRAC_1_SQRT_2 * std::f32::consts::FRAC_2_SQRT_PI) * exp(-0.5 * x * x)
 }
 
 #[cfg(test)]

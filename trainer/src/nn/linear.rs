@@ -1,14 +1,11 @@
 //! Linear layers.
 
-mod device;
-
-use super::vector::add_rows;
 use super::{LinearInit, Module};
 use crate::error::Result;
+use crate::ops::{Mat, Values};
 use crate::parameter::{Parameter, ParameterId, Registry};
-use crate::pass::Pass;
+use crate::pass::{Pass, WeightsView};
 use crate::tensor::Tensor;
-use unisono_cuda::{Matrix, MatrixMut, matmul};
 
 /// Computes y = x Wᵀ + b, with W of outputs × inputs.
 ///
@@ -48,12 +45,11 @@ impl Linear {
 
     /// Computes [`Module::backward`] for some of the rows from their inputs. Call
     /// [`Linear::grads_ready`] after the last rows.
-    pub fn backward_chunk(&self, pass: &mut Pass<'_>, input: Tensor, gradient: &Tensor) -> Tensor {
-        if let Some(bias) = self.bias {
-            pass.add(bias, |_, into| add_rows(into, gradient.data()));
-        }
-        let threads = pass.threads();
-        pass.add(self.weight, |_, into| self.accumulate_weight_grad(into, &input, gradient, threads));
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub fn backward_chunk(&self, pass: &mut Pass<'_>, input: Tensor, gradient: &Tensor) -> Result<Tensor> {
+        self.add_grads(pass, &input, gradient)?;
         self.input_grad(pass, input, gradient)
     }
 
@@ -66,65 +62,58 @@ impl Linear {
         pass.grad_ready(self.weight)
     }
 
-    /// Adds to the gradient of the weight.
-    fn accumulate_weight_grad(&self, into: &mut [f32], input: &Tensor, gradient: &Tensor, threads: usize) {
-        let into = MatrixMut::new(into, self.outputs, self.inputs);
-        let input = Matrix::new(input.data(), input.rows(), self.inputs);
-        let gradient = Matrix::new(gradient.data(), gradient.rows(), self.outputs);
-        matmul(into, 1.0, 1.0, gradient.t(), input, threads);
-    }
-
-    /// Computes the gradient of the input in `into`, which may be the input itself.
-    fn input_grad(&self, pass: &Pass<'_>, mut into: Tensor, gradient: &Tensor) -> Tensor {
-        let rows = into.rows();
-        let weight = Matrix::new(pass.weights(self.weight), self.outputs, self.inputs);
-        let target = MatrixMut::new(into.data_mut(), rows, self.inputs);
-        matmul(target, 0.0, 1.0, Matrix::new(gradient.data(), rows, self.outputs), weight, pass.threads());
-        into
+    /// Returns W.
+    fn matrix<'a>(&self, weight: &'a WeightsView<'_>) -> Mat<Values<'a>> {
+        Mat::new(weight.values(), self.outputs, self.inputs)
     }
 
     /// Adds to the gradients of bias and weight.
-    fn accumulate(&self, pass: &mut Pass<'_>, input: &Tensor, gradient: &Tensor) -> Result<()> {
-        let threads = pass.threads();
+    fn add_grads(&self, pass: &mut Pass<'_>, input: &Tensor, gradient: &Tensor) -> Result<()> {
         if let Some(bias) = self.bias {
-            pass.accumulate(bias, |_, into| add_rows(into, gradient.data()))?;
+            pass.add(bias, |ops, into| ops.add_rows(into, gradient.values()))?;
         }
-        pass.accumulate(self.weight, |_, into| self.accumulate_weight_grad(into, input, gradient, threads))
+        pass.add(self.weight, |ops, into| {
+            let into = Mat::new(into, self.outputs, self.inputs);
+            ops.matmul(into, 1.0, 1.0, gradient.matrix().t(), input.matrix())
+        })
+    }
+
+    /// Computes the gradient of the input in `into`, which may be the input itself.
+    fn input_grad(&self, pass: &Pass<'_>, mut into: Tensor, gradient: &Tensor) -> Result<Tensor> {
+        let weight = pass.weights_view(self.weight)?;
+        pass.ops().matmul(into.matrix_mut(), 0.0, 1.0, gradient.matrix(), self.matrix(&weight))?;
+        Ok(into)
     }
 }
 
 impl Module for Linear {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
-        if let Some(device) = pass.device() {
-            return self.forward_on(device, pass, input);
-        }
-        let rows = input.rows();
-        let mut output = pass.tensor(rows, self.outputs);
+        let mut output = pass.tensor_in_place(input.rows(), self.outputs)?;
         if let Some(bias) = self.bias {
-            let bias = pass.weights(bias);
-            output.data_mut().chunks_exact_mut(self.outputs).for_each(|row| row.copy_from_slice(bias));
+            pass.ops().fill_rows(output.values_mut(), pass.weights_view(bias)?.values())?;
         }
         let beta = if self.bias.is_some() { 1.0 } else { 0.0 };
-        let weight = Matrix::new(pass.weights(self.weight), self.outputs, self.inputs);
-        let into = MatrixMut::new(output.data_mut(), rows, self.outputs);
-        matmul(into, beta, 1.0, Matrix::new(input.data(), rows, input.columns()), weight.t(), pass.threads());
+        let (into, weight) = (output.matrix_mut(), &pass.weights_view(self.weight)?);
+        pass.ops().matmul(into, beta, 1.0, input.matrix(), self.matrix(weight).t())?;
         pass.save(input);
         Ok(output)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
-        if let Some(device) = pass.device() {
-            return self.backward_on(device, pass, input, gradient);
-        }
         if pass.defers() {
-            let of_input = self.input_grad(pass, pass.tensor(input.rows(), self.inputs), &gradient);
+            let room = pass.tensor_in_place(input.rows(), self.inputs)?;
+            let of_input = self.input_grad(pass, room, &gradient)?;
             let linear = self.clone();
-            pass.defer(move |pass| linear.accumulate(pass, &input, &gradient));
+            pass.defer(move |pass| {
+                linear.add_grads(pass, &input, &gradient)?;
+                linear.grads_ready(pass)
+            });
             return Ok(of_input);
         }
-        self.accumulate(pass, &input, &gradient)?;
-        Ok(self.input_grad(pass, input, &gradient))
+        self.add_grads(pass, &input, &gradient)?;
+        self.grads_ready(pass)?;
+        self.input_grad(pass, input, &gradient)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Rotary position embeddings.
 
 use super::Module;
-use super::vector::vectorized;
 use crate::error::{Error, Result};
+use crate::ops::Rotation;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 use std::f64::consts::TAU;
@@ -104,38 +104,15 @@ impl RotaryEmbedding {
 
     /// Rotates by `sign` times each row's angles.
     fn rotate(&self, pass: &Pass<'_>, tensor: &mut Tensor, sign: f32) -> Result<()> {
-        pass.expect_host("rotary positions (model.positions)")?;
-        let (sequence, columns) = (pass.sequence(), tensor.columns());
-        let (first, used) = (pass.position_offset(), self.heads * self.head_dim);
-        let mut turn = vec![(0.0, 0.0); self.frequencies.len()];
-        for place in 0..sequence {
-            self.turns_at(first + place, sign, &mut turn);
-            for row in tensor.data_mut().chunks_exact_mut(columns).skip(place).step_by(sequence) {
-                vectorized(
-                    #[inline(always)]
-                    || row[..used].chunks_exact_mut(self.head_dim).for_each(|head| rotate_head(head, &turn)),
-                );
-            }
-        }
-        Ok(())
-    }
-
-    /// Computes cosine and sine of each pair's angle at a position.
-    fn turns_at(&self, position: usize, sign: f32, turn: &mut [(f32, f32)]) {
-        for (turn, frequency) in turn.iter_mut().zip(&self.frequencies) {
-            // The angle has 32 bits, as in Hugging Face's implementation.
-            let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
-            *turn = (cos as f32, sign * sin as f32);
-        }
-    }
-}
-
-/// Rotates the pairs of one head.
-#[inline(always)]
-fn rotate_head(head: &mut [f32], turn: &[(f32, f32)]) {
-    let (one, other) = head.split_at_mut(turn.len());
-    for ((x, y), (cos, sin)) in one.iter_mut().zip(other).zip(turn) {
-        (*x, *y) = (*x * cos - *y * sin, *y * cos + *x * sin);
+        let rotation = Rotation {
+            frequencies: &self.frequencies,
+            sign,
+            used: self.heads * self.head_dim,
+            sequence: pass.sequence(),
+            first: pass.position_offset(),
+        };
+        let columns = tensor.columns();
+        pass.ops().rotate(tensor.values_mut(), columns, &rotation)
     }
 }
 

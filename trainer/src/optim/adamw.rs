@@ -1,7 +1,7 @@
 //! Adam with decoupled weight decay: Loshchilov, Hutter, ICLR 2019 (arXiv 1711.05101).
 
 use super::{DeviceParamSlice, Optimizer, ParamSlice, Step};
-use crate::nn::vector::vectorized;
+use crate::ops::host::vector::vectorized;
 use crate::parameter::{Parameter, WeightDecay};
 use unisono_cuda::device::GpuError;
 use unisono_cuda::device::compute::{AdamStep, Compute};

@@ -1,11 +1,13 @@
-//! The GPU of a pass, if one computes.
+//! The memory where a pass computes, and the operations there.
 
 use super::Pass;
-use crate::device::{Device, DeviceWeights};
-use crate::error::{Error, Result};
+use crate::device::Device;
+use crate::error::Result;
+use crate::ops::device::unsupported;
+use crate::ops::{HostTargets, LocalTargets, NOT_LOCAL, Ops, RowIndices, ValuesMut};
 use crate::parameter::ParameterId;
-use unisono_cuda::device::compute::Compute;
-use unisono_cuda::device::{GpuError, ViewMut};
+use crate::pass::WeightsView;
+use unisono_cuda::device::compute::{Indices, LocalTargets as DeviceTargets};
 
 impl<'a> Pass<'a> {
     /// Sets the GPU that computes. Tensors are then in its memory, except for inputs from the host
@@ -22,41 +24,70 @@ impl<'a> Pass<'a> {
     /// Returns an error if a GPU computes, for operations without kernels.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] names the operation.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) names the operation.
     pub fn expect_host(&self, what: &str) -> Result<()> {
-        match self.device {
-            Some(_) => Err(Error::Unsupported(format!("{what} on a GPU: not part of this build"))),
-            None => Ok(()),
-        }
+        self.device.map_or(Ok(()), |_| unsupported(what))
     }
 
-    /// Returns the weights of a parameter in GPU memory.
+    /// Returns the operations of the memory where modules compute.
+    pub fn ops(&self) -> &dyn Ops {
+        self.device.map_or(&self.host, |device| &**device.compute())
+    }
+
+    /// Returns the weights of a parameter in the memory where modules compute.
     ///
     /// # Errors
     /// Returns an error of the GPU driver.
-    pub fn weights_on(&self, device: &Device, id: ParameterId) -> Result<DeviceWeights<'_>> {
+    pub fn weights_view(&self, id: ParameterId) -> Result<WeightsView<'_>> {
+        let Some(device) = self.device else { return Ok(WeightsView::Host(self.strategy.weights(id))) };
         match self.strategy.device_store(id) {
-            Some(store) => Ok(DeviceWeights::Shared(store.device_weights(id))),
-            None => device.weights(id, self.strategy.weights(id)).map(DeviceWeights::Copied),
+            Some(store) => Ok(WeightsView::Device(store.device_weights(id))),
+            None => device.weights(id, self.strategy.weights(id)).map(WeightsView::Copied),
         }
     }
 
-    /// Accumulates a gradient as [`Pass::accumulate`] does, in GPU memory.
+    /// Moves row numbers of a table of `count` rows to the memory where modules compute.
     ///
     /// # Errors
-    /// Returns an error of the GPU driver, or of a collective that becomes due.
-    pub fn accumulate_on(
+    /// Returns an error of the GPU driver.
+    pub fn row_indices(&self, indices: Vec<u32>, count: usize) -> Result<RowIndices> {
+        let Some(device) = self.device else { return Ok(RowIndices::Host(indices)) };
+        let stream = device.compute().stream();
+        Ok(RowIndices::Device(Indices::new(stream, &indices, count, Some(NOT_LOCAL))?))
+    }
+
+    /// Moves targets to the memory where modules compute. They are columns of logits with
+    /// `columns` columns, of which the first `count` are classes, or marks of [`DeviceTargets`].
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub fn local_targets(&self, places: Vec<u32>, columns: usize, count: usize) -> Result<LocalTargets> {
+        let Some(device) = self.device else {
+            return Ok(LocalTargets::Host(HostTargets { places, columns, count }));
+        };
+        let stream = device.compute().stream();
+        Ok(LocalTargets::Device(DeviceTargets::new(stream, &places, columns, count)?))
+    }
+
+    /// Calls `add` to add one part of this micro-batch's gradient, as [`Pass::accumulate`] does.
+    /// Call [`Pass::grad_ready`] after the last part.
+    ///
+    /// # Errors
+    /// Returns the error of `add`, or of the GPU driver.
+    pub fn add(
         &mut self,
-        device: &Device,
         id: ParameterId,
-        add: impl FnOnce(&Compute, ViewMut<'_, f32>) -> std::result::Result<(), GpuError>,
+        add: impl FnOnce(&dyn Ops, ValuesMut<'_>) -> Result<()>,
     ) -> Result<()> {
-        if let Some(store) = self.strategy.device_store_mut(id) {
+        if let (Some(device), Some(store)) = (self.device, self.strategy.device_store_mut(id)) {
             let gradient = store.device_gradient(id)?;
-            gradient.map_or(Ok(()), |gradient| add(device.compute(), gradient))?;
-        } else if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
-            device.with_gradient(id, gradient.len(), add)?;
+            let add = |gradient| add(&**device.compute(), ValuesMut::Device(gradient));
+            return gradient.map_or(Ok(()), add);
         }
-        self.grad_ready(id)
+        match (self.device, self.strategy.weights_and_gradient(id)) {
+            (Some(device), Some((_, gradient))) => device.with_gradient(id, gradient.len(), add),
+            (None, Some((_, gradient))) => add(&self.host, ValuesMut::Host(gradient)),
+            (_, None) => Ok(()),
+        }
     }
 }

@@ -1,16 +1,15 @@
 //! Cross entropy of sharded classes.
 
-mod device;
-
-use crate::allocator::F32Vec;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::flat::ProcessGroup;
-use crate::nn::vector::{exp_shifted, max_value, scale, vectorized};
-use crate::nn::{CrossEntropy, row_grad};
+use crate::nn::{CrossEntropy, check_targets};
+use crate::ops::LocalTargets;
+use crate::ops::host::cross_entropy::row_grad;
 use crate::parameter::ShardSpec;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono::{Max, Sum};
+use unisono_cuda::device::compute::LocalTargets as DeviceTargets;
 
 /// Computes the loss as [`CrossEntropy`] does, from each rank's logits of
 /// its own classes. Ranks exchange three numbers per row, not the logits. Every rank receives the
@@ -29,19 +28,10 @@ pub struct VocabParallelCrossEntropy {
 
 /// Statistics of each row over all ranks.
 struct SoftmaxStats {
-    row_max: F32Vec,
+    targets: LocalTargets,
+    row_max: Tensor,
     /// Sums of the exponentials, followed by the logits at the targets.
-    exp_sums: F32Vec,
-}
-
-impl SoftmaxStats {
-    fn sum(&self, row: usize) -> f32 {
-        self.exp_sums[row]
-    }
-
-    fn loss(&self, row: usize) -> f32 {
-        self.row_max[row] + (self.sum(row).ln() - self.exp_sums[self.row_max.len() + row])
-    }
+    sums: Tensor,
 }
 
 impl VocabParallelCrossEntropy {
@@ -63,20 +53,10 @@ impl VocabParallelCrossEntropy {
         targets: &[u32],
         share: f32,
     ) -> Result<f32> {
-        if let Some(device) = pass.device() {
-            return self.forward_scaled_on(device, pass, logits, targets, share);
-        }
-        let powers = self.softmax_stats(pass, &mut logits, targets)?;
-        let mut loss = 0.0;
-        for (row, &target) in targets.iter().enumerate() {
-            let counts = Some(target) != self.ignore_index;
-            scale(logits.row_mut(row), if counts { share / powers.sum(row) } else { 0.0 });
-            if counts {
-                loss += f64::from(powers.loss(row));
-                let place = self.classes.local_index(target as usize);
-                place.into_iter().for_each(|place| logits.row_mut(row)[place] -= share);
-            }
-        }
+        let mut stats = self.softmax_stats(pass, &mut logits, targets)?;
+        let (powers, max) = (logits.values_mut(), stats.row_max.values_mut());
+        pass.ops().class_backward(powers, &stats.targets, stats.sums.values(), max, share)?;
+        let loss = pass.ops().sum(stats.row_max.values())?;
         pass.save(logits);
         Ok((loss * f64::from(share)) as f32)
     }
@@ -92,11 +72,14 @@ impl VocabParallelCrossEntropy {
         targets: &[u32],
         log_sums: &mut [f32],
     ) -> Result<f64> {
-        let powers = self.softmax_stats(pass, logits, targets)?;
+        let stats = self.softmax_stats(pass, logits, targets)?;
+        let (max, (sums, at_target)) = (stats.row_max.data(), stats.sums.data().split_at(targets.len()));
         let mut loss = 0.0;
         for (row, &target) in targets.iter().enumerate() {
-            log_sums[row] = powers.row_max[row] + powers.sum(row).ln();
-            loss += if Some(target) == self.ignore_index { 0.0 } else { f64::from(powers.loss(row)) };
+            let log = sums[row].ln();
+            log_sums[row] = max[row] + log;
+            let counts = Some(target) != self.ignore_index;
+            loss += if counts { f64::from(max[row] + (log - at_target[row])) } else { 0.0 };
         }
         Ok(loss)
     }
@@ -115,23 +98,25 @@ impl VocabParallelCrossEntropy {
 
     /// Replaces logits by exponentials, relative to the maximum of each row.
     fn softmax_stats(&self, pass: &Pass<'_>, logits: &mut Tensor, targets: &[u32]) -> Result<SoftmaxStats> {
-        self.check(logits, targets)?;
-        let rows = logits.rows();
-        let greatest = self.row_max(pass, logits)?;
-        let mut both = pass.floats(2 * rows);
-        let (sums, at_target) = both.split_at_mut(rows);
-        for (row, &target) in targets.iter().enumerate() {
-            let place = self.classes.local_index(target as usize);
-            at_target[row] = place.map_or(0.0, |place| logits.row(row)[place]);
-            let (classes, padding) = logits.row_mut(row).split_at_mut(self.count);
-            sums[row] = vectorized(
-                #[inline(always)]
-                || exp_shifted(classes, greatest[row]),
-            );
-            padding.fill(0.0);
+        let (rows, ops) = (logits.rows(), pass.ops());
+        check_targets(targets, [rows, self.classes.global_size], self.ignore_index)?;
+        let places = targets.iter().map(|&target| self.local_class(target)).collect();
+        let targets = pass.local_targets(places, logits.columns(), self.count)?;
+        let (mut row_max, mut sums) = (pass.tensor_in_place(rows, 1)?, pass.tensor_in_place(2, rows)?);
+        ops.class_max(logits.values(), &targets, row_max.values_mut())?;
+        pass.timed_wait("greatest logits", || row_max.all_reduce(&self.group, Max))?;
+        ops.class_exp(logits.values_mut(), &targets, row_max.values(), sums.values_mut())?;
+        pass.timed_wait("sums of the loss", || sums.all_reduce(&self.group, Sum))?;
+        Ok(SoftmaxStats { targets, row_max, sums })
+    }
+
+    /// Returns this rank's index of a class.
+    fn local_class(&self, target: u32) -> u32 {
+        match self.classes.local_index(target as usize) {
+            _ if Some(target) == self.ignore_index => DeviceTargets::IGNORED,
+            Some(place) => place as u32,
+            None => DeviceTargets::OTHER_RANK,
         }
-        pass.timed_wait("sums of the loss", || self.group.host().all_reduce(&mut both, Sum))?;
-        Ok(SoftmaxStats { row_max: greatest, exp_sums: both })
     }
 
     /// Computes the gradient of `factor` times the loss with respect to this rank's logits.
@@ -140,28 +125,5 @@ impl VocabParallelCrossEntropy {
     /// Returns an error of the GPU driver.
     pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         CrossEntropy { ignore_index: self.ignore_index }.backward(pass, factor)
-    }
-
-    /// Returns the maximum logit of each row over all ranks.
-    fn row_max(&self, pass: &Pass<'_>, logits: &Tensor) -> Result<F32Vec> {
-        let mut all = pass.floats(logits.rows());
-        for (row, most) in all.iter_mut().enumerate() {
-            *most =
-                if self.count > 0 { max_value(&logits.row(row)[..self.count]) } else { f32::NEG_INFINITY };
-        }
-        pass.timed_wait("greatest logits", || self.group.host().all_reduce(&mut all, Max))?;
-        Ok(all)
-    }
-
-    fn check(&self, logits: &Tensor, targets: &[u32]) -> Result<()> {
-        let (rows, classes) = (logits.rows(), self.classes.global_size);
-        if targets.len() != rows {
-            return Err(Error::invalid(format!("{} targets for {rows} rows of logits", targets.len())));
-        }
-        let is_class = |target: &&u32| (**target as usize) < classes || Some(**target) == self.ignore_index;
-        match targets.iter().find(|target| !is_class(target)) {
-            Some(target) => Err(Error::invalid(format!("target {target} of {classes} classes"))),
-            None => Ok(()),
-        }
     }
 }

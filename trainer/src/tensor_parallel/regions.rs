@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::flat::ProcessGroup;
-use crate::nn::{Module, vector};
+use crate::nn::Module;
 use crate::parameter::ParameterId;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -93,23 +93,12 @@ impl BiasAdd {
 
 impl Module for BiasAdd {
     fn forward(&self, pass: &mut Pass<'_>, mut input: Tensor) -> Result<Tensor> {
-        if let Some(device) = pass.device() {
-            let bias = pass.weights_on(device, self.0)?;
-            device.compute().add_to_rows(input.view_mut(), bias.view(..))?;
-            return Ok(input);
-        }
-        let (columns, bias) = (input.columns(), pass.weights(self.0));
-        input.data_mut().chunks_exact_mut(columns).for_each(|row| vector::add(row, bias));
+        pass.ops().add_to_rows(input.values_mut(), pass.weights_view(self.0)?.values())?;
         Ok(input)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
-        match pass.device() {
-            Some(device) => {
-                pass.accumulate_on(device, self.0, |compute, into| compute.add_rows(into, gradient.view()))?
-            }
-            None => pass.accumulate(self.0, |_, into| vector::add_rows(into, gradient.data()))?,
-        }
+        pass.accumulate(self.0, |ops, into| ops.add_rows(into, gradient.values()))?;
         Ok(gradient)
     }
 }

@@ -2,6 +2,7 @@ pub(crate) mod failures;
 
 use crate::allocator::Allocator;
 use crate::nn::grad_check::random_values;
+use crate::ops::Operand;
 use crate::parameter::Init;
 use crate::parameter::Inventory;
 use crate::pass::Seeds;
@@ -77,9 +78,11 @@ impl Module for Gains {
         let input: Tensor = pass.restore();
         let columns = input.columns();
         pass.accumulate(self.0, |_, sum| {
+            let sum = sum.host();
             for (x, dy) in input.data().chunks_exact(columns).zip(gradient.data().chunks_exact(columns)) {
                 sum.iter_mut().zip(x.iter().zip(dy)).for_each(|(sum, (x, dy))| *sum += x * dy);
             }
+            Ok(())
         })?;
         for row in gradient.data_mut().chunks_exact_mut(columns) {
             row.iter_mut().zip(pass.weights(self.0)).for_each(|(dy, gain)| *dy *= gain);

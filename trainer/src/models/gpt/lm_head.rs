@@ -144,7 +144,7 @@ impl LmHead {
             let (targets, log_sums) = (&targets[rows.clone()], &log_sums[rows.clone()]);
             self.loss.logits_grad(&mut logits, targets, log_sums, factor * share);
             let part = features.slice_rows(pass.memory(), rows.clone());
-            let gradient = self.linear.backward_chunk(pass, part, &logits);
+            let gradient = self.linear.backward_chunk(pass, part, &logits)?;
             features.write_rows(rows, &gradient);
         }
         self.linear.grads_ready(pass)?;

@@ -1,6 +1,6 @@
 //! Tile of attention: some queries of one head, and the keys before them.
 
-use crate::nn::vector::{exp, exp_shifted, max_value, sum, vectorized};
+use crate::ops::host::vector::{exp, exp_shifted, max_value, sum, vectorized};
 use std::ops::Range;
 use unisono_cuda::{Matrix, MatrixMut, matmul};
 

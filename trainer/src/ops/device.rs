@@ -1,0 +1,69 @@
+//! Operations on a GPU that are no single kernel.
+
+use crate::error::{Error, Result};
+use crate::ops::{Mat, NormKind, Rotation};
+use unisono_cuda::device::compute::{Compute, Indices, MatrixView, MatrixViewMut};
+use unisono_cuda::device::{GpuError, View, ViewMut};
+
+/// Returns the error of an operation that GPUs have no kernel for.
+pub(crate) fn unsupported<T>(what: &str) -> Result<T> {
+    Err(Error::Unsupported(format!("{what} on a GPU: not part of this build")))
+}
+
+pub(super) fn matmul(
+    compute: &Compute,
+    into: Mat<ViewMut<'_, f32>>,
+    beta: f32,
+    alpha: f32,
+    one: Mat<View<'_, f32>>,
+    other: Mat<View<'_, f32>>,
+) -> Result<(), GpuError> {
+    let into = MatrixViewMut::new(into.values, into.rows, into.columns)?;
+    compute.matmul(into, beta, alpha, matrix(&one)?, matrix(&other)?)
+}
+
+fn matrix<'a>(of: &'a Mat<View<'a, f32>>) -> Result<MatrixView<'a>, GpuError> {
+    let matrix = MatrixView::new(&of.values, of.rows, of.columns)?;
+    Ok(if of.is_transposed { matrix.t() } else { matrix })
+}
+
+pub(super) fn add(compute: &Compute, into: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), GpuError> {
+    compute.add(into, from, 1.0, 1.0)
+}
+
+pub(super) fn normalize_backward(
+    compute: &Compute,
+    kind: NormKind,
+    [input, moments, gain]: [View<'_, f32>; 3],
+    gradient: ViewMut<'_, f32>,
+    mut sums: ViewMut<'_, f32>,
+) -> Result<(), GpuError> {
+    let (of_gain, of_bias) = sums.split_at_mut(gain.len());
+    if kind == NormKind::Layer {
+        compute.add_rows(of_bias, gradient.as_view())?;
+    }
+    compute.normalize_backward_gain(kind, [input, moments, gradient.as_view()], of_gain)?;
+    compute.normalize_backward(kind, [input, moments, gain], gradient)
+}
+
+pub(super) fn rotate(_: &Compute, _: ViewMut<'_, f32>, _: usize, _: &Rotation<'_>) -> Result<()> {
+    unsupported("rotary positions (model.positions)")
+}
+
+pub(super) fn sum(compute: &Compute, values: View<'_, f32>) -> Result<f64, GpuError> {
+    Ok(values.to_vec(compute.stream())?.into_iter().map(f64::from).sum())
+}
+
+pub(super) fn cross_entropy(
+    compute: &Compute,
+    logits: ViewMut<'_, f32>,
+    columns: usize,
+    targets: &[u32],
+    ignored: Option<u32>,
+    share: f32,
+) -> Result<f64, GpuError> {
+    let targets = Indices::new(compute.stream(), targets, columns, ignored)?;
+    let mut losses = compute.stream().alloc_uninit(targets.len())?;
+    compute.cross_entropy(logits, &targets, losses.view_mut(..), share)?;
+    sum(compute, losses.view(..))
+}

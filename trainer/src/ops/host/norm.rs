@@ -1,0 +1,126 @@
+//! Normalization of rows.
+
+use super::vector::{sum, vectorized};
+use crate::ops::{Host, NormKind};
+
+impl Host {
+    pub(crate) fn normalize(
+        &self,
+        [input, gain]: [&[f32]; 2],
+        bias: Option<&[f32]>,
+        epsilon: f32,
+        output: &mut [f32],
+        moments: &mut [f32],
+    ) {
+        let rows = input.chunks_exact(gain.len()).zip(output.chunks_exact_mut(gain.len()));
+        match bias {
+            Some(bias) => vectorized(
+                #[inline(always)]
+                || {
+                    for ((from, to), moments) in rows.zip(moments.as_chunks_mut::<2>().0) {
+                        *moments = row_moments(from, epsilon);
+                        layer_norm(from, *moments, gain, bias, to);
+                    }
+                },
+            ),
+            None => vectorized(
+                #[inline(always)]
+                || {
+                    for ((from, to), rate) in rows.zip(moments) {
+                        let square = sum(from, from, |x, _| x * x) / gain.len() as f32;
+                        *rate = 1.0 / (square + epsilon).sqrt();
+                        to.iter_mut().zip(from).zip(gain).for_each(|((to, x), gain)| *to = x * *rate * gain);
+                    }
+                },
+            ),
+        }
+    }
+
+    pub(crate) fn normalize_backward(
+        &self,
+        kind: NormKind,
+        [input, moments, gain]: [&[f32]; 3],
+        gradient: &mut [f32],
+        sums: &mut [f32],
+    ) {
+        let (of_gain, of_bias) = sums.split_at_mut(gain.len());
+        let rows = input.chunks_exact(gain.len()).zip(gradient.chunks_exact_mut(gain.len()));
+        match kind {
+            NormKind::Layer => vectorized(
+                #[inline(always)]
+                || {
+                    for ((from, row), moments) in rows.zip(moments.as_chunks::<2>().0) {
+                        add_layer_grads(from, *moments, row, of_gain, of_bias);
+                        layer_input_grad(from, *moments, gain, row);
+                    }
+                },
+            ),
+            NormKind::Rms => vectorized(
+                #[inline(always)]
+                || {
+                    for ((from, row), rate) in rows.zip(moments) {
+                        add_rms_grads(from, *rate, row, of_gain);
+                        rms_input_grad(from, *rate, gain, row);
+                    }
+                },
+            ),
+        }
+    }
+}
+
+/// Returns the mean and inverse standard deviation.
+#[inline(always)]
+fn row_moments(row: &[f32], epsilon: f32) -> [f32; 2] {
+    let count = row.len() as f32;
+    let mean = sum(row, row, |x, _| x) / count;
+    let variance = sum(row, row, |x, _| (x - mean) * (x - mean)) / count;
+    [mean, 1.0 / (variance + epsilon).sqrt()]
+}
+
+#[inline(always)]
+fn layer_norm(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], bias: &[f32], to: &mut [f32]) {
+    for (((to, x), gain), bias) in to.iter_mut().zip(from).zip(gain).zip(bias) {
+        *to = (x - mean) * rate * gain + bias;
+    }
+}
+
+/// Adds one row's share to the gradients of gain and bias.
+#[inline(always)]
+fn add_layer_grads(from: &[f32], [mean, rate]: [f32; 2], row: &[f32], gain: &mut [f32], bias: &mut [f32]) {
+    for (((gain, bias), x), dy) in gain.iter_mut().zip(bias).zip(from).zip(row) {
+        *gain += dy * ((x - mean) * rate);
+        *bias += dy;
+    }
+}
+
+/// Replaces dy by dx = (g - mean of g - x̂ · mean of g x̂) / deviation, with the normalized row x̂
+/// and g = dy · gain.
+#[inline(always)]
+fn layer_input_grad(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], row: &mut [f32]) {
+    row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);
+    let count = row.len() as f32;
+    let level = sum(row, row, |g, _| g) / count;
+    let slope = sum(row, from, |g, x| g * ((x - mean) * rate)) / count;
+    for (g, x) in row.iter_mut().zip(from) {
+        *g = (*g - level - (x - mean) * rate * slope) * rate;
+    }
+}
+
+/// Adds one row's share to the gradient of the gain.
+#[inline(always)]
+fn add_rms_grads(from: &[f32], rate: f32, row: &[f32], gain: &mut [f32]) {
+    for ((gain, x), dy) in gain.iter_mut().zip(from).zip(row) {
+        *gain += dy * (x * rate);
+    }
+}
+
+/// Replaces dy by dx = (g - x̂ · mean of g x̂) · rate, with the normalized row x̂ and g = dy ·
+/// gain.
+#[inline(always)]
+fn rms_input_grad(from: &[f32], rate: f32, gain: &[f32], row: &mut [f32]) {
+    row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);
+    let slope = sum(row, from, |g, x| g * (x * rate)) / row.len() as f32;
+    for (g, x) in row.iter_mut().zip(from) {
+        *g = (*g - x * rate * slope) * rate;
+    }
+}

@@ -1,0 +1,54 @@
+//! Rotation of pairs of features.
+
+use super::vector::vectorized;
+use crate::ops::Host;
+
+/// Angles of rotation of each row.
+pub struct Rotation<'a> {
+    /// Angle per position of each pair: of feature i with i + d/2, in heads of d features.
+    pub frequencies: &'a [f32],
+    /// Factor of all angles.
+    pub sign: f32,
+    /// Number of leading columns that are rotated.
+    pub used: usize,
+    /// Rows of one sequence.
+    pub sequence: usize,
+    /// Position of the first row of each sequence.
+    pub first: usize,
+}
+
+impl Host {
+    pub(crate) fn rotate(&self, values: &mut [f32], columns: usize, rotation: &Rotation<'_>) {
+        let mut turn = vec![(0.0, 0.0); rotation.frequencies.len()];
+        for place in 0..rotation.sequence {
+            rotation.turns_at(rotation.first + place, &mut turn);
+            for row in values.chunks_exact_mut(columns).skip(place).step_by(rotation.sequence) {
+                let heads = row[..rotation.used].chunks_exact_mut(2 * turn.len());
+                vectorized(
+                    #[inline(always)]
+                    || heads.for_each(|head| rotate_head(head, &turn)),
+                );
+            }
+        }
+    }
+}
+
+impl Rotation<'_> {
+    /// Computes cosine and sine of each pair's angle at a position.
+    fn turns_at(&self, position: usize, turn: &mut [(f32, f32)]) {
+        for (turn, frequency) in turn.iter_mut().zip(self.frequencies) {
+            // The angle has 32 bits, as in Hugging Face's implementation.
+            let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
+            *turn = (cos as f32, self.sign * sin as f32);
+        }
+    }
+}
+
+/// Rotates the pairs of one head.
+#[inline(always)]
+fn rotate_head(head: &mut [f32], turn: &[(f32, f32)]) {
+    let (one, other) = head.split_at_mut(turn.len());
+    for ((x, y), (cos, sin)) in one.iter_mut().zip(other).zip(turn) {
+        (*x, *y) = (*x * cos - *y * sin, *y * cos + *x * sin);
+    }
+}

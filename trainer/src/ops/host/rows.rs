@@ -1,0 +1,68 @@
+//! Sums of rows, rows of tables, and matrix products.
+
+use super::vector::{self, vectorized};
+use crate::ops::{Host, Mat, NOT_LOCAL};
+use unisono_cuda::{Matrix, MatrixMut};
+
+impl Host {
+    pub(crate) fn matmul(
+        &self,
+        into: Mat<&mut [f32]>,
+        beta: f32,
+        alpha: f32,
+        one: Mat<&[f32]>,
+        other: Mat<&[f32]>,
+    ) {
+        let into = MatrixMut::new(into.values, into.rows, into.columns);
+        unisono_cuda::matmul(into, beta, alpha, matrix(one), matrix(other), self.threads);
+    }
+
+    pub(crate) fn fill_rows(&self, rows: &mut [f32], row: &[f32]) {
+        rows.chunks_exact_mut(row.len()).for_each(|to| to.copy_from_slice(row));
+    }
+
+    pub(crate) fn add_to_rows(&self, rows: &mut [f32], row: &[f32]) {
+        rows.chunks_exact_mut(row.len()).for_each(|into| vector::add(into, row));
+    }
+
+    pub(crate) fn add_rows(&self, into: &mut [f32], rows: &[f32]) {
+        vector::add_rows(into, rows);
+    }
+
+    pub(crate) fn add(&self, into: &mut [f32], from: &[f32]) {
+        vector::add(into, from);
+    }
+
+    pub(crate) fn scale(&self, values: &mut [f32], factor: f32) {
+        vector::scale(values, factor);
+    }
+
+    pub(crate) fn embed(&self, to: &mut [f32], table: &[f32], indices: &[u32]) {
+        let width = to.len() / indices.len().max(1);
+        for (row, &index) in to.chunks_exact_mut(width.max(1)).zip(indices) {
+            match index {
+                NOT_LOCAL => row.fill(0.0),
+                _ => row.copy_from_slice(&table[index as usize * width..][..width]),
+            }
+        }
+    }
+
+    pub(crate) fn embed_backward(&self, table: &mut [f32], rows: &[f32], indices: &[u32]) {
+        let width = rows.len() / indices.len().max(1);
+        let rows = rows.chunks_exact(width.max(1)).zip(indices).filter(|row| *row.1 != NOT_LOCAL);
+        vectorized(
+            #[inline(always)]
+            || {
+                for (row, index) in rows {
+                    let into = &mut table[*index as usize * width..][..width];
+                    into.iter_mut().zip(row).for_each(|(into, from)| *into += from);
+                }
+            },
+        );
+    }
+}
+
+fn matrix(of: Mat<&[f32]>) -> Matrix<'_> {
+    let matrix = Matrix::new(of.values, of.rows, of.columns);
+    if of.is_transposed { matrix.t() } else { matrix }
+}
