@@ -9,6 +9,7 @@
 pub mod allocator;
 pub mod checkpoint;
 pub mod config;
+pub mod cost;
 pub mod data;
 pub mod device;
 pub mod error;

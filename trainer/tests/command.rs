@@ -240,8 +240,8 @@ fn plan_takes_config_and_measured_links() {
     };
     near(&answer["hardware"]["intra_host"]["alpha"], 5e-6);
     near(&answer["hardware"]["intra_host"]["beta"], 1e9);
-    assert_eq!((&answer["decision"]["rule"], &answer["dims"]["width"]), (&"Ddp".into(), &128.into()));
-    assert_eq!(answer["bytes"]["state"], 12.0);
+    assert_eq!((&answer["decision"]["rule"], &answer["shape"]["width"]), (&"Ddp".into(), &128.into()));
+    assert_eq!(answer["shape"]["bytes"]["state"], 12.0);
     let text = output_text(&["plan", "-n", "16", "model.heads=16", "mesh.tensor=16"]);
     assert!(text.contains("tensor = 16 ranks do not fit on a host of 8"), "{text}");
     let wrong = run(&["plan", "--hardware", "abacus"]);

@@ -83,7 +83,7 @@ fn compare_strategies(parameters: &str, ranks: &str, recomputes: bool) {
     let fixed = ["--hardware", "h100-80", "--teraflops", "400", "--across", "50", "--latency", "10"];
     let arguments = [&fixed[..], &["--model", parameters, "-n", ranks]].concat();
     let plan = planned(&arguments);
-    let [psi, layers, width] = ["parameters", "layers", "width"].map(|key| at(&plan, &["dims", key]));
+    let [psi, layers, width] = ["parameters", "layers", "width"].map(|key| at(&plan, &["shape", key]));
     let chosen = |key| at(&plan, &["decision", "parallel", key]);
     let (tensor, stages, data) = (chosen("tensor"), chosen("pipeline"), chosen("data"));
     let micro_batches = at(&plan, &["recipe", "Ok", "accumulation"]);
@@ -159,7 +159,7 @@ fn recipe_of_one_dimension_follows_its_six_steps() {
         let (recipe, parallel) = (&plan["recipe"]["Ok"], &plan["decision"]["parallel"]);
         let of = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("in {plan}"));
         let whole = |value: &serde_json::Value| of(value) as usize;
-        let samples = tokens / whole(&plan["dims"]["sequence"]);
+        let samples = tokens / whole(&plan["shape"]["sequence"]);
         let split = [&parallel["tensor"], &parallel["pipeline"], &parallel["context"]].map(whole);
         let data = ranks.parse::<usize>().expect("a number") / split.iter().product::<usize>();
         assert_eq!((whole(&recipe["samples"]), whole(&recipe["data_ranks"])), (samples, data), "{model}");
@@ -172,8 +172,8 @@ fn recipe_of_one_dimension_follows_its_six_steps() {
         let own = own.iter().find(|row| row["parallel"]["kind"] == kind).expect("the strategy");
         let kept: f64 = own["kept_bytes"].as_array().expect("classes").iter().map(of).sum();
         let [psi, layers, width] =
-            [&plan["dims"]["parameters"], &plan["dims"]["layers"], &plan["dims"]["width"]].map(of);
-        let largest = (psi / layers).max(of(&plan["dims"]["vocabulary"]) * width);
+            [&plan["shape"]["parameters"], &plan["shape"]["layers"], &plan["shape"]["width"]].map(of);
+        let largest = (psi / layers).max(of(&plan["shape"]["vocabulary"]) * width);
         let gathered = if kind == "zero3" { 3.0 * 2.0 * largest / split[0] as f64 } else { 0.0 };
         let room = 0.9 * of(&plan["hardware"]["memory"]) - kept - gathered;
         let most = whole(&recipe["max_micro_batch"]);

@@ -8,10 +8,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
 use unisono_trainer::allocator::Allocator;
+use unisono_trainer::cost::{Link, Measurement, StepTime, ring, sweep};
 use unisono_trainer::optim::{Sgd, Step};
 use unisono_trainer::parallel::{DataParallel, GradReduction, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
-use unisono_trainer::planner::{Link, Measurement, StepTime, ring, sweep};
 use unisono_trainer::strategy::{Direction, StepPlan, Strategy};
 
 /// Reduces over the ring that is predicted, with one message per step for any size.

@@ -80,7 +80,7 @@ mod tests {
 
     fn drawn(name: &str, chunks: usize, backward_input: f64) -> (Schedule, Timeline) {
         let schedule = Order::find(name).unwrap().schedule(2, 3, chunks).unwrap();
-        let costs = StageCosts { forward: 1.0, backward_input, backward_weights: 1.0, transfer: 0.0 };
+        let costs = StageCosts::new([1.0, backward_input, 1.0], 1, 0.0);
         let timeline = play(&schedule, &vec![costs; schedule.stages()]).unwrap();
         (schedule, timeline)
     }

@@ -61,9 +61,7 @@ impl PipelineArgs {
                 "--costs {given}: three times above 0, and one of a message"
             )));
         }
-        let [forward, backward_input, backward_weights] = times.map(|time| time / chunks as f64);
-        let transfer = transfer.first().copied().unwrap_or(0.0);
-        Ok(StageCosts { forward, backward_input, backward_weights, transfer })
+        Ok(StageCosts::new(times, chunks, transfer.first().copied().unwrap_or(0.0)))
     }
 }
 

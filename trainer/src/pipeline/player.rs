@@ -102,6 +102,13 @@ impl Clock<'_> {
 }
 
 impl StageCosts {
+    /// Returns the costs of one of `chunks` equal stages of a rank that takes `times` for forward,
+    /// the gradient of the input and the gradients of the weights of all.
+    pub fn new(times: [f64; 3], chunks: usize, transfer: f64) -> Self {
+        let [forward, backward_input, backward_weights] = times.map(|time| time / chunks as f64);
+        Self { forward, backward_input, backward_weights, transfer }
+    }
+
     /// Returns the time of a pass, and 0 for other operations.
     pub fn of(&self, op: Op) -> f64 {
         match op {

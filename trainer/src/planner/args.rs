@@ -1,9 +1,9 @@
 //! Command line arguments of a plan.
 
 use crate::config::Config;
+use crate::cost::{BytesPerParam, Hardware, ModelShape};
 use crate::error::{Error, Result};
-use crate::planner::hardware::Hardware;
-use crate::planner::model_dims::{BytesPerParam, ModelDims, parse_number};
+use crate::models::GptConfig;
 use crate::planner::report::PlanReport;
 use crate::planner::warnings;
 use std::path::PathBuf;
@@ -21,19 +21,19 @@ pub struct PlanArgs {
     #[arg(value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
     /// Number of blocks
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "overrides"])]
     layers: Option<usize>,
     /// Number of features per token
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "overrides"])]
     width: Option<usize>,
     /// Number of attention heads
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "overrides"])]
     heads: Option<usize>,
     /// Sequence length in tokens
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "overrides"])]
     sequence: Option<usize>,
     /// Vocabulary size
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "overrides"])]
     vocabulary: Option<usize>,
     /// Number of experts per block
     #[arg(long)]
@@ -96,7 +96,7 @@ impl PlanArgs {
     /// Fails for invalid numbers, and for a model that no strategy fits into memory.
     pub fn report(&self) -> Result<PlanReport> {
         let config = self.configuration()?;
-        let (sizes, bytes) = (self.dims(config.as_ref())?, self.bytes(config.as_ref())?);
+        let shape = self.shape(config.as_ref())?;
         let (hardware, error) = self.hardware()?;
         let batch = config.as_ref().map(|config| config.data.global_batch * config.model.context);
         let tokens = self.tokens.or(batch).unwrap_or(4_194_304);
@@ -106,7 +106,7 @@ impl PlanArgs {
         let bucket =
             self.bucket_mb.or(config.as_ref().map(|config| config.strategy.bucket_mb)).unwrap_or(25.0);
         let bucket = positive("--bucket-mb", bucket)? * f64::from(1 << 20);
-        let mut answer = PlanReport::new(sizes, bytes, hardware, tokens, bucket)?;
+        let mut answer = PlanReport::new(shape, hardware, tokens, bucket)?;
         answer.fit_error = error;
         if let Some(config) = &config {
             answer.warnings.extend(warnings::for_config(
@@ -124,36 +124,40 @@ impl PlanArgs {
         is_given.then(|| Config::load(self.config.as_deref(), &self.overrides)).transpose()
     }
 
-    fn dims(&self, config: Option<&Config>) -> Result<ModelDims> {
-        let mut sizes = match config {
-            Some(config) => ModelDims::from_config(config)?,
-            None => ModelDims::from_parameters(parameters(&self.model)?),
+    fn shape(&self, config: Option<&Config>) -> Result<ModelShape> {
+        let mut shape = match config {
+            Some(config) => ModelShape::from_config(config)?,
+            None => self.usual_shape()?,
         };
-        let given = [
-            (&mut sizes.layers, self.layers, "--layers"),
-            (&mut sizes.width, self.width, "--width"),
-            (&mut sizes.heads, self.heads, "--heads"),
-            (&mut sizes.sequence, self.sequence, "--sequence"),
-            (&mut sizes.vocabulary, self.vocabulary, "--vocabulary"),
-            (&mut sizes.experts, self.experts, "--experts"),
-        ];
-        for (size, given, name) in given {
-            *size = check_count(name, given.unwrap_or(*size))?;
-        }
+        shape.experts = check_count("--experts", self.experts.unwrap_or(shape.experts))?;
         if let Some(active) = &self.active {
-            sizes.active = parse_number(active)?;
+            shape.active = check_active(parse_number(active)?, &shape)?;
         }
-        sizes.activation_checkpointing |= self.activation_checkpointing;
-        sizes.check()?;
-        Ok(sizes)
+        shape.gpt.activation_checkpointing |= self.activation_checkpointing;
+        Ok(shape)
     }
 
-    fn bytes(&self, config: Option<&Config>) -> Result<BytesPerParam> {
-        match (config, self.moment_bytes) {
-            (Some(config), _) => Ok(BytesPerParam::from_config(config)),
-            (None, 2 | 4) => Ok(BytesPerParam::mixed(self.moment_bytes.into(), self.fp32_grad_accum)),
-            (None, bytes) => Err(Error::invalid(format!("--moment-bytes {bytes}: it is 4 or 2"))),
+    /// Returns the shape of a model of this size, with the usual proportions unless they are given.
+    fn usual_shape(&self) -> Result<ModelShape> {
+        let shape = ModelShape::from_parameters(parameters(&self.model)?);
+        let usual = &shape.gpt;
+        let [vocabulary, sequence, width, heads, layers] = [
+            (self.vocabulary, usual.vocabulary, "--vocabulary"),
+            (self.sequence, usual.context, "--sequence"),
+            (self.width, usual.width, "--width"),
+            (self.heads, usual.heads, "--heads"),
+            (self.layers, usual.layers, "--layers"),
+        ]
+        .map(|(given, usual, name)| check_count(name, given.unwrap_or(usual)));
+        let (width, heads) = (width?, heads?);
+        if !width.is_multiple_of(heads) {
+            return Err(Error::invalid(format!("--heads {heads}: they do not divide a width of {width}")));
         }
+        let bytes = match self.moment_bytes {
+            bytes @ (2 | 4) => BytesPerParam::mixed(bytes.into(), self.fp32_grad_accum),
+            bytes => return Err(Error::invalid(format!("--moment-bytes {bytes}: it is 4 or 2"))),
+        };
+        Ok(ModelShape { gpt: GptConfig::new(vocabulary?, sequence?, width, heads, layers?), bytes, ..shape })
     }
 
     /// Returns the hardware, and the error of the fitted link.
@@ -186,6 +190,20 @@ fn parameters(model: &str) -> Result<f64> {
     if count >= PARAMETERS_MIN { Ok(count) } else { Err(Error::invalid(what())) }
 }
 
+/// Checks the number of parameters used per token.
+fn check_active(active: f64, shape: &ModelShape) -> Result<f64> {
+    let all = shape.parameters;
+    match active {
+        _ if active > all => {
+            Err(Error::invalid(format!("--active {active}: there are {all} parameters in all")))
+        }
+        _ if active < all && shape.experts == 1 => {
+            Err(Error::invalid(format!("--active {active}: without --experts, all {all} are")))
+        }
+        _ => Ok(active),
+    }
+}
+
 fn positive(name: &str, value: f64) -> Result<f64> {
     let is_one = value.is_finite() && value > 0.0;
     if is_one { Ok(value) } else { Err(Error::invalid(format!("{name} {value}: it is above 0"))) }
@@ -204,4 +222,25 @@ fn check_count(name: &str, value: usize) -> Result<usize> {
     } else {
         Err(Error::invalid(format!("{name} {value}: it is from 1 to {MAX_COUNT}")))
     }
+}
+
+/// Parses a number with a suffix k, m, b, t or K, M, G, T for thousands, millions, billions and
+/// trillions.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is no number above 0 and below 10^16.
+pub fn parse_number(text: &str) -> Result<f64> {
+    let (digits, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let power = match unit.to_ascii_lowercase().as_str() {
+        "" => Some(0),
+        "k" => Some(3),
+        "m" => Some(6),
+        "b" | "g" => Some(9),
+        "t" => Some(12),
+        _ => None,
+    };
+    let value = digits.parse::<f64>().ok().zip(power).map(|(value, power)| value * 10f64.powi(power));
+    value.filter(|value| *value > 0.0 && *value < 1e16).ok_or_else(|| {
+        Error::invalid(format!("`{text}` is not a number above 0 and below 10^16, such as 4096, 7b or 4.2M"))
+    })
 }

@@ -1,9 +1,7 @@
 //! Choice of the batch in six steps.
 
+use crate::cost::Estimate;
 use crate::error::{Error, Result};
-use crate::planner::hardware::Hardware;
-use crate::planner::model_dims::{BytesPerParam, ModelDims};
-use crate::planner::parallel_config::ParallelConfig;
 use crate::train::{BatchPlan, LrScaling, factors};
 use serde::Serialize;
 
@@ -33,21 +31,16 @@ impl BatchRecipe {
     /// # Errors
     /// [`Error::Invalid`] with numbers that divide evenly, and with the options if there are more
     /// ranks than samples.
-    pub fn new(
-        tokens: usize,
-        sizes: &ModelDims,
-        bytes: &BytesPerParam,
-        hardware: &Hardware,
-        cut: &ParallelConfig,
-    ) -> Result<Self> {
-        let samples = BatchPlan::samples(tokens, sizes.sequence)?;
-        let ranks = cut.data / cut.context;
-        let largest = cut.max_micro_batch(sizes, bytes, hardware);
+    pub fn new(tokens: usize, estimate: &Estimate<'_>) -> Result<Self> {
+        let sequence = estimate.shape.gpt.context;
+        let samples = BatchPlan::samples(tokens, sequence)?;
+        let ranks = estimate.parallel.data / estimate.parallel.context;
+        let largest = estimate.max_micro_batch();
         if largest == 0 {
-            let need = cut.needed_bytes(sizes, bytes, 1) / 1e9;
+            let need = estimate.needed(1) / 1e9;
             return Err(Error::invalid(format!(
                 "one sample needs {need:.1} GB on each rank, and there is room for {:.1} GB",
-                hardware.usable_memory() / 1e9
+                estimate.hardware.usable_memory() / 1e9
             )));
         }
         let each = if samples.is_multiple_of(ranks) { samples / ranks } else { 1 };
@@ -55,7 +48,7 @@ impl BatchRecipe {
         let batch = BatchPlan::divide(samples, micro, ranks)?;
         Ok(Self {
             tokens,
-            sequence: sizes.sequence,
+            sequence,
             samples,
             max_micro_batch: largest,
             data_ranks: ranks,

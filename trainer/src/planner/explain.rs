@@ -1,14 +1,13 @@
 //! Formulas with the numbers of a plan.
 
 use crate::config::StrategyKind;
+use crate::cost::{MAX_USEFUL_DATA_RANKS, bucket_count, effective_bandwidth, ring, tree};
 use crate::pipeline::{Order, StageCosts, play};
 use crate::planner::batch_recipe::scaled_rates;
 use crate::planner::format::{row_of, size, table, time};
-use crate::planner::link::{effective_bandwidth, ring, tree};
-use crate::planner::parallel_config::collectives;
 use crate::planner::parallel_dims::{attention_score_elements, expert_combinations, world_size};
 use crate::planner::report::{PlanReport, StrategyRow};
-use crate::train::{MAX_USEFUL_DATA_RANKS, sections};
+use crate::train::sections;
 
 /// Returns all formulas.
 pub(crate) fn text(answer: &PlanReport) -> String {
@@ -57,9 +56,9 @@ fn sharing(answer: &PlanReport) -> String {
 
 /// Describes the traffic of each link, and the time of a layer's traffic on it.
 fn placement(answer: &PlanReport) -> String {
-    let PlanReport { dims: sizes, bytes, hardware, .. } = answer;
-    let layer = bytes.weight * sizes.parameters / sizes.layers as f64;
-    let rows = (sizes.sequence * sizes.width * sizes.activation_bytes) as f64;
+    let PlanReport { shape, hardware, .. } = answer;
+    let layer = shape.bytes.weight * shape.parameters / shape.gpt.layers as f64;
+    let rows = (shape.gpt.context * shape.gpt.width * shape.activation_bytes) as f64;
     let kinds = [
         ("tensor", "sums of activations, twice a layer each way", 4.0 * 2.0 * rows, "within a host"),
         ("pipeline", "activations between stages", 2.0 * rows, "across hosts"),
@@ -77,7 +76,8 @@ fn placement(answer: &PlanReport) -> String {
 
 /// Describes latency over ranks: linear for rings, logarithmic for trees.
 fn curve(answer: &PlanReport) -> String {
-    let (link, gradients) = (answer.hardware.inter_host, answer.bytes.weight * answer.dims.parameters);
+    let (link, shape) = (answer.hardware.inter_host, &answer.shape);
+    let gradients = shape.bytes.weight * shape.parameters;
     let row = |ranks: usize| {
         let [around, by_trees] =
             [ring(), tree()].map(|algorithm| link.collective(algorithm, ranks, gradients));
@@ -103,7 +103,8 @@ fn curve(answer: &PlanReport) -> String {
 fn communication(answer: &PlanReport) -> String {
     let (cut, hardware) = (&answer.decision.parallel, &answer.hardware);
     let link = hardware.link(cut.data, cut.tensor);
-    let gradients = answer.bytes.weight * cut.parameters(&answer.dims);
+    let parameters = answer.estimate().parameters();
+    let gradients = answer.shape.bytes.weight * parameters;
     let seconds = link.collective(ring(), cut.data, gradients);
     let effective = if cut.data > 1 {
         size(effective_bandwidth(link.beta, cut.data))
@@ -116,9 +117,9 @@ fn communication(answer: &PlanReport) -> String {
         time(seconds),
         size(gradients),
         cut.data,
-        collectives(gradients, answer.bucket),
+        bucket_count(gradients, answer.bucket),
         size(answer.bucket),
-        cut.parameters(&answer.dims),
+        parameters,
     )
 }
 
@@ -128,10 +129,7 @@ fn pipelines(answer: &PlanReport) -> String {
     let micro = micro.next_multiple_of(16);
     let played = |order: &Order, ranks: usize| {
         let schedule = order.schedule(ranks, micro, order.usual_chunks())?;
-        let third = 1.0 / schedule.chunks as f64;
-        let costs =
-            StageCosts { forward: third, backward_input: third, backward_weights: third, transfer: 0.0 };
-        play(&schedule, &vec![costs; schedule.stages()])
+        play(&schedule, &vec![StageCosts::new([1.0; 3], schedule.chunks, 0.0); schedule.stages()])
     };
     let cell = |order: &Order, ranks: usize| match played(order, ranks) {
         Ok(time) => format!("{:.0} %, {}", 100.0 * time.bubble(), time.holdings.activations[0]),
@@ -162,7 +160,7 @@ fn mesh(answer: &PlanReport) -> String {
 }
 
 fn attention_and_experts(answer: &PlanReport) -> String {
-    let sequence = answer.dims.sequence;
+    let sequence = answer.shape.gpt.context;
     let row = |ranks: usize| {
         let numbers =
             [true, false].map(|keeps| format!("{:.0}", attention_score_elements(sequence, ranks, keeps)));

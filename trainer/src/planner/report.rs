@@ -1,25 +1,31 @@
 //! Plan as numbers and as text.
 
+use crate::config::StrategyKind;
+use crate::cost::{Estimate, Hardware, Link, ModelShape, ParallelConfig, StepTime};
 use crate::error::{Error, Result};
+use crate::models::GptConfig;
 use crate::planner::batch_recipe::BatchRecipe;
 use crate::planner::format::{count, format_flops, row_of, size, table, time};
-use crate::planner::hardware::Hardware;
-use crate::planner::model_dims::{BytesPerParam, ModelDims};
-use crate::planner::parallel_config::{KINDS, ParallelConfig, gigabytes};
 use crate::planner::rules::{Decision, decide, rule_of_thumb};
 use crate::planner::search::fastest;
-use crate::planner::step_time::StepTime;
 use crate::planner::{explain, warnings};
 use crate::train::sections;
 use serde::Serialize;
+
+/// Strategies that a plan compares.
+const KINDS: [StrategyKind; 4] =
+    [StrategyKind::Bucketed, StrategyKind::Zero1, StrategyKind::Zero2, StrategyKind::Zero3];
+
+/// Returns the GB of `parameters` in 16 bits: 2 per billion.
+pub fn gigabytes(parameters: f64) -> f64 {
+    2.0 * parameters / 1e9
+}
 
 /// Result of a plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanReport {
     /// Model.
-    pub dims: ModelDims,
-    /// Bytes per parameter.
-    pub bytes: BytesPerParam,
+    pub shape: ModelShape,
     /// Hardware.
     pub hardware: Hardware,
     /// Maximum relative error of the fitted link; `None` if no link was fitted.
@@ -58,42 +64,33 @@ impl PlanReport {
     ///
     /// # Errors
     /// [`Error::Invalid`] if no strategy fits the model into memory.
-    pub fn new(
-        sizes: ModelDims,
-        bytes: BytesPerParam,
-        hardware: Hardware,
-        tokens: usize,
-        bucket: f64,
-    ) -> Result<Self> {
-        let decision = decide(&sizes, &bytes, &hardware)?;
-        let recipe = match BatchRecipe::new(tokens, &sizes, &bytes, &hardware, &decision.parallel) {
+    pub fn new(shape: ModelShape, hardware: Hardware, tokens: usize, bucket: f64) -> Result<Self> {
+        let decision = decide(&shape, &hardware)?;
+        let estimate = |parallel| Estimate { shape: &shape, hardware: &hardware, parallel };
+        let recipe = match BatchRecipe::new(tokens, &estimate(decision.parallel)) {
             Err(Error::Invalid(what)) => Err(what),
             other => Ok(other?),
         };
-        let batch = recipe.as_ref().map_or([1, 1], |recipe| [recipe.micro_batch, recipe.accumulation]);
+        let [micro, times] =
+            recipe.as_ref().map_or([1, 1], |recipe| [recipe.micro_batch, recipe.accumulation]);
         let row = |kind| {
-            let cut = ParallelConfig { kind, ..decision.parallel };
-            let (parameters, [micro, times]) = (cut.parameters(&sizes), batch);
+            let estimate = estimate(ParallelConfig { kind, ..decision.parallel });
             StrategyRow {
-                parallel: cut,
-                kept_bytes: cut.kept_bytes(&bytes, parameters),
-                sent_bytes: cut.sent_bytes(&bytes, parameters, times),
-                collectives: cut.collectives(&sizes, &bytes, bucket, times),
-                step_time: StepTime::new(&sizes, &bytes, &hardware, &cut, [micro * times, times], bucket),
+                parallel: estimate.parallel,
+                kept_bytes: estimate.kept(),
+                sent_bytes: estimate.sent(times),
+                collectives: estimate.collectives(bucket, times),
+                step_time: StepTime::new(&estimate, micro * times, times, bucket),
             }
         };
         let strategies: Vec<StrategyRow> = KINDS.into_iter().map(row).collect();
-        let fits = |row: &StrategyRow| {
-            row.parallel.needed_bytes(&sizes, &bytes, batch[0]) <= hardware.usable_memory()
-        };
+        let fits = |row: &StrategyRow| estimate(row.parallel).needed(micro) <= hardware.usable_memory();
         let decision = fastest(decision, &strategies, bucket, fits);
         let own = strategies.iter().find(|row| row.parallel.kind == decision.parallel.kind);
-        let warnings =
-            warnings::all(&sizes, &bytes, &hardware, &decision.parallel, recipe.as_ref().ok(), own);
-        let rule_of_thumb = rule_of_thumb(&sizes);
+        let warnings = warnings::all(&estimate(decision.parallel), recipe.as_ref().ok(), own);
+        let rule_of_thumb = rule_of_thumb(&shape);
         Ok(Self {
-            dims: sizes,
-            bytes,
+            shape,
             hardware,
             fit_error: None,
             decision,
@@ -103,6 +100,11 @@ impl PlanReport {
             strategies,
             warnings,
         })
+    }
+
+    /// Returns the estimate of the chosen strategy.
+    pub(super) fn estimate(&self) -> Estimate<'_> {
+        Estimate { shape: &self.shape, hardware: &self.hardware, parallel: self.decision.parallel }
     }
 
     /// Returns the plan as text and tables.
@@ -131,12 +133,13 @@ impl PlanReport {
     }
 
     fn model(&self) -> String {
-        let ModelDims { parameters, layers, width, heads, sequence, .. } = self.dims;
+        let ModelShape { parameters, bytes, .. } = self.shape;
+        let GptConfig { layers, width, heads, context, .. } = self.shape.gpt;
         let own = format!(
-            "{} parameters, {layers} layers of width {width}, {heads} heads, sequences of {sequence}",
+            "{} parameters, {layers} layers of width {width}, {heads} heads, sequences of {context}",
             count(parameters)
         );
-        let state = self.bytes.total();
+        let state = bytes.total();
         let ranks = (state * parameters / self.hardware.memory).ceil();
         format!(
             "{own}\n{} in 16 bits, {} to train ({state} bytes a parameter): the memory of {ranks} ranks, without activations",
@@ -148,9 +151,8 @@ impl PlanReport {
     fn machine(&self) -> String {
         let Hardware { ranks, per_host, memory, flops, intra_host: within, inter_host: across, .. } =
             self.hardware;
-        let link = |name: &str, link: crate::planner::Link| {
-            format!("{name}: {} a message, {}/s", time(link.alpha), size(link.beta))
-        };
+        let link =
+            |name: &str, link: Link| format!("{name}: {} a message, {}/s", time(link.alpha), size(link.beta));
         let own = format!(
             "{ranks} ranks, {per_host} a host, of {} and {}FLOP/s as reached in large matrix products",
             size(memory),
@@ -172,7 +174,7 @@ impl PlanReport {
         let factors =
             format!("{} ranks = tensor {tensor} x pipeline {pipeline} x data {data}", self.hardware.ranks);
         let within = format!("of the data ranks {context} share each sequence and {expert} the experts");
-        let recomputed = if cut.recomputes(&self.dims) { "; activations are recomputed" } else { "" };
+        let recomputed = if self.estimate().recomputes() { "; activations are recomputed" } else { "" };
         let missing = missing.as_ref().map_or(String::new(), |missing| format!("\nhowever: {missing}"));
         format!(
             "{}: {why}\n{factors}; {within}{recomputed}\nusual for this size: {}{missing}",
@@ -215,7 +217,7 @@ impl PlanReport {
             ]
         };
         let rows: Vec<_> = std::iter::once(row_of(heading)).chain(self.strategies.iter().map(row)).collect();
-        let activations = self.decision.parallel.activations(&self.dims);
+        let activations = self.estimate().activations();
         format!(
             "{}\n{LEGEND}\nactivations of a sample: {}; no data rank shares another's",
             table(&rows),

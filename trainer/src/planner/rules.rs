@@ -6,12 +6,10 @@
 //! 2021: tensor parallel within a host, pipeline stages across hosts, data parallel for the rest.
 
 use crate::config::{Config, StrategyKind};
+use crate::cost::{Estimate, Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
 use crate::error::{Error, Result};
 use crate::mesh::Degrees;
-use crate::planner::hardware::Hardware;
-use crate::planner::model_dims::{BytesPerParam, ModelDims};
-use crate::planner::parallel_config::ParallelConfig;
-use crate::train::{self, MAX_USEFUL_DATA_RANKS};
+use crate::train;
 use serde::Serialize;
 
 /// Leaves of the decision tree.
@@ -74,27 +72,31 @@ const LONG_SEQUENCE: usize = 128 << 10;
 ///
 /// # Errors
 /// [`Error::Invalid`] if no strategy fits the model into memory.
-pub fn decide(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> Result<Decision> {
-    let (leaf, cut) = if sizes.experts > 1 {
-        (Rule::Experts, experts(sizes, bytes, hardware))
-    } else if sizes.sequence >= LONG_SEQUENCE {
-        (Rule::Context, context(sizes, bytes, hardware))
+pub fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
+    let fits = |&parallel: &ParallelConfig| Estimate { shape, hardware, parallel }.fits();
+    let (rule, parallel) = if shape.experts > 1 {
+        (Rule::Experts, experts(shape, hardware, fits))
+    } else if shape.gpt.context >= LONG_SEQUENCE {
+        (Rule::Context, context(shape, hardware, fits))
     } else {
-        dense(sizes, bytes, hardware)
+        dense(shape, hardware, fits)
     };
-    if cut.needed_bytes(sizes, bytes, 1) > hardware.usable_memory() {
-        return Err(Error::invalid(does_not_fit(sizes, bytes, hardware, &cut)));
+    if !fits(&parallel) {
+        return Err(Error::invalid(does_not_fit(&Estimate { shape, hardware, parallel })));
     }
     Ok(Decision {
-        rule: leaf,
-        parallel: cut,
-        reason: reason(leaf, &cut, sizes),
-        unsupported: unsupported(&cut),
+        rule,
+        parallel,
+        reason: reason(rule, &parallel, shape),
+        unsupported: unsupported(&parallel),
     })
 }
 
-fn dense(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> (Rule, ParallelConfig) {
-    let fits = |cut: &ParallelConfig| cut.needed_bytes(sizes, bytes, 1) <= hardware.usable_memory();
+fn dense(
+    shape: &ModelShape,
+    hardware: &Hardware,
+    fits: impl Fn(&ParallelConfig) -> bool,
+) -> (Rule, ParallelConfig) {
     let whole = ParallelConfig::replicated(hardware.ranks);
     let data = [
         (Rule::Ddp, StrategyKind::Bucketed, false),
@@ -104,35 +106,39 @@ fn dense(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> (Rule
         (Rule::FullShard, StrategyKind::Zero3, false),
         (Rule::FullShard, StrategyKind::Zero3, true),
     ];
-    let data = data.map(|(leaf, kind, activation_checkpointing)| {
-        (leaf, ParallelConfig { kind, activation_checkpointing, ..whole })
+    let data = data.map(|(rule, kind, activation_checkpointing)| {
+        (rule, ParallelConfig { kind, activation_checkpointing, ..whole })
     });
     let few = |cut: &ParallelConfig| cut.kind != StrategyKind::Zero3 || cut.data <= MAX_USEFUL_DATA_RANKS;
-    if let Some(found) = data.into_iter().find(|(_, cut)| fits(cut) && few(cut)) {
-        return found;
-    }
-    let full = ParallelConfig { kind: StrategyKind::Zero3, ..whole };
-    let tensors = tensor_degrees(sizes, hardware);
+    let tensors = tensor_degrees(shape, hardware);
     let most = tensors.last().copied().unwrap_or(1);
     let cut = |tensor, pipeline| ParallelConfig {
+        kind: StrategyKind::Zero3,
         tensor,
         pipeline,
         data: hardware.ranks / (tensor * pipeline),
-        ..full
+        ..whole
     };
-    let within = tensors.into_iter().map(|tensor| (Rule::Tensor, cut(tensor, 1)));
-    let stages = powers_of_two(sizes.layers).filter(|stages| hardware.ranks.is_multiple_of(most * stages));
-    let across = stages.map(|stages| (Rule::Pipeline, cut(most, stages)));
-    let recomputing = |(leaf, cut)| (leaf, ParallelConfig { activation_checkpointing: true, ..cut });
-    let both = |cuts: Vec<_>| cuts.clone().into_iter().chain(cuts.into_iter().map(recomputing));
-    let mut all = both(within.collect()).chain(both(across.collect()));
+    let within: Vec<_> = tensors.into_iter().map(|tensor| (Rule::Tensor, cut(tensor, 1))).collect();
+    let stages = powers_of_two(shape.gpt.layers);
+    let stages = stages.filter(|stages| hardware.ranks.is_multiple_of(most * stages));
+    let across: Vec<_> = stages.map(|stages| (Rule::Pipeline, cut(most, stages))).collect();
+    // All keep their activations before any recomputes them.
+    let both = |cuts: Vec<(Rule, ParallelConfig)>| {
+        let with = move |activation_checkpointing| {
+            let with = move |(rule, cut)| (rule, ParallelConfig { activation_checkpointing, ..cut });
+            cuts.clone().into_iter().map(with)
+        };
+        [false, true].into_iter().flat_map(with)
+    };
+    let mut all = data.into_iter().chain(both(within)).chain(both(across));
     all.find(|(_, cut)| fits(cut) && few(cut)).unwrap_or((Rule::Pipeline, cut(most, 1)))
 }
 
 /// Returns the tensor parallel degrees within a host that divide the heads.
-fn tensor_degrees(sizes: &ModelDims, hardware: &Hardware) -> Vec<usize> {
+fn tensor_degrees(shape: &ModelShape, hardware: &Hardware) -> Vec<usize> {
     let goes = |tensor: &usize| {
-        let all = [hardware.per_host, hardware.ranks, sizes.heads];
+        let all = [hardware.per_host, hardware.ranks, shape.gpt.heads];
         all.iter().all(|extent| extent.is_multiple_of(*tensor))
     };
     powers_of_two(hardware.per_host).filter(goes).collect()
@@ -143,37 +149,39 @@ fn powers_of_two(most: usize) -> impl Iterator<Item = usize> {
     (1..usize::BITS).map(|power| 1 << power).take_while(move |&power| power <= most)
 }
 
-fn context(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> ParallelConfig {
-    let tensor = tensor_degrees(sizes, hardware).last().copied().unwrap_or(1);
+fn context(
+    shape: &ModelShape,
+    hardware: &Hardware,
+    fits: impl Fn(&ParallelConfig) -> bool,
+) -> ParallelConfig {
+    let tensor = tensor_degrees(shape, hardware).last().copied().unwrap_or(1);
     let data = hardware.ranks / tensor;
-    let whole = ParallelConfig {
-        kind: StrategyKind::Zero3,
-        tensor,
-        data,
-        ..ParallelConfig::replicated(hardware.ranks)
-    };
+    let kind = StrategyKind::Zero3;
+    let whole = ParallelConfig { kind, tensor, data, ..ParallelConfig::replicated(hardware.ranks) };
     let cuts = powers_of_two(data).filter(|&context| data.is_multiple_of(context));
-    let mut cuts = cuts.map(|context| ParallelConfig { context, ..whole });
-    cuts.find(|cut| cut.needed_bytes(sizes, bytes, 1) <= hardware.usable_memory()).unwrap_or(whole)
+    cuts.map(|context| ParallelConfig { context, ..whole }).find(fits).unwrap_or(whole)
 }
 
 /// Returns expert parallelism with as little tensor parallelism as fits, and recomputation before
 /// that.
-fn experts(sizes: &ModelDims, bytes: &BytesPerParam, hardware: &Hardware) -> ParallelConfig {
+fn experts(
+    shape: &ModelShape,
+    hardware: &Hardware,
+    fits: impl Fn(&ParallelConfig) -> bool,
+) -> ParallelConfig {
     let cut = |tensor: usize, activation_checkpointing| {
         let data = hardware.ranks / tensor;
-        let divides = |expert: &usize| data.is_multiple_of(*expert) && sizes.experts.is_multiple_of(*expert);
-        let expert = (1..=sizes.experts.min(data)).rev().find(divides).unwrap_or(1);
+        let divides = |expert: &usize| data.is_multiple_of(*expert) && shape.experts.is_multiple_of(*expert);
+        let expert = (1..=shape.experts.min(data)).rev().find(divides).unwrap_or(1);
         let whole = ParallelConfig::replicated(hardware.ranks);
         ParallelConfig { kind: StrategyKind::Zero3, tensor, data, expert, activation_checkpointing, ..whole }
     };
-    let tensors = std::iter::once(1).chain(tensor_degrees(sizes, hardware));
-    let mut all = tensors.flat_map(|tensor| [cut(tensor, false), cut(tensor, true)]);
-    all.find(|cut| cut.needed_bytes(sizes, bytes, 1) <= hardware.usable_memory()).unwrap_or(cut(1, true))
+    let tensors = std::iter::once(1).chain(tensor_degrees(shape, hardware));
+    tensors.flat_map(|tensor| [cut(tensor, false), cut(tensor, true)]).find(fits).unwrap_or(cut(1, true))
 }
 
-fn reason(leaf: Rule, cut: &ParallelConfig, sizes: &ModelDims) -> String {
-    match leaf {
+fn reason(rule: Rule, cut: &ParallelConfig, shape: &ModelShape) -> String {
+    match rule {
         Rule::Ddp => "weights, gradients, state and the activations of a sample fit on one rank".to_owned(),
         Rule::Zero1 => "the state of the optimizer is what does not fit on one rank".to_owned(),
         Rule::ShardGradOp => "gradients and state are what does not fit on one rank".to_owned(),
@@ -188,8 +196,8 @@ fn reason(leaf: Rule, cut: &ParallelConfig, sizes: &ModelDims) -> String {
         Rule::Pipeline => {
             format!("tensor parallelism ends with the host: {} stages across hosts", cut.pipeline)
         }
-        Rule::Context => format!("sequences of {}: {} ranks share each", sizes.sequence, cut.context),
-        Rule::Experts => format!("{} experts on {} ranks", sizes.experts, cut.expert),
+        Rule::Context => format!("sequences of {}: {} ranks share each", shape.gpt.context, cut.context),
+        Rule::Experts => format!("{} experts on {} ranks", shape.experts, cut.expert),
     }
 }
 
@@ -209,30 +217,25 @@ fn unsupported(cut: &ParallelConfig) -> Option<String> {
     train::mesh(&config, ranks).err().map(|error| error.to_string())
 }
 
-fn does_not_fit(
-    sizes: &ModelDims,
-    bytes: &BytesPerParam,
-    hardware: &Hardware,
-    cut: &ParallelConfig,
-) -> String {
+fn does_not_fit(estimate: &Estimate<'_>) -> String {
+    let Hardware { ranks, .. } = estimate.hardware;
     let [need, room, layer, activations] = [
-        cut.needed_bytes(sizes, bytes, 1),
-        hardware.usable_memory(),
-        cut.largest_layer_bytes(sizes, bytes),
-        cut.activations(sizes),
+        estimate.needed(1),
+        estimate.hardware.usable_memory(),
+        estimate.largest_unit(),
+        estimate.activations(),
     ]
     .map(|bytes| bytes / 1e9);
-    let what =
-        format!("{need:.1} GB for each of {} ranks, and there is room for {room:.1} GB", hardware.ranks);
+    let what = format!("{need:.1} GB for each of {ranks} ranks, and there is room for {room:.1} GB");
     let of = format!("{layer:.1} GB the largest layer, {activations:.1} GB the activations of a sample");
     format!("{what} ({of}): more ranks, more memory, or --activation-checkpointing")
 }
 
 /// Returns the usual choice for models of this size.
-pub fn rule_of_thumb(sizes: &ModelDims) -> &'static str {
-    match sizes.parameters {
-        _ if sizes.experts > 1 => "expert parallel, ZeRO-3 for the rest",
-        _ if sizes.sequence >= LONG_SEQUENCE => "context and tensor parallel, ZeRO-3",
+pub fn rule_of_thumb(shape: &ModelShape) -> &'static str {
+    match shape.parameters {
+        _ if shape.experts > 1 => "expert parallel, ZeRO-3 for the rest",
+        _ if shape.gpt.context >= LONG_SEQUENCE => "context and tensor parallel, ZeRO-3",
         small if small < 1e10 => "ZeRO-3 alone",
         middle if middle <= 7e10 => "ZeRO-3, tensor parallel within hosts",
         _ => "ZeRO-3, tensor parallel within hosts, stages across them",

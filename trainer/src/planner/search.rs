@@ -1,10 +1,10 @@
 //! Search for the fastest strategy that fits.
 
 use crate::config::StrategyKind;
+use crate::cost::MAX_USEFUL_DATA_RANKS;
 use crate::planner::format::{size, time};
 use crate::planner::report::StrategyRow;
 use crate::planner::rules::{Decision, Rule};
-use crate::train::MAX_USEFUL_DATA_RANKS;
 
 /// Relative step time below which another strategy replaces the tree's.
 const MIN_SPEEDUP: f64 = 0.95;

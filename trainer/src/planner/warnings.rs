@@ -1,65 +1,45 @@
 //! Warnings about likely problems of a plan.
 
 use crate::config::{Config, StrategyKind};
+use crate::cost::{Estimate, Hardware, ParallelConfig, many_data_ranks};
 use crate::error::Result;
 use crate::mesh::Mesh;
 use crate::planner::batch_recipe::BatchRecipe;
 use crate::planner::format::size;
-use crate::planner::hardware::Hardware;
-use crate::planner::model_dims::{BytesPerParam, ModelDims};
-use crate::planner::parallel_config::ParallelConfig;
 use crate::planner::report::StrategyRow;
-use crate::train::MAX_USEFUL_DATA_RANKS;
 
 /// Returns the warnings about a plan, one per line.
 pub(crate) fn all(
-    sizes: &ModelDims,
-    bytes: &BytesPerParam,
-    hardware: &Hardware,
-    cut: &ParallelConfig,
+    estimate: &Estimate<'_>,
     recipe: Option<&BatchRecipe>,
     row: Option<&StrategyRow>,
 ) -> Vec<String> {
     let all = [
-        layer(sizes, bytes, hardware, cut),
-        activations(sizes, hardware, cut),
-        many_data_ranks(cut),
-        many_accumulation_steps(cut, recipe),
+        units(estimate),
+        activations(estimate),
+        many_data_ranks(estimate.parallel.data, "latency"),
+        many_accumulation_steps(&estimate.parallel, recipe),
         slow_link(row),
     ];
     all.into_iter().flatten().collect()
 }
 
-/// Warns about whole layers, which sharded strategies gather for computation.
-fn layer(
-    sizes: &ModelDims,
-    bytes: &BytesPerParam,
-    hardware: &Hardware,
-    cut: &ParallelConfig,
-) -> Option<String> {
-    let (layer, room) = (cut.largest_layer_bytes(sizes, bytes), hardware.usable_memory());
-    (3.0 * layer > room / 2.0).then(|| {
+/// Warns about whole units, which sharded strategies gather for computation.
+fn units(estimate: &Estimate<'_>) -> Option<String> {
+    let (unit, room) = (estimate.largest_unit(), estimate.hardware.usable_memory());
+    (3.0 * unit > room / 2.0).then(|| {
         format!(
             "three whole layers of {} take more than half of {}: cut layers (tensor)",
-            size(layer),
+            size(unit),
             size(room)
         )
     })
 }
 
-fn activations(sizes: &ModelDims, hardware: &Hardware, cut: &ParallelConfig) -> Option<String> {
-    let of_sample = cut.activations(sizes);
-    (of_sample > hardware.usable_memory() / 2.0 && !cut.recomputes(sizes)).then(|| {
+fn activations(estimate: &Estimate<'_>) -> Option<String> {
+    let of_sample = estimate.activations();
+    (of_sample > estimate.hardware.usable_memory() / 2.0 && !estimate.recomputes()).then(|| {
         format!("a sample's activations, {}, are most of the memory, and data ranks do not share them: --activation-checkpointing", size(of_sample))
-    })
-}
-
-fn many_data_ranks(cut: &ParallelConfig) -> Option<String> {
-    (cut.data > MAX_USEFUL_DATA_RANKS).then(|| {
-        format!(
-            "{} data ranks: beyond {MAX_USEFUL_DATA_RANKS}, latency is seldom hidden behind computing",
-            cut.data
-        )
     })
 }
 

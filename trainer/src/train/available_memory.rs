@@ -9,6 +9,11 @@ pub(super) fn available_memory() -> Option<usize> {
     available_below(Path::new("/"))
 }
 
+/// Returns the memory of this host in bytes.
+pub(crate) fn host_memory() -> Option<usize> {
+    meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
 fn available_below(root: &Path) -> Option<usize> {
     let host = meminfo(&fs::read_to_string(root.join("proc/meminfo")).ok()?, "MemAvailable:");
     host.into_iter().chain(group_limits(root)).min()

@@ -1,10 +1,12 @@
 //! Warnings about valid settings that are probably unintended.
 
 use crate::config::{Config, Data, DataKind, ModelKind, StrategyKind};
+use crate::cost;
 use crate::data::LastBatch;
 use crate::mesh::Mesh;
 use crate::train::BatchPlan;
 use crate::train::LrScaling;
+use crate::train::available_memory::host_memory;
 
 /// Returns the warnings for a run whose ranks need `bytes` bytes each, one per line.
 pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize) -> String {
@@ -22,14 +24,10 @@ pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize)
     all.into_iter().flatten().chain(unused_keys(config)).collect::<Vec<_>>().join("\n")
 }
 
-/// Warns about many data ranks: ring latency grows with the ranks, while the work per rank shrinks.
 fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {
-    let data = mesh.data_size();
     let gathers = config.strategy.uses(|kind| kind == StrategyKind::Zero3);
-    (data > MAX_USEFUL_DATA_RANKS).then(|| {
-        let what = if gathers { "gathering weights" } else { "reducing gradients" };
-        format!("{data} data ranks: beyond {MAX_USEFUL_DATA_RANKS}, {what} is seldom hidden behind computing; add mesh.tensor")
-    })
+    let what = if gathers { "gathering weights" } else { "reducing gradients" };
+    Some(cost::many_data_ranks(mesh.data_size(), what)? + "; add mesh.tensor")
 }
 
 fn accumulation(config: &Config, batch: &BatchPlan) -> Option<String> {
@@ -112,13 +110,4 @@ pub(super) fn unused_keys(config: &Config) -> Vec<String> {
     ignored.map(|(_, key, with)| format!("{key} has no effect with {with}")).collect()
 }
 
-/// Returns the memory of this host in bytes.
-pub(crate) fn host_memory() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
-}
-
-/// Number of data ranks beyond which latency exceeds the work that hides it.
-pub(crate) const MAX_USEFUL_DATA_RANKS: usize = 512;
 const GIB: f64 = (1 << 30) as f64;

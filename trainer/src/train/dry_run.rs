@@ -1,14 +1,14 @@
 //! Predicts memory, traffic and computation of a run on any number of ranks, in one process.
 
-use super::{BatchPlan, DataDims, Network, config_lints, flops, launch, setup};
+use super::{BatchPlan, DataDims, Network, config_lints, launch, setup};
 use crate::allocator::AllocClass;
 use crate::config::{Config, DataKind, StrategyKind};
+use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
 use crate::data::{Table, text};
 use crate::error::Result;
 use crate::flat::ProcessGroup;
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter};
-use crate::train::cost_model::{CostModel, Traffic, in_memory};
 use crate::train::stages::Stages;
 use std::fmt::Write;
 use std::path::Path;
@@ -95,9 +95,14 @@ impl DryRun {
         self.traffic_with(&self.units)
     }
 
+    /// Returns the floating-point operations of each rank per step.
+    pub fn flops(&self) -> f64 {
+        let of_sample = flops_per_sample(&self.config, &self.inventory);
+        of_sample * self.batch.global() as f64 / self.mesh.world_size() as f64
+    }
+
     fn memory_with(&self, units: &[StrategyKind]) -> [usize; 5] {
-        let optimizer = setup::optimizer(&self.config);
-        let all = self.cost_models().map(|model| model.memory(units, &*optimizer));
+        let all = self.cost_models().map(|model| model.memory(units));
         all.max_by_key(|&memory| in_memory(memory)).expect("a stage")
     }
 
@@ -128,10 +133,9 @@ impl DryRun {
         let whole = |parameter: &Parameter| parameter.global_shape().iter().product::<usize>();
         let parameters: usize = self.inventory.parameters.iter().map(whole).sum();
         let units = self.inventory.units.len();
-        let flops = flops::flops_per_sample(&self.config, &self.inventory);
-        let step = flops * self.batch.global() as f64 / self.mesh.world_size() as f64;
+        let flops = self.flops();
         format!(
-            "{parameters} parameters in {units} units\n{step:.3e} floating-point operations a rank and step"
+            "{parameters} parameters in {units} units\n{flops:.3e} floating-point operations a rank and step"
         )
     }
 
@@ -183,7 +187,7 @@ fn memory_table(memory: [usize; 5]) -> String {
 }
 
 /// Returns the dimensions of the configured data, and reads as little of it as possible.
-pub(super) fn data_dims(config: &Config) -> Result<DataDims> {
+pub(crate) fn data_dims(config: &Config) -> Result<DataDims> {
     Ok(match config.data.kind {
         DataKind::Text => DataDims::Tokens(text::VOCAB_SIZE as usize),
         DataKind::Tokens => DataDims::Tokens(config.data.vocabulary as usize),

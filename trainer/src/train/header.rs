@@ -1,10 +1,10 @@
 //! Description of a run, printed before its first step.
 
-use super::cost_model::{CostModel, IN_MEMORY, in_memory};
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
 use crate::allocator::AllocClass;
 use crate::config::{Config, DeviceKind, ModelKind, StrategyKind};
+use crate::cost::{CostModel, IN_MEMORY, in_memory};
 use crate::parameter::{Parameter, ShardSpec, Unit};
 use crate::train::DataDims;
 use std::fmt;

@@ -2,12 +2,11 @@
 
 use super::BatchPlan;
 use super::available_memory::available_memory;
-use super::cost_model::{CostModel, IN_MEMORY, in_memory};
 use crate::allocator::AllocClass;
 use crate::config::{Config, DeviceKind, StrategyKind};
+use crate::cost::{CostModel, IN_MEMORY, in_memory};
 use crate::error::{Error, Result};
 use crate::mesh::HostId;
-use crate::optim::Optimizer;
 use unisono::Communicator;
 
 const GIB: f64 = (1 << 30) as f64;
@@ -18,12 +17,7 @@ const GIB: f64 = (1 << 30) as f64;
 /// # Errors
 /// [`Error::Invalid`] on every rank, with the numbers of the first host that is too small and the
 /// settings that would fit.
-pub(super) fn check_fits(
-    world: &Communicator,
-    plan: &CostModel<'_>,
-    optimizer: &dyn Optimizer,
-    memory: [usize; 5],
-) -> Result<()> {
+pub(super) fn check_fits(world: &Communicator, plan: &CostModel<'_>, memory: [usize; 5]) -> Result<()> {
     if !plan.config.check_memory || plan.config.device == DeviceKind::Cuda {
         return Ok(());
     }
@@ -35,7 +29,7 @@ pub(super) fn check_fits(
         let ranks = hosts.iter().filter(|other| other[0] == host);
         let (count, available) = (ranks.clone().count(), ranks.map(|rank| rank[1]).min().unwrap_or(u64::MAX));
         let room = Room { ranks: count, available: usize::try_from(available).unwrap_or(usize::MAX) };
-        if let Some(what) = room.refusal(plan, optimizer, memory) {
+        if let Some(what) = room.refusal(plan, memory) {
             return Err(Error::invalid(what));
         }
     }
@@ -54,7 +48,7 @@ impl Room {
     }
 
     /// Returns the reason why the ranks do not fit, with numbers and remedies.
-    fn refusal(&self, plan: &CostModel<'_>, optimizer: &dyn Optimizer, memory: [usize; 5]) -> Option<String> {
+    fn refusal(&self, plan: &CostModel<'_>, memory: [usize; 5]) -> Option<String> {
         let bytes = in_memory(memory);
         if self.fits(bytes) {
             return None;
@@ -64,7 +58,7 @@ impl Room {
             classes.map(|(class, bytes)| format!("{} {}", class.name(), gib(bytes))).collect();
         let (available, ranks) = (gib(self.available), self.ranks);
         let need = format!("{ranks} ranks of {} each ({})", gib(bytes), classes.join(", "));
-        let remedy = match self.remedies(plan, optimizer) {
+        let remedy = match self.remedies(plan) {
             fitting if fitting.is_empty() => {
                 "a smaller model, or fewer ranks on this host, would fit".to_owned()
             }
@@ -78,9 +72,9 @@ impl Room {
 
     /// Returns the changes of the configuration that fit, each with the bytes of a rank. Changes
     /// are combined only if no single one fits.
-    fn remedies(&self, plan: &CostModel<'_>, optimizer: &dyn Optimizer) -> Vec<String> {
+    fn remedies(&self, plan: &CostModel<'_>) -> Vec<String> {
         let fitting = |changes: &[Change]| {
-            let bytes = with_changes(plan, optimizer, changes)?;
+            let bytes = with_changes(plan, changes)?;
             let words: Vec<_> = changes.iter().map(|change| change.words()).collect();
             self.fits(bytes).then(|| format!("{} ({} each)", words.join(" "), gib(bytes)))
         };
@@ -128,13 +122,13 @@ impl Change {
 }
 
 /// Returns the bytes of a rank with these changes; `None` if its batch cannot be divided.
-fn with_changes(plan: &CostModel<'_>, optimizer: &dyn Optimizer, changes: &[Change]) -> Option<usize> {
+fn with_changes(plan: &CostModel<'_>, changes: &[Change]) -> Option<usize> {
     let mut config = plan.config.clone();
     changes.iter().for_each(|change| change.apply(&mut config));
     let batch: BatchPlan = config.batch(&plan.mesh).ok()?;
     let plan = CostModel { config: &config, batch, ..*plan };
     let units = config.strategy.unit_kinds(plan.inventory).ok()?;
-    Some(in_memory(plan.memory(&units, optimizer)))
+    Some(in_memory(plan.memory(&units)))
 }
 
 fn gib(bytes: usize) -> String {

@@ -10,8 +10,9 @@ pub(super) use crate::train::report::progress::print_line;
 pub use crate::train::report::progress::validation_text;
 
 use super::run::{Run, StepStats};
-use super::{config_lints, flops, setup};
+use super::{config_lints, setup};
 use crate::config::{Config, ModelKind};
+use crate::cost::flops_per_sample;
 use crate::device::Device;
 use crate::error::Result;
 use crate::train::memory_report::MemoryReport;
@@ -44,7 +45,7 @@ impl Report {
     pub(super) fn new(run: &Run, peak: f64) -> Result<Self> {
         let config = run.config.clone();
         let samples = config.data.global_batch as f64;
-        let flops = samples * flops::flops_per_sample(&config, &run.inventory);
+        let flops = samples * flops_per_sample(&config, &run.inventory);
         let tokens =
             if run.network.gpt().is_some() { samples * config.model.context as f64 } else { samples };
         config_lints::unused_keys(&config).iter().for_each(|line| print_line(line));

@@ -7,6 +7,7 @@ use super::trace::Trace;
 use crate::allocator::Allocator;
 use crate::checkpoint;
 use crate::config::{Config, DeviceKind, Model, ModelKind, OptimizerKind, Positions, StrategyKind};
+use crate::cost::CostModel;
 use crate::data::{DatasetId, Sampler};
 use crate::device::{Device, GpuTimeline};
 use crate::error::{Error, Result};
@@ -18,7 +19,6 @@ use crate::parameter::Inventory;
 use crate::train::Interrupt;
 use crate::train::added_values::AddedNames;
 use crate::train::checkpoint_writer::CheckpointWriter;
-use crate::train::cost_model::CostModel;
 use crate::train::data_loader::DataLoader;
 use crate::train::header::RunHeader;
 use crate::train::memory_check::check_fits;
@@ -80,11 +80,11 @@ impl Run {
         let optimizer = optimizer(config);
         let plan =
             CostModel { config, dims: feed.dims, inventory: &inventory, mesh, batch, stages: &stages, stage };
-        let formulas = plan.memory(&units, &*optimizer);
+        let formulas = plan.memory(&units);
         if world.rank() == 0 {
             announce(RunHeader { plan: &plan, loader: &feed, units: &units, formulas });
         }
-        check_fits(&world, &plan, &*optimizer, formulas)?;
+        check_fits(&world, &plan, formulas)?;
         let team = ProcessGroups::new(groups.get(GroupKind::Data).cloned(), tensor)?;
         let team = team.with_pipeline(groups.get(GroupKind::Pipeline), shares)?;
         let program = stages.program(stage, &batch, &inventory);
@@ -299,7 +299,7 @@ fn strategy(
 }
 
 /// Creates the configured optimizer.
-pub(super) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
+pub(crate) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
     let own = &config.optimizer;
     let (momentum, decay) = (own.momentum as f32, own.weight_decay as f32);
     let betas = (own.beta1 as f32, own.beta2 as f32);

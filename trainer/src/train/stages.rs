@@ -1,13 +1,13 @@
 //! Pipeline stages of a run.
 
 use crate::config::{Config, ModelKind, StageSplit};
+use crate::cost::HeldLayers;
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter, UnitId};
 use crate::pipeline::{Op, Order, Program, Schedule, Split};
 use crate::strategy::StepPlan;
 use crate::train::BatchPlan;
-use crate::train::cost_model::HeldLayers;
 use std::ops::Range;
 
 /// Stages of a model, and the order of their work. `None` runs the whole model on one rank.

@@ -1,11 +1,12 @@
 //! Training loop: the work between steps.
 
 use crate::config::{Checkpoint, Config};
+use crate::cost::{peak_flops, peak_flops_on};
 use crate::error::{Error, Result};
 use crate::train::checkpointing::saved_by;
 use crate::train::report::Report;
 use crate::train::run::{Run, StepStats};
-use crate::train::{Interrupt, MemoryReport, flops};
+use crate::train::{Interrupt, MemoryReport};
 use std::path::{Path, PathBuf};
 use unisono::{Communicator, Sum};
 
@@ -109,8 +110,8 @@ impl Run {
     fn peak_flops(&self) -> Result<f64> {
         self.world.barrier()?;
         let mut peak = [match &self.device {
-            Some(device) => flops::peak_flops_on(device)?,
-            None => flops::peak_flops(self.config.threads),
+            Some(device) => peak_flops_on(device)?,
+            None => peak_flops(self.config.threads),
         }];
         self.world.all_reduce(&mut peak, Sum)?;
         Ok(peak[0])

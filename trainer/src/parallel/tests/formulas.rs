@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::config::StrategyKind;
-use crate::train::{exchanged_bytes, remote_fraction};
+use crate::cost::GroupBytes;
 
 /// Bytes of weights, gradients and optimizer state, and of conversion buffers.
 const CLASSES: [AllocClass; 4] =
@@ -133,8 +133,9 @@ fn each_phase_sends_the_bytes_of_the_formula() {
             let all = 4.0 * layout.count() as f64;
             // The last unit's weights stay from forward to backward.
             let again = all - 4.0 * layout.buckets[0].count as f64;
-            let expected =
-                exchanged_bytes(name, [all, again], all, all).map(|bytes| bytes * remote_fraction(ranks));
+            let group =
+                GroupBytes { gathered: [all, again], reduced: all, stepped: all, ..GroupBytes::default() };
+            let expected = group.sent(name, ranks);
             for found in phases_of(kind, ranks, &settings) {
                 for (phase, (sent, expected)) in found.into_iter().zip(expected).enumerate() {
                     // An all_reduce splits its buffer into one chunk per rank. Their lengths may

@@ -4,7 +4,7 @@ use super::{schedule, small};
 use crate::pipeline::{Op, Order, Schedule, StageCosts, Timeline, play};
 
 fn costs(forward: f64, backward_input: f64, backward_weights: f64, transfer: f64) -> StageCosts {
-    StageCosts { forward, backward_input, backward_weights, transfer }
+    StageCosts::new([forward, backward_input, backward_weights], 1, transfer)
 }
 
 /// Plays equal stages.

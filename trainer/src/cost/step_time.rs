@@ -1,8 +1,6 @@
 //! Time of a step.
 
-use crate::planner::hardware::Hardware;
-use crate::planner::model_dims::{BytesPerParam, ModelDims};
-use crate::planner::parallel_config::ParallelConfig;
+use crate::cost::Estimate;
 use serde::Serialize;
 
 /// Seconds of the parts of a step on one rank.
@@ -23,29 +21,21 @@ pub struct StepTime {
 impl StepTime {
     /// Returns the times of a rank for its samples, micro-batch and bucket size. Excludes
     /// communication within layers and between stages.
-    pub fn new(
-        sizes: &ModelDims,
-        bytes: &BytesPerParam,
-        hardware: &Hardware,
-        cut: &ParallelConfig,
-        samples: [usize; 2],
-        bucket: f64,
-    ) -> Self {
-        let [samples, micro_batches] = samples;
-        let share = (cut.tensor * cut.pipeline * cut.context) as f64;
-        let computing = samples as f64 * sizes.flops() / share / hardware.flops;
-        let sent: f64 = cut.sent_bytes(bytes, cut.parameters(sizes), micro_batches).iter().sum();
-        let messages = (cut.data - 1) as f64 * cut.collectives(sizes, bytes, bucket, micro_batches);
-        let kept: f64 = cut.kept_bytes(bytes, cut.parameters(sizes)).iter().sum();
+    pub fn new(estimate: &Estimate<'_>, samples: usize, micro_batches: usize, bucket: f64) -> Self {
+        let Estimate { shape, hardware, parallel } = *estimate;
+        let share = (parallel.tensor * parallel.pipeline * parallel.context) as f64;
+        let computing = samples as f64 * shape.flops() / share / hardware.flops;
+        let sent: f64 = estimate.sent(micro_batches).iter().sum();
+        let messages = (parallel.data - 1) as f64 * estimate.collectives(bucket, micro_batches);
         // Recomputation runs forward once more.
-        let again = if cut.recomputes(sizes) { computing / 3.0 } else { 0.0 };
-        let (stages, working) = (cut.pipeline as f64, computing + again);
+        let again = if estimate.recomputes() { computing / 3.0 } else { 0.0 };
+        let (stages, working) = (parallel.pipeline as f64, computing + again);
         Self {
             forward: computing / 3.0,
             backward: computing * 2.0 / 3.0 + again,
             bubble: working * (stages - 1.0) / micro_batches as f64,
-            communication: hardware.link(cut.data, cut.tensor).time(messages, sent),
-            optimizer: 2.0 * kept / hardware.memory_bandwidth,
+            communication: hardware.link(parallel.data, parallel.tensor).time(messages, sent),
+            optimizer: 2.0 * estimate.kept().iter().sum::<f64>() / hardware.memory_bandwidth,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Times of all-reduces, measured here or read from a file.
 
+use crate::cost::Measurement;
 use crate::error::{Error, Result};
-use crate::planner::link::Measurement;
 use serde_json::Value;
 use std::hint::black_box;
 use std::path::Path;

@@ -12,8 +12,8 @@ use unisono_cuda::{Matrix, MatrixMut, matmul};
 /// matrix product costs 6 per token. Each block adds 6 × context × width per token for the scores
 /// and sums of causal attention (Kaplan et al., "Scaling laws for neural language models", 2020;
 /// Chowdhery et al., "PaLM", 2022, who do not halve causal attention).
-pub(super) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
-    let weights = inventory.parameters.iter().map(matmul_parameters).sum::<usize>() as f64;
+pub(crate) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
+    let weights = matmul_weights(inventory);
     match config.model.kind {
         ModelKind::Mlp => 6.0 * weights,
         ModelKind::Gpt => {
@@ -26,8 +26,13 @@ pub(super) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
 
 /// Returns the floating-point operations for one token of a transformer, from its weights in matrix
 /// products, layers, width and context.
-pub(crate) fn flops_per_token(weights: f64, layers: f64, width: f64, context: f64) -> f64 {
+pub(super) fn flops_per_token(weights: f64, layers: f64, width: f64, context: f64) -> f64 {
     6.0 * weights + 6.0 * layers * width * context
+}
+
+/// Returns the elements of all parameters in the matrix products of a token.
+pub(super) fn matmul_weights(inventory: &Inventory) -> f64 {
+    inventory.parameters.iter().map(matmul_parameters).sum::<usize>() as f64
 }
 
 /// Returns the elements of a parameter times its matrix products. An embedding lookup is not a

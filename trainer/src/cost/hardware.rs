@@ -1,9 +1,8 @@
-//! Hardware of a plan.
+//! Hardware of an estimate.
 
+use crate::cost::{Link, measurements, peak_flops, ring};
 use crate::error::{Error, Result};
-use crate::planner::link::{Link, ring};
-use crate::planner::measurements;
-use crate::train::{host_memory, peak_flops};
+use crate::train::host_memory;
 use serde::Serialize;
 use std::path::Path;
 

@@ -5,6 +5,7 @@
 //! counts. The counts here are those that the library's algorithms state, and its checker verifies
 //! them.
 
+use crate::cost::remote_fraction;
 use crate::error::{Error, Result};
 use serde::Serialize;
 use unisono::schedule::{Algorithm, Collective, GroupSpec, find};
@@ -94,5 +95,17 @@ pub fn tree() -> &'static Algorithm {
 /// Returns the algorithm bandwidth of a user's buffer if each rank sends `beta` bytes per second: β
 /// · N / (2(N−1)) for an all-reduce.
 pub fn effective_bandwidth(beta: f64, ranks: usize) -> f64 {
-    beta / (2.0 * crate::train::remote_fraction(ranks))
+    beta / (2.0 * remote_fraction(ranks))
+}
+
+/// Number of data ranks beyond which latency exceeds the work that hides it.
+pub(crate) const MAX_USEFUL_DATA_RANKS: usize = 512;
+
+/// Warns about many data ranks: ring latency grows with the ranks, while the work per rank shrinks.
+/// `what` is what takes the time.
+pub(crate) fn many_data_ranks(data: usize, what: &str) -> Option<String> {
+    (data > MAX_USEFUL_DATA_RANKS).then(|| {
+        let limit = MAX_USEFUL_DATA_RANKS;
+        format!("{data} data ranks: beyond {limit}, {what} is seldom hidden behind computing")
+    })
 }

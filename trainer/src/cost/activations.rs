@@ -1,10 +1,14 @@
 //! Predicts the peak of a GPT's activations.
+//!
+//! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models",
+//! MLSys
+//! 2023.
 
 use crate::models::{FeedForward, GptConfig, Norm};
 use crate::nn::CausalAttention;
 
 /// Dimensions that determine the activations of one rank in a pass.
-pub(crate) struct ActivationModel<'a> {
+pub(super) struct ActivationModel<'a> {
     pub(crate) gpt: &'a GptConfig,
     /// Number of tensor parallel shards of the layers.
     pub(crate) shards: usize,

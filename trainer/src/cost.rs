@@ -1,0 +1,41 @@
+//! Predicts memory, traffic and time of runs, without a run.
+//!
+//! | question | file |
+//! |---|---|
+//! | how much memory does a rank need? | `memory`, with `activations` |
+//! | what does each data parallel strategy keep and send? | `sharding` |
+//! | how many bytes does a rank send in a step? | `traffic` |
+//! | how many floating-point operations does a step take? | `flops` |
+//! | how long does a step take on some hardware? | `step_time`, with `link` and `hardware` |
+//!
+//! Each formula has two sources of sizes. A [`CostModel`] takes them from the parameters of a
+//! configured run, so its bytes are exact. An [`Estimate`] takes them from a [`ModelShape`], which
+//! may be no more than a number of parameters.
+
+mod activations;
+mod cost_model;
+mod estimate;
+mod flops;
+mod hardware;
+mod link;
+mod measurements;
+mod memory;
+mod model_shape;
+mod sharding;
+mod step_time;
+mod traffic;
+
+pub(crate) use activations::HeldLayers;
+pub(crate) use cost_model::CostModel;
+pub use estimate::{Estimate, ParallelConfig, bucket_count};
+pub(crate) use flops::{flops_per_sample, peak_flops, peak_flops_on};
+pub use hardware::Hardware;
+pub use link::{Link, Measurement, effective_bandwidth, ring, tree};
+pub(crate) use link::{MAX_USEFUL_DATA_RANKS, many_data_ranks};
+pub use measurements::sweep;
+pub(crate) use memory::{IN_MEMORY, in_memory};
+pub use model_shape::{BytesPerParam, ModelShape};
+pub use sharding::GroupBytes;
+pub(crate) use sharding::remote_fraction;
+pub use step_time::StepTime;
+pub use traffic::Traffic;

@@ -1,0 +1,110 @@
+//! Memory of a rank: kept weights, gradients and optimizer state, and the peak of activations.
+
+use crate::config::{Config, StrategyKind};
+use crate::cost::activations::ActivationModel;
+use crate::cost::{CostModel, GroupBytes};
+use crate::flat::{Bucket, Dtype, Layout};
+use crate::parallel::{ParallelKind, assign_owners};
+use crate::parameter::Inventory;
+use crate::train::{DataDims, optimizer};
+
+/// Number of the classes of predicted bytes that are in memory; the last one is offloaded.
+pub(crate) const IN_MEMORY: usize = 4;
+
+/// Returns the sum of the predicted bytes that are in memory.
+pub(crate) fn in_memory(memory: [usize; 5]) -> usize {
+    memory[..IN_MEMORY].iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+}
+
+impl CostModel<'_> {
+    /// Returns the bytes of weights, gradients and optimizer state that each rank keeps between
+    /// backward and step, the peak of activations, and the offloaded bytes. Includes padding. If
+    /// ranks differ, the largest rank counts. `units` has the strategy of each unit.
+    pub(crate) fn memory(&self, units: &[StrategyKind]) -> [usize; 5] {
+        let mut sums = [0, 0, 0, self.activations(), 0];
+        for (kind, inventory) in self.parts(units) {
+            let kept = CostModel { inventory: &inventory, ..*self }.kept(kind);
+            sums.iter_mut().zip(kept).for_each(|(sum, bytes)| *sum += bytes);
+        }
+        sums
+    }
+
+    /// Returns the bytes that each rank keeps with one strategy, as [`CostModel::memory`] does, but
+    /// no activations.
+    fn kept(&self, kind: StrategyKind) -> [usize; 5] {
+        let ((settings, layout), ranks) = (self.layout(kind), self.mesh.data_size());
+        let group = GroupBytes::of_layout(self.config, self.inventory, &layout);
+        let [weights, gradients, state] = group.kept(kind, ranks).map(|bytes| bytes as usize);
+        let state = match kind.parallel_kind() {
+            ParallelKind::Zero1Parameters => self.busiest_owner_state(&layout),
+            _ => state,
+        };
+        let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
+        [weights, gradients, state, 0, offloaded]
+    }
+
+    fn busiest_owner_state(&self, layout: &Layout) -> usize {
+        let ranks = self.mesh.data_size();
+        let mut loads = vec![0; ranks];
+        let state_bytes = state_bytes(self.config, self.inventory);
+        for (bucket, owner) in layout.buckets.iter().zip(assign_owners(layout, ranks)) {
+            loads[owner] += state_bytes(bucket);
+        }
+        loads.into_iter().max().unwrap_or(0)
+    }
+
+    fn activations(&self) -> usize {
+        let Config { model, strategy, .. } = self.config;
+        let (micro, breadth) = (self.batch.micro_batch, self.batch.breadth_first);
+        let numbers = match self.dims {
+            DataDims::Tokens(vocabulary) => {
+                let degrees = self.mesh.degrees();
+                let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
+                let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
+                let gpt = &model.gpt_config(vocabulary);
+                let whole = ActivationModel {
+                    gpt,
+                    shards: parts,
+                    rows,
+                    chunks,
+                    micro_batch: micro,
+                    breadth_first: breadth,
+                };
+                match self.stages.held(self.stage) {
+                    Some(held) => whole.stage_peak(held, self.has_head()),
+                    None => whole.peak(),
+                }
+            }
+            DataDims::Rows(features, classes) => {
+                micro * breadth * (features + 2 * model.hidden_sizes.iter().sum::<usize>() + classes)
+            }
+        };
+        numbers * Dtype::F32.size()
+    }
+}
+
+impl GroupBytes {
+    /// Returns the bytes of the state of all parameters in the buckets of `layout`.
+    pub(super) fn of_layout(config: &Config, inventory: &Inventory, layout: &Layout) -> Self {
+        let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>() as f64;
+        let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
+        let gradients = sum(&|bucket| trained_elements(bucket) * bucket.grad_dtype.size());
+        let state = sum(&state_bytes(config, inventory));
+        Self { state: [weights, gradients, state], ..Self::default() }
+    }
+}
+
+/// Returns the bytes of a bucket's moments, and of full-precision copies of 16-bit weights.
+fn state_bytes(config: &Config, inventory: &Inventory) -> impl Fn(&Bucket) -> usize {
+    let optimizer = optimizer(config);
+    move |bucket| {
+        let moments = bucket.entries.iter().map(|piece| optimizer.moment_count(&inventory[piece.parameter]));
+        let moments = moments.max().unwrap_or(0) * config.optimizer.moment_dtype.size();
+        let copy = if bucket.dtype == Dtype::Bf16 { Dtype::F32.size() } else { 0 };
+        trained_elements(bucket) * (moments + copy)
+    }
+}
+
+pub(super) fn trained_elements(bucket: &Bucket) -> usize {
+    if bucket.trainable { bucket.count } else { 0 }
+}

@@ -1,0 +1,157 @@
+//! Bytes that a rank sends in a step.
+//!
+//! Source: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, for tensor parallelism.
+
+use crate::config::StrategyKind;
+use crate::cost::memory::trained_elements;
+use crate::cost::{CostModel, GroupBytes, remote_fraction};
+use crate::flat::{Bucket, Dtype, Layout};
+use crate::parallel::ReduceFrequency;
+use crate::parameter::Parameter;
+use crate::pipeline::Program;
+use crate::strategy::Direction;
+use crate::train::optimizer;
+
+/// Bytes that a rank sends in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// Sent in forward passes: gathered weights.
+    pub forward: f64,
+    /// Sent in backward passes: gathered weights and reduced gradients.
+    pub backward: f64,
+    /// Sent in the optimizer step: update directions of whole matrices, and new weights.
+    pub after_step: f64,
+    /// Sent by tensor parallel layers: activations, their gradients, and partial gradients.
+    pub tensor_parallel: f64,
+    /// Sent for sharded sequences: keys, values and their gradients.
+    pub sequence_parallel: f64,
+    /// Sent to other pipeline stages: features, their gradients, and that of a tied parameter.
+    pub pipeline: f64,
+}
+
+impl Traffic {
+    /// Returns the total.
+    pub fn total(&self) -> f64 {
+        let within = self.tensor_parallel + self.sequence_parallel + self.pipeline;
+        self.forward + self.backward + self.after_step + within
+    }
+}
+
+impl CostModel<'_> {
+    /// Returns the bytes that each rank sends in a step: (N−1)/N of multiples of the sizes. `units`
+    /// has the strategy of each unit.
+    pub(crate) fn traffic(&self, units: &[StrategyKind]) -> Traffic {
+        let program = self.stages.program(self.stage, &self.batch, self.inventory);
+        let micro_batches = self.batch.accumulation as f64;
+        let [layers, sequences] = [self.tensor_parallel_traffic(), self.sequence_parallel_traffic()];
+        let mut sum = Traffic {
+            tensor_parallel: micro_batches * layers,
+            sequence_parallel: micro_batches * sequences,
+            pipeline: self.pipeline_traffic(&program),
+            ..Traffic::default()
+        };
+        for (kind, inventory) in self.parts(units) {
+            let part = CostModel { inventory: &inventory, ..*self }.exchanged(kind, &program);
+            sum.forward += part.forward;
+            sum.backward += part.backward;
+            sum.after_step += part.after_step;
+            sum.tensor_parallel += part.tensor_parallel;
+        }
+        sum
+    }
+
+    /// Returns the bytes that each rank sends for weights, gradients and steps with one strategy.
+    fn exchanged(&self, kind: StrategyKind, program: &Program) -> Traffic {
+        let ((settings, layout), passes) = (self.layout(kind), self.batch.pass_count() as f64);
+        let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>() as f64;
+        let wire = |bucket: &Bucket| settings.wire_dtype.unwrap_or(bucket.grad_dtype);
+        let gradients = sum(&|bucket| trained_elements(bucket) * wire(bucket).size());
+        let each = settings.reduce_each == ReduceFrequency::MicroBatch && kind.shards_gradients();
+        let [ahead, again] = self.gathered_bytes(&layout, program);
+        let group = GroupBytes {
+            gathered: [ahead, if settings.reshard_after_forward { again } else { 0.0 }],
+            reduced: if each { passes * gradients } else { gradients },
+            stepped: sum(&|bucket| trained_elements(bucket) * bucket.dtype.size()),
+            ..GroupBytes::default()
+        };
+        let [forward, backward, after] = group.sent(kind, self.mesh.data_size());
+        let after = after + self.optimizer_traffic(kind, &layout);
+        let layers = if each { passes } else { 1.0 } * self.partial_grad_traffic();
+        Traffic { forward, backward, after_step: after, tensor_parallel: layers, ..Traffic::default() }
+    }
+
+    /// Returns the bytes sent by the optimizer step: update directions of whole matrices, gathered
+    /// from shards and parts.
+    fn optimizer_traffic(&self, kind: StrategyKind, layout: &Layout) -> f64 {
+        let optimizer = optimizer(self.config);
+        let shares = remote_fraction(if kind.shards_state() { self.mesh.data_size() } else { 1 });
+        let parts = (self.mesh.degrees().tensor - 1) as f64;
+        let of = |bucket: &Bucket| {
+            let parameter = &self.inventory[bucket.entries.first()?.parameter];
+            optimizer.as_matrix_optimizer(parameter)?;
+            let part = if parameter.shard.is_some() { parts * parameter.count() as f64 } else { 0.0 };
+            Some(shares * bucket.count as f64 + part)
+        };
+        layout.buckets.iter().filter(|bucket| bucket.trainable).filter_map(of).sum::<f64>()
+            * Dtype::F32.size() as f64
+    }
+
+    /// Returns the bytes per step of sums of partial gradients over tensor parallel ranks.
+    fn partial_grad_traffic(&self) -> f64 {
+        let partial = self
+            .inventory
+            .parameters
+            .iter()
+            .filter(|parameter| parameter.partial_grad && parameter.trainable)
+            .filter(|parameter| parameter.residency.is_here());
+        let bytes = partial.map(|parameter| parameter.count() * Dtype::F32.size()).sum::<usize>();
+        2.0 * remote_fraction(self.mesh.degrees().tensor) * bytes as f64
+    }
+
+    /// Returns the bytes of weights gathered in forward and in backward of a step: those that each
+    /// unit uses.
+    fn gathered_bytes(&self, layout: &Layout, program: &Program) -> [f64; 2] {
+        let size = |bucket| layout[bucket].count * layout[bucket].dtype.size();
+        let bytes = |unit| layout.buckets_of(self.inventory, unit).into_iter().map(size).sum::<usize>();
+        [Direction::Forward, Direction::Backward].map(|wanted| {
+            let gathers = program.plan.gathers().filter(|&(_, way)| way == wanted);
+            gathers.map(|(unit, _)| bytes(unit)).sum::<usize>() as f64
+        })
+    }
+
+    /// Returns the bytes per micro-batch of sharded sequences. Each block gathers keys and values
+    /// of all tokens in both directions, and sums their gradients.
+    fn sequence_parallel_traffic(&self) -> f64 {
+        let (model, degrees) = (&self.config.model, self.mesh.degrees());
+        let heads = if model.kv_heads == 0 { model.heads } else { model.kv_heads };
+        let width = heads.div_ceil(degrees.tensor) * (model.width / model.heads);
+        let numbers = self.batch.micro_batch * model.context * 2 * width * Dtype::F32.size();
+        let times = if model.activation_checkpointing { 4 } else { 3 };
+        remote_fraction(degrees.sequence_data) * (times * self.layers() * numbers) as f64
+    }
+
+    /// Returns the bytes per micro-batch of tensor parallel layers. Each block reduces over rows
+    /// and features before and after both of its parts, in both directions. Recomputation repeats
+    /// the sums after them. The embedding, the head and the loss (three numbers per row) add
+    /// theirs.
+    fn tensor_parallel_traffic(&self) -> f64 {
+        let (model, chunks) = (&self.config.model, self.mesh.degrees().sequence_data);
+        let rows = self.batch.micro_batch * model.context / chunks;
+        let sums = (if model.activation_checkpointing { 6 } else { 4 }) * self.layers();
+        let sums = sums + usize::from(self.has_embedding()) + usize::from(self.has_head());
+        let losses = if self.has_head() { 3 } else { 0 };
+        2.0 * remote_fraction(self.mesh.degrees().tensor)
+            * (rows * (sums * model.width + losses) * Dtype::F32.size()) as f64
+    }
+
+    /// Returns the bytes per step of values for other pipeline stages. A tied parameter's gradient
+    /// is summed over two stages.
+    fn pipeline_traffic(&self, program: &Program) -> f64 {
+        let (model, degrees) = (&self.config.model, self.mesh.degrees());
+        let split = if self.config.strategy.sequence_parallel { degrees.tensor } else { 1 };
+        let rows = self.batch.micro_batch * model.context / degrees.sequence_data / split;
+        let tied = self.inventory.parameters.iter().filter(|parameter| parameter.residency.is_tied());
+        let tied: usize = tied.map(Parameter::count).sum();
+        ((program.send_count() * rows * model.width + tied) * Dtype::F32.size()) as f64
+    }
+}
