@@ -7,7 +7,6 @@
 mod args;
 mod batch_recipe;
 mod explain;
-mod format;
 mod parallel_dims;
 mod report;
 mod rules;

@@ -39,7 +39,7 @@ pub use crate::train::train_loop::{Interruption, TrainResult};
 pub use batch::BatchPlan;
 pub(crate) use batch::factors;
 pub use dry_run::DryRun;
-pub(crate) use dry_run::{data_dims, sections};
+pub(crate) use dry_run::data_dims;
 pub use interrupt::{INTERRUPTED, Interrupt};
 pub use launch::{train_from_env, train_on_threads, train_on_threads_until};
 pub use network::Network;

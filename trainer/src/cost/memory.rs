@@ -1,5 +1,6 @@
 //! Memory of a rank: kept weights, gradients and optimizer state, and the peak of activations.
 
+use crate::allocator::AllocClass;
 use crate::config::{Config, StrategyKind};
 use crate::cost::activations::ActivationModel;
 use crate::cost::{CostModel, GroupBytes};
@@ -9,11 +10,17 @@ use crate::parameter::Inventory;
 use crate::train::{DataDims, optimizer};
 
 /// Number of the classes of predicted bytes that are in memory; the last one is offloaded.
-pub(crate) const IN_MEMORY: usize = 4;
+const IN_MEMORY: usize = 4;
 
 /// Returns the sum of the predicted bytes that are in memory.
 pub(crate) fn in_memory(memory: [usize; 5]) -> usize {
     memory[..IN_MEMORY].iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+}
+
+/// Returns the predicted bytes in memory by class, as `format` writes them.
+pub(crate) fn classes_in_memory(memory: [usize; 5], format: impl Fn(usize) -> String) -> String {
+    let all = AllocClass::ALL.iter().zip(memory).take(IN_MEMORY);
+    all.map(|(class, bytes)| format!("{} {}", class.name(), format(bytes))).collect::<Vec<_>>().join(", ")
 }
 
 impl CostModel<'_> {

@@ -10,7 +10,6 @@ use crate::models::GptConfig;
 use crate::parameter::UnitId;
 use crate::train::{DataDims, Network, data_dims};
 use serde::{Serialize, Serializer};
-use serde_json::Value;
 
 /// Dimensions of a transformer, and the memory of its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -147,15 +146,7 @@ impl BytesPerParam {
 }
 
 fn dimensions<S: Serializer>(gpt: &GptConfig, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    let GptConfig { layers, width, heads, context, vocabulary, activation_checkpointing, .. } = *gpt;
-    let extents = [
-        ("layers", layers),
-        ("width", width),
-        ("heads", heads),
-        ("sequence", context),
-        ("vocabulary", vocabulary),
-    ];
-    let extents = extents.map(|(name, extent)| (name, Value::from(extent)));
-    let recomputes = ("activation_checkpointing", Value::from(activation_checkpointing));
-    serializer.collect_map(extents.into_iter().chain([recomputes]))
+    let GptConfig { layers, width, heads, context, vocabulary, .. } = *gpt;
+    let names = ["layers", "width", "heads", "sequence", "vocabulary"];
+    serializer.collect_map(names.into_iter().zip([layers, width, heads, context, vocabulary]))
 }

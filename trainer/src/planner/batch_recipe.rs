@@ -59,19 +59,12 @@ impl BatchRecipe {
 
     /// Returns the six steps, one per line.
     pub fn lines(&self) -> Vec<String> {
-        let Self {
-            tokens,
-            sequence,
-            samples,
-            max_micro_batch: largest_micro,
-            data_ranks: data,
-            micro_batch: micro,
-            accumulation,
-        } = self;
+        let Self { tokens, sequence, samples, max_micro_batch, .. } = self;
+        let Self { data_ranks: data, micro_batch: micro, accumulation, .. } = self;
         vec![
             format!("1. {tokens} tokens in a step: what learning asks for"),
             format!("2. sequences of {sequence}: {samples} samples"),
-            format!("3. the largest micro-batch that fits: {largest_micro}"),
+            format!("3. the largest micro-batch that fits: {max_micro_batch}"),
             format!("4. {data} data ranks: all there are, before any accumulation"),
             format!("5. micro-batch {micro}: the largest that goes even"),
             format!("6. accumulation {accumulation}: {samples} = {micro} x {accumulation} x {data}"),

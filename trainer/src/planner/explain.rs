@@ -1,13 +1,12 @@
 //! Formulas with the numbers of a plan.
 
 use crate::config::StrategyKind;
+use crate::cost::format::{row_of, sections, size, table, time};
 use crate::cost::{MAX_USEFUL_DATA_RANKS, bucket_count, effective_bandwidth, ring, tree};
 use crate::pipeline::{Order, StageCosts, play};
 use crate::planner::batch_recipe::scaled_rates;
-use crate::planner::format::{row_of, size, table, time};
 use crate::planner::parallel_dims::{attention_score_elements, expert_combinations, world_size};
 use crate::planner::report::{PlanReport, StrategyRow};
-use crate::train::sections;
 
 /// Returns all formulas.
 pub(crate) fn text(answer: &PlanReport) -> String {

@@ -1,15 +1,14 @@
 //! Plan as numbers and as text.
 
 use crate::config::StrategyKind;
+use crate::cost::format::{count, format_flops, sections, size, table, time};
 use crate::cost::{Estimate, Hardware, Link, ModelShape, ParallelConfig, StepTime};
 use crate::error::{Error, Result};
 use crate::models::GptConfig;
 use crate::planner::batch_recipe::BatchRecipe;
-use crate::planner::format::{count, format_flops, row_of, size, table, time};
 use crate::planner::rules::{Decision, decide, rule_of_thumb};
 use crate::planner::search::fastest;
 use crate::planner::{explain, warnings};
-use crate::train::sections;
 use serde::Serialize;
 
 /// Strategies that a plan compares.
@@ -184,18 +183,8 @@ impl PlanReport {
     }
 
     fn comparison(&self) -> String {
-        let heading = [
-            "",
-            "weights",
-            "gradients",
-            "state",
-            "sent",
-            "operations",
-            "its time",
-            "step",
-            "computing",
-            "no overlap",
-        ];
+        let numbers = ["sent", "operations", "its time", "step", "computing", "no overlap"];
+        let heading = [&["", "weights", "gradients", "state"][..], &numbers].concat();
         let row = |row: &StrategyRow| {
             let mark = if row.parallel.kind == self.decision.parallel.kind { " <" } else { "" };
             let [weights, gradients, state] = row.kept_bytes.map(size);
@@ -203,20 +192,11 @@ impl PlanReport {
             let share = format!("{:.0} %", 100.0 * pace.utilization());
             let name = format!("{}{mark}", row.parallel.kind.name());
             let operations = format!("{:.0}", row.collectives);
-            vec![
-                name,
-                weights,
-                gradients,
-                state,
-                sent,
-                operations,
-                time(pace.communication),
-                time(pace.overlapped()),
-                share,
-                time(pace.naive()),
-            ]
+            let [exchange, step, naive] = [pace.communication, pace.overlapped(), pace.naive()].map(time);
+            vec![name, weights, gradients, state, sent, operations, exchange, step, share, naive]
         };
-        let rows: Vec<_> = std::iter::once(row_of(heading)).chain(self.strategies.iter().map(row)).collect();
+        let heading = heading.into_iter().map(str::to_owned).collect();
+        let rows: Vec<_> = std::iter::once(heading).chain(self.strategies.iter().map(row)).collect();
         let activations = self.estimate().activations();
         format!(
             "{}\n{LEGEND}\nactivations of a sample: {}; no data rank shares another's",

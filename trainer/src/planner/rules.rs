@@ -73,111 +73,108 @@ const LONG_SEQUENCE: usize = 128 << 10;
 /// # Errors
 /// [`Error::Invalid`] if no strategy fits the model into memory.
 pub fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
-    let fits = |&parallel: &ParallelConfig| Estimate { shape, hardware, parallel }.fits();
-    let (rule, parallel) = if shape.experts > 1 {
-        (Rule::Experts, experts(shape, hardware, fits))
+    let tree = Tree { shape, hardware, whole: ParallelConfig::replicated(hardware.ranks) };
+    let (rule, mut parallel) = if shape.experts > 1 {
+        (Rule::Experts, tree.experts())
     } else if shape.gpt.context >= LONG_SEQUENCE {
-        (Rule::Context, context(shape, hardware, fits))
+        (Rule::Context, tree.context())
     } else {
-        dense(shape, hardware, fits)
+        tree.dense()
     };
-    if !fits(&parallel) {
-        return Err(Error::invalid(does_not_fit(&Estimate { shape, hardware, parallel })));
+    let estimate = Estimate { shape, hardware, parallel };
+    if !estimate.fits() {
+        return Err(Error::invalid(does_not_fit(&estimate)));
     }
-    Ok(Decision {
-        rule,
-        parallel,
-        reason: reason(rule, &parallel, shape),
-        unsupported: unsupported(&parallel),
-    })
+    parallel.activation_checkpointing = estimate.recomputes();
+    let (reason, unsupported) = (reason(rule, &parallel, shape), unsupported(&parallel));
+    Ok(Decision { rule, parallel, reason, unsupported })
 }
 
-fn dense(
-    shape: &ModelShape,
-    hardware: &Hardware,
-    fits: impl Fn(&ParallelConfig) -> bool,
-) -> (Rule, ParallelConfig) {
-    let whole = ParallelConfig::replicated(hardware.ranks);
-    let data = [
-        (Rule::Ddp, StrategyKind::Bucketed, false),
-        (Rule::Zero1, StrategyKind::Zero1, false),
-        (Rule::ShardGradOp, StrategyKind::Zero2, false),
-        (Rule::Checkpointing, StrategyKind::Zero2, true),
-        (Rule::FullShard, StrategyKind::Zero3, false),
-        (Rule::FullShard, StrategyKind::Zero3, true),
-    ];
-    let data = data.map(|(rule, kind, activation_checkpointing)| {
-        (rule, ParallelConfig { kind, activation_checkpointing, ..whole })
-    });
-    let few = |cut: &ParallelConfig| cut.kind != StrategyKind::Zero3 || cut.data <= MAX_USEFUL_DATA_RANKS;
-    let tensors = tensor_degrees(shape, hardware);
-    let most = tensors.last().copied().unwrap_or(1);
-    let cut = |tensor, pipeline| ParallelConfig {
-        kind: StrategyKind::Zero3,
-        tensor,
-        pipeline,
-        data: hardware.ranks / (tensor * pipeline),
-        ..whole
-    };
-    let within: Vec<_> = tensors.into_iter().map(|tensor| (Rule::Tensor, cut(tensor, 1))).collect();
-    let stages = powers_of_two(shape.gpt.layers);
-    let stages = stages.filter(|stages| hardware.ranks.is_multiple_of(most * stages));
-    let across: Vec<_> = stages.map(|stages| (Rule::Pipeline, cut(most, stages))).collect();
-    // All keep their activations before any recomputes them.
-    let both = |cuts: Vec<(Rule, ParallelConfig)>| {
-        let with = move |activation_checkpointing| {
-            let with = move |(rule, cut)| (rule, ParallelConfig { activation_checkpointing, ..cut });
-            cuts.clone().into_iter().map(with)
+/// Model and hardware of a decision.
+struct Tree<'a> {
+    shape: &'a ModelShape,
+    hardware: &'a Hardware,
+    /// Replicas on all ranks.
+    whole: ParallelConfig,
+}
+
+impl Tree<'_> {
+    fn fits(&self, parallel: &ParallelConfig) -> bool {
+        Estimate { shape: self.shape, hardware: self.hardware, parallel: *parallel }.fits()
+    }
+
+    fn dense(&self) -> (Rule, ParallelConfig) {
+        let whole = self.whole;
+        let data = [
+            (Rule::Ddp, StrategyKind::Bucketed, false),
+            (Rule::Zero1, StrategyKind::Zero1, false),
+            (Rule::ShardGradOp, StrategyKind::Zero2, false),
+            (Rule::Checkpointing, StrategyKind::Zero2, true),
+            (Rule::FullShard, StrategyKind::Zero3, false),
+            (Rule::FullShard, StrategyKind::Zero3, true),
+        ];
+        let data = data.map(|(rule, kind, activation_checkpointing)| {
+            (rule, ParallelConfig { kind, activation_checkpointing, ..whole })
+        });
+        let few = |cut: &ParallelConfig| cut.kind != StrategyKind::Zero3 || cut.data <= MAX_USEFUL_DATA_RANKS;
+        let tensors = self.tensor_degrees();
+        let most = tensors.last().copied().unwrap_or(1);
+        let within: Vec<_> = tensors.iter().map(|&tensor| (Rule::Tensor, self.sharded(tensor, 1))).collect();
+        let stages = powers_of_two(self.shape.gpt.layers);
+        let stages = stages.filter(|stages| self.hardware.ranks.is_multiple_of(most * stages));
+        let across: Vec<_> = stages.map(|stages| (Rule::Pipeline, self.sharded(most, stages))).collect();
+        // All keep their activations before any recomputes them.
+        let both = |cuts: Vec<(Rule, ParallelConfig)>| {
+            let with = move |activation_checkpointing| {
+                let with = move |(rule, cut)| (rule, ParallelConfig { activation_checkpointing, ..cut });
+                cuts.clone().into_iter().map(with)
+            };
+            [false, true].into_iter().flat_map(with)
         };
-        [false, true].into_iter().flat_map(with)
-    };
-    let mut all = data.into_iter().chain(both(within)).chain(both(across));
-    all.find(|(_, cut)| fits(cut) && few(cut)).unwrap_or((Rule::Pipeline, cut(most, 1)))
-}
+        let mut all = data.into_iter().chain(both(within)).chain(both(across));
+        let found = all.find(|(_, cut)| self.fits(cut) && few(cut));
+        found.unwrap_or((Rule::Pipeline, self.sharded(most, 1)))
+    }
 
-/// Returns the tensor parallel degrees within a host that divide the heads.
-fn tensor_degrees(shape: &ModelShape, hardware: &Hardware) -> Vec<usize> {
-    let goes = |tensor: &usize| {
-        let all = [hardware.per_host, hardware.ranks, shape.gpt.heads];
-        all.iter().all(|extent| extent.is_multiple_of(*tensor))
-    };
-    powers_of_two(hardware.per_host).filter(goes).collect()
+    fn context(&self) -> ParallelConfig {
+        let whole = self.sharded(self.tensor_degrees().last().copied().unwrap_or(1), 1);
+        let cuts = powers_of_two(whole.data).filter(|&context| whole.data.is_multiple_of(context));
+        let mut cuts = cuts.map(|context| ParallelConfig { context, ..whole });
+        cuts.find(|cut| self.fits(cut)).unwrap_or(whole)
+    }
+
+    /// Returns expert parallelism with as little tensor parallelism as fits, and recomputation
+    /// before that.
+    fn experts(&self) -> ParallelConfig {
+        let cut = |tensor: usize, activation_checkpointing| {
+            let (whole, experts) = (self.sharded(tensor, 1), self.shape.experts);
+            let divides =
+                |expert: &usize| whole.data.is_multiple_of(*expert) && experts.is_multiple_of(*expert);
+            let expert = (1..=experts.min(whole.data)).rev().find(divides).unwrap_or(1);
+            ParallelConfig { expert, activation_checkpointing, ..whole }
+        };
+        let tensors = std::iter::once(1).chain(self.tensor_degrees());
+        let mut all = tensors.flat_map(|tensor| [cut(tensor, false), cut(tensor, true)]);
+        all.find(|cut| self.fits(cut)).unwrap_or(cut(1, true))
+    }
+
+    /// Returns ZeRO-3 over the data ranks of these degrees.
+    fn sharded(&self, tensor: usize, pipeline: usize) -> ParallelConfig {
+        let data = self.hardware.ranks / (tensor * pipeline);
+        ParallelConfig { kind: StrategyKind::Zero3, tensor, pipeline, data, ..self.whole }
+    }
+
+    /// Returns the tensor parallel degrees within a host that divide the heads.
+    fn tensor_degrees(&self) -> Vec<usize> {
+        let all = [self.hardware.per_host, self.hardware.ranks, self.shape.gpt.heads];
+        let goes = |tensor: &usize| all.iter().all(|extent| extent.is_multiple_of(*tensor));
+        powers_of_two(self.hardware.per_host).filter(goes).collect()
+    }
 }
 
 /// Returns 2, 4, 8 and so on, up to `most`.
 fn powers_of_two(most: usize) -> impl Iterator<Item = usize> {
     (1..usize::BITS).map(|power| 1 << power).take_while(move |&power| power <= most)
-}
-
-fn context(
-    shape: &ModelShape,
-    hardware: &Hardware,
-    fits: impl Fn(&ParallelConfig) -> bool,
-) -> ParallelConfig {
-    let tensor = tensor_degrees(shape, hardware).last().copied().unwrap_or(1);
-    let data = hardware.ranks / tensor;
-    let kind = StrategyKind::Zero3;
-    let whole = ParallelConfig { kind, tensor, data, ..ParallelConfig::replicated(hardware.ranks) };
-    let cuts = powers_of_two(data).filter(|&context| data.is_multiple_of(context));
-    cuts.map(|context| ParallelConfig { context, ..whole }).find(fits).unwrap_or(whole)
-}
-
-/// Returns expert parallelism with as little tensor parallelism as fits, and recomputation before
-/// that.
-fn experts(
-    shape: &ModelShape,
-    hardware: &Hardware,
-    fits: impl Fn(&ParallelConfig) -> bool,
-) -> ParallelConfig {
-    let cut = |tensor: usize, activation_checkpointing| {
-        let data = hardware.ranks / tensor;
-        let divides = |expert: &usize| data.is_multiple_of(*expert) && shape.experts.is_multiple_of(*expert);
-        let expert = (1..=shape.experts.min(data)).rev().find(divides).unwrap_or(1);
-        let whole = ParallelConfig::replicated(hardware.ranks);
-        ParallelConfig { kind: StrategyKind::Zero3, tensor, data, expert, activation_checkpointing, ..whole }
-    };
-    let tensors = std::iter::once(1).chain(tensor_degrees(shape, hardware));
-    tensors.flat_map(|tensor| [cut(tensor, false), cut(tensor, true)]).find(fits).unwrap_or(cut(1, true))
 }
 
 fn reason(rule: Rule, cut: &ParallelConfig, shape: &ModelShape) -> String {

@@ -2,7 +2,7 @@
 
 use crate::config::StrategyKind;
 use crate::cost::MAX_USEFUL_DATA_RANKS;
-use crate::planner::format::{size, time};
+use crate::cost::format::{size, time};
 use crate::planner::report::StrategyRow;
 use crate::planner::rules::{Decision, Rule};
 

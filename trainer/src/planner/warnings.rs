@@ -1,11 +1,11 @@
 //! Warnings about likely problems of a plan.
 
 use crate::config::{Config, StrategyKind};
+use crate::cost::format::size;
 use crate::cost::{Estimate, Hardware, ParallelConfig, many_data_ranks};
 use crate::error::Result;
 use crate::mesh::Mesh;
 use crate::planner::batch_recipe::BatchRecipe;
-use crate::planner::format::size;
 use crate::planner::report::StrategyRow;
 
 /// Returns the warnings about a plan, one per line.

@@ -3,6 +3,7 @@
 use super::{BatchPlan, DataDims, Network, config_lints, launch, setup};
 use crate::allocator::AllocClass;
 use crate::config::{Config, DataKind, StrategyKind};
+use crate::cost::format::{sections, table};
 use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
 use crate::data::{Table, text};
 use crate::error::Result;
@@ -10,7 +11,6 @@ use crate::flat::ProcessGroup;
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter};
 use crate::train::stages::Stages;
-use std::fmt::Write;
 use std::path::Path;
 use unisono::Communicator;
 
@@ -151,39 +151,29 @@ impl DryRun {
 
     /// Returns a table that compares all strategies.
     fn comparison(&self) -> String {
+        let own = self.units.iter().all(|&kind| kind == self.units[0]).then_some(self.units[0]);
+        let row = |name: &str, units: &[StrategyKind], is_own: bool, alias: Option<&str>| {
+            let (memory, traffic) = (self.memory_with(units), self.traffic_with(units));
+            let sums = [in_memory(memory) as f64, traffic.total()];
+            let bytes = memory.map(|bytes| bytes as f64).into_iter().chain(sums);
+            let bytes = bytes.map(|bytes| format!("{:.2}", bytes / MIB));
+            let name = format!("{name}{}", if is_own { " <" } else { "" });
+            std::iter::once(name).chain(bytes).chain(alias.map(str::to_owned)).collect::<Vec<_>>()
+        };
         let heads = AllocClass::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
-        let mut text = format!("{:<18}", "");
-        heads.for_each(|head| text.push_str(&format!("{head:>12}")));
-        let differs = self.units.iter().any(|&kind| kind != self.units[0]);
-        for kind in StrategyKind::ALL {
-            text.push_str(&comparison_row(kind.name(), self.memory(kind), &self.traffic(kind)));
-            text.extend(kind.pytorch_name().map(|alias| format!("  {alias}")));
-            text.push_str(if !differs && kind == self.units[0] { "  <" } else { "" });
-        }
-        if differs {
-            text.push_str(&comparison_row("strategy.units", self.own_memory(), &self.own_traffic()));
-            text.push_str("  <");
-        }
-        text
+        let heads = std::iter::once("").chain(heads).map(str::to_owned).collect();
+        let kinds = StrategyKind::ALL
+            .iter()
+            .map(|kind| row(kind.name(), &self.all_units(*kind), own == Some(*kind), kind.pytorch_name()));
+        let mixed = own.is_none().then(|| row("strategy.units", &self.units, true, None));
+        table(&std::iter::once(heads).chain(kinds).chain(mixed).collect::<Vec<_>>())
     }
-}
-
-fn comparison_row(name: &str, memory: [usize; 5], traffic: &Traffic) -> String {
-    let mut row = format!("\n{name:<18}");
-    let sums = [in_memory(memory) as f64, traffic.total()];
-    for bytes in memory.map(|bytes| bytes as f64).into_iter().chain(sums) {
-        let _ = write!(row, "{:>12.2}", bytes / MIB);
-    }
-    row
 }
 
 fn memory_table(memory: [usize; 5]) -> String {
-    let mut text = String::new();
-    for (class, bytes) in AllocClass::ALL.iter().zip(memory) {
-        let _ = writeln!(text, "{:<12}{bytes:>16}", class.name());
-    }
-    let _ = write!(text, "{:<12}{:>16}", "in memory", in_memory(memory));
-    text
+    let rows = AllocClass::ALL.iter().map(|class| class.name()).zip(memory);
+    let rows = rows.chain([("in memory", in_memory(memory))]);
+    table(&rows.map(|(name, bytes)| vec![name.to_owned(), bytes.to_string()]).collect::<Vec<_>>())
 }
 
 /// Returns the dimensions of the configured data, and reads as little of it as possible.
@@ -210,17 +200,7 @@ fn traffic_table(traffic: &Traffic) -> String {
     let phases = [("forward", forward), ("backward", backward), ("after", after)];
     let within = [("in layers", layers), ("in sequences", sequences), ("to stages", stages)];
     let rows = phases.into_iter().chain(within).chain([("in all", traffic.total())]);
-    rows.map(|(phase, bytes)| format!("{phase:<13}{bytes:>15.0}")).collect::<Vec<_>>().join("\n")
-}
-
-/// Joins sections with their titles. Omits sections without a body.
-pub(crate) fn sections(all: &[(&str, String)]) -> String {
-    let told = all.iter().filter(|(_, body)| !body.is_empty());
-    told.map(|(title, body)| format!("{title}\n{}\n", indented(body))).collect::<Vec<_>>().join("\n")
-}
-
-fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+    table(&rows.map(|(phase, bytes)| vec![phase.to_owned(), format!("{bytes:.0}")]).collect::<Vec<_>>())
 }
 
 const MIB: f64 = (1 << 20) as f64;

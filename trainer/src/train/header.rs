@@ -2,9 +2,8 @@
 
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
-use crate::allocator::AllocClass;
 use crate::config::{Config, DeviceKind, ModelKind, StrategyKind};
-use crate::cost::{CostModel, IN_MEMORY, in_memory};
+use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::parameter::{Parameter, ShardSpec, Unit};
 use crate::train::DataDims;
 use std::fmt;
@@ -138,9 +137,8 @@ impl RunHeader<'_> {
         let sum = in_memory(self.formulas);
         let (unit, name) = if sum >= 10 << 30 { (30, "GiB") } else { (20, "MiB") };
         let number = |bytes: usize| format!("{:.1}", bytes as f64 / f64::from(1 << unit));
-        let all = AllocClass::ALL.iter().zip(self.formulas).take(IN_MEMORY);
-        let all: Vec<_> = all.map(|(class, bytes)| format!("{} {}", class.name(), number(bytes))).collect();
-        format!("{} {name} a rank by formula: {}", number(sum), all.join(", "))
+        let classes = classes_in_memory(self.formulas, number);
+        format!("{} {name} a rank by formula: {classes}", number(sum))
     }
 
     fn checkpoints(&self) -> String {

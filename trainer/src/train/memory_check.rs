@@ -2,9 +2,8 @@
 
 use super::BatchPlan;
 use super::available_memory::available_memory;
-use crate::allocator::AllocClass;
 use crate::config::{Config, DeviceKind, StrategyKind};
-use crate::cost::{CostModel, IN_MEMORY, in_memory};
+use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::error::{Error, Result};
 use crate::mesh::HostId;
 use unisono::Communicator;
@@ -53,11 +52,8 @@ impl Room {
         if self.fits(bytes) {
             return None;
         }
-        let classes = AllocClass::ALL.iter().zip(memory).take(IN_MEMORY);
-        let classes: Vec<_> =
-            classes.map(|(class, bytes)| format!("{} {}", class.name(), gib(bytes))).collect();
-        let (available, ranks) = (gib(self.available), self.ranks);
-        let need = format!("{ranks} ranks of {} each ({})", gib(bytes), classes.join(", "));
+        let (available, ranks, classes) = (gib(self.available), self.ranks, classes_in_memory(memory, gib));
+        let need = format!("{ranks} ranks of {} each ({classes})", gib(bytes));
         let remedy = match self.remedies(plan) {
             fitting if fitting.is_empty() => {
                 "a smaller model, or fewer ranks on this host, would fit".to_owned()

@@ -1,5 +1,14 @@
-//! Formats tables and numbers.
+//! Formats sections, tables and numbers of reports.
 
+/// Joins sections with their titles. Omits sections without a body.
+pub(crate) fn sections(all: &[(&str, String)]) -> String {
+    let told = all.iter().filter(|(_, body)| !body.is_empty());
+    told.map(|(title, body)| format!("{title}\n{}\n", indented(body))).collect::<Vec<_>>().join("\n")
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
 /// Formats rows of cells as a table. The first row is the heading. The first column is left
 /// aligned, the others right.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
