@@ -8,9 +8,9 @@
 //! | how many floating-point operations does a step take? | `flops` |
 //! | how long does a step take on some hardware? | `step_time`, with `link` and `hardware` |
 //!
-//! Each formula has two sources of sizes. A [`CostModel`] takes them from the parameters of a
-//! configured run, so its bytes are exact. An [`Estimate`] takes them from a [`ModelShape`], which
-//! may be no more than a number of parameters.
+//! Each formula has two sources of sizes. A run takes them from its parameters, so its bytes are
+//! exact. An [`Estimate`] takes them from a [`ModelShape`], which may be no more than a number of
+//! parameters.
 
 mod activations;
 mod cost_model;

@@ -157,8 +157,8 @@ impl DryRun {
             let sums = [in_memory(memory) as f64, traffic.total()];
             let bytes = memory.map(|bytes| bytes as f64).into_iter().chain(sums);
             let bytes = bytes.map(|bytes| format!("{:.2}", bytes / MIB));
-            let name = format!("{name}{}", if is_own { " <" } else { "" });
-            std::iter::once(name).chain(bytes).chain(alias.map(str::to_owned)).collect::<Vec<_>>()
+            let note = format!("{} {}", alias.unwrap_or(""), if is_own { "<" } else { "" });
+            std::iter::once(name.to_owned()).chain(bytes).chain([note.trim().to_owned()]).collect::<Vec<_>>()
         };
         let heads = AllocClass::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
         let heads = std::iter::once("").chain(heads).map(str::to_owned).collect();
