@@ -80,7 +80,7 @@ fn train_partly(
 }
 
 #[test]
-fn ranks_that_use_different_parameters_take_the_steps_of_zero_gradients() {
+fn unused_parameters_of_some_ranks_have_zero_gradients() {
     let one = Settings { max_pending_reductions: 1, max_pending_gathers: 1, ..small_buckets() };
     let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..one.clone() };
     let wide = Settings { fp32_grad_accum: true, ..one.clone() };
