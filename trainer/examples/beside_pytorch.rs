@@ -93,7 +93,7 @@ fn main() -> Result<()> {
     let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
     let both_ways = |strategy: &mut dyn Strategy| {
-        let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
+        let batch = Batch::tokens(inputs, targets, SEQUENCE);
         let mut pass = Pass::new(strategy, &memory, Seeds::default(), 1);
         pass.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
         let loss = model.forward(&mut pass, &batch)?;

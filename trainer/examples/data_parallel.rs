@@ -68,7 +68,7 @@ fn train(group: &Communicator, form: GradReduction) -> Result<Outcome> {
     for number in 1..=STEPS {
         let tokens = tokens(group.rank(), number);
         let (inputs, targets) = (&tokens[..SEQUENCES * SEQUENCE], &tokens[1..]);
-        let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
+        let batch = Batch::tokens(inputs, targets, SEQUENCE);
         group.barrier()?;
         strategy.take_wait_time();
         let begun = Instant::now();

@@ -49,7 +49,7 @@ fn train(group: Option<Communicator>, form: GradReduction, together: &Barrier) -
     let mut strategy = Replicated::new(&inventory, ProcessGroups::data_only(group), &settings, &memory)?;
     let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
-    let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
+    let batch = Batch::tokens(inputs, targets, SEQUENCE);
     let (mut steps, mut backwards, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..=STEPS as u64 {
         together.wait();

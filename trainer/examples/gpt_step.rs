@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut strategy = LocalStrategy::new(registry.finish(), &memory, 1);
     let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
-    let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
+    let batch = Batch::tokens(inputs, targets, SEQUENCE);
     let (mut wall, mut processor, mut loss) = (Vec::new(), Vec::new(), 0.0);
     for _ in 0..STEPS {
         let (start, before) = (Instant::now(), on_processor()?);

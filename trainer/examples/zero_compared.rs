@@ -82,8 +82,7 @@ fn train(group: &Communicator, kind: ParallelKind) -> Result<Outcome> {
     for number in 1..=STEPS {
         let start = (number as usize * RANKS + group.rank()) * 2 * SEQUENCE;
         let tokens: Vec<u32> = (start..=start + 2 * SEQUENCE).map(|at| (at * at % 97) as u32).collect();
-        let batch =
-            Batch::Tokens { inputs: &tokens[..2 * SEQUENCE], targets: &tokens[1..], sequence: SEQUENCE };
+        let batch = Batch::tokens(&tokens[..2 * SEQUENCE], &tokens[1..], SEQUENCE);
         let before = group.traffic_stats()?.bytes;
         strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
         let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);

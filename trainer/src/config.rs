@@ -14,8 +14,8 @@ mod validate;
 pub use crate::config::changes::ChangedKey;
 pub use crate::config::docs::KeyDoc;
 pub use crate::config::schema::{
-    Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, ModelKind, Norm, Optimizer,
-    OptimizerKind, Pipeline, Positions, Sample, Shape, StageSplit, Strategy, StrategyKind,
+    Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, Norm, Optimizer, OptimizerKind,
+    Pipeline, Positions, Sample, Shape, StageSplit, Strategy, StrategyKind,
 };
 
 use crate::error::{Error, Result};

@@ -1,11 +1,9 @@
-//! Training data: the order of samples ([`Sampler`]), and the samples ([`TokenWindows`],
-//! [`Table`]).
+//! Training data: the order of samples ([`Sampler`]), and the samples ([`TokenWindows`]).
 
 mod dataset_id;
 mod permutation;
 mod prepare;
 mod sampler;
-mod table;
 pub mod text;
 mod text_codec;
 mod tokenizer;
@@ -16,7 +14,6 @@ pub use crate::data::dataset_id::DatasetId;
 pub use permutation::Permutation;
 pub use prepare::{Prepared, TokenizeOptions};
 pub use sampler::{LastBatch, Position, Sampler};
-pub use table::{Standardizer, Table};
 pub use text_codec::{DecodeStream, TextCodec};
 pub use tokenizer::Tokenizer;
 pub use tokens::{TokenFile, TokenSource, TokenWidth};

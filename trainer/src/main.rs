@@ -46,7 +46,7 @@ const PROGRESS_HELP: &str = "\
 Progress lines:
   loss      mean over the samples of the step, before its update
   left      time to the last step, at the present pace
-  tok/s     tokens per second of all ranks (samples, for tables)
+  tok/s     tokens per second of all ranks
   MFU       model FLOPs utilization: operations of the model per second, as a share of the peak that
             all ranks measured together in matrix products
   exposed   share of the step in which rank 0 waited for gradients and weights of other ranks; the
@@ -251,7 +251,7 @@ fn summary(config: &Config, outcome: &TrainResult) -> String {
         }
         _ => lines.push(format!("no step taken: step {} of {}", outcome.steps, config.schedule.steps)),
     }
-    lines.extend(outcome.validation.map(|loss| train::validation_text(loss, config.model.kind)));
+    lines.extend(outcome.validation.map(train::validation_text));
     lines.push(format!("weights {:016x}\n", outcome.fingerprint));
     if !outcome.losses.is_empty() {
         lines.push(outcome.memory.to_string());

@@ -4,7 +4,6 @@
 //! in the order of a [`StepPlan`].
 
 mod batch;
-mod classifier;
 mod gpt;
 mod gpt_config;
 pub mod hugging_face;
@@ -12,8 +11,7 @@ mod sampling;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, OwnedBatch};
-pub use classifier::Classifier;
+pub use batch::Batch;
 pub use gpt::Gpt;
 pub use gpt_config::{FeedForward, GptConfig, Norm, Positions};
 pub use sampling::Sampling;
@@ -24,7 +22,6 @@ use crate::parameter::UnitId;
 use crate::pass::Pass;
 use crate::strategy::{StepPlan, Visit, Work};
 use crate::tensor::Tensor;
-use std::sync::Arc;
 
 /// Value between two blocks of a model: in forward, or its gradient in backward.
 #[derive(Debug, Default)]
@@ -103,7 +100,7 @@ pub trait Model: Send {
     ///
     /// # Errors
     /// Fails for a batch of another kind or size.
-    fn check(&self, pass: &Pass<'_>, batch: &OwnedBatch) -> Result<()>;
+    fn check(&self, pass: &Pass<'_>, batch: &Batch) -> Result<()>;
 
     /// Returns the rows and columns of the features between two blocks, for a micro-batch of the
     /// pass.
@@ -116,8 +113,8 @@ pub trait Model: Send {
     ///
     /// # Errors
     /// Fails for an unsuitable batch. Returns the error of a failed collective.
-    fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch<'_>]) -> Result<Vec<f32>> {
-        set_batches(self, pass, batches.iter().map(|batch| Arc::new(batch.to_owned())).collect())?;
+    fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch]) -> Result<Vec<f32>> {
+        set_batches(self, pass, batches.to_vec())?;
         let plan = StepPlan::breadth_first(self.block_count(), batches.len(), batches.len().max(1));
         let mut flows: Vec<Flow> = batches.iter().map(|_| Flow::Start).collect();
         let forward = plan.visits().iter().filter(|visit| visit.work == Work::Forward);
@@ -129,7 +126,7 @@ pub trait Model: Send {
     ///
     /// # Errors
     /// Fails as [`Model::forward_each`] does.
-    fn forward(&self, pass: &mut Pass<'_>, batch: &Batch<'_>) -> Result<f32> {
+    fn forward(&self, pass: &mut Pass<'_>, batch: &Batch) -> Result<f32> {
         Ok(self.forward_each(pass, std::slice::from_ref(batch))?.into_iter().sum())
     }
 
@@ -151,11 +148,7 @@ pub trait Model: Send {
 ///
 /// # Errors
 /// Fails for a batch that does not suit the model.
-pub fn set_batches<M: Model + ?Sized>(
-    model: &M,
-    pass: &mut Pass<'_>,
-    batches: Vec<Arc<OwnedBatch>>,
-) -> Result<()> {
+pub fn set_batches<M: Model + ?Sized>(model: &M, pass: &mut Pass<'_>, batches: Vec<Batch>) -> Result<()> {
     batches.iter().try_for_each(|batch| model.check(pass, batch))?;
     pass.set_batches(batches);
     Ok(())

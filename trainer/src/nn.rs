@@ -7,13 +7,11 @@
 
 mod attention;
 mod containers;
-mod conv2d;
 mod cross_entropy;
 mod dropout;
 mod embedding;
 mod gelu;
-#[cfg(test)]
-pub(crate) mod grad_check;
+mod grad_check;
 mod linear;
 mod linear_init;
 mod norm;
@@ -23,12 +21,14 @@ mod swiglu;
 pub use crate::nn::containers::{ActivationCheckpoint, Residual, Sequential};
 pub use crate::nn::linear_init::LinearInit;
 pub use attention::{CausalAttention, EarlierKv, KvCache};
-pub use conv2d::{Conv2d, Conv2dShape};
 pub use cross_entropy::CrossEntropy;
 pub(crate) use cross_entropy::check_targets;
 pub use dropout::{Dropout, RngStream};
 pub use embedding::Embedding;
 pub use gelu::Gelu;
+#[cfg(test)]
+pub(crate) use grad_check::to_f64;
+pub use grad_check::{GradCheck, random_values};
 pub use linear::Linear;
 pub use norm::Norm;
 pub use rope::{RopeConfig, RopeScaling, RotaryEmbedding};

@@ -16,9 +16,10 @@ pub use wait_span::{WaitKind, WaitSpan};
 pub use weights_view::WeightsView;
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
+use crate::data::TokenBatch;
 use crate::device::Device;
 use crate::error::Result;
-use crate::models::OwnedBatch;
+use crate::models::Batch;
 use crate::nn::KvCache;
 use crate::ops::{Host, Ops, ValuesMut};
 use crate::parameter::{ParameterId, UnitId};
@@ -26,7 +27,6 @@ use crate::strategy::{Direction, StepPlan, Strategy, Visit, Work};
 use crate::tensor::Tensor;
 use micro_sequences::MicroSequences;
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::time::Instant;
 use unisono::Communicator;
 
@@ -51,7 +51,7 @@ struct MicroBatch {
     tape: Tape,
     seeds: Seeds,
     /// Data, if it was set.
-    batch: Option<Arc<OwnedBatch>>,
+    batch: Option<Batch>,
     /// Gradients of weights that are left out so far, with their units.
     deferred: Vec<(UnitId, Deferred)>,
 }
@@ -182,7 +182,7 @@ impl<'a> Pass<'a> {
     ///
     /// # Panics
     /// Panics if there is not one batch per micro-batch.
-    pub fn set_batches(&mut self, batches: impl IntoIterator<Item = Arc<OwnedBatch>>) {
+    pub fn set_batches(&mut self, batches: impl IntoIterator<Item = Batch>) {
         let mut batches = batches.into_iter();
         for micro_batch in &mut self.micro_batches {
             micro_batch.batch = Some(batches.next().expect("a batch for each micro-batch"));
@@ -194,7 +194,7 @@ impl<'a> Pass<'a> {
     ///
     /// # Panics
     /// Panics if it was not set.
-    pub fn batch(&self) -> Arc<OwnedBatch> {
+    pub fn batch(&self) -> Batch {
         self.batch_of(self.current)
     }
 
@@ -202,8 +202,8 @@ impl<'a> Pass<'a> {
     ///
     /// # Panics
     /// Panics if it was not set.
-    pub fn batch_of(&self, micro_batch: usize) -> Arc<OwnedBatch> {
-        Arc::clone(self.micro_batches[micro_batch].batch.as_ref().expect("the data is set before forward"))
+    pub fn batch_of(&self, micro_batch: usize) -> Batch {
+        self.micro_batches[micro_batch].batch.clone().expect("the data is set before forward")
     }
 
     /// Returns the number of micro-batches.
@@ -409,8 +409,9 @@ impl<'a> Pass<'a> {
     /// Returns the number of consecutive rows that form one sequence; attention stays within it.
     /// With [`Pass::sequence_group`], it is the length of this rank's chunk.
     pub fn sequence(&self) -> usize {
-        let of_batch = self.micro_batches[self.current].batch.as_ref().and_then(|batch| batch.sequence());
-        of_batch.unwrap_or(self.sequence)
+        let batch = self.micro_batches[self.current].batch.as_ref();
+        let tokens = batch.and_then(|batch| batch.get::<TokenBatch>().ok());
+        tokens.map_or(self.sequence, |tokens| tokens.sequence)
     }
 
     /// Sets the ranks that hold chunks of the same sequences: sequence-data parallelism. Chunks are

@@ -39,7 +39,7 @@ fn usage_by_step(kind: ParallelKind, group: Communicator) -> (Vec<StepUsage>, us
     let mut strategy = new_strategy(kind, &inventory, team, &settings, &memory).unwrap();
     let tokens: Vec<u32> = (0..=ROWS as u32).map(|at| at * at % 257).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..ROWS]);
-    let batch = Batch::Tokens { inputs, targets, sequence: SEQUENCE };
+    let batch = Batch::tokens(inputs, targets, SEQUENCE);
     let mut step = |number| {
         let pass = measure(|| {
             strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1)).unwrap();

@@ -140,7 +140,7 @@ impl Trainee {
         let sequences = sequences.chunks_exact(CONTEXT + 1);
         let inputs: Vec<u32> = sequences.clone().flat_map(|tokens| &tokens[..CONTEXT]).copied().collect();
         let targets: Vec<u32> = sequences.flat_map(|tokens| &tokens[1..]).copied().collect();
-        let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: CONTEXT };
+        let batch = Batch::tokens(&inputs, &targets, CONTEXT);
         self.strategy.begin_step(&StepPlan::depth_first(self.model.block_count(), 1)).unwrap();
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, Seeds::default(), 1);
         let loss = self.model.forward(&mut pass, &batch).unwrap();

@@ -69,7 +69,7 @@ fn gpt_bytes(layers: usize, sequence: bool) -> [[u64; 2]; 2] {
         let mut strategy =
             new_strategy(ParallelKind::Zero1, &inventory, team, &Settings::default(), &memory).unwrap();
         let tokens: Vec<u32> = (0..=ROWS as u32).collect();
-        let batch = Batch::Tokens { inputs: &tokens[1..], targets: &tokens[..ROWS], sequence: ROWS };
+        let batch = Batch::tokens(&tokens[1..], &tokens[..ROWS], ROWS);
         strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1)).unwrap();
         let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
         let start = bytes_moved(&group);

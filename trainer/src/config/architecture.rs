@@ -1,6 +1,6 @@
 //! Dimensions of language models: from the keys of a configuration, and back.
 
-use crate::config::{Config, FeedForward, Model, ModelKind, Norm, Positions};
+use crate::config::{Config, FeedForward, Model, Norm, Positions};
 use crate::error::Result;
 use crate::models::hugging_face::read_config;
 use crate::models::{self, GptConfig};
@@ -51,7 +51,6 @@ impl Model {
     fn set_gpt_config(&mut self, gpt: &GptConfig) {
         let &GptConfig { context, width, heads, kv_heads, layers, bias, tie_word_embeddings, .. } = gpt;
         *self = Self {
-            kind: ModelKind::Gpt,
             layers,
             width,
             heads,

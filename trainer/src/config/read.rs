@@ -4,7 +4,7 @@
 //! `model.from`) sets its keys before the other keys of a file, and at its place among overrides.
 
 use super::Config;
-use super::renamed_keys::{common_name, common_value, present_name};
+use super::renamed_keys::{common_name, common_value_of, is_redundant, present_name, removed_key};
 use crate::error::{Error, Result};
 use std::ops::Range;
 use std::path::Path;
@@ -25,7 +25,12 @@ pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
     if let Some((span, key)) = find_unknown_key(document.get_ref(), &known, &[]) {
         return Err(with_line(text, Some(span), &unknown_key_message(&key, &known)));
     }
-    let config: Config = toml::from_str(text).map_err(failed)?;
+    let value_of = |path: &str| {
+        let (section, key) = path.split_once('.')?;
+        document.get_ref().get(section)?.get_ref().as_table()?.get(key)?.get_ref().as_str()
+    };
+    let config: Config =
+        toml::from_str(text).map_err(|error| failed(error) + &answer(common_value_of(value_of)))?;
     let model = document.get_ref().get("model").and_then(|model| model.get_ref().as_table());
     let [shape, from] = ["shape", "from"].map(|key| model.is_some_and(|model| model.contains_key(key)));
     if !(shape || from) {
@@ -37,6 +42,11 @@ pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
     let mut table = to_table(&preset).map_err(|error| error.to_string())?;
     merge(&mut table, toml::from_str(text).map_err(failed)?);
     table.try_into().map_err(failed)
+}
+
+/// Formats the answer to a value, after an error message.
+fn answer(known: Option<&str>) -> String {
+    known.map_or(String::new(), |known| format!("; {known}"))
 }
 
 /// Sets the values of `given` in `table`.
@@ -61,9 +71,8 @@ pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
     };
     *place = parse_value(value.trim(), place);
     let mut config: Config = table.try_into().map_err(|error: toml::de::Error| {
-        let answer =
-            common_value(key.trim(), value.trim()).map_or(String::new(), |known| format!("; {known}"));
-        failed(&format!("{}{answer}", in_plain_words(error.message())))
+        let known = common_value_of(|other| (other == key.trim()).then_some(value.trim()));
+        failed(&format!("{}{}", in_plain_words(error.message()), answer(known)))
     })?;
     config.apply_presets(key.trim() == "model.shape", key.trim() == "model.from")?;
     Ok(config)
@@ -97,6 +106,7 @@ fn find_unknown_key<'a>(
     given.iter().find_map(|(key, value)| {
         let path = [path, &[key.get_ref().as_ref()]].concat();
         match (known.get(key.get_ref().as_ref()), value.get_ref()) {
+            (None, value) if is_redundant(&path.join("."), value.as_str()) => None,
             (None, _) => Some((key.span(), path)),
             // A table without defaults has keys of the user's choice.
             (Some(Value::Table(known)), DeValue::Table(given)) if !known.is_empty() => {
@@ -112,6 +122,9 @@ fn unknown_key_message(key: &[&str], known: &Table) -> String {
     let (own, leaf) = (key.join("."), key.last().copied().unwrap_or_default());
     if let Some(present) = present_name(&own) {
         return format!("key `{own}` is now `{present}`; rename it");
+    }
+    if let Some(answer) = removed_key(&own) {
+        return format!("no key `{own}`: {answer}");
     }
     if let Some(key) = common_name(&own) {
         return format!("unknown key `{own}`; it is called `{key}`");

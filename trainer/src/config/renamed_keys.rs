@@ -1,7 +1,7 @@
 //! Earlier names of configuration keys, so that an old file gets an answer it can act on.
 
 /// Renamed sections and keys: the earlier path, and the key that took its place.
-pub(super) const RENAMED_KEYS: [(&str, &str); 16] = [
+pub(super) const RENAMED_KEYS: [(&str, &str); 15] = [
     ("optimiser", "optimizer"),
     ("optimiser.kind", "optimizer.kind"),
     ("optimiser.lr", "optimizer.lr"),
@@ -14,7 +14,6 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 16] = [
     ("optimizer.clip", "optimizer.max_grad_norm"),
     ("model.tied", "model.tie_word_embeddings"),
     ("model.checkpointing", "model.activation_checkpointing"),
-    ("model.hidden", "model.hidden_sizes"),
     ("data.tail", "data.last_batch"),
     ("strategy.wide_gradients", "strategy.fp32_grad_accum"),
     ("log.compare_every", "log.check_replicas_every"),
@@ -66,17 +65,33 @@ pub(super) fn common_name(path: &str) -> Option<&'static str> {
     COMMON_NAMES.iter().find(|(common, _)| *common == name).map(|&(_, key)| key)
 }
 
-/// Values that other programs have, by key, and the answer to them.
-const COMMON_VALUES: [(&str, &str, &str); 3] = [
+/// Keys of earlier versions whose place is taken by no key.
+const REMOVED_KEYS: [&str; 3] = ["model.kind", "model.hidden_sizes", "model.hidden"];
+
+/// Returns the answer to the key at `path`, if no key took its place.
+pub(super) fn removed_key(path: &str) -> Option<&'static str> {
+    REMOVED_KEYS.contains(&path).then_some(
+        "the trainer has language models only; examples/classifier trains a model of your own with its library",
+    )
+}
+
+/// Returns true if a key of an earlier version, in a file, changes nothing: the trainer has GPTs
+/// only, and hidden sizes were those of perceptrons.
+pub(super) fn is_redundant(path: &str, value: Option<&str>) -> bool {
+    path == "model.hidden_sizes" || path == "model.kind" && value == Some("gpt")
+}
+
+/// Values that other programs or earlier versions have, by key, and the answer to them.
+const COMMON_VALUES: [(&str, &str, &str); 4] = [
+    ("data.kind", "table", "examples/classifier reads tables for a model of its own"),
     ("optimizer.kind", "adam", "adamw with optimizer.weight_decay=0 is Adam"),
     ("strategy.kind", "deepspeed", "its stages are zero1, zero2 and zero3"),
     ("strategy.kind", "hsdp", "sharding within hosts only is not part of this build"),
 ];
 
-/// Returns the answer to a value that other programs have for this key.
-pub(super) fn common_value(key: &str, value: &str) -> Option<&'static str> {
-    let matches = |(known, common, _): &&(&str, &str, &str)| *known == key && *common == value;
-    COMMON_VALUES.iter().find(matches).map(|&(_, _, answer)| answer)
+/// Returns the answer to the first such value, if `value_of` finds one by the path of its key.
+pub(super) fn common_value_of<'a>(value_of: impl Fn(&str) -> Option<&'a str>) -> Option<&'static str> {
+    COMMON_VALUES.iter().find(|(key, value, _)| value_of(key) == Some(value)).map(|&(_, _, answer)| answer)
 }
 
 /// Returns the present name of the key at `path`, if that is an earlier name.

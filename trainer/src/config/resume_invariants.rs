@@ -1,6 +1,6 @@
 //! Settings that must not change when a run resumes from a checkpoint.
 
-use crate::config::{Config, ModelKind, read};
+use crate::config::{Config, read};
 use crate::error::Result;
 use std::collections::BTreeMap;
 
@@ -11,17 +11,11 @@ impl Config {
     /// # Errors
     /// [`Error::Invalid`](crate::error::Error::Invalid) if a number is too large for TOML.
     pub fn resume_invariants(&self) -> Result<BTreeMap<String, String>> {
-        let other = match self.model.kind {
-            ModelKind::Gpt => &MLP_KEYS[..],
-            ModelKind::Mlp => &GPT_KEYS[..],
-        };
         let mut all = BTreeMap::new();
         for (section, values) in read::to_table(self)? {
             for (key, value) in values.as_table().into_iter().flatten() {
                 let is_fixed = match section.as_str() {
-                    "model" => {
-                        !CHANGEABLE_MODEL_KEYS.contains(&key.as_str()) && !other.contains(&key.as_str())
-                    }
+                    "model" => !CHANGEABLE_MODEL_KEYS.contains(&key.as_str()),
                     _ => INVARIANT_KEYS.contains(&(section.as_str(), key.as_str())),
                 };
                 if is_fixed {
@@ -38,25 +32,3 @@ const INVARIANT_KEYS: [(&str, &str); 1] = [("optimizer", "kind")];
 /// Model keys that may change: they affect the computation, or training only.
 const CHANGEABLE_MODEL_KEYS: [&str; 5] =
     ["shape", "from", "dropout", "activation_checkpointing", "cross_entropy_splits"];
-/// Keys that only perceptrons use.
-const MLP_KEYS: [&str; 1] = ["hidden_sizes"];
-/// Keys that only transformers use.
-const GPT_KEYS: [&str; 17] = [
-    "layers",
-    "width",
-    "heads",
-    "kv_heads",
-    "context",
-    "positions",
-    "rope_base",
-    "rope_scaling_factor",
-    "rope_low_freq_factor",
-    "rope_high_freq_factor",
-    "rope_original_context",
-    "norm",
-    "norm_epsilon",
-    "feed_forward",
-    "ffn_width",
-    "bias",
-    "tie_word_embeddings",
-];

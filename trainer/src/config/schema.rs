@@ -2,9 +2,9 @@
 
 mod model;
 
-pub use model::{FeedForward, Model, ModelKind, Norm, Positions, Shape};
+pub use model::{FeedForward, Model, Norm, Positions, Shape};
 
-use crate::data::LastBatch;
+use crate::data::{LastBatch, text};
 use crate::flat::Dtype;
 use crate::parallel::{Average, GradReduction, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 use crate::parameter::ParamGroup;
@@ -33,8 +33,6 @@ pub enum DataKind {
     Text,
     /// File of tokens.
     Tokens,
-    /// Comma-separated numbers.
-    Table,
 }
 
 /// Settings of the data and its batches.
@@ -47,7 +45,7 @@ pub struct Data {
     pub path: String,
     /// Extensions of the text files to read.
     pub extensions: Vec<String>,
-    /// Fraction of the text or rows for validation.
+    /// Fraction of the text for validation.
     pub validation: f64,
     /// Token file for validation; none if empty.
     pub validation_path: String,
@@ -73,6 +71,16 @@ pub struct Data {
     /// Number of parts of each sequence that pass one after the other. Each needs the activations
     /// of its own tokens only, besides the keys and values of all.
     pub micro_sequences: usize,
+}
+
+impl Data {
+    /// Returns the number of different tokens.
+    pub fn vocabulary_size(&self) -> usize {
+        match self.kind {
+            DataKind::Text => text::VOCAB_SIZE as usize,
+            DataKind::Tokens => self.vocabulary as usize,
+        }
+    }
 }
 
 impl Default for Data {

@@ -45,12 +45,12 @@ fn command_line_overrides_file_overrides_defaults() {
     let text = "seed = 7\n[model]\nwidth = 64\n[strategy]\nkind = \"zero1-parameters\"\n[schedule]\nlr_scale = \"sqrt\"\n";
     let file = TempFile::new("layers", text);
     let overrides =
-        ["model.layers=3", "model.width = 96", "data.path=/a b", "optimizer.lr=1", "model.hidden_sizes=[5]"];
+        ["model.layers=3", "model.width = 96", "data.path=/a b", "optimizer.lr=1", "data.extensions=[\"c\"]"];
     let config = Config::load(Some(&file.0), &overrides.map(str::to_owned)).unwrap();
     assert_eq!((config.seed, config.model.layers, config.model.width), (7, 3, 96));
     assert_eq!(
-        (config.data.path.as_str(), config.optimizer.lr, &config.model.hidden_sizes[..]),
-        ("/a b", 1.0, &[5][..])
+        (config.data.path.as_str(), config.optimizer.lr, &config.data.extensions[..]),
+        ("/a b", 1.0, &["c".to_owned()][..])
     );
     assert_eq!(
         (config.strategy.kind, config.schedule.lr_scale),
@@ -145,6 +145,23 @@ fn renamed_keys_are_answered_with_their_present_name() {
     );
     assert!(word("[optimiser]\nlr = 1e-3\n").ends_with("key `optimiser` is now `optimizer`; rename it"));
     assert!(word("[log]\ncompare_every = 3\n").ends_with("is now `log.check_replicas_every`; rename it"));
+}
+
+#[test]
+fn settings_of_other_models_are_answered_with_their_place() {
+    let (override_of, file) =
+        (|change: &str| words(changed(&[change])), |text| words(loaded("removed", text)));
+    for key in ["model.kind", "model.hidden_sizes"] {
+        let change = format!("{key}=[3]");
+        assert!(override_of(&change).contains("examples/classifier"), "{change}");
+    }
+    let table = "unknown variant `table`, expected `text` or `tokens`; examples/classifier reads tables";
+    assert!(override_of("data.kind=table").contains(table));
+    assert!(file("[data]\nkind = \"table\"\n").contains(table));
+    assert!(file("[model]\nkind = \"mlp\"\n").starts_with("line 2, `kind = \"mlp\"`: no key `model.kind`"));
+    // Settings that an earlier version saved with a GPT are still read.
+    let saved = "[model]\nwidth = 96\nkind = \"gpt\"\nhidden_sizes = [64, 64]\n";
+    assert_eq!(loaded("saved", saved).unwrap().model, changed(&["model.width=96"]).unwrap().model);
 }
 
 #[test]
@@ -355,13 +372,12 @@ prop_compose! {
         share in 0.0..1.0f64,
         lr in prop::num::f64::POSITIVE,
         path in "(?s).+",
-        hidden in prop::collection::vec(1usize..1000, 0..4),
         shape in prop::sample::select(vec![LrShape::Constant, LrShape::Linear, LrShape::WarmupStableDecay]),
         kind in prop::sample::select(vec![StrategyKind::Naive, StrategyKind::Zero1Parameters, StrategyKind::Zero3]),
     ) -> Config {
         let mut config = Config { seed, ..Config::default() };
         let [layers, width, tensor, bucket] = sizes;
-        config.model = Model { layers, width, heads: width, dropout: share, hidden_sizes: hidden, ..config.model };
+        config.model = Model { layers, width, heads: width, dropout: share, ..config.model };
         config.data = Data { path: path.clone(), extensions: vec![path], ..config.data };
         config.mesh.tensor = tensor << 28;
         config.optimizer.lr = lr;

@@ -1,6 +1,6 @@
 //! Checks of configuration values that do not depend on the number of ranks.
 
-use crate::config::{Config, Data, DataKind, Model, ModelKind, Optimizer, Positions, StrategyKind};
+use crate::config::{Config, Data, DataKind, Model, Optimizer, Positions, StrategyKind};
 use crate::data::text;
 use crate::flat::Dtype;
 use crate::parallel::ReduceFrequency;
@@ -32,7 +32,7 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
     let within = |name: &str, value: usize, most: usize| {
         ((1..=most).contains(&value), format!("{name} = {value}: it is from 1 to {most}"))
     };
-    let mut all = vec![
+    vec![
         within("threads", config.threads, MAX_THREADS),
         within("model.layers", model.layers, MAX_LAYERS),
         within("model.width", model.width, MAX_WIDTH),
@@ -75,9 +75,7 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
         ),
         (checkpoint.keep > 0, "checkpoint.keep = 0: it is at least 1".to_owned()),
         (config.log.every > 0, "log.every = 0: it is at least 1".to_owned()),
-    ];
-    all.extend(model.hidden_sizes.iter().map(|&width| within("model.hidden_sizes", width, MAX_WIDTH)));
-    all
+    ]
 }
 
 /// Returns the conditions of attention. The number of heads is not 0 here.
@@ -191,25 +189,13 @@ fn size_constraints(config: &Config) -> Vec<(bool, String)> {
     vec![below("parameters", parameters), below("activations in a pass", activations)]
 }
 
-/// Estimates the number of parameters, and of activations per pass. For a perceptron, only the
-/// weights between hidden layers are counted.
+/// Estimates the number of parameters, and of activations per pass.
 fn counts(model: &Model, data: &Data) -> [f64; 2] {
     let [layers, width, context] = [model.layers, model.width, model.context].map(|extent| extent as f64);
     let samples = data.micro_batch as f64 * data.breadth_first as f64;
-    let vocabulary = match data.kind {
-        DataKind::Tokens => data.vocabulary,
-        DataKind::Text | DataKind::Table => text::VOCAB_SIZE,
-    };
-    let vocabulary = f64::from(vocabulary);
-    match model.kind {
-        ModelKind::Gpt => [
-            layers * width * (12.0 * width + 3.0 * model.ffn_width as f64)
-                + (2.0 * vocabulary + context) * width,
-            samples * context * (32.0 * layers * width + 2.0 * vocabulary),
-        ],
-        ModelKind::Mlp => {
-            let pairs = model.hidden_sizes.windows(2).map(|pair| pair[0] as f64 * pair[1] as f64);
-            [pairs.sum(), samples * model.hidden_sizes.iter().sum::<usize>() as f64]
-        }
-    }
+    let vocabulary = data.vocabulary_size() as f64;
+    [
+        layers * width * (12.0 * width + 3.0 * model.ffn_width as f64) + (2.0 * vocabulary + context) * width,
+        samples * context * (32.0 * layers * width + 2.0 * vocabulary),
+    ]
 }

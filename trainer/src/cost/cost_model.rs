@@ -5,13 +5,12 @@ use crate::flat::Layout;
 use crate::mesh::Mesh;
 use crate::parallel::Settings;
 use crate::parameter::Inventory;
-use crate::train::{BatchPlan, DataDims, Stages};
+use crate::train::{BatchPlan, Stages};
 
 /// Inputs of the formulas: one rank's part of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct CostModel<'a> {
     pub(crate) config: &'a Config,
-    pub(crate) dims: DataDims,
     pub(crate) inventory: &'a Inventory,
     pub(crate) mesh: Mesh,
     pub(crate) batch: BatchPlan,

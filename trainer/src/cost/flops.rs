@@ -1,6 +1,6 @@
 //! Counts floating-point operations, and measures the peak rate of this machine.
 
-use crate::config::{Config, ModelKind};
+use crate::config::Config;
 use crate::device::Device;
 use crate::error::Result;
 use crate::parameter::{Inventory, Parameter};
@@ -13,15 +13,9 @@ use unisono_cuda::{Matrix, MatrixMut, matmul};
 /// and sums of causal attention (Kaplan et al., "Scaling laws for neural language models", 2020;
 /// Chowdhery et al., "PaLM", 2022, who do not halve causal attention).
 pub(crate) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
-    let weights = matmul_weights(inventory);
-    match config.model.kind {
-        ModelKind::Mlp => 6.0 * weights,
-        ModelKind::Gpt => {
-            let [layers, width, context] =
-                [config.model.layers, config.model.width, config.model.context].map(|extent| extent as f64);
-            context * flops_per_token(weights, layers, width, context)
-        }
-    }
+    let [layers, width, context] =
+        [config.model.layers, config.model.width, config.model.context].map(|extent| extent as f64);
+    context * flops_per_token(matmul_weights(inventory), layers, width, context)
 }
 
 /// Returns the floating-point operations for one token of a transformer, from its weights in matrix
@@ -92,13 +86,13 @@ const MEASURE_TIME: Duration = Duration::from_millis(80);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::train::{DataDims, Network};
+    use crate::train::new_model;
 
     #[test]
     fn tied_head_counts_and_lookups_do_not() {
-        let (mut config, extents) = (Config::default(), DataDims::Tokens(257));
+        let mut config = Config::default();
         config.model.layers = 1;
-        let of = |config: &Config| flops_per_sample(config, &Network::new(config, extents, None).unwrap().1);
+        let of = |config: &Config| flops_per_sample(config, &new_model(config, None).unwrap().1);
         let (tokens, width) = (config.model.context as f64, config.model.width as f64);
         let expected = 6.0 * tokens * (12.0 * width * width + 257.0 * width + tokens * width);
         assert_eq!(of(&config), expected);

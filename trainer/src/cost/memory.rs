@@ -7,7 +7,7 @@ use crate::cost::{CostModel, GroupBytes};
 use crate::flat::{Bucket, Dtype, Layout};
 use crate::parallel::{ParallelKind, assign_owners};
 use crate::parameter::Inventory;
-use crate::train::{DataDims, optimizer};
+use crate::train::optimizer;
 
 /// Number of the classes of predicted bytes that are in memory; the last one is offloaded.
 const IN_MEMORY: usize = 4;
@@ -61,30 +61,17 @@ impl CostModel<'_> {
     }
 
     fn activations(&self) -> usize {
-        let Config { model, strategy, .. } = self.config;
+        let Config { model, data, strategy, .. } = self.config;
         let (micro, breadth) = (self.batch.micro_batch, self.batch.breadth_first);
-        let numbers = match self.dims {
-            DataDims::Tokens(vocabulary) => {
-                let degrees = self.mesh.degrees();
-                let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
-                let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
-                let gpt = &model.gpt_config(vocabulary);
-                let whole = ActivationModel {
-                    gpt,
-                    shards: parts,
-                    rows,
-                    chunks,
-                    micro_batch: micro,
-                    breadth_first: breadth,
-                };
-                match self.stages.held(self.stage) {
-                    Some(held) => whole.stage_peak(held, self.has_head()),
-                    None => whole.peak(),
-                }
-            }
-            DataDims::Rows(features, classes) => {
-                micro * breadth * (features + 2 * model.hidden_sizes.iter().sum::<usize>() + classes)
-            }
+        let degrees = self.mesh.degrees();
+        let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
+        let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
+        let gpt = &model.gpt_config(data.vocabulary_size());
+        let whole =
+            ActivationModel { gpt, shards: parts, rows, chunks, micro_batch: micro, breadth_first: breadth };
+        let numbers = match self.stages.held(self.stage) {
+            Some(held) => whole.stage_peak(held, self.has_head()),
+            None => whole.peak(),
         };
         numbers * Dtype::F32.size()
     }

@@ -4,11 +4,11 @@ use crate::config::{Config, StrategyKind};
 use crate::cost::GroupBytes;
 use crate::cost::activations::ActivationModel;
 use crate::cost::flops::{flops_per_token, matmul_weights};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::flat::Dtype;
 use crate::models::GptConfig;
 use crate::parameter::UnitId;
-use crate::train::{DataDims, Network, data_dims};
+use crate::train::new_model;
 use serde::{Serialize, Serializer};
 
 /// Dimensions of a transformer, and the memory of its parameters.
@@ -53,13 +53,9 @@ impl ModelShape {
     /// Returns the shape of a configured language model, with the exact number of its parameters.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for other models. Fails if the configuration is invalid.
+    /// Fails if the configuration is invalid.
     pub fn from_config(config: &Config) -> Result<Self> {
-        let DataDims::Tokens(vocabulary) = data_dims(config)? else {
-            let what = "a plan is for language models: `train --dry-run` counts for all others";
-            return Err(Error::Unsupported(what.to_owned()));
-        };
-        let (_, inventory) = Network::new(config, DataDims::Tokens(vocabulary), None)?;
+        let (_, inventory) = new_model(config, None)?;
         let layout = config.settings().layout(StrategyKind::Bucketed.parallel_kind(), &inventory, 1);
         let [weight, gradient, state] = GroupBytes::of_layout(config, &inventory, &layout)
             .state
@@ -70,7 +66,7 @@ impl ModelShape {
             parameters: inventory.count() as f64,
             active: matmul_weights(&inventory),
             experts: 1,
-            gpt: config.model.gpt_config(vocabulary),
+            gpt: config.model.gpt_config(config.data.vocabulary_size()),
             activation_bytes: Dtype::F32.size(),
             bytes: BytesPerParam { weight, gradient, state },
             units: (0..inventory.units.len()).map(|number| count(UnitId(number))).collect(),

@@ -1,6 +1,6 @@
 use super::Device;
 use crate::allocator::{AllocClass, Allocator};
-use crate::nn::grad_check::random_values;
+use crate::nn::random_values;
 use crate::nn::{
     CausalAttention, CrossEntropy, Dropout, Embedding, Gelu, Linear, LinearInit, Module, Norm, Residual,
     RngStream, SwiGlu,

@@ -3,9 +3,9 @@ mod embeddings;
 mod generation;
 mod lm_head;
 
-use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, OwnedBatch, Positions};
+use super::{Batch, Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, Positions};
 use crate::data::TokenBatch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
 use crate::nn::{
@@ -17,7 +17,6 @@ use crate::pass::Pass;
 use crate::strategy::Direction;
 use crate::tensor::Tensor;
 use crate::tensor_parallel::TensorParallel;
-use std::sync::Arc;
 use unisono::Communicator;
 
 /// Decoder of blocks x + attention(norm x), x + feed-forward(norm x) (Radford et al., "Language
@@ -90,7 +89,7 @@ impl Gpt {
     /// Computes the input of the head.
     fn features(&self, pass: &mut Pass<'_>, inputs: Vec<u32>, sequence: usize) -> Result<Tensor> {
         let batch = TokenBatch { inputs, targets: Vec::new(), sequence };
-        super::set_batches(self, pass, vec![Arc::new(OwnedBatch::Tokens(batch))])?;
+        super::set_batches(self, pass, vec![Batch::new(batch)])?;
         let forward = |flow, unit| {
             pass.unit(UnitId(unit), Direction::Forward, |pass| self.block(UnitId(unit)).forward(pass, flow))
         };
@@ -118,22 +117,18 @@ impl Model for Gpt {
     }
 
     fn feature_shape(&self, pass: &Pass<'_>, micro_batch: usize) -> Result<[usize; 2]> {
-        let rows = match &*pass.batch_of(micro_batch) {
-            OwnedBatch::Tokens(TokenBatch { inputs, .. }) => inputs.len(),
-            other => return other.mismatch("a language model"),
-        };
+        let rows = pass.batch_of(micro_batch).get::<TokenBatch>()?.inputs.len();
         Ok([self.tensor_parallel.row_range(pass, rows)?.1, self.config.width])
     }
 
-    fn check(&self, pass: &Pass<'_>, batch: &OwnedBatch) -> Result<()> {
-        match batch {
-            OwnedBatch::Tokens(TokenBatch { inputs, sequence, .. })
-                if self.sequence_fits(pass, *sequence) && inputs.len().is_multiple_of(*sequence) =>
-            {
-                Ok(())
-            }
-            _ => batch.mismatch(&format!("a language model of {} tokens of context", self.config.context)),
+    fn check(&self, pass: &Pass<'_>, batch: &Batch) -> Result<()> {
+        let &TokenBatch { ref inputs, sequence, .. } = batch.get()?;
+        if self.sequence_fits(pass, sequence) && inputs.len().is_multiple_of(sequence) {
+            return Ok(());
         }
+        let (count, context) = (inputs.len(), self.config.context);
+        let wanted = format!("for a language model of {context} tokens of context");
+        Err(Error::invalid(format!("{count} tokens in sequences of {sequence} {wanted}")))
     }
 }
 

@@ -190,7 +190,7 @@ impl Module for CausalAttention {
 mod tests {
     use super::*;
     use crate::allocator::Allocator;
-    use crate::nn::grad_check::{GradCheck, random_values};
+    use crate::nn::{GradCheck, random_values};
     use crate::parameter::{Inventory, UnitId};
     use crate::pass::Seeds;
     use crate::strategy::{LocalStrategy, Visit, Work};

@@ -77,7 +77,7 @@ impl<M: Module> Module for ActivationCheckpoint<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::grad_check::GradCheck;
+    use crate::nn::GradCheck;
     use crate::nn::{Dropout, Gelu, Linear, LinearInit, RngStream};
     use crate::parameter::Registry;
 

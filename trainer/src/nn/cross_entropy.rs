@@ -111,7 +111,7 @@ pub(crate) fn check_targets(
 mod tests {
     use super::*;
     use crate::allocator::Allocator;
-    use crate::nn::grad_check::{random_values, to_f64};
+    use crate::nn::{random_values, to_f64};
     use crate::parameter::Inventory;
     use crate::pass::Seeds;
     use crate::strategy::LocalStrategy;

@@ -80,7 +80,7 @@ impl Module for Dropout {
 mod tests {
     use super::*;
     use crate::allocator::Allocator;
-    use crate::nn::grad_check::GradCheck;
+    use crate::nn::GradCheck;
     use crate::ops::Host;
     use crate::parameter::Inventory;
     use crate::pass::Seeds;

@@ -45,7 +45,7 @@ impl Module for Gelu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::grad_check::GradCheck;
+    use crate::nn::GradCheck;
 
     #[test]
     fn gelu_gradients_and_values_are_correct() {

@@ -8,7 +8,7 @@ use crate::strategy::{LocalStrategy, Strategy};
 use crate::tensor::Tensor;
 
 /// Module with weights, an input, and a loss: a weighted sum of its outputs.
-pub(crate) struct GradCheck<M> {
+pub struct GradCheck<M> {
     module: M,
     strategy: std::cell::RefCell<LocalStrategy>,
     memory: Allocator,
@@ -17,8 +17,8 @@ pub(crate) struct GradCheck<M> {
     sequence: usize,
 }
 
-/// Returns numbers between -1 and 1.
-pub(crate) fn random_values(seed: u64, count: usize) -> Vec<f32> {
+/// Returns `count` numbers between -1 and 1 for tests. Equal arguments give equal numbers.
+pub fn random_values(seed: u64, count: usize) -> Vec<f32> {
     let mut numbers = vec![0.0; count];
     let name = "numbers of a test";
     crate::parameter::Parameter::new(name, &[count], Init::Uniform(1.0)).initialize(
@@ -36,7 +36,8 @@ pub(crate) fn to_f64(numbers: &[f32]) -> Vec<f64> {
 
 impl<M: Module> GradCheck<M> {
     /// Creates the module with random weights, and an input of `rows` × `columns`: one sequence.
-    pub(crate) fn new(make: impl FnOnce(&mut Registry) -> M, rows: usize, columns: usize) -> Self {
+    /// This method and the others panic if the module fails, and checks panic if they find errors.
+    pub fn new(make: impl FnOnce(&mut Registry) -> M, rows: usize, columns: usize) -> Self {
         let (mut registry, memory) = (Registry::default(), Allocator::default());
         let (_, module) = registry.unit("m", make);
         let mut strategy = LocalStrategy::new(registry.finish(), &memory, 1);
@@ -49,13 +50,13 @@ impl<M: Module> GradCheck<M> {
     }
 
     /// Sets the number of rows per sequence.
-    pub(crate) fn sequence(mut self, rows: usize) -> Self {
+    pub fn sequence(mut self, rows: usize) -> Self {
         self.sequence = rows;
         self
     }
 
     /// Returns the output, and the gradient of the loss with respect to the input.
-    pub(crate) fn forward_and_backward(&self) -> (Vec<f32>, Vec<f32>) {
+    pub fn forward_and_backward(&self) -> (Vec<f32>, Vec<f32>) {
         self.strategy.borrow_mut().zero_gradients();
         self.repeat_pass()
     }
@@ -73,13 +74,13 @@ impl<M: Module> GradCheck<M> {
     }
 
     /// Returns the gradients of all parameters after [`Self::forward_and_backward`].
-    pub(crate) fn weight_gradients(&self) -> Vec<f32> {
+    pub fn weight_gradients(&self) -> Vec<f32> {
         self.strategy.borrow().gradients().to_vec()
     }
 
     /// Asserts that every gradient equals the difference quotient of the loss, up to `tolerance`
     /// times the largest of its kind.
-    pub(crate) fn check_gradients(&self, tolerance: f64) {
+    pub fn check_gradients(&self, tolerance: f64) {
         let (_, of_input) = self.forward_and_backward();
         let quotient = |at| self.quotient(|step| self.loss(&moved(&self.input, at, step)));
         agree("the input", &of_input, quotient, tolerance);
@@ -109,7 +110,7 @@ impl<M: Module> GradCheck<M> {
     }
 
     /// Asserts that `formula` gives each output row, from its input row and the weights.
-    pub(crate) fn check_values(&self, tolerance: f64, formula: impl Fn(&[f64], &[Vec<f64>]) -> Vec<f64>) {
+    pub fn check_values(&self, tolerance: f64, formula: impl Fn(&[f64], &[Vec<f64>]) -> Vec<f64>) {
         let input = to_f64(&self.input);
         let weights = self.weights();
         let rows = input.chunks_exact(self.columns).flat_map(|row| formula(row, &weights));
@@ -117,11 +118,7 @@ impl<M: Module> GradCheck<M> {
     }
 
     /// Asserts that `formula` gives the output, from the whole input and the weights.
-    pub(crate) fn check_all_rows(
-        &self,
-        tolerance: f64,
-        formula: impl FnOnce(&[f64], &[Vec<f64>]) -> Vec<f64>,
-    ) {
+    pub fn check_all_rows(&self, tolerance: f64, formula: impl FnOnce(&[f64], &[Vec<f64>]) -> Vec<f64>) {
         self.output_is(tolerance, &formula(&to_f64(&self.input), &self.weights()));
     }
 

@@ -120,7 +120,7 @@ impl Module for Linear {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::grad_check::GradCheck;
+    use crate::nn::GradCheck;
 
     #[test]
     fn linear_gradients_and_values_are_correct() {

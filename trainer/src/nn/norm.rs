@@ -70,7 +70,7 @@ impl Module for Norm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::grad_check::GradCheck;
+    use crate::nn::GradCheck;
 
     #[test]
     fn layer_norm_gradients_and_values_are_correct() {

@@ -131,7 +131,7 @@ impl Module for RotaryEmbedding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::grad_check::GradCheck;
+    use crate::nn::GradCheck;
 
     const HEADS: usize = 3;
     const DEPTH: usize = 6;

@@ -31,7 +31,7 @@ impl Module for SwiGlu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::grad_check::GradCheck;
+    use crate::nn::GradCheck;
 
     #[test]
     fn swiglu_gradients_and_values_are_correct() {

@@ -1,11 +1,10 @@
 //! Micro-sequences: parts of the sequences of a micro-batch that pass one after the other.
 
 use super::Pass;
-use crate::models::OwnedBatch;
+use crate::models::Batch;
 use crate::nn::EarlierKv;
 use crate::strategy::Visit;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Micro-sequences of a pass, and the keys and values that they share.
 pub(super) struct MicroSequences {
@@ -57,7 +56,7 @@ impl Pass<'_> {
     ///
     /// # Panics
     /// Panics if it was not set.
-    pub fn micro_sequence_batches(&self) -> impl Iterator<Item = Arc<OwnedBatch>> + '_ {
+    pub fn micro_sequence_batches(&self) -> impl Iterator<Item = Batch> + '_ {
         let first = self.current - self.micro_sequence();
         (first..first + self.micro_sequences.count).map(|part| self.batch_of(part))
     }

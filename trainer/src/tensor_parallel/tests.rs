@@ -1,7 +1,7 @@
 pub(crate) mod failures;
 
 use crate::allocator::Allocator;
-use crate::nn::grad_check::random_values;
+use crate::nn::random_values;
 use crate::ops::Operand;
 use crate::parameter::Init;
 use crate::parameter::Inventory;

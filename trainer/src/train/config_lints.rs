@@ -1,6 +1,6 @@
 //! Warnings about valid settings that are probably unintended.
 
-use crate::config::{Config, Data, DataKind, ModelKind, StrategyKind};
+use crate::config::{Config, Data, DataKind, StrategyKind};
 use crate::cost;
 use crate::data::LastBatch;
 use crate::mesh::Mesh;
@@ -93,21 +93,16 @@ fn activations(config: &Config, bytes: usize) -> Option<String> {
 
 /// Returns keys with a non-default value that the run does not use, one per line.
 pub(super) fn unused_keys(config: &Config) -> Vec<String> {
-    let Config { model, data, strategy, .. } = config;
-    let mlp = model.kind == ModelKind::Mlp;
+    let data = &config.data;
     let tokens = data.kind == DataKind::Tokens;
     let default = Data::default();
-    let (mlp_is, data_is) = ("model.kind = \"mlp\"", "a data.kind other than \"tokens\"");
     let all = [
-        (mlp && model.dropout > 0.0, "model.dropout", mlp_is),
-        (mlp && model.activation_checkpointing, "model.activation_checkpointing", mlp_is),
-        (mlp && strategy.sequence_parallel, "strategy.sequence_parallel", mlp_is),
-        (!tokens && data.validation_path != default.validation_path, "data.validation_path", data_is),
-        (!tokens && !data.tokenizer.is_empty(), "data.tokenizer", data_is),
-        (!tokens && data.vocabulary != default.vocabulary, "data.vocabulary", data_is),
+        (data.validation_path != default.validation_path, "data.validation_path"),
+        (!data.tokenizer.is_empty(), "data.tokenizer"),
+        (data.vocabulary != default.vocabulary, "data.vocabulary"),
     ];
-    let ignored = all.into_iter().filter(|(is_ignored, ..)| *is_ignored);
-    ignored.map(|(_, key, with)| format!("{key} has no effect with {with}")).collect()
+    let ignored = all.into_iter().filter(|&(is_set, _)| is_set && !tokens);
+    ignored.map(|(_, key)| format!("{key} has no effect with a data.kind other than \"tokens\"")).collect()
 }
 
 const GIB: f64 = (1 << 30) as f64;

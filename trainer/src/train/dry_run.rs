@@ -1,17 +1,15 @@
 //! Predicts memory, traffic and computation of a run on any number of ranks, in one process.
 
-use super::{BatchPlan, DataDims, Network, config_lints, launch, setup};
+use super::{BatchPlan, config_lints, launch, new_model, setup};
 use crate::allocator::AllocClass;
-use crate::config::{Config, DataKind, StrategyKind};
+use crate::config::{Config, StrategyKind};
 use crate::cost::format::{sections, table};
 use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
-use crate::data::{Table, text};
 use crate::error::Result;
 use crate::flat::ProcessGroup;
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter};
 use crate::train::stages::Stages;
-use std::path::Path;
 use unisono::Communicator;
 
 /// Prediction of a run, without its execution.
@@ -19,7 +17,6 @@ pub struct DryRun {
     config: Config,
     mesh: Mesh,
     batch: BatchPlan,
-    dims: DataDims,
     /// All parameters.
     inventory: Inventory,
     stages: Stages,
@@ -36,7 +33,7 @@ impl DryRun {
     /// Fails as the start of the run would.
     pub fn new(config: &Config, world: usize) -> Result<Self> {
         let mesh = setup::mesh(config, world)?;
-        let (batch, extents) = (config.batch(&mesh)?, data_dims(config)?);
+        let batch = config.batch(&mesh)?;
         // The tensor parallel group is described, not connected.
         let tensor = match config.mesh.tensor {
             1 => None,
@@ -45,7 +42,7 @@ impl DryRun {
                 .into_iter()
                 .next(),
         };
-        let (_, inventory) = Network::new(config, extents, tensor.map(ProcessGroup::from).as_ref())?;
+        let (_, inventory) = new_model(config, tensor.map(ProcessGroup::from).as_ref())?;
         let units = config.strategy.unit_kinds(&inventory)?;
         let stages = Stages::new(config, &mesh, &batch, &inventory)?;
         let of_stage = |stage| {
@@ -55,16 +52,15 @@ impl DryRun {
         };
         let of_stages = (0..mesh.degrees().pipeline).map(of_stage).collect();
         let config = config.clone();
-        Ok(Self { config, mesh, batch, dims: extents, inventory, stages, of_stages, units })
+        Ok(Self { config, mesh, batch, inventory, stages, of_stages, units })
     }
 
     /// Returns the formulas of each rank of a pipeline.
     fn cost_models(&self) -> impl Iterator<Item = CostModel<'_>> {
-        let Self { config, mesh, batch, dims, stages, .. } = self;
+        let Self { config, mesh, batch, stages, .. } = self;
         let of_stages = self.of_stages.iter().enumerate();
         of_stages.map(|(stage, inventory)| CostModel {
             config,
-            dims: *dims,
             inventory,
             mesh: *mesh,
             batch: *batch,
@@ -140,13 +136,7 @@ impl DryRun {
     }
 
     fn arithmetic(&self) -> String {
-        let tokens = match self.dims {
-            DataDims::Tokens(_) => {
-                format!("\n{} tokens in a step", self.batch.global() * self.config.model.context)
-            }
-            DataDims::Rows(..) => String::new(),
-        };
-        format!("{}{tokens}", self.batch)
+        format!("{}\n{} tokens in a step", self.batch, self.batch.global() * self.config.model.context)
     }
 
     /// Returns a table that compares all strategies.
@@ -174,18 +164,6 @@ fn memory_table(memory: [usize; 5]) -> String {
     let rows = AllocClass::ALL.iter().map(|class| class.name()).zip(memory);
     let rows = rows.chain([("in memory", in_memory(memory))]);
     table(&rows.map(|(name, bytes)| vec![name.to_owned(), bytes.to_string()]).collect::<Vec<_>>())
-}
-
-/// Returns the dimensions of the configured data, and reads as little of it as possible.
-pub(crate) fn data_dims(config: &Config) -> Result<DataDims> {
-    Ok(match config.data.kind {
-        DataKind::Text => DataDims::Tokens(text::VOCAB_SIZE as usize),
-        DataKind::Tokens => DataDims::Tokens(config.data.vocabulary as usize),
-        DataKind::Table => {
-            let table = Table::read(Path::new(&config.data.path))?;
-            DataDims::Rows(table.columns, table.classes()?)
-        }
-    })
 }
 
 fn traffic_table(traffic: &Traffic) -> String {

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::data::{SequenceChunk, TextCodec, text};
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, Phase};
-use crate::models::{self, Gpt, Model, OwnedBatch, Sampling};
+use crate::models::{self, Gpt, Model, Sampling};
 use crate::pass::{Pass, Seeds};
 use crate::pipeline::{self, Program};
 use crate::strategy::{HostStrategy, StepPlan};
@@ -28,18 +28,17 @@ pub fn generate(
     overrides: &[String],
     show: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<String> {
-    let Restored { folder, mut config, network, mut strategy, memory, .. } =
-        Restored::load(folder, overrides)?;
-    let writes_none = || Error::file(&folder, "its model writes no text");
-    let gpt = network.gpt().ok_or_else(writes_none)?;
-    let codec = TextCodec::for_config(&config, gpt.config().vocabulary)?.ok_or_else(writes_none)?;
+    let Restored { folder, mut config, model, mut strategy, memory, .. } = Restored::load(folder, overrides)?;
+    let codec = TextCodec::for_config(&config, model.config().vocabulary)?;
+    let codec = codec.ok_or_else(|| Error::file(&folder, "its model writes no text"))?;
     if config.sample.tokens == 0 && !overrides.iter().any(|change| change.starts_with("sample.tokens")) {
         config.sample.tokens = USUAL_TOKENS;
     }
     let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), config.threads);
-    let plan = Program { plan: StepPlan::forward_only(gpt.block_count()), ..Program::default() };
-    let mut forward = |pass: &mut Pass<'_>| next_logits(gpt, pass, &plan, None);
-    Writer { gpt, codec: &codec, config: &config }.continue_prompt(&mut pass, prompt, &mut forward, show)
+    let plan = Program { plan: StepPlan::forward_only(model.block_count()), ..Program::default() };
+    let mut forward = |pass: &mut Pass<'_>| next_logits(&model, pass, &plan, None);
+    let writer = Writer { gpt: &model, codec: &codec, config: &config };
+    writer.continue_prompt(&mut pass, prompt, &mut forward, show)
 }
 
 impl Run {
@@ -49,15 +48,17 @@ impl Run {
     /// # Errors
     /// Fails for an empty prompt. Returns the error of a failed collective.
     pub fn generate(&mut self, prompt: &str) -> Result<Option<String>> {
-        let Some(gpt) = self.network.gpt().filter(|_| self.can_generate()) else { return Ok(None) };
-        let codec = TextCodec::for_config(&self.config, gpt.config().vocabulary)?;
+        if !self.can_generate() {
+            return Ok(None);
+        }
+        let codec = TextCodec::for_config(&self.config, self.model.config().vocabulary)?;
         let Some(codec) = codec else { return Ok(None) };
         let seeds = self.seeds.seeds_for(Phase::Test, self.train_step, 0);
         let mut strategy = HostStrategy::new(&mut *self.strategy, &self.inventory);
         let mut pass = Pass::new(&mut strategy, &self.memory, seeds, self.config.threads);
         let (program, stages) = (&self.validation, self.groups.get(GroupKind::Pipeline));
-        let mut forward = |pass: &mut Pass<'_>| next_logits(gpt, pass, program, stages);
-        let writer = Writer { gpt, codec: &codec, config: &self.config };
+        let mut forward = |pass: &mut Pass<'_>| next_logits(&self.model, pass, program, stages);
+        let writer = Writer { gpt: &self.model, codec: &codec, config: &self.config };
         let text = writer.continue_prompt(&mut pass, prompt, &mut forward, &mut |_| Ok(()))?;
         self.strategy.wait_all()?;
         Ok(Some(text))
@@ -81,9 +82,8 @@ impl Run {
 
     /// Returns the first words of the training text; `None` if its tokens are no text.
     fn start_of_text(&self) -> Result<Option<String>> {
-        let first = self.loader.training.batch(&[0], SequenceChunk::WHOLE)?;
-        let (OwnedBatch::Tokens(tokens), Some(gpt)) = (first, self.network.gpt()) else { return Ok(None) };
-        let Some(codec) = TextCodec::for_config(&self.config, gpt.config().vocabulary)? else {
+        let tokens = self.loader.training.batch(&[0], SequenceChunk::WHOLE)?;
+        let Some(codec) = TextCodec::for_config(&self.config, self.model.config().vocabulary)? else {
             return Ok(None);
         };
         let start = codec.decode(&tokens.inputs[..tokens.inputs.len().min(PROMPT_TOKENS)])?;
@@ -93,10 +93,8 @@ impl Run {
 
     /// Returns true if the model generates text.
     pub(super) fn can_generate(&self) -> bool {
-        let has_text = |gpt: &Gpt| {
-            !self.config.data.tokenizer.is_empty() || gpt.config().vocabulary == text::VOCAB_SIZE as usize
-        };
-        self.network.gpt().is_some_and(has_text)
+        let is_of_bytes = self.model.config().vocabulary == text::VOCAB_SIZE as usize;
+        is_of_bytes || !self.config.data.tokenizer.is_empty()
     }
 }
 

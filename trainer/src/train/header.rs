@@ -2,10 +2,9 @@
 
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
-use crate::config::{Config, DeviceKind, ModelKind, StrategyKind};
+use crate::config::{Config, DeviceKind, StrategyKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::parameter::{Parameter, ShardSpec, Unit};
-use crate::train::DataDims;
 use std::fmt;
 
 /// Description of a run in a few lines.
@@ -30,13 +29,10 @@ impl RunHeader<'_> {
         let all: usize = inventory.parameters.iter().map(|parameter| count(&parameter)).sum();
         let trained: usize =
             inventory.parameters.iter().filter(|parameter| parameter.trainable).map(|own| count(&own)).sum();
-        let shape = match model.kind {
-            ModelKind::Gpt => format!(
-                "gpt, {} layers, width {}, {} heads, context {}",
-                model.layers, model.width, model.heads, model.context
-            ),
-            ModelKind::Mlp => format!("mlp, hidden sizes {:?}", model.hidden_sizes),
-        };
+        let shape = format!(
+            "gpt, {} layers, width {}, {} heads, context {}",
+            model.layers, model.width, model.heads, model.context
+        );
         let frozen = match all - trained {
             0 => String::new(),
             frozen => format!(", {} of them frozen", with_separators(frozen)),
@@ -52,16 +48,12 @@ impl RunHeader<'_> {
         });
         let samples = self.loader.training.count() as usize;
         let held_back = self.loader.validation.as_ref().map_or(0, |samples| samples.count() as usize);
-        let size = match self.loader.dims {
-            DataDims::Tokens(vocabulary) => format!(
-                "{} tokens of {vocabulary} kinds in {} sequences",
-                with_separators(samples * model.context),
-                with_separators(samples)
-            ),
-            DataDims::Rows(features, classes) => {
-                format!("{} rows of {features} features in {classes} classes", with_separators(samples))
-            }
-        };
+        let size = format!(
+            "{} tokens of {} kinds in {} sequences",
+            with_separators(samples * model.context),
+            data.vocabulary_size(),
+            with_separators(samples)
+        );
         let held_back = match held_back {
             0 => "none for validation".to_owned(),
             count => format!("{} more for validation", with_separators(count)),
@@ -71,13 +63,9 @@ impl RunHeader<'_> {
 
     fn batch(&self) -> String {
         let (config, global) = (self.plan.config, self.plan.batch.global());
-        let size = match self.loader.dims {
-            DataDims::Tokens(_) => format!("{} tokens", with_separators(global * config.model.context)),
-            DataDims::Rows(..) => format!("{} rows", with_separators(global)),
-        };
-        let steps = config.schedule.steps;
+        let (tokens, steps) = (with_separators(global * config.model.context), config.schedule.steps);
         let epochs = steps as f64 * global as f64 / self.loader.training.count().max(1) as f64;
-        format!("{size} a step, {}; {steps} steps are {epochs:.2} epochs", self.plan.batch)
+        format!("{tokens} tokens a step, {}; {steps} steps are {epochs:.2} epochs", self.plan.batch)
     }
 
     /// Returns the sharded parameters with padding, the largest share first.
@@ -105,8 +93,8 @@ impl RunHeader<'_> {
 
     /// Returns the loss of a model that has learned nothing.
     fn baseline(&self) -> String {
-        let (DataDims::Tokens(classes) | DataDims::Rows(_, classes)) = self.loader.dims;
-        format!("loss {:.4} if all {classes} answers are equally probable", (classes as f64).ln())
+        let tokens = self.plan.config.data.vocabulary_size();
+        format!("loss {:.4} if all {tokens} answers are equally probable", (tokens as f64).ln())
     }
 
     fn ranks(&self) -> String {

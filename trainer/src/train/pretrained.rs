@@ -17,17 +17,15 @@ use std::path::Path;
 /// written.
 pub fn export(checkpoint: &Path, to: &Path, options: FileOptions) -> Result<()> {
     let mut restored = Restored::load(checkpoint, &[])?;
-    let Some(gpt) = restored.network.gpt() else {
-        return Err(Error::file(restored.folder, "its model is no language model"));
-    };
+    let gpt = restored.model.config();
     std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
-    hugging_face::write_config(&to.join("config.json"), gpt.config())?;
+    hugging_face::write_config(&to.join("config.json"), gpt)?;
     let tokenizer = &restored.config.data.tokenizer;
     if !tokenizer.is_empty() {
         let copied = std::fs::copy(tokenizer, to.join("tokenizer.json"));
         copied.map_err(|error| Error::file(tokenizer, error))?;
     }
-    let layout = Layout::of(gpt.config());
+    let layout = Layout::of(gpt);
     hugging_face::save(to, (layout, options), ALONE, None, &mut *restored.strategy, &restored.inventory)
 }
 
@@ -39,8 +37,10 @@ impl Run {
     /// Fails on every rank if a file cannot be read, or belongs to another model.
     pub(super) fn load_pretrained(&mut self) -> Result<()> {
         let Config { model, .. } = &self.config;
-        let Some(gpt) = self.network.gpt().filter(|_| !model.from.is_empty()) else { return Ok(()) };
-        let (path, layout) = (Path::new(&model.from), Layout::of(gpt.config()));
+        if model.from.is_empty() {
+            return Ok(());
+        }
+        let (path, layout) = (Path::new(&model.from), Layout::of(self.model.config()));
         let who = saved_by(&self.world, &self.groups);
         hugging_face::load(path, layout, who, &mut *self.strategy, &self.inventory)?;
         self.device.iter().for_each(Device::invalidate_weights);

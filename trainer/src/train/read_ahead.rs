@@ -1,21 +1,20 @@
 //! Threads that read the batches of coming steps.
 
-use crate::data::{Sampler, SequenceChunk};
+use crate::data::{Sampler, SequenceChunk, TokenWindows};
 use crate::error::{Error, Result};
-use crate::models::OwnedBatch;
-use crate::train::data_loader::Samples;
+use crate::models::Batch;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 /// Micro-batches of a step.
-pub(super) type StepBatches = Vec<Arc<OwnedBatch>>;
+pub(super) type StepBatches = Vec<Batch>;
 
 /// Way to read the micro-batches of a step.
 #[derive(Clone)]
 pub(super) struct BatchReader {
-    pub(super) samples: Arc<Samples>,
+    pub(super) samples: Arc<TokenWindows>,
     pub(super) micro_batch: usize,
     pub(super) micro_sequences: usize,
     pub(super) chunk: SequenceChunk,
@@ -28,7 +27,7 @@ impl BatchReader {
         let chunks = |part| {
             (0..self.micro_sequences).map(move |index| (part, self.chunk.within(index, self.micro_sequences)))
         };
-        parts.flat_map(chunks).map(|(part, chunk)| self.samples.batch(part, chunk).map(Arc::new)).collect()
+        parts.flat_map(chunks).map(|(part, chunk)| self.samples.batch(part, chunk).map(Batch::new)).collect()
     }
 }
 
@@ -100,7 +99,7 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{LastBatch, TokenSource, TokenWindows};
+    use crate::data::{LastBatch, TokenBatch, TokenSource};
     use std::time::{Duration, Instant};
 
     /// Tokens that take time to read.
@@ -119,16 +118,12 @@ mod tests {
     }
 
     fn reader(delay: Duration) -> BatchReader {
-        let samples = Arc::new(Samples::Tokens(TokenWindows::new(SlowTokens(delay), 4).unwrap()));
+        let samples = Arc::new(TokenWindows::new(SlowTokens(delay), 4).unwrap());
         BatchReader { samples, micro_batch: 2, micro_sequences: 1, chunk: SequenceChunk::WHOLE }
     }
 
     fn tokens(batches: StepBatches) -> Vec<Vec<u32>> {
-        let inputs = |batch: Arc<OwnedBatch>| match &*batch {
-            OwnedBatch::Tokens(tokens) => tokens.inputs.clone(),
-            OwnedBatch::Samples { .. } => Vec::new(),
-        };
-        batches.into_iter().map(inputs).collect()
+        batches.iter().map(|batch| batch.get::<TokenBatch>().unwrap().inputs.clone()).collect()
     }
 
     #[test]

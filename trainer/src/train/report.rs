@@ -11,7 +11,7 @@ pub use crate::train::report::progress::validation_text;
 
 use super::run::{Run, StepStats};
 use super::{config_lints, setup};
-use crate::config::{Config, ModelKind};
+use crate::config::Config;
 use crate::cost::flops_per_sample;
 use crate::device::Device;
 use crate::error::Result;
@@ -30,7 +30,7 @@ pub(super) struct Report {
     events: Option<EventWriter>,
     /// Floating-point operations of a step, and the peak per second of all ranks.
     flops: (f64, f64),
-    /// Tokens per step, or samples if there are no tokens.
+    /// Tokens per step.
     tokens: f64,
     /// Moving average of the time of a step.
     seconds_per_step: Option<f64>,
@@ -46,8 +46,7 @@ impl Report {
         let config = run.config.clone();
         let samples = config.data.global_batch as f64;
         let flops = samples * flops_per_sample(&config, &run.inventory);
-        let tokens =
-            if run.network.gpt().is_some() { samples * config.model.context as f64 } else { samples };
+        let tokens = samples * config.model.context as f64;
         config_lints::unused_keys(&config).iter().for_each(|line| print_line(line));
         run.device.iter().for_each(|device| print_line(&device_name(device, &config)));
         let line = ProgressLine::new(config.schedule.steps, run.train_step, config.log.every);
@@ -78,7 +77,7 @@ impl Report {
             losses: taken.added.losses.clone(),
             metrics: taken.added.metrics.clone(),
             validation,
-            perplexity: validation.filter(|_| self.config.model.kind == ModelKind::Gpt).map(f64::exp),
+            perplexity: validation.map(f64::exp),
             grad_norm: taken.grad_norm,
             lr: taken.lr,
             seconds,

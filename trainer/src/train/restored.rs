@@ -4,10 +4,10 @@ use crate::allocator::Allocator;
 use crate::checkpoint::{self, Manifest, SavedBy};
 use crate::config::Config;
 use crate::error::Result;
+use crate::models::Gpt;
 use crate::parallel::{self, DataParallel, ParallelKind, ProcessGroups};
 use crate::parameter::Inventory;
-use crate::train::Network;
-use crate::train::dry_run::data_dims;
+use crate::train::new_model;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct Restored {
     pub(super) folder: PathBuf,
     /// Saved configuration with its changes.
     pub(super) config: Config,
-    pub(super) network: Network,
+    pub(super) model: Gpt,
     pub(super) inventory: Arc<Inventory>,
     pub(super) strategy: Box<dyn DataParallel>,
     pub(super) memory: Allocator,
@@ -40,12 +40,12 @@ impl Restored {
         let config = Config::parse(&manifest.configuration, overrides)?;
         let invariants = config.resume_invariants()?;
         manifest.progress.check_invariants(&invariants, &folder, |key| key.starts_with("model."))?;
-        let (network, inventory) = Network::new(&config, data_dims(&config)?, None)?;
+        let (model, inventory) = new_model(&config, None)?;
         let inventory = Arc::new(inventory);
         let (memory, settings) = (Allocator::default(), config.settings());
         let (kind, alone) = (ParallelKind::Replicated, ProcessGroups::default());
         let mut strategy = parallel::new_strategy(kind, &inventory, alone, &settings, &memory)?;
         checkpoint::load(&folder, ALONE, &mut *strategy, &inventory).map_err(damaged)?;
-        Ok(Self { folder, config, network, inventory, strategy, memory })
+        Ok(Self { folder, config, model, inventory, strategy, memory })
     }
 }

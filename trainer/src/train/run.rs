@@ -1,7 +1,6 @@
 //! Run of one rank, and its steps.
 
 use super::BatchPlan;
-use super::network::Network;
 use super::trace::{Trace, TraceTrack, TracedStrategy};
 use crate::allocator::Allocator;
 use crate::config::Config;
@@ -10,7 +9,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::flat::ProcessGroup;
 use crate::mesh::{GroupKind, MeshGroups, Phase, SeedSource};
-use crate::models::{self, Model};
+use crate::models::{self, Gpt, Model};
 use crate::optim::{Optimizer, Step};
 use crate::parallel::DataParallel;
 use crate::parameter::Inventory;
@@ -47,7 +46,7 @@ pub struct Run {
     pub(super) dataset: DatasetId,
     pub(super) sampler: Sampler,
     pub(super) seeds: SeedSource,
-    pub(super) network: Network,
+    pub(super) model: Gpt,
     pub(super) inventory: Arc<Inventory>,
     pub(super) memory: Allocator,
     /// GPU of the computation; `None` for the CPU.
@@ -167,7 +166,7 @@ impl Run {
         pass.set_sequence_group(self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
         pass.set_micro_sequences(self.batch.micro_sequences);
-        let model = self.network.model();
+        let model = &self.model;
         models::set_batches(model, &mut pass, batches)?;
         pass.begin_step(&self.program.plan)?;
         let stages = self.groups.get(GroupKind::Pipeline);

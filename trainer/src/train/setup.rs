@@ -1,12 +1,11 @@
 //! Creates a run from a configuration and a communicator.
 
-use super::network::Network;
 use super::report::print_line;
 use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
 use crate::checkpoint;
-use crate::config::{Config, DeviceKind, Model, ModelKind, OptimizerKind, Positions, StrategyKind};
+use crate::config::{Config, DeviceKind, Model, OptimizerKind, Positions, StrategyKind};
 use crate::cost::CostModel;
 use crate::data::{DatasetId, Sampler};
 use crate::device::{Device, GpuTimeline};
@@ -19,10 +18,11 @@ use crate::parameter::Inventory;
 use crate::train::Interrupt;
 use crate::train::added_values::AddedNames;
 use crate::train::checkpoint_writer::CheckpointWriter;
-use crate::train::data_loader::DataLoader;
+use crate::train::data_loader::{DataLoader, dataset_id};
 use crate::train::header::RunHeader;
 use crate::train::memory_check::check_fits;
 use crate::train::memory_report::MemoryReport;
+use crate::train::model::new_model;
 use crate::train::stage_times::StageTimes;
 use crate::train::stages::Stages;
 use std::path::Path;
@@ -71,15 +71,14 @@ impl Run {
         let device = device(config, &world, &memory)?;
         let gpu = device.as_ref().map(|device| device.compute().stream().gpu());
         let layers = tensor.map(|tensor| ProcessGroup::new(tensor.clone(), gpu)).transpose()?;
-        let (network, mut inventory) = Network::new(config, feed.dims, layers.as_ref())?;
+        let (model, mut inventory) = new_model(config, layers.as_ref())?;
         let (stages, stage) =
             (Stages::new(config, &mesh, &batch, &inventory)?, groups.coordinates().pipeline);
         let units = config.strategy.unit_kinds(&inventory)?;
         let shares = stages.keep_own(stage, &mut inventory);
         let inventory = Arc::new(inventory);
         let optimizer = optimizer(config);
-        let plan =
-            CostModel { config, dims: feed.dims, inventory: &inventory, mesh, batch, stages: &stages, stage };
+        let plan = CostModel { config, inventory: &inventory, mesh, batch, stages: &stages, stage };
         let formulas = plan.memory(&units);
         if world.rank() == 0 {
             announce(RunHeader { plan: &plan, loader: &feed, units: &units, formulas });
@@ -108,7 +107,7 @@ impl Run {
             dataset: data,
             sampler,
             seeds: seeding,
-            network,
+            model,
             inventory,
             memory,
             device,
@@ -235,10 +234,6 @@ fn check_device_supported(config: &Config) -> Result<()> {
 /// Checks that sequences can be split into equal chunks.
 fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
     let (degree, context) = (mesh.degrees().sequence_data, config.model.context);
-    if degree > 1 && config.model.kind == ModelKind::Mlp {
-        let what = format!("mesh.sequence_data = {degree}: a perceptron has no sequences; set it to 1");
-        return Err(Error::invalid(what));
-    }
     if !context.is_multiple_of(degree) {
         let what = format!("mesh.sequence_data = {degree} does not divide model.context = {context}");
         let legal: Vec<_> = (1..=mesh.data_size())
@@ -248,9 +243,6 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
         return Err(Error::invalid(format!("{what}; on this mesh: {}", legal.join(", "))));
     }
     let parts = config.data.micro_sequences;
-    if parts > 1 && config.model.kind == ModelKind::Mlp {
-        return Err(Error::invalid(format!("data.micro_sequences = {parts}: a perceptron has no sequences")));
-    }
     if !(context / degree).is_multiple_of(parts) {
         let what = format!("data.micro_sequences = {parts} does not divide the {} tokens", context / degree);
         let rule = "model.context / mesh.sequence_data";
@@ -261,7 +253,7 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
 
 /// Returns the identity of the data, if all ranks have the same configuration and the same data.
 fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> Result<DatasetId> {
-    let data = feed.training.dataset(&config.data.path)?;
+    let data = dataset_id(&feed.training, &config.data.path)?;
     let mine = [crate::random::hash_text(&config.to_toml()?), data.samples, data.hash];
     let mut all = vec![0; mine.len() * world.size()];
     world.all_gather(&mine, &mut all)?;

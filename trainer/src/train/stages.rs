@@ -1,6 +1,6 @@
 //! Pipeline stages of a run.
 
-use crate::config::{Config, ModelKind, StageSplit};
+use crate::config::{Config, StageSplit};
 use crate::cost::HeldLayers;
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
@@ -140,10 +140,6 @@ fn unit_costs(config: &Config, inventory: &Inventory) -> Vec<f64> {
 
 fn check_supported(config: &Config) -> Result<()> {
     let ranks = config.mesh.pipeline;
-    if config.model.kind != ModelKind::Gpt {
-        let what = format!("mesh.pipeline = {ranks} with model.kind = \"mlp\": not part of this build");
-        return Err(Error::Unsupported(format!("{what}; set it to 1")));
-    }
     if config.data.breadth_first > 1 {
         let what = format!("data.breadth_first = {} with mesh.pipeline = {ranks}", config.data.breadth_first);
         let remedy = "set it to 1, and pipeline.schedule to \"breadth-first\"";

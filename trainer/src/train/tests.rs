@@ -245,32 +245,6 @@ fn error_is_reported_once_and_ends_all_ranks() {
 }
 
 #[test]
-fn classifier_learns_from_table() {
-    let folder = folder();
-    let row = |n: u32| (f64::from(n * 7919 % 100) / 10.0 - 5.0, f64::from(n * 104_729 % 97) / 10.0 - 5.0);
-    let line = |n| {
-        let (x, y) = row(n);
-        format!("{x},{y},{}\n", u8::from(x * y > 0.0))
-    };
-    let path = folder.path().join("table.csv");
-    std::fs::write(&path, (0..600).map(line).collect::<String>()).unwrap();
-    let data = format!("data.path={}", path.display());
-    let changes = [
-        &data,
-        "data.kind=table",
-        "model.kind=mlp",
-        "model.hidden_sizes=[16,16]",
-        "schedule.steps=200",
-        "optimizer.lr=1e-2",
-    ];
-    let outcome = train_on_threads(2, &config(folder.path(), &changes)).unwrap();
-    assert!(outcome.validation.unwrap() < 0.3, "{:?}", outcome.validation);
-    let ledger = outcome.memory;
-    let ratio = ledger.classes[3].1 as f64 / ledger.formulas[3] as f64;
-    assert!((0.9..1.1).contains(&ratio), "activations: {ratio}");
-}
-
-#[test]
 fn run_writes_metrics_plot_and_trace() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);

@@ -3,10 +3,9 @@
 use crate::data::{LastBatch, Sampler};
 use crate::error::Result;
 use crate::mesh::{GroupKind, Phase};
-use crate::models;
+use crate::models::{self, Batch};
 use crate::pass::Pass;
 use crate::train::run::{Run, run_program};
-use std::sync::Arc;
 
 impl Run {
     /// Returns the mean loss of the first validation batches; `None` if there are none. The samples
@@ -41,8 +40,8 @@ impl Run {
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, seeds, self.config.threads);
         pass.set_sequence_group(self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
-        let model = self.network.model();
-        models::set_batches(model, &mut pass, vec![Arc::new(batch)])?;
+        let model = &self.model;
+        models::set_batches(model, &mut pass, vec![Batch::new(batch)])?;
         let (program, stages) = (&self.validation, self.groups.get(GroupKind::Pipeline));
         pass.begin_step(&program.plan)?;
         let losses = pass.no_grad(|pass| run_program(model, pass, program, stages, 0.0))?;

@@ -74,7 +74,7 @@ fn train(world: &Communicator, setup: Setup, config: &GptConfig, steps: u64) -> 
             let samples: Vec<_> = (first..first + micro).map(|sample| tokens(number, sample)).collect();
             let inputs: Vec<_> = samples.iter().flat_map(|tokens| &tokens[..SEQUENCE]).copied().collect();
             let targets: Vec<_> = samples.iter().flat_map(|tokens| &tokens[1..]).copied().collect();
-            let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: SEQUENCE };
+            let batch = Batch::tokens(&inputs, &targets, SEQUENCE);
             let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
             loss += f64::from(model.forward(&mut pass, &batch).unwrap()) / setup.accumulation as f64;
             model.backward(&mut pass, 1.0 / setup.accumulation as f32).unwrap();

@@ -11,7 +11,7 @@ use unisono_trainer::allocator::Allocator;
 use unisono_trainer::checkpoint::{self, SavedBy};
 use unisono_trainer::config::Config;
 use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, new_strategy};
-use unisono_trainer::train::{DataDims, Network, StepRecord, train_on_threads};
+use unisono_trainer::train::{StepRecord, new_model, train_on_threads};
 
 /// Required agreement with the baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -154,7 +154,7 @@ fn run(ranks: usize, changes: &str) -> Found {
 
 /// Returns all weights of the last checkpoint, loaded on one rank.
 fn weights(config: &Config) -> Vec<f32> {
-    let (_, inventory) = Network::new(config, DataDims::Tokens(257), None).expect("a model");
+    let (_, inventory) = new_model(config, None).expect("a model");
     let inventory = Arc::new(inventory);
     let (memory, settings) = (Allocator::default(), config.settings());
     let mut strategy =

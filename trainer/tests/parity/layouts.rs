@@ -88,8 +88,7 @@ impl Trainee {
             let rows = sequences.chunks_exact(CONTEXT + 1);
             let inputs: Vec<u32> = rows.clone().flat_map(|row| &row[..CONTEXT]).copied().collect();
             let targets: Vec<u32> = rows.flat_map(|row| &row[1..]).copied().collect();
-            let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: CONTEXT };
-            Arc::new(batch.to_owned())
+            Batch::tokens(&inputs, &targets, CONTEXT)
         };
         let batches = sequences.chunks_exact(sequences.len() / MICRO_BATCHES).map(micro_batch).collect();
         let seeds = [Seeds::default(); MICRO_BATCHES];

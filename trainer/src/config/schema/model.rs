@@ -3,16 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Model architecture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ModelKind {
-    /// Causal transformer over tokens.
-    Gpt,
-    /// Multi-layer perceptron over rows of a table.
-    Mlp,
-}
-
 /// Normalization layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -73,8 +63,6 @@ impl Shape {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Model {
-    /// Architecture.
-    pub kind: ModelKind,
     /// Preset of `positions`, `norm`, `feed_forward`, `bias` and `tie_word_embeddings`. Other keys
     /// of a file, and later overrides, change single values.
     pub shape: Shape,
@@ -123,8 +111,6 @@ pub struct Model {
     /// Number of row groups for the head and the loss, computed one after the other. From 2 on, the
     /// logits of all rows never exist at once, and are computed twice.
     pub cross_entropy_splits: usize,
-    /// Widths of the hidden layers of a perceptron.
-    pub hidden_sizes: Vec<usize>,
     /// Frozen parameters, by path of a parameter or module, such as `wte` or `h.*.attn`. `*`
     /// matches one component of a path, and one or more at the start.
     pub freeze: Vec<String>,
@@ -133,7 +119,6 @@ pub struct Model {
 impl Default for Model {
     fn default() -> Self {
         Self {
-            kind: ModelKind::Gpt,
             shape: Shape::Gpt2,
             from: String::new(),
             layers: 2,
@@ -156,7 +141,6 @@ impl Default for Model {
             dropout: 0.0,
             activation_checkpointing: false,
             cross_entropy_splits: 1,
-            hidden_sizes: vec![64, 64],
             freeze: Vec::new(),
         }
     }

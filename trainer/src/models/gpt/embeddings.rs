@@ -2,7 +2,7 @@
 
 use crate::data::TokenBatch;
 use crate::error::Result;
-use crate::models::{Block, Flow, GptConfig, OwnedBatch, Positions};
+use crate::models::{Block, Flow, GptConfig, Positions};
 use crate::nn::{Dropout, Embedding, Module};
 use crate::parameter::{Init, ParameterId, Registry};
 use crate::pass::Pass;
@@ -44,9 +44,7 @@ impl Embeddings {
 impl Block for Embeddings {
     fn forward(&self, pass: &mut Pass<'_>, _: Flow) -> Result<Flow> {
         let batch = pass.batch();
-        let OwnedBatch::Tokens(TokenBatch { inputs, .. }) = &*batch else {
-            return batch.mismatch("an embedding of tokens");
-        };
+        let TokenBatch { inputs, .. } = batch.get()?;
         let (first, rows) = self.split.row_range(pass, inputs.len())?;
         let (place, sequence) = (pass.position_offset(), pass.sequence());
         let summands = self.tokens.forward(pass, inputs.clone())?;

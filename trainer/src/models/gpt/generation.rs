@@ -3,11 +3,10 @@
 use super::Gpt;
 use crate::data::TokenBatch;
 use crate::error::{Error, Result};
-use crate::models::{Flow, Model, OwnedBatch, Sampling, run_forward, set_batches};
+use crate::models::{Batch, Flow, Model, Sampling, run_forward, set_batches};
 use crate::nn::KvCache;
 use crate::pass::Pass;
 use crate::strategy::StepPlan;
-use std::sync::Arc;
 
 impl Gpt {
     /// Generates up to `count` tokens after `prompt`. Calls `each` with every token; the text ends
@@ -76,7 +75,7 @@ impl Gpt {
             }
             let inputs = tokens[tokens.len() - pending..].to_vec();
             let batch = TokenBatch { inputs, targets: Vec::new(), sequence: pending };
-            set_batches(self, pass, vec![Arc::new(OwnedBatch::Tokens(batch))])?;
+            set_batches(self, pass, vec![Batch::new(batch)])?;
             let logits = forward(pass)?;
             pass.kv_cache_mut().expect("set above").advance(pending);
             let token = sampling.pick(&logits, tokens.len() as u64);

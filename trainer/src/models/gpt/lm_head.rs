@@ -3,7 +3,7 @@
 use crate::allocator::F32Vec;
 use crate::data::TokenBatch;
 use crate::error::{Error, Result};
-use crate::models::{Block, Flow, GptConfig, OwnedBatch};
+use crate::models::{Batch, Block, Flow, GptConfig};
 use crate::nn::{CrossEntropy, Linear, Module};
 use crate::parameter::{ParameterId, Registry, UnitId};
 use crate::pass::Pass;
@@ -11,7 +11,6 @@ use crate::strategy::Direction;
 use crate::tensor::Tensor;
 use crate::tensor_parallel::{CopyToRegion, TensorParallel, VocabParallelCrossEntropy};
 use std::ops::Range;
-use std::sync::Arc;
 use unisono::Sum;
 
 /// Norm, linear layer to classes, and loss.
@@ -155,9 +154,7 @@ impl LmHead {
 impl Block for LmHead {
     fn forward(&self, pass: &mut Pass<'_>, input: Flow) -> Result<Flow> {
         let batch = pass.batch();
-        let OwnedBatch::Tokens(TokenBatch { targets, .. }) = &*batch else {
-            return batch.mismatch("a language model");
-        };
+        let TokenBatch { targets, .. } = batch.get()?;
         let features = input.into_features();
         if targets.is_empty() {
             return self.last_logits(pass, &features).map(Flow::Features);
@@ -200,11 +197,9 @@ impl Loss {
         if self.ignore().is_none() {
             return Ok(1.0 / targets.len().max(1) as f32);
         }
-        let counted = |batch: Arc<OwnedBatch>| match &*batch {
-            OwnedBatch::Tokens(TokenBatch { targets, .. }) => {
-                targets.iter().filter(|target| Some(**target) != self.ignore()).count() as u64
-            }
-            _ => 0,
+        let is_counted = |target: &&u32| Some(**target) != self.ignore();
+        let counted = |batch: Batch| {
+            batch.get().map_or(0, |batch: &TokenBatch| batch.targets.iter().filter(is_counted).count() as u64)
         };
         let mut count = [pass.micro_sequence_batches().map(counted).sum::<u64>()];
         let mut parts = pass.micro_sequences();

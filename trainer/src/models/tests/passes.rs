@@ -9,8 +9,8 @@ fn seeds(micro_batches: u64) -> Vec<Seeds> {
 }
 
 /// Returns two micro-batches of one sequence each, with the first twelve tokens.
-fn halves() -> [Batch<'static>; 2] {
-    [0..6, 6..12].map(|of| Batch::Tokens { inputs: &INPUTS[of.clone()], targets: &TARGETS[of], sequence: 6 })
+fn halves() -> [Batch; 2] {
+    [0..6, 6..12].map(|of| Batch::tokens(&INPUTS[of.clone()], &TARGETS[of], 6))
 }
 
 /// Returns losses and gradients of both micro-batches, with `at_once` of them per pass.
@@ -50,23 +50,6 @@ fn breadth_first_equals_depth_first() {
 }
 
 #[test]
-fn classifiers_support_breadth_first() {
-    let (features, labels) = (random_values(8, 4 * 50), [1, 0, 2, 1]);
-    let half =
-        |at: usize| Batch::Samples { features: &features[100 * at..][..100], labels: &labels[2 * at..][..2] };
-    let of = |at_once: usize| {
-        let mut rig = Fixture::new(|registry| Classifier::mlp(registry, &[50, 9, 3]));
-        for (batches, seeds) in [half(0), half(1)].chunks(at_once).zip(seeds(2).chunks(at_once)) {
-            let mut pass = Pass::with_micro_batches(&mut rig.strategy, &rig.memory, seeds, 1);
-            rig.model.forward_each(&mut pass, batches).expect("forward");
-            rig.model.backward(&mut pass, 0.5).expect("backward");
-        }
-        rig.strategy.gradients().to_vec()
-    };
-    assert_eq!(of(2), of(1));
-}
-
-#[test]
 fn chunked_head_is_equal_in_less_memory() {
     let run = |splits| {
         let config =
@@ -96,7 +79,7 @@ fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
         let mut rig = gpt(config.clone()).rough();
         let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
         pass.set_sequence_group(Some(&group));
-        let batch = Batch::Tokens { inputs: &inputs, targets: &targets, sequence: length };
+        let batch = Batch::tokens(&inputs, &targets, length);
         let mut loss = [rig.model.forward(&mut pass, &batch).expect("forward")];
         rig.model.backward(&mut pass, 1.0).expect("backward");
         let mut gradients = rig.strategy.gradients().to_vec();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::allocator::{AllocClass, Allocator};
-use crate::nn::grad_check::{random_values, to_f64};
+use crate::nn::{random_values, to_f64};
 use crate::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
 use crate::parameter::{Init, Inventory, ParameterId, Registry, UnitId};
 use crate::strategy::{Direction, StepPlan};

@@ -3,7 +3,7 @@
 use super::*;
 use crate::allocator::Allocator;
 use crate::error::Result;
-use crate::models::{Block, Flow, Model, OwnedBatch};
+use crate::models::{Batch, Block, Flow, Model};
 use crate::parameter::{Init, Parameter, Registry, UnitId};
 use crate::pass::{Pass, Seeds};
 use crate::pipeline::{Program, run_program};
@@ -80,7 +80,7 @@ impl Model for Sleeper {
         Ok([1, 1])
     }
 
-    fn check(&self, _: &Pass<'_>, _: &OwnedBatch) -> Result<()> {
+    fn check(&self, _: &Pass<'_>, _: &Batch) -> Result<()> {
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use crate::allocator::Allocator;
 use crate::device::Device;
 use crate::error::Error;
 use crate::flat::ProcessGroup;
-use crate::nn::grad_check::random_values;
+use crate::nn::random_values;
 use crate::pass::Seeds;
 use crate::strategy::{Direction, LocalStrategy};
 use crate::tensor_parallel::tests::{

@@ -1,6 +1,5 @@
 //! Progress line on the terminal.
 
-use crate::config::ModelKind;
 use crate::train::report::StepRecord;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr};
@@ -57,18 +56,12 @@ pub(in crate::train) fn print_line(line: &str) {
 }
 
 fn validation_line(record: &StepRecord) -> Option<String> {
-    let StepRecord { step, validation, perplexity, .. } = record;
-    validation.map(|loss| format!("step {step}: {}", format_validation(loss, *perplexity)))
+    record.validation.map(|loss| format!("step {}: {}", record.step, validation_text(loss)))
 }
 
-/// Formats a validation loss, and its perplexity for a language model.
-pub fn validation_text(loss: f64, kind: ModelKind) -> String {
-    format_validation(loss, (kind == ModelKind::Gpt).then(|| loss.exp()))
-}
-
-fn format_validation(loss: f64, perplexity: Option<f64>) -> String {
-    let perplexity = perplexity.map_or(String::new(), |perplexity| format!(", perplexity {perplexity:.2}"));
-    format!("validation loss {loss:.4}{perplexity}")
+/// Formats a validation loss and its perplexity.
+pub fn validation_text(loss: f64) -> String {
+    format!("validation loss {loss:.4}, perplexity {:.2}", loss.exp())
 }
 
 /// Formats the fractions of the step that rank 0 waited: for gradients and weights, and in tensor

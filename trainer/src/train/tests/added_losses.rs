@@ -14,8 +14,7 @@ fn changed(folder: &Path, changes: &str) -> Config {
 /// Creates a run whose first block adds a loss.
 fn run_with_loss(config: &Config, world: unisono::Communicator, slope: f32) -> Run {
     let mut run = Run::new(config, world).unwrap();
-    let Network::Gpt(gpt) = &mut run.network else { panic!("a GPT") };
-    gpt.wrap_block(0, |module| Box::new(BalanceLoss { module, slope }));
+    run.model.wrap_block(0, |module| Box::new(BalanceLoss { module, slope }));
     run
 }
 

@@ -21,7 +21,7 @@ fn muon_nearly_matches_with_sharded_matrices() {
     let of = |ranks, changes: &[&str]| {
         let muon = ["optimizer.kind=muon", "schedule.steps=4", "model.tie_word_embeddings=false"];
         let config = config(folder.path(), &[&muon, changes].concat());
-        let (_, inventory) = Network::new(&config, DataDims::Tokens(257), None).unwrap();
+        let (_, inventory) = new_model(&config, None).unwrap();
         let (losses, bits) = trained(ranks, &config);
         let is_hidden =
             |name: &str| name.starts_with("h.") && name.ends_with("weight") && !name.contains("ln_");
@@ -57,7 +57,7 @@ fn loss_averaging_trains_and_frozen_table_stays() {
         assert!(found.iter().zip(&losses).all(|(one, other)| (one / other - 1.0).abs() < 1e-6), "{kind}");
     }
     let config = config(folder.path(), &["model.freeze=[\"wte\", \"h.*.attn\"]"]);
-    let (_, inventory) = Network::new(&config, DataDims::Tokens(257), None).unwrap();
+    let (_, inventory) = new_model(&config, None).unwrap();
     for ((id, place), bits) in trained(2, &config).1 {
         let frozen = ["wte", "h.0.attn", "h.1.attn"].iter().any(|path| inventory[id].name.starts_with(path));
         let mut start = [0.0];
@@ -80,7 +80,7 @@ fn parameter_groups_are_bitwise_equal_over_strategies() {
             trained(ranks, &config(folder.path(), &all))
         };
         let (grouped, plain) = (of(2, &[GROUPS]), of(2, &[]));
-        let (_, inventory) = Network::new(&config(folder.path(), &[]), DataDims::Tokens(257), None).unwrap();
+        let (_, inventory) = new_model(&config(folder.path(), &[]), None).unwrap();
         for ((id, place), bits) in &grouped.1 {
             let name = &inventory[*id].name;
             let mut start = [0.0];

@@ -164,6 +164,5 @@ fn invalid_sharding_suggests_valid_ones() {
         "mesh.sequence_data = 3 does not divide model.context = 32; on this mesh: 1, 2"
     );
     assert!(error(&["mesh.sequence_data=4"]).contains("does not divide the data parallel degree 6"));
-    assert!(error(&["mesh.sequence_data=2", "model.kind=mlp"]).contains("a perceptron has no sequences"));
     assert!(error(&["data.breadth_first=2", "data.micro_batch=1", "data.global_batch=18"]).ends_with("1, 3"));
 }

@@ -1,13 +1,13 @@
 //! Convolutions of images.
 
-use super::{LinearInit, Module};
-use crate::allocator::F32Vec;
-use crate::error::Result;
-use crate::ops::Operand;
-use crate::parameter::{Parameter, ParameterId, Registry};
-use crate::pass::Pass;
-use crate::tensor::Tensor;
 use unisono_cuda::{Matrix, MatrixMut, matmul};
+use unisono_trainer::Result;
+use unisono_trainer::allocator::F32Vec;
+use unisono_trainer::nn::{LinearInit, Module};
+use unisono_trainer::ops::Operand;
+use unisono_trainer::parameter::{Parameter, ParameterId, Registry};
+use unisono_trainer::pass::Pass;
+use unisono_trainer::tensor::Tensor;
 
 /// Dimensions of a convolution, as in PyTorch's `Conv2d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +175,7 @@ impl Module for Conv2d {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::grad_check::GradCheck;
+    use unisono_trainer::nn::GradCheck;
 
     fn naive(window: Conv2dShape, x: &[f64], weights: &[Vec<f64>]) -> Vec<f64> {
         let (k, [height, width], [rows, columns]) = (window.kernel, window.image, window.output_size());

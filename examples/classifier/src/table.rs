@@ -1,9 +1,10 @@
 //! Tables of features with a target column.
 
-use super::Permutation;
-use crate::error::{Error, Result};
+use crate::Samples;
 use csv::{StringRecord, Trim};
 use std::path::Path;
+use unisono_trainer::data::Permutation;
+use unisono_trainer::{Error, Result};
 
 /// Table of numbers whose last column is the target: a value or a class.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,6 +103,12 @@ impl Table {
             features: rows.iter().flat_map(row).copied().collect(),
             targets: rows.iter().map(|&row| self.targets[row as usize]).collect(),
         }
+    }
+
+    /// Returns all rows as a batch of samples. Targets are classes.
+    pub fn samples(&self) -> Samples {
+        let labels = self.targets.iter().map(|&target| target as u32).collect();
+        Samples { features: self.features.clone(), labels }
     }
 
     /// Returns rows for training, and the fraction `validation` of the rows for validation, drawn

@@ -1,12 +1,22 @@
 //! Classifiers of vectors and images.
 
-use super::{Block, Flow, Model, OwnedBatch};
-use crate::error::{Error, Result};
-use crate::nn::{Conv2d, Conv2dShape, CrossEntropy, Gelu, Linear, LinearInit, Module, Sequential};
-use crate::parameter::{Registry, UnitId};
-use crate::pass::Pass;
-use crate::strategy::Direction;
-use crate::tensor::Tensor;
+use crate::{Conv2d, Conv2dShape};
+use unisono_trainer::models::{Batch, Block, Flow, Model};
+use unisono_trainer::nn::{CrossEntropy, Gelu, Linear, LinearInit, Module, Sequential};
+use unisono_trainer::parameter::{Registry, UnitId};
+use unisono_trainer::pass::Pass;
+use unisono_trainer::strategy::Direction;
+use unisono_trainer::tensor::Tensor;
+use unisono_trainer::{Error, Result};
+
+/// Data of a micro-batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples {
+    /// Features, sample after sample.
+    pub features: Vec<f32>,
+    /// Class of each sample.
+    pub labels: Vec<u32>,
+}
 
 /// Layers with a unit each, and a cross entropy loss over classes.
 pub struct Classifier {
@@ -69,26 +79,30 @@ impl Classifier {
         Self { features, layers: maps.into_iter().enumerate().map(layer).collect() }
     }
 
-    /// Computes the logits of each sample.
+    /// Returns the most probable class of each sample.
     ///
     /// # Errors
-    /// Returns the error of a failed collective.
-    pub fn logits(&self, pass: &mut Pass<'_>, features: &[f32]) -> Result<Tensor> {
-        let rows = features.len() / self.features;
-        let input = Tensor::from_slice(pass.memory(), rows, self.features, features);
+    /// Fails for a batch of another kind or size. Returns the error of a failed collective.
+    pub fn guesses(&self, pass: &mut Pass<'_>, batch: &Batch) -> Result<Vec<u32>> {
+        self.check(pass, batch)?;
+        let Samples { features, labels } = batch.get()?;
+        let input = Tensor::from_slice(pass.memory(), labels.len(), self.features, features);
         let forward = |input, (number, layer): (usize, &Layer)| {
             pass.unit(UnitId(number), Direction::Forward, |pass| layer.module.forward(pass, input))
         };
-        self.layers.iter().enumerate().try_fold(input, forward)
+        let logits = self.layers.iter().enumerate().try_fold(input, forward)?;
+        let guess = |row| {
+            let scores = (0..).zip(logits.row(row));
+            scores.max_by(|one, other| one.1.total_cmp(other.1)).map_or(0, |(class, _)| class)
+        };
+        Ok((0..logits.rows()).map(guess).collect())
     }
 }
 
 impl Block for Layer {
     fn forward(&self, pass: &mut Pass<'_>, input: Flow) -> Result<Flow> {
         let batch = pass.batch();
-        let OwnedBatch::Samples { features, labels } = &*batch else {
-            return batch.mismatch("a classifier");
-        };
+        let Samples { features, labels } = batch.get()?;
         let input = match self.features {
             Some(columns) => pass.tensor_from(labels.len(), columns, features)?,
             None => input.into_features(),
@@ -123,13 +137,13 @@ impl Model for Classifier {
         Err(Error::Unsupported("a pipeline of a classifier: its layers differ in width".to_owned()))
     }
 
-    fn check(&self, _: &Pass<'_>, batch: &OwnedBatch) -> Result<()> {
-        match batch {
-            OwnedBatch::Samples { features, labels } if features.len() == labels.len() * self.features => {
-                Ok(())
-            }
-            _ => batch.mismatch(&format!("a classifier of {} features", self.features)),
+    fn check(&self, _: &Pass<'_>, batch: &Batch) -> Result<()> {
+        let Samples { features, labels } = batch.get()?;
+        if features.len() == labels.len() * self.features {
+            return Ok(());
         }
+        let found = format!("{} features of {} samples", features.len(), labels.len());
+        Err(Error::invalid(format!("{found} for a classifier of {} features", self.features)))
     }
 }
 
