@@ -286,7 +286,7 @@ fn parameter_groups_come_from_file_or_override() {
 fn the_printed_defaults_name_every_section() {
     let text = Config::default().to_toml().unwrap();
     for line in
-        ["seed = 1", "[model]", "kind = \"gpt\"", "[mesh]", "pipeline_first = false", "[log]", "lr = 0.002"]
+        ["seed = 1", "[model]", "shape = \"gpt2\"", "[mesh]", "pipeline_first = false", "[log]", "lr = 0.002"]
     {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
