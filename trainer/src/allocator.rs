@@ -118,7 +118,7 @@ impl Allocator {
         let mut books = self.books();
         books.add(class, count * size_of::<T>());
         let spare = T::free_list(&mut books).0.get_mut(&(self.owner, class, count)).and_then(Vec::pop);
-        books.fresh_allocations += u64::from(spare.is_none());
+        books.fresh_allocations += u64::from(spare.is_none() && count > 0);
         drop(books);
         TrackedVec { data: spare.unwrap_or_else(|| vec![T::default(); count]), class, memory: self.clone() }
     }
