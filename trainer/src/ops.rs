@@ -14,13 +14,14 @@ pub(crate) mod device;
 pub(crate) mod host;
 mod operand;
 
-pub use crate::ops::host::{Host, Rotation};
+pub use crate::ops::host::{AttentionShape, Host, Rotation};
 pub use crate::ops::operand::{
     HostTargets, LocalTargets, Mat, NOT_LOCAL, Operand, Placed, RowIndices, Values, ValuesMut,
 };
 pub use unisono_cuda::device::compute::{Activation, Norm as NormKind};
 
 use crate::error::Result;
+use std::ops::Range;
 use unisono_cuda::device::compute::Compute;
 
 /// Declares [`Ops`] and implements it for [`Host`] and [`Compute`]: each operand is converted to a
@@ -142,6 +143,21 @@ operations! {
     /// `factor`. A draw is a function of the element's index and `key`.
     fn dropout(values: ValuesMut<'_>, key: u64, least: u32, factor: f32) -> Result<()>
         = Compute::dropout;
+
+    /// Computes causal attention of the sequences `numbers`, from rows of queries | keys | values,
+    /// or with `keys` from the keys | values of one sequence. Writes the log-sum-exp of the scores
+    /// of each query and head to `log_sums`, for backward.
+    fn attention(shape: &AttentionShape, numbers: Range<usize>, input: Values<'_>,
+        keys: Option<Values<'_>>, output: ValuesMut<'_>, log_sums: ValuesMut<'_>) -> Result<()>
+        = device::attention;
+
+    /// Adds the gradient of the input to the zeros of `result`, from the gradient of the output.
+    /// With
+    /// `keys`, adds the gradients of keys | values to `of_keys` instead.
+    fn attention_backward(shape: &AttentionShape, numbers: Range<usize>,
+        input_sums_gradient: [Values<'_>; 3], keys: Option<Values<'_>>, result: ValuesMut<'_>,
+        of_keys: Option<ValuesMut<'_>>) -> Result<()>
+        = device::attention_backward;
 
     /// Rotates the heads of each row of `columns` elements by the angles of its position.
     fn rotate(values: ValuesMut<'_>, columns: usize, rotation: &Rotation<'_>) -> Result<()>

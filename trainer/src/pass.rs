@@ -66,7 +66,6 @@ pub struct Pass<'a> {
     visit_ends: bool,
     /// Unit whose gradients of weights are left out now.
     defers_for: Option<UnitId>,
-    memory: Allocator,
     host: Host,
     sequence: usize,
     sequence_group: Option<Communicator>,
@@ -104,8 +103,7 @@ impl<'a> Pass<'a> {
             current: 0,
             visit_ends: true,
             defers_for: None,
-            memory: memory.clone(),
-            host: Host { threads },
+            host: Host { threads, memory: memory.clone() },
             sequence: 1,
             sequence_group: None,
             device: None,
@@ -343,7 +341,7 @@ impl<'a> Pass<'a> {
 
     /// Allocates a tensor with unspecified values.
     pub fn tensor(&self, rows: usize, columns: usize) -> Tensor {
-        Tensor::new(&self.memory, rows, columns)
+        Tensor::new(&self.host.memory, rows, columns)
     }
 
     /// Allocates a tensor with unspecified values in the memory where modules compute.
@@ -359,7 +357,7 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// Returns an error of the GPU driver.
     pub fn zeros_in_place(&self, rows: usize, columns: usize) -> Result<Tensor> {
-        let zeros = || Ok(Tensor::zeros(&self.memory, rows, columns));
+        let zeros = || Ok(Tensor::zeros(&self.host.memory, rows, columns));
         self.device.map_or_else(zeros, |device| device.tensor(rows, columns))
     }
 
@@ -370,7 +368,7 @@ impl<'a> Pass<'a> {
     pub fn tensor_from(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
         match self.device {
             Some(device) => device.tensor_from(rows, columns, data),
-            None => Ok(Tensor::from_slice(&self.memory, rows, columns, data)),
+            None => Ok(Tensor::from_slice(&self.host.memory, rows, columns, data)),
         }
     }
 
@@ -387,12 +385,12 @@ impl<'a> Pass<'a> {
 
     /// Allocates activations with unspecified values.
     pub fn floats(&self, count: usize) -> F32Vec {
-        self.memory.alloc(AllocClass::Activations, count)
+        self.host.memory.alloc(AllocClass::Activations, count)
     }
 
     /// Returns the allocator.
     pub fn memory(&self) -> &Allocator {
-        &self.memory
+        &self.host.memory
     }
 
     /// Returns the seeds of the current micro-batch.

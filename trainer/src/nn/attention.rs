@@ -8,20 +8,18 @@
 //! With micro-sequences ([`Pass::set_micro_sequences`]), the keys and values of the earlier ones
 //! are kept, and the later ones add to their gradients.
 
-mod device;
 mod earlier_kv;
 mod kv_cache;
 mod kv_exchange;
-mod tile;
 
 pub use earlier_kv::EarlierKv;
 pub use kv_cache::KvCache;
 
 use super::Module;
-use crate::allocator::F32Vec;
 use crate::error::Result;
 use crate::nn::attention::kv_exchange::KvExchange;
-use crate::nn::attention::tile::{Grads, KvLayout, QkvColumns, QkvInputs, TILE_ROWS, Tile};
+use crate::ops::host::attention::tile::{QkvColumns, TILE_ROWS};
+use crate::ops::{AttentionShape, Values, ValuesMut};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono::Communicator;
@@ -45,7 +43,7 @@ pub struct CausalAttention {
 struct Saved {
     input: Tensor,
     /// Log-sum-exp of the scores: rows of one head, heads of one sequence, sequences.
-    log_sums: F32Vec,
+    log_sums: Tensor,
 }
 
 impl CausalAttention {
@@ -77,40 +75,19 @@ impl CausalAttention {
         self.columns().queries
     }
 
-    /// Returns every tile of every head of one sequence.
-    fn tiles(&self, pass: &Pass<'_>, number: usize) -> impl Iterator<Item = Tile> + use<> {
-        let (rows, threads, attention) = (pass.sequence(), pass.threads(), *self);
-        let are_apart =
-            pass.sequence_group().is_some() || pass.kv_cache().is_some() || pass.micro_sequences() > 1;
-        let (offset, keys) =
-            (pass.position_offset(), KvLayout::new(are_apart, number * rows, self.columns()));
-        let group = self.heads / self.kv_heads;
-        (0..attention.heads).flat_map(move |head| {
-            (0..rows).step_by(TILE_ROWS).map(move |start| Tile {
-                first: number * rows,
-                column: head * attention.head_dim,
-                key_column: head / group * attention.head_dim,
-                queries: start..rows.min(start + TILE_ROWS),
-                offset,
-                keys,
-                sums_offset: (number * attention.heads + head) * rows,
-                columns: attention.columns(),
-                depth: attention.head_dim,
-                threads,
-            })
-        })
+    /// Returns the shape for sequences of this pass, or this rank's chunks of them.
+    fn shape(&self, pass: &Pass<'_>) -> AttentionShape {
+        let &Self { heads, kv_heads, head_dim, .. } = self;
+        let (sequence, offset) = (pass.sequence(), pass.position_offset());
+        let parts = pass.sequence_group().map_or(1, Communicator::size) * pass.micro_sequences();
+        let workspace = Self::workspace_len(sequence * parts) / 2;
+        AttentionShape { heads, kv_heads, head_dim, sequence, offset, workspace }
     }
 
     /// Returns the workspace of backward in elements, for this sequence length: scores of the
     /// largest tile, and their gradients. Forward needs half.
     pub fn workspace_len(sequence: usize) -> usize {
         2 * TILE_ROWS * sequence
-    }
-
-    /// Returns half of the workspace for whole sequences of this pass.
-    fn half_workspace_len(pass: &Pass<'_>) -> usize {
-        let parts = pass.sequence_group().map_or(1, Communicator::size) * pass.micro_sequences();
-        Self::workspace_len(pass.sequence() * parts) / 2
     }
 }
 
@@ -123,64 +100,47 @@ fn sequence_count(pass: &Pass<'_>, rows: usize) -> usize {
 impl Module for CausalAttention {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         assert_eq!(input.columns(), self.columns().all(), "queries, keys and values");
-        if let Some(device) = pass.device() {
-            return self.forward_on(device, pass, input);
-        }
         if pass.kv_cache().is_some() {
             return self.forward_cached(pass, &input);
         }
-        let rows = input.rows();
-        let mut output = pass.tensor(rows, self.width());
-        let mut log_sums = pass.floats(rows * self.heads);
-        let mut room = pass.floats(Self::half_workspace_len(pass));
-        let sequences = sequence_count(pass, rows);
-        let mut apart = KvExchange::for_pass(pass, self.site, self.columns(), sequences);
-        for number in 0..sequences {
-            let keys = apart.as_mut().map(|apart| apart.keys(pass, number, input.data())).transpose()?;
-            let sources = QkvInputs { queries: input.data(), keys: keys.unwrap_or(input.data()) };
-            for panel in self.tiles(pass, number) {
-                let scores = &mut room[..panel.scores()];
-                panel.score(sources, scores);
-                panel.softmax(scores, &mut log_sums[panel.sums_range()]);
-                panel.weighted_sum(sources, scores, output.data_mut());
+        let (sequences, shape) = (sequence_count(pass, input.rows()), self.shape(pass));
+        let mut output = pass.tensor_in_place(input.rows(), self.width())?;
+        let mut log_sums = pass.tensor_in_place(input.rows(), self.heads)?;
+        let (to, sums) = (output.values_mut(), log_sums.values_mut());
+        match KvExchange::for_pass(pass, self.site, self.columns(), sequences)? {
+            None => pass.ops().attention(&shape, 0..sequences, input.values(), None, to, sums)?,
+            Some(mut apart) => {
+                for number in 0..sequences {
+                    let keys = Some(Values::Host(apart.keys(pass, number, input.data())?));
+                    let (to, sums, only) = (output.values_mut(), log_sums.values_mut(), number..number + 1);
+                    pass.ops().attention(&shape, only, input.values(), keys, to, sums)?;
+                }
+                apart.end_forward(pass);
             }
-        }
-        if let Some(apart) = apart {
-            apart.end_forward(pass);
         }
         pass.save(Saved { input, log_sums });
         Ok(output)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
-        if let Some(device) = pass.device() {
-            return self.backward_on(device, pass, &gradient);
-        }
         let Saved { input, log_sums } = pass.restore();
-        let half = Self::half_workspace_len(pass);
-        let mut result = Tensor::zeros(pass.memory(), input.rows(), input.columns());
-        let mut room = pass.floats(2 * half);
-        let (room, other) = room.split_at_mut(half);
-        let sequences = sequence_count(pass, input.rows());
-        let mut apart = KvExchange::for_pass(pass, self.site, self.columns(), sequences);
-        for number in 0..sequences {
-            let operands =
-                apart.as_mut().map(|apart| apart.keys_and_slopes(pass, number, input.data())).transpose()?;
-            let (keys, of_keys) = operands.unzip();
-            let sources = QkvInputs { queries: input.data(), keys: keys.unwrap_or(input.data()) };
-            let mut sums = Grads { queries: result.data_mut(), keys: of_keys };
-            for panel in self.tiles(pass, number) {
-                let (scores, slopes) = (&mut room[..panel.scores()], &mut other[..panel.scores()]);
-                panel.score(sources, scores);
-                panel.recompute_softmax(scores, &log_sums[panel.sums_range()]);
-                panel.backward(sources, gradient.data(), scores, slopes, &mut sums);
+        let (sequences, shape) = (sequence_count(pass, input.rows()), self.shape(pass));
+        let mut result = pass.zeros_in_place(input.rows(), input.columns())?;
+        let from = [input.values(), log_sums.values(), gradient.values()];
+        match KvExchange::for_pass(pass, self.site, self.columns(), sequences)? {
+            None => {
+                pass.ops().attention_backward(&shape, 0..sequences, from, None, result.values_mut(), None)?;
             }
-            if let Some(apart) = &mut apart {
-                apart.scatter(pass, number, result.data_mut())?;
+            Some(mut apart) => {
+                for number in 0..sequences {
+                    let (keys, of_keys) = apart.keys_and_slopes(pass, number, input.data())?;
+                    let (keys, of_keys) = (Some(Values::Host(keys)), Some(ValuesMut::Host(of_keys)));
+                    let (to, only) = (result.values_mut(), number..number + 1);
+                    pass.ops().attention_backward(&shape, only, from, keys, to, of_keys)?;
+                    apart.scatter(pass, number, result.data_mut())?;
+                }
+                apart.end_backward(pass);
             }
-        }
-        if let Some(apart) = apart {
-            apart.end_backward(pass);
         }
         Ok(result)
     }

@@ -91,7 +91,8 @@ mod tests {
     fn kept(rate: f32, key: u64) -> Vec<bool> {
         let mut values = vec![1.0; COUNT];
         let dropout = Dropout { rate, site: 0, rng_stream: RngStream::Shared };
-        dropout.apply(&Host { threads: 1 }, ValuesMut::Host(&mut values), key).expect("a mask");
+        let host = Host { threads: 1, memory: Allocator::default() };
+        dropout.apply(&host, ValuesMut::Host(&mut values), key).expect("a mask");
         assert!(values.iter().all(|value| *value == 0.0 || *value == 1.0 / (1.0 - rate)));
         values.iter().map(|value| *value != 0.0).collect()
     }

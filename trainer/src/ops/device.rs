@@ -1,8 +1,11 @@
 //! Operations on a GPU that are no single kernel.
 
 use crate::error::{Error, Result};
-use crate::ops::{Mat, NormKind, Rotation};
-use unisono_cuda::device::compute::{Compute, Indices, MatrixView, MatrixViewMut};
+use crate::ops::{AttentionShape, Mat, NormKind, Rotation};
+use std::ops::Range;
+use unisono_cuda::device::compute::{
+    AttentionShape as DeviceShape, Compute, Indices, MatrixView, MatrixViewMut,
+};
 use unisono_cuda::device::{GpuError, View, ViewMut};
 
 /// Returns the error of an operation that GPUs have no kernel for.
@@ -66,4 +69,41 @@ pub(super) fn cross_entropy(
     let mut losses = compute.stream().alloc_uninit(targets.len())?;
     compute.cross_entropy(logits, &targets, losses.view_mut(..), share)?;
     sum(compute, losses.view(..))
+}
+
+/// Computes all sequences of the input.
+pub(super) fn attention(
+    compute: &Compute,
+    shape: &AttentionShape,
+    _: Range<usize>,
+    input: View<'_, f32>,
+    keys: Option<View<'_, f32>>,
+    output: ViewMut<'_, f32>,
+    log_sums: ViewMut<'_, f32>,
+) -> Result<()> {
+    Ok(compute.attention(device_shape(shape, keys.is_some())?, input, output, log_sums)?)
+}
+
+pub(super) fn attention_backward(
+    compute: &Compute,
+    shape: &AttentionShape,
+    _: Range<usize>,
+    from: [View<'_, f32>; 3],
+    keys: Option<View<'_, f32>>,
+    result: ViewMut<'_, f32>,
+    _: Option<ViewMut<'_, f32>>,
+) -> Result<()> {
+    let mut room = compute.stream().alloc_uninit(from[1].len())?;
+    let shape = device_shape(shape, keys.is_some())?;
+    Ok(compute.attention_backward(shape, from, result, room.view_mut(..))?)
+}
+
+fn device_shape(shape: &AttentionShape, are_apart: bool) -> Result<DeviceShape> {
+    if shape.kv_heads != shape.heads {
+        return unsupported("grouped-query attention (model.kv_heads)");
+    }
+    if are_apart {
+        return unsupported("attention to keys apart from queries");
+    }
+    Ok(DeviceShape { count: shape.heads, depth: shape.head_dim, sequence: shape.sequence })
 }

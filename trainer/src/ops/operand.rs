@@ -1,6 +1,6 @@
 //! Operands in host or GPU memory.
 
-use crate::ops::{Activation, NormKind, Rotation};
+use crate::ops::{Activation, AttentionShape, NormKind, Rotation};
 use std::ops::Range;
 use unisono_cuda::device::compute::{Indices, LocalTargets as DeviceTargets};
 use unisono_cuda::device::{View, ViewMut};
@@ -174,4 +174,5 @@ macro_rules! same_everywhere {
     };
 }
 
-same_everywhere!(usize, u32, u64, f32, &[u32], Activation, NormKind, &Rotation<'_>);
+same_everywhere!(usize, u32, u64, f32, &[u32], Range<usize>);
+same_everywhere!(Activation, NormKind, &Rotation<'_>, &AttentionShape);

@@ -1,9 +1,10 @@
 //! Cache of keys and values, for generation token by token.
 
 use super::CausalAttention;
-use super::tile::{QkvColumns, QkvInputs, TILE_ROWS};
 use crate::allocator::F32Vec;
 use crate::error::Result;
+use crate::ops::host::attention::tile::{QkvColumns, TILE_ROWS};
+use crate::ops::{AttentionShape, Values};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
@@ -66,21 +67,15 @@ impl CausalAttention {
     pub(super) fn forward_cached(&self, pass: &mut Pass<'_>, input: &Tensor) -> Result<Tensor> {
         let rows = input.rows();
         assert!(!pass.keeps() && pass.sequence() == rows, "generation of one sequence");
-        let tiles = self.tiles(pass, 0);
+        // Few distinct lengths let the allocator reuse memory.
+        let keys = (pass.position_offset() + rows).next_multiple_of(TILE_ROWS);
+        let shape = AttentionShape { workspace: rows.min(TILE_ROWS) * keys, ..self.shape(pass) };
         let mut cache = pass.set_kv_cache(None).expect("a cache");
         assert!(rows <= cache.room(), "{rows} rows in a cache with {} left", cache.room());
-        let (mut output, mut log_sums) = (pass.tensor(rows, self.width()), pass.floats(rows * self.heads));
-        // Few distinct lengths let the allocator reuse memory.
-        let keys = (cache.length + rows).next_multiple_of(TILE_ROWS);
-        let mut room = pass.floats(rows.min(TILE_ROWS) * keys);
-        let keys = cache.append(pass, self.columns(), input);
-        let sources = QkvInputs { queries: input.data(), keys };
-        for tile in tiles {
-            let scores = &mut room[..tile.scores()];
-            tile.score(sources, scores);
-            tile.softmax(scores, &mut log_sums[tile.sums_range()]);
-            tile.weighted_sum(sources, scores, output.data_mut());
-        }
+        let (mut output, mut log_sums) = (pass.tensor(rows, self.width()), pass.tensor(rows, self.heads));
+        let keys = Some(Values::Host(cache.append(pass, self.columns(), input)));
+        let (to, sums) = (output.values_mut(), log_sums.values_mut());
+        pass.ops().attention(&shape, 0..1, input.values(), keys, to, sums)?;
         pass.set_kv_cache(Some(cache));
         Ok(output)
     }

@@ -3,7 +3,7 @@
 use crate::allocator::F32Vec;
 use crate::error::Result;
 use crate::nn::attention::earlier_kv::EarlierKv;
-use crate::nn::attention::tile::QkvColumns;
+use crate::ops::host::attention::tile::QkvColumns;
 use crate::pass::Pass;
 use std::ops::Range;
 use unisono::{Communicator, Sum};
@@ -27,25 +27,32 @@ pub(super) struct KvExchange {
 impl KvExchange {
     /// Creates the exchange for a pass over `sequences` sequences; `None` if queries, keys and
     /// values are together.
+    ///
+    /// # Errors
+    /// Fails for a pass on a GPU.
     pub(super) fn for_pass(
         pass: &mut Pass<'_>,
         site: u64,
         columns: QkvColumns,
         sequences: usize,
-    ) -> Option<Self> {
+    ) -> Result<Option<Self>> {
         let group = pass.sequence_group().cloned();
+        if pass.micro_sequences() > 1 {
+            pass.expect_host("attention between micro-sequences (data.micro_sequences)")?;
+        } else if group.is_some() {
+            pass.expect_host("attention between chunks of sequences (mesh.sequence_data)")?;
+        } else {
+            return Ok(None);
+        }
         let count = pass.sequence() * 2 * columns.keys;
         let all = count * group.as_ref().map_or(1, Communicator::size);
         let earlier = (pass.micro_sequences() > 1).then(|| {
             let kept = pass.take_earlier_kv(site);
             kept.unwrap_or_else(|| EarlierKv::new(pass, sequences, all))
         });
-        if group.is_none() && earlier.is_none() {
-            return None;
-        }
         let whole = pass.floats(if earlier.is_some() { 0 } else { all });
         let (own, slopes) = (pass.floats(count), pass.floats(0));
-        Some(Self { group, own, whole, slopes, earlier, columns, site })
+        Ok(Some(Self { group, own, whole, slopes, earlier, columns, site }))
     }
 
     /// Returns the range of this rank's chunk of sequence `number` among all its chunks.

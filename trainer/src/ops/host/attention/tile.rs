@@ -5,19 +5,19 @@ use std::ops::Range;
 use unisono_cuda::{Matrix, MatrixMut, matmul};
 
 /// Number of queries per tile.
-pub(super) const TILE_ROWS: usize = 64;
+pub(crate) const TILE_ROWS: usize = 64;
 
 /// Sources of queries, and of keys and values: the same rows, or those of one whole sequence.
 #[derive(Clone, Copy)]
-pub(super) struct QkvInputs<'a> {
-    pub(super) queries: &'a [f32],
-    pub(super) keys: &'a [f32],
+pub(crate) struct QkvInputs<'a> {
+    pub(crate) queries: &'a [f32],
+    pub(crate) keys: &'a [f32],
 }
 
 /// Destinations of gradients: the same rows, unless `keys` holds those of keys and values.
-pub(super) struct Grads<'a> {
-    pub(super) queries: &'a mut [f32],
-    pub(super) keys: Option<&'a mut [f32]>,
+pub(crate) struct Grads<'a> {
+    pub(crate) queries: &'a mut [f32],
+    pub(crate) keys: Option<&'a mut [f32]>,
 }
 
 impl Grads<'_> {
@@ -28,21 +28,21 @@ impl Grads<'_> {
 
 /// Numbers of columns of queries, and of keys or values.
 #[derive(Clone, Copy)]
-pub(super) struct QkvColumns {
-    pub(super) queries: usize,
-    pub(super) keys: usize,
+pub(crate) struct QkvColumns {
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
 }
 
 impl QkvColumns {
     /// Returns the number of columns of queries, keys and values.
-    pub(super) fn all(self) -> usize {
+    pub(crate) fn all(self) -> usize {
         self.queries + 2 * self.keys
     }
 }
 
 /// Location of the keys and values of a sequence.
 #[derive(Clone, Copy)]
-pub(super) struct KvLayout {
+pub(crate) struct KvLayout {
     /// First row.
     first: usize,
     /// First column.
@@ -54,7 +54,7 @@ pub(super) struct KvLayout {
 impl KvLayout {
     /// Returns the location: gathered rows without queries, or after the queries in rows from
     /// `first` on.
-    pub(super) fn new(are_gathered: bool, first: usize, columns: QkvColumns) -> Self {
+    pub(crate) fn new(are_gathered: bool, first: usize, columns: QkvColumns) -> Self {
         match are_gathered {
             true => Self { first: 0, column: 0, stride: 2 * columns.keys },
             false => Self { first, column: columns.queries, stride: columns.all() },
@@ -70,26 +70,26 @@ enum KvPart {
 }
 
 /// Some queries of one head of one sequence, and the keys up to the last of them.
-pub(super) struct Tile {
+pub(crate) struct Tile {
     /// First row of the sequence among the queries.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// First column of the head among the queries.
-    pub(super) column: usize,
+    pub(crate) column: usize,
     /// First column of its head among the keys.
-    pub(super) key_column: usize,
+    pub(crate) key_column: usize,
     /// Range of queries in the sequence, or in this rank's chunk of it.
-    pub(super) queries: Range<usize>,
+    pub(crate) queries: Range<usize>,
     /// Number of positions before that chunk.
-    pub(super) offset: usize,
-    pub(super) keys: KvLayout,
+    pub(crate) offset: usize,
+    pub(crate) keys: KvLayout,
     /// Offset of the head's log-sums.
-    pub(super) sums_offset: usize,
+    pub(crate) sums_offset: usize,
     /// Numbers of columns of all heads.
-    pub(super) columns: QkvColumns,
+    pub(crate) columns: QkvColumns,
     /// Number of columns of one head.
-    pub(super) depth: usize,
+    pub(crate) depth: usize,
     /// Number of threads for a product.
-    pub(super) threads: usize,
+    pub(crate) threads: usize,
 }
 
 impl Tile {
@@ -103,12 +103,12 @@ impl Tile {
     }
 
     /// Returns the number of scores.
-    pub(super) fn scores(&self) -> usize {
+    pub(crate) fn scores(&self) -> usize {
         self.count() * self.key_count()
     }
 
     /// Returns the range of log-sums of these queries.
-    pub(super) fn sums_range(&self) -> Range<usize> {
+    pub(crate) fn sums_range(&self) -> Range<usize> {
         self.sums_offset + self.queries.start..self.sums_offset + self.queries.end
     }
 
@@ -174,13 +174,13 @@ impl Tile {
     }
 
     /// Computes q kᵀ / √d.
-    pub(super) fn score(&self, sources: QkvInputs<'_>, scores: &mut [f32]) {
+    pub(crate) fn score(&self, sources: QkvInputs<'_>, scores: &mut [f32]) {
         let (queries, keys) = (self.queries(sources), self.keys(sources, KvPart::Keys).t());
         matmul(self.matrix_mut(scores), 0.0, self.scale(), queries, keys, self.threads);
     }
 
     /// Computes p v.
-    pub(super) fn weighted_sum(&self, sources: QkvInputs<'_>, shares: &[f32], output: &mut [f32]) {
+    pub(crate) fn weighted_sum(&self, sources: QkvInputs<'_>, shares: &[f32], output: &mut [f32]) {
         let (shares, values) = (self.matrix(shares), self.keys(sources, KvPart::Values));
         matmul(self.output_mut(output), 0.0, 1.0, shares, values, self.threads);
     }
@@ -192,7 +192,7 @@ impl Tile {
     }
 
     /// Replaces scores by probabilities.
-    pub(super) fn softmax(&self, scores: &mut [f32], log_sums: &mut [f32]) {
+    pub(crate) fn softmax(&self, scores: &mut [f32], log_sums: &mut [f32]) {
         vectorized(
             #[inline(always)]
             || {
@@ -209,7 +209,7 @@ impl Tile {
     }
 
     /// Replaces scores by the probabilities of forward.
-    pub(super) fn recompute_softmax(&self, scores: &mut [f32], log_sums: &[f32]) {
+    pub(crate) fn recompute_softmax(&self, scores: &mut [f32], log_sums: &[f32]) {
         vectorized(
             #[inline(always)]
             || {
@@ -223,7 +223,7 @@ impl Tile {
 
     /// Adds the gradients of queries, keys and values to `result`, from the probabilities p and the
     /// gradient dy: dv = pᵀ dy; with dp = dy vᵀ, ds = p (dp - sum of p dp); dq = ds k, dk = dsᵀ q.
-    pub(super) fn backward(
+    pub(crate) fn backward(
         &self,
         sources: QkvInputs<'_>,
         gradient: &[f32],
