@@ -20,6 +20,8 @@ pub(super) struct ActivationModel<'a> {
     pub(crate) micro_batch: usize,
     /// Number of micro-batches computed breadth first.
     pub(crate) breadth_first: usize,
+    /// Number of micro-sequences per micro-batch.
+    pub(crate) micro_sequences: usize,
 }
 
 /// Activations that a pipeline rank holds at most.
@@ -29,13 +31,17 @@ pub(crate) struct HeldLayers {
     pub(crate) layers: usize,
     /// Micro-batches in the last stage.
     pub(crate) micro_batches: usize,
+    /// Sum over micro-batches of the layers whose keys and values, or their gradients, are kept for
+    /// other micro-sequences.
+    pub(crate) earlier_kv: usize,
 }
 
 impl ActivationModel<'_> {
     /// Returns the peak number of elements. The peak is at the end of forward. With recomputation,
     /// or keys and values of whole sequences, it may be in the backward of a block.
     pub(crate) fn peak(&self) -> usize {
-        let (gpt, breadth, tokens) = (self.gpt, self.breadth_first, self.tokens());
+        let (gpt, tokens) = (self.gpt, self.tokens());
+        let breadth = self.breadth_first * self.micro_sequences;
         let (between, (kept, again)) = (self.between(), self.layer());
         let blocks = breadth * gpt.layers * kept;
         let (of_head, passing) = self.head();
@@ -44,7 +50,8 @@ impl ActivationModel<'_> {
         let attending = tokens * (self.attention() + self.qkv().div_ceil(self.shards) + between);
         let attending = attending + self.per_sequence() + CausalAttention::workspace_len(gpt.context);
         let in_block = tokens * others + (tokens * again).max(attending);
-        at_end.max(in_block)
+        let earlier = self.breadth_first * self.earlier_kv();
+        (at_end + gpt.layers * earlier).max(in_block + (gpt.layers + 1) * earlier)
     }
 
     /// Returns the peak number of elements on a pipeline stage that holds `held` layers of
@@ -55,7 +62,9 @@ impl ActivationModel<'_> {
         let (of_head, passing) = if has_head { self.head() } else { (0, 0) };
         // One value arrives and one leaves while a third is computed.
         let moving = 3 * between;
+        let earlier = held.earlier_kv * self.earlier_kv();
         self.tokens() * (held.layers * kept + held.micro_batches * of_head + passing.max(again) + moving)
+            + earlier
             + self.per_sequence()
             + CausalAttention::workspace_len(self.gpt.context)
     }
@@ -85,9 +94,9 @@ impl ActivationModel<'_> {
         self.micro_batch * self.length()
     }
 
-    /// Returns the tokens of a sequence on this rank.
+    /// Returns the tokens of a sequence, or of a micro-sequence, on this rank.
     fn length(&self) -> usize {
-        self.gpt.context / self.chunks
+        self.gpt.context / self.chunks / self.micro_sequences
     }
 
     /// Returns the elements per token kept for a block's attention, including its norm.
@@ -126,6 +135,17 @@ impl ActivationModel<'_> {
     /// this rank's part and the whole.
     fn per_sequence(&self) -> usize {
         let width = self.gpt.kv_width().div_ceil(self.shards);
-        if self.chunks > 1 { 2 * width * (self.length() + 2 * self.gpt.context) } else { 0 }
+        match (self.micro_sequences, self.chunks) {
+            (1, 1) => 0,
+            (1, _) => 2 * width * (self.length() + 2 * self.gpt.context),
+            _ => 2 * width * self.length(),
+        }
+    }
+
+    /// Returns the elements of keys and values that an attention keeps for the micro-sequences of a
+    /// micro-batch. Their gradients need as many.
+    fn earlier_kv(&self) -> usize {
+        let all = 2 * self.gpt.kv_width().div_ceil(self.shards) * self.gpt.context * self.micro_batch;
+        if self.micro_sequences > 1 { all } else { 0 }
     }
 }

@@ -67,8 +67,15 @@ impl CostModel<'_> {
         let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
         let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
         let gpt = &model.gpt_config(data.vocabulary_size());
-        let whole =
-            ActivationModel { gpt, shards: parts, rows, chunks, micro_batch: micro, breadth_first: breadth };
+        let whole = ActivationModel {
+            gpt,
+            shards: parts,
+            rows,
+            chunks,
+            micro_batch: micro,
+            breadth_first: breadth,
+            micro_sequences: self.batch.micro_sequences,
+        };
         let numbers = match self.stages.held(self.stage) {
             Some(held) => whole.stage_peak(held, self.has_head()),
             None => whole.peak(),

@@ -79,8 +79,15 @@ impl ModelShape {
     /// activations.
     pub fn activations(&self, parts: usize, recomputes: bool) -> f64 {
         let gpt = &GptConfig { activation_checkpointing: recomputes, ..self.gpt.clone() };
-        let one =
-            ActivationModel { gpt, shards: parts, rows: parts, chunks: 1, micro_batch: 1, breadth_first: 1 };
+        let one = ActivationModel {
+            gpt,
+            shards: parts,
+            rows: parts,
+            chunks: 1,
+            micro_batch: 1,
+            breadth_first: 1,
+            micro_sequences: 1,
+        };
         (one.per_extra_micro_batch() * self.activation_bytes) as f64
     }
 

@@ -62,7 +62,7 @@ impl CostModel<'_> {
 
     /// Returns the bytes that each rank sends for weights, gradients and steps with one strategy.
     fn exchanged(&self, kind: StrategyKind, program: &Program) -> Traffic {
-        let ((settings, layout), passes) = (self.layout(kind), self.batch.pass_count() as f64);
+        let ((settings, layout), passes) = (self.layout(kind), program.plan.backward_passes() as f64);
         let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>() as f64;
         let wire = |bucket: &Bucket| settings.wire_dtype.unwrap_or(bucket.grad_dtype);
         let gradients = sum(&|bucket| trained_elements(bucket) * wire(bucket).size());
@@ -120,13 +120,18 @@ impl CostModel<'_> {
     }
 
     /// Returns the bytes per micro-batch of sharded sequences. Each block gathers keys and values
-    /// of all tokens in both directions, and sums their gradients.
+    /// of all tokens in both directions, and sums their gradients. With micro-sequences, the keys
+    /// and values are kept for backward.
     fn sequence_parallel_traffic(&self) -> f64 {
         let (model, degrees) = (&self.config.model, self.mesh.degrees());
         let heads = if model.kv_heads == 0 { model.heads } else { model.kv_heads };
         let width = heads.div_ceil(degrees.tensor) * (model.width / model.heads);
         let numbers = self.batch.micro_batch * model.context * 2 * width * Dtype::F32.size();
-        let times = if model.activation_checkpointing { 4 } else { 3 };
+        let times = match (self.batch.micro_sequences, model.activation_checkpointing) {
+            (1, true) => 4,
+            (1, false) => 3,
+            _ => 2,
+        };
         remote_fraction(degrees.sequence_data) * (times * self.layers() * numbers) as f64
     }
 
@@ -150,6 +155,7 @@ impl CostModel<'_> {
         let (model, degrees) = (&self.config.model, self.mesh.degrees());
         let split = if self.config.strategy.sequence_parallel { degrees.tensor } else { 1 };
         let rows = self.batch.micro_batch * model.context / degrees.sequence_data / split;
+        let rows = rows / self.batch.micro_sequences;
         let tied = self.inventory.parameters.iter().filter(|parameter| parameter.residency.is_tied());
         let tied: usize = tied.map(Parameter::count).sum();
         ((program.send_count() * rows * model.width + tied) * Dtype::F32.size()) as f64

@@ -114,6 +114,13 @@ impl StepPlan {
         self.weight_uses().filter(move |&(unit, _)| before.replace(unit) != Some(unit))
     }
 
+    /// Returns the number of times that each unit completes gradients.
+    pub(crate) fn backward_passes(&self) -> usize {
+        let mut complete = self.visits.iter().filter(|visit| visit.work.completes_gradients());
+        let first = complete.clone().next().map(|visit| visit.unit);
+        complete.by_ref().filter(|visit| Some(visit.unit) == first).count()
+    }
+
     /// Returns the parameters that get a contribution to their gradient, in order. A parameter
     /// occurs once for each visit of each unit that uses it. Leaves out parameters that are
     /// elsewhere.

@@ -71,18 +71,24 @@ impl Stages {
     /// a pipeline.
     pub(crate) fn held(&self, stage: usize) -> Option<HeldLayers> {
         let Pipeline { schedule, units } = self.0.as_ref()?;
-        let mut held = HeldLayers { layers: 0, micro_batches: 0 };
-        let (mut layers, mut in_last) = (0, 0);
+        let mut held = HeldLayers { layers: 0, micro_batches: 0, earlier_kv: 0 };
+        let (mut layers, mut in_last, mut earlier_kv) = (0, 0, 0);
         let last = schedule.stages() - 1;
         for op in &schedule.rows[stage] {
-            let Some((_, chunk)) = op.place() else { continue };
+            let Some((micro, chunk)) = op.place() else { continue };
+            let part = micro % schedule.micro_sequences;
             let of_op = schedule.stage(stage, chunk);
             let size = layer_count(&units[of_op], units);
             match op {
                 Op::Forward { .. } => {
-                    (layers, in_last) = (layers + size, in_last + usize::from(of_op == last))
+                    (layers, in_last) = (layers + size, in_last + usize::from(of_op == last));
+                    earlier_kv += if part == 0 { size } else { 0 };
                 }
                 Op::Backward { .. } | Op::BackwardWeights { .. } => {
+                    // The last micro-sequence makes the gradients of all, and the first frees both.
+                    earlier_kv += if part + 1 == schedule.micro_sequences { size } else { 0 };
+                    held.earlier_kv = held.earlier_kv.max(earlier_kv);
+                    earlier_kv -= if part == 0 { 2 * size } else { 0 };
                     (layers, in_last) = (layers - size, in_last - usize::from(of_op == last));
                 }
                 _ => {}

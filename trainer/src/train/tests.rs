@@ -191,6 +191,8 @@ fn activations_nearly_match_formula() {
         vec!["mesh.sequence_data=2", "model.context=256", "data.micro_batch=1", "data.global_batch=2"],
         vec!["mesh.tensor=2", "model.cross_entropy_splits=3"],
         vec!["data.breadth_first=3"],
+        vec!["data.micro_sequences=4", "model.context=64"],
+        vec!["data.micro_sequences=2", "data.breadth_first=3"],
         vec!["data.breadth_first=3", "model.activation_checkpointing=true", "model.cross_entropy_splits=5"],
     ];
     for changes in options {

@@ -55,10 +55,12 @@ fn llama_strategies_and_recomputation_are_bitwise_equal() {
 
 #[test]
 fn llama_memory_matches_formulas() {
-    let options: [&[&str]; 4] = [
+    let options: [&[&str]; 6] = [
         &[],
         &["mesh.tensor=2"],
         &["mesh.sequence_data=2"],
+        &["mesh.sequence_data=2", "data.micro_sequences=2"],
+        &["data.micro_sequences=4", "model.activation_checkpointing=true", "model.layers=4"],
         &["mesh.sequence_data=2", "model.activation_checkpointing=true", "model.layers=4"],
     ];
     for changes in options {

@@ -99,6 +99,8 @@ fn memory_and_traffic_of_stages_match_formulas() {
         "pipeline.schedule=interleaved",
         "pipeline.schedule=zb-h1 model.tie_word_embeddings=false",
         "pipeline.schedule=1f1b model.activation_checkpointing=true strategy.kind=zero1",
+        "pipeline.schedule=1f1b data.micro_sequences=4",
+        "pipeline.schedule=breadth-first data.micro_sequences=2",
     ] {
         let words = format!("mesh.pipeline=2 {larger} {changes}");
         let config = changed(folder.path(), &words);
