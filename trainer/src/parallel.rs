@@ -3,7 +3,6 @@
 //! | strategy | weights | gradients | optimizer state | bytes sent per step |
 //! |---|---|---|---|---|
 //! | [`Replicated`] | Ψ | Ψ | Ψ | 2Ψ |
-//! | [`Replicated`] with owners | Ψ | Ψ | whole parameters of one owner each | 3Ψ |
 //! | [`Sharded`], ZeRO-1 | Ψ | Ψ | Ψ/N | 2Ψ |
 //! | [`Sharded`], ZeRO-2 | Ψ | Ψ/N | Ψ/N | 2Ψ |
 //! | [`FullySharded`], ZeRO-3 | Ψ/N | Ψ/N | Ψ/N | 3Ψ |
@@ -40,11 +39,10 @@ pub use crate::parallel::averaging::{Average, GradAverager};
 pub use crate::parallel::exact_sum::ExactSum;
 pub use crate::parallel::fully_sharded::FullySharded;
 pub use crate::parallel::grad_norm::SquareSum;
-pub use crate::parallel::mixed::{Mixed, UnitStrategy};
+pub use crate::parallel::mixed::Mixed;
 pub use crate::parallel::process_groups::ProcessGroups;
 pub use replicated::Replicated;
-pub(crate) use replicated::assign_owners;
-pub use settings::{GradReduction, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
+pub use settings::{ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 pub use sharded::Sharded;
 
 use crate::allocator::Allocator;
@@ -140,9 +138,6 @@ pub fn new_strategy(
 ) -> Result<Box<dyn DataParallel>> {
     Ok(match kind {
         ParallelKind::Replicated => Box::new(Replicated::new(inventory, team, settings, memory)?),
-        ParallelKind::Zero1Parameters => {
-            Box::new(Replicated::with_owners(inventory, team, settings, memory)?)
-        }
         ParallelKind::Zero1 => Box::new(Sharded::zero1(inventory, team, settings, memory)?),
         ParallelKind::Zero2 => Box::new(Sharded::zero2(inventory, team, settings, memory)?),
         ParallelKind::Zero3 => Box::new(FullySharded::new(inventory, team, settings, memory)?),

@@ -57,7 +57,7 @@ fn strategies_transports_and_reruns_are_bitwise_equal() {
     let text: String = (0..200).map(|line| format!("line {line} of {}\n", line * 7 % 13)).collect();
     std::fs::write(folder.path().join("text.txt"), text).expect("a text");
     for ranks in [2, 3, 4, 5] {
-        let reference = run(folder.path(), World::Threads, ranks, StrategyKind::Naive);
+        let reference = run(folder.path(), World::Threads, ranks, StrategyKind::Bucketed);
         let (first, last) =
             (f64::from_bits(reference.0[0].0), f64::from_bits(reference.0[STEPS as usize - 1].0));
         assert!(last < first - 1.0, "it learns: from {first} to {last}");

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parallel::{
-    DataParallel, GradReduction, ParallelKind, ProcessGroups, Settings, new_strategy,
-};
+use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
 use unisono_trainer::strategy::{Direction, StepPlan};
 
@@ -110,63 +108,8 @@ fn least(seconds: f64, body: impl Fn(Communicator) -> f64 + Sync) -> f64 {
     (0..3).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
 
-/// Measured step of one form of gradient exchange.
-#[derive(Clone, Debug)]
-struct Measured {
-    /// Seconds of backward and what follows.
-    step: f64,
-    exposed: f64,
-    weights: Vec<u32>,
-}
-
 const UNITS: usize = 24;
 const MESSAGE: f64 = 8e-3;
-
-fn step(group: Communicator, form: GradReduction) -> Measured {
-    let settings = Settings { grad_reduction: form, bucket_bytes: 6 * 4 * COUNT, ..Settings::default() };
-    let mut rank = Rank::new(group, ParallelKind::Replicated, UNITS, MESSAGE / 2.0, settings);
-    let begun = Instant::now();
-    rank.backward();
-    rank.strategy.finish_backward().unwrap();
-    let (step, exposed) = (begun.elapsed().as_secs_f64(), rank.waited());
-    rank.update();
-    let mut weights = Vec::new();
-    let mut keep = |kept: unisono_trainer::parallel::LocalShard<'_>| {
-        weights
-            .push((kept.parameter, kept.weights.iter().map(|weight| weight.to_bits()).collect::<Vec<_>>()));
-        Ok(())
-    };
-    rank.strategy.for_each_shard(&mut keep).unwrap();
-    weights.sort_by_key(|(id, _)| id.0);
-    let weights = weights.into_iter().flat_map(|(_, bits)| bits).collect();
-    Measured { step, exposed, weights }
-}
-
-/// Returns the fastest of three steps.
-fn fastest(form: GradReduction) -> Measured {
-    let rounds = (0..3).map(|_| {
-        let [one, other] = on_slow_links(MESSAGE, |group| step(group, form));
-        assert_eq!(one.weights, other.weights);
-        if one.step > other.step { one } else { other }
-    });
-    rounds.min_by(|one, other| one.step.total_cmp(&other.step)).unwrap()
-}
-
-#[test]
-fn each_form_is_faster_than_the_one_before() {
-    let _alone = ALONE.lock();
-    let [naive, overlapped, bucketed] =
-        [GradReduction::Naive, GradReduction::Overlapped, GradReduction::Bucketed].map(fastest);
-    assert!(naive.weights == overlapped.weights && naive.weights == bucketed.weights, "the same step");
-    let figures = [&naive, &overlapped, &bucketed].map(|of| (of.step, of.exposed));
-    // Naive sends 24 sums after backward, overlapped as many beside it, bucketed 4 beside it.
-    assert!(naive.step > 1.25 * overlapped.step, "{figures:?}");
-    assert!(overlapped.step > 1.4 * bucketed.step, "{figures:?}");
-    // A sum takes a message.
-    assert!(naive.exposed > 0.95 * UNITS as f64 * MESSAGE, "{figures:?}");
-    assert!(overlapped.exposed < 0.75 * naive.exposed, "{figures:?}");
-    assert!(bucketed.exposed < 0.2 * naive.exposed, "{figures:?}");
-}
 
 /// Returns the seconds that a rank of ZeRO-3 waits for weights in forward and backward.
 fn waits_for_weights(prefetch: usize) -> f64 {

@@ -10,7 +10,7 @@ use unisono::{Communicator, Config};
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::cost::{Link, Measurement, StepTime, ring, sweep};
 use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parallel::{DataParallel, GradReduction, ProcessGroups, Replicated, Settings};
+use unisono_trainer::parallel::{DataParallel, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
 use unisono_trainer::strategy::{Direction, StepPlan, Strategy};
 
@@ -41,14 +41,23 @@ fn fitted_link_predicts_other_sizes() {
 const BUCKETS: usize = 25;
 const COUNT: usize = 1 << 10;
 
+/// Time of the exchange of gradients.
+#[derive(Clone, Copy, PartialEq)]
+enum Exchange {
+    /// Each gradient is reported as soon as it is computed.
+    Beside,
+    /// All gradients are reported after backward.
+    After,
+}
+
 /// Returns the seconds of one step of a rank that sleeps instead of computing.
-fn step(group: Communicator, form: GradReduction, pace: &StepTime) -> f64 {
+fn step(group: Communicator, exchange: Exchange, pace: &StepTime) -> f64 {
     let (mut registry, memory) = (Registry::default(), Allocator::default());
     for unit in 0..BUCKETS {
         registry.unit(&format!("u{unit}"), |r| r.add(Parameter::new("weight", &[COUNT], Init::Zeros)));
     }
     let inventory = Arc::new(registry.finish());
-    let settings = Settings { grad_reduction: form, bucket_bytes: 4 * COUNT, ..Settings::default() };
+    let settings = Settings { bucket_bytes: 4 * COUNT, ..Settings::default() };
     let mut strategy =
         Replicated::new(&inventory, ProcessGroups::data_only(Some(group.clone())), &settings, &memory)
             .unwrap();
@@ -57,6 +66,9 @@ fn step(group: Communicator, form: GradReduction, pace: &StepTime) -> f64 {
     let compute_until =
         |seconds: f64| sleep(Duration::from_secs_f64(seconds).saturating_sub(start.elapsed()));
     strategy.begin_step(&StepPlan::depth_first(BUCKETS, 1)).unwrap();
+    if exchange == Exchange::After {
+        compute_until(pace.forward + pace.backward);
+    }
     for unit in (0..BUCKETS).rev() {
         let behind = (BUCKETS - unit) as f64 / BUCKETS as f64;
         compute_until(pace.forward + behind * pace.backward);
@@ -75,12 +87,12 @@ fn step(group: Communicator, form: GradReduction, pace: &StepTime) -> f64 {
 
 /// Returns the seconds of the first step that takes at most `most`, or of the shortest: other
 /// programs can only add time. Each is the longer of two ranks' times.
-fn seconds(form: GradReduction, pace: &StepTime, link: &Link, most: f64) -> f64 {
+fn seconds(exchange: Exchange, pace: &StepTime, link: &Link, most: f64) -> f64 {
     let mut shortest = f64::INFINITY;
     for _ in 0..8 {
         let groups = slow::groups(link.alpha, 1.0 / link.beta, &whole_messages()).unwrap();
         let longer = std::thread::scope(|scope| {
-            let rank = |group| scope.spawn(move || step(group, form, pace));
+            let rank = |group| scope.spawn(move || step(group, exchange, pace));
             let ranks: Vec<_> = groups.into_iter().map(rank).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).fold(0.0, f64::max)
         });
@@ -95,10 +107,10 @@ fn seconds(form: GradReduction, pace: &StepTime, link: &Link, most: f64) -> f64 
 /// Measures a step whose communication is as predicted, and compares.
 fn compare(pace: &StepTime, link: &Link) {
     let most = 1.05 * pace.overlapped();
-    let overlapped = seconds(GradReduction::Bucketed, pace, link, most);
+    let overlapped = seconds(Exchange::Beside, pace, link, most);
     assert!(overlapped <= most, "{overlapped}, not {}", pace.overlapped());
     assert!(overlapped >= 0.95 * pace.overlapped(), "{overlapped}, not {}", pace.overlapped());
-    let naive = seconds(GradReduction::Naive, pace, link, 1.15 * pace.naive());
+    let naive = seconds(Exchange::After, pace, link, 1.15 * pace.naive());
     assert!((naive / pace.naive() - 1.0).abs() < 0.15, "{naive}, not {}", pace.naive());
     assert!(overlapped < naive);
 }

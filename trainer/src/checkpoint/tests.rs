@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::flat::Dtype;
 use crate::optim::{AdamW, Step};
 use crate::parallel::tests::{STRATEGIES, inventory, new_strategy, plan, run_pass};
-use crate::parallel::{DataParallel, GradReduction, ParallelKind, Settings};
+use crate::parallel::{DataParallel, ParallelKind, Settings};
 use crate::parameter::{Init, Inventory, Parameter, Registry, ShardSpec};
 use crate::testing::{Bits, collect_shards, merge_shards, run_ranks};
 use std::path::Path;
@@ -40,7 +40,7 @@ fn steps(strategy: &mut dyn DataParallel, inventory: &Inventory, rank: usize, nu
     }
 }
 
-fn saved(root: &Path, kind: (ParallelKind, GradReduction), ranks: usize, dtype: Dtype) -> Bits {
+fn saved(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
     let all = run_ranks(ranks, |world| {
         let (inventory, memory, rank) = (inventory(dtype), Allocator::default(), world.rank());
         let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
@@ -51,7 +51,7 @@ fn saved(root: &Path, kind: (ParallelKind, GradReduction), ranks: usize, dtype: 
     merge_shards(all)
 }
 
-fn loaded(root: &Path, kind: (ParallelKind, GradReduction), ranks: usize, dtype: Dtype) -> Bits {
+fn loaded(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
     let all = run_ranks(ranks, |world| {
         let (inventory, memory) = (inventory(dtype), Allocator::default());
         let other = Settings { seed: 99, ..settings() };
@@ -131,7 +131,7 @@ fn tensors_may_be_resharded_on_load() {
             let all = run_ranks(parts, |world| {
                 let (inventory, memory) = (sharded_inventory(parts, world.rank()), Allocator::default());
                 let settings = Settings { seed, ..settings() };
-                let mut strategy = new_strategy(STRATEGIES[6], &inventory, None, &settings, &memory).unwrap();
+                let mut strategy = new_strategy(STRATEGIES[3], &inventory, None, &settings, &memory).unwrap();
                 let who = SavedBy { world: Some(&world), data_rank: 0, tensor_rank: world.rank() };
                 action(who, &mut *strategy, &inventory).unwrap();
                 collect_shards(&mut *strategy, &inventory)
@@ -155,7 +155,7 @@ pub(super) fn save_on_one_rank() -> SavedBy<'static> {
 }
 
 pub(super) fn strategy(inventory: &Arc<Inventory>) -> Box<dyn DataParallel> {
-    new_strategy(STRATEGIES[5], inventory, None, &settings(), &Allocator::default()).unwrap()
+    new_strategy(STRATEGIES[2], inventory, None, &settings(), &Allocator::default()).unwrap()
 }
 
 #[test]

@@ -81,10 +81,15 @@ pub(super) fn is_redundant(path: &str, value: Option<&str>) -> bool {
     path == "model.hidden_sizes" || path == "model.kind" && value == Some("gpt")
 }
 
+const TEACHING_FORM: &str = "examples/data_parallel has this form; bucketed or zero1 takes the same steps";
+
 /// Values that other programs or earlier versions have, by key, and the answer to them.
-const COMMON_VALUES: [(&str, &str, &str); 4] = [
+const COMMON_VALUES: [(&str, &str, &str); 7] = [
     ("data.kind", "table", "examples/classifier reads tables for a model of its own"),
     ("optimizer.kind", "adam", "adamw with optimizer.weight_decay=0 is Adam"),
+    ("strategy.kind", "naive", TEACHING_FORM),
+    ("strategy.kind", "overlapped", TEACHING_FORM),
+    ("strategy.kind", "zero1-parameters", TEACHING_FORM),
     ("strategy.kind", "deepspeed", "its stages are zero1, zero2 and zero3"),
     ("strategy.kind", "hsdp", "sharding within hosts only is not part of this build"),
 ];

@@ -6,7 +6,7 @@ pub use model::{FeedForward, Model, Norm, Positions, Shape};
 
 use crate::data::{LastBatch, text};
 use crate::flat::Dtype;
-use crate::parallel::{Average, GradReduction, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
+use crate::parallel::{Average, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 use crate::parameter::ParamGroup;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -203,15 +203,9 @@ impl Default for Optimizer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StrategyKind {
-    /// Reduces each gradient after backward.
-    Naive,
-    /// Reduces each gradient as soon as it is ready.
-    Overlapped,
     /// Reduces buckets of gradients as they fill: PyTorch's `ddp`, or `no-shard`.
     #[serde(alias = "no-shard", alias = "ddp")]
     Bucketed,
-    /// Distributes the optimizer state by whole parameters.
-    Zero1Parameters,
     /// Shards the optimizer state.
     #[serde(alias = "zero-1")]
     Zero1,
@@ -225,21 +219,12 @@ pub enum StrategyKind {
 
 impl StrategyKind {
     /// All strategies, by increasing amount of sharding.
-    pub const ALL: [Self; 7] = [
-        Self::Naive,
-        Self::Overlapped,
-        Self::Bucketed,
-        Self::Zero1Parameters,
-        Self::Zero1,
-        Self::Zero2,
-        Self::Zero3,
-    ];
+    pub const ALL: [Self; 4] = [Self::Bucketed, Self::Zero1, Self::Zero2, Self::Zero3];
 
     /// Returns the kind of parallel strategy.
     pub fn parallel_kind(self) -> ParallelKind {
         match self {
-            Self::Naive | Self::Overlapped | Self::Bucketed => ParallelKind::Replicated,
-            Self::Zero1Parameters => ParallelKind::Zero1Parameters,
+            Self::Bucketed => ParallelKind::Replicated,
             Self::Zero1 => ParallelKind::Zero1,
             Self::Zero2 => ParallelKind::Zero2,
             Self::Zero3 => ParallelKind::Zero3,
@@ -256,15 +241,6 @@ impl StrategyKind {
         self.parallel_kind().shards_gradients()
     }
 
-    /// Returns the time and unit of the gradient exchange.
-    pub fn grad_reduction(self) -> GradReduction {
-        match self {
-            Self::Naive => GradReduction::Naive,
-            Self::Overlapped => GradReduction::Overlapped,
-            _ => GradReduction::Bucketed,
-        }
-    }
-
     /// Returns PyTorch's name, if it has one.
     pub fn pytorch_name(self) -> Option<&'static str> {
         match self {
@@ -278,10 +254,7 @@ impl StrategyKind {
     /// Returns the name in configurations.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Naive => "naive",
-            Self::Overlapped => "overlapped",
             Self::Bucketed => "bucketed",
-            Self::Zero1Parameters => "zero1-parameters",
             Self::Zero1 => "zero1",
             Self::Zero2 => "zero2",
             Self::Zero3 => "zero3",
@@ -355,7 +328,6 @@ impl Strategy {
         let gradients = if self.fp32_grad_accum { Dtype::F32 } else { self.param_dtype };
         Settings {
             seed,
-            grad_reduction: self.kind.grad_reduction(),
             bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
             wire_dtype: (self.reduce_dtype != gradients).then_some(self.reduce_dtype),
             prefetch: self.prefetch,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::flat::Dtype;
-use crate::parallel::{Average, GradReduction, ReduceFrequency, Settings, UnusedGradients};
+use crate::parallel::{Average, ReduceFrequency, Settings, UnusedGradients};
 use crate::parameter::ParamGroup;
 use crate::train::{LrScaling, LrShape};
 use proptest::prelude::*;
@@ -42,7 +42,8 @@ fn words(result: Result<Config>) -> String {
 
 #[test]
 fn command_line_overrides_file_overrides_defaults() {
-    let text = "seed = 7\n[model]\nwidth = 64\n[strategy]\nkind = \"zero1-parameters\"\n[schedule]\nlr_scale = \"sqrt\"\n";
+    let text =
+        "seed = 7\n[model]\nwidth = 64\n[strategy]\nkind = \"zero1\"\n[schedule]\nlr_scale = \"sqrt\"\n";
     let file = TempFile::new("layers", text);
     let overrides =
         ["model.layers=3", "model.width = 96", "data.path=/a b", "optimizer.lr=1", "data.extensions=[\"c\"]"];
@@ -52,10 +53,7 @@ fn command_line_overrides_file_overrides_defaults() {
         (config.data.path.as_str(), config.optimizer.lr, &config.data.extensions[..]),
         ("/a b", 1.0, &["c".to_owned()][..])
     );
-    assert_eq!(
-        (config.strategy.kind, config.schedule.lr_scale),
-        (StrategyKind::Zero1Parameters, LrScaling::Sqrt)
-    );
+    assert_eq!((config.strategy.kind, config.schedule.lr_scale), (StrategyKind::Zero1, LrScaling::Sqrt));
     assert_eq!(changed(&[]).unwrap(), Config::default());
     assert_eq!(
         changed(&["log.file=7", "data.path=\"true\""])
@@ -159,6 +157,11 @@ fn settings_of_other_models_are_answered_with_their_place() {
     assert!(override_of("data.kind=table").contains(table));
     assert!(file("[data]\nkind = \"table\"\n").contains(table));
     assert!(file("[model]\nkind = \"mlp\"\n").starts_with("line 2, `kind = \"mlp\"`: no key `model.kind`"));
+    for form in ["naive", "overlapped", "zero1-parameters"] {
+        let place = "examples/data_parallel has this form";
+        assert!(override_of(&format!("strategy.kind={form}")).contains(place), "{form}");
+        assert!(file(&format!("[strategy]\nkind = \"{form}\"\n")).contains(place), "{form}");
+    }
     // Settings that an earlier version saved with a GPT are still read.
     let saved = "[model]\nwidth = 96\nkind = \"gpt\"\nhidden_sizes = [64, 64]\n";
     assert_eq!(loaded("saved", saved).unwrap().model, changed(&["model.width=96"]).unwrap().model);
@@ -192,7 +195,7 @@ fn wrong_overrides_are_rejected() {
     assert_eq!(words(changed(&["seed"])), "`seed`: an override is `section.key=value`");
     let error = words(changed(&["strategy.kind=zero9"]));
     assert!(
-        error.starts_with("`strategy.kind=zero9`: unknown variant `zero9`, expected one of `naive`"),
+        error.starts_with("`strategy.kind=zero9`: unknown variant `zero9`, expected one of `bucketed`"),
         "{error}"
     );
     let error = words(changed(&["model.width=wide"]));
@@ -308,18 +311,11 @@ fn batch_and_rate_follow_config() {
 fn strategy_settings_follow_config() {
     let settings = |changes: &[&str]| changed(changes).unwrap().strategy.settings(9);
     assert_eq!(settings(&[]), Settings { seed: 9, ..Settings::default() });
-    let other =
-        settings(&["strategy.bucket_mb=0.5", "strategy.reduce_dtype=bf16", "strategy.kind=overlapped"]);
-    assert_eq!(
-        (other.bucket_bytes, other.wire_dtype, other.grad_reduction),
-        (1 << 19, Some(Dtype::Bf16), GradReduction::Overlapped)
-    );
+    let other = settings(&["strategy.bucket_mb=0.5", "strategy.reduce_dtype=bf16"]);
+    assert_eq!((other.bucket_bytes, other.wire_dtype), (1 << 19, Some(Dtype::Bf16)));
     let both =
         settings(&["strategy.reduce_dtype=bf16", "strategy.param_dtype=bf16", "strategy.gather_limit=7"]);
-    assert_eq!(
-        (both.wire_dtype, both.max_pending_gathers, both.grad_reduction),
-        (None, 7, GradReduction::Bucketed)
-    );
+    assert_eq!((both.wire_dtype, both.max_pending_gathers), (None, 7));
     let wide = settings(&[
         "strategy.reduce_dtype=bf16",
         "strategy.param_dtype=bf16",
@@ -373,7 +369,7 @@ prop_compose! {
         lr in prop::num::f64::POSITIVE,
         path in "(?s).+",
         shape in prop::sample::select(vec![LrShape::Constant, LrShape::Linear, LrShape::WarmupStableDecay]),
-        kind in prop::sample::select(vec![StrategyKind::Naive, StrategyKind::Zero1Parameters, StrategyKind::Zero3]),
+        kind in prop::sample::select(StrategyKind::ALL.to_vec()),
     ) -> Config {
         let mut config = Config { seed, ..Config::default() };
         let [layers, width, tensor, bucket] = sizes;

@@ -5,7 +5,6 @@ use crate::config::{Config, StrategyKind};
 use crate::cost::activations::ActivationModel;
 use crate::cost::{CostModel, GroupBytes};
 use crate::flat::{Bucket, Dtype, Layout};
-use crate::parallel::{ParallelKind, assign_owners};
 use crate::parameter::Inventory;
 use crate::train::optimizer;
 
@@ -42,22 +41,8 @@ impl CostModel<'_> {
         let ((settings, layout), ranks) = (self.layout(kind), self.mesh.data_size());
         let group = GroupBytes::of_layout(self.config, self.inventory, &layout);
         let [weights, gradients, state] = group.kept(kind, ranks).map(|bytes| bytes as usize);
-        let state = match kind.parallel_kind() {
-            ParallelKind::Zero1Parameters => self.busiest_owner_state(&layout),
-            _ => state,
-        };
         let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
         [weights, gradients, state, 0, offloaded]
-    }
-
-    fn busiest_owner_state(&self, layout: &Layout) -> usize {
-        let ranks = self.mesh.data_size();
-        let mut loads = vec![0; ranks];
-        let state_bytes = state_bytes(self.config, self.inventory);
-        for (bucket, owner) in layout.buckets.iter().zip(assign_owners(layout, ranks)) {
-            loads[owner] += state_bytes(bucket);
-        }
-        loads.into_iter().max().unwrap_or(0)
     }
 
     fn activations(&self) -> usize {

@@ -25,7 +25,7 @@ impl GroupBytes {
     pub fn kept(&self, kind: StrategyKind, ranks: usize) -> [f64; 3] {
         let shards = match kind.parallel_kind() {
             ParallelKind::Replicated => [1, 1, 1],
-            ParallelKind::Zero1Parameters | ParallelKind::Zero1 => [1, 1, ranks],
+            ParallelKind::Zero1 => [1, 1, ranks],
             ParallelKind::Zero2 => [1, ranks, ranks],
             ParallelKind::Zero3 => [ranks, ranks, ranks],
         };
@@ -43,7 +43,6 @@ impl GroupBytes {
         let Self { gathered: [ahead, again], reduced, stepped, .. } = *self;
         match kind.parallel_kind() {
             ParallelKind::Replicated => [0.0, 2.0 * reduced, 0.0],
-            ParallelKind::Zero1Parameters => [0.0, 2.0 * reduced, stepped],
             ParallelKind::Zero1 | ParallelKind::Zero2 => [0.0, reduced, stepped],
             ParallelKind::Zero3 => [ahead, again + reduced, 0.0],
         }

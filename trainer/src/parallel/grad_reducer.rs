@@ -6,7 +6,7 @@ use crate::flat::{BucketId, Comm, FlatBuffer};
 use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards};
 use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
-use crate::parallel::{GradAverager, GradReduction, SquareSum};
+use crate::parallel::{GradAverager, SquareSum};
 use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::Direction;
 use std::collections::VecDeque;
@@ -57,8 +57,7 @@ impl GradReducer {
     }
 
     fn start_complete(&mut self, base: &mut StrategyCore) -> Result<()> {
-        while !self.is_naive(base) {
-            let Some(bucket) = base.next_complete_bucket() else { break };
+        while let Some(bucket) = base.next_complete_bucket() {
             self.start_reduction(base, bucket)?;
         }
         Ok(())
@@ -68,15 +67,8 @@ impl GradReducer {
     pub(super) fn finish(&mut self, base: &mut StrategyCore) -> Result<()> {
         while let Some(bucket) = base.next_remaining_bucket()? {
             self.start_reduction(base, bucket)?;
-            if self.is_naive(base) {
-                self.wait_all(base)?;
-            }
         }
         self.wait_all(base)
-    }
-
-    fn is_naive(&self, base: &StrategyCore) -> bool {
-        self.storage == GradStorage::Full && base.settings.grad_reduction == GradReduction::Naive
     }
 
     fn start_reduction(&mut self, base: &mut StrategyCore, bucket: BucketId) -> Result<()> {
@@ -196,7 +188,7 @@ mod tests {
 
     /// Returns the number of collectives enqueued on a GPU when each of three gradients becomes
     /// ready, the last one first.
-    fn collectives_enqueued(form: GradReduction, bucket_bytes: usize) -> Vec<usize> {
+    fn collectives_enqueued(bucket_bytes: usize) -> Vec<usize> {
         let mut registry = Registry::default();
         for name in ["one", "two", "three"] {
             registry.unit(name, |r| r.add(Parameter::new("weight", &[8, 8], Init::Normal(0.5))));
@@ -205,7 +197,7 @@ mod tests {
         let counts = run_ranks(2, |group| {
             let memory = Allocator::default();
             let device = Device::new(&gpu(), &memory).unwrap();
-            let settings = Settings { grad_reduction: form, bucket_bytes, ..Settings::default() };
+            let settings = Settings { bucket_bytes, ..Settings::default() };
             let (team, memory) = (ProcessGroups::data_only(Some(group)), memory.with_lane(device.compute()));
             let mut base =
                 StrategyCore::new(ParallelKind::Replicated, &inventory, team, &settings, &memory).unwrap();
@@ -227,8 +219,7 @@ mod tests {
     #[test]
     fn gpu_collectives_are_enqueued_during_backward() {
         let one = 4 * 64;
-        assert_eq!(collectives_enqueued(GradReduction::Overlapped, one), [1, 2, 3]);
-        assert_eq!(collectives_enqueued(GradReduction::Bucketed, 2 * one), [0, 1, 2]);
-        assert_eq!(collectives_enqueued(GradReduction::Naive, one), [0, 0, 0]);
+        assert_eq!(collectives_enqueued(one), [1, 2, 3]);
+        assert_eq!(collectives_enqueued(2 * one), [0, 1, 2]);
     }
 }

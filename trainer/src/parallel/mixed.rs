@@ -5,15 +5,12 @@ use crate::error::Result;
 use crate::flat::ParamStore;
 use crate::optim::{Optimizer, Step};
 use crate::parallel::{
-    DataParallel, GradReduction, LocalShard, ParallelKind, ProcessGroups, Settings, SquareSum, new_strategy,
+    DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, SquareSum, new_strategy,
 };
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::{Direction, StepPlan, Strategy};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Strategy of one unit: the distribution of its state, and the exchange of its gradients.
-pub type UnitStrategy = (ParallelKind, GradReduction);
 
 /// One strategy for each part of the model: the units with equal strategies.
 ///
@@ -36,23 +33,22 @@ impl Mixed {
     /// # Panics
     /// Panics if there is not one strategy per unit.
     pub fn new(
-        units: &[UnitStrategy],
+        units: &[ParallelKind],
         inventory: &Inventory,
         team: &ProcessGroups,
         settings: &Settings,
         memory: &Allocator,
     ) -> Result<Self> {
         assert_eq!(units.len(), inventory.units.len(), "a strategy for each unit");
-        let mut kinds: Vec<UnitStrategy> = Vec::new();
+        let mut kinds: Vec<ParallelKind> = Vec::new();
         units.iter().for_each(|unit| {
             if !kinds.contains(unit) {
                 kinds.push(*unit)
             }
         });
-        let part = |&(kind, grad_reduction): &UnitStrategy| {
-            let own = inventory.restrict(|unit| units[unit.0] == (kind, grad_reduction));
-            let settings = Settings { grad_reduction, ..settings.clone() };
-            new_strategy(kind, &Arc::new(own), team.duplicate()?, &settings, memory)
+        let part = |&kind: &ParallelKind| {
+            let own = inventory.restrict(|unit| units[unit.0] == kind);
+            new_strategy(kind, &Arc::new(own), team.duplicate()?, settings, memory)
         };
         let parts = kinds.iter().map(part).collect::<Result<_>>()?;
         let part_of = |id| {

@@ -12,8 +12,6 @@ use std::path::PathBuf;
 pub enum ParallelKind {
     /// Every rank keeps everything: data parallel.
     Replicated,
-    /// One rank keeps the optimizer state of each parameter.
-    Zero1Parameters,
     /// Ranks shard the optimizer state.
     Zero1,
     /// Ranks also shard gradients.
@@ -27,17 +25,6 @@ impl ParallelKind {
     pub fn shards_gradients(self) -> bool {
         matches!(self, Self::Zero2 | Self::Zero3)
     }
-}
-
-/// Time and unit of the gradient exchange in replicated strategies. The results are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GradReduction {
-    /// Reduces each parameter after backward.
-    Naive,
-    /// Reduces each parameter as soon as its gradient is ready.
-    Overlapped,
-    /// Reduces each bucket as soon as its gradients are ready.
-    Bucketed,
 }
 
 /// Treatment of trainable parameters that a backward pass did not reach.
@@ -66,8 +53,6 @@ pub enum ReduceFrequency {
 pub struct Settings {
     /// Seed of the initial weights.
     pub seed: u64,
-    /// Time and unit of the gradient exchange.
-    pub grad_reduction: GradReduction,
     /// Maximum size of a bucket's weights in bytes.
     pub bucket_bytes: usize,
     /// Shards hidden matrices by whole rows, as Muon requires.
@@ -101,7 +86,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             seed: 0,
-            grad_reduction: GradReduction::Bucketed,
             bucket_bytes: 25 << 20,
             shard_by_rows: false,
             average: Average::InReduction,
@@ -122,11 +106,9 @@ impl Default for Settings {
 impl Settings {
     /// Returns the layout of parameters for the strategy `kind` with this number of data ranks.
     pub fn layout(&self, kind: ParallelKind, inventory: &Inventory, ranks: usize) -> Layout {
-        let cap = if self.grad_reduction == GradReduction::Bucketed { self.bucket_bytes } else { 0 };
         let (shares, packing) = match kind {
-            ParallelKind::Replicated => (1, Packing::MaxBytes(cap)),
-            ParallelKind::Zero1Parameters => (1, Packing::MaxBytes(0)),
-            ParallelKind::Zero1 | ParallelKind::Zero2 => (ranks, Packing::MaxBytes(cap)),
+            ParallelKind::Replicated => (1, Packing::MaxBytes(self.bucket_bytes)),
+            ParallelKind::Zero1 | ParallelKind::Zero2 => (ranks, Packing::MaxBytes(self.bucket_bytes)),
             ParallelKind::Zero3 => (ranks, Packing::PerUnit),
         };
         let by_rows = |parameter: &Parameter| self.shard_by_rows && parameter.shape.len() == 2;

@@ -116,38 +116,25 @@ fn backward(
     Ok(())
 }
 
-/// Every kind of strategy; replicated ones with each kind of gradient reduction.
-pub(crate) const STRATEGIES: [(ParallelKind, GradReduction); 7] = [
-    (ParallelKind::Replicated, GradReduction::Naive),
-    (ParallelKind::Replicated, GradReduction::Overlapped),
-    (ParallelKind::Replicated, GradReduction::Bucketed),
-    (ParallelKind::Zero1Parameters, GradReduction::Bucketed),
-    (ParallelKind::Zero1, GradReduction::Bucketed),
-    (ParallelKind::Zero2, GradReduction::Bucketed),
-    (ParallelKind::Zero3, GradReduction::Bucketed),
-];
+/// Every kind of strategy.
+pub(crate) const STRATEGIES: [ParallelKind; 4] =
+    [ParallelKind::Replicated, ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3];
 
 pub(crate) fn new_strategy(
-    (kind, form): (ParallelKind, GradReduction),
+    kind: ParallelKind,
     inventory: &Arc<Inventory>,
     data: Option<Communicator>,
     settings: &Settings,
     memory: &Allocator,
 ) -> Result<Box<dyn DataParallel>> {
-    super::new_strategy(
-        kind,
-        inventory,
-        ProcessGroups::data_only(data),
-        &Settings { grad_reduction: form, ..settings.clone() },
-        memory,
-    )
+    super::new_strategy(kind, inventory, ProcessGroups::data_only(data), settings, memory)
 }
 
 /// Bits of the results of a run: norms, weights and moments.
 type Bits = (Vec<u64>, testing::Bits);
 
 fn train(
-    kind: (ParallelKind, GradReduction),
+    kind: ParallelKind,
     group: Option<Communicator>,
     settings: &Settings,
     dtype: Dtype,
@@ -159,7 +146,7 @@ fn train(
 /// Trains as [`train`] does, with flat buffers in the memory of `memory`.
 fn train_in(
     memory: &Allocator,
-    kind: (ParallelKind, GradReduction),
+    kind: ParallelKind,
     group: Option<Communicator>,
     settings: &Settings,
     dtype: Dtype,
@@ -197,13 +184,7 @@ fn take_steps(
 }
 
 /// Returns the merged state of all ranks. Copies of the same state must agree.
-fn train_on_ranks(
-    kind: (ParallelKind, GradReduction),
-    ranks: usize,
-    settings: &Settings,
-    dtype: Dtype,
-    micro: u64,
-) -> Bits {
+fn train_on_ranks(kind: ParallelKind, ranks: usize, settings: &Settings, dtype: Dtype, micro: u64) -> Bits {
     merged(run_ranks(ranks, |group| train(kind, Some(group), settings, dtype, micro)))
 }
 
@@ -293,7 +274,7 @@ fn strategies_are_bitwise_equal_with_row_sharded_matrices() {
 #[test]
 fn averaging_before_or_after_reduction_is_equal() {
     let of =
-        |average| train_on_ranks(STRATEGIES[5], 4, &Settings { average, ..small_buckets() }, Dtype::F32, 1);
+        |average| train_on_ranks(STRATEGIES[2], 4, &Settings { average, ..small_buckets() }, Dtype::F32, 1);
     assert!(of(Average::InReduction) == of(Average::After));
 }
 
@@ -308,8 +289,8 @@ fn single_rank_needs_no_communicator() {
 #[test]
 fn reduce_each_micro_batch_keeps_no_full_gradients() {
     let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..small_buckets() };
-    let (norms, _) = train_on_ranks(STRATEGIES[6], 3, &each, Dtype::F32, 3);
-    let (whole, _) = train_on_ranks(STRATEGIES[6], 3, &small_buckets(), Dtype::F32, 3);
+    let (norms, _) = train_on_ranks(STRATEGIES[3], 3, &each, Dtype::F32, 3);
+    let (whole, _) = train_on_ranks(STRATEGIES[3], 3, &small_buckets(), Dtype::F32, 3);
     let (one, other) = (f64::from_bits(norms[0]), f64::from_bits(whole[0]));
     assert!((one / other - 1.0).abs() < 1e-6, "{one} {other}");
 }

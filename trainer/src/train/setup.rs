@@ -282,12 +282,11 @@ fn strategy(
     settings: &Settings,
     memory: &Allocator,
 ) -> Result<Box<dyn DataParallel>> {
-    let kinds: Vec<_> = units.iter().map(|kind| (kind.parallel_kind(), kind.grad_reduction())).collect();
-    let (kind, grad_reduction) = kinds[0];
+    let kinds: Vec<_> = units.iter().map(|kind| kind.parallel_kind()).collect();
     if kinds.iter().any(|&other| other != kinds[0]) {
         return Ok(Box::new(Mixed::new(&kinds, inventory, &team, settings, memory)?));
     }
-    parallel::new_strategy(kind, inventory, team, &Settings { grad_reduction, ..settings.clone() }, memory)
+    parallel::new_strategy(kinds[0], inventory, team, settings, memory)
 }
 
 /// Creates the configured optimizer.

@@ -176,8 +176,7 @@ fn strategies_are_bitwise_equal_with_tensor_parallel() {
     let config = &configs()[0];
     let of = |kind| run(Setup { tensor: 2, data: 2, sequence: true, kind, accumulation: 1 }, config, 5);
     let reference = of(ParallelKind::Replicated);
-    for kind in [ParallelKind::Zero1Parameters, ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3]
-    {
+    for kind in [ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3] {
         let found = of(kind);
         assert_eq!((&found.losses, &found.norms), (&reference.losses, &reference.norms), "{kind:?}");
         assert!(found.weights == reference.weights, "{kind:?}");

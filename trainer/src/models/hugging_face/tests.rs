@@ -8,7 +8,7 @@ use crate::flat::ProcessGroup;
 use crate::models::{FeedForward, Gpt, GptConfig, Norm, Positions};
 use crate::nn::{RopeConfig, RopeScaling};
 use crate::parallel::tests::{STRATEGIES, new_strategy};
-use crate::parallel::{DataParallel, GradReduction, LocalShard, ParallelKind, ProcessGroups, Settings};
+use crate::parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
 use crate::parameter::{Inventory, Parameter, Registry};
 use crate::tensor_parallel::TensorParallel;
 use crate::testing::run_ranks;
@@ -93,7 +93,7 @@ fn saved_by(world: &Communicator) -> SavedBy<'_> {
 const ALONE: SavedBy<'_> = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
 
 fn strategy(
-    kind: (ParallelKind, GradReduction),
+    kind: ParallelKind,
     inventory: &Arc<Inventory>,
     group: Option<Communicator>,
     seed: u64,
@@ -103,13 +103,13 @@ fn strategy(
 }
 
 fn saved(path: &Path, inventory: &Arc<Inventory>) -> Bits {
-    let mut strategy = strategy(STRATEGIES[5], inventory, None, 1);
+    let mut strategy = strategy(STRATEGIES[2], inventory, None, 1);
     save(path, FILES, ALONE, None, &mut *strategy, inventory).unwrap();
     bits(&mut *strategy, inventory)
 }
 
 fn loaded(path: &Path, inventory: &Arc<Inventory>) -> Result<Bits> {
-    let mut strategy = strategy(STRATEGIES[5], inventory, None, 2);
+    let mut strategy = strategy(STRATEGIES[2], inventory, None, 2);
     load(path, Layout::Gpt2, ALONE, &mut *strategy, inventory)?;
     Ok(bits(&mut *strategy, inventory))
 }
@@ -132,7 +132,7 @@ fn any_strategy_reads_what_any_other_wrote() {
         };
         let all = on_ranks(2, save);
         assert_eq!(all.len(), inventory.count());
-        assert!(on_ranks(3, |world| load(world, STRATEGIES[6])) == all, "{kind:?}");
+        assert!(on_ranks(3, |world| load(world, STRATEGIES[3])) == all, "{kind:?}");
         assert!(on_ranks(3, |world| load(world, kind)) == all, "{kind:?}");
     }
 }
@@ -288,7 +288,7 @@ fn failed_write_keeps_previous_file() {
         let path = path.clone();
         std::thread::spawn(move || {
             let inventory = inventory(true);
-            let mut strategy = strategy(STRATEGIES[6], &inventory, Some(world.clone()), 3);
+            let mut strategy = strategy(STRATEGIES[3], &inventory, Some(world.clone()), 3);
             save(&path, FILES, saved_by(&world), None, &mut *strategy, &inventory).unwrap_err().to_string()
         })
     });

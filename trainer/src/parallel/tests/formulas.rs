@@ -18,7 +18,7 @@ struct Measured {
 }
 
 /// Returns the memory of rank 0.
-fn memory_of(kind: (ParallelKind, GradReduction), ranks: usize, inventory: &Arc<Inventory>) -> Measured {
+fn memory_of(kind: ParallelKind, ranks: usize, inventory: &Arc<Inventory>) -> Measured {
     let measure = |group: Communicator| {
         let (memory, rank) = (Allocator::default(), group.rank());
         let mut strategy = new_strategy(kind, inventory, Some(group), &small_buckets(), &memory).unwrap();
@@ -43,9 +43,8 @@ fn memory_of(kind: (ParallelKind, GradReduction), ranks: usize, inventory: &Arc<
 }
 
 /// Returns the elements of all buckets, of those with gradients, and of the largest one.
-fn elements(kind: (ParallelKind, GradReduction), inventory: &Inventory, ranks: usize) -> [usize; 3] {
-    let settings = Settings { grad_reduction: kind.1, ..small_buckets() };
-    let layout = settings.layout(kind.0, inventory, ranks);
+fn elements(kind: ParallelKind, inventory: &Inventory, ranks: usize) -> [usize; 3] {
+    let layout = small_buckets().layout(kind, inventory, ranks);
     let trained = layout.buckets.iter().filter(|bucket| bucket.trainable).map(|bucket| bucket.count).sum();
     let largest = layout.buckets.iter().map(|bucket| bucket.count).max().unwrap();
     [layout.count(), trained, largest]
@@ -55,10 +54,10 @@ fn elements(kind: (ParallelKind, GradReduction), inventory: &Inventory, ranks: u
 fn memory_matches_formula() {
     let (inventory, ranks) = (inventory(Dtype::F32), 4);
     let of = |kind| (elements(kind, &inventory, ranks), memory_of(kind, ranks, &inventory));
-    // Replicated in each form, and ZeRO-1: gradients exist once, in the buckets that are sent.
+    // Replicated, and ZeRO-1: gradients exist once, in the buckets that are sent.
     for kind in STRATEGIES {
         let ([all, trained, _], found) = of(kind);
-        let state = match kind.0 {
+        let state = match kind {
             ParallelKind::Replicated => 8 * trained,
             ParallelKind::Zero1 => 8 * trained / ranks,
             _ => continue,
@@ -66,27 +65,20 @@ fn memory_matches_formula() {
         let expected = [4 * all, 4 * trained, state, 0];
         assert_eq!(found, Measured { kept: expected, peaks: expected }, "{kind:?}");
     }
-    let ([all, trained, _], found) = of(STRATEGIES[3]);
-    let layout = small_buckets().layout(ParallelKind::Zero1Parameters, &inventory, ranks);
-    let owners = assign_owners(&layout, ranks);
-    let owned = layout.ids().filter(|bucket| layout[*bucket].trainable && owners[bucket.0] == 0);
-    let owned: usize = owned.map(|bucket| layout[bucket].count).sum();
-    let expected = [4 * all, 4 * trained, 8 * owned, 0];
-    assert_eq!(found, Measured { kept: expected, peaks: expected }, "owners");
 }
 
 #[test]
 fn sharded_gradients_and_weights_match_formula() {
     let (inventory, ranks) = (inventory(Dtype::F32), 4);
     let of = |kind| (elements(kind, &inventory, ranks), memory_of(kind, ranks, &inventory));
-    let ([all, trained, largest], found) = of(STRATEGIES[5]);
+    let ([all, trained, largest], found) = of(STRATEGIES[2]);
     assert_eq!(found.kept, [4 * all, 4 * trained / ranks, 8 * trained / ranks, 0]);
     assert_eq!((found.peaks[0], found.peaks[2], found.peaks[3]), (4 * all, 8 * trained / ranks, 0));
     // The shards, one bucket that fills, and those under way.
     let under_way = Settings::default().max_pending_reductions;
     let most = 4 * trained / ranks + 4 * (under_way + 1) * largest;
     assert!((found.kept[1] + 1..=most).contains(&found.peaks[1]), "{found:?}, at most {most}");
-    let ([all, trained, largest], found) = of(STRATEGIES[6]);
+    let ([all, trained, largest], found) = of(STRATEGIES[3]);
     assert_eq!(found.kept, [4 * all / ranks, 4 * trained / ranks, 8 * trained / ranks, 0]);
     let most = 4 * trained / ranks + 4 * (under_way + 1) * largest;
     assert!((found.kept[1] + 1..=most).contains(&found.peaks[1]), "{found:?}, at most {most}");
@@ -98,12 +90,12 @@ fn gathered_weights_are_the_unit_in_use_and_the_next() {
     let layout = small_buckets().layout(ParallelKind::Zero3, &inventory, ranks);
     // The last two units are the largest two in a row.
     let two: usize = layout.buckets.iter().take(2).map(|bucket| bucket.count).sum();
-    let found = memory_of(STRATEGIES[6], ranks, &inventory);
+    let found = memory_of(STRATEGIES[3], ranks, &inventory);
     assert_eq!(found.peaks[0], 4 * layout.count() / ranks + 4 * two);
 }
 
 /// Returns the bytes that each rank sends in forward, backward and after the step.
-fn phases_of(kind: (ParallelKind, GradReduction), ranks: usize, settings: &Settings) -> Vec<[u64; 3]> {
+fn phases_of(kind: ParallelKind, ranks: usize, settings: &Settings) -> Vec<[u64; 3]> {
     let measure = |group: Communicator| {
         let (inventory, memory, rank) = (plain_inventory(), Allocator::default(), group.rank());
         let mut strategy = new_strategy(kind, &inventory, Some(group.clone()), settings, &memory).unwrap();
@@ -126,10 +118,10 @@ fn phases_of(kind: (ParallelKind, GradReduction), ranks: usize, settings: &Setti
 fn each_phase_sends_the_bytes_of_the_formula() {
     let names = [StrategyKind::Bucketed, StrategyKind::Zero1, StrategyKind::Zero2, StrategyKind::Zero3];
     for ranks in [2, 3, 5] {
-        for (kind, name) in [2, 4, 5, 6].map(|at| STRATEGIES[at]).into_iter().zip(names) {
+        for (kind, name) in STRATEGIES.into_iter().zip(names) {
             // Without prefetching, no gather for backward is sent in forward.
             let settings = Settings { prefetch: 0, ..small_buckets() };
-            let layout = settings.layout(kind.0, &plain_inventory(), ranks);
+            let layout = settings.layout(kind, &plain_inventory(), ranks);
             let all = 4.0 * layout.count() as f64;
             // The last unit's weights stay from forward to backward.
             let again = all - 4.0 * layout.buckets[0].count as f64;
@@ -140,7 +132,7 @@ fn each_phase_sends_the_bytes_of_the_formula() {
                 for (phase, (sent, expected)) in found.into_iter().zip(expected).enumerate() {
                     // An all_reduce splits its buffer into one chunk per rank. Their lengths may
                     // differ by some elements.
-                    let exactly = kind.0 != ParallelKind::Replicated || ranks == 2;
+                    let exactly = kind != ParallelKind::Replicated || ranks == 2;
                     let tolerance = if exactly { 1e-12 } else { 1e-3 };
                     let apart = (sent as f64 - expected).abs();
                     let what = format!("{kind:?}, {ranks} ranks, phase {phase}");
@@ -160,15 +152,14 @@ fn phases_by_hand() {
         let settings = Settings { prefetch: 0, ..small_buckets() };
         phases_of(STRATEGIES[at], 2, &settings)[0]
     };
-    assert_eq!(of(2), [0, 2 * psi, 0], "replicated");
-    assert_eq!(of(3), [0, 2 * psi, psi], "owners: half of each broadcast on the mean of both ranks");
-    assert_eq!(of(4), [0, psi, psi], "ZeRO-1");
-    assert_eq!(of(5), [0, psi, psi], "ZeRO-2");
-    assert_eq!(of(6), [psi, 2 * psi - last, 0], "ZeRO-3");
+    assert_eq!(of(0), [0, 2 * psi, 0], "replicated");
+    assert_eq!(of(1), [0, psi, psi], "ZeRO-1");
+    assert_eq!(of(2), [0, psi, psi], "ZeRO-2");
+    assert_eq!(of(3), [psi, 2 * psi - last, 0], "ZeRO-3");
 }
 
 /// Returns the bytes that each rank sends in one step with two micro-batches.
-fn traffic_of(kind: (ParallelKind, GradReduction), ranks: usize) -> Vec<u64> {
+fn traffic_of(kind: ParallelKind, ranks: usize) -> Vec<u64> {
     let config = two_shot();
     let measure = |group: Communicator| {
         let (inventory, memory, rank) = (plain_inventory(), Allocator::default(), group.rank());
@@ -193,8 +184,8 @@ fn traffic_matches_formula() {
         let inventory = plain_inventory();
         let count = |kind| small_buckets().layout(kind, &inventory, ranks).count();
         let unit = |layer: usize| (64 * layer * 60).next_multiple_of(32 * ranks);
-        for kind in STRATEGIES.into_iter().filter(|(kind, _)| *kind != ParallelKind::Zero1Parameters) {
-            let whole = match kind.0 {
+        for kind in STRATEGIES {
+            let whole = match kind {
                 // Both micro-batches gather in forward and backward. The last unit stays in
                 // between, and the first one between the micro-batches.
                 ParallelKind::Zero3 => 5 * count(ParallelKind::Zero3) - 2 * unit(4) - unit(1),
@@ -205,7 +196,7 @@ fn traffic_matches_formula() {
             // some elements.
             let expected = (4 * whole * (ranks - 1) / ranks) as f64;
             for bytes in moved {
-                let exactly = kind.0 != ParallelKind::Replicated || ranks == 2;
+                let exactly = kind != ParallelKind::Replicated || ranks == 2;
                 let error = (bytes as f64 / expected - 1.0).abs();
                 assert!(
                     error < if exactly { 1e-12 } else { 1e-3 },

@@ -16,11 +16,11 @@ fn equal_units() -> Arc<Inventory> {
 
 /// Returns the number of collectives by the time the last of six gradients is ready, and by the end
 /// of the step.
-fn collectives(form: GradReduction, bucket_bytes: usize) -> (u64, u64) {
+fn collectives(bucket_bytes: usize) -> (u64, u64) {
     let counts = run_ranks(2, |group| {
         let (inventory, memory) = (equal_units(), Allocator::default());
         let settings = Settings { bucket_bytes, ..Settings::default() };
-        let kind = (ParallelKind::Replicated, form);
+        let kind = ParallelKind::Replicated;
         let mut strategy = new_strategy(kind, &inventory, Some(group.clone()), &settings, &memory).unwrap();
         let operations = || group.traffic_stats().unwrap().operations;
         let before = operations();
@@ -45,11 +45,10 @@ fn collectives(form: GradReduction, bucket_bytes: usize) -> (u64, u64) {
 
 #[test]
 fn buckets_are_reduced_during_backward() {
-    assert_eq!(collectives(GradReduction::Naive, 0), (0, 6));
-    assert_eq!(collectives(GradReduction::Overlapped, 0), (1, 6));
-    let two_parameters = 2 * 4 * 960;
-    assert_eq!(collectives(GradReduction::Bucketed, two_parameters), (0, 3));
-    assert_eq!(collectives(GradReduction::Bucketed, 1 << 20), (0, 1));
+    let parameter = 4 * 960;
+    assert_eq!(collectives(parameter), (1, 6));
+    assert_eq!(collectives(2 * parameter), (0, 3));
+    assert_eq!(collectives(1 << 20), (0, 1));
 }
 
 /// Returns the number of whole units of weights on a rank during the use of each unit, forward and
@@ -57,14 +56,8 @@ fn buckets_are_reduced_during_backward() {
 fn units_held(settings: &Settings, is_slow: impl Fn(usize) -> bool + Sync) -> [Vec<usize>; 2] {
     let held = run_ranks(2, |group| {
         let (inventory, memory, rank) = (equal_units(), Allocator::default(), group.rank());
-        let mut strategy = new_strategy(
-            (ParallelKind::Zero3, GradReduction::Bucketed),
-            &inventory,
-            Some(group),
-            settings,
-            &memory,
-        )
-        .unwrap();
+        let mut strategy =
+            new_strategy(ParallelKind::Zero3, &inventory, Some(group), settings, &memory).unwrap();
         let share = memory.usage(AllocClass::Weights).current;
         strategy.begin_step(&plan(&inventory, 1)).unwrap();
         let mut visit = |unit: usize, way| {
@@ -105,7 +98,7 @@ fn next_units_are_prefetched() {
 fn gathers_begun(prefetch: usize) -> [Vec<u64>; 2] {
     let begun = run_ranks(2, |group| {
         let (inventory, memory) = (equal_units(), Allocator::default());
-        let kind = (ParallelKind::Zero3, GradReduction::Bucketed);
+        let kind = ParallelKind::Zero3;
         let settings = prefetch_settings(prefetch, 9);
         let mut strategy = new_strategy(kind, &inventory, Some(group.clone()), &settings, &memory).unwrap();
         let operations = || group.traffic_stats().unwrap().operations;
@@ -161,14 +154,8 @@ fn peak_gradients(reductions_max: usize) -> usize {
         let (inventory, memory, rank) = (equal_units(), Allocator::default(), group.rank());
         let settings =
             Settings { bucket_bytes: 1, max_pending_reductions: reductions_max, ..Settings::default() };
-        let mut strategy = new_strategy(
-            (ParallelKind::Zero2, GradReduction::Bucketed),
-            &inventory,
-            Some(group.clone()),
-            &settings,
-            &memory,
-        )
-        .unwrap();
+        let mut strategy =
+            new_strategy(ParallelKind::Zero2, &inventory, Some(group.clone()), &settings, &memory).unwrap();
         strategy.begin_step(&plan(&inventory, 1)).unwrap();
         // Rank 0 reduces nothing before everything allowed was started.
         let gate = (rank == 0).then(|| {
@@ -196,7 +183,7 @@ fn each_pending_reduction_costs_one_bucket() {
     assert!(peak_gradients(1) < peak_gradients(4));
     let of = |reductions_max| {
         let settings = Settings { max_pending_reductions: reductions_max, ..small_buckets() };
-        train_on_ranks(STRATEGIES[5], 3, &settings, Dtype::F32, 1)
+        train_on_ranks(STRATEGIES[2], 3, &settings, Dtype::F32, 1)
     };
     assert!(of(1) == of(2) && of(2) == of(3));
 }
@@ -205,14 +192,7 @@ fn each_pending_reduction_costs_one_bucket() {
 fn zero3_initializes_within_shard_and_one_unit() {
     let peaks = run_ranks(4, |group| {
         let (inventory, memory) = (equal_units(), Allocator::default());
-        new_strategy(
-            (ParallelKind::Zero3, GradReduction::Bucketed),
-            &inventory,
-            Some(group),
-            &Settings::default(),
-            &memory,
-        )
-        .unwrap();
+        new_strategy(ParallelKind::Zero3, &inventory, Some(group), &Settings::default(), &memory).unwrap();
         let layout = Layout::new(&inventory, 4, Packing::PerUnit);
         let share: usize = layout.buckets.iter().map(|bucket| bucket.count / 4).sum();
         (memory.usage(AllocClass::Weights).peak, 4 * share, 4 * layout.buckets[0].count)
@@ -228,9 +208,7 @@ fn step_beside_a_late_rank(kind: ParallelKind, late: Duration) -> [Duration; 2] 
     let times = run_ranks(2, |group| {
         let (inventory, memory, rank) = (equal_units(), Allocator::default(), group.rank());
         let settings = Settings { bucket_bytes: 1, ..Settings::default() };
-        let mut strategy =
-            new_strategy((kind, GradReduction::Bucketed), &inventory, Some(group), &settings, &memory)
-                .unwrap();
+        let mut strategy = new_strategy(kind, &inventory, Some(group), &settings, &memory).unwrap();
         strategy.begin_step(&plan(&inventory, 1)).unwrap();
         run_pass(&mut *strategy, &inventory, rank, 1).unwrap();
         strategy.finish_backward().unwrap();
@@ -249,7 +227,7 @@ fn step_beside_a_late_rank(kind: ParallelKind, late: Duration) -> [Duration; 2] 
 #[test]
 fn weights_are_sent_while_rank_is_busy() {
     let late = Duration::from_millis(500);
-    for kind in [ParallelKind::Zero1Parameters, ParallelKind::Zero1, ParallelKind::Zero2] {
+    for kind in [ParallelKind::Zero1, ParallelKind::Zero2] {
         let [updated, waited] = step_beside_a_late_rank(kind, late);
         assert!(updated < late / 2 && waited > late / 2, "{kind:?}: {updated:?}, then {waited:?}");
     }

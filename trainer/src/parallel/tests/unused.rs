@@ -90,7 +90,7 @@ fn unused_parameters_of_some_ranks_have_zero_gradients() {
                 new_strategy(kind, inventory, Some(group), settings, &Allocator::default()).unwrap()
             }
         };
-        let reference = train_partly(alone(STRATEGIES[5]), dtype, Unused::IsZero);
+        let reference = train_partly(alone(STRATEGIES[2]), dtype, Unused::IsZero);
         for kind in STRATEGIES {
             // Replicated strategies reduce once a step, so that sums of each micro-batch differ.
             let expected = train_partly(alone(kind), dtype, Unused::IsZero);

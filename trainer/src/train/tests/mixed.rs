@@ -6,7 +6,7 @@ use super::*;
 const MIXES: [&str; 3] = [
     "strategy.units={\"h.0\"=\"zero3\",\"h.1\"=\"bucketed\"} strategy.kind=zero2",
     "strategy.units={\"h\"=\"zero3\"} strategy.kind=zero1",
-    "strategy.units={\"h.1\"=\"zero2\",\"head\"=\"zero3\",\"h.3\"=\"overlapped\"} strategy.kind=zero1-parameters",
+    "strategy.units={\"h.1\"=\"zero2\",\"head\"=\"zero3\",\"h.3\"=\"bucketed\"} strategy.kind=zero1",
 ];
 
 fn changed(folder: &Path, changes: &str) -> Config {

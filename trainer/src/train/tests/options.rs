@@ -90,8 +90,7 @@ fn parameter_groups_are_bitwise_equal_over_strategies() {
         }
         assert!(grouped.1 != plain.1, "{optimizer}: groups have an effect");
         let offload = format!("strategy.offload={}", folder.path().join("state").display());
-        let shapes: [&[&str]; 5] = [
-            &["strategy.kind=zero1-parameters"],
+        let shapes: [&[&str]; 4] = [
             &["strategy.kind=zero1"],
             &["strategy.kind=zero2"],
             &["strategy.kind=zero3"],
@@ -178,9 +177,7 @@ fn offloaded_state_is_bitwise_equal() {
     let folder = folder();
     let state = folder.path().join("state");
     let offload = format!("strategy.offload={}", state.display());
-    for (kind, dtype) in
-        [("bucketed", "f32"), ("zero1-parameters", "f32"), ("zero2", "bf16"), ("zero3", "bf16")]
-    {
+    for (kind, dtype) in [("bucketed", "f32"), ("zero1", "f32"), ("zero2", "bf16"), ("zero3", "bf16")] {
         let (kind, dtype) = (format!("strategy.kind={kind}"), format!("strategy.param_dtype={dtype}"));
         let of = |changes: &[&str]| {
             let changes = [&[&kind, &dtype, "schedule.steps=4", "checkpoint.every=2"], changes].concat();

@@ -1,25 +1,24 @@
-//! Measures how much communication backward hides: `cargo run --release -p unisono-trainer
-//! --example exposed`.
+//! Measures how much communication backward hides: `cargo run --release -p
+//! unisono-data-parallel --example exposed`.
 //!
 //! Two ranks, as threads, train a GPT over links so slow that communication takes as long as
 //! backward. The table shows the time a rank waits for communication per step, after backward or by
 //! bucket during backward. It also shows how much longer a step is than without communication. That
 //! includes copies and sums for communication, if no core is free for them.
 
-mod common;
-
-use common::{Result, median, slow};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 use unisono::{Communicator, Config};
+use unisono_data_parallel::{FormKind, slow_groups};
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parallel::{DataParallel, GradReduction, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::{StepPlan, Strategy};
+use unisono_trainer::strategy::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const VOCABULARY: usize = 512;
 const SEQUENCE: usize = 128;
@@ -37,7 +36,7 @@ struct Times {
     bytes: usize,
 }
 
-fn train(group: Option<Communicator>, form: GradReduction, together: &Barrier) -> Result<Times> {
+fn train(group: &Communicator, form: FormKind, together: &Barrier) -> Result<Times> {
     let (mut registry, memory) = (Registry::default(), Allocator::default());
     let model = Gpt::new(
         &mut registry,
@@ -45,8 +44,7 @@ fn train(group: Option<Communicator>, form: GradReduction, together: &Barrier) -
         TensorParallel::default(),
     )?;
     let inventory = Arc::new(registry.finish());
-    let settings = Settings { grad_reduction: form, bucket_bytes: BUCKET_BYTES, ..Settings::default() };
-    let mut strategy = Replicated::new(&inventory, ProcessGroups::data_only(group), &settings, &memory)?;
+    let mut strategy = form.create(&inventory, group, &memory, BUCKET_BYTES)?;
     let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
     let batch = Batch::tokens(inputs, targets, SEQUENCE);
@@ -56,7 +54,7 @@ fn train(group: Option<Communicator>, form: GradReduction, together: &Barrier) -
         strategy.take_wait_time();
         let begun = Instant::now();
         strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
-        let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+        let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
         model.forward(&mut pass, &batch)?;
         let turned = Instant::now();
         model.backward(&mut pass, 1.0)?;
@@ -67,37 +65,39 @@ fn train(group: Option<Communicator>, form: GradReduction, together: &Barrier) -
         waits.push(strategy.take_wait_time().as_secs_f64());
     }
     // The first step allocates all buffers.
-    let [step, backward, waited] = [steps, backwards, waits].map(|of| median(&of[1..]));
+    let [step, backward, waited] = [steps, backwards, waits].map(|of| median(of[1..].to_vec()));
     Ok(Times { step, backward, waited, bytes: 4 * inventory.count() })
 }
 
 /// Returns the times of the slower of two ranks.
-fn both(groups: [Option<Communicator>; 2], form: GradReduction) -> Result<Times> {
+fn both(groups: Vec<Communicator>, form: FormKind) -> Result<Times> {
     let together = &Barrier::new(2);
-    let [one, other] = std::thread::scope(|scope| {
-        let ranks = groups.map(|group| scope.spawn(move || train(group, form, together)));
-        ranks.map(|rank| rank.join().expect("no panic"))
-    });
-    let (one, other) = (one?, other?);
-    Ok(if one.step > other.step { one } else { other })
+    let times = std::thread::scope(|scope| {
+        let ranks = groups.into_iter().map(|group| scope.spawn(move || train(&group, form, together)));
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<Vec<_>>>()
+    })?;
+    times.into_iter().max_by(|one, other| one.step.total_cmp(&other.step)).ok_or("two ranks".into())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn main() -> Result<()> {
-    let alone = both([None, None], GradReduction::Bucketed)?;
+    let single = || Communicator::local(1).map(|mut ranks| ranks.remove(0));
+    let alone = both(vec![single()?, single()?], FormKind::Bucketed)?;
     // Each of two ranks sends half of the gradients twice.
     let seconds_per_byte = alone.backward / alone.bytes as f64;
-    let run = |form| {
-        let groups: [_; 2] =
-            slow::groups(0.0, seconds_per_byte, &Config::default())?.try_into().map_err(|_| "two ranks")?;
-        both(groups.map(Some), form)
-    };
+    let run = |form| both(slow_groups(0.0, seconds_per_byte, &Config::default())?, form);
     let ms = |seconds: f64| seconds * 1e3;
     println!("alone: {:.1} ms a step, backward {:.1} ms", ms(alone.step), ms(alone.backward));
     println!("links of {:.0} MB/s for {} MB of gradients", 1e-6 / seconds_per_byte, alone.bytes / 1_000_000);
     println!("| form | waited, ms | of naive | step, ms | longer, ms | of naive |");
     println!("|---|--:|--:|--:|--:|--:|");
     let mut naive = None;
-    for form in [GradReduction::Naive, GradReduction::Overlapped, GradReduction::Bucketed] {
+    for form in [FormKind::Naive, FormKind::Overlapped, FormKind::Bucketed] {
         let times = run(form)?;
         let (waited, longer) = (times.waited, times.step - alone.step);
         let (all, most) = *naive.get_or_insert((waited, longer));
