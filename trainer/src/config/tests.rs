@@ -160,7 +160,8 @@ fn settings_of_other_models_are_answered_with_their_place() {
     for form in ["naive", "overlapped", "zero1-parameters"] {
         let place = "examples/data_parallel has this form";
         assert!(override_of(&format!("strategy.kind={form}")).contains(place), "{form}");
-        assert!(file(&format!("[strategy]\nkind = \"{form}\"\n")).contains(place), "{form}");
+        let text = format!("[strategy]\nkind = \"{form}\"\n");
+        assert!(words(loaded("form", &text)).contains(place), "{form}");
     }
     // Settings that an earlier version saved with a GPT are still read.
     let saved = "[model]\nwidth = 96\nkind = \"gpt\"\nhidden_sizes = [64, 64]\n";

@@ -63,10 +63,6 @@ impl StrategyCore {
         self.group.as_ref().map_or(0, DataGroup::rank)
     }
 
-    pub(super) fn size(&self) -> usize {
-        self.group.as_ref().map_or(1, DataGroup::ranks)
-    }
-
     pub(super) fn layout(&self) -> Arc<Layout> {
         Arc::clone(&self.store.layout)
     }

@@ -81,7 +81,7 @@ fn layouts(mix: [usize; 5], inventory: &Inventory, ranks: usize) -> Vec<(Paralle
     kinds.dedup();
     let part = |number: usize| {
         let own = inventory.restrict(|unit| mix[unit.0] == number);
-        let kind = STRATEGIES[number].0;
+        let kind = STRATEGIES[number];
         (kind, small_buckets().layout(kind, &own, ranks))
     };
     kinds.into_iter().map(part).collect()
