@@ -152,8 +152,7 @@ operations! {
         = device::attention;
 
     /// Adds the gradient of the input to the zeros of `result`, from the gradient of the output.
-    /// With
-    /// `keys`, adds the gradients of keys | values to `of_keys` instead.
+    /// With `keys`, adds the gradients of keys | values to `of_keys` instead.
     fn attention_backward(shape: &AttentionShape, numbers: Range<usize>,
         input_sums_gradient: [Values<'_>; 3], keys: Option<Values<'_>>, result: ValuesMut<'_>,
         of_keys: Option<ValuesMut<'_>>) -> Result<()>

@@ -1,8 +1,7 @@
 //! Predicts the peak of a GPT's activations.
 //!
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models",
-//! MLSys
-//! 2023.
+//! MLSys 2023.
 
 use crate::models::{FeedForward, GptConfig, Norm};
 use crate::nn::CausalAttention;
