@@ -159,6 +159,24 @@ pub(super) fn strategy(inventory: &Arc<Inventory>) -> Box<dyn DataParallel> {
 }
 
 #[test]
+fn failed_save_leaves_nothing_but_earlier_checkpoints() {
+    let (root, inventory) = (tempfile::tempdir().unwrap(), inventory(Dtype::F32));
+    let mut strategy = strategy(&inventory);
+    let mut take = |step| {
+        let progress = TrainProgress { step, ..TrainProgress::default() };
+        Snapshot::take(root.path(), save_on_one_rank(), &mut *strategy, &inventory, progress, "").unwrap()
+    };
+    let earlier = take(1).write(None, 2).unwrap();
+    let snapshot = take(2);
+    // A folder in place of the file makes it unwritable.
+    std::fs::create_dir(root.path().join("unfinished-00000002/rank-00000.safetensors")).unwrap();
+    let error = snapshot.write(None, 2).unwrap_err().to_string();
+    assert!(error.contains("rank-00000.safetensors"), "{error}");
+    let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [earlier]);
+}
+
+#[test]
 fn damaged_foreign_and_unfinished_checkpoints_are_rejected() {
     let (root, inventory) = (tempfile::tempdir().unwrap(), inventory(Dtype::F32));
     let mut strategy = strategy(&inventory);

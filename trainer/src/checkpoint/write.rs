@@ -99,18 +99,27 @@ impl Snapshot {
     /// their snapshots of the same step.
     ///
     /// # Errors
-    /// Fails on every rank if any rank cannot write a file. Earlier checkpoints stay complete.
+    /// Fails on every rank if any rank cannot write a file. Earlier checkpoints stay complete, and
+    /// what was written of this one is removed.
     pub fn write(self, world: Option<&Communicator>, keep: usize) -> Result<PathBuf> {
-        let Self { root, mut manifest, shard } = self;
         let who = SavedBy { world, data_rank: 0, tensor_rank: 0 };
-        let step = manifest.progress.step;
-        let path = folder::temporary_dir(&root, step);
-        let file = shard.map(|shard| write_shard(&path, who.rank(), shard)).transpose();
+        let path = folder::temporary_dir(&self.root, self.manifest.progress.step);
+        let written = self.write_parts(who, &path, keep);
+        if written.is_err() && who.rank() == 0 {
+            // The disk may be full. The error of writing says more than one of removing.
+            let _ = std::fs::remove_dir_all(&path);
+        }
+        written
+    }
+
+    fn write_parts(self, who: SavedBy<'_>, path: &Path, keep: usize) -> Result<PathBuf> {
+        let Self { root, mut manifest, shard } = self;
+        let file = shard.map(|shard| write_shard(path, who.rank(), shard)).transpose();
         let file = who.agree_on_result(file, "writing a checkpoint")?;
         manifest.shards = gather_shard_files(who, file)?;
-        let finished = if who.rank() == 0 { finish(&root, &path, &manifest, keep) } else { Ok(()) };
+        let finished = if who.rank() == 0 { finish(&root, path, &manifest, keep) } else { Ok(()) };
         who.agree_on_result(finished, "finishing a checkpoint")?;
-        Ok(folder::step_dir(&root, step))
+        Ok(folder::step_dir(&root, manifest.progress.step))
     }
 }
 

@@ -14,12 +14,26 @@ pub(crate) fn host_memory() -> Option<usize> {
     meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
 
+/// Returns the bytes of addresses that this process can still map, if they are limited (`ulimit
+/// -v`).
+pub(super) fn available_addresses() -> Option<usize> {
+    addresses_below(Path::new("/"))
+}
+
+fn addresses_below(root: &Path) -> Option<usize> {
+    let read = |name: &str| fs::read_to_string(root.join("proc/self").join(name)).ok();
+    let limits = read("limits")?;
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    let limit = limit.split_whitespace().next()?.parse::<usize>().ok()?;
+    Some(limit.saturating_sub(meminfo(&read("status")?, "VmSize:")?))
+}
+
 fn available_below(root: &Path) -> Option<usize> {
     let host = meminfo(&fs::read_to_string(root.join("proc/meminfo")).ok()?, "MemAvailable:");
     host.into_iter().chain(group_limits(root)).min()
 }
 
-/// Returns a number of bytes in `/proc/meminfo`.
+/// Returns a number of bytes in `/proc/meminfo`, or in the status of a process.
 fn meminfo(text: &str, name: &str) -> Option<usize> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
@@ -110,6 +124,25 @@ mod tests {
         let above = [("sys/fs/cgroup/a/memory.max", "9000\n"), ("sys/fs/cgroup/a/memory.current", "5000\n")];
         let cache = ("sys/fs/cgroup/a/memory.stat", "anon 7\ninactive_file 1000\n");
         assert_eq!(available(&[&[MEMINFO, group], &unlimited[..], &above, &[cache]].concat()), Some(5000));
+    }
+
+    #[test]
+    fn limited_addresses_count() {
+        let of = |limits: &str| {
+            let root = tempfile::tempdir().unwrap();
+            let folder = root.path().join("proc/self");
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("limits"), limits).unwrap();
+            fs::write(folder.join("status"), "Name:\tx\nVmSize:\t    3 kB\n").unwrap();
+            addresses_below(root.path())
+        };
+        let head = "Limit                     Soft Limit           Hard Limit           Units     \n";
+        assert_eq!(of(&format!("{head}Max address space         unlimited   unlimited   bytes\n")), None);
+        assert_eq!(
+            of(&format!("{head}Max address space         8192        9000        bytes\n")),
+            Some(5120)
+        );
+        assert_eq!(of(head), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
-use crate::config::{Config, DeviceKind, StrategyKind};
+use crate::config::{Config, DeviceKind, FeedForward, Norm, Positions, StrategyKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::parameter::{Parameter, ShardSpec, Unit};
 use std::fmt;
@@ -30,14 +30,26 @@ impl RunHeader<'_> {
         let trained: usize =
             inventory.parameters.iter().filter(|parameter| parameter.trainable).map(|own| count(&own)).sum();
         let shape = format!(
-            "gpt, {} layers, width {}, {} heads, context {}",
-            model.layers, model.width, model.heads, model.context
+            "{}, {} layers, width {}, {} heads, context {}",
+            self.architecture(),
+            model.layers,
+            model.width,
+            model.heads,
+            model.context
         );
         let frozen = match all - trained {
             0 => String::new(),
             frozen => format!(", {} of them frozen", with_separators(frozen)),
         };
         format!("{shape}: {} parameters{frozen}", with_separators(all))
+    }
+
+    /// Returns the family of the model.
+    fn architecture(&self) -> &'static str {
+        let model = &self.plan.config.model;
+        let is_llama = (model.positions, model.norm, model.feed_forward)
+            == (Positions::Rotary, Norm::Rms, FeedForward::Swiglu);
+        if is_llama { "llama" } else { "gpt" }
     }
 
     fn data(&self) -> String {

@@ -1,7 +1,7 @@
 //! Refuses a run that does not fit in the memory of a host, before anything large is allocated.
 
 use super::BatchPlan;
-use super::available_memory::available_memory;
+use super::available_memory::{available_addresses, available_memory};
 use crate::config::{Config, DeviceKind, StrategyKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::error::{Error, Result};
@@ -10,8 +10,8 @@ use unisono::Communicator;
 
 const GIB: f64 = (1 << 30) as f64;
 
-/// Checks that the ranks of each host fit in its memory, if each needs the bytes `memory` by the
-/// formulas. All ranks must call this.
+/// Checks that the ranks of each host fit in its memory, and those of each process in its
+/// addresses, if each needs the bytes `memory` by the formulas. All ranks must call this.
 ///
 /// # Errors
 /// [`Error::Invalid`] on every rank, with the numbers of the first host that is too small and the
@@ -20,28 +20,46 @@ pub(super) fn check_fits(world: &Communicator, plan: &CostModel<'_>, memory: [us
     if !plan.config.check_memory || plan.config.device == DeviceKind::Cuda {
         return Ok(());
     }
-    let own = [HostId::current().0, available_memory().map_or(u64::MAX, |bytes| bytes as u64)];
+    let or_unlimited = |bytes: Option<usize>| bytes.map_or(u64::MAX, |bytes| bytes as u64);
+    let (host, process) = (HostId::current().0, u64::from(std::process::id()));
+    let own = [host, process, or_unlimited(available_memory()), or_unlimited(available_addresses())];
     let mut all = vec![0; own.len() * world.size()];
     world.all_gather(&own, &mut all)?;
-    let hosts: Vec<[u64; 2]> = all.chunks_exact(2).map(|host| [host[0], host[1]]).collect();
-    for &[host, _] in &hosts {
-        let ranks = hosts.iter().filter(|other| other[0] == host);
-        let (count, available) = (ranks.clone().count(), ranks.map(|rank| rank[1]).min().unwrap_or(u64::MAX));
-        let room = Room { ranks: count, available: usize::try_from(available).unwrap_or(usize::MAX) };
-        if let Some(what) = room.refusal(plan, memory) {
-            return Err(Error::invalid(what));
+    let ranks: Vec<[u64; 4]> = all.as_chunks().0.to_vec();
+    for rank in &ranks {
+        let of_host =
+            Room::of(Place::Host, ranks.iter().filter(|other| other[0] == rank[0]).map(|other| other[2]));
+        let of_process = ranks.iter().filter(|other| other[..2] == rank[..2]).map(|other| other[3]);
+        for room in [of_host, Room::of(Place::Process, of_process)] {
+            if let Some(what) = room.refusal(plan, memory) {
+                return Err(Error::invalid(what));
+            }
         }
     }
     Ok(())
 }
 
-/// Ranks of one host, and the memory it has left.
+/// Ranks that share memory, and the part of it that is left.
 struct Room {
+    place: Place,
     ranks: usize,
     available: usize,
 }
 
+/// Owner of shared memory.
+#[derive(Clone, Copy)]
+enum Place {
+    Host,
+    Process,
+}
+
 impl Room {
+    /// Returns the room of ranks that have seen these numbers of bytes.
+    fn of(place: Place, available: impl Iterator<Item = u64> + Clone) -> Self {
+        let least = available.clone().min().unwrap_or(u64::MAX);
+        Self { place, ranks: available.count(), available: usize::try_from(least).unwrap_or(usize::MAX) }
+    }
+
     fn fits(&self, bytes: usize) -> bool {
         bytes.saturating_mul(self.ranks) <= self.available
     }
@@ -60,10 +78,11 @@ impl Room {
             }
             fitting => format!("what would fit: {}", fitting.join("; ")),
         };
-        Some(format!(
-            "this host has {available} of memory available, and the run needs {need}; {remedy}; \
-             check_memory=false starts all the same"
-        ))
+        let has = match self.place {
+            Place::Host => format!("this host has {available} of memory available"),
+            Place::Process => format!("this process may use {available} more of addresses (`ulimit -v`)"),
+        };
+        Some(format!("{has}, and the run needs {need}; {remedy}; check_memory=false starts all the same"))
     }
 
     /// Returns the changes of the configuration that fit, each with the bytes of a rank. Changes
