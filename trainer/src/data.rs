@@ -2,6 +2,7 @@
 
 mod dataset_id;
 mod permutation;
+mod placement;
 mod prepare;
 mod sampler;
 pub mod text;
@@ -12,12 +13,13 @@ mod windows;
 
 pub use crate::data::dataset_id::DatasetId;
 pub use permutation::Permutation;
+pub use placement::{Placement, SequenceChunk};
 pub use prepare::{Prepared, TokenizeOptions};
 pub use sampler::{LastBatch, Position, Sampler};
 pub use text_codec::{DecodeStream, TextCodec};
 pub use tokenizer::Tokenizer;
 pub use tokens::{TokenFile, TokenSource, TokenWidth};
-pub use windows::{SequenceChunk, TokenBatch, TokenWindows};
+pub use windows::{TokenBatch, TokenWindows};
 
 #[cfg(test)]
 mod tests;

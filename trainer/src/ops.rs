@@ -144,17 +144,19 @@ operations! {
     fn dropout(values: ValuesMut<'_>, key: u64, least: u32, factor: f32) -> Result<()>
         = Compute::dropout;
 
-    /// Computes causal attention of the sequences `numbers`, from rows of queries | keys | values,
+    /// Computes attention of the sequences `numbers`, from rows of queries | keys | values,
     /// or with `keys` from the keys | values of one sequence. Writes the log-sum-exp of the scores
     /// of each query and head to `log_sums`, for backward.
-    fn attention(shape: &AttentionShape, numbers: Range<usize>, input: Values<'_>,
+    fn attention(shape: &AttentionShape<'_>, numbers: Range<usize>, input: Values<'_>,
         keys: Option<Values<'_>>, output: ValuesMut<'_>, log_sums: ValuesMut<'_>) -> Result<()>
         = device::attention;
 
     /// Adds the gradient of the input to the zeros of `result`, from the gradient of the output.
-    /// With `keys`, adds the gradients of keys | values to `of_keys` instead.
-    fn attention_backward(shape: &AttentionShape, numbers: Range<usize>,
-        input_sums_gradient: [Values<'_>; 3], keys: Option<Values<'_>>, result: ValuesMut<'_>,
+    /// With keys, adds the gradients of keys | values to `of_keys` instead. If the queries attend to
+    /// more keys than these, dots has the product of output and gradient of each query and
+    /// head, as in `log_sums`.
+    fn attention_backward(shape: &AttentionShape<'_>, numbers: Range<usize>,
+        input_sums_gradient: [Values<'_>; 3], keys_and_dots: [Option<Values<'_>>; 2], result: ValuesMut<'_>,
         of_keys: Option<ValuesMut<'_>>) -> Result<()>
         = device::attention_backward;
 

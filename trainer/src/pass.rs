@@ -17,6 +17,7 @@ pub use weights_view::WeightsView;
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::data::TokenBatch;
+use crate::data::{Placement, SequenceChunk};
 use crate::device::Device;
 use crate::error::Result;
 use crate::models::Batch;
@@ -69,6 +70,7 @@ pub struct Pass<'a> {
     host: Host,
     sequence: usize,
     sequence_group: Option<Communicator>,
+    placement: Placement,
     device: Option<&'a Device>,
     saves_activations: bool,
     kv_cache: Option<KvCache>,
@@ -106,6 +108,7 @@ impl<'a> Pass<'a> {
             host: Host { threads, memory: memory.clone() },
             sequence: 1,
             sequence_group: None,
+            placement: Placement::Contiguous,
             device: None,
             saves_activations: true,
             kv_cache: None,
@@ -413,7 +416,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Sets the ranks that hold chunks of the same sequences: sequence-data parallelism. Chunks are
-    /// equal and in rank order.
+    /// equal.
     ///
     /// Each of the S ranks computes the mean loss of its own tokens. In backward it computes the
     /// gradient of the *sum* of all S means along the paths through itself: attention sums the
@@ -422,6 +425,11 @@ impl<'a> Pass<'a> {
     /// averaged over chunks as over samples: over all data ranks.
     pub fn set_sequence_group(&mut self, ranks: Option<&Communicator>) {
         self.sequence_group = ranks.cloned();
+    }
+
+    /// Sets the distribution of positions over the ranks of [`Pass::set_sequence_group`].
+    pub fn set_placement(&mut self, placement: Placement) {
+        self.placement = placement;
     }
 
     /// Returns the ranks with chunks of each sequence; `None` if sequences are whole.
@@ -445,13 +453,21 @@ impl<'a> Pass<'a> {
         self.kv_cache.as_mut()
     }
 
-    /// Returns the position in its sequence of this rank's first row.
-    pub fn position_offset(&self) -> usize {
+    /// Returns the positions in its sequence of the rows of one sequence, in ascending order.
+    pub fn positions(&self) -> Vec<usize> {
+        let length = self.sequence();
         if let Some(cache) = &self.kv_cache {
-            return cache.length();
+            return (cache.length()..cache.length() + length).collect();
         }
+        let chunk = self.chunk();
+        (0..length).map(|row| chunk.position(row, length)).collect()
+    }
+
+    /// Returns this rank's chunk of each sequence.
+    fn chunk(&self) -> SequenceChunk {
         let (rank, ranks) = self.sequence_group().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
-        (self.micro_sequence() * ranks + rank) * self.sequence()
+        let chunk = SequenceChunk { placement: self.placement, ..SequenceChunk::new(rank, ranks) };
+        chunk.within(self.micro_sequence(), self.micro_sequences())
     }
 
     /// Returns the number of threads for a matrix product.

@@ -194,9 +194,9 @@ fn windows_make_every_token_a_target_once() {
     assert_eq!(batch.inputs, [6, 7, 8, 0, 1, 2]);
     assert_eq!(batch.targets, [7, 8, 9, 1, 2, 3]);
     assert!(windows.batch(&[3], SequenceChunk::WHOLE).is_err());
-    let last = windows.batch(&[2, 0], SequenceChunk { index: 2, count: 3 }).unwrap();
+    let last = windows.batch(&[2, 0], SequenceChunk::new(2, 3)).unwrap();
     assert_eq!((&last.inputs[..], &last.targets[..], last.sequence), (&[8, 2][..], &[9, 3][..], 1));
-    let uneven = windows.batch(&[0], SequenceChunk { index: 0, count: 2 }).unwrap_err().to_string();
+    let uneven = windows.batch(&[0], SequenceChunk::new(0, 2)).unwrap_err().to_string();
     assert_eq!(uneven, "a sequence of 3 has no chunk 0 of 2 equal ones");
     let error = TokenWindows::new(vec![1u16, 2, 3], 3).err().unwrap();
     assert_eq!(error.to_string(), "3 tokens do not make one window of 3 + 1");

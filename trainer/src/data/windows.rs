@@ -1,6 +1,6 @@
 //! Sequences of one length from concatenated documents.
 
-use super::TokenSource;
+use super::{SequenceChunk, TokenSource};
 use crate::error::{Error, Result};
 
 /// Windows over a token sequence. Each sample has `sequence` inputs and the token after each of
@@ -19,25 +19,6 @@ pub struct TokenBatch {
     pub targets: Vec<u32>,
     /// Tokens per sequence or chunk.
     pub sequence: usize,
-}
-
-/// Part of each sequence that a rank has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SequenceChunk {
-    /// Index of the chunk.
-    pub index: usize,
-    /// Number of equal chunks.
-    pub count: usize,
-}
-
-impl SequenceChunk {
-    /// The whole sequence.
-    pub const WHOLE: Self = Self { index: 0, count: 1 };
-
-    /// Returns this chunk of part `part` of `parts` equal parts of the sequence.
-    pub fn within(self, part: usize, parts: usize) -> Self {
-        Self { index: part * self.count + self.index, count: parts * self.count }
-    }
 }
 
 impl TokenWindows {
@@ -64,18 +45,16 @@ impl TokenWindows {
     /// # Errors
     /// Fails if a file cannot be read, or sequences cannot be split evenly.
     pub fn batch(&self, samples: &[u64], chunk: SequenceChunk) -> Result<TokenBatch> {
-        let SequenceChunk { index: part, count: parts } = chunk;
-        if !self.sequence.is_multiple_of(parts) || part >= parts {
-            let what = format!("a sequence of {} has no chunk {part} of {parts} equal ones", self.sequence);
-            return Err(Error::invalid(what));
-        }
-        let length = self.sequence / parts;
+        let length = chunk.length(self.sequence)?;
+        let positions: Vec<_> = (0..length).map(|row| chunk.position(row, length)).collect();
+        // Tokens between the first position and the last target.
+        let (first, last) = (positions[0], positions[length - 1]);
+        let mut window = vec![0; last + 2 - first];
         let mut batch = TokenBatch { sequence: length, ..TokenBatch::default() };
-        let mut window = vec![0; length + 1];
         for &sample in samples {
-            self.tokens.read(sample as usize * self.sequence + part * length, &mut window)?;
-            batch.inputs.extend(&window[..length]);
-            batch.targets.extend(&window[1..]);
+            self.tokens.read(sample as usize * self.sequence + first, &mut window)?;
+            batch.inputs.extend(positions.iter().map(|position| window[position - first]));
+            batch.targets.extend(positions.iter().map(|position| window[position - first + 1]));
         }
         Ok(batch)
     }

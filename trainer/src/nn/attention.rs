@@ -75,13 +75,14 @@ impl CausalAttention {
         self.columns().queries
     }
 
-    /// Returns the shape for sequences of this pass, or this rank's chunks of them.
-    fn shape(&self, pass: &Pass<'_>) -> AttentionShape {
+    /// Returns the shape for sequences of this pass, or this rank's chunks of them, whose rows attend
+    /// to `visible` keys each.
+    fn shape<'v>(&self, pass: &Pass<'_>, visible: &'v [usize]) -> AttentionShape<'v> {
         let &Self { heads, kv_heads, head_dim, .. } = self;
-        let (sequence, offset) = (pass.sequence(), pass.position_offset());
+        let sequence = pass.sequence();
         let parts = pass.sequence_group().map_or(1, Communicator::size) * pass.micro_sequences();
         let workspace = Self::workspace_len(sequence * parts) / 2;
-        AttentionShape { heads, kv_heads, head_dim, sequence, offset, workspace }
+        AttentionShape { heads, kv_heads, head_dim, visible, workspace }
     }
 
     /// Returns the workspace of backward in elements, for this sequence length: scores of the
@@ -97,13 +98,19 @@ fn sequence_count(pass: &Pass<'_>, rows: usize) -> usize {
     rows / pass.sequence()
 }
 
+/// Returns the number of keys up to the position of each row, its own included.
+fn visible_keys(pass: &Pass<'_>) -> Vec<usize> {
+    pass.positions().into_iter().map(|position| position + 1).collect()
+}
+
 impl Module for CausalAttention {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         assert_eq!(input.columns(), self.columns().all(), "queries, keys and values");
         if pass.kv_cache().is_some() {
             return self.forward_cached(pass, &input);
         }
-        let (sequences, shape) = (sequence_count(pass, input.rows()), self.shape(pass));
+        let (sequences, visible) = (sequence_count(pass, input.rows()), visible_keys(pass));
+        let shape = self.shape(pass, &visible);
         let mut output = pass.tensor_in_place(input.rows(), self.width())?;
         let mut log_sums = pass.tensor_in_place(input.rows(), self.heads)?;
         let (to, sums) = (output.values_mut(), log_sums.values_mut());
@@ -124,19 +131,21 @@ impl Module for CausalAttention {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let Saved { input, log_sums } = pass.restore();
-        let (sequences, shape) = (sequence_count(pass, input.rows()), self.shape(pass));
+        let (sequences, visible) = (sequence_count(pass, input.rows()), visible_keys(pass));
+        let shape = self.shape(pass, &visible);
         let mut result = pass.zeros_in_place(input.rows(), input.columns())?;
         let from = [input.values(), log_sums.values(), gradient.values()];
         match KvExchange::for_pass(pass, self.site, self.columns(), sequences)? {
             None => {
-                pass.ops().attention_backward(&shape, 0..sequences, from, None, result.values_mut(), None)?;
+                let to = result.values_mut();
+                pass.ops().attention_backward(&shape, 0..sequences, from, [None; 2], to, None)?;
             }
             Some(mut apart) => {
                 for number in 0..sequences {
                     let (keys, of_keys) = apart.keys_and_slopes(pass, number, input.data())?;
                     let (keys, of_keys) = (Some(Values::Host(keys)), Some(ValuesMut::Host(of_keys)));
                     let (to, only) = (result.values_mut(), number..number + 1);
-                    pass.ops().attention_backward(&shape, only, from, keys, to, of_keys)?;
+                    pass.ops().attention_backward(&shape, only, from, [keys, None], to, of_keys)?;
                     apart.scatter(pass, number, result.data_mut())?;
                 }
                 apart.end_backward(pass);

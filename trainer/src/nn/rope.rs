@@ -104,12 +104,12 @@ impl RotaryEmbedding {
 
     /// Rotates by `sign` times each row's angles.
     fn rotate(&self, pass: &Pass<'_>, tensor: &mut Tensor, sign: f32) -> Result<()> {
+        let positions = pass.positions();
         let rotation = Rotation {
             frequencies: &self.frequencies,
             sign,
             used: self.heads * self.head_dim,
-            sequence: pass.sequence(),
-            first: pass.position_offset(),
+            positions: &positions,
         };
         let columns = tensor.columns();
         pass.ops().rotate(tensor.values_mut(), columns, &rotation)

@@ -74,7 +74,7 @@ pub(super) fn cross_entropy(
 /// Computes all sequences of the input.
 pub(super) fn attention(
     compute: &Compute,
-    shape: &AttentionShape,
+    shape: &AttentionShape<'_>,
     _: Range<usize>,
     input: View<'_, f32>,
     keys: Option<View<'_, f32>>,
@@ -86,10 +86,10 @@ pub(super) fn attention(
 
 pub(super) fn attention_backward(
     compute: &Compute,
-    shape: &AttentionShape,
+    shape: &AttentionShape<'_>,
     _: Range<usize>,
     from: [View<'_, f32>; 3],
-    keys: Option<View<'_, f32>>,
+    [keys, _]: [Option<View<'_, f32>>; 2],
     result: ViewMut<'_, f32>,
     _: Option<ViewMut<'_, f32>>,
 ) -> Result<()> {
@@ -98,12 +98,12 @@ pub(super) fn attention_backward(
     Ok(compute.attention_backward(shape, from, result, room.view_mut(..))?)
 }
 
-fn device_shape(shape: &AttentionShape, are_apart: bool) -> Result<DeviceShape> {
+fn device_shape(shape: &AttentionShape<'_>, are_apart: bool) -> Result<DeviceShape> {
     if shape.kv_heads != shape.heads {
         return unsupported("grouped-query attention (model.kv_heads)");
     }
     if are_apart {
         return unsupported("attention to keys apart from queries");
     }
-    Ok(DeviceShape { count: shape.heads, depth: shape.head_dim, sequence: shape.sequence })
+    Ok(DeviceShape { count: shape.heads, depth: shape.head_dim, sequence: shape.sequence() })
 }

@@ -175,4 +175,4 @@ macro_rules! same_everywhere {
 }
 
 same_everywhere!(usize, u32, u64, f32, &[u32], Range<usize>);
-same_everywhere!(Activation, NormKind, &Rotation<'_>, &AttentionShape);
+same_everywhere!(Activation, NormKind, &Rotation<'_>, &AttentionShape<'_>);

@@ -198,7 +198,7 @@ impl Run {
     /// Returns this rank's chunk of each sequence.
     pub(super) fn sequence_chunk(&self) -> SequenceChunk {
         let (part, parts) = (self.groups.coordinates().sequence_data, self.config.mesh.sequence_data);
-        SequenceChunk { index: part, count: parts }
+        SequenceChunk::new(part, parts)
     }
 
     /// Updates the weights with gradients of this norm. Returns the learning rate.

@@ -46,11 +46,11 @@ impl Block for Embeddings {
         let batch = pass.batch();
         let TokenBatch { inputs, .. } = batch.get()?;
         let (first, rows) = self.split.row_range(pass, inputs.len())?;
-        let (place, sequence) = (pass.position_offset(), pass.sequence());
+        let (places, sequence) = (pass.positions(), pass.sequence());
         let summands = self.tokens.forward(pass, inputs.clone())?;
         let mut features = self.reduce_from_region.forward(pass, summands)?;
         if let Some(positions) = &self.positions {
-            let places = (first..first + rows).map(|row| (place + row % sequence) as u32).collect();
+            let places = (first..first + rows).map(|row| places[row % sequence] as u32).collect();
             features.add(&positions.forward(pass, places)?)?;
         }
         self.dropout.forward(pass, features).map(Flow::Features)

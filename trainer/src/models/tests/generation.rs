@@ -45,7 +45,7 @@ fn cached_generation_matches_whole_sequences() {
             };
             let found = model.generate(&mut pass, &prompt, 20, Sampling::GREEDY, &mut each).expect("tokens");
             assert_eq!((&found, &seen), (&expected, &expected), "context {context}, {} before", prompt.len());
-            assert!(pass.kv_cache().is_none() && pass.keeps() && pass.position_offset() == 0);
+            assert!(pass.kv_cache().is_none() && pass.keeps() && pass.positions()[0] == 0);
         }
         assert_eq!(rig.memory.usage(crate::allocator::AllocClass::Activations).current, 0);
     }

@@ -1,6 +1,6 @@
 //! Cache of keys and values, for generation token by token.
 
-use super::CausalAttention;
+use super::{CausalAttention, visible_keys};
 use crate::allocator::F32Vec;
 use crate::error::Result;
 use crate::ops::host::attention::tile::{QkvColumns, TILE_ROWS};
@@ -68,8 +68,9 @@ impl CausalAttention {
         let rows = input.rows();
         assert!(!pass.keeps() && pass.sequence() == rows, "generation of one sequence");
         // Few distinct lengths let the allocator reuse memory.
-        let keys = (pass.position_offset() + rows).next_multiple_of(TILE_ROWS);
-        let shape = AttentionShape { workspace: rows.min(TILE_ROWS) * keys, ..self.shape(pass) };
+        let visible = visible_keys(pass);
+        let keys = visible[rows - 1].next_multiple_of(TILE_ROWS);
+        let shape = AttentionShape { workspace: rows.min(TILE_ROWS) * keys, ..self.shape(pass, &visible) };
         let mut cache = pass.set_kv_cache(None).expect("a cache");
         assert!(rows <= cache.room(), "{rows} rows in a cache with {} left", cache.room());
         let (mut output, mut log_sums) = (pass.tensor(rows, self.width()), pass.tensor(rows, self.heads));

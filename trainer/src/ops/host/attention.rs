@@ -9,26 +9,31 @@ use std::ops::Range;
 
 /// Heads, positions and workspace of attention.
 #[derive(Clone, Copy, Debug)]
-pub struct AttentionShape {
+pub struct AttentionShape<'a> {
     /// Heads of queries.
     pub heads: usize,
     /// Heads of keys and values. Each serves as many consecutive heads of queries.
     pub kv_heads: usize,
     /// Columns of each head.
     pub head_dim: usize,
-    /// Rows of each sequence of queries.
-    pub sequence: usize,
-    /// Position of the first of them among the keys.
-    pub offset: usize,
+    /// For each row of a sequence of queries, the number of keys that it attends to: the first ones.
+    /// Ascending.
+    pub visible: &'a [usize],
     /// Elements for the scores of the largest tile on the host.
     pub workspace: usize,
 }
 
-impl AttentionShape {
+impl AttentionShape<'_> {
+    /// Returns the rows of each sequence of queries.
+    pub fn sequence(&self) -> usize {
+        self.visible.len()
+    }
+
     /// Returns every tile of every head of sequence `number`. With `are_apart`, its keys and values
     /// are without queries, and those of no other sequence are with them.
-    fn tiles(&self, number: usize, are_apart: bool, threads: usize) -> impl Iterator<Item = Tile> + use<> {
-        let &Self { heads, kv_heads, head_dim: depth, sequence: rows, offset, .. } = self;
+    fn tiles(&self, number: usize, are_apart: bool, threads: usize) -> impl Iterator<Item = Tile<'_>> {
+        let &Self { heads, kv_heads, head_dim: depth, visible, .. } = self;
+        let rows = visible.len();
         let columns = QkvColumns { queries: heads * depth, keys: kv_heads * depth };
         let keys = KvLayout::new(are_apart, number * rows, columns);
         (0..heads).flat_map(move |head| {
@@ -37,7 +42,7 @@ impl AttentionShape {
                 column: head * depth,
                 key_column: head / (heads / kv_heads) * depth,
                 queries: start..rows.min(start + TILE_ROWS),
-                offset,
+                visible: &visible[start..rows.min(start + TILE_ROWS)],
                 keys,
                 sums_offset: (number * heads + head) * rows,
                 columns,
@@ -51,7 +56,7 @@ impl AttentionShape {
 impl Host {
     pub(crate) fn attention(
         &self,
-        shape: &AttentionShape,
+        shape: &AttentionShape<'_>,
         numbers: Range<usize>,
         input: &[f32],
         keys: Option<&[f32]>,
@@ -61,6 +66,10 @@ impl Host {
         let sources = QkvInputs { queries: input, keys: keys.unwrap_or(input) };
         let mut room = self.memory.alloc(AllocClass::Activations, shape.workspace);
         for tile in numbers.flat_map(|number| shape.tiles(number, keys.is_some(), self.threads)) {
+            if tile.key_count() == 0 {
+                tile.attend_to_nothing(output, &mut log_sums[tile.sums_range()]);
+                continue;
+            }
             let scores = &mut room[..tile.scores()];
             tile.score(sources, scores);
             tile.softmax(scores, &mut log_sums[tile.sums_range()]);
@@ -70,10 +79,10 @@ impl Host {
 
     pub(crate) fn attention_backward(
         &self,
-        shape: &AttentionShape,
+        shape: &AttentionShape<'_>,
         numbers: Range<usize>,
         [input, log_sums, gradient]: [&[f32]; 3],
-        keys: Option<&[f32]>,
+        [keys, dots]: [Option<&[f32]>; 2],
         result: &mut [f32],
         of_keys: Option<&mut [f32]>,
     ) {
@@ -81,11 +90,13 @@ impl Host {
         let mut sums = Grads { queries: result, keys: of_keys };
         let mut room = self.memory.alloc(AllocClass::Activations, 2 * shape.workspace);
         let (room, other) = room.split_at_mut(shape.workspace);
-        for tile in numbers.flat_map(|number| shape.tiles(number, keys.is_some(), self.threads)) {
+        let tiles = numbers.flat_map(|number| shape.tiles(number, keys.is_some(), self.threads));
+        for tile in tiles.filter(|tile| tile.key_count() > 0) {
             let (scores, slopes) = (&mut room[..tile.scores()], &mut other[..tile.scores()]);
             tile.score(sources, scores);
             tile.recompute_softmax(scores, &log_sums[tile.sums_range()]);
-            tile.backward(sources, gradient, scores, slopes, &mut sums);
+            let dots = dots.map(|dots| &dots[tile.sums_range()]);
+            tile.backward(sources, gradient, (scores, dots), slopes, &mut sums);
         }
     }
 }

@@ -11,18 +11,16 @@ pub struct Rotation<'a> {
     pub sign: f32,
     /// Number of leading columns that are rotated.
     pub used: usize,
-    /// Rows of one sequence.
-    pub sequence: usize,
-    /// Position of the first row of each sequence.
-    pub first: usize,
+    /// Position of each row of a sequence.
+    pub positions: &'a [usize],
 }
 
 impl Host {
     pub(crate) fn rotate(&self, values: &mut [f32], columns: usize, rotation: &Rotation<'_>) {
         let mut turn = vec![(0.0, 0.0); rotation.frequencies.len()];
-        for place in 0..rotation.sequence {
-            rotation.turns_at(rotation.first + place, &mut turn);
-            for row in values.chunks_exact_mut(columns).skip(place).step_by(rotation.sequence) {
+        for (place, &position) in rotation.positions.iter().enumerate() {
+            rotation.turns_at(position, &mut turn);
+            for row in values.chunks_exact_mut(columns).skip(place).step_by(rotation.positions.len()) {
                 let heads = row[..rotation.used].chunks_exact_mut(2 * turn.len());
                 vectorized(
                     #[inline(always)]

@@ -69,8 +69,8 @@ enum KvPart {
     Values,
 }
 
-/// Some queries of one head of one sequence, and the keys up to the last of them.
-pub(crate) struct Tile {
+/// Some queries of one head of one sequence, and the keys that the last of them attends to.
+pub(crate) struct Tile<'a> {
     /// First row of the sequence among the queries.
     pub(crate) first: usize,
     /// First column of the head among the queries.
@@ -79,8 +79,8 @@ pub(crate) struct Tile {
     pub(crate) key_column: usize,
     /// Range of queries in the sequence, or in this rank's chunk of it.
     pub(crate) queries: Range<usize>,
-    /// Number of positions before that chunk.
-    pub(crate) offset: usize,
+    /// Number of keys that each of them attends to.
+    pub(crate) visible: &'a [usize],
     pub(crate) keys: KvLayout,
     /// Offset of the head's log-sums.
     pub(crate) sums_offset: usize,
@@ -92,14 +92,14 @@ pub(crate) struct Tile {
     pub(crate) threads: usize,
 }
 
-impl Tile {
+impl Tile<'_> {
     fn count(&self) -> usize {
         self.queries.len()
     }
 
     /// Returns the number of keys.
-    fn key_count(&self) -> usize {
-        self.offset + self.queries.end
+    pub(crate) fn key_count(&self) -> usize {
+        self.visible.last().copied().unwrap_or(0)
     }
 
     /// Returns the number of scores.
@@ -187,21 +187,32 @@ impl Tile {
 
     /// Splits each row of `scores` into visible and later keys.
     fn rows<'a>(&self, scores: &'a mut [f32]) -> impl Iterator<Item = (&'a mut [f32], &'a mut [f32])> {
-        let lengths = self.queries.clone().map(|query| self.offset + query + 1);
-        scores.chunks_exact_mut(self.key_count()).zip(lengths).map(|(row, length)| row.split_at_mut(length))
+        let rows = scores.chunks_exact_mut(self.key_count()).zip(self.visible);
+        rows.map(|(row, &length)| row.split_at_mut(length))
     }
 
-    /// Replaces scores by probabilities.
+    /// Writes the output of queries without keys.
+    pub(crate) fn attend_to_nothing(&self, output: &mut [f32], log_sums: &mut [f32]) {
+        let rows = output[self.output_at()..].chunks_mut(self.columns.queries).take(self.count());
+        rows.for_each(|row| row[..self.depth].fill(0.0));
+        log_sums.fill(f32::NEG_INFINITY);
+    }
+
+    /// Replaces scores by probabilities. A query without keys has none.
     pub(crate) fn softmax(&self, scores: &mut [f32], log_sums: &mut [f32]) {
         vectorized(
             #[inline(always)]
             || {
                 for ((row, later), log_sum) in self.rows(scores).zip(log_sums) {
+                    later.fill(0.0);
+                    if row.is_empty() {
+                        *log_sum = f32::NEG_INFINITY;
+                        continue;
+                    }
                     let most = max_value(row);
                     let sum = exp_shifted(row, most);
                     let share = 1.0 / sum;
                     row.iter_mut().for_each(|value| *value *= share);
-                    later.fill(0.0);
                     *log_sum = most + sum.ln();
                 }
             },
@@ -223,11 +234,13 @@ impl Tile {
 
     /// Adds the gradients of queries, keys and values to `result`, from the probabilities p and the
     /// gradient dy: dv = pᵀ dy; with dp = dy vᵀ, ds = p (dp - sum of p dp); dq = ds k, dk = dsᵀ q.
+    ///
+    /// If the queries also attend to other keys, `dots` has the sums over all keys: dy · y.
     pub(crate) fn backward(
         &self,
         sources: QkvInputs<'_>,
         gradient: &[f32],
-        shares: &[f32],
+        (shares, dots): (&[f32], Option<&[f32]>),
         slopes: &mut [f32],
         result: &mut Grads<'_>,
     ) {
@@ -235,20 +248,27 @@ impl Tile {
             (self.output(gradient), self.matrix(shares), self.scale(), self.threads);
         matmul(self.keys_mut(result, KvPart::Values), 1.0, 1.0, p.t(), dy, threads);
         matmul(self.matrix_mut(slopes), 0.0, 1.0, dy, self.keys(sources, KvPart::Values).t(), threads);
-        self.softmax_backward(shares, slopes);
+        self.softmax_backward(shares, dots, slopes);
         let ds = self.matrix(slopes);
-        matmul(self.queries_mut(result), 0.0, scale, ds, self.keys(sources, KvPart::Keys), threads);
+        matmul(
+            self.queries_mut(result),
+            if dots.is_some() { 1.0 } else { 0.0 },
+            scale,
+            ds,
+            self.keys(sources, KvPart::Keys),
+            threads,
+        );
         matmul(self.keys_mut(result, KvPart::Keys), 1.0, scale, ds.t(), self.queries(sources), threads);
     }
 
     /// Replaces the gradients of probabilities by those of scores.
-    fn softmax_backward(&self, shares: &[f32], slopes: &mut [f32]) {
+    fn softmax_backward(&self, shares: &[f32], dots: Option<&[f32]>, slopes: &mut [f32]) {
         let rows = slopes.chunks_exact_mut(self.key_count()).zip(shares.chunks_exact(self.key_count()));
         vectorized(
             #[inline(always)]
             || {
-                for (slopes, shares) in rows {
-                    let mean = sum(shares, slopes, |p, dp| p * dp);
+                for (row, (slopes, shares)) in rows.enumerate() {
+                    let mean = dots.map_or_else(|| sum(shares, slopes, |p, dp| p * dp), |dots| dots[row]);
                     slopes.iter_mut().zip(shares).for_each(|(slope, share)| *slope = share * (*slope - mean));
                 }
             },
