@@ -20,7 +20,7 @@ mod swiglu;
 
 pub use crate::nn::containers::{ActivationCheckpoint, Residual, Sequential};
 pub use crate::nn::linear_init::LinearInit;
-pub use attention::{CausalAttention, EarlierKv, KvCache};
+pub use attention::{Attention, EarlierKv, KvCache, KvTransfer};
 pub use cross_entropy::CrossEntropy;
 pub(crate) use cross_entropy::check_targets;
 pub use dropout::{Dropout, RngStream};

@@ -151,6 +151,17 @@ operations! {
         keys: Option<Values<'_>>, output: ValuesMut<'_>, log_sums: ValuesMut<'_>) -> Result<()>
         = device::attention;
 
+    /// Adds attention to more keys, with their log-sums, to `output` and `log_sums`.
+    fn merge_attention(shape: &AttentionShape<'_>, output_and_sums: [Values<'_>; 2],
+        output: ValuesMut<'_>, log_sums: ValuesMut<'_>) -> Result<()>
+        = device::merge_attention;
+
+    /// Computes the product of output and gradient of each query and head, in the order of
+    /// `log_sums`.
+    fn attention_dots(shape: &AttentionShape<'_>, output_and_gradient: [Values<'_>; 2],
+        dots: ValuesMut<'_>) -> Result<()>
+        = device::attention_dots;
+
     /// Adds the gradient of the input to the zeros of `result`, from the gradient of the output.
     /// With keys, adds the gradients of keys | values to `of_keys` instead. If the queries attend to
     /// more keys than these, dots has the product of output and gradient of each query and

@@ -21,7 +21,7 @@ use crate::data::{Placement, SequenceChunk};
 use crate::device::Device;
 use crate::error::Result;
 use crate::models::Batch;
-use crate::nn::KvCache;
+use crate::nn::{KvCache, KvTransfer};
 use crate::ops::{Host, Ops, ValuesMut};
 use crate::parameter::{ParameterId, UnitId};
 use crate::strategy::{Direction, StepPlan, Strategy, Visit, Work};
@@ -71,6 +71,7 @@ pub struct Pass<'a> {
     sequence: usize,
     sequence_group: Option<Communicator>,
     placement: Placement,
+    kv_transfer: KvTransfer,
     device: Option<&'a Device>,
     saves_activations: bool,
     kv_cache: Option<KvCache>,
@@ -109,6 +110,7 @@ impl<'a> Pass<'a> {
             sequence: 1,
             sequence_group: None,
             placement: Placement::Contiguous,
+            kv_transfer: KvTransfer::Gather,
             device: None,
             saves_activations: true,
             kv_cache: None,
@@ -432,6 +434,16 @@ impl<'a> Pass<'a> {
         self.placement = placement;
     }
 
+    /// Sets how attention gets the keys and values of other ranks.
+    pub fn set_kv_transfer(&mut self, transfer: KvTransfer) {
+        self.kv_transfer = transfer;
+    }
+
+    /// Returns the ranks with chunks of each sequence if keys and values go round them.
+    pub(crate) fn ring(&self) -> Option<Communicator> {
+        self.sequence_group.clone().filter(|_| self.kv_transfer == KvTransfer::Ring)
+    }
+
     /// Returns the ranks with chunks of each sequence; `None` if sequences are whole.
     pub fn sequence_group(&self) -> Option<&Communicator> {
         self.sequence_group.as_ref()
@@ -464,7 +476,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Returns this rank's chunk of each sequence.
-    fn chunk(&self) -> SequenceChunk {
+    pub(crate) fn chunk(&self) -> SequenceChunk {
         let (rank, ranks) = self.sequence_group().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
         let chunk = SequenceChunk { placement: self.placement, ..SequenceChunk::new(rank, ranks) };
         chunk.within(self.micro_sequence(), self.micro_sequences())

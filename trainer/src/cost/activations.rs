@@ -4,7 +4,7 @@
 //! MLSys 2023.
 
 use crate::models::{FeedForward, GptConfig, Norm};
-use crate::nn::CausalAttention;
+use crate::nn::Attention;
 
 /// Dimensions that determine the activations of one rank in a pass.
 pub(super) struct ActivationModel<'a> {
@@ -47,7 +47,7 @@ impl ActivationModel<'_> {
         let at_end = tokens * (blocks + breadth * of_head + passing);
         let others = blocks + (breadth - 1) * between - if gpt.activation_checkpointing { 0 } else { kept };
         let attending = tokens * (self.attention() + self.qkv().div_ceil(self.shards) + between);
-        let attending = attending + self.per_sequence() + CausalAttention::workspace_len(gpt.context);
+        let attending = attending + self.per_sequence() + Attention::workspace_len(gpt.context);
         let in_block = tokens * others + (tokens * again).max(attending);
         let earlier = self.breadth_first * self.earlier_kv();
         (at_end + gpt.layers * earlier).max(in_block + (gpt.layers + 1) * earlier)
@@ -65,7 +65,7 @@ impl ActivationModel<'_> {
         self.tokens() * (held.layers * kept + held.micro_batches * of_head + passing.max(again) + moving)
             + earlier
             + self.per_sequence()
-            + CausalAttention::workspace_len(self.gpt.context)
+            + Attention::workspace_len(self.gpt.context)
     }
 
     /// Returns the elements per token between two blocks.

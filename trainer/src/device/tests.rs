@@ -2,8 +2,8 @@ use super::Device;
 use crate::allocator::{AllocClass, Allocator};
 use crate::nn::random_values;
 use crate::nn::{
-    CausalAttention, CrossEntropy, Dropout, Embedding, Gelu, Linear, LinearInit, Module, Norm, Residual,
-    RngStream, SwiGlu,
+    Attention, CrossEntropy, Dropout, Embedding, Gelu, Linear, LinearInit, Module, Norm, Residual, RngStream,
+    SwiGlu,
 };
 use crate::parameter::{Init, Inventory, ParameterId, Registry};
 use crate::pass::{Pass, Seeds};
@@ -92,7 +92,7 @@ fn device_modules_match_cpu() {
     assert_matches_cpu("swiglu", |_| SwiGlu, [10, 14]);
     assert_matches_cpu("dropout", |r| Dropout::new(r, "d", 0.3, RngStream::PerRank), [10, 9]);
     assert_matches_cpu("residual", |r| Residual(Linear::new(r, 6, 6, LinearInit::fan_in(6))), [10, 6]);
-    assert_matches_cpu("attention", |_| CausalAttention::new(2, 3), [10, 18]);
+    assert_matches_cpu("attention", |_| Attention::new(2, 3), [10, 18]);
 }
 
 #[test]
@@ -151,6 +151,6 @@ fn modules_without_kernels_are_rejected() {
     let error = pass.expect_host("a convolution").expect_err("a device computes").to_string();
     assert_eq!(error, "a convolution on a GPU: not part of this build");
     let input = pass.tensor_from(1, 3 * 129, &[0.0; 3 * 129]).expect("room");
-    let error = CausalAttention::new(1, 129).forward(&mut pass, input).expect_err("129 columns");
+    let error = Attention::new(1, 129).forward(&mut pass, input).expect_err("129 columns");
     assert_eq!(error.to_string(), "129 elements where 128 are needed");
 }

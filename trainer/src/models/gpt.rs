@@ -9,8 +9,7 @@ use crate::error::{Error, Result};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
 use crate::nn::{
-    ActivationCheckpoint, CausalAttention, Dropout, Gelu, Module, Residual, RotaryEmbedding, Sequential,
-    SwiGlu,
+    ActivationCheckpoint, Attention, Dropout, Gelu, Module, Residual, RotaryEmbedding, Sequential, SwiGlu,
 };
 use crate::parameter::{Registry, UnitId};
 use crate::pass::Pass;
@@ -157,7 +156,7 @@ fn attention(registry: &mut Registry, config: &GptConfig, split: &TensorParallel
         modules.push(Box::new(RotaryEmbedding::new(rope, heads + kv_heads, head_dim)));
     }
     let site = registry.rng_site("attention");
-    modules.push(Box::new(CausalAttention::new(heads, head_dim).with_kv_heads(kv_heads).with_site(site)));
+    modules.push(Box::new(Attention::new(heads, head_dim).with_kv_heads(kv_heads).with_site(site)));
     modules.push(out);
     modules.push(Box::new(dropout));
     Box::new(Sequential(modules))

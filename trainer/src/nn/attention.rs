@@ -1,4 +1,4 @@
-//! Causal multi-head attention, with grouped keys and values.
+//! Multi-head attention, with grouped keys and values.
 //!
 //! If ranks have chunks of each sequence ([`Pass::sequence_group`]), the keys and values of one
 //! sequence at a time are gathered, and gathered again in backward. Each rank then receives the sum
@@ -9,11 +9,15 @@
 //! are kept, and the later ones add to their gradients.
 
 mod earlier_kv;
+mod key_order;
 mod kv_cache;
 mod kv_exchange;
+mod kv_transfer;
+mod ring;
 
 pub use earlier_kv::EarlierKv;
 pub use kv_cache::KvCache;
+pub use kv_transfer::KvTransfer;
 
 use super::Module;
 use crate::error::Result;
@@ -24,8 +28,8 @@ use crate::pass::Pass;
 use crate::tensor::Tensor;
 use unisono::Communicator;
 
-/// Computes for each head y = softmax(q kᵀ / √d) v over earlier and equal positions, within each
-/// [`Pass::sequence`] (Vaswani et al., "Attention is all you need", 2017).
+/// Computes for each head y = softmax(q kᵀ / √d) v within each [`Pass::sequence`]: over earlier and
+/// equal positions, or over all (Vaswani et al., "Attention is all you need", 2017).
 ///
 /// (rows, queries | keys | values) → (rows, heads × d). Queries have heads × d columns, keys and
 /// values kv_heads × d each. Each head of keys and values serves heads / kv_heads consecutive heads
@@ -33,11 +37,12 @@ use unisono::Communicator;
 /// tile of queries at a time (Dao et al., "FlashAttention", 2022). Saves its input and one number
 /// per row and head, and needs a workspace of 2 × 64 × sequence.
 #[derive(Clone, Copy, Debug)]
-pub struct CausalAttention {
+pub struct Attention {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
     site: u64,
+    is_causal: bool,
 }
 
 struct Saved {
@@ -46,10 +51,10 @@ struct Saved {
     log_sums: Tensor,
 }
 
-impl CausalAttention {
-    /// Creates attention with this rank's `heads` heads of `head_dim` features each.
+impl Attention {
+    /// Creates causal attention with this rank's `heads` heads of `head_dim` features each.
     pub fn new(heads: usize, head_dim: usize) -> Self {
-        Self { heads, kv_heads: heads, head_dim, site: 0 }
+        Self { heads, kv_heads: heads, head_dim, site: 0, is_causal: true }
     }
 
     /// Sets the number of heads of keys and values on this rank.
@@ -67,12 +72,30 @@ impl CausalAttention {
         Self { site, ..self }
     }
 
+    /// Attends to all positions of a sequence. Not for micro-sequences, nor for a cache of keys.
+    pub fn bidirectional(self) -> Self {
+        Self { is_causal: false, ..self }
+    }
+
     fn columns(&self) -> QkvColumns {
         QkvColumns { queries: self.heads * self.head_dim, keys: self.kv_heads * self.head_dim }
     }
 
     fn width(&self) -> usize {
         self.columns().queries
+    }
+
+    /// Returns the number of keys that each row attends to, in the order of positions.
+    fn visible_keys(&self, pass: &Pass<'_>) -> Vec<usize> {
+        if self.is_causal {
+            return pass.positions().into_iter().map(|position| position + 1).collect();
+        }
+        assert!(
+            pass.micro_sequences() == 1 && pass.kv_cache().is_none(),
+            "only causal attention has an order"
+        );
+        let ranks = pass.sequence_group().map_or(1, Communicator::size);
+        vec![ranks * pass.sequence(); pass.sequence()]
     }
 
     /// Returns the shape for sequences of this pass, or this rank's chunks of them, whose rows attend
@@ -98,18 +121,16 @@ fn sequence_count(pass: &Pass<'_>, rows: usize) -> usize {
     rows / pass.sequence()
 }
 
-/// Returns the number of keys up to the position of each row, its own included.
-fn visible_keys(pass: &Pass<'_>) -> Vec<usize> {
-    pass.positions().into_iter().map(|position| position + 1).collect()
-}
-
-impl Module for CausalAttention {
+impl Module for Attention {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
         assert_eq!(input.columns(), self.columns().all(), "queries, keys and values");
         if pass.kv_cache().is_some() {
             return self.forward_cached(pass, &input);
         }
-        let (sequences, visible) = (sequence_count(pass, input.rows()), visible_keys(pass));
+        if let Some(ranks) = pass.ring() {
+            return self.forward_ring(pass, input, &ranks);
+        }
+        let (sequences, visible) = (sequence_count(pass, input.rows()), self.visible_keys(pass));
         let shape = self.shape(pass, &visible);
         let mut output = pass.tensor_in_place(input.rows(), self.width())?;
         let mut log_sums = pass.tensor_in_place(input.rows(), self.heads)?;
@@ -130,8 +151,11 @@ impl Module for CausalAttention {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        if let Some(ranks) = pass.ring() {
+            return self.backward_ring(pass, &gradient, &ranks);
+        }
         let Saved { input, log_sums } = pass.restore();
-        let (sequences, visible) = (sequence_count(pass, input.rows()), visible_keys(pass));
+        let (sequences, visible) = (sequence_count(pass, input.rows()), self.visible_keys(pass));
         let shape = self.shape(pass, &visible);
         let mut result = pass.zeros_in_place(input.rows(), input.columns())?;
         let from = [input.values(), log_sums.values(), gradient.values()];
@@ -155,6 +179,8 @@ impl Module for CausalAttention {
     }
 }
 
+#[cfg(test)]
+mod context_tests;
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,13 +217,13 @@ mod tests {
 
     #[test]
     fn attention_gradients_stay_within_sequences() {
-        GradCheck::new(|_| CausalAttention::new(2, 3), 10, 18).sequence(5).check_gradients(2e-4);
+        GradCheck::new(|_| Attention::new(2, 3), 10, 18).sequence(5).check_gradients(2e-4);
     }
 
     #[test]
     fn grouped_heads_have_correct_gradients_and_values() {
         for kv_heads in [1, 2] {
-            let make = |_: &mut _| CausalAttention::new(4, 3).with_kv_heads(kv_heads);
+            let make = |_: &mut _| Attention::new(4, 3).with_kv_heads(kv_heads);
             let columns = 3 * (4 + 2 * kv_heads);
             GradCheck::new(make, 10, columns).sequence(5).check_gradients(2e-4);
             let rows = 2 * TILE_ROWS + 6;
@@ -220,11 +246,11 @@ mod tests {
     fn grouped_heads_equal_repeated_keys_and_values() {
         let (sequence, rows) = (TILE_ROWS + 3, 2 * TILE_ROWS + 6);
         let (input, slope) = (random_values(1, 24 * rows), random_values(2, 12 * rows));
-        let run = |attention: CausalAttention, input: &[f32]| {
+        let run = |attention: Attention, input: &[f32]| {
             testing::run_ranks(1, |group| chunk(&group, attention, sequence, input, &slope)).remove(0)
         };
-        let grouped = run(CausalAttention::new(4, 3).with_kv_heads(2), &input);
-        let full = run(CausalAttention::new(4, 3), &repeated(&input));
+        let grouped = run(Attention::new(4, 3).with_kv_heads(2), &input);
+        let full = run(Attention::new(4, 3), &repeated(&input));
         assert_eq!(grouped[0], full[0], "the same products");
         for (found, full) in grouped[1].chunks_exact(24).zip(full[1].chunks_exact(36)) {
             assert_eq!(found[..12], full[..12], "gradients of queries");
@@ -240,7 +266,7 @@ mod tests {
     /// `slope`.
     fn chunk(
         group: &Communicator,
-        attention: CausalAttention,
+        attention: Attention,
         sequence: usize,
         input: &[f32],
         slope: &[f32],
@@ -264,7 +290,7 @@ mod tests {
     #[test]
     fn chunked_attention_sees_earlier_chunks() {
         let sequence = 2 * TILE_ROWS + 4;
-        for attention in [CausalAttention::new(2, 3), CausalAttention::new(4, 3).with_kv_heads(2)] {
+        for attention in [Attention::new(2, 3), Attention::new(4, 3).with_kv_heads(2)] {
             let columns = [attention.width(), attention.columns().all()];
             let [slope, input] = columns.map(|columns| random_values(1, 2 * sequence * columns));
             let of =
@@ -288,7 +314,7 @@ mod tests {
     /// sequence.
     fn in_micro_sequences(
         group: &Communicator,
-        attention: CausalAttention,
+        attention: Attention,
         parts: usize,
         input: &[f32],
         slope: &[f32],
@@ -325,7 +351,7 @@ mod tests {
     #[test]
     fn micro_sequences_see_earlier_ones() {
         let sequence = 3 * TILE_ROWS + 12;
-        for attention in [CausalAttention::new(2, 3), CausalAttention::new(4, 3).with_kv_heads(2)] {
+        for attention in [Attention::new(2, 3), Attention::new(4, 3).with_kv_heads(2)] {
             let columns = [attention.width(), attention.columns().all()];
             let [slope, input] = columns.map(|columns| random_values(1, sequence * columns));
             let whole =
@@ -349,7 +375,7 @@ mod tests {
     fn attention_is_correct_for_one_and_many_tiles() {
         for (rows, sequence) in [(12, 4), (2 * TILE_ROWS + 3, 2 * TILE_ROWS + 3), (2 * TILE_ROWS, TILE_ROWS)]
         {
-            let check = GradCheck::new(|_| CausalAttention::new(2, 3), rows, 18).sequence(sequence);
+            let check = GradCheck::new(|_| Attention::new(2, 3), rows, 18).sequence(sequence);
             check.check_all_rows(1e-5, |x, _| naive(x, rows, sequence, [2, 2], 3));
         }
     }
@@ -357,6 +383,6 @@ mod tests {
     #[test]
     fn tiled_gradients_match_untiled() {
         let rows = TILE_ROWS + 2;
-        GradCheck::new(|_| CausalAttention::new(1, 1), rows, 3).sequence(rows).check_gradients(2e-4);
+        GradCheck::new(|_| Attention::new(1, 1), rows, 3).sequence(rows).check_gradients(2e-4);
     }
 }

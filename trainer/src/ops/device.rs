@@ -98,6 +98,25 @@ pub(super) fn attention_backward(
     Ok(compute.attention_backward(shape, from, result, room.view_mut(..))?)
 }
 
+pub(super) fn merge_attention(
+    _: &Compute,
+    _: &AttentionShape<'_>,
+    _: [View<'_, f32>; 2],
+    _: ViewMut<'_, f32>,
+    _: ViewMut<'_, f32>,
+) -> Result<()> {
+    unsupported("ring attention")
+}
+
+pub(super) fn attention_dots(
+    _: &Compute,
+    _: &AttentionShape<'_>,
+    _: [View<'_, f32>; 2],
+    _: ViewMut<'_, f32>,
+) -> Result<()> {
+    unsupported("ring attention")
+}
+
 fn device_shape(shape: &AttentionShape<'_>, are_apart: bool) -> Result<DeviceShape> {
     if shape.kv_heads != shape.heads {
         return unsupported("grouped-query attention (model.kv_heads)");

@@ -1,6 +1,6 @@
 //! Cache of keys and values, for generation token by token.
 
-use super::{CausalAttention, visible_keys};
+use super::Attention;
 use crate::allocator::F32Vec;
 use crate::error::Result;
 use crate::ops::host::attention::tile::{QkvColumns, TILE_ROWS};
@@ -59,7 +59,7 @@ impl KvCache {
     }
 }
 
-impl CausalAttention {
+impl Attention {
     /// Computes attention of some consecutive positions to themselves and those of the cache.
     ///
     /// # Panics
@@ -68,7 +68,7 @@ impl CausalAttention {
         let rows = input.rows();
         assert!(!pass.keeps() && pass.sequence() == rows, "generation of one sequence");
         // Few distinct lengths let the allocator reuse memory.
-        let visible = visible_keys(pass);
+        let visible = self.visible_keys(pass);
         let keys = visible[rows - 1].next_multiple_of(TILE_ROWS);
         let shape = AttentionShape { workspace: rows.min(TILE_ROWS) * keys, ..self.shape(pass, &visible) };
         let mut cache = pass.set_kv_cache(None).expect("a cache");

@@ -3,6 +3,7 @@
 use crate::allocator::F32Vec;
 use crate::error::Result;
 use crate::nn::attention::earlier_kv::EarlierKv;
+use crate::nn::attention::key_order::KeyOrder;
 use crate::ops::host::attention::tile::QkvColumns;
 use crate::pass::Pass;
 use std::ops::Range;
@@ -18,6 +19,7 @@ pub(super) struct KvExchange {
     whole: F32Vec,
     /// Gradients of all ranks' keys and values, in backward. Empty if they are kept.
     slopes: F32Vec,
+    order: KeyOrder,
     /// Keys and values of all micro-sequences so far; `None` if there is one.
     earlier: Option<EarlierKv>,
     columns: QkvColumns,
@@ -51,8 +53,8 @@ impl KvExchange {
             kept.unwrap_or_else(|| EarlierKv::new(pass, sequences, all))
         });
         let whole = pass.floats(if earlier.is_some() { 0 } else { all });
-        let (own, slopes) = (pass.floats(count), pass.floats(0));
-        Ok(Some(Self { group, own, whole, slopes, earlier, columns, site }))
+        let (own, slopes, order) = (pass.floats(count), pass.floats(0), KeyOrder::new(pass, all));
+        Ok(Some(Self { group, own, whole, slopes, order, earlier, columns, site }))
     }
 
     /// Returns the range of this rank's chunk of sequence `number` among all its chunks.
@@ -91,6 +93,7 @@ impl KvExchange {
             None => &mut self.whole,
         };
         pass.timed_wait("keys and values", || group.all_gather(&self.own, whole))?;
+        self.order.by_position(whole);
         Ok(())
     }
 
@@ -123,6 +126,7 @@ impl KvExchange {
         let own: &[f32] = match &self.group {
             None => slopes,
             Some(group) => {
+                let slopes = self.order.by_rank(slopes);
                 pass.timed_wait("gradients of keys and values", || {
                     group.reduce_scatter(slopes, &mut self.own, Sum)
                 })?;

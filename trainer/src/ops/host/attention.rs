@@ -5,6 +5,7 @@ pub(crate) mod tile;
 use crate::allocator::AllocClass;
 use crate::ops::Host;
 use crate::ops::host::attention::tile::{Grads, KvLayout, QkvColumns, QkvInputs, TILE_ROWS, Tile};
+use crate::ops::host::vector::sum;
 use std::ops::Range;
 
 /// Heads, positions and workspace of attention.
@@ -24,6 +25,14 @@ pub struct AttentionShape<'a> {
 }
 
 impl AttentionShape<'_> {
+    /// Returns the elements of the output that belong to the query and head of log-sum `at`.
+    fn output_range(&self, at: usize) -> Range<usize> {
+        let &Self { heads, head_dim, .. } = self;
+        let (row, head) = (at % self.sequence(), at / self.sequence() % heads);
+        let first = (at / (heads * self.sequence()) * self.sequence() + row) * heads + head;
+        first * head_dim..(first + 1) * head_dim
+    }
+
     /// Returns the rows of each sequence of queries.
     pub fn sequence(&self) -> usize {
         self.visible.len()
@@ -99,4 +108,43 @@ impl Host {
             tile.backward(sources, gradient, (scores, dots), slopes, &mut sums);
         }
     }
+
+    pub(crate) fn merge_attention(
+        &self,
+        shape: &AttentionShape<'_>,
+        [more, more_sums]: [&[f32]; 2],
+        output: &mut [f32],
+        log_sums: &mut [f32],
+    ) {
+        for (at, (more_sum, sum)) in more_sums.iter().zip(log_sums).enumerate() {
+            let total = add_logs(*sum, *more_sum);
+            if total == f32::NEG_INFINITY {
+                continue;
+            }
+            let shares = [*sum - total, *more_sum - total].map(f32::exp);
+            let range = shape.output_range(at);
+            for (value, more) in output[range.clone()].iter_mut().zip(&more[range]) {
+                *value = shares[0] * *value + shares[1] * more;
+            }
+            *sum = total;
+        }
+    }
+
+    pub(crate) fn attention_dots(
+        &self,
+        shape: &AttentionShape<'_>,
+        [output, gradient]: [&[f32]; 2],
+        dots: &mut [f32],
+    ) {
+        for (at, dot) in dots.iter_mut().enumerate() {
+            let range = shape.output_range(at);
+            *dot = sum(&output[range.clone()], &gradient[range], |one, other| one * other);
+        }
+    }
+}
+
+/// Returns ln(e^`one` + e^`other`).
+fn add_logs(one: f32, other: f32) -> f32 {
+    let (most, least) = (one.max(other), one.min(other));
+    if least == f32::NEG_INFINITY { most } else { most + (least - most).exp().ln_1p() }
 }

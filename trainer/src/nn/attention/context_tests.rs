@@ -1,0 +1,142 @@
+//! Attention of ranks that share sequences equals that of one rank.
+
+use super::*;
+use crate::allocator::Allocator;
+use crate::data::{Placement, SequenceChunk};
+use crate::nn::random_values;
+use crate::parameter::Inventory;
+use crate::pass::Seeds;
+use crate::strategy::LocalStrategy;
+use crate::testing::run_ranks;
+
+const SEQUENCES: usize = 2;
+const SEQUENCE: usize = 3 * TILE_ROWS;
+
+/// Sharing of sequences between ranks.
+#[derive(Clone, Copy, Debug)]
+struct Sharing {
+    ranks: usize,
+    placement: Placement,
+    transfer: KvTransfer,
+}
+
+/// Output and gradient of the input of all rows, and the bytes that a rank sent forward and back.
+struct Found {
+    values: [Vec<f32>; 2],
+    sent: Vec<[u64; 2]>,
+}
+
+/// Returns the row numbers of a rank among those of all sequences.
+fn rows_of(sharing: Sharing, rank: usize) -> Vec<usize> {
+    let chunk = SequenceChunk { placement: sharing.placement, ..SequenceChunk::new(rank, sharing.ranks) };
+    let length = chunk.length(SEQUENCE).expect("equal parts");
+    let of_sequence = |number| (0..length).map(move |row| number * SEQUENCE + chunk.position(row, length));
+    (0..SEQUENCES).flat_map(of_sequence).collect()
+}
+
+/// Runs forward and backward on one rank.
+fn run_rank(
+    group: &Communicator,
+    sharing: Sharing,
+    attention: Attention,
+    values: [&[f32]; 2],
+) -> ([Vec<f32>; 2], [u64; 2]) {
+    let (memory, rows) = (Allocator::default(), rows_of(sharing, group.rank()));
+    let own = |all: &[f32], columns: usize| {
+        let part: Vec<f32> =
+            rows.iter().flat_map(|row| &all[row * columns..(row + 1) * columns]).copied().collect();
+        Tensor::from_slice(&memory, rows.len(), columns, &part)
+    };
+    let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
+    let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+    pass.set_sequence(SEQUENCE / sharing.ranks);
+    pass.set_sequence_group((sharing.ranks > 1).then_some(group));
+    pass.set_placement(sharing.placement);
+    pass.set_kv_transfer(sharing.transfer);
+    let bytes = || group.traffic_stats().expect("a count").bytes;
+    let start = bytes();
+    let output = attention.forward(&mut pass, own(values[0], attention.columns().all())).expect("forward");
+    let middle = bytes();
+    let gradient = attention.backward(&mut pass, own(values[1], attention.width())).expect("backward");
+    ([output.data().to_vec(), gradient.data().to_vec()], [middle - start, bytes() - middle])
+}
+
+fn run(sharing: Sharing, attention: Attention, values: [&[f32]; 2]) -> Found {
+    let parts = run_ranks(sharing.ranks, |group| run_rank(&group, sharing, attention, values));
+    let mut all = [attention.width(), attention.columns().all()]
+        .map(|columns| vec![0.0; SEQUENCES * SEQUENCE * columns]);
+    for (rank, (own, _)) in parts.iter().enumerate() {
+        let rows = rows_of(sharing, rank);
+        for (all, own) in all.iter_mut().zip(own) {
+            let columns = own.len() / rows.len();
+            for (row, values) in rows.iter().zip(own.chunks_exact(columns)) {
+                all[row * columns..(row + 1) * columns].copy_from_slice(values);
+            }
+        }
+    }
+    Found { values: all, sent: parts.into_iter().map(|(_, sent)| sent).collect() }
+}
+
+const ALONE: Sharing = Sharing { ranks: 1, placement: Placement::Contiguous, transfer: KvTransfer::Gather };
+
+#[test]
+fn shared_sequences_match_whole_ones() {
+    let grouped = Attention::new(4, 3).with_kv_heads(2);
+    for attention in [grouped, grouped.bidirectional(), Attention::new(2, 5)] {
+        let columns = [attention.columns().all(), attention.width()];
+        let [input, slope] =
+            columns.map(|columns| random_values(columns as u64, SEQUENCES * SEQUENCE * columns));
+        let whole = run(ALONE, attention, [&input, &slope]);
+        for placement in [Placement::Contiguous, Placement::Striped, Placement::ZigZag] {
+            for (ranks, transfer) in [2, 3, 4, 8]
+                .into_iter()
+                .flat_map(|ranks| [KvTransfer::Gather, KvTransfer::Ring].map(|transfer| (ranks, transfer)))
+            {
+                let sharing = Sharing { ranks, placement, transfer };
+                let found = run(sharing, attention, [&input, &slope]);
+                for (found, whole) in found.values.iter().zip(&whole.values) {
+                    let most = whole.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                    let near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-5 * most;
+                    assert!(found.iter().zip(whole).all(near), "{sharing:?}, {attention:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ring_sends_a_block_to_one_neighbor_per_hop() {
+    let attention = Attention::new(4, 3).with_kv_heads(2);
+    let columns = [attention.columns().all(), attention.width()];
+    let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
+    for ranks in [2, 3, 4] {
+        let sharing = Sharing { ranks, placement: Placement::ZigZag, transfer: KvTransfer::Ring };
+        let block = SEQUENCES * SEQUENCE / ranks * 2 * attention.columns().keys * size_of::<f32>();
+        let hops = ranks as u64 - 1;
+        for [forward, backward] in run(sharing, attention, [&input, &slope]).sent {
+            assert_eq!(forward, hops * block as u64, "{ranks} ranks: (N-1) KV");
+            assert_eq!(backward, (hops + ranks as u64) * block as u64, "keys, and gradients that return");
+        }
+    }
+}
+
+/// Returns the number of scores that each rank computes.
+fn scores(ranks: usize, placement: Placement) -> Vec<usize> {
+    let chunk = |index| SequenceChunk { placement, ..SequenceChunk::new(index, ranks) };
+    let length = SEQUENCE / ranks;
+    (0..ranks).map(|rank| (0..length).map(|row| chunk(rank).position(row, length) + 1).sum()).collect()
+}
+
+#[test]
+fn striped_and_zig_zag_placements_balance_causal_work() {
+    for ranks in [2, 3, 4, 8] {
+        let spread = |placement| {
+            let all = scores(ranks, placement);
+            *all.iter().max().unwrap() as f64 / *all.iter().min().unwrap() as f64
+        };
+        assert!(spread(Placement::Striped) <= 1.1, "{}", spread(Placement::Striped));
+        assert!(spread(Placement::ZigZag) <= 1.001);
+        let contiguous = spread(Placement::Contiguous);
+        assert!((ranks as f64..2.0 * ranks as f64).contains(&contiguous), "{ranks} ranks: {contiguous}");
+    }
+}

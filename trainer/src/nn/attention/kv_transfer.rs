@@ -1,0 +1,11 @@
+//! Ways to the keys and values of other ranks.
+
+/// Way in which attention gets the keys and values of the ranks that share sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvTransfer {
+    /// All of a sequence are gathered: memory for a whole sequence, and one message.
+    #[default]
+    Gather,
+    /// They go round the ranks while attention is computed: memory for a few chunks.
+    Ring,
+}
