@@ -14,7 +14,7 @@ mod validate;
 pub use crate::config::changes::ChangedKey;
 pub use crate::config::docs::KeyDoc;
 pub use crate::config::schema::{
-    Checkpoint, Data, DataKind, DeviceKind, FeedForward, Log, Model, Norm, Optimizer, OptimizerKind,
+    Checkpoint, Context, Data, DataKind, DeviceKind, FeedForward, Log, Model, Norm, Optimizer, OptimizerKind,
     Pipeline, Positions, Sample, Shape, StageSplit, Strategy, StrategyKind,
 };
 
@@ -46,6 +46,8 @@ pub struct Config {
     pub data: Data,
     /// Degrees of parallelism.
     pub mesh: Degrees,
+    /// Sharing of sequences: see `mesh.sequence_data`.
+    pub context: Context,
     /// Work of pipeline stages, if there are several.
     pub pipeline: Pipeline,
     /// Optimizer.
@@ -72,6 +74,7 @@ impl Default for Config {
             model: Model::default(),
             data: Data::default(),
             mesh: Degrees::default(),
+            context: Context::default(),
             pipeline: Pipeline::default(),
             optimizer: Optimizer::default(),
             schedule: LrSchedule::default(),

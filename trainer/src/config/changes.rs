@@ -35,7 +35,7 @@ impl fmt::Display for ChangedKey {
 }
 
 /// Sections that may change between a checkpoint and its resumption.
-const FREE_SECTIONS: [&str; 5] = ["mesh", "pipeline", "log", "checkpoint", "sample"];
+const FREE_SECTIONS: [&str; 6] = ["mesh", "context", "pipeline", "log", "checkpoint", "sample"];
 
 /// Single keys that may change. Keys of the data are here because its samples are compared.
 const FREE_KEYS: [&str; 19] = [

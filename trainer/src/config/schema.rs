@@ -4,8 +4,9 @@ mod model;
 
 pub use model::{FeedForward, Model, Norm, Positions, Shape};
 
-use crate::data::{LastBatch, text};
+use crate::data::{LastBatch, Placement, text};
 use crate::flat::Dtype;
+use crate::nn::KvTransfer;
 use crate::parallel::{Average, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 use crate::parameter::ParamGroup;
 use schemars::JsonSchema;
@@ -112,6 +113,16 @@ pub enum StageSplit {
     Even,
     /// The same amount of computation per stage, as far as possible, with that of the head.
     Cost,
+}
+
+/// Sharing of sequences between ranks: see `mesh.sequence_data`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Context {
+    /// Positions of each rank.
+    pub placement: Placement,
+    /// Way to the keys and values of other ranks.
+    pub kv_transfer: KvTransfer,
 }
 
 /// Settings of a pipeline of several stages: see `mesh.pipeline`.

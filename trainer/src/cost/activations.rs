@@ -4,7 +4,7 @@
 //! MLSys 2023.
 
 use crate::models::{FeedForward, GptConfig, Norm};
-use crate::nn::Attention;
+use crate::nn::{Attention, KvTransfer};
 
 /// Dimensions that determine the activations of one rank in a pass.
 pub(super) struct ActivationModel<'a> {
@@ -21,6 +21,8 @@ pub(super) struct ActivationModel<'a> {
     pub(crate) breadth_first: usize,
     /// Number of micro-sequences per micro-batch.
     pub(crate) micro_sequences: usize,
+    /// Way to the keys and values of other ranks.
+    pub(crate) kv_transfer: KvTransfer,
 }
 
 /// Activations that a pipeline rank holds at most.
@@ -101,7 +103,13 @@ impl ActivationModel<'_> {
     /// Returns the elements per token kept for a block's attention, including its norm.
     fn attention(&self) -> usize {
         let gpt = self.gpt;
-        self.norm() + gpt.width + (self.qkv() + gpt.width + gpt.heads).div_ceil(self.shards)
+        // A ring saves its output too.
+        let outputs = if self.is_ring() { 2 } else { 1 };
+        self.norm() + gpt.width + (self.qkv() + outputs * gpt.width + gpt.heads).div_ceil(self.shards)
+    }
+
+    fn is_ring(&self) -> bool {
+        self.chunks > 1 && self.kv_transfer == KvTransfer::Ring
     }
 
     /// Returns the columns of queries, keys and values together.
@@ -134,6 +142,10 @@ impl ActivationModel<'_> {
     /// this rank's part and the whole.
     fn per_sequence(&self) -> usize {
         let width = self.gpt.kv_width().div_ceil(self.shards);
+        if self.is_ring() {
+            // Blocks of keys and values in use, on their way and arriving, and their gradients.
+            return 7 * 2 * width * self.tokens();
+        }
         match (self.micro_sequences, self.chunks) {
             (1, 1) => 0,
             (1, _) => 2 * width * (self.length() + 2 * self.gpt.context),

@@ -7,6 +7,7 @@ use crate::cost::flops::{flops_per_token, matmul_weights};
 use crate::error::Result;
 use crate::flat::Dtype;
 use crate::models::GptConfig;
+use crate::nn::KvTransfer;
 use crate::parameter::UnitId;
 use crate::train::new_model;
 use serde::{Serialize, Serializer};
@@ -87,6 +88,7 @@ impl ModelShape {
             micro_batch: 1,
             breadth_first: 1,
             micro_sequences: 1,
+            kv_transfer: KvTransfer::Gather,
         };
         (one.per_extra_micro_batch() * self.activation_bytes) as f64
     }

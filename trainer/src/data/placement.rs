@@ -1,9 +1,12 @@
 //! Positions of the tokens that a rank has of each sequence.
 
 use crate::error::{Error, Result};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Distribution of the positions of a sequence over the ranks that share it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// Consecutive positions on each rank. Later ranks attend to more keys.
     #[default]

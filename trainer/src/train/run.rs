@@ -164,6 +164,8 @@ impl Run {
         let threads = self.config.threads;
         let mut pass = Pass::with_micro_batches(&mut strategy, &self.memory, &seeds, threads);
         pass.set_sequence_group(self.sequence_group.as_ref());
+        pass.set_placement(self.config.context.placement);
+        pass.set_kv_transfer(self.config.context.kv_transfer);
         pass.set_device(self.device.as_ref());
         pass.set_micro_sequences(self.batch.micro_sequences);
         let model = &self.model;
@@ -198,7 +200,7 @@ impl Run {
     /// Returns this rank's chunk of each sequence.
     pub(super) fn sequence_chunk(&self) -> SequenceChunk {
         let (part, parts) = (self.groups.coordinates().sequence_data, self.config.mesh.sequence_data);
-        SequenceChunk::new(part, parts)
+        SequenceChunk { placement: self.config.context.placement, ..SequenceChunk::new(part, parts) }
     }
 
     /// Updates the weights with gradients of this norm. Returns the learning rate.

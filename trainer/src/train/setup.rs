@@ -5,13 +5,14 @@ use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
 use crate::checkpoint;
-use crate::config::{Config, DeviceKind, Model, OptimizerKind, Positions, StrategyKind};
+use crate::config::{Config, Context, DeviceKind, Model, OptimizerKind, Positions, StrategyKind};
 use crate::cost::CostModel;
-use crate::data::{DatasetId, Sampler};
+use crate::data::{DatasetId, Placement, Sampler};
 use crate::device::{Device, GpuTimeline};
 use crate::error::{Error, Result};
 use crate::flat::{Dtype, ProcessGroup};
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
+use crate::nn::KvTransfer;
 use crate::optim::{AdamW, Muon, Optimizer, Sgd};
 use crate::parallel::{self, DataParallel, Mixed, ProcessGroups, Settings};
 use crate::parameter::Inventory;
@@ -247,6 +248,18 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
         let what = format!("data.micro_sequences = {parts} does not divide the {} tokens", context / degree);
         let rule = "model.context / mesh.sequence_data";
         return Err(Error::invalid(format!("{what} of a rank's sequence ({rule})")));
+    }
+    let Context { placement, kv_transfer } = config.context;
+    if degree > 1 && placement == Placement::ZigZag && !(context / degree / parts).is_multiple_of(2) {
+        let what =
+            format!("context.placement = \"zig-zag\" with {} tokens per rank", context / degree / parts);
+        return Err(Error::invalid(format!("{what}: two chunks of equal length need an even number")));
+    }
+    if degree > 1 && kv_transfer == KvTransfer::Ring && parts > 1 {
+        let what = format!("context.kv_transfer = \"ring\" with data.micro_sequences = {parts}");
+        return Err(Error::Unsupported(format!(
+            "{what}: not part of this build; set one of them to its default"
+        )));
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ use Tolerance::{Exact, Near};
 type Reference = (&'static str, usize, &'static str, &'static str, Tolerance);
 
 /// All take the same steps with the same 16 samples.
-const REFERENCES: [Reference; 22] = [
+const REFERENCES: [Reference; 29] = [
     ("df2", 1, "data.micro_batch=8", "simple", Near),
     ("df4", 1, "data.micro_batch=4", "simple", Near),
     ("df8", 1, "data.micro_batch=2", "simple", Near),
@@ -56,8 +56,32 @@ const REFERENCES: [Reference; 22] = [
     ("ms4", 1, "data.micro_sequences=4", "simple", Near),
     ("ms2_bf2_recomputed", 1, MS2_BF2, "df4", Near),
     ("sdp2_ms4_z3", 2, "mesh.sequence_data=2 data.micro_sequences=4 strategy.kind=zero3", "simple", Near),
+    ("sdp2_striped", 2, "mesh.sequence_data=2 context.placement=striped", "simple", Near),
+    (
+        "sdp4_zig_zag_rotary",
+        4,
+        "mesh.sequence_data=4 context.placement=zig-zag model.positions=rotary",
+        "rotary",
+        Near,
+    ),
+    ("sdp2_ring", 2, "mesh.sequence_data=2 context.kv_transfer=ring", "simple", Near),
+    ("sdp4_ring_zig_zag_z3", 4, SDP4_RING_Z3, "simple", Near),
+    ("sdp2_stp2_ring_striped", 4, SDP2_STP2_RING, "sdp2", Near),
+    (
+        "sdp2_ms2_striped",
+        2,
+        "mesh.sequence_data=2 context.placement=striped data.micro_sequences=2",
+        "simple",
+        Near,
+    ),
+    ("rotary", 1, "model.positions=rotary", "rotary", Exact),
     ("simple", 1, "", "simple", Exact),
 ];
+
+const SDP4_RING_Z3: &str = "mesh.sequence_data=4 context.kv_transfer=ring context.placement=zig-zag strategy.kind=zero3 \
+                            model.activation_checkpointing=true";
+const SDP2_STP2_RING: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.sequence_data=2 \
+                              context.kv_transfer=ring context.placement=striped";
 
 const MS2_BF2: &str =
     "data.micro_batch=4 data.breadth_first=2 data.micro_sequences=2 model.activation_checkpointing=true";
@@ -67,7 +91,7 @@ const SDP2_STP2_BF4: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.
 
 /// Pipelines of two ranks and a model of four layers. `s` is the number of layers per stage: with
 /// one of them, each rank has two stages.
-const PIPELINES: [Reference; 21] = [
+const PIPELINES: [Reference; 22] = [
     ("df4", 1, "data.micro_batch=4", "df4", Exact),
     ("df4_tied", 1, "data.micro_batch=4 model.tie_word_embeddings=true", "df4_tied", Exact),
     ("pp2s2_naive", 2, "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=naive", "df4", Near),
@@ -95,6 +119,7 @@ const PIPELINES: [Reference; 21] = [
     ("pp2s2_ms4_1f1b", 2, "mesh.pipeline=2 data.micro_batch=4 data.micro_sequences=4", "df4", Near),
     ("pp2s1_ms4", 2, PP2S1_MS4, "df4_tied", Near),
     ("sdp2_stp2_pp2s2_ms4", 8, SDP2_STP2_PP2S2_MS4, "df4", Near),
+    ("sdp2_ring_pp2_zb_v", 4, SDP2_RING_PP2, "df4", Near),
 ];
 
 const PP2S2_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=gpipe data.micro_sequences=4";
@@ -102,6 +127,8 @@ const PP2S1_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=br
                          model.tie_word_embeddings=true";
 const SDP2_STP2_PP2S2_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 mesh.tensor=2 strategy.sequence_parallel=true \
                                    mesh.sequence_data=2 data.micro_sequences=4 pipeline.schedule=gpipe";
+const SDP2_RING_PP2: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=zb-v mesh.sequence_data=2 \
+                             context.kv_transfer=ring context.placement=zig-zag";
 const PP2S2_BF4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=gpipe";
 const PP2S1_BF4: &str =
     "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=breadth-first model.tie_word_embeddings=true";

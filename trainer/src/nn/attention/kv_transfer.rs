@@ -1,7 +1,11 @@
 //! Ways to the keys and values of other ranks.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// Way in which attention gets the keys and values of the ranks that share sequences.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum KvTransfer {
     /// All of a sequence are gathered: memory for a whole sequence, and one message.
     #[default]

@@ -88,9 +88,11 @@ fn breadth_first_gathers_weights_once() {
 #[test]
 fn sequence_sharding_traffic_matches_formula() {
     let folder = folder();
-    let cases: [(usize, &[&str]); 5] = [
+    let cases: [(usize, &[&str]); 7] = [
         (2, &[]),
         (4, &["mesh.tensor=2"]),
+        (2, &["context.kv_transfer=ring"]),
+        (3, &["context.kv_transfer=ring", "model.activation_checkpointing=true", "model.context=48"]),
         (2, &["data.micro_sequences=4"]),
         (2, &["data.micro_sequences=2", "model.activation_checkpointing=true"]),
         (3, &["model.activation_checkpointing=true", "model.context=48"]),
