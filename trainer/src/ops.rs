@@ -163,9 +163,9 @@ operations! {
         = device::attention_dots;
 
     /// Adds the gradient of the input to the zeros of `result`, from the gradient of the output.
-    /// With keys, adds the gradients of keys | values to `of_keys` instead. If the queries attend to
-    /// more keys than these, dots has the product of output and gradient of each query and
-    /// head, as in `log_sums`.
+    /// With keys, adds the gradients of keys | values to `of_keys` instead. If the queries attend
+    /// to more keys than these, dots has the product of output and gradient of each query and head,
+    /// as in `log_sums`.
     fn attention_backward(shape: &AttentionShape<'_>, numbers: Range<usize>,
         input_sums_gradient: [Values<'_>; 3], keys_and_dots: [Option<Values<'_>>; 2], result: ValuesMut<'_>,
         of_keys: Option<ValuesMut<'_>>) -> Result<()>

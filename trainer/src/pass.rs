@@ -439,9 +439,9 @@ impl<'a> Pass<'a> {
         self.kv_transfer = transfer;
     }
 
-    /// Returns the ranks with chunks of each sequence if keys and values go round them.
-    pub(crate) fn ring(&self) -> Option<Communicator> {
-        self.sequence_group.clone().filter(|_| self.kv_transfer == KvTransfer::Ring)
+    /// Returns the way to the keys and values of other ranks, and these ranks.
+    pub(crate) fn kv_transfer(&self) -> (KvTransfer, Option<Communicator>) {
+        (self.kv_transfer, self.sequence_group.clone())
     }
 
     /// Returns the ranks with chunks of each sequence; `None` if sequences are whole.

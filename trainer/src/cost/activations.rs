@@ -142,9 +142,14 @@ impl ActivationModel<'_> {
     /// this rank's part and the whole.
     fn per_sequence(&self) -> usize {
         let width = self.gpt.kv_width().div_ceil(self.shards);
-        if self.is_ring() {
+        match self.kv_transfer {
             // Blocks of keys and values in use, on their way and arriving, and their gradients.
-            return 7 * 2 * width * self.tokens();
+            KvTransfer::Ring if self.chunks > 1 => return 7 * 2 * width * self.tokens(),
+            // Values to be sent, received ones, and these in order.
+            KvTransfer::Ulysses if self.chunks > 1 => {
+                return 3 * self.qkv().div_ceil(self.shards) * self.tokens();
+            }
+            _ => {}
         }
         match (self.micro_sequences, self.chunks) {
             (1, 1) => 0,

@@ -122,18 +122,28 @@ impl CostModel<'_> {
 
     /// Returns the bytes per micro-batch of sharded sequences. Each block gathers keys and values
     /// of all tokens in both directions, and sums their gradients. With micro-sequences, the keys
-    /// and values are kept for backward. In a ring they go from rank to rank.
+    /// and values are kept for backward. In a ring they go from
+    /// rank to rank. Ulysses exchanges them and the queries.
     fn sequence_parallel_traffic(&self) -> f64 {
         let (model, degrees) = (&self.config.model, self.mesh.degrees());
         let heads = if model.kv_heads == 0 { model.heads } else { model.kv_heads };
         let width = heads.div_ceil(degrees.tensor) * (model.width / model.heads);
         let numbers = self.batch.micro_batch * model.context * 2 * width * Dtype::F32.size();
-        let ranks = degrees.sequence_data as f64;
-        if self.config.context.kv_transfer == KvTransfer::Ring {
+        let (ranks, again) =
+            (degrees.sequence_data as f64, if model.activation_checkpointing { 1.0 } else { 0.0 });
+        match self.config.context.kv_transfer {
             // N-1 blocks of 1/N per way, and the gradients return with one more hop.
-            let ways = if model.activation_checkpointing { 3.0 } else { 2.0 };
-            let hops = if ranks > 1.0 { ways * (ranks - 1.0) + ranks } else { 0.0 };
-            return hops / ranks * (self.layers() * numbers) as f64;
+            KvTransfer::Ring if ranks > 1.0 => {
+                let hops = (2.0 + again) * (ranks - 1.0) + ranks;
+                return hops / ranks * (self.layers() * numbers) as f64;
+            }
+            // Queries, keys, values and outputs of this rank's positions.
+            KvTransfer::Ulysses => {
+                let outputs = numbers * model.heads / heads;
+                let sent = remote_fraction(degrees.sequence_data) * (numbers + outputs) as f64 / ranks;
+                return (2.0 + again) * sent * self.layers() as f64;
+            }
+            _ => {}
         }
         let times = match (self.batch.micro_sequences, model.activation_checkpointing) {
             (1, true) => 4,

@@ -14,6 +14,7 @@ mod kv_cache;
 mod kv_exchange;
 mod kv_transfer;
 mod ring;
+mod ulysses;
 
 pub use earlier_kv::EarlierKv;
 pub use kv_cache::KvCache;
@@ -98,13 +99,18 @@ impl Attention {
         vec![ranks * pass.sequence(); pass.sequence()]
     }
 
-    /// Returns the shape for sequences of this pass, or this rank's chunks of them, whose rows attend
-    /// to `visible` keys each.
+    /// Returns the shape for sequences of this pass, or this rank's chunks of them, whose rows
+    /// attend to `visible` keys each.
     fn shape<'v>(&self, pass: &Pass<'_>, visible: &'v [usize]) -> AttentionShape<'v> {
-        let &Self { heads, kv_heads, head_dim, .. } = self;
-        let sequence = pass.sequence();
         let parts = pass.sequence_group().map_or(1, Communicator::size) * pass.micro_sequences();
-        let workspace = Self::workspace_len(sequence * parts) / 2;
+        let workspace = Self::workspace_len(pass.sequence() * parts) / 2;
+        AttentionShape { workspace, ..self.shape_of(visible) }
+    }
+
+    /// Returns the shape for whole sequences.
+    fn shape_of<'v>(&self, visible: &'v [usize]) -> AttentionShape<'v> {
+        let &Self { heads, kv_heads, head_dim, .. } = self;
+        let workspace = Self::workspace_len(visible.len()) / 2;
         AttentionShape { heads, kv_heads, head_dim, visible, workspace }
     }
 
@@ -127,8 +133,10 @@ impl Module for Attention {
         if pass.kv_cache().is_some() {
             return self.forward_cached(pass, &input);
         }
-        if let Some(ranks) = pass.ring() {
-            return self.forward_ring(pass, input, &ranks);
+        match pass.kv_transfer() {
+            (KvTransfer::Ring, Some(ranks)) => return self.forward_ring(pass, input, &ranks),
+            (KvTransfer::Ulysses, Some(ranks)) => return self.forward_ulysses(pass, &input, &ranks),
+            _ => {}
         }
         let (sequences, visible) = (sequence_count(pass, input.rows()), self.visible_keys(pass));
         let shape = self.shape(pass, &visible);
@@ -151,8 +159,10 @@ impl Module for Attention {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
-        if let Some(ranks) = pass.ring() {
-            return self.backward_ring(pass, &gradient, &ranks);
+        match pass.kv_transfer() {
+            (KvTransfer::Ring, Some(ranks)) => return self.backward_ring(pass, &gradient, &ranks),
+            (KvTransfer::Ulysses, Some(ranks)) => return self.backward_ulysses(pass, &gradient, &ranks),
+            _ => {}
         }
         let Saved { input, log_sums } = pass.restore();
         let (sequences, visible) = (sequence_count(pass, input.rows()), self.visible_keys(pass));

@@ -255,8 +255,8 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
             format!("context.placement = \"zig-zag\" with {} tokens per rank", context / degree / parts);
         return Err(Error::invalid(format!("{what}: two chunks of equal length need an even number")));
     }
-    if degree > 1 && kv_transfer == KvTransfer::Ring && parts > 1 {
-        let what = format!("context.kv_transfer = \"ring\" with data.micro_sequences = {parts}");
+    if degree > 1 && kv_transfer != KvTransfer::Gather && parts > 1 {
+        let what = format!("data.micro_sequences = {parts} with a context.kv_transfer other than \"gather\"");
         return Err(Error::Unsupported(format!(
             "{what}: not part of this build; set one of them to its default"
         )));

@@ -182,6 +182,7 @@ fn activations_nearly_match_formula() {
         vec!["mesh.tensor=2"],
         vec!["mesh.tensor=2", "strategy.sequence_parallel=true"],
         vec!["mesh.sequence_data=2"],
+        vec!["mesh.sequence_data=2", "context.kv_transfer=ulysses"],
         vec!["mesh.sequence_data=2", "context.kv_transfer=ring", "context.placement=striped"],
         vec![
             "mesh.sequence_data=2",

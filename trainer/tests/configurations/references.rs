@@ -28,7 +28,7 @@ use Tolerance::{Exact, Near};
 type Reference = (&'static str, usize, &'static str, &'static str, Tolerance);
 
 /// All take the same steps with the same 16 samples.
-const REFERENCES: [Reference; 29] = [
+const REFERENCES: [Reference; 32] = [
     ("df2", 1, "data.micro_batch=8", "simple", Near),
     ("df4", 1, "data.micro_batch=4", "simple", Near),
     ("df8", 1, "data.micro_batch=2", "simple", Near),
@@ -74,12 +74,25 @@ const REFERENCES: [Reference; 29] = [
         "simple",
         Near,
     ),
+    ("sdp2_stp2_ulysses", 4, SDP2_STP2_ULYSSES, "sdp2", Near),
+    ("sdp3_ulysses_zig_zag_rotary", 3, SDP3_ULYSSES, "rotary_48", Near),
+    (
+        "rotary_48",
+        1,
+        "model.positions=rotary model.context=48 data.global_batch=6 data.micro_batch=6",
+        "rotary_48",
+        Exact,
+    ),
     ("rotary", 1, "model.positions=rotary", "rotary", Exact),
     ("simple", 1, "", "simple", Exact),
 ];
 
 const SDP4_RING_Z3: &str = "mesh.sequence_data=4 context.kv_transfer=ring context.placement=zig-zag strategy.kind=zero3 \
                             model.activation_checkpointing=true";
+const SDP2_STP2_ULYSSES: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.sequence_data=2 \
+                                 context.kv_transfer=ulysses";
+const SDP3_ULYSSES: &str = "mesh.sequence_data=3 context.kv_transfer=ulysses context.placement=zig-zag \
+                            model.positions=rotary model.context=48 data.global_batch=6 data.micro_batch=6";
 const SDP2_STP2_RING: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.sequence_data=2 \
                               context.kv_transfer=ring context.placement=striped";
 

@@ -88,10 +88,9 @@ fn shared_sequences_match_whole_ones() {
             columns.map(|columns| random_values(columns as u64, SEQUENCES * SEQUENCE * columns));
         let whole = run(ALONE, attention, [&input, &slope]);
         for placement in [Placement::Contiguous, Placement::Striped, Placement::ZigZag] {
-            for (ranks, transfer) in [2, 3, 4, 8]
-                .into_iter()
-                .flat_map(|ranks| [KvTransfer::Gather, KvTransfer::Ring].map(|transfer| (ranks, transfer)))
-            {
+            for (ranks, transfer) in [2, 3, 4, 8].into_iter().flat_map(|ranks| {
+                [KvTransfer::Gather, KvTransfer::Ring, KvTransfer::Ulysses].map(|transfer| (ranks, transfer))
+            }) {
                 let sharing = Sharing { ranks, placement, transfer };
                 let found = run(sharing, attention, [&input, &slope]);
                 for (found, whole) in found.values.iter().zip(&whole.values) {
@@ -101,6 +100,18 @@ fn shared_sequences_match_whole_ones() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn heads_are_exchanged_for_positions_in_two_messages_each_way() {
+    let attention = Attention::new(4, 3).with_kv_heads(2);
+    let columns = [attention.columns().all(), attention.width()];
+    let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
+    let sharing = Sharing { ranks: 2, placement: Placement::Striped, transfer: KvTransfer::Ulysses };
+    let elements = SEQUENCES * SEQUENCE / 2 * (columns[0] + columns[1]) / 2;
+    for sent in run(sharing, attention, [&input, &slope]).sent {
+        assert_eq!(sent, [(elements * size_of::<f32>()) as u64; 2], "half of the own rows");
     }
 }
 

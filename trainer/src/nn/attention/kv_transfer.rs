@@ -12,4 +12,7 @@ pub enum KvTransfer {
     Gather,
     /// They go round the ranks while attention is computed: memory for a few chunks.
     Ring,
+    /// Ranks exchange their positions for heads: memory as for chunks, and messages of 1/N of the
+    /// values. At most as many ranks as heads have work.
+    Ulysses,
 }

@@ -121,8 +121,8 @@ impl Attention {
         Ok(result)
     }
 
-    /// Calls `body` with the keys | values of each rank, from this rank backwards, and with the number
-    /// of them that each row attends to.
+    /// Calls `body` with the keys | values of each rank, from this rank backwards, and with the
+    /// number of them that each row attends to.
     fn each_block(
         &self,
         pass: &mut Pass<'_>,

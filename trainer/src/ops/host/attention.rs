@@ -17,8 +17,8 @@ pub struct AttentionShape<'a> {
     pub kv_heads: usize,
     /// Columns of each head.
     pub head_dim: usize,
-    /// For each row of a sequence of queries, the number of keys that it attends to: the first ones.
-    /// Ascending.
+    /// For each row of a sequence of queries, the number of keys that it attends to: the first
+    /// ones. Ascending.
     pub visible: &'a [usize],
     /// Elements for the scores of the largest tile on the host.
     pub workspace: usize,

@@ -88,9 +88,20 @@ fn breadth_first_gathers_weights_once() {
 #[test]
 fn sequence_sharding_traffic_matches_formula() {
     let folder = folder();
-    let cases: [(usize, &[&str]); 7] = [
+    let cases: [(usize, &[&str]); 9] = [
         (2, &[]),
         (4, &["mesh.tensor=2"]),
+        (2, &["context.kv_transfer=ulysses"]),
+        (
+            2,
+            &[
+                "context.kv_transfer=ulysses",
+                "model.kv_heads=2",
+                "model.heads=4",
+                "model.width=32",
+                "model.activation_checkpointing=true",
+            ],
+        ),
         (2, &["context.kv_transfer=ring"]),
         (3, &["context.kv_transfer=ring", "model.activation_checkpointing=true", "model.context=48"]),
         (2, &["data.micro_sequences=4"]),
