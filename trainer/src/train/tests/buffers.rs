@@ -47,6 +47,13 @@ fn later_steps_make_no_buffers() {
     assert_first_only(1, "optimizer.kind=muon model.activation_checkpointing=true");
     assert_first_only(2, "mesh.tensor=2 model.dropout=0.1");
     assert_first_only(2, "mesh.sequence_data=2 model.cross_entropy_splits=3");
+    for way in ["gather", "ring", "ulysses"] {
+        assert_first_only(
+            2,
+            &format!("mesh.sequence_data=2 context.kv_transfer={way} context.placement=striped"),
+        );
+    }
+    assert_first_only(1, "data.micro_sequences=4");
 }
 
 #[test]
