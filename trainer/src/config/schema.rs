@@ -9,9 +9,11 @@ use crate::flat::Dtype;
 use crate::nn::KvTransfer;
 use crate::parallel::{Average, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 use crate::parameter::ParamGroup;
+use crate::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use unisono::Communicator;
 
 /// Device of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -123,6 +125,15 @@ pub struct Context {
     pub placement: Placement,
     /// Way to the keys and values of other ranks.
     pub kv_transfer: KvTransfer,
+}
+
+impl Context {
+    /// Sets the ranks that share the sequences of a pass, and the way in which they do.
+    pub(crate) fn share_sequences(self, pass: &mut Pass<'_>, ranks: Option<&Communicator>) {
+        pass.set_sequence_group(ranks);
+        pass.set_placement(self.placement);
+        pass.set_kv_transfer(self.kv_transfer);
+    }
 }
 
 /// Settings of a pipeline of several stages: see `mesh.pipeline`.

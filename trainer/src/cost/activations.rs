@@ -104,12 +104,13 @@ impl ActivationModel<'_> {
     fn attention(&self) -> usize {
         let gpt = self.gpt;
         // A ring saves its output too.
-        let outputs = if self.is_ring() { 2 } else { 1 };
+        let outputs = if self.transfer() == Some(KvTransfer::Ring) { 2 } else { 1 };
         self.norm() + gpt.width + (self.qkv() + outputs * gpt.width + gpt.heads).div_ceil(self.shards)
     }
 
-    fn is_ring(&self) -> bool {
-        self.chunks > 1 && self.kv_transfer == KvTransfer::Ring
+    /// Returns the way to the keys and values of other ranks, if there are any.
+    fn transfer(&self) -> Option<KvTransfer> {
+        (self.chunks > 1).then_some(self.kv_transfer)
     }
 
     /// Returns the columns of queries, keys and values together.
@@ -142,11 +143,11 @@ impl ActivationModel<'_> {
     /// this rank's part and the whole.
     fn per_sequence(&self) -> usize {
         let width = self.gpt.kv_width().div_ceil(self.shards);
-        match self.kv_transfer {
+        match self.transfer() {
             // Blocks of keys and values in use, on their way and arriving, and their gradients.
-            KvTransfer::Ring if self.chunks > 1 => return 7 * 2 * width * self.tokens(),
+            Some(KvTransfer::Ring) => return 7 * 2 * width * self.tokens(),
             // Values to be sent, received ones, and these in order.
-            KvTransfer::Ulysses if self.chunks > 1 => {
+            Some(KvTransfer::Ulysses) => {
                 return 3 * self.qkv().div_ceil(self.shards) * self.tokens();
             }
             _ => {}

@@ -163,9 +163,7 @@ impl Run {
         );
         let threads = self.config.threads;
         let mut pass = Pass::with_micro_batches(&mut strategy, &self.memory, &seeds, threads);
-        pass.set_sequence_group(self.sequence_group.as_ref());
-        pass.set_placement(self.config.context.placement);
-        pass.set_kv_transfer(self.config.context.kv_transfer);
+        self.config.context.share_sequences(&mut pass, self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
         pass.set_micro_sequences(self.batch.micro_sequences);
         let model = &self.model;

@@ -38,9 +38,7 @@ impl Run {
         let batch = samples.batch(numbers, self.sequence_chunk())?;
         let seeds = self.seeds.seeds_for(Phase::Validation, self.train_step, part);
         let mut pass = Pass::new(&mut *self.strategy, &self.memory, seeds, self.config.threads);
-        pass.set_sequence_group(self.sequence_group.as_ref());
-        pass.set_placement(self.config.context.placement);
-        pass.set_kv_transfer(self.config.context.kv_transfer);
+        self.config.context.share_sequences(&mut pass, self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
         let model = &self.model;
         models::set_batches(model, &mut pass, vec![Batch::new(batch)])?;

@@ -50,42 +50,32 @@ impl Gpt {
         if prompt.is_empty() {
             return Err(Error::invalid("an empty prompt"));
         }
-        let end = pass.no_grad(|pass| self.continue_with(pass, prompt, count, sampling, forward, each));
+        let end = pass.no_grad(|pass| {
+            let (context, mut tokens) = (self.config.context, prompt.to_vec());
+            // Number of tokens whose keys and values are not in the cache.
+            let mut pending = tokens.len().min(context);
+            pass.set_kv_cache(Some(KvCache::new(context)));
+            for _ in 0..count {
+                if pass.kv_cache().is_none_or(|cache| cache.room() < pending) {
+                    pass.set_kv_cache(Some(KvCache::new(context)));
+                    pending = context.div_ceil(2).min(tokens.len());
+                }
+                let inputs = tokens[tokens.len() - pending..].to_vec();
+                let batch = TokenBatch { inputs, targets: Vec::new(), sequence: pending };
+                set_batches(self, pass, vec![Batch::new(batch)])?;
+                let logits = forward(pass)?;
+                pass.kv_cache_mut().expect("set above").advance(pending);
+                let token = sampling.pick(&logits, tokens.len() as u64);
+                tokens.push(token);
+                pending = 1;
+                if !each(token)? {
+                    break;
+                }
+            }
+            Ok(tokens.split_off(prompt.len()))
+        });
         pass.set_kv_cache(None);
         end
-    }
-
-    fn continue_with(
-        &self,
-        pass: &mut Pass<'_>,
-        prompt: &[u32],
-        count: usize,
-        sampling: Sampling,
-        forward: &mut dyn FnMut(&mut Pass<'_>) -> Result<Vec<f32>>,
-        each: &mut dyn FnMut(u32) -> Result<bool>,
-    ) -> Result<Vec<u32>> {
-        let (context, mut tokens) = (self.config.context, prompt.to_vec());
-        // Number of tokens whose keys and values are not in the cache.
-        let mut pending = tokens.len().min(context);
-        pass.set_kv_cache(Some(KvCache::new(context)));
-        for _ in 0..count {
-            if pass.kv_cache().is_none_or(|cache| cache.room() < pending) {
-                pass.set_kv_cache(Some(KvCache::new(context)));
-                pending = context.div_ceil(2).min(tokens.len());
-            }
-            let inputs = tokens[tokens.len() - pending..].to_vec();
-            let batch = TokenBatch { inputs, targets: Vec::new(), sequence: pending };
-            set_batches(self, pass, vec![Batch::new(batch)])?;
-            let logits = forward(pass)?;
-            pass.kv_cache_mut().expect("set above").advance(pending);
-            let token = sampling.pick(&logits, tokens.len() as u64);
-            tokens.push(token);
-            pending = 1;
-            if !each(token)? {
-                break;
-            }
-        }
-        Ok(tokens.split_off(prompt.len()))
     }
 
     /// Returns the logits of the token after a batch without targets, from the output of the last
