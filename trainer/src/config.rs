@@ -14,8 +14,9 @@ mod validate;
 pub use crate::config::changes::ChangedKey;
 pub use crate::config::docs::KeyDoc;
 pub use crate::config::schema::{
-    Checkpoint, Context, Data, DataKind, DeviceKind, FeedForward, Log, Model, Norm, Optimizer, OptimizerKind,
-    Pipeline, Positions, Sample, Shape, StageSplit, Strategy, StrategyKind,
+    Checkpoint, Context, Data, DataKind, DeviceKind, ExpertBalance, Experts, FeedForward, Log, Model, Norm,
+    Optimizer, OptimizerKind, Pipeline, Positions, RouterScore, Sample, Shape, StageSplit, Strategy,
+    StrategyKind,
 };
 
 use crate::error::{Error, Result};
@@ -42,6 +43,8 @@ pub struct Config {
     pub device: DeviceKind,
     /// Model to train.
     pub model: Model,
+    /// Mixtures of experts in place of dense feed-forward parts.
+    pub experts: Experts,
     /// Training data and batch sizes.
     pub data: Data,
     /// Degrees of parallelism.
@@ -72,6 +75,7 @@ impl Default for Config {
             check_memory: true,
             device: DeviceKind::Cpu,
             model: Model::default(),
+            experts: Experts::default(),
             data: Data::default(),
             mesh: Degrees::default(),
             context: Context::default(),

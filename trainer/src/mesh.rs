@@ -28,13 +28,26 @@ pub struct Degrees {
     /// Number of ranks that share each sequence. Must divide the data parallel degree and the
     /// sequence length.
     pub sequence_data: usize,
+    /// Number of data ranks that share the experts of each layer. Must divide the data parallel
+    /// degree and the number of experts.
+    pub expert: usize,
+    /// Shares experts among all data ranks, also those that share sequences. Otherwise experts are
+    /// an axis of their own: ranks with different sequences share them.
+    pub expert_folded: bool,
     /// Makes neighboring stages neighbors in the world, instead of neighboring data ranks.
     pub pipeline_first: bool,
 }
 
 impl Default for Degrees {
     fn default() -> Self {
-        Self { tensor: 1, pipeline: 1, sequence_data: 1, pipeline_first: false }
+        Self {
+            tensor: 1,
+            pipeline: 1,
+            sequence_data: 1,
+            expert: 1,
+            expert_folded: true,
+            pipeline_first: false,
+        }
     }
 }
 
@@ -67,9 +80,14 @@ impl Mesh {
     /// # Errors
     /// [`Error::Invalid`] names the numbers and the violated rule.
     pub fn new(world: usize, degrees: Degrees) -> Result<Self> {
-        let Degrees { tensor, pipeline, sequence_data, .. } = degrees;
-        let named =
-            [("world", world), ("tensor", tensor), ("pipeline", pipeline), ("sequence_data", sequence_data)];
+        let Degrees { tensor, pipeline, sequence_data, expert, .. } = degrees;
+        let named = [
+            ("world", world),
+            ("tensor", tensor),
+            ("pipeline", pipeline),
+            ("sequence_data", sequence_data),
+            ("expert", expert),
+        ];
         if let Some((name, _)) = named.into_iter().find(|&(_, degree)| degree == 0) {
             return Err(Error::invalid(format!("{name} = 0: a degree is at least 1")));
         }
@@ -90,7 +108,27 @@ impl Mesh {
             let sum = format!("{data} = {world} ranks / (tensor {tensor} * pipeline {pipeline})");
             return Err(Error::invalid(format!("{what}, where {sum}")));
         }
-        Ok(Self { world_size: world, degrees })
+        let mesh = Self { world_size: world, degrees };
+        mesh.check_experts().map(|()| mesh)
+    }
+
+    /// Checks that expert parallel groups divide the data ranks.
+    fn check_experts(&self) -> Result<()> {
+        let Degrees { expert, expert_folded, sequence_data, .. } = self.degrees;
+        let data = self.data_size();
+        if data.is_multiple_of(expert) && (expert_folded || self.batch_data_size().is_multiple_of(expert)) {
+            return Ok(());
+        }
+        let (name, among) = match expert_folded {
+            true => ("data parallel degree", data),
+            false => ("number of ranks with different sequences", self.batch_data_size()),
+        };
+        let what = format!("expert = {expert} does not divide the {name} {among}");
+        let sum = match expert_folded {
+            true => format!("{} ranks / {}", self.world_size, self.world_size / data),
+            false => format!("data {data} / sequence_data {sequence_data}"),
+        };
+        Err(Error::invalid(format!("{what}, where {among} = {sum}")))
     }
 
     /// Returns the number of ranks.
@@ -113,13 +151,26 @@ impl Mesh {
         self.data_size() / self.degrees.sequence_data
     }
 
+    /// Returns the number of ranks with the same experts.
+    pub fn expert_data_size(&self) -> usize {
+        self.data_size() / self.degrees.expert
+    }
+
+    /// Returns the rank among those that share the experts of a layer.
+    pub fn expert_rank(&self, at: Coordinates) -> usize {
+        match self.degrees.expert_folded {
+            true => self.data_rank(at) % self.degrees.expert,
+            false => at.batch_data % self.degrees.expert,
+        }
+    }
+
     /// Returns the coordinates of `rank`.
     ///
     /// # Panics
     /// Panics if the rank does not exist.
     pub fn coordinates(&self, rank: usize) -> Coordinates {
         assert!(rank < self.world_size, "rank {rank} of {}", self.world_size);
-        let Degrees { tensor, pipeline, sequence_data, pipeline_first } = self.degrees;
+        let Degrees { tensor, pipeline, sequence_data, pipeline_first, .. } = self.degrees;
         let (outer, data_degree) = (rank / tensor, self.data_size());
         let (data, stage) = match pipeline_first {
             true => (outer / pipeline, outer % pipeline),

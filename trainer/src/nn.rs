@@ -10,6 +10,7 @@ mod containers;
 mod cross_entropy;
 mod dropout;
 mod embedding;
+pub mod experts;
 mod gelu;
 mod grad_check;
 mod linear;

@@ -8,8 +8,8 @@ use crate::nn::{RopeConfig, RopeScaling};
 use std::path::Path;
 
 impl Model {
-    /// Returns the dimensions and options of the configured GPT.
-    pub fn gpt_config(&self, vocabulary: usize) -> GptConfig {
+    /// Returns the dimensions and options of the configured GPT, without experts.
+    fn gpt_config(&self, vocabulary: usize) -> GptConfig {
         let Self { context, width, heads, layers, .. } = *self;
         GptConfig {
             kv_heads: if self.kv_heads == 0 { heads } else { self.kv_heads },
@@ -91,6 +91,12 @@ impl Model {
 }
 
 impl Config {
+    /// Returns the dimensions and options of the configured GPT.
+    pub fn gpt_config(&self) -> GptConfig {
+        let experts = (self.experts.count > 0).then_some(self.experts);
+        GptConfig { experts, ..self.model.gpt_config(self.data.vocabulary_size()) }
+    }
+
     /// Sets the keys that follow from others: those of the preset `model.shape`, and the dimensions
     /// and tokenizer of the model in the folder `model.from`.
     ///

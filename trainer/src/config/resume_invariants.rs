@@ -16,6 +16,7 @@ impl Config {
             for (key, value) in values.as_table().into_iter().flatten() {
                 let is_fixed = match section.as_str() {
                     "model" => !CHANGEABLE_MODEL_KEYS.contains(&key.as_str()),
+                    "experts" => !CHANGEABLE_EXPERT_KEYS.contains(&key.as_str()),
                     _ => INVARIANT_KEYS.contains(&(section.as_str(), key.as_str())),
                 };
                 if is_fixed {
@@ -32,3 +33,5 @@ const INVARIANT_KEYS: [(&str, &str); 1] = [("optimizer", "kind")];
 /// Model keys that may change: they affect the computation, or training only.
 const CHANGEABLE_MODEL_KEYS: [&str; 5] =
     ["shape", "from", "dropout", "activation_checkpointing", "cross_entropy_splits"];
+/// Keys of experts that may change: they affect training only.
+const CHANGEABLE_EXPERT_KEYS: [&str; 4] = ["capacity_factor", "balance_loss", "bias_rate", "z_loss"];

@@ -7,6 +7,7 @@ pub use model::{FeedForward, Model, Norm, Positions, Shape};
 use crate::data::{LastBatch, Placement, text};
 use crate::flat::Dtype;
 use crate::nn::KvTransfer;
+pub use crate::nn::experts::{ExpertBalance, Experts, RouterScore};
 use crate::parallel::{Average, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 use crate::parameter::ParamGroup;
 use crate::pass::Pass;

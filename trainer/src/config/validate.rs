@@ -1,6 +1,6 @@
 //! Checks of configuration values that do not depend on the number of ranks.
 
-use crate::config::{Config, Data, DataKind, Model, Optimizer, Positions, StrategyKind};
+use crate::config::{Config, Data, DataKind, ExpertBalance, Model, Optimizer, Positions, StrategyKind};
 use crate::data::text;
 use crate::flat::Dtype;
 use crate::parallel::ReduceFrequency;
@@ -14,6 +14,7 @@ pub(super) fn constraints(config: &Config) -> Vec<(bool, String)> {
         float_constraints(config),
         size_constraints(config),
         group_constraints(config),
+        expert_constraints(config),
     ]
     .concat()
 }
@@ -173,6 +174,51 @@ fn group_constraints(config: &Config) -> Vec<(bool, String)> {
         ]
     });
     rules.collect()
+}
+
+/// Limit on experts per block, beyond any real model.
+const MAX_EXPERTS: usize = 1 << 16;
+
+fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
+    let (experts, mesh) = (&config.experts, &config.mesh);
+    if experts.count == 0 {
+        let what = format!("mesh.expert = {} without experts: set experts.count", mesh.expert);
+        return vec![(mesh.expert <= 1, what)];
+    }
+    let size = |name: &str, value: f64| {
+        ((0.0..1e6).contains(&value), format!("experts.{name} = {value} is not a valid factor"))
+    };
+    let count = |name: &str, value: usize| {
+        (value <= MAX_EXPERTS, format!("experts.{name} = {value}: it is at most {MAX_EXPERTS}"))
+    };
+    let chosen = format!("experts.per_token = {}: it is from 1 to experts.count", experts.per_token);
+    let whole = "data.micro_sequences above 1 with experts.capacity_factor or experts.balance = \"loss\", which \
+                 need whole sequences: not part of this build";
+    let needs_whole = experts.capacity_factor > 0.0
+        || (experts.balance == ExpertBalance::Loss && experts.balance_loss > 0.0);
+    vec![
+        count("count", experts.count),
+        count("shared", experts.shared),
+        ((1..=experts.count).contains(&experts.per_token), format!("{chosen} = {}", experts.count)),
+        (experts.width <= MAX_WIDTH, format!("experts.width = {}: it is at most {MAX_WIDTH}", experts.width)),
+        size("scale", experts.scale),
+        size("capacity_factor", experts.capacity_factor),
+        size("balance_loss", experts.balance_loss),
+        size("bias_rate", experts.bias_rate),
+        size("z_loss", experts.z_loss),
+        (
+            experts.count.is_multiple_of(mesh.expert.max(1)),
+            format!("mesh.expert = {} does not divide experts.count = {}", mesh.expert, experts.count),
+        ),
+        (
+            experts.first_dense < config.model.layers,
+            format!(
+                "experts.first_dense = {} leaves none of model.layers = {} with experts",
+                experts.first_dense, config.model.layers
+            ),
+        ),
+        (config.data.micro_sequences == 1 || !needs_whole, whole.to_owned()),
+    ]
 }
 
 /// Limit on parameters and on activations, beyond any real run.

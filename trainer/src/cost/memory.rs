@@ -46,12 +46,12 @@ impl CostModel<'_> {
     }
 
     fn activations(&self) -> usize {
-        let Config { model, data, strategy, .. } = self.config;
+        let strategy = &self.config.strategy;
         let (micro, breadth) = (self.batch.micro_batch, self.batch.breadth_first);
         let degrees = self.mesh.degrees();
         let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
         let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
-        let gpt = &model.gpt_config(data.vocabulary_size());
+        let gpt = &self.config.gpt_config();
         let whole = ActivationModel {
             gpt,
             shards: parts,

@@ -67,7 +67,7 @@ impl ModelShape {
             parameters: inventory.count() as f64,
             active: matmul_weights(&inventory),
             experts: 1,
-            gpt: config.model.gpt_config(config.data.vocabulary_size()),
+            gpt: config.gpt_config(),
             activation_bytes: Dtype::F32.size(),
             bytes: BytesPerParam { weight, gradient, state },
             units: (0..inventory.units.len()).map(|number| count(UnitId(number))).collect(),

@@ -48,7 +48,12 @@ impl Mesh {
             1 => String::new(),
             sequence => format!(" (data: sequence {sequence} x batch {batch})"),
         };
-        format!("{} ranks = {cut}{data}", self.world_size())
+        let experts = match (degrees.expert, degrees.expert_folded) {
+            (1, _) => String::new(),
+            (expert, true) => format!(", expert {expert} within data"),
+            (expert, false) => format!(", expert {expert} within batch"),
+        };
+        format!("{} ranks = {cut}{data}{experts}", self.world_size())
     }
 
     fn header(&self) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Kinds of groups, by the coordinates that their members share.
 
-use super::{Coordinates, Mesh};
+use super::{Coordinates, Degrees, Mesh};
 use std::collections::BTreeMap;
 
 /// Division of the world into groups.
@@ -24,11 +24,15 @@ pub enum GroupKind {
     TensorAndSequenceData,
     /// Ranks with the same sequences: one whole replica of the model.
     ModelAndSequenceData,
+    /// Ranks with the same part of the model, which share its experts.
+    Expert,
+    /// Ranks with the same part of the model and the same experts.
+    ExpertData,
 }
 
 impl GroupKind {
     /// All kinds, in the order in which communicators are created.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::World,
         Self::Tensor,
         Self::Data,
@@ -38,10 +42,12 @@ impl GroupKind {
         Self::TensorAndData,
         Self::TensorAndSequenceData,
         Self::ModelAndSequenceData,
+        Self::Expert,
+        Self::ExpertData,
     ];
 
-    /// Returns the coordinates that the members of a group share.
-    fn fixed_coordinates(self, at: Coordinates) -> Coordinates {
+    /// Returns the coordinates that the members of a group share: those of its lowest rank.
+    fn fixed_coordinates(self, mesh: &Mesh, at: Coordinates) -> Coordinates {
         let Coordinates { tensor, sequence_data, batch_data, pipeline } = at;
         let zero = Coordinates::default();
         match self {
@@ -54,6 +60,8 @@ impl GroupKind {
             Self::TensorAndData => Coordinates { pipeline, ..zero },
             Self::TensorAndSequenceData => Coordinates { batch_data, pipeline, ..zero },
             Self::ModelAndSequenceData => Coordinates { batch_data, ..zero },
+            Self::Expert => mesh.lowest_in_expert_group(at),
+            Self::ExpertData => mesh.lowest_with_same_experts(at),
         }
     }
 }
@@ -76,6 +84,29 @@ impl Mesh {
 
     /// Returns the lowest rank of the group of `rank`, which identifies the group.
     pub(super) fn color(&self, kind: GroupKind, rank: usize) -> usize {
-        self.rank(kind.fixed_coordinates(self.coordinates(rank)))
+        self.rank(kind.fixed_coordinates(self, self.coordinates(rank)))
+    }
+
+    /// Returns the coordinates of the first rank that shares experts with the one at `at`.
+    fn lowest_in_expert_group(&self, at: Coordinates) -> Coordinates {
+        let Degrees { expert, expert_folded, .. } = self.degrees();
+        match expert_folded {
+            true => self.with_data_rank(at, self.data_rank(at) / expert * expert),
+            false => Coordinates { batch_data: at.batch_data / expert * expert, ..at },
+        }
+    }
+
+    /// Returns the coordinates of the first rank with the same experts as the one at `at`.
+    fn lowest_with_same_experts(&self, at: Coordinates) -> Coordinates {
+        match self.degrees().expert_folded {
+            true => self.with_data_rank(at, self.expert_rank(at)),
+            false => Coordinates { batch_data: self.expert_rank(at), sequence_data: 0, ..at },
+        }
+    }
+
+    /// Replaces the data rank of `at`.
+    fn with_data_rank(&self, at: Coordinates, data: usize) -> Coordinates {
+        let sequence = self.degrees().sequence_data;
+        Coordinates { batch_data: data / sequence, sequence_data: data % sequence, ..at }
     }
 }

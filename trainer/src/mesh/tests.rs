@@ -25,14 +25,15 @@ fn divisors(number: usize) -> impl Iterator<Item = usize> {
 }
 
 fn mesh(world: usize, [tensor, pipeline, sequence_data]: [usize; 3], pipeline_first: bool) -> Mesh {
-    Mesh::new(world, Degrees { tensor, pipeline, sequence_data, pipeline_first }).unwrap()
+    Mesh::new(world, Degrees { tensor, pipeline, sequence_data, pipeline_first, ..Degrees::default() })
+        .unwrap()
 }
 
 #[test]
 fn ranks_and_coordinates_round_trip() {
     let mut seen = 0;
     for mesh in meshes(1..65) {
-        let Degrees { tensor: tp, pipeline: pp, sequence_data: sdp, pipeline_first } = mesh.degrees();
+        let Degrees { tensor: tp, pipeline: pp, sequence_data: sdp, pipeline_first, .. } = mesh.degrees();
         let dp = mesh.world_size() / (tp * pp);
         for r in 0..mesh.world_size() {
             let at = mesh.coordinates(r);
@@ -61,7 +62,7 @@ fn only_dividing_degrees_are_accepted() {
             (1..=world).flat_map(|tensor| (1..=world).map(move |pipeline| (tensor, pipeline)))
         {
             for sequence_data in 1..=world {
-                let degrees = Degrees { tensor, pipeline, sequence_data, pipeline_first: false };
+                let degrees = Degrees { tensor, pipeline, sequence_data, ..Degrees::default() };
                 taken += usize::from(Mesh::new(world, degrees).is_ok());
             }
         }
@@ -103,7 +104,12 @@ fn golden_table() {
 #[test]
 fn groups_partition_the_world() {
     use GroupKind::*;
-    for mesh in meshes(1..33) {
+    let with_experts = |mesh: Mesh| {
+        let degrees = move |(expert, expert_folded)| Degrees { expert, expert_folded, ..mesh.degrees() };
+        let all = divisors(mesh.data_size()).flat_map(|expert| [(expert, true), (expert, false)]);
+        all.filter_map(move |pair| Mesh::new(mesh.world_size(), degrees(pair)).ok())
+    };
+    for mesh in meshes(1..25).flat_map(with_experts) {
         let at: Vec<Coordinates> = (0..mesh.world_size()).map(|rank| mesh.coordinates(rank)).collect();
         let data = |rank: usize| mesh.data_rank(at[rank]);
         for kind in GroupKind::ALL {
@@ -122,6 +128,14 @@ fn groups_partition_the_world() {
                     TensorAndData => stage,
                     TensorAndSequenceData => stage && batch,
                     ModelAndSequenceData => batch,
+                    Expert if mesh.degrees().expert_folded => {
+                        tensor && stage && data(a) / mesh.degrees().expert == data(b) / mesh.degrees().expert
+                    }
+                    Expert => {
+                        let group = |rank: usize| at[rank].batch_data / mesh.degrees().expert;
+                        tensor && stage && sequence && group(a) == group(b)
+                    }
+                    ExpertData => tensor && stage && mesh.expert_rank(at[a]) == mesh.expert_rank(at[b]),
                 }
             };
             let groups = mesh.groups(kind);
@@ -154,7 +168,7 @@ fn each_distinct_group_is_split_once() {
 #[test]
 fn invalid_degrees_are_rejected_with_numbers() {
     let refused = |world, tensor, pipeline, sequence_data| {
-        let degrees = Degrees { tensor, pipeline, sequence_data, pipeline_first: false };
+        let degrees = Degrees { tensor, pipeline, sequence_data, ..Degrees::default() };
         Mesh::new(world, degrees).unwrap_err().to_string()
     };
     assert_eq!(

@@ -1,6 +1,7 @@
 //! Dimensions and options of a GPT.
 
 use crate::error::{Error, Result};
+use crate::nn::experts::Experts;
 use crate::nn::{self, LinearInit, Module, RopeConfig};
 use crate::parameter::Registry;
 use crate::tensor_parallel::{ParallelPlan, ParallelStyle};
@@ -57,6 +58,8 @@ pub struct GptConfig {
     pub feed_forward: FeedForward,
     /// Hidden features of the feed-forward part; `None` for the usual multiple of the width.
     pub ffn_width: Option<usize>,
+    /// Experts in place of the feed-forward part; `None` for a dense model.
+    pub experts: Option<Experts>,
     /// Gives linear layers a bias, except for the head.
     pub bias: bool,
     /// Dropout rate of the embedding and of every residual branch.
@@ -87,6 +90,7 @@ impl GptConfig {
             norm_epsilon: 1e-5,
             feed_forward: FeedForward::Gelu,
             ffn_width: None,
+            experts: None,
             bias: true,
             dropout: 0.0,
             tie_word_embeddings: true,
@@ -116,6 +120,11 @@ impl GptConfig {
             FeedForward::Gelu => 4 * self.width,
             FeedForward::SwiGlu => (8 * self.width).div_ceil(24) * 8,
         })
+    }
+
+    /// Returns the experts of a block; `None` if it is dense.
+    pub fn experts_of(&self, block: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| block >= experts.first_dense)
     }
 
     /// Returns the features per head.

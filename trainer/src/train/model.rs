@@ -13,7 +13,7 @@ use crate::tensor_parallel::TensorParallel;
 /// Fails if the settings do not fit together.
 pub fn new_model(config: &Config, tensor: Option<&ProcessGroup>) -> Result<(Gpt, Inventory)> {
     let mut registry = Registry::default();
-    let gpt = config.model.gpt_config(config.data.vocabulary_size());
+    let gpt = config.gpt_config();
     let plan = gpt.parallel_plan();
     let split = TensorParallel::new(tensor.cloned(), config.strategy.sequence_parallel, plan);
     let model = Gpt::new(&mut registry, gpt, split)?;

@@ -1,0 +1,5 @@
+//! Mixtures of experts.
+
+mod settings;
+
+pub use settings::{ExpertBalance, Experts, RouterScore};
