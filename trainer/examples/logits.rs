@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let inventory = Arc::new(registry.finish());
     let (kind, alone) = (ParallelKind::Replicated, ProcessGroups::default());
     let mut strategy = new_strategy(kind, &inventory, alone, &Settings::default(), &memory)?;
-    let who = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
+    let who = SavedBy::default();
     hugging_face::load(Path::new(folder), layout, who, &mut *strategy, &inventory)?;
 
     let file = TokenFile::open(Path::new(tokens), vocabulary)?;

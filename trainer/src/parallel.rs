@@ -40,7 +40,7 @@ pub use crate::parallel::exact_sum::ExactSum;
 pub use crate::parallel::fully_sharded::FullySharded;
 pub use crate::parallel::grad_norm::SquareSum;
 pub use crate::parallel::mixed::Mixed;
-pub use crate::parallel::process_groups::ProcessGroups;
+pub use crate::parallel::process_groups::{ExpertGroups, ProcessGroups};
 pub use replicated::Replicated;
 pub use settings::{ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 pub use sharded::Sharded;

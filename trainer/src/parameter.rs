@@ -46,17 +46,32 @@ pub struct Parameter {
     /// Number of modules on this rank that add to the gradient in one backward pass; two for a tied
     /// embedding.
     pub use_count: usize,
-    /// Place among pipeline stages and parts of a strategy.
+    /// Ranks among which its gradient is averaged and its state sharded.
+    pub domain: Domain,
+    /// Rate of sign descent, which replaces the optimizer's step; `None` for the optimizer's.
+    pub sign_rate: Option<f32>,
+    /// Place among pipeline stages, expert parallel ranks and parts of a strategy.
     pub residency: Residency,
 }
 
-/// Place of a parameter among pipeline stages and parts of a strategy, as one rank sees it.
+/// Ranks among which a gradient is averaged, and state is sharded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Domain {
+    /// All data ranks.
+    #[default]
+    Dense,
+    /// Data ranks with the same experts. The mean is over the tokens of all data ranks.
+    Expert,
+}
+
+/// Place of a parameter among pipeline stages, expert parallel ranks and parts of a strategy, as
+/// one rank sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residency {
     /// This rank alone has it.
     #[default]
     Own,
-    /// Other stages or parts have it.
+    /// Other stages, expert parallel ranks or parts have it.
     Elsewhere,
     /// This stage and another one use it. Each has a copy, and its gradient is the sum of both.
     Tied {
@@ -98,6 +113,8 @@ impl Parameter {
             weight_decay,
             partial_grad: false,
             use_count: 1,
+            domain: Domain::Dense,
+            sign_rate: None,
             residency: Residency::Own,
         }
     }
@@ -206,6 +223,9 @@ impl Inventory {
         }
         for ((parameter, [others, own]), first) in self.parameters.iter_mut().zip(uses).zip(first) {
             parameter.use_count = own;
+            if !parameter.residency.is_here() {
+                continue;
+            }
             parameter.residency = match (others, own) {
                 (_, 0) => Residency::Elsewhere,
                 (0, _) => Residency::Own,
@@ -230,15 +250,22 @@ impl Inventory {
         self.parameters_of(unit).filter(|&id| self[id].residency.is_here())
     }
 
-    /// Returns an inventory in which the parameters of all other units are elsewhere. Numbers stay
-    /// those of the whole model, and so do the uses of a parameter.
-    pub fn restrict(&self, is_part: impl Fn(UnitId) -> bool) -> Self {
+    /// Returns an inventory in which all other parameters are elsewhere. Numbers stay those of the
+    /// whole model, and so do the uses of a parameter.
+    pub fn restrict(&self, is_part: impl Fn(ParameterId) -> bool) -> Self {
         let mut part = self.clone();
-        let others = self.units.iter().enumerate().filter(|&(number, _)| !is_part(UnitId(number)));
-        for id in others.flat_map(|(_, unit)| unit.parameters.clone()) {
-            part.parameters[id].residency = Residency::Elsewhere;
+        for (number, parameter) in part.parameters.iter_mut().enumerate() {
+            if !is_part(ParameterId(number)) {
+                parameter.residency = Residency::Elsewhere;
+            }
         }
         part
+    }
+
+    /// Returns true if this rank has parameters of experts.
+    pub fn has_experts(&self) -> bool {
+        let here = self.parameters.iter().filter(|parameter| parameter.residency.is_here());
+        here.into_iter().any(|parameter| parameter.domain == Domain::Expert)
     }
 
     /// Returns the unit of a parameter.

@@ -43,9 +43,6 @@ pub struct Seeds {
 /// Gradient of weights that a visit left out, to be added later.
 type Deferred = Box<dyn FnOnce(&mut Pass<'_>) -> Result<()> + Send>;
 
-/// Slope of a loss that a block has added, on its way to backward.
-struct AddedLoss(f32);
-
 /// State of one micro-batch of a pass.
 #[derive(Default)]
 struct MicroBatch {
@@ -254,44 +251,9 @@ impl<'a> Pass<'a> {
         if trains { self.strategy.grad_ready(id) } else { Ok(()) }
     }
 
-    /// Adds `slope` times a loss to the total loss of the current micro-batch, in forward. Reports
-    /// have the sum of the values of this name, averaged over micro-batches and data ranks.
-    ///
-    /// The block passes the gradient on: in its backward, [`Pass::added_loss_gradient`] returns the
-    /// gradient of the total with respect to `value`.
-    pub fn add_loss(&mut self, name: &str, value: f32, slope: f32) {
-        if !self.recomputes {
-            self.added_sums.add_loss(name, value, slope);
-        }
-        self.save(AddedLoss(slope));
-    }
-
-    /// Returns the gradient of the total loss with respect to the loss added last in forward. As
-    /// [`Pass::restore`], it must be called once for each, in reverse order.
-    ///
-    /// # Panics
-    /// Panics as [`Pass::restore`] does.
-    pub fn added_loss_gradient(&mut self) -> f32 {
-        let AddedLoss(slope) = self.restore();
-        slope * self.loss_scale
-    }
-
-    /// Reports a number of the current micro-batch, in forward: the mean of all values of this
-    /// name, over blocks, micro-batches and data ranks.
-    pub fn metric(&mut self, name: &str, value: f32) {
-        if !self.recomputes {
-            self.added_sums.add_metric(name, value);
-        }
-    }
-
     /// Sets the factor of the loss in backward.
     pub fn set_loss_scale(&mut self, scale: f32) {
         self.loss_scale = scale;
-    }
-
-    /// Returns what blocks have added since the last call.
-    pub fn take_added_sums(&mut self) -> AddedSums {
-        std::mem::take(&mut self.added_sums)
     }
 
     /// Runs `body` without backward: nothing is saved and dropout is off.

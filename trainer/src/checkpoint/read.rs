@@ -37,8 +37,7 @@ pub fn load(
 /// # Errors
 /// Names the file that is damaged or missing.
 pub fn verify_files(folder: &Path) -> Result<()> {
-    let alone = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
-    verify(folder, alone, &Manifest::read(folder)?)
+    verify(folder, SavedBy::default(), &Manifest::read(folder)?)
 }
 
 /// Adds the last good checkpoint beside `folder` to the error of a damaged checkpoint. Other errors

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use unisono::Communicator;
 
 fn of_data(world: &Communicator) -> SavedBy<'_> {
-    SavedBy { world: Some(world), data_rank: world.rank(), tensor_rank: 0 }
+    SavedBy { world: Some(world), data_rank: world.rank(), ..SavedBy::default() }
 }
 
 fn progress() -> TrainProgress {
@@ -132,7 +132,7 @@ fn tensors_may_be_resharded_on_load() {
                 let (inventory, memory) = (sharded_inventory(parts, world.rank()), Allocator::default());
                 let settings = Settings { seed, ..settings() };
                 let mut strategy = new_strategy(STRATEGIES[3], &inventory, None, &settings, &memory).unwrap();
-                let who = SavedBy { world: Some(&world), data_rank: 0, tensor_rank: world.rank() };
+                let who = SavedBy { world: Some(&world), tensor_rank: world.rank(), ..SavedBy::default() };
                 action(who, &mut *strategy, &inventory).unwrap();
                 collect_shards(&mut *strategy, &inventory)
             });
@@ -151,7 +151,7 @@ fn tensors_may_be_resharded_on_load() {
 }
 
 pub(super) fn save_on_one_rank() -> SavedBy<'static> {
-    SavedBy { world: None, data_rank: 0, tensor_rank: 0 }
+    SavedBy::default()
 }
 
 pub(super) fn strategy(inventory: &Arc<Inventory>) -> Box<dyn DataParallel> {

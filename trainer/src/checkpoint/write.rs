@@ -5,22 +5,32 @@ use super::manifest::{MANIFEST, Manifest, ShardFile, TrainProgress};
 use super::shard::{ShardWriter, hash_file};
 use crate::error::{Error, Result};
 use crate::parallel::{DataParallel, LocalShard};
-use crate::parameter::{Inventory, ParameterId};
+use crate::parameter::{Domain, Inventory, ParameterId};
 use std::path::{Path, PathBuf};
 use unisono::{Communicator, Max};
 
 /// Position of the rank that saves or loads.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct SavedBy<'a> {
     /// All ranks of the job; `None` if this rank is alone.
     pub world: Option<&'a Communicator>,
     /// Rank in the data parallel group.
     pub data_rank: usize,
+    /// Rank among data ranks with the same experts.
+    pub expert_data_rank: usize,
     /// Rank in the tensor parallel group.
     pub tensor_rank: usize,
 }
 
 impl SavedBy<'_> {
+    /// Returns the rank among those that share the state of parameters, or all have it.
+    fn replica(&self, domain: Domain) -> usize {
+        match domain {
+            Domain::Dense => self.data_rank,
+            Domain::Expert => self.expert_data_rank,
+        }
+    }
+
     pub(crate) fn rank(&self) -> usize {
         self.world.map_or(0, Communicator::rank)
     }
@@ -102,7 +112,7 @@ impl Snapshot {
     /// Fails on every rank if any rank cannot write a file. Earlier checkpoints stay complete, and
     /// what was written of this one is removed.
     pub fn write(self, world: Option<&Communicator>, keep: usize) -> Result<PathBuf> {
-        let who = SavedBy { world, data_rank: 0, tensor_rank: 0 };
+        let who = SavedBy { world, ..SavedBy::default() };
         let path = folder::temporary_dir(&self.root, self.manifest.progress.step);
         let written = self.write_parts(who, &path, keep);
         if written.is_err() && who.rank() == 0 {
@@ -132,7 +142,7 @@ fn copy_shard(
 ) -> Result<(Vec<u64>, Option<ShardWriter>)> {
     let (mut writer, mut is_empty) = (ShardWriter::default(), true);
     let mut moments = vec![0; inventory.parameters.len()];
-    let is_repeated = |id: ParameterId| strategy.is_replicated(id) && who.data_rank > 0;
+    let is_repeated = |id: ParameterId| strategy.is_replicated(id) && who.replica(inventory[id].domain) > 0;
     let repeats: Vec<_> = (0..inventory.parameters.len()).map(ParameterId).map(is_repeated).collect();
     strategy.for_each_shard(&mut |kept: LocalShard<'_>| {
         let parameter = &inventory[kept.parameter];

@@ -1,6 +1,8 @@
 //! Checks of configuration values that do not depend on the number of ranks.
 
-use crate::config::{Config, Data, DataKind, ExpertBalance, Model, Optimizer, Positions, StrategyKind};
+use crate::config::{
+    Config, Data, DataKind, ExpertBalance, Model, Optimizer, Positions, RouterScore, StrategyKind,
+};
 use crate::data::text;
 use crate::flat::Dtype;
 use crate::parallel::ReduceFrequency;
@@ -218,6 +220,11 @@ fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
             ),
         ),
         (config.data.micro_sequences == 1 || !needs_whole, whole.to_owned()),
+        (
+            experts.z_loss == 0.0 || experts.score == RouterScore::Softmax,
+            "experts.z_loss with experts.score = \"sigmoid\", which has no log-sum-exp: set it to 0"
+                .to_owned(),
+        ),
     ]
 }
 

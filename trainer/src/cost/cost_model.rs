@@ -4,7 +4,7 @@ use crate::config::{Config, StrategyKind};
 use crate::flat::Layout;
 use crate::mesh::Mesh;
 use crate::parallel::Settings;
-use crate::parameter::Inventory;
+use crate::parameter::{Domain, Inventory, ParameterId};
 use crate::train::{BatchPlan, Stages};
 
 /// Inputs of the formulas: one rank's part of a run.
@@ -19,19 +19,41 @@ pub(crate) struct CostModel<'a> {
     pub(crate) stage: usize,
 }
 
+/// Parameters of a rank with one strategy, shared by the same data ranks.
+pub(super) struct ModelPart {
+    pub(super) kind: StrategyKind,
+    /// Number of ranks that average their gradients and share their state.
+    pub(super) ranks: usize,
+    /// Inventory in which all other parameters are elsewhere.
+    pub(super) inventory: Inventory,
+}
+
 impl CostModel<'_> {
-    /// Returns the parameters of the units with equal strategies.
-    pub(super) fn parts(&self, units: &[StrategyKind]) -> impl Iterator<Item = (StrategyKind, Inventory)> {
+    /// Returns the parameters with equal strategies and domains.
+    pub(super) fn parts(&self, units: &[StrategyKind]) -> impl Iterator<Item = ModelPart> {
         let kinds = StrategyKind::ALL.into_iter().filter(|kind| units.contains(kind));
-        kinds.map(|kind| (kind, self.inventory.restrict(|unit| units[unit.0] == kind)))
+        let parts = kinds.flat_map(|kind| [(kind, Domain::Dense), (kind, Domain::Expert)]);
+        let parts = parts.filter(|&(_, domain)| domain == Domain::Dense || self.inventory.has_experts());
+        parts.map(|(kind, domain)| {
+            let is_own = |id: ParameterId| {
+                let parameter = &self.inventory[id];
+                let is_meant = units[self.inventory.unit_of(id).0] == kind && parameter.domain == domain;
+                is_meant && parameter.residency.is_here()
+            };
+            let ranks = match domain {
+                Domain::Dense => self.mesh.data_size(),
+                Domain::Expert => self.mesh.expert_data_size(),
+            };
+            ModelPart { kind, ranks, inventory: self.inventory.restrict(is_own) }
+        })
     }
 
-    /// Returns the settings and buckets of the parameters with one strategy.
-    pub(super) fn layout(&self, kind: StrategyKind) -> (Settings, Layout) {
+    /// Returns the settings and buckets of a part.
+    pub(super) fn layout(&self, part: &ModelPart) -> (Settings, Layout) {
         let mut config = self.config.clone();
-        config.strategy.kind = kind;
+        config.strategy.kind = part.kind;
         let settings = config.settings();
-        let layout = settings.layout(kind.parallel_kind(), self.inventory, self.mesh.data_size());
+        let layout = settings.layout(part.kind.parallel_kind(), &part.inventory, part.ranks);
         (settings, layout)
     }
 

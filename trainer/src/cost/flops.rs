@@ -3,7 +3,8 @@
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Result;
-use crate::parameter::{Inventory, Parameter};
+use crate::nn::experts::Experts;
+use crate::parameter::{Domain, Inventory, Parameter};
 use std::time::{Duration, Instant};
 use unisono_cuda::device::compute::{MatrixView, MatrixViewMut};
 use unisono_cuda::{Matrix, MatrixMut, matmul};
@@ -15,7 +16,7 @@ use unisono_cuda::{Matrix, MatrixMut, matmul};
 pub(crate) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
     let [layers, width, context] =
         [config.model.layers, config.model.width, config.model.context].map(|extent| extent as f64);
-    context * flops_per_token(matmul_weights(inventory), layers, width, context)
+    context * flops_per_token(matmul_weights(inventory, &config.experts), layers, width, context)
 }
 
 /// Returns the floating-point operations for one token of a transformer, from its weights in matrix
@@ -24,9 +25,15 @@ pub(super) fn flops_per_token(weights: f64, layers: f64, width: f64, context: f6
     6.0 * weights + 6.0 * layers * width * context
 }
 
-/// Returns the elements of all parameters in the matrix products of a token.
-pub(super) fn matmul_weights(inventory: &Inventory) -> f64 {
-    inventory.parameters.iter().map(matmul_parameters).sum::<usize>() as f64
+/// Returns the elements of all parameters in the matrix products of a token, which uses some
+/// experts only.
+pub(super) fn matmul_weights(inventory: &Inventory, experts: &Experts) -> f64 {
+    let used = |domain| match domain {
+        Domain::Dense => 1.0,
+        Domain::Expert => experts.per_token as f64 / experts.count.max(1) as f64,
+    };
+    let parameters = inventory.parameters.iter();
+    parameters.map(|parameter| used(parameter.domain) * matmul_parameters(parameter) as f64).sum()
 }
 
 /// Returns the elements of a parameter times its matrix products. An embedding lookup is not a

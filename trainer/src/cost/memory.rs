@@ -3,6 +3,7 @@
 use crate::allocator::AllocClass;
 use crate::config::{Config, StrategyKind};
 use crate::cost::activations::ActivationModel;
+use crate::cost::cost_model::ModelPart;
 use crate::cost::{CostModel, GroupBytes};
 use crate::flat::{Bucket, Dtype, Layout};
 use crate::parameter::Inventory;
@@ -28,19 +29,19 @@ impl CostModel<'_> {
     /// ranks differ, the largest rank counts. `units` has the strategy of each unit.
     pub(crate) fn memory(&self, units: &[StrategyKind]) -> [usize; 5] {
         let mut sums = [0, 0, 0, self.activations(), 0];
-        for (kind, inventory) in self.parts(units) {
-            let kept = CostModel { inventory: &inventory, ..*self }.kept(kind);
+        for part in self.parts(units) {
+            let kept = self.kept(&part);
             sums.iter_mut().zip(kept).for_each(|(sum, bytes)| *sum += bytes);
         }
         sums
     }
 
-    /// Returns the bytes that each rank keeps with one strategy, as [`CostModel::memory`] does, but
-    /// no activations.
-    fn kept(&self, kind: StrategyKind) -> [usize; 5] {
-        let ((settings, layout), ranks) = (self.layout(kind), self.mesh.data_size());
-        let group = GroupBytes::of_layout(self.config, self.inventory, &layout);
-        let [weights, gradients, state] = group.kept(kind, ranks).map(|bytes| bytes as usize);
+    /// Returns the bytes that each rank keeps of a part, as [`CostModel::memory`] does, but no
+    /// activations.
+    fn kept(&self, part: &ModelPart) -> [usize; 5] {
+        let (settings, layout) = self.layout(part);
+        let group = GroupBytes::of_layout(self.config, &part.inventory, &layout);
+        let [weights, gradients, state] = group.kept(part.kind, part.ranks).map(|bytes| bytes as usize);
         let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
         [weights, gradients, state, 0, offloaded]
     }

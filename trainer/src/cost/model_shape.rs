@@ -65,8 +65,8 @@ impl ModelShape {
             |unit| inventory.parameters_of(unit).map(|id| inventory[id].count()).sum::<usize>() as f64;
         Ok(Self {
             parameters: inventory.count() as f64,
-            active: matmul_weights(&inventory),
-            experts: 1,
+            active: matmul_weights(&inventory, &config.experts),
+            experts: config.experts.count.max(1),
             gpt: config.gpt_config(),
             activation_bytes: Dtype::F32.size(),
             bytes: BytesPerParam { weight, gradient, state },

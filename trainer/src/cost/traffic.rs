@@ -3,12 +3,13 @@
 //! Source: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, for tensor parallelism.
 
 use crate::config::StrategyKind;
+use crate::cost::cost_model::ModelPart;
 use crate::cost::memory::trained_elements;
 use crate::cost::{CostModel, GroupBytes, remote_fraction};
 use crate::flat::{Bucket, Dtype, Layout};
 use crate::nn::KvTransfer;
 use crate::parallel::ReduceFrequency;
-use crate::parameter::Parameter;
+use crate::parameter::{Inventory, Parameter};
 use crate::pipeline::Program;
 use crate::strategy::Direction;
 use crate::train::optimizer;
@@ -26,6 +27,8 @@ pub struct Traffic {
     pub tensor_parallel: f64,
     /// Sent for sharded sequences: keys, values and their gradients.
     pub sequence_parallel: f64,
+    /// Sent to the ranks of experts and back, with equal loads: rows of tokens and their gradients.
+    pub experts: f64,
     /// Sent to other pipeline stages: features, their gradients, and that of a tied parameter.
     pub pipeline: f64,
 }
@@ -33,7 +36,7 @@ pub struct Traffic {
 impl Traffic {
     /// Returns the total.
     pub fn total(&self) -> f64 {
-        let within = self.tensor_parallel + self.sequence_parallel + self.pipeline;
+        let within = self.tensor_parallel + self.sequence_parallel + self.experts + self.pipeline;
         self.forward + self.backward + self.after_step + within
     }
 }
@@ -48,11 +51,12 @@ impl CostModel<'_> {
         let mut sum = Traffic {
             tensor_parallel: micro_batches * layers,
             sequence_parallel: micro_batches * sequences,
+            experts: micro_batches * self.expert_traffic(),
             pipeline: self.pipeline_traffic(&program),
             ..Traffic::default()
         };
-        for (kind, inventory) in self.parts(units) {
-            let part = CostModel { inventory: &inventory, ..*self }.exchanged(kind, &program);
+        for part in self.parts(units) {
+            let part = self.exchanged(&part, &program);
             sum.forward += part.forward;
             sum.backward += part.backward;
             sum.after_step += part.after_step;
@@ -61,31 +65,32 @@ impl CostModel<'_> {
         sum
     }
 
-    /// Returns the bytes that each rank sends for weights, gradients and steps with one strategy.
-    fn exchanged(&self, kind: StrategyKind, program: &Program) -> Traffic {
-        let ((settings, layout), passes) = (self.layout(kind), program.plan.backward_passes() as f64);
+    /// Returns the bytes that each rank sends for weights, gradients and steps of a part.
+    fn exchanged(&self, part: &ModelPart, program: &Program) -> Traffic {
+        let ModelPart { kind, ranks, ref inventory } = *part;
+        let ((settings, layout), passes) = (self.layout(part), program.plan.backward_passes() as f64);
         let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>() as f64;
         let wire = |bucket: &Bucket| settings.wire_dtype.unwrap_or(bucket.grad_dtype);
         let gradients = sum(&|bucket| trained_elements(bucket) * wire(bucket).size());
         let each = settings.reduce_each == ReduceFrequency::MicroBatch && kind.shards_gradients();
-        let [ahead, again] = self.gathered_bytes(&layout, program);
+        let [ahead, again] = gathered_bytes(&layout, inventory, program);
         let group = GroupBytes {
             gathered: [ahead, if settings.reshard_after_forward { again } else { 0.0 }],
             reduced: if each { passes * gradients } else { gradients },
             stepped: sum(&|bucket| trained_elements(bucket) * bucket.dtype.size()),
             ..GroupBytes::default()
         };
-        let [forward, backward, after] = group.sent(kind, self.mesh.data_size());
-        let after = after + self.optimizer_traffic(kind, &layout);
-        let layers = if each { passes } else { 1.0 } * self.partial_grad_traffic();
+        let [forward, backward, after] = group.sent(kind, ranks);
+        let after = after + self.optimizer_traffic(part, &layout);
+        let layers = if each { passes } else { 1.0 } * self.partial_grad_traffic(inventory);
         Traffic { forward, backward, after_step: after, tensor_parallel: layers, ..Traffic::default() }
     }
 
     /// Returns the bytes sent by the optimizer step: update directions of whole matrices, gathered
     /// from shards and parts.
-    fn optimizer_traffic(&self, kind: StrategyKind, layout: &Layout) -> f64 {
+    fn optimizer_traffic(&self, part: &ModelPart, layout: &Layout) -> f64 {
         let optimizer = optimizer(self.config);
-        let shares = remote_fraction(if kind.shards_state() { self.mesh.data_size() } else { 1 });
+        let shares = remote_fraction(if part.kind.shards_state() { part.ranks } else { 1 });
         let parts = (self.mesh.degrees().tensor - 1) as f64;
         let of = |bucket: &Bucket| {
             let parameter = &self.inventory[bucket.entries.first()?.parameter];
@@ -98,9 +103,8 @@ impl CostModel<'_> {
     }
 
     /// Returns the bytes per step of sums of partial gradients over tensor parallel ranks.
-    fn partial_grad_traffic(&self) -> f64 {
-        let partial = self
-            .inventory
+    fn partial_grad_traffic(&self, inventory: &Inventory) -> f64 {
+        let partial = inventory
             .parameters
             .iter()
             .filter(|parameter| parameter.partial_grad && parameter.trainable)
@@ -109,15 +113,18 @@ impl CostModel<'_> {
         2.0 * remote_fraction(self.mesh.degrees().tensor) * bytes as f64
     }
 
-    /// Returns the bytes of weights gathered in forward and in backward of a step: those that each
-    /// unit uses.
-    fn gathered_bytes(&self, layout: &Layout, program: &Program) -> [f64; 2] {
-        let size = |bucket| layout[bucket].count * layout[bucket].dtype.size();
-        let bytes = |unit| layout.buckets_of(self.inventory, unit).into_iter().map(size).sum::<usize>();
-        [Direction::Forward, Direction::Backward].map(|wanted| {
-            let gathers = program.plan.gathers().filter(|&(_, way)| way == wanted);
-            gathers.map(|(unit, _)| bytes(unit)).sum::<usize>() as f64
-        })
+    /// Returns the bytes per micro-batch of rows for experts on other ranks, with equal loads. Each
+    /// token goes to its experts and back in forward, and its gradient in backward. Recomputation
+    /// repeats forward.
+    fn expert_traffic(&self) -> f64 {
+        let (gpt, degrees) = (self.config.gpt_config(), self.mesh.degrees());
+        let Some(experts) = &gpt.experts else { return 0.0 };
+        let own = self.inventory.own_units().filter(|unit| (1..=gpt.layers).contains(&unit.0));
+        let blocks = own.filter(|unit| gpt.experts_of(unit.0 - 1).is_some()).count();
+        let tokens = self.batch.micro_batch * gpt.context / degrees.sequence_data;
+        let ways = if gpt.activation_checkpointing { 6 } else { 4 };
+        let rows = blocks * tokens * experts.per_token * ways;
+        remote_fraction(degrees.expert) * (rows * gpt.width * Dtype::F32.size()) as f64
     }
 
     /// Returns the bytes per micro-batch of sharded sequences. Each block gathers keys and values
@@ -178,4 +185,15 @@ impl CostModel<'_> {
         let tied: usize = tied.map(Parameter::count).sum();
         ((program.send_count() * rows * model.width + tied) * Dtype::F32.size()) as f64
     }
+}
+
+/// Returns the bytes of weights gathered in forward and in backward of a step: those that each unit
+/// uses.
+fn gathered_bytes(layout: &Layout, inventory: &Inventory, program: &Program) -> [f64; 2] {
+    let size = |bucket| layout[bucket].count * layout[bucket].dtype.size();
+    let bytes = |unit| layout.buckets_of(inventory, unit).into_iter().map(size).sum::<usize>();
+    [Direction::Forward, Direction::Backward].map(|wanted| {
+        let gathers = program.plan.gathers().filter(|&(_, way)| way == wanted);
+        gathers.map(|(unit, _)| bytes(unit)).sum::<usize>() as f64
+    })
 }

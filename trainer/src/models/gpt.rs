@@ -8,6 +8,7 @@ use crate::data::TokenBatch;
 use crate::error::{Error, Result};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
+use crate::nn::experts::{ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
 use crate::nn::{
     ActivationCheckpoint, Attention, Dropout, Gelu, Module, Residual, RotaryEmbedding, Sequential, SwiGlu,
 };
@@ -23,8 +24,9 @@ use unisono::Communicator;
 ///
 /// Parameters have the names of Hugging Face's GPT-2: `wte`, `wpe` for learned positions,
 /// `h.N.{ln_1, attn.{c_attn, c_proj}, ln_2, mlp.{c_fc, c_proj}}`, `ln_f`, and `lm_head` if it is
-/// not tied. Linear weights are outputs × inputs, the transpose of GPT-2's files. The units are the
-/// embedding, each block, and the head.
+/// not tied. Mixtures of experts have `mlp.{router, shared, experts.M}` instead. Linear weights are
+/// outputs × inputs, the transpose of GPT-2's files. The units are the embedding, each block, and
+/// the head.
 pub struct Gpt {
     config: GptConfig,
     embedding: Embeddings,
@@ -43,12 +45,31 @@ impl Gpt {
     /// # Panics
     /// Panics if `registry` has units: those of a model begin with unit 0.
     pub fn new(registry: &mut Registry, config: GptConfig, split: TensorParallel) -> Result<Self> {
+        Self::with_experts(registry, config, split, ExpertParallel::default())
+    }
+
+    /// Creates a model as [`Gpt::new`] does, whose experts are shared as `parallel` says.
+    ///
+    /// # Errors
+    /// Fails as [`Gpt::new`] does, and if ranks cannot share the experts equally.
+    ///
+    /// # Panics
+    /// Panics as [`Gpt::new`] does.
+    pub fn with_experts(
+        registry: &mut Registry,
+        config: GptConfig,
+        split: TensorParallel,
+        parallel: ExpertParallel,
+    ) -> Result<Self> {
+        parallel.check(config.experts.as_ref())?;
         config.check(split.size())?;
         assert!(registry.inventory_so_far().units.is_empty(), "units of a model begin with unit 0");
         let embedding = Embeddings::new(registry, &config, &split);
         let blocks = (0..config.layers).map(|number| {
             let name = format!("h.{number}");
-            ModuleBlock(registry.unit(&name, |registry| block(registry, &config, &split)).1)
+            ModuleBlock(
+                registry.unit(&name, |registry| block(registry, &config, number, &split, &parallel)).1,
+            )
         });
         let blocks = blocks.collect();
         let head = LmHead::new(registry, &config, embedding.table(), &split);
@@ -131,14 +152,23 @@ impl Model for Gpt {
     }
 }
 
-fn block(registry: &mut Registry, config: &GptConfig, split: &TensorParallel) -> Box<dyn Module> {
+fn block(
+    registry: &mut Registry,
+    config: &GptConfig,
+    number: usize,
+    split: &TensorParallel,
+    parallel: &ExpertParallel,
+) -> Box<dyn Module> {
     let attention = Residual(Sequential(vec![
         split.sequence_parallel_region(registry, |registry| config.make_norm(registry, "ln_1")),
         registry.scope("attn", |registry| attention(registry, config, split)),
     ]));
     let feed_forward = Residual(Sequential(vec![
         split.sequence_parallel_region(registry, |registry| config.make_norm(registry, "ln_2")),
-        registry.scope("mlp", |registry| feed_forward(registry, config, split)),
+        registry.scope("mlp", |registry| match config.experts_of(number) {
+            Some(experts) => mixture(registry, config, experts, split, parallel),
+            None => feed_forward(registry, config, split),
+        }),
     ]));
     let block = Sequential(vec![Box::new(attention), Box::new(feed_forward)]);
     if config.activation_checkpointing { Box::new(ActivationCheckpoint(block)) } else { Box::new(block) }
@@ -172,4 +202,23 @@ fn feed_forward(registry: &mut Registry, config: &GptConfig, split: &TensorParal
     let out = registry.scope("c_proj", |r| split.linear(r, hidden, width, config.residual_init()));
     let dropout = Dropout::new(registry, "dropout", config.dropout, split.rng_stream());
     Box::new(Sequential(vec![into, activation, out, Box::new(dropout)]))
+}
+
+fn mixture(
+    registry: &mut Registry,
+    config: &GptConfig,
+    experts: &Experts,
+    split: &TensorParallel,
+    parallel: &ExpertParallel,
+) -> Box<dyn Module> {
+    let shape = ExpertShape {
+        features: config.width,
+        hidden: experts.hidden_width(config.ffn_width()),
+        is_gated: config.feed_forward == FeedForward::SwiGlu,
+        init: [config.init(), config.residual_init()],
+    };
+    let mixture = MixtureOfExperts::new(registry, experts, shape, split, parallel);
+    let dropout = Dropout::new(registry, "dropout", config.dropout, split.rng_stream());
+    let (start, end) = (split.copy_to_region(), split.reduce_from_region());
+    Box::new(Sequential(vec![Box::new(start), Box::new(mixture), Box::new(end), Box::new(dropout)]))
 }

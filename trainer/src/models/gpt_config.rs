@@ -167,12 +167,16 @@ impl GptConfig {
     pub fn parallel_plan(&self) -> ParallelPlan {
         let ratio = self.heads / self.kv_heads.max(1);
         let (head, gates) = (self.head_dim(), if self.feed_forward == FeedForward::SwiGlu { 2 } else { 1 });
-        ParallelPlan::new([
+        let attention = [
             ("h.*.attn.c_attn", ParallelStyle::QueryKeyValue { ratio, head }),
             ("h.*.attn.c_proj", ParallelStyle::Row { grain: head }),
+        ];
+        let dense = [
             ("h.*.mlp.c_fc", ParallelStyle::Column { blocks: gates, grain: 1 }),
             ("h.*.mlp.c_proj", ParallelStyle::Row { grain: 1 }),
-        ])
+        ];
+        let has_dense = self.experts_of(0).is_none();
+        ParallelPlan::new(attention.into_iter().chain(dense.into_iter().filter(|_| has_dense)))
     }
 
     /// Checks that heads divide the width, and that each of `parts` ranks gets one.

@@ -1,5 +1,43 @@
-//! Mixtures of experts.
+//! Mixtures of experts: feed-forward parts of which each token uses a few.
+//!
+//! | part | file |
+//! |---|---|
+//! | the module, with shared experts | `mixture` |
+//! | choice of a token's experts, and its gradient | `router`, with `scores` |
+//! | losses that balance loads | `balance` |
+//! | tokens beyond an expert's capacity | `capacity` |
+//! | exchange of rows between the ranks of tokens and of experts | `dispatch` |
+//! | products of the rows of each expert | `grouped` |
+//!
+//! Each rank of an expert parallel group has its own tokens and some of the experts. Rows are
+//! sorted by expert and sent to its rank by `all_to_all_v`, in order of their tokens. Results
+//! return the same way. Nothing is padded. Equal scores choose the expert with the lower number,
+//! and a token adds up its experts in order of their scores, so results are reproducible.
+//!
+//! With tensor parallelism, each rank has a part of the features of every expert of its group. A
+//! mixture begins with [`CopyToRegion`](crate::tensor_parallel::CopyToRegion) and ends with
+//! [`ReduceFromRegion`](crate::tensor_parallel::ReduceFromRegion). All ranks choose the same
+//! experts, and each has a partial gradient of the router.
+//!
+//! Sources: Shazeer et al., "Outrageously large neural networks", ICLR 2017; Lepikhin et al.,
+//! "GShard", ICLR 2021, for capacity; Fedus, Zoph, Shazeer, "Switch Transformers", JMLR 2022, for
+//! the balance loss; Zoph et al., "ST-MoE", 2022, for the loss of log-sums; Dai et al.,
+//! "DeepSeekMoE", 2024, for fine-grained and shared experts; Wang et al., "Auxiliary-loss-free load
+//! balancing strategy for mixture-of-experts", 2024, for biases.
 
+mod balance;
+mod capacity;
+mod dispatch;
+mod grouped;
+mod mixture;
+mod parallel;
+mod router;
+mod scores;
 mod settings;
+#[cfg(test)]
+mod tests;
 
+pub use grouped::ExpertShape;
+pub use mixture::MixtureOfExperts;
+pub use parallel::ExpertParallel;
 pub use settings::{ExpertBalance, Experts, RouterScore};

@@ -29,8 +29,11 @@ impl Average {
 /// Averages whole buckets over a data parallel group.
 #[derive(Clone)]
 pub struct GradAverager {
-    /// Number of ranks.
+    /// Number of ranks of the group.
     ranks: usize,
+    /// Number of ranks whose samples the mean is over. It is larger than the group for experts:
+    /// each rank of the group has the sum over the ranks that share them.
+    mean_over: usize,
     average: Average,
     wire_dtype: Option<Dtype>,
     memory: Allocator,
@@ -42,6 +45,7 @@ impl GradAverager {
     pub fn new(ranks: usize, settings: &Settings, memory: &Allocator) -> Self {
         Self {
             ranks,
+            mean_over: ranks,
             average: settings.average,
             wire_dtype: settings.wire_dtype,
             memory: memory.clone(),
@@ -49,9 +53,14 @@ impl GradAverager {
         }
     }
 
+    /// Sets the number of ranks whose samples the mean is over.
+    pub(super) fn with_mean_over(self, ranks: usize) -> Self {
+        Self { mean_over: ranks, ..self }
+    }
+
     /// Starts averaging `gradients` over all ranks.
     pub(super) fn all_reduce(&self, peers: Option<Comm<'_>>, gradients: FlatBuffer) -> Result<FlatBuffer> {
-        let Some(peers) = peers else { return Ok(gradients) };
+        let Some(peers) = peers else { return self.divide(gradients) };
         let dtype = gradients.dtype();
         let mut sent = self.to_wire(gradients)?;
         sent.all_reduce(peers, self.reduce_op())?;
@@ -64,7 +73,7 @@ impl GradAverager {
         peers: Option<Comm<'_>>,
         gradients: FlatBuffer,
     ) -> Result<FlatBuffer> {
-        let Some(peers) = peers else { return Ok(gradients) };
+        let Some(peers) = peers else { return self.divide(gradients) };
         let dtype = gradients.dtype();
         let sent = self.to_wire(gradients)?;
         let mut share = sent.new_like(&self.memory, AllocClass::Gradients, sent.len() / self.ranks)?;
@@ -80,7 +89,7 @@ impl GradAverager {
         peers: Option<Comm<'_>>,
         mut gradients: FlatBuffer,
     ) -> Result<FlatBuffer> {
-        let Some(peers) = peers else { return Ok(gradients) };
+        let Some(peers) = peers else { return self.divide(gradients) };
         if self.wire_dtype.is_none_or(|wire| wire == gradients.dtype()) {
             gradients.reduce_scatter_in_place(peers, self.reduce_op())?;
             let dtype = gradients.dtype();
@@ -111,13 +120,23 @@ impl GradAverager {
         if sums.dtype() != dtype {
             sums = sums.to_dtype(&self.memory, AllocClass::Gradients, dtype)?;
         }
-        if self.average == Average::After {
-            sums.divide(self.ranks as u32)?;
+        self.divide(sums)
+    }
+
+    /// Divides sums over the group, unless the collective or the loss has done so.
+    fn divide(&self, mut sums: FlatBuffer) -> Result<FlatBuffer> {
+        let is_divided = self.average == Average::InLoss || self.divides_in_reduction();
+        if !is_divided && self.mean_over > 1 {
+            sums.divide(self.mean_over as u32)?;
         }
         Ok(sums)
     }
 
+    fn divides_in_reduction(&self) -> bool {
+        self.average == Average::InReduction && self.mean_over == self.ranks
+    }
+
     fn reduce_op(&self) -> ReduceOp {
-        if self.average == Average::InReduction { Avg } else { Sum }
+        if self.divides_in_reduction() { Avg } else { Sum }
     }
 }

@@ -36,7 +36,7 @@ impl SquareSum {
     }
 
     /// Adds the sums of all ranks of a group.
-    fn all_reduce(&mut self, memory: &Allocator, ranks: &ProcessGroup) -> Result<()> {
+    pub(super) fn all_reduce(&mut self, memory: &Allocator, ranks: &ProcessGroup) -> Result<()> {
         match self {
             Self::Exact(squares) => ranks.host().all_reduce(squares.limbs_mut(), Sum)?,
             Self::Rounded(sums) if sums.is_empty() => {}

@@ -171,6 +171,7 @@ impl GradReducer {
         if self.storage != GradStorage::Full {
             base.sum_over_shards(&mut squares)?;
         }
+        base.sum_over_experts(&mut squares)?;
         Ok(squares)
     }
 }

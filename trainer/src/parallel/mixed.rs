@@ -7,12 +7,12 @@ use crate::optim::{Optimizer, Step};
 use crate::parallel::{
     DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, SquareSum, new_strategy,
 };
-use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
+use crate::parameter::{Domain, Inventory, Parameter, ParameterId, UnitId};
 use crate::strategy::{Direction, StepPlan, Strategy};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One strategy for each part of the model: the units with equal strategies.
+/// One strategy for each part of the model: the parameters with equal strategies and domains.
 ///
 /// Every part has communicators of its own, so that the collectives of the parts need no common
 /// order. A unit that uses parameters of another part gets them from that part. The bits of a step
@@ -40,22 +40,27 @@ impl Mixed {
         memory: &Allocator,
     ) -> Result<Self> {
         assert_eq!(units.len(), inventory.units.len(), "a strategy for each unit");
-        let mut kinds: Vec<ParallelKind> = Vec::new();
-        units.iter().for_each(|unit| {
-            if !kinds.contains(unit) {
-                kinds.push(*unit)
-            }
-        });
-        let part = |&kind: &ParallelKind| {
-            let own = inventory.restrict(|unit| units[unit.0] == kind);
-            new_strategy(kind, &Arc::new(own), team.duplicate()?, settings, memory)
+        let key = |id: ParameterId| (units[inventory.unit_of(id).0], inventory[id].domain);
+        let mut keys: Vec<(ParallelKind, Domain)> = Vec::new();
+        let mut part_of = Vec::new();
+        for own in (0..inventory.parameters.len()).map(|id| key(ParameterId(id))) {
+            part_of.push(keys.iter().position(|other| *other == own).unwrap_or_else(|| {
+                keys.push(own);
+                keys.len() - 1
+            }));
+        }
+        let part = |(number, &(kind, domain)): (usize, &(ParallelKind, Domain))| {
+            let own = Arc::new(
+                inventory.restrict(|id| part_of[id.0] == number && inventory[id].residency.is_here()),
+            );
+            let team = match domain {
+                Domain::Dense => team.duplicate()?,
+                Domain::Expert => team.duplicate_for_experts()?,
+            };
+            new_strategy(kind, &own, team, settings, memory)
         };
-        let parts = kinds.iter().map(part).collect::<Result<_>>()?;
-        let part_of = |id| {
-            let own = units[inventory.unit_of(ParameterId(id)).0];
-            kinds.iter().position(|kind| *kind == own).expect("collected above")
-        };
-        Ok(Self { parts, part_of: (0..inventory.parameters.len()).map(part_of).collect() })
+        let parts = keys.iter().enumerate().map(part).collect::<Result<_>>()?;
+        Ok(Self { parts, part_of })
     }
 
     fn part(&self, id: ParameterId) -> &dyn DataParallel {

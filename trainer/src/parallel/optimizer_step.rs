@@ -1,7 +1,7 @@
 //! Optimizer steps on some elements of a parameter, in host or GPU memory.
 
 use crate::allocator::{AllocClass, Allocator};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::flat::{Dtype, FlatBuffer};
 use crate::optim::{DeviceParamSlice, ParamSlice};
 use crate::parallel::optimizer_shards::{BufferSlice, StepContext, host_f32};
@@ -18,6 +18,9 @@ pub(super) fn apply_step(
     stride: &StepContext<'_>,
 ) -> Result<()> {
     let (step, weight_decay) = (&stride.step.of(parameter), parameter.weight_decay);
+    if let Some(rate) = parameter.sign_rate {
+        return sign_step(memory, weights, gradient, rate);
+    }
     let Some(lane) = memory.lane() else {
         let gradient = gradient.buffer.view(memory, gradient.range)?;
         let moments = HostMoments { buffers: moments.buffer, start: moments.range.start };
@@ -35,6 +38,25 @@ pub(super) fn apply_step(
         weight_decay,
     };
     Ok(stride.optimizer.update_on(lane, span, step)?)
+}
+
+/// Moves weights by `rate` against the sign of their gradients.
+fn sign_step(
+    memory: &Allocator,
+    weights: BufferSlice<&mut FlatBuffer>,
+    gradient: BufferSlice<&FlatBuffer>,
+    rate: f32,
+) -> Result<()> {
+    if memory.lane().is_some() {
+        return Err(Error::Unsupported(
+            "sign descent in the memory of a GPU: not part of this build".to_owned(),
+        ));
+    }
+    let gradient = gradient.buffer.view(memory, gradient.range)?;
+    for (weight, gradient) in weights.host_slice().iter_mut().zip(gradient.iter()) {
+        *weight -= rate * if *gradient == 0.0 { 0.0 } else { gradient.signum() };
+    }
+    Ok(())
 }
 
 /// Moments in host memory, from `start` on.

@@ -14,6 +14,17 @@ pub struct ProcessGroups {
     pub pipeline: Option<Communicator>,
     /// The two stages that share a tied parameter; `None` if this rank has none.
     pub tied: Option<Communicator>,
+    /// Ranks that share experts; `None` if every rank has all experts.
+    pub experts: Option<ExpertGroups>,
+}
+
+/// Groups of a rank that shares the experts of a model with others.
+#[derive(Clone)]
+pub struct ExpertGroups {
+    /// Ranks with different experts.
+    pub sharing: Communicator,
+    /// Ranks with the same experts; `None` if this rank is alone.
+    pub same: Option<Communicator>,
 }
 
 impl ProcessGroups {
@@ -38,6 +49,11 @@ impl ProcessGroups {
         Ok(Self { pipeline: pipeline.cloned(), tied, ..self })
     }
 
+    /// Adds the ranks that share experts.
+    pub fn with_experts(self, experts: Option<ExpertGroups>) -> Self {
+        Self { experts, ..self }
+    }
+
     /// Creates the same groups for another part of the model. Collectives of the parts need no
     /// common order then. All ranks must call this.
     ///
@@ -46,7 +62,18 @@ impl ProcessGroups {
     pub fn duplicate(&self) -> Result<Self> {
         let copy = |group: &Option<Communicator>| group.as_ref().map(Communicator::duplicate).transpose();
         let (data, tensor, tied) = (copy(&self.data)?, copy(&self.tensor)?, copy(&self.tied)?);
-        Ok(Self { data, tensor, tied, pipeline: self.pipeline.clone() })
+        Ok(Self { data, tensor, tied, pipeline: self.pipeline.clone(), experts: None })
+    }
+
+    /// Creates the groups of the experts' parameters, as [`ProcessGroups::duplicate`] does. All
+    /// ranks must call this.
+    ///
+    /// # Errors
+    /// Fails if a communicator cannot be duplicated.
+    pub fn duplicate_for_experts(&self) -> Result<Self> {
+        let Some(ExpertGroups { sharing, same }) = &self.experts else { return self.duplicate() };
+        let experts = ExpertGroups { sharing: sharing.duplicate()?, same: None };
+        Ok(Self { data: same.clone(), tied: None, ..self.clone() }.duplicate()?.with_experts(Some(experts)))
     }
 
     /// Creates groups without tensor parallelism.

@@ -6,7 +6,7 @@ use crate::flat::{BucketId, BucketTracker, Dtype, Layout, ParamStore, ProcessGro
 use crate::parallel::data_group::DataGroup;
 use crate::parallel::partial_grads::PartialGrads;
 use crate::parallel::{
-    GradAverager, ParallelKind, ProcessGroups, ReduceFrequency, Settings, UnusedGradients,
+    GradAverager, ParallelKind, ProcessGroups, ReduceFrequency, Settings, SquareSum, UnusedGradients,
 };
 use crate::parameter::{Inventory, ParameterId, UnitId};
 use crate::strategy::StepPlan;
@@ -26,6 +26,8 @@ pub(super) struct StrategyCore {
     pub(super) pipeline: Option<ProcessGroup>,
     /// Stages that share a tied parameter; `None` if this rank has none.
     tied: Option<ProcessGroup>,
+    /// Ranks that share experts, for the parameters of experts; `None` for others.
+    experts: Option<ProcessGroup>,
     bucket_tracker: BucketTracker,
 }
 
@@ -37,18 +39,21 @@ impl StrategyCore {
         settings: &Settings,
         memory: &Allocator,
     ) -> Result<Self> {
-        let ProcessGroups { data, tensor, pipeline, tied } = team;
+        let ProcessGroups { data, tensor, pipeline, tied, experts } = team;
         check_device_supported(settings, memory)?;
         let group = data.map(|data| DataGroup::new(data, memory)).transpose()?;
-        let [tensor, tied] =
-            [tensor, tied].map(|group| group.map(|group| ProcessGroup::new(group, memory.gpu())).transpose());
-        let (tensor, tied, pipeline) = (tensor?, tied?, pipeline.map(ProcessGroup::from));
+        let experts = experts.map(|experts| experts.sharing);
+        let [tensor, tied, experts] = [tensor, tied, experts]
+            .map(|group| group.map(|group| ProcessGroup::new(group, memory.gpu())).transpose());
+        let (tensor, tied, experts) = (tensor?, tied?, experts?);
+        let pipeline = pipeline.map(ProcessGroup::from);
         let ranks = group.as_ref().map_or(1, DataGroup::ranks);
         let layout = Arc::new(settings.layout(kind, inventory, ranks));
         let each_visit = settings.reduce_each == ReduceFrequency::MicroBatch && kind.shards_gradients();
         Ok(Self {
             store: ParamStore::new(Arc::clone(inventory), Arc::clone(&layout), memory),
-            averager: GradAverager::new(ranks, settings, memory),
+            averager: GradAverager::new(ranks, settings, memory)
+                .with_mean_over(ranks * experts.as_ref().map_or(1, ProcessGroup::size)),
             bucket_tracker: BucketTracker::new(Arc::clone(inventory), layout, each_visit),
             settings: settings.clone(),
             wait_time: Duration::ZERO,
@@ -56,6 +61,7 @@ impl StrategyCore {
             tensor,
             pipeline,
             tied,
+            experts,
         })
     }
 
@@ -70,7 +76,11 @@ impl StrategyCore {
     /// Returns the first known error of GPU operations.
     pub(super) fn check(&self) -> Result<()> {
         let data = self.group.iter().map(|group| &group.size);
-        data.chain(&self.tensor).chain(&self.pipeline).chain(&self.tied).try_for_each(ProcessGroup::check)
+        data.chain(&self.tensor)
+            .chain(&self.pipeline)
+            .chain(&self.tied)
+            .chain(&self.experts)
+            .try_for_each(ProcessGroup::check)
     }
 
     /// Returns the buckets that have gradients.
@@ -117,12 +127,19 @@ impl StrategyCore {
         PartialGrads::for_bucket(bucket, inventory, self.tensor.as_ref(), self.tied.as_ref())
     }
 
+    /// Adds the sums of ranks with other experts.
+    pub(super) fn sum_over_experts(&self, squares: &mut SquareSum) -> Result<()> {
+        let mut experts = self.experts.iter();
+        experts.try_for_each(|ranks| squares.all_reduce(&self.store.memory, ranks))
+    }
+
     /// Returns true if this rank counts a parameter in the norm. Parameters replicated over a
     /// tensor parallel group, or tied to another stage, count once.
     pub(super) fn counts_in_norm(&self, id: ParameterId) -> bool {
         let (first, parameter) =
             (self.tensor.as_ref().is_none_or(|tensor| tensor.rank() == 0), &self.store.inventory[id]);
-        (first || parameter.shard.is_some()) && parameter.residency.is_owner()
+        let has_gradient = parameter.sign_rate.is_none();
+        has_gradient && (first || parameter.shard.is_some()) && parameter.residency.is_owner()
     }
 }
 

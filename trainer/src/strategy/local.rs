@@ -22,11 +22,12 @@ impl LocalStrategy {
             *end += parameter.count();
             Some(*end)
         }));
-        let mut weights = memory.alloc(AllocClass::Weights, inventory.count());
+        let count = *starts.last().expect("at least 0");
+        let mut weights = memory.alloc(AllocClass::Weights, count);
         for (parameter, start) in inventory.parameters.iter().zip(&starts) {
             parameter.initialize(seed, 0..parameter.count(), &mut weights[*start..][..parameter.count()]);
         }
-        let gradients = memory.zeros(AllocClass::Gradients, inventory.count());
+        let gradients = memory.zeros(AllocClass::Gradients, count);
         Self { inventory, offsets: starts, weights, gradients }
     }
 

@@ -13,6 +13,8 @@ pub struct AddedValues {
     pub losses: BTreeMap<String, f64>,
     /// Metrics: means over blocks, micro-batches and data ranks.
     pub metrics: BTreeMap<String, f64>,
+    /// Tokens of each expert of all data ranks, relative to equal loads, by path of the block.
+    pub loads: BTreeMap<String, Vec<f64>>,
 }
 
 /// Names of all losses and metrics that some rank has added. They give the values an order that is
@@ -21,6 +23,8 @@ pub struct AddedValues {
 pub(super) struct AddedNames {
     losses: BTreeSet<String>,
     metrics: BTreeSet<String>,
+    /// Number of experts of each block that has some.
+    experts: BTreeMap<String, usize>,
 }
 
 impl AddedNames {
@@ -29,6 +33,7 @@ impl AddedNames {
         let is_new = |names: &BTreeSet<String>, name: &String| !names.contains(name);
         sums.losses.keys().any(|name| is_new(&self.losses, name))
             || sums.metrics.keys().any(|name| is_new(&self.metrics, name))
+            || sums.loads.keys().any(|name| !self.experts.contains_key(name))
     }
 
     /// Adds the names of `sums`, and those that other ranks of `groups` have. All ranks must call
@@ -43,14 +48,15 @@ impl AddedNames {
     ) -> Result<()> {
         self.losses.extend(sums.losses.keys().cloned());
         self.metrics.extend(sums.metrics.keys().cloned());
+        self.experts.extend(sums.loads.iter().map(|(name, loads)| (name.clone(), loads.len())));
         for group in groups {
             let invalid = |error: serde_json::Error| Error::invalid(error.to_string());
-            let own = serde_json::to_vec(&(&self.losses, &self.metrics)).map_err(invalid)?;
+            let own = serde_json::to_vec(&(&self.losses, &self.metrics, &self.experts)).map_err(invalid)?;
             for other in gather(&own, group)? {
-                let (losses, metrics): (BTreeSet<String>, BTreeSet<String>) =
-                    serde_json::from_slice(&other).map_err(invalid)?;
+                let Names(losses, metrics, experts) = serde_json::from_slice(&other).map_err(invalid)?;
                 self.losses.extend(losses);
                 self.metrics.extend(metrics);
+                self.experts.extend(experts);
             }
         }
         Ok(())
@@ -63,18 +69,35 @@ impl AddedNames {
             let (sum, count) = sums.metrics.get(name).copied().unwrap_or_default();
             [sum, count as f64]
         };
-        self.losses.iter().map(loss).chain(self.metrics.iter().flat_map(metric)).collect()
+        let loads = |(name, &count): (&String, &usize)| {
+            let loads = sums.loads.get(name).cloned().unwrap_or_else(|| vec![0; count]);
+            loads.into_iter().map(|tokens| tokens as f64).collect::<Vec<_>>()
+        };
+        let losses = self.losses.iter().map(loss).chain(self.metrics.iter().flat_map(metric));
+        losses.chain(self.experts.iter().flat_map(loads)).collect()
     }
 
     /// Returns the values of averaged [`AddedNames::numbers`].
     pub(super) fn values(&self, numbers: &[f64]) -> AddedValues {
         let (losses, metrics) = numbers.split_at(self.losses.len());
+        let (metrics, mut loads) = metrics.split_at(2 * self.metrics.len());
         let losses = self.losses.iter().cloned().zip(losses.iter().copied()).collect();
         let metrics = self.metrics.iter().cloned().zip(metrics.chunks_exact(2));
         let metrics = metrics.filter(|(_, pair)| pair[1] > 0.0).map(|(name, pair)| (name, pair[0] / pair[1]));
-        AddedValues { losses, metrics: metrics.collect() }
+        let relative = self.experts.iter().map(|(name, &count)| {
+            let (own, others) = loads.split_at(count);
+            loads = others;
+            let mean = own.iter().sum::<f64>() / count as f64;
+            (name.clone(), own.iter().map(|tokens| tokens / mean).collect())
+        });
+        let relative = relative.collect();
+        AddedValues { losses, metrics: metrics.collect(), loads: relative }
     }
 }
+
+/// Names of losses and metrics, and numbers of experts by block, as ranks exchange them.
+#[derive(serde::Deserialize)]
+struct Names(BTreeSet<String>, BTreeSet<String>, BTreeMap<String, usize>);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Predicts memory, traffic and computation of a run on any number of ranks, in one process.
 
-use super::{BatchPlan, config_lints, launch, new_model, setup};
+use super::{BatchPlan, config_lints, launch, setup};
 use crate::allocator::AllocClass;
 use crate::config::{Config, StrategyKind};
 use crate::cost::format::{sections, table};
@@ -8,7 +8,9 @@ use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
 use crate::error::Result;
 use crate::flat::ProcessGroup;
 use crate::mesh::Mesh;
+use crate::nn::experts::ExpertParallel;
 use crate::parameter::{Inventory, Parameter};
+use crate::train::model::new_model_with_experts;
 use crate::train::stages::Stages;
 use unisono::Communicator;
 
@@ -34,15 +36,10 @@ impl DryRun {
     pub fn new(config: &Config, world: usize) -> Result<Self> {
         let mesh = setup::mesh(config, world)?;
         let batch = config.batch(&mesh)?;
-        // The tensor parallel group is described, not connected.
-        let tensor = match config.mesh.tensor {
-            1 => None,
-            parts => launch::check_thread_count(parts)
-                .and_then(|()| Ok(Communicator::local(parts)?))?
-                .into_iter()
-                .next(),
-        };
-        let (_, inventory) = new_model(config, tensor.map(ProcessGroup::from).as_ref())?;
+        // The groups are described, not connected.
+        let tensor = described_group(config.mesh.tensor)?.map(ProcessGroup::from);
+        let experts = ExpertParallel::new(described_group(config.mesh.expert)?);
+        let (_, inventory) = new_model_with_experts(config, tensor.as_ref(), experts)?;
         let units = config.strategy.unit_kinds(&inventory)?;
         let stages = Stages::new(config, &mesh, &batch, &inventory)?;
         let of_stage = |stage| {
@@ -160,6 +157,15 @@ impl DryRun {
     }
 }
 
+/// Returns the first communicator of a group of this size; `None` for one rank.
+fn described_group(ranks: usize) -> Result<Option<Communicator>> {
+    if ranks == 1 {
+        return Ok(None);
+    }
+    launch::check_thread_count(ranks)?;
+    Ok(Communicator::local(ranks)?.into_iter().next())
+}
+
 fn memory_table(memory: [usize; 5]) -> String {
     let rows = AllocClass::ALL.iter().map(|class| class.name()).zip(memory);
     let rows = rows.chain([("in memory", in_memory(memory))]);
@@ -173,10 +179,12 @@ fn traffic_table(traffic: &Traffic) -> String {
         after_step: after,
         tensor_parallel: layers,
         sequence_parallel: sequences,
+        experts,
         pipeline: stages,
     } = *traffic;
     let phases = [("forward", forward), ("backward", backward), ("after", after)];
-    let within = [("in layers", layers), ("in sequences", sequences), ("to stages", stages)];
+    let within =
+        [("in layers", layers), ("in sequences", sequences), ("to experts", experts), ("to stages", stages)];
     let rows = phases.into_iter().chain(within).chain([("in all", traffic.total())]);
     table(&rows.map(|(phase, bytes)| vec![phase.to_owned(), format!("{bytes:.0}")]).collect::<Vec<_>>())
 }

@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::flat::ProcessGroup;
 use crate::models::Gpt;
+use crate::nn::experts::ExpertParallel;
 use crate::parameter::{Inventory, Registry};
 use crate::tensor_parallel::TensorParallel;
 
@@ -12,13 +13,26 @@ use crate::tensor_parallel::TensorParallel;
 /// # Errors
 /// Fails if the settings do not fit together.
 pub fn new_model(config: &Config, tensor: Option<&ProcessGroup>) -> Result<(Gpt, Inventory)> {
+    new_model_with_experts(config, tensor, ExpertParallel::default())
+}
+
+/// Creates a model as [`new_model`] does, whose experts are shared as `experts` says.
+///
+/// # Errors
+/// Fails if the settings do not fit together.
+pub(super) fn new_model_with_experts(
+    config: &Config,
+    tensor: Option<&ProcessGroup>,
+    experts: ExpertParallel,
+) -> Result<(Gpt, Inventory)> {
     let mut registry = Registry::default();
     let gpt = config.gpt_config();
     let plan = gpt.parallel_plan();
     let split = TensorParallel::new(tensor.cloned(), config.strategy.sequence_parallel, plan);
-    let model = Gpt::new(&mut registry, gpt, split)?;
+    let model = Gpt::with_experts(&mut registry, gpt, split, experts)?;
     registry.freeze_all(&config.model.freeze)?;
     registry.set_groups(&config.optimizer.groups)?;
-    registry.set_dtype(config.strategy.param_dtype, |_| true);
+    // Biases of routers change by less than 16 bits can tell.
+    registry.set_dtype(config.strategy.param_dtype, |parameter| parameter.sign_rate.is_none());
     Ok((model, registry.finish()))
 }

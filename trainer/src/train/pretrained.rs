@@ -1,11 +1,12 @@
 //! Exchange of models with Hugging Face's libraries.
 
+use crate::checkpoint::SavedBy;
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::models::hugging_face::{self, FileOptions, Layout};
 use crate::train::checkpointing::saved_by;
-use crate::train::restored::{ALONE, Restored};
+use crate::train::restored::Restored;
 use crate::train::run::Run;
 use std::path::Path;
 
@@ -26,7 +27,14 @@ pub fn export(checkpoint: &Path, to: &Path, options: FileOptions) -> Result<()> 
         copied.map_err(|error| Error::file(tokenizer, error))?;
     }
     let layout = Layout::of(gpt);
-    hugging_face::save(to, (layout, options), ALONE, None, &mut *restored.strategy, &restored.inventory)
+    hugging_face::save(
+        to,
+        (layout, options),
+        SavedBy::default(),
+        None,
+        &mut *restored.strategy,
+        &restored.inventory,
+    )
 }
 
 impl Run {

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::mesh::GroupKind;
-use crate::parameter::ParameterId;
+use crate::parameter::{Domain, ParameterId};
 use crate::random::{hash_iter, hash_numbers};
 use crate::strategy::{Direction, host_weights};
 use crate::train::run::Run;
@@ -14,7 +14,7 @@ impl Run {
         let mut hashes = vec![0; self.inventory.parameters.len()];
         for unit in self.inventory.own_units() {
             self.strategy.pre_unit(unit, Direction::Forward)?;
-            for id in self.inventory.parameters_of(unit) {
+            for id in self.inventory.present_of(unit) {
                 let weights = host_weights(&*self.strategy, id)?;
                 hashes[id.0] =
                     hash_iter(weights.len(), weights.iter().map(|weight| u64::from(weight.to_bits())));
@@ -31,7 +31,9 @@ impl Run {
     /// # Errors
     /// Returns the error of a failed collective.
     pub fn fingerprint(&mut self) -> Result<u64> {
-        let own = hash_numbers(&self.parameter_hashes()?);
+        let mut hashes = self.parameter_hashes()?;
+        self.add_other_experts(&mut hashes)?;
+        let own = hash_numbers(&hashes);
         let mut all = vec![0; self.world.size()];
         self.world.all_gather(&[own], &mut all)?;
         let data_group = self.groups.mesh().group(GroupKind::ModelAndSequenceData, self.world.rank());
@@ -44,11 +46,33 @@ impl Run {
     /// [`Error::ReplicasDiverged`] on every rank of a group with different weights; names the first
     /// parameter and its ranks.
     pub fn check_replicas(&mut self) -> Result<()> {
-        let own = self.parameter_hashes()?;
-        let Some(group) = self.groups.get(GroupKind::Data) else { return Ok(()) };
+        let mut own = self.parameter_hashes()?;
+        self.compare(&own, GroupKind::ExpertData)?;
+        for (hash, parameter) in own.iter_mut().zip(&self.inventory.parameters) {
+            *hash *= u64::from(parameter.domain == Domain::Dense);
+        }
+        self.compare(&own, GroupKind::Data)
+    }
+
+    /// Adds the hashes of the experts of other ranks.
+    fn add_other_experts(&self, hashes: &mut [u64]) -> Result<()> {
+        let Some(group) = self.groups.get(GroupKind::Expert) else { return Ok(()) };
+        let mut all = vec![0; hashes.len() * group.size()];
+        group.all_gather(hashes, &mut all)?;
+        for (at, parameter) in self.inventory.parameters.iter().enumerate() {
+            if parameter.domain == Domain::Expert {
+                hashes[at] = all.iter().skip(at).step_by(hashes.len()).fold(0, |sum, hash| sum ^ hash);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the hashes of a group of ranks.
+    fn compare(&self, own: &[u64], kind: GroupKind) -> Result<()> {
+        let Some(group) = self.groups.get(kind) else { return Ok(()) };
         let mut all = vec![0; own.len() * group.size()];
-        group.all_gather(&own, &mut all)?;
-        let members = self.groups.mesh().group(GroupKind::Data, self.world.rank());
+        group.all_gather(own, &mut all)?;
+        let members = self.groups.mesh().group(kind, self.world.rank());
         match first_difference(&all, own.len()) {
             Some((parameter, places)) => {
                 let ranks: Vec<_> = places.into_iter().map(|place| members[place]).collect();

@@ -11,9 +11,6 @@ use crate::train::new_model;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// This process, which is alone.
-pub(super) const ALONE: SavedBy<'_> = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
-
 /// Model of a checkpoint with its weights.
 pub(super) struct Restored {
     /// Folder of the checkpoint.
@@ -45,7 +42,7 @@ impl Restored {
         let (memory, settings) = (Allocator::default(), config.settings());
         let (kind, alone) = (ParallelKind::Replicated, ProcessGroups::default());
         let mut strategy = parallel::new_strategy(kind, &inventory, alone, &settings, &memory)?;
-        checkpoint::load(&folder, ALONE, &mut *strategy, &inventory).map_err(damaged)?;
+        checkpoint::load(&folder, SavedBy::default(), &mut *strategy, &inventory).map_err(damaged)?;
         Ok(Self { folder, config, model, inventory, strategy, memory })
     }
 }

@@ -13,8 +13,9 @@ use crate::error::{Error, Result};
 use crate::flat::{Dtype, ProcessGroup};
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
 use crate::nn::KvTransfer;
+use crate::nn::experts::ExpertParallel;
 use crate::optim::{AdamW, Muon, Optimizer, Sgd};
-use crate::parallel::{self, DataParallel, Mixed, ProcessGroups, Settings};
+use crate::parallel::{self, DataParallel, ExpertGroups, Mixed, ProcessGroups, Settings};
 use crate::parameter::Inventory;
 use crate::train::Interrupt;
 use crate::train::added_values::AddedNames;
@@ -23,7 +24,7 @@ use crate::train::data_loader::{DataLoader, dataset_id};
 use crate::train::header::RunHeader;
 use crate::train::memory_check::check_fits;
 use crate::train::memory_report::MemoryReport;
-use crate::train::model::new_model;
+use crate::train::model::new_model_with_experts;
 use crate::train::stage_times::StageTimes;
 use crate::train::stages::Stages;
 use std::path::Path;
@@ -72,7 +73,9 @@ impl Run {
         let device = device(config, &world, &memory)?;
         let gpu = device.as_ref().map(|device| device.compute().stream().gpu());
         let layers = tensor.map(|tensor| ProcessGroup::new(tensor.clone(), gpu)).transpose()?;
-        let (model, mut inventory) = new_model(config, layers.as_ref())?;
+        let sharing = groups.get(GroupKind::Expert).map(Communicator::duplicate).transpose()?;
+        let (model, mut inventory) =
+            new_model_with_experts(config, layers.as_ref(), ExpertParallel::new(sharing))?;
         let (stages, stage) =
             (Stages::new(config, &mesh, &batch, &inventory)?, groups.coordinates().pipeline);
         let units = config.strategy.unit_kinds(&inventory)?;
@@ -85,8 +88,7 @@ impl Run {
             announce(RunHeader { plan: &plan, loader: &feed, units: &units, formulas });
         }
         check_fits(&world, &plan, formulas)?;
-        let team = ProcessGroups::new(groups.get(GroupKind::Data).cloned(), tensor)?;
-        let team = team.with_pipeline(groups.get(GroupKind::Pipeline), shares)?;
+        let team = process_groups(&groups, shares)?;
         let program = stages.program(stage, &batch, &inventory);
         let validation = stages.forward_program(stage, &inventory);
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
@@ -164,6 +166,17 @@ impl Run {
     }
 }
 
+/// Returns the groups of the strategy. `shares` is true if another stage has one of this rank's
+/// parameters too.
+fn process_groups(groups: &MeshGroups, shares: bool) -> Result<ProcessGroups> {
+    let experts = groups.get(GroupKind::Expert).map(|sharing| ExpertGroups {
+        sharing: sharing.clone(),
+        same: groups.get(GroupKind::ExpertData).cloned(),
+    });
+    let team = ProcessGroups::new(groups.get(GroupKind::Data).cloned(), groups.get(GroupKind::Tensor))?;
+    Ok(team.with_pipeline(groups.get(GroupKind::Pipeline), shares)?.with_experts(experts))
+}
+
 /// Returns the mesh for this number of ranks, if its kinds of parallelism are supported.
 pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
@@ -219,11 +232,13 @@ fn check_device_supported(config: &Config) -> Result<()> {
     let Model { positions, heads, kv_heads, .. } = config.model;
     let rotary = (positions == Positions::Rotary)
         .then(|| ("model.positions", "\"rotary\"".to_owned(), "\"learned\"".to_owned()));
+    let count = config.experts.count;
+    let experts = (count > 0).then(|| ("experts.count", count.to_string(), "0".to_owned()));
     let grouped = ![0, heads].contains(&kv_heads);
     let grouped = grouped.then(|| ("model.kv_heads", kv_heads.to_string(), heads.to_string()));
     let narrow = config.optimizer.moment_dtype != Dtype::F32 && host_only_option(config).is_none();
     let narrow = narrow.then(|| ("optimizer.moment_dtype", "\"bf16\"".to_owned(), "\"f32\"".to_owned()));
-    match degree.or(rotary).or(grouped).or(narrow) {
+    match degree.or(experts).or(rotary).or(grouped).or(narrow) {
         Some((key, value, other)) => {
             let what = format!("{key} = {value} with a device that is not the CPU: not part of this build");
             Err(Error::Unsupported(format!("{what}; set {key} to {other}, or device to \"cpu\"")))
@@ -296,7 +311,7 @@ fn strategy(
     memory: &Allocator,
 ) -> Result<Box<dyn DataParallel>> {
     let kinds: Vec<_> = units.iter().map(|kind| kind.parallel_kind()).collect();
-    if kinds.iter().any(|&other| other != kinds[0]) {
+    if kinds.iter().any(|&other| other != kinds[0]) || team.experts.is_some() {
         return Ok(Box::new(Mixed::new(&kinds, inventory, &team, settings, memory)?));
     }
     parallel::new_strategy(kinds[0], inventory, team, settings, memory)

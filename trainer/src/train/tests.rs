@@ -15,6 +15,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 mod buffers;
+mod experts;
 mod interrupts;
 mod llama;
 mod meshes;

@@ -201,7 +201,7 @@ fn weights(config: &Config) -> Vec<f32> {
         new_strategy(ParallelKind::Replicated, &inventory, ProcessGroups::default(), &settings, &memory)
             .expect("alone");
     let folder = checkpoint::latest(Path::new(&config.checkpoint.folder)).expect("a checkpoint");
-    let alone = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
+    let alone = SavedBy::default();
     checkpoint::load(&folder, alone, &mut *strategy, &inventory).expect("loaded");
     let mut parts = BTreeMap::new();
     let mut keep = |kept: LocalShard<'_>| {

@@ -27,7 +27,7 @@ fn divided(
     let settings = Settings { bucket_bytes: 10_000, ..Settings::default() };
     let mut strategy = new_strategy(kind, &inventory, team, &settings, &memory).unwrap();
     let path = REFERENCE.as_ref().unwrap().join(format!("{name}-initial.safetensors"));
-    let who = SavedBy { world: Some(world), data_rank, tensor_rank: 0 };
+    let who = SavedBy { world: Some(world), data_rank, ..SavedBy::default() };
     hugging_face::load(&path, hugging_face::Layout::Gpt2, who, &mut *strategy, &inventory).unwrap();
     Trainee { model, inventory, strategy, memory }
 }

@@ -87,10 +87,8 @@ fn on_ranks(ranks: usize, body: impl Fn(&Communicator) -> Bits + Sync) -> Bits {
 }
 
 fn saved_by(world: &Communicator) -> SavedBy<'_> {
-    SavedBy { world: Some(world), data_rank: world.rank(), tensor_rank: 0 }
+    SavedBy { world: Some(world), data_rank: world.rank(), ..SavedBy::default() }
 }
-
-const ALONE: SavedBy<'_> = SavedBy { world: None, data_rank: 0, tensor_rank: 0 };
 
 fn strategy(
     kind: ParallelKind,
@@ -104,13 +102,13 @@ fn strategy(
 
 fn saved(path: &Path, inventory: &Arc<Inventory>) -> Bits {
     let mut strategy = strategy(STRATEGIES[2], inventory, None, 1);
-    save(path, FILES, ALONE, None, &mut *strategy, inventory).unwrap();
+    save(path, FILES, SavedBy::default(), None, &mut *strategy, inventory).unwrap();
     bits(&mut *strategy, inventory)
 }
 
 fn loaded(path: &Path, inventory: &Arc<Inventory>) -> Result<Bits> {
     let mut strategy = strategy(STRATEGIES[2], inventory, None, 2);
-    load(path, Layout::Gpt2, ALONE, &mut *strategy, inventory)?;
+    load(path, Layout::Gpt2, SavedBy::default(), &mut *strategy, inventory)?;
     Ok(bits(&mut *strategy, inventory))
 }
 
@@ -166,7 +164,7 @@ fn sharded_parameters_are_saved_whole() {
         let all = on_ranks(2, save);
         assert!(on_ranks(if layout == Layout::Gpt2 { 3 } else { 2 }, load) == all);
         let (inventory, mut strategy) = split(&config, None, 2);
-        super::load(path, layout, ALONE, &mut *strategy, &inventory).unwrap();
+        super::load(path, layout, SavedBy::default(), &mut *strategy, &inventory).unwrap();
         assert_eq!(all.len(), inventory.count());
         assert!(bits(&mut *strategy, &inventory) == all);
         assert_eq!(path.join(files::INDEX).is_file(), max_bytes < usize::MAX);
@@ -180,7 +178,8 @@ fn llama_files_have_names_and_shapes_of_llama() {
     let (config, folder) = (llama(), tempfile::tempdir().unwrap());
     let (inventory, mut strategy) = split(&config, None, 1);
     let bf16 = FileOptions { dtype: Dtype::Bf16, max_bytes: usize::MAX };
-    save(folder.path(), (Layout::of(&config), bf16), ALONE, None, &mut *strategy, &inventory).unwrap();
+    save(folder.path(), (Layout::of(&config), bf16), SavedBy::default(), None, &mut *strategy, &inventory)
+        .unwrap();
     let bytes = std::fs::read(folder.path().join("model.safetensors")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let shape = |name: &str| tensors.tensor(name).unwrap().shape().to_vec();

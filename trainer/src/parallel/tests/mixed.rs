@@ -80,7 +80,7 @@ fn layouts(mix: [usize; 5], inventory: &Inventory, ranks: usize) -> Vec<(Paralle
     kinds.sort_unstable();
     kinds.dedup();
     let part = |number: usize| {
-        let own = inventory.restrict(|unit| mix[unit.0] == number);
+        let own = inventory.restrict(|id| mix[inventory.unit_of(id).0] == number);
         let kind = STRATEGIES[number];
         (kind, small_buckets().layout(kind, &own, ranks))
     };

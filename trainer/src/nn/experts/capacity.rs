@@ -1,0 +1,60 @@
+//! Tokens that an expert has no room for.
+
+use super::Experts;
+use crate::data::SequenceChunk;
+use crate::error::Result;
+use crate::pass::Pass;
+use unisono::Communicator;
+
+/// Returns true for each choice beyond the capacity of its expert; nothing without a capacity.
+///
+/// Capacity counts per sequence (the groups of GShard), so it does not depend on the mesh or on
+/// micro-batches. First choices of all tokens come before second ones, and earlier positions before
+/// later ones. Ranks that share sequences exchange their choices.
+pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Result<Vec<bool>> {
+    let length = pass.sequence() * pass.sequence_group().map_or(1, Communicator::size);
+    let Some(capacity) = capacity(experts, length) else { return Ok(Vec::new()) };
+    let per_chunk = pass.sequence() * experts.per_token;
+    let (rank, all) = match pass.sequence_group() {
+        Some(ranks) => {
+            let mut all = vec![0; chosen.len() * ranks.size()];
+            pass.timed_wait("choices of experts", || ranks.all_gather(chosen, &mut all))?;
+            (ranks.rank(), all)
+        }
+        None => (0, chosen.to_vec()),
+    };
+    let rows = rows_by_position(pass, length);
+    let mut dropped = vec![false; chosen.len()];
+    for sequence in (0..chosen.len()).step_by(per_chunk) {
+        let mut taken = vec![0; experts.count];
+        for choice in 0..experts.per_token {
+            for &(owner, row) in &rows {
+                let at = sequence + row * experts.per_token + choice;
+                let count = &mut taken[all[owner * chosen.len() + at] as usize];
+                *count += 1;
+                if owner == rank {
+                    dropped[at] = *count > capacity;
+                }
+            }
+        }
+    }
+    Ok(dropped)
+}
+
+/// Returns the number of tokens of a sequence that each expert takes; `None` for all.
+pub(super) fn capacity(experts: &Experts, length: usize) -> Option<usize> {
+    let equal = (experts.per_token * length) as f64 / experts.count as f64;
+    (experts.capacity_factor > 0.0).then(|| (experts.capacity_factor * equal).ceil() as usize)
+}
+
+/// Returns the rank and row of each position of a sequence.
+fn rows_by_position(pass: &Pass<'_>, length: usize) -> Vec<(usize, usize)> {
+    let mut rows = vec![(0, 0); length];
+    for owner in 0..length / pass.sequence() {
+        let chunk = SequenceChunk { index: owner, ..pass.chunk() };
+        for row in 0..pass.sequence() {
+            rows[chunk.position(row, pass.sequence())] = (owner, row);
+        }
+    }
+    rows
+}

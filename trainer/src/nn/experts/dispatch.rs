@@ -1,0 +1,189 @@
+//! Exchange of rows between the ranks of tokens and the ranks of experts.
+
+use super::router::Routing;
+use crate::error::Result;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use std::ops::Range;
+use unisono::{Communicator, Work};
+
+/// Way of each choice of a token to the rank of its expert, and back.
+pub(super) struct Dispatch {
+    group: Option<Communicator>,
+    per_token: usize,
+    /// Row of each choice among the rows that this rank sends, which are sorted by expert and then
+    /// by token; `None` for a choice that was dropped.
+    places: Vec<Option<u32>>,
+    /// Rows to each rank.
+    sent: Vec<usize>,
+    /// Rows of each rank for each of this rank's experts.
+    received: Vec<usize>,
+    /// Number of this rank's experts.
+    own_experts: usize,
+}
+
+/// Rows on their way to other ranks.
+pub(super) enum Transfer {
+    /// All experts are here.
+    Local(Tensor),
+    Started(Work<Tensor>),
+}
+
+impl Transfer {
+    fn wait(self, pass: &Pass<'_>, name: &'static str) -> Result<Tensor> {
+        match self {
+            Self::Local(rows) => Ok(rows),
+            Self::Started(work) => Ok(pass.timed_wait(name, || work.wait())?),
+        }
+    }
+}
+
+impl Dispatch {
+    /// Exchanges the numbers of rows between the ranks that share `experts` experts.
+    pub(super) fn new(
+        pass: &Pass<'_>,
+        group: Option<&Communicator>,
+        experts: usize,
+        per_token: usize,
+        routing: &Routing,
+    ) -> Result<Self> {
+        let ranks = group.map_or(1, Communicator::size);
+        let mut starts = vec![0; experts];
+        let kept = |at: &usize| !routing.dropped.get(*at).copied().unwrap_or(false);
+        let choices = || (0..routing.chosen.len()).filter(kept);
+        choices().for_each(|at| starts[routing.chosen[at] as usize] += 1);
+        let counts: Vec<u64> = starts.iter().map(|&count| count as u64).collect();
+        starts.iter_mut().fold(0, |start, count| start + std::mem::replace(count, start));
+        let mut places = vec![None; routing.chosen.len()];
+        for at in choices() {
+            let next = &mut starts[routing.chosen[at] as usize];
+            places[at] = Some(*next as u32);
+            *next += 1;
+        }
+        let mut received = counts.clone();
+        if let Some(group) = group {
+            pass.timed_wait("numbers of tokens of experts", || group.all_to_all(&counts, &mut received))?;
+        }
+        let own_experts = experts / ranks;
+        let sent = counts.chunks_exact(own_experts).map(|of_rank| of_rank.iter().sum::<u64>() as usize);
+        Ok(Self {
+            group: group.cloned(),
+            per_token,
+            places,
+            sent: sent.collect(),
+            received: received.into_iter().map(|count| count as usize).collect(),
+            own_experts,
+        })
+    }
+
+    /// Returns the number of rows of each of this rank's experts.
+    pub(super) fn counts(&self) -> Vec<usize> {
+        let of = |expert| self.received.iter().skip(expert).step_by(self.own_experts).sum();
+        (0..self.own_experts).map(of).collect()
+    }
+
+    /// Starts sending the rows of tokens to their experts, times the weight of each choice if there
+    /// are weights.
+    pub(super) fn send(&self, pass: &Pass<'_>, rows: &Tensor, weights: Option<&Tensor>) -> Transfer {
+        let mut packed = pass.tensor(self.sent.iter().sum(), rows.columns());
+        for (at, place) in self.places.iter().enumerate() {
+            let Some(place) = *place else { continue };
+            let (from, to) = (rows.row(at / self.per_token), packed.row_mut(place as usize));
+            match weights.map(|weights| weights.data()[at]) {
+                Some(weight) => to.iter_mut().zip(from).for_each(|(to, from)| *to = weight * from),
+                None => to.copy_from_slice(from),
+            }
+        }
+        self.exchange(pass, packed, &self.sent, &self.rows_of_ranks())
+    }
+
+    /// Returns the rows of this rank's experts, sorted by expert, then by rank and token.
+    pub(super) fn receive(&self, pass: &Pass<'_>, transfer: Transfer) -> Result<Tensor> {
+        let arrived = transfer.wait(pass, "rows for experts")?;
+        Ok(self.regroup(pass, arrived, |(from, to)| (from, to)))
+    }
+
+    /// Starts sending the results of this rank's experts back to the ranks of their tokens.
+    pub(super) fn send_back(&self, pass: &Pass<'_>, results: Tensor) -> Transfer {
+        let packed = self.regroup(pass, results, |(from, to)| (to, from));
+        self.exchange(pass, packed, &self.rows_of_ranks(), &self.sent)
+    }
+
+    /// Returns the results for the rows that this rank has sent, in their order.
+    pub(super) fn receive_back(&self, pass: &Pass<'_>, transfer: Transfer) -> Result<Tensor> {
+        transfer.wait(pass, "results of experts")
+    }
+
+    /// Adds the results of each token's choices to its row, times their weights if there are some.
+    pub(super) fn combine(&self, results: &Tensor, weights: Option<&Tensor>, output: &mut Tensor) {
+        for (at, place) in self.places.iter().enumerate() {
+            let Some(place) = *place else { continue };
+            let weight = weights.map_or(1.0, |weights| weights.data()[at]);
+            let row = output.row_mut(at / self.per_token).iter_mut();
+            row.zip(results.row(place as usize)).for_each(|(to, from)| *to += weight * from);
+        }
+    }
+
+    /// Returns the product of each choice's result and the gradient of its token: the gradient of
+    /// its weight. It is 0 for a choice that was dropped.
+    pub(super) fn weight_gradients(&self, pass: &Pass<'_>, gradient: &Tensor, results: &Tensor) -> Tensor {
+        let mut found = Tensor::zeros(pass.memory(), gradient.rows(), self.per_token);
+        for (at, place) in self.places.iter().enumerate() {
+            let Some(place) = *place else { continue };
+            let pairs = gradient.row(at / self.per_token).iter().zip(results.row(place as usize));
+            found.data_mut()[at] = pairs.map(|(one, other)| one * other).sum();
+        }
+        found
+    }
+
+    /// Returns the rows that this rank receives from each rank.
+    fn rows_of_ranks(&self) -> Vec<usize> {
+        self.received.chunks_exact(self.own_experts).map(|of_rank| of_rank.iter().sum()).collect()
+    }
+
+    fn exchange(&self, pass: &Pass<'_>, rows: Tensor, sent: &[usize], received: &[usize]) -> Transfer {
+        let Some(group) = &self.group else { return Transfer::Local(rows) };
+        let columns = rows.columns();
+        let elements = |counts: &[usize]| counts.iter().map(|count| count * columns).collect::<Vec<_>>();
+        let (sent, counts) = (elements(sent), elements(received));
+        let mut arrived = pass.tensor(received.iter().sum(), columns);
+        Transfer::Started(group.spawn(move |group| {
+            group.all_to_all_v(rows.data(), &sent, arrived.data_mut(), &counts)?;
+            Ok(arrived)
+        }))
+    }
+
+    /// Moves rows from the order of ranks and then experts to the order of experts and then ranks,
+    /// or back: `way` returns the source and the target of both ranges.
+    fn regroup(
+        &self,
+        pass: &Pass<'_>,
+        rows: Tensor,
+        way: impl Fn((Range<usize>, Range<usize>)) -> (Range<usize>, Range<usize>),
+    ) -> Tensor {
+        let ranks = self.received.len() / self.own_experts;
+        if ranks == 1 || self.own_experts == 1 {
+            return rows;
+        }
+        let mut sorted = pass.tensor(rows.rows(), rows.columns());
+        let starts: Vec<_> = starts(self.received.iter().copied()).collect();
+        let by_expert = (0..self.own_experts).flat_map(|expert| (0..ranks).map(move |rank| (expert, rank)));
+        let mut to = 0;
+        for (expert, rank) in by_expert {
+            let at = rank * self.own_experts + expert;
+            let (from, count) = (starts[at], self.received[at]);
+            let (from, into) = way((from..from + count, to..to + count));
+            let scale = |range: Range<usize>| range.start * rows.columns()..range.end * rows.columns();
+            let columns = rows.columns();
+            debug_assert!(columns > 0);
+            sorted.data_mut()[scale(into)].copy_from_slice(&rows.data()[scale(from)]);
+            to += count;
+        }
+        sorted
+    }
+}
+
+/// Returns the sum of the counts before each.
+fn starts(counts: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
+    counts.scan(0, |end, count| Some(std::mem::replace(end, *end + count)))
+}

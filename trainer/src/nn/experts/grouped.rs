@@ -1,0 +1,184 @@
+//! Feed-forward parts of several experts, over rows that are sorted by expert.
+
+use crate::error::Result;
+use crate::nn::LinearInit;
+use crate::ops::{Activation, Mat, ValuesMut};
+use crate::parameter::{Domain, Parameter, ParameterId, Registry, Residency};
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use crate::tensor_parallel::TensorParallel;
+use std::ops::Range;
+
+/// Dimensions of an expert: y = W₂ f(W₁ x), without biases.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertShape {
+    /// Features of a row.
+    pub features: usize,
+    /// Hidden features.
+    pub hidden: usize,
+    /// Makes f a SwiGLU, whose W₁ has gates and values. Otherwise f is a GELU.
+    pub is_gated: bool,
+    /// Initial values of W₁ and W₂.
+    pub init: [LinearInit; 2],
+}
+
+impl ExpertShape {
+    /// Returns the rows of W₁ per hidden feature.
+    pub(super) fn gates(&self) -> usize {
+        if self.is_gated { 2 } else { 1 }
+    }
+}
+
+/// Experts of one layer, of which this rank has some.
+///
+/// Each row is multiplied by the matrices of its expert. Rows of an expert are adjacent, and there
+/// is no padding between experts.
+#[derive(Clone)]
+pub(super) struct GroupedExperts {
+    /// W₁ and W₂ of this rank's experts.
+    weights: Vec<[ParameterId; 2]>,
+    shape: ExpertShape,
+    /// Hidden features of this rank's part of each expert.
+    hidden: usize,
+}
+
+struct Saved {
+    counts: Vec<usize>,
+    input: Tensor,
+    /// Before the activation.
+    sums: Tensor,
+    activated: Tensor,
+}
+
+impl GroupedExperts {
+    /// Adds the parameters of `count` experts, of which this rank has `own`, each sharded over the
+    /// tensor parallel ranks.
+    pub(super) fn new(
+        registry: &mut Registry,
+        count: usize,
+        own: Range<usize>,
+        shape: ExpertShape,
+        split: &TensorParallel,
+    ) -> Self {
+        let gates = shape.gates();
+        let cuts = [split.shard(0, gates * shape.hidden, gates, 1), split.shard(1, shape.hidden, 1, 1)];
+        let add = |registry: &mut Registry, number: usize| {
+            let is_own = own.contains(&number);
+            let sizes = [[gates * shape.hidden, shape.features], [shape.features, shape.hidden]];
+            [0, 1].map(|at| {
+                let parameter = Parameter::new("weight", &sizes[at], shape.init[at].weight);
+                let parameter = cuts[at].clone().map_or(parameter.clone(), |cut| parameter.with_shard(cut));
+                let residency = if is_own { Residency::Own } else { Residency::Elsewhere };
+                let parameter = Parameter { domain: Domain::Expert, residency, ..parameter };
+                registry.scope(["c_fc", "c_proj"][at], |registry| registry.add(parameter))
+            })
+        };
+        let all = (0..count).map(|number| registry.scope(&format!("experts.{number}"), |r| add(r, number)));
+        let all: Vec<_> = all.collect();
+        let hidden = cuts[1].as_ref().map_or(shape.hidden, |cut| cut.local_size());
+        Self { weights: all[own].to_vec(), shape, hidden }
+    }
+
+    /// Computes the output of `counts[i]` rows for this rank's expert i.
+    pub(super) fn forward(&self, pass: &mut Pass<'_>, input: Tensor, counts: &[usize]) -> Result<Tensor> {
+        let (rows, columns) = (input.rows(), self.shape.gates() * self.hidden);
+        let mut sums = pass.tensor(rows, columns);
+        self.multiply(pass, 0, counts, &input, &mut sums, true)?;
+        let mut activated = pass.tensor(rows, self.hidden);
+        match self.shape.is_gated {
+            true => pass.ops().swiglu(activated.values_mut(), sums.values(), self.hidden)?,
+            false => pass.ops().activation(Activation::GeluTanh, activated.values_mut(), sums.values())?,
+        }
+        let mut output = pass.tensor(rows, self.shape.features);
+        self.multiply(pass, 1, counts, &activated, &mut output, true)?;
+        pass.save(Saved { counts: counts.to_vec(), input, sums, activated });
+        Ok(output)
+    }
+
+    /// Computes the gradient of the input.
+    pub(super) fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        let Saved { counts, input, mut sums, activated } = pass.restore();
+        let rows = input.rows();
+        let mut of_activated = pass.tensor(rows, self.hidden);
+        self.multiply(pass, 1, &counts, &gradient, &mut of_activated, false)?;
+        match self.shape.is_gated {
+            true => pass.ops().swiglu_backward(sums.values_mut(), of_activated.values(), self.hidden)?,
+            false => {
+                let at = sums.copy()?;
+                sums = of_activated;
+                pass.ops().activation_backward(Activation::GeluTanh, sums.values_mut(), at.values())?;
+            }
+        }
+        let mut of_input = pass.tensor(rows, self.shape.features);
+        self.multiply(pass, 0, &counts, &sums, &mut of_input, false)?;
+        let experts = self.clone();
+        let add = move |pass: &mut Pass<'_>| {
+            experts.add_gradients(pass, 1, &counts, &gradient, &activated)?;
+            experts.add_gradients(pass, 0, &counts, &sums, &input)
+        };
+        if pass.defers() {
+            pass.defer(add)
+        } else {
+            add(pass)?
+        }
+        Ok(of_input)
+    }
+
+    /// Multiplies the rows of each expert by its matrix `which`, transposed or not.
+    fn multiply(
+        &self,
+        pass: &Pass<'_>,
+        which: usize,
+        counts: &[usize],
+        from: &Tensor,
+        into: &mut Tensor,
+        transposed: bool,
+    ) -> Result<()> {
+        let [inputs, outputs] = [from.columns(), into.columns()];
+        for (rows, weights) in row_ranges(counts).zip(&self.weights) {
+            let weight = pass.weights_view(weights[which])?;
+            let matrix = match transposed {
+                true => Mat::new(weight.values(), outputs, inputs).t(),
+                false => Mat::new(weight.values(), inputs, outputs),
+            };
+            let own = &mut into.data_mut()[rows.start * outputs..rows.end * outputs];
+            let to = Mat::new(ValuesMut::Host(own), rows.len(), outputs);
+            let part = from.values().slice(rows.start * inputs..rows.end * inputs);
+            pass.ops().matmul(to, 0.0, 1.0, Mat::new(part, rows.len(), inputs), matrix)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the gradients of matrix `which` of each expert, from those of its outputs.
+    fn add_gradients(
+        &self,
+        pass: &mut Pass<'_>,
+        which: usize,
+        counts: &[usize],
+        of_output: &Tensor,
+        input: &Tensor,
+    ) -> Result<()> {
+        let [outputs, inputs] = [of_output.columns(), input.columns()];
+        for (rows, weights) in row_ranges(counts).zip(&self.weights).rev() {
+            let part = |columns: usize| rows.start * columns..rows.end * columns;
+            let slope = of_output.values().slice(part(outputs));
+            let input = input.values().slice(part(inputs));
+            pass.accumulate(weights[which], |ops, into| {
+                let (slope, input) =
+                    (Mat::new(slope, rows.len(), outputs), Mat::new(input, rows.len(), inputs));
+                ops.matmul(Mat::new(into, outputs, inputs), 1.0, 1.0, slope.t(), input)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the rows of each expert.
+fn row_ranges(counts: &[usize]) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator {
+    let mut ends = Vec::with_capacity(counts.len());
+    counts.iter().fold(0, |start, count| {
+        ends.push(start..start + count);
+        start + count
+    });
+    ends.into_iter()
+}

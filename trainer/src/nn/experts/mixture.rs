@@ -1,0 +1,114 @@
+//! Mixture of experts as a module.
+
+use super::dispatch::Dispatch;
+use super::grouped::GroupedExperts;
+use super::router::{Router, Routing};
+use super::{ExpertParallel, ExpertShape, Experts};
+use crate::error::Result;
+use crate::nn::{Gelu, Linear, LinearInit, Module, Sequential, SwiGlu};
+use crate::parameter::{Parameter, Registry};
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use crate::tensor_parallel::TensorParallel;
+
+/// Computes y = Σ w FFN(x) over the experts that a router chooses for each row, plus the shared
+/// experts' FFN(x).
+///
+/// (rows, features) → (rows, features). Rows travel to the ranks of their experts while this rank
+/// computes the shared experts. Saves the input, the rows of this rank's experts, and the results
+/// of its tokens.
+pub struct MixtureOfExperts {
+    router: Router,
+    shared: Option<Box<dyn Module>>,
+    experts: GroupedExperts,
+    settings: Experts,
+    parallel: ExpertParallel,
+}
+
+struct Saved {
+    input: Tensor,
+    routing: Routing,
+    dispatch: Dispatch,
+    results: Tensor,
+}
+
+impl MixtureOfExperts {
+    /// Creates the module with `router`, `shared` and `experts.N`, which have no biases. The ranks
+    /// of `split` have a part of each expert, and those of `parallel` some of the experts. Put a
+    /// start and an end of a sharded region around it.
+    pub fn new(
+        registry: &mut Registry,
+        settings: &Experts,
+        shape: ExpertShape,
+        split: &TensorParallel,
+        parallel: &ExpertParallel,
+    ) -> Self {
+        let router = Router::new(registry, settings, &shape, split.size());
+        let shared = (settings.shared > 0).then(|| {
+            let shape = ExpertShape { hidden: shape.hidden * settings.shared, ..shape };
+            registry.scope("shared", |registry| feed_forward(registry, shape, split))
+        });
+        let own = parallel.own_experts(settings.count);
+        let experts = GroupedExperts::new(registry, settings.count, own, shape, split);
+        Self { router, shared, experts, settings: *settings, parallel: parallel.clone() }
+    }
+}
+
+/// Creates the feed-forward part of shared experts: this rank's part of it.
+fn feed_forward(registry: &mut Registry, shape: ExpertShape, split: &TensorParallel) -> Box<dyn Module> {
+    let gates = shape.gates();
+    let mut linear = |name: &str, [outputs, inputs]: [usize; 2], cut, init: LinearInit| {
+        let weight = Parameter::new("weight", &[outputs, inputs], init.weight);
+        let weight = match cut {
+            Some(cut) => weight.with_shard(cut),
+            None => weight,
+        };
+        let [outputs, inputs] = [weight.shape[0], weight.shape[1]];
+        let weight = registry.scope(name, |registry| registry.add(weight));
+        Box::new(Linear::from_parameters(weight, None, inputs, outputs)) as Box<dyn Module>
+    };
+    let (features, hidden) = (shape.features, shape.hidden);
+    let into = split.shard(0, gates * hidden, gates, 1);
+    let into = linear("c_fc", [gates * hidden, features], into, shape.init[0]);
+    let out = linear("c_proj", [features, hidden], split.shard(1, hidden, 1, 1), shape.init[1]);
+    let activation: Box<dyn Module> = if shape.is_gated { Box::new(SwiGlu) } else { Box::new(Gelu::Tanh) };
+    Box::new(Sequential(vec![into, activation, out]))
+}
+
+impl Module for MixtureOfExperts {
+    fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        pass.expect_host("mixtures of experts")?;
+        let routing = self.router.forward(pass, &input)?;
+        let Experts { count, per_token, .. } = self.settings;
+        let dispatch = Dispatch::new(pass, self.parallel.group(), count, per_token, &routing)?;
+        let under_way = dispatch.send(pass, &input, None);
+        let mut output = match &self.shared {
+            Some(shared) => shared.forward(pass, input.copy()?)?,
+            None => Tensor::zeros(pass.memory(), input.rows(), input.columns()),
+        };
+        let rows = dispatch.receive(pass, under_way)?;
+        let results = self.experts.forward(pass, rows, &dispatch.counts())?;
+        let results = dispatch.receive_back(pass, dispatch.send_back(pass, results))?;
+        dispatch.combine(&results, Some(&routing.weights), &mut output);
+        pass.save(Saved { input, routing, dispatch, results });
+        Ok(output)
+    }
+
+    fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        let Saved { input, routing, dispatch, results } = pass.restore();
+        let of_weights = dispatch.weight_gradients(pass, &gradient, &results);
+        drop(results);
+        let rows = dispatch.send(pass, &gradient, Some(&routing.weights));
+        let rows = dispatch.receive(pass, rows)?;
+        let of_rows = self.experts.backward(pass, rows)?;
+        let under_way = dispatch.send_back(pass, of_rows);
+        let mut of_input = match &self.shared {
+            Some(shared) => shared.backward(pass, gradient)?,
+            None => Tensor::zeros(pass.memory(), input.rows(), input.columns()),
+        };
+        of_input.add(&self.router.backward(pass, &routing, &input, &of_weights)?)?;
+        let of_rows = dispatch.receive_back(pass, under_way)?;
+        dispatch.combine(&of_rows, None, &mut of_input);
+        Ok(of_input)
+    }
+}

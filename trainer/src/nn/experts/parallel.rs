@@ -1,0 +1,51 @@
+//! Ranks that share experts.
+
+use super::Experts;
+use crate::error::{Error, Result};
+use std::ops::Range;
+use unisono::Communicator;
+
+/// Expert parallelism of a model: each rank has equally many of the experts of every layer. The
+/// default has all experts on every rank.
+#[derive(Clone, Default)]
+pub struct ExpertParallel {
+    group: Option<Communicator>,
+}
+
+impl ExpertParallel {
+    /// Shares experts among the ranks of `group`. No other thread may use the communicator.
+    pub fn new(group: Option<Communicator>) -> Self {
+        Self { group }
+    }
+
+    /// Returns the ranks that share experts; `None` if this rank has all.
+    pub fn group(&self) -> Option<&Communicator> {
+        self.group.as_ref()
+    }
+
+    /// Returns the number of ranks that share experts.
+    pub fn size(&self) -> usize {
+        self.group.as_ref().map_or(1, Communicator::size)
+    }
+
+    /// Checks that ranks can share experts equally.
+    pub(crate) fn check(&self, experts: Option<&Experts>) -> Result<()> {
+        let (ranks, count) = (self.size(), experts.map_or(0, |experts| experts.count));
+        match ranks {
+            1 => Ok(()),
+            _ if count == 0 => {
+                Err(Error::invalid(format!("{ranks} ranks share experts, and the model has none")))
+            }
+            _ if count.is_multiple_of(ranks) => Ok(()),
+            _ => {
+                Err(Error::invalid(format!("{count} experts cannot be divided among {ranks} ranks equally")))
+            }
+        }
+    }
+
+    /// Returns this rank's experts of `count`.
+    pub fn own_experts(&self, count: usize) -> Range<usize> {
+        let (rank, own) = (self.group.as_ref().map_or(0, Communicator::rank), count / self.size());
+        rank * own..(rank + 1) * own
+    }
+}
