@@ -362,6 +362,26 @@ fn pytorch_names_are_accepted() {
     assert!(words(changed(&["strategy.avarage=after"])).ends_with("the nearest is `strategy.average`"));
 }
 
+#[test]
+fn impossible_experts_are_rejected() {
+    let word = |changes: &[&str]| words(changed(changes));
+    assert_eq!(word(&["mesh.expert=2"]), "mesh.expert = 2 without experts: set experts.count");
+    let with = |change: &str| word(&["experts.count=6", change]);
+    assert_eq!(with("mesh.expert=4"), "mesh.expert = 4 does not divide experts.count = 6");
+    assert_eq!(with("experts.per_token=7"), "experts.per_token = 7: it is from 1 to experts.count = 6");
+    assert_eq!(with("experts.per_token=0"), "experts.per_token = 0: it is from 1 to experts.count = 6");
+    assert_eq!(
+        with("experts.first_dense=2"),
+        "experts.first_dense = 2 leaves none of model.layers = 2 with experts"
+    );
+    assert_eq!(with("experts.capacity_factor=-1"), "experts.capacity_factor = -1 is not a valid factor");
+    assert!(word(&["experts.count=6", "data.micro_sequences=2"]).ends_with("not part of this build"));
+    assert!(
+        word(&["experts.count=6", "experts.score=sigmoid", "experts.z_loss=0.1"])
+            .contains("has no log-sum-exp")
+    );
+}
+
 prop_compose! {
     fn configurations()(
         seed in any::<u32>(),

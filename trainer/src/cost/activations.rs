@@ -4,6 +4,7 @@
 //! MLSys 2023.
 
 use crate::models::{FeedForward, GptConfig, Norm};
+use crate::nn::experts::Experts;
 use crate::nn::{Attention, KvTransfer};
 
 /// Dimensions that determine the activations of one rank in a pass.
@@ -44,13 +45,13 @@ impl ActivationModel<'_> {
         let (gpt, tokens) = (self.gpt, self.tokens());
         let breadth = self.breadth_first * self.micro_sequences;
         let (between, (kept, again)) = (self.between(), self.layer());
-        let blocks = breadth * gpt.layers * kept;
+        let blocks = breadth * (gpt.layers * kept - self.saved_by_dense_blocks());
         let (of_head, passing) = self.head();
         let at_end = tokens * (blocks + breadth * of_head + passing);
         let others = blocks + (breadth - 1) * between - if gpt.activation_checkpointing { 0 } else { kept };
         let attending = tokens * (self.attention() + self.qkv().div_ceil(self.shards) + between);
         let attending = attending + self.per_sequence() + Attention::workspace_len(gpt.context);
-        let in_block = tokens * others + (tokens * again).max(attending);
+        let in_block = tokens * others + (tokens * again).max(attending).max(tokens * self.in_mixture());
         let earlier = self.breadth_first * self.earlier_kv();
         (at_end + gpt.layers * earlier).max(in_block + (gpt.layers + 1) * earlier)
     }
@@ -118,11 +119,52 @@ impl ActivationModel<'_> {
         self.gpt.width + 2 * self.gpt.kv_width()
     }
 
-    /// Returns the elements per token kept for a block's feed-forward part.
+    /// Returns the elements per token kept for a block's feed-forward part: that of experts, if the
+    /// model has some.
     fn feed_forward(&self) -> usize {
-        let gpt = self.gpt;
-        let between = if gpt.feed_forward == FeedForward::Gelu { 2 } else { 3 };
-        self.norm() + gpt.width + (between * gpt.ffn_width()).div_ceil(self.shards)
+        self.gpt.experts.map_or_else(|| self.dense(), |experts| self.mixture(&experts))
+    }
+
+    fn dense(&self) -> usize {
+        self.norm() + self.gpt.width + (self.per_hidden() * self.gpt.ffn_width()).div_ceil(self.shards)
+    }
+
+    /// Returns the elements kept per hidden feature.
+    fn per_hidden(&self) -> usize {
+        if self.gpt.feed_forward == FeedForward::Gelu { 2 } else { 3 }
+    }
+
+    /// Returns the elements per token kept for a mixture with equal loads: input, scores, weights,
+    /// and for each of a token's experts the row, its result, and hidden features.
+    fn mixture(&self, experts: &Experts) -> usize {
+        let (gpt, hidden) = (self.gpt, experts.hidden_width(self.gpt.ffn_width()));
+        let of_expert = 2 * gpt.width + (self.per_hidden() * hidden).div_ceil(self.shards);
+        let of_shared = match experts.shared {
+            0 => 0,
+            shared => gpt.width + (self.per_hidden() * shared * hidden).div_ceil(self.shards),
+        };
+        let of_router = experts.count + experts.per_token + usize::from(experts.z_loss > 0.0);
+        self.norm() + gpt.width + of_router + experts.per_token * of_expert + of_shared
+    }
+
+    /// Returns the elements per token that dense blocks of a model with experts keep less than its
+    /// other blocks.
+    fn saved_by_dense_blocks(&self) -> usize {
+        match self.gpt.experts {
+            Some(experts) if !self.gpt.activation_checkpointing => {
+                experts.first_dense * self.mixture(&experts).saturating_sub(self.dense())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns the elements per token in the backward of a mixture: those of its block, and
+    /// gradients of rows and hidden features.
+    fn in_mixture(&self) -> usize {
+        let Some(experts) = &self.gpt.experts else { return 0 };
+        let hidden = experts.hidden_width(self.gpt.ffn_width()).div_ceil(self.shards);
+        let (kept, again) = self.layer();
+        kept.max(again) + experts.per_token * (self.gpt.width + hidden) + self.gpt.width
     }
 
     fn norm(&self) -> usize {

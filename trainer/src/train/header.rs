@@ -103,6 +103,27 @@ impl RunHeader<'_> {
         self.plan.mesh.degrees().tensor
     }
 
+    /// Returns the experts of a block, and the ranks that share them.
+    fn experts(&self) -> Option<String> {
+        let gpt = self.plan.config.gpt_config();
+        let experts = gpt.experts.as_ref()?;
+        let shared = match experts.shared {
+            0 => String::new(),
+            shared => format!(" and {shared} shared"),
+        };
+        let place = match self.plan.mesh.degrees().expert {
+            1 => "all on every rank".to_owned(),
+            ranks => format!("{} on each of {ranks} ranks", experts.count / ranks),
+        };
+        Some(format!(
+            "{} of {} features in each of {} blocks, {} per token{shared}; {place}",
+            experts.count,
+            experts.hidden_width(gpt.ffn_width()),
+            gpt.layers - experts.first_dense,
+            experts.per_token,
+        ))
+    }
+
     /// Returns the loss of a model that has learned nothing.
     fn baseline(&self) -> String {
         let tokens = self.plan.config.data.vocabulary_size();
@@ -157,6 +178,7 @@ impl fmt::Display for RunHeader<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = [
             ("model", Some(self.model())),
+            ("experts", self.experts()),
             ("data", Some(self.data())),
             ("ranks", Some(self.ranks())),
             ("batch", Some(self.batch())),

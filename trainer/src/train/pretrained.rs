@@ -4,6 +4,7 @@ use crate::checkpoint::SavedBy;
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::models::GptConfig;
 use crate::models::hugging_face::{self, FileOptions, Layout};
 use crate::train::checkpointing::saved_by;
 use crate::train::restored::Restored;
@@ -19,6 +20,7 @@ use std::path::Path;
 pub fn export(checkpoint: &Path, to: &Path, options: FileOptions) -> Result<()> {
     let mut restored = Restored::load(checkpoint, &[])?;
     let gpt = restored.model.config();
+    check_dense(gpt)?;
     std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
     hugging_face::write_config(&to.join("config.json"), gpt)?;
     let tokenizer = &restored.config.data.tokenizer;
@@ -48,10 +50,22 @@ impl Run {
         if model.from.is_empty() {
             return Ok(());
         }
+        check_dense(self.model.config())?;
         let (path, layout) = (Path::new(&model.from), Layout::of(self.model.config()));
         let who = saved_by(&self.world, &self.groups);
         hugging_face::load(path, layout, who, &mut *self.strategy, &self.inventory)?;
         self.device.iter().for_each(Device::invalidate_weights);
         Ok(())
+    }
+}
+
+/// Rejects models that Hugging Face's GPT-2 and Llama cannot express.
+fn check_dense(gpt: &GptConfig) -> Result<()> {
+    match gpt.experts {
+        Some(_) => {
+            let what = "files of a model with experts in Hugging Face's layout: not part of this build";
+            Err(Error::Unsupported(format!("{what}; set experts.count to 0")))
+        }
+        None => Ok(()),
     }
 }

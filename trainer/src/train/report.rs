@@ -76,6 +76,7 @@ impl Report {
             loss: taken.loss,
             losses: taken.added.losses.clone(),
             metrics: taken.added.metrics.clone(),
+            expert_loads: taken.added.loads.clone(),
             validation,
             perplexity: validation.map(f64::exp),
             grad_norm: taken.grad_norm,
@@ -101,12 +102,30 @@ impl Report {
     /// Fails if the file cannot be written.
     pub(super) fn finish(self) -> Result<()> {
         self.line.finish();
+        let loads = self.metrics.records().last().map(|record| &record.expert_loads);
+        loads.into_iter().flatten().for_each(|(path, loads)| print_line(&load_text(path, loads)));
         match self.config.log.plot.as_str() {
             "" => Ok(()),
             path => plot::draw(Path::new(path), self.metrics.records()),
         }
     }
 }
+
+/// Formats the loads of a block's experts, relative to equal loads.
+fn load_text(path: &str, loads: &[f64]) -> String {
+    let most = loads.iter().copied().fold(0.0, f64::max);
+    let idle = loads.iter().filter(|load| **load == 0.0).count();
+    let shown: Vec<_> = loads.iter().take(MAX_SHOWN_EXPERTS).map(|load| format!("{load:.2}")).collect();
+    let more = if loads.len() > MAX_SHOWN_EXPERTS { " ..." } else { "" };
+    format!(
+        "{path}: {} experts, most loaded {most:.2} x mean, {idle} without tokens: {}{more}",
+        loads.len(),
+        shown.join(" ")
+    )
+}
+
+/// Number of experts whose loads a line shows.
+const MAX_SHOWN_EXPERTS: usize = 16;
 
 /// Returns the name of the device, and the work that is done there.
 fn device_name(device: &Device, config: &Config) -> String {

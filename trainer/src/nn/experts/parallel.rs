@@ -49,3 +49,21 @@ impl ExpertParallel {
         rank * own..(rank + 1) * own
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_ranks;
+
+    #[test]
+    fn experts_are_placed_in_equal_blocks() {
+        let places = run_ranks(8, |group| ExpertParallel::new(Some(group)).own_experts(64));
+        let expected: Vec<_> = (0..8).map(|rank| 8 * rank..8 * rank + 8).collect();
+        assert_eq!(places, expected);
+        let wrong = run_ranks(3, |group| {
+            let experts = Experts { count: 4, ..Experts::default() };
+            ExpertParallel::new(Some(group)).check(Some(&experts)).unwrap_err().to_string()
+        });
+        assert_eq!(wrong[0], "4 experts cannot be divided among 3 ranks equally");
+    }
+}

@@ -20,6 +20,9 @@ pub struct StepRecord {
     /// Metrics of blocks, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
+    /// Tokens of each expert relative to equal loads, by path of the block.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub expert_loads: BTreeMap<String, Vec<f64>>,
     /// Validation loss, after the step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<f64>,
@@ -48,6 +51,15 @@ pub struct StepRecord {
     pub memory: usize,
     /// Predicted bytes of weights, gradients and optimizer state.
     pub memory_predicted: usize,
+}
+
+impl StepRecord {
+    /// Returns the largest load of an expert, and the path of its block.
+    pub fn largest_load(&self) -> Option<(f64, &str)> {
+        let most = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
+        let blocks = self.expert_loads.iter().map(|(path, loads)| (most(loads), path.as_str()));
+        blocks.max_by(|one, other| one.0.total_cmp(&other.0))
+    }
 }
 
 /// Step records, in memory and in a file of JSON lines.

@@ -74,10 +74,11 @@ fn exposed(record: &StepRecord) -> String {
     percent(record.exposed_seconds) + &others.collect::<String>()
 }
 
-/// Formats the losses and metrics of blocks, each after a space.
+/// Formats the losses and metrics of blocks, and the largest load of an expert, each after a space.
 fn added(record: &StepRecord) -> String {
     let all = record.losses.iter().chain(&record.metrics);
-    all.map(|(name, value)| format!(" {name} {value:.4}")).collect()
+    let load = record.largest_load().map(|(most, path)| format!(" load {most:.2}x in {path}"));
+    all.map(|(name, value)| format!(" {name} {value:.4}")).chain(load).collect()
 }
 
 /// Formats one step as a line. The most important numbers are the first, because a terminal cuts
@@ -142,10 +143,15 @@ mod tests {
         let record = StepRecord {
             losses: [("balance".to_owned(), 0.25)].into(),
             metrics: [("entropy".to_owned(), 1.5)].into(),
+            expert_loads: [("h.0.mlp".to_owned(), vec![0.5, 1.5]), ("h.1.mlp".to_owned(), vec![1.0; 2])]
+                .into(),
             ..record
         };
         let line = format_record(&record, Duration::ZERO);
-        assert!(line.starts_with("loss 2.5000 balance 0.2500 entropy 1.5000 "), "{line}");
+        assert!(
+            line.starts_with("loss 2.5000 balance 0.2500 entropy 1.5000 load 1.50x in h.0.mlp "),
+            "{line}"
+        );
         assert_eq!([format_number(950.0), format_number(4.56e6)], ["950", "4.56M"]);
         assert_eq!(duration(Duration::from_secs(7500)), "2h05m");
     }

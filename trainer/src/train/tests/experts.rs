@@ -55,6 +55,33 @@ fn assert_matches(ranks: usize, changes: &str, reference: &Steps) {
     assert_eq!(found.loads[0], reference.loads[0], "loads of {changes}");
 }
 
+#[test]
+fn memory_with_experts_matches_formula() {
+    let folder = folder();
+    for changes in [
+        "",
+        "mesh.expert=4 strategy.kind=zero3",
+        "mesh.expert=2 strategy.kind=zero1 experts.shared=0",
+        "mesh.tensor=2 mesh.expert=2 model.feed_forward=swiglu",
+        "mesh.expert=2 model.activation_checkpointing=true",
+    ] {
+        let config = small(folder.path(), &format!("experts.balance_loss=1 {changes}"));
+        let ledger = train_on_threads(4, &config).unwrap().memory;
+        for class in [AllocClass::Weights, AllocClass::Gradients, AllocClass::Optimizer] {
+            let (kept, formula) =
+                (ledger.classes[class as usize].0 as f64, ledger.formulas[class as usize] as f64);
+            assert!(
+                (kept / formula - 1.0).abs() <= 0.01,
+                "{changes}: {} {kept}, not {formula}",
+                class.name()
+            );
+        }
+        let measured = ledger.classes[AllocClass::Activations as usize].1 as f64;
+        let ratio = measured / ledger.formulas[3] as f64;
+        assert!((0.85..1.15).contains(&ratio), "{changes}: {ratio} of the activations");
+    }
+}
+
 /// Meshes of the small model, by number of ranks.
 const MESHES: [(usize, &str); 12] = [
     (2, "mesh.expert=2"),
@@ -122,4 +149,61 @@ fn checkpoints_with_experts_move_between_meshes() {
     ];
     let configure = |folder: &Path, changes: &str| small(folder, &format!("experts.balance=bias {changes}"));
     assert_checkpoints_move(&shapes, 2, configure);
+}
+
+#[test]
+fn experts_elsewhere_are_refused_by_name() {
+    let folder = folder();
+    let on_a_gpu = small(folder.path(), "device=software");
+    let error =
+        run_ranks(1, |world| Run::new(&on_a_gpu, world).err().expect("no kernels").to_string()).remove(0);
+    assert!(error.contains("experts.count = 8") && error.contains("not part of this build"), "{error}");
+    let saving = small(folder.path(), "checkpoint.last=true schedule.steps=3");
+    train_on_threads(1, &saving).unwrap();
+    let to = folder.path().join("exported");
+    let options = crate::models::hugging_face::FileOptions::default();
+    let error = export(&folder.path().join("checkpoints"), &to, options).unwrap_err().to_string();
+    assert!(error.contains("model with experts") && error.contains("not part of this build"), "{error}");
+    let wrong_size = small(folder.path(), "mesh.expert=4");
+    let error =
+        run_ranks(2, |world| Run::new(&wrong_size, world).err().expect("4 > 2").to_string()).remove(0);
+    assert!(error.contains("expert = 4 does not divide the data parallel degree 2"), "{error}");
+}
+
+#[test]
+fn experts_write_the_text_of_one_rank() {
+    let folder = folder();
+    let words =
+        "checkpoint.last=true schedule.steps=30 sample.tokens=12 sample.prompt=line sample.temperature=0";
+    let saved =
+        train_on_threads(4, &small(folder.path(), &format!("mesh.expert=2 mesh.tensor=2 {words}"))).unwrap();
+    let alone = generate(&folder.path().join("checkpoints"), "line", &[], &mut |_| Ok(())).unwrap();
+    assert_eq!(saved.sample.unwrap(), format!("line{alone}"));
+}
+
+/// Returns the largest load of an expert in each block, relative to equal loads: the mean of the
+/// last 20 of 200 steps on the guide of this repository.
+fn largest_loads(balance: &str) -> Vec<f64> {
+    let folder = folder();
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/trainer.md");
+    let changes = format!(
+        "data.path={text} schedule.steps=200 experts.first_dense=2 experts.shared=0 experts.score=sigmoid \
+         experts.z_loss=0 experts.bias_rate=0.01 experts.balance={balance}"
+    );
+    let config = small(folder.path(), &changes);
+    let mut all = run_ranks(2, |world| {
+        let mut run = Run::new(&config, world).unwrap();
+        (0..200).map(|_| run.step().unwrap().added.loads).collect::<Vec<_>>()
+    });
+    let last = all.remove(0).split_off(180);
+    let mean = |path: &str, expert: usize| last.iter().map(|step| step[path][expert]).sum::<f64>() / 20.0;
+    let most = |path: &String| (0..8).map(|expert| mean(path, expert)).fold(0.0, f64::max);
+    last[0].keys().map(most).collect()
+}
+
+#[test]
+fn biases_balance_loads_without_a_loss() {
+    let (without, with) = (largest_loads("none"), largest_loads("bias"));
+    assert!(without.iter().any(|most| *most > 1.5), "{without:?}");
+    assert!(with.iter().all(|most| *most <= 1.5), "{with:?}");
 }
