@@ -32,6 +32,7 @@ mod pending_collective;
 mod process_groups;
 mod replicated;
 mod settings;
+mod shard_access;
 mod sharded;
 mod strategy_core;
 

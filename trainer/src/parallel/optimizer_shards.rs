@@ -8,8 +8,8 @@ use crate::parallel::data_group::DataGroup;
 use crate::parallel::matrix_update::MatrixUpdate;
 use crate::parallel::offload::{FileSlot, OffloadFile};
 use crate::parallel::optimizer_step;
-use crate::parallel::{LocalShard, Settings, SquareSum};
-use crate::parameter::{Inventory, Parameter, ParameterId};
+use crate::parallel::{Settings, SquareSum};
+use crate::parameter::{Inventory, ParameterId};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(super) struct OptimizerShards {
     pub(super) inventory: Arc<Inventory>,
     pub(super) layout: Arc<Layout>,
     pub(super) memory: Allocator,
-    moment_dtype: Dtype,
+    pub(super) moment_dtype: Dtype,
     /// File for state that is not in use; `None` keeps state in memory.
     offload: Option<OffloadFile>,
     pub(super) shards: Vec<OptimizerShard>,
@@ -113,7 +113,7 @@ impl OptimizerShards {
     }
 
     /// Loads a bucket's state into memory if it is offloaded.
-    fn load_state(&mut self, bucket: BucketId) -> Result<()> {
+    pub(super) fn load_state(&mut self, bucket: BucketId) -> Result<()> {
         let Some(offload) = &self.offload else { return Ok(()) };
         let (part, mut has_master) = (&mut self.shards[bucket.0], has_master_weights(&self.layout[bucket]));
         for place in &part.file_slots {
@@ -127,7 +127,7 @@ impl OptimizerShards {
     }
 
     /// Returns a bucket's state to the offload file, if there is one.
-    fn store_state(&mut self, bucket: BucketId) -> Result<()> {
+    pub(super) fn store_state(&mut self, bucket: BucketId) -> Result<()> {
         let Some(offload) = &mut self.offload else { return Ok(()) };
         let part = &mut self.shards[bucket.0];
         for (index, numbers) in part.master.take().into_iter().chain(part.moments.drain(..)).enumerate() {
@@ -232,57 +232,6 @@ impl OptimizerShards {
         }
         Ok(())
     }
-
-    /// Calls `visit` with each kept piece of a bucket.
-    pub(super) fn for_each_shard(
-        &mut self,
-        bucket: BucketId,
-        weights: BufferFrom<&mut FlatBuffer>,
-        visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.load_state(bucket)?;
-        self.visit_entry(bucket, weights, visit)?;
-        self.store_state(bucket)
-    }
-
-    fn visit_entry(
-        &mut self,
-        bucket: BucketId,
-        weights: BufferFrom<&mut FlatBuffer>,
-        visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let part = &mut self.shards[bucket.0];
-        for (parameter, range, place) in self.layout[bucket].entries_within(part.range.clone()) {
-            let of = |start: usize| place.start - start..place.end - start;
-            let kept = of(part.range.start);
-            let OptimizerShard { master, moments, .. } = part;
-            let show = |weights: &mut [f32]| {
-                with_f32_slices(moments, &self.memory, kept.clone(), weights, |weights, moments| {
-                    visit(LocalShard { parameter, range: range.clone(), weights, moments })
-                })
-            };
-            match master {
-                Some(master) => {
-                    master.with_f32_mut(&self.memory, kept.clone(), show)??;
-                    weights.buffer.copy_range(of(weights.start), master, kept)?;
-                }
-                None => weights.buffer.with_f32_mut(&self.memory, of(weights.start), show)??,
-            }
-        }
-        Ok(())
-    }
-
-    /// Allocates moments before a checkpoint is loaded.
-    pub(super) fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
-        let layout = Arc::clone(&self.layout);
-        for id in layout.ids().filter(|&id| layout[id].trainable) {
-            self.load_state(id)?;
-            let counts = layout[id].entries.iter().map(|piece| count(&self.inventory[piece.parameter]));
-            self.shards[id.0].alloc_moments(&self.memory, self.moment_dtype, counts.max().unwrap_or(0))?;
-            self.store_state(id)?;
-        }
-        Ok(())
-    }
 }
 
 /// Returns true if the optimizer keeps full-precision copies of a bucket's weights.
@@ -297,7 +246,7 @@ fn moment_count(bucket: &Bucket, inventory: &Inventory, optimizer: &dyn Optimize
 }
 
 impl OptimizerShard {
-    fn alloc_moments(&mut self, memory: &Allocator, dtype: Dtype, count: usize) -> Result<()> {
+    pub(super) fn alloc_moments(&mut self, memory: &Allocator, dtype: Dtype, count: usize) -> Result<()> {
         while self.moments.len() < count {
             self.moments.push(zeros(memory, dtype, self.range.len())?);
         }
@@ -313,31 +262,4 @@ fn zeros(memory: &Allocator, dtype: Dtype, count: usize) -> Result<FlatBuffer> {
 /// Returns weights or state in host memory.
 pub(super) fn host_f32(numbers: &mut FlatBuffer) -> &mut [f32] {
     numbers.as_f32_mut().expect("of 32 bits, where flat memory lies")
-}
-
-/// Calls `work` with mutable 32-bit host views of `range` in all buffers, and of the weights.
-fn with_f32_slices(
-    all: &mut [FlatBuffer],
-    memory: &Allocator,
-    range: Range<usize>,
-    weights: &mut [f32],
-    body: impl for<'a> FnOnce(&'a mut [f32], &'a mut [&'a mut [f32]]) -> Result<()>,
-) -> Result<()> {
-    if all.iter().all(|numbers| numbers.as_f32().is_some()) {
-        let mut slices: Vec<_> =
-            all.iter_mut().map(|numbers| &mut host_f32(numbers)[range.clone()]).collect();
-        return body(weights, &mut slices);
-    }
-    let mut copies = Vec::new();
-    for numbers in all.iter() {
-        let mut copy = memory.alloc::<f32>(AllocClass::Buffers, range.len());
-        numbers.widen(range.clone(), &mut copy)?;
-        copies.push(copy);
-    }
-    body(weights, &mut copies.iter_mut().map(|copy| &mut copy[..]).collect::<Vec<_>>())?;
-    for (numbers, copy) in all.iter_mut().zip(copies) {
-        numbers.narrow(range.clone(), &copy)?;
-        copy.free();
-    }
-    Ok(())
 }

@@ -18,11 +18,11 @@ use crate::tensor_parallel::TensorParallel;
 /// computes the shared experts. Saves the input, the rows of this rank's experts, and the results
 /// of its tokens.
 pub struct MixtureOfExperts {
-    router: Router,
-    shared: Option<Box<dyn Module>>,
-    experts: GroupedExperts,
+    pub(super) router: Router,
+    pub(super) shared: Option<Box<dyn Module>>,
+    pub(super) experts: GroupedExperts,
     settings: Experts,
-    parallel: ExpertParallel,
+    pub(super) parallel: ExpertParallel,
 }
 
 struct Saved {

@@ -9,6 +9,9 @@ use crate::strategy::{LocalStrategy, Strategy};
 use crate::tensor::Tensor;
 use crate::tensor_parallel::TensorParallel;
 use crate::testing::run_ranks;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 use unisono::Communicator;
 
 const FEATURES: usize = 6;
@@ -280,4 +283,70 @@ fn sent_bytes_are_those_of_the_rows_of_other_ranks() {
             assert_eq!([*forward, *backward], [rows + counts, rows], "rank {rank} of {ranks}");
         }
     }
+}
+
+/// Shared expert that waits for another rank in forward and in backward.
+struct WaitForPeer(Mutex<Receiver<()>>);
+
+impl WaitForPeer {
+    fn wait(&self) {
+        let peer = self.0.lock().unwrap();
+        peer.recv_timeout(Duration::from_secs(60)).expect("rows arrive while this rank computes");
+    }
+}
+
+impl Module for WaitForPeer {
+    fn forward(&self, _: &mut Pass<'_>, input: Tensor) -> crate::error::Result<Tensor> {
+        self.wait();
+        Ok(input)
+    }
+
+    fn backward(&self, _: &mut Pass<'_>, gradient: Tensor) -> crate::error::Result<Tensor> {
+        self.wait();
+        Ok(gradient)
+    }
+}
+
+/// Runs forward and backward of the second rank, which tells the first one when its rows are there.
+fn run_peer(mixture: &MixtureOfExperts, pass: &mut Pass<'_>, input: &Tensor, told: &Sender<()>) {
+    let routing = mixture.router.forward(pass, input).unwrap();
+    let group = mixture.parallel.group();
+    let way = dispatch::Dispatch::new(pass, group, 4, 2, &routing).unwrap();
+    let under_way = way.send(pass, input, None);
+    let rows = way.receive(pass, under_way).unwrap();
+    told.send(()).unwrap();
+    let results = mixture.experts.forward(pass, rows, &way.counts()).unwrap();
+    let under_way = way.send_back(pass, results);
+    way.receive_back(pass, under_way).unwrap();
+    let under_way = way.send(pass, input, None);
+    let rows = way.receive(pass, under_way).unwrap();
+    let gradients = mixture.experts.backward(pass, rows).unwrap();
+    let under_way = way.send_back(pass, gradients);
+    way.receive_back(pass, under_way).unwrap();
+    told.send(()).unwrap();
+}
+
+/// The shared expert of rank 0 ends only after rank 1 has the rows of rank 0.
+#[test]
+fn rows_travel_while_shared_experts_compute() {
+    let (sender, receiver) = channel();
+    let ends = Mutex::new((Some(sender), Some(receiver)));
+    run_ranks(2, |group| {
+        let (memory, rank) = (Allocator::default(), group.rank());
+        let (sharing, mut registry) = (ExpertParallel::new(Some(group)), Registry::default());
+        let (_, mut mixture) = registry.unit("m", |r| new_mixture(r, &settings(4, 2), &sharing));
+        let mut strategy = LocalStrategy::new(registry.finish(), &memory, 1);
+        let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+        pass.set_sequence(8);
+        let values = random_values(rank as u64, 8 * FEATURES);
+        let input = || Tensor::from_slice(&memory, 8, FEATURES, &values);
+        if rank == 1 {
+            let sender = ends.lock().unwrap().0.take().unwrap();
+            return run_peer(&mixture, &mut pass, &input(), &sender);
+        }
+        let receiver = ends.lock().unwrap().1.take().unwrap();
+        mixture.shared = Some(Box::new(WaitForPeer(Mutex::new(receiver))));
+        mixture.forward(&mut pass, input()).unwrap();
+        mixture.backward(&mut pass, input()).unwrap();
+    });
 }

@@ -1,0 +1,90 @@
+//! Access to kept weights and moments, to save and load checkpoints.
+
+use crate::allocator::{AllocClass, Allocator};
+use crate::error::Result;
+use crate::flat::{BucketId, FlatBuffer};
+use crate::parallel::LocalShard;
+use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShard, OptimizerShards, host_f32};
+use crate::parameter::Parameter;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl OptimizerShards {
+    /// Calls `visit` with each kept piece of a bucket.
+    pub(super) fn for_each_shard(
+        &mut self,
+        bucket: BucketId,
+        weights: BufferFrom<&mut FlatBuffer>,
+        visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.load_state(bucket)?;
+        self.visit_entry(bucket, weights, visit)?;
+        self.store_state(bucket)
+    }
+
+    fn visit_entry(
+        &mut self,
+        bucket: BucketId,
+        weights: BufferFrom<&mut FlatBuffer>,
+        visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let part = &mut self.shards[bucket.0];
+        for (parameter, range, place) in self.layout[bucket].entries_within(part.range.clone()) {
+            let of = |start: usize| place.start - start..place.end - start;
+            let kept = of(part.range.start);
+            let OptimizerShard { master, moments, .. } = part;
+            let show = |weights: &mut [f32]| {
+                with_f32_slices(moments, &self.memory, kept.clone(), weights, |weights, moments| {
+                    visit(LocalShard { parameter, range: range.clone(), weights, moments })
+                })
+            };
+            match master {
+                Some(master) => {
+                    master.with_f32_mut(&self.memory, kept.clone(), show)??;
+                    weights.buffer.copy_range(of(weights.start), master, kept)?;
+                }
+                None => weights.buffer.with_f32_mut(&self.memory, of(weights.start), show)??,
+            }
+        }
+        Ok(())
+    }
+
+    /// Allocates moments before a checkpoint is loaded.
+    pub(super) fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
+        let layout = Arc::clone(&self.layout);
+        for id in layout.ids().filter(|&id| layout[id].trainable) {
+            self.load_state(id)?;
+            let counts = layout[id].entries.iter().map(|piece| count(&self.inventory[piece.parameter]));
+            self.shards[id.0].alloc_moments(&self.memory, self.moment_dtype, counts.max().unwrap_or(0))?;
+            self.store_state(id)?;
+        }
+        Ok(())
+    }
+}
+
+/// Calls `work` with mutable 32-bit host views of `range` in all buffers, and of the weights.
+fn with_f32_slices(
+    all: &mut [FlatBuffer],
+    memory: &Allocator,
+    range: Range<usize>,
+    weights: &mut [f32],
+    body: impl for<'a> FnOnce(&'a mut [f32], &'a mut [&'a mut [f32]]) -> Result<()>,
+) -> Result<()> {
+    if all.iter().all(|numbers| numbers.as_f32().is_some()) {
+        let mut slices: Vec<_> =
+            all.iter_mut().map(|numbers| &mut host_f32(numbers)[range.clone()]).collect();
+        return body(weights, &mut slices);
+    }
+    let mut copies = Vec::new();
+    for numbers in all.iter() {
+        let mut copy = memory.alloc::<f32>(AllocClass::Buffers, range.len());
+        numbers.widen(range.clone(), &mut copy)?;
+        copies.push(copy);
+    }
+    body(weights, &mut copies.iter_mut().map(|copy| &mut copy[..]).collect::<Vec<_>>())?;
+    for (numbers, copy) in all.iter_mut().zip(copies) {
+        numbers.narrow(range.clone(), &copy)?;
+        copy.free();
+    }
+    Ok(())
+}
