@@ -6,6 +6,7 @@
 //! | what does each data parallel strategy keep and send? | `sharding` |
 //! | how many bytes does a rank send in a step? | `traffic` |
 //! | how many floating-point operations does a step take? | `flops` |
+//! | who sends how much over which link, for an [`Estimate`]? | `exchange` |
 //! | how long does a step take on some hardware? | `step_time`, with `link` and `hardware` |
 //!
 //! Each formula has two sources of sizes. A run takes them from its parameters, so its bytes are
@@ -15,6 +16,7 @@
 mod activations;
 mod cost_model;
 mod estimate;
+mod exchange;
 mod flops;
 pub(crate) mod format;
 mod hardware;
@@ -29,8 +31,9 @@ mod traffic;
 pub(crate) use activations::HeldLayers;
 pub(crate) use cost_model::CostModel;
 pub use estimate::{Estimate, ParallelConfig, bucket_count};
+pub use exchange::{Exchange, ExchangeKind};
 pub(crate) use flops::{flops_per_sample, peak_flops, peak_flops_on};
-pub use hardware::Hardware;
+pub use hardware::{Hardware, LinkClass};
 pub use link::{Link, Measurement, effective_bandwidth, ring, tree};
 pub(crate) use link::{MAX_USEFUL_DATA_RANKS, many_data_ranks};
 pub use measurements::sweep;

@@ -6,18 +6,29 @@
 
 mod args;
 mod batch_recipe;
+mod choice;
+mod counts;
 mod explain;
-mod parallel_dims;
+mod meshes;
+mod plot;
+mod presets;
 mod report;
 mod rules;
+mod runs;
 mod search;
+mod tables;
+mod topology;
+mod tree;
 mod warnings;
 
 pub use crate::planner::args::{PlanArgs, parse_number};
 pub use crate::planner::batch_recipe::{BatchRecipe, scaled_rates};
-pub use crate::planner::parallel_dims::{attention_score_elements, expert_combinations, world_size};
+pub use crate::planner::counts::{attention_score_elements, expert_combinations};
 pub use crate::planner::report::{PlanReport, StrategyRow, gigabytes};
-pub use crate::planner::rules::{Decision, Rule, decide, rule_of_thumb};
+pub use crate::planner::rules::{Decision, Rule, rule_of_thumb};
+pub use crate::planner::runs::{Measured, measure, model_flops};
+pub use crate::planner::search::{Candidate, Search, TooLarge};
+pub use crate::planner::tree::{Remedy, decide};
 
 #[cfg(test)]
 mod tests;

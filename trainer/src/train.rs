@@ -40,6 +40,7 @@ pub use batch::BatchPlan;
 pub(crate) use batch::factors;
 pub use dry_run::DryRun;
 pub use interrupt::{INTERRUPTED, Interrupt};
+pub(crate) use launch::local_worlds;
 pub use launch::{train_from_env, train_on_threads, train_on_threads_until};
 pub use model::new_model;
 pub use pretrained::export;

@@ -203,9 +203,13 @@ fn plan_reports_fit_and_cost() {
     for words in [
         "140 GB in 16 bits, 1120 GB to train",
         "1024 samples",
-        "tensor 1 x pipeline 1 x data 64",
-        "zero3 <",
-        "recomputed",
+        "tensor 4 x pipeline 2 x data 8",
+        "zero2 <",
+        "Remedies, from the cheapest",
+        "zero3 data 64, recomputed",
+        "Meshes, from the fastest",
+        "zero2 tensor 4 x pipeline 2 x data 8 <",
+        "Meshes that do not fit",
     ] {
         assert!(text.contains(words), "`{words}` is not in\n{text}");
     }

@@ -115,6 +115,11 @@ fn compare(pace: &StepTime, link: &Link) {
     assert!(overlapped < naive);
 }
 
+/// Returns the times of a step whose optimizer takes 0.1 seconds.
+fn pace(forward: f64, backward: f64, communication: f64) -> StepTime {
+    StepTime { forward, backward, communication, optimizer: 0.1, ..StepTime::default() }
+}
+
 /// Returns the seconds of the reductions of all buckets.
 fn communication(link: &Link) -> f64 {
     BUCKETS as f64 * link.collective(ring(), 2, (4 * COUNT) as f64)
@@ -125,7 +130,7 @@ fn step_time_is_compute_plus_exposed_communication() {
     let _alone = ALONE.lock();
     let link = Link { alpha: 1e-3, beta: 1e6 };
     let communication = communication(&link);
-    let pace = StepTime { forward: 0.15, backward: 0.35, communication, optimizer: 0.1, bubble: 0.0 };
+    let pace = pace(0.15, 0.35, communication);
     assert!((0.1..0.2).contains(&communication), "{communication}: less than backward");
     compare(&pace, &link);
 }
@@ -136,7 +141,7 @@ fn step_time_is_that_of_longer_communication() {
     let _alone = ALONE.lock();
     let link = Link { alpha: 8e-3, beta: 1e6 };
     let communication = communication(&link);
-    let pace = StepTime { forward: 0.1, backward: 0.15, communication, optimizer: 0.1, bubble: 0.0 };
+    let pace = pace(0.1, 0.15, communication);
     assert!(communication > 3.0 * pace.backward, "{communication}: more than backward");
     compare(&pace, &link);
 }

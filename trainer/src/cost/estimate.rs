@@ -1,7 +1,7 @@
 //! Estimate of a model on ranks of some hardware, in one way of parallelism.
 
 use crate::config::StrategyKind;
-use crate::cost::{GroupBytes, Hardware, ModelShape};
+use crate::cost::{Exchange, ExchangeKind, GroupBytes, Hardware, ModelShape};
 use serde::Serialize;
 
 /// Parallelism of a run.
@@ -17,7 +17,7 @@ pub struct ParallelConfig {
     pub context: usize,
     /// Expert parallel degree, within the data ranks.
     pub expert: usize,
-    /// Number of ranks with the same part of the model.
+    /// Number of ranks with the same part of the model, apart from experts.
     pub data: usize,
     /// Recomputes activations in backward, also if the model does not say so.
     pub activation_checkpointing: bool,
@@ -50,24 +50,41 @@ pub struct Estimate<'a> {
 }
 
 impl Estimate<'_> {
-    /// Returns the number of parameters per data parallel group.
+    /// Returns the number of parameters of each rank before data parallel strategies shard them.
     pub fn parameters(&self) -> f64 {
-        self.shape.parameters / (self.parallel.tensor * self.parallel.pipeline) as f64
+        self.domains().map(|(parameters, _)| parameters).iter().sum()
     }
 
-    /// Returns the bytes of a data parallel group, for a step of `micro_batches`.
-    fn group(&self, micro_batches: usize) -> GroupBytes {
-        self.shape.bytes.group(self.parameters(), micro_batches)
+    /// Returns the parameters of a rank outside and in experts, each with the number of ranks that
+    /// have the same.
+    fn domains(&self) -> [(f64, usize); 2] {
+        let ParallelConfig { tensor, pipeline, expert, data, .. } = self.parallel;
+        let (all, of_experts) = (self.shape.parameters, self.shape.expert_parameters);
+        let parts = (tensor * pipeline) as f64;
+        [((all - of_experts) / parts, data), (of_experts / parts / expert as f64, data / expert)]
+    }
+
+    /// Adds up what data parallel groups of parameters have, in a step of `micro_batches`.
+    fn sum<const N: usize>(
+        &self,
+        micro_batches: usize,
+        of: impl Fn(GroupBytes, usize) -> [f64; N],
+    ) -> [f64; N] {
+        let groups = self
+            .domains()
+            .map(|(parameters, ranks)| of(self.shape.bytes.group(parameters, micro_batches), ranks));
+        std::array::from_fn(|index| groups.iter().map(|numbers| numbers[index]).sum())
     }
 
     /// Returns the bytes of weights, gradients and optimizer state that each rank keeps.
     pub fn kept(&self) -> [f64; 3] {
-        self.group(1).kept(self.parallel.kind, self.parallel.data)
+        self.sum(1, |group, ranks| group.kept(self.parallel.kind, ranks))
     }
 
-    /// Returns the bytes that each rank sends in forward, backward and step.
+    /// Returns the bytes that each rank sends in forward, backward and step to ranks with the same
+    /// part of the model.
     pub fn sent(&self, micro_batches: usize) -> [f64; 3] {
-        self.group(micro_batches).sent(self.parallel.kind, self.parallel.data)
+        self.sum(micro_batches, |group, ranks| group.sent(self.parallel.kind, ranks))
     }
 
     /// Returns the bytes each rank needs with this micro-batch: state, activations, and three whole
@@ -102,19 +119,40 @@ impl Estimate<'_> {
 
     /// Returns the bytes of the gathered weights of the largest unit.
     pub fn largest_unit(&self) -> f64 {
-        let parts = self.parallel.tensor * self.parallel.expert.min(self.shape.experts);
-        self.shape.bytes.weight * self.shape.largest_unit() / parts as f64
+        let parameters = self.shape.largest_unit(self.parallel.expert) / self.parallel.tensor as f64;
+        self.shape.bytes.weight * parameters
     }
 
     /// Returns the number of reduce-scatters and all-gathers per step, with buckets of this size.
     pub fn collectives(&self, bucket: f64, micro_batches: usize) -> f64 {
+        self.collectives_of(self.parameters(), bucket, micro_batches)
+    }
+
+    /// Returns the number of collectives for this number of parameters.
+    fn collectives_of(&self, parameters: f64, bucket: f64, micro_batches: usize) -> f64 {
         let count = match self.parallel.kind {
-            StrategyKind::Zero3 => self.shape.unit_count() as f64,
-            _ => bucket_count(self.shape.bytes.weight * self.parameters(), bucket),
+            StrategyKind::Zero3 => self.shape.unit_count().div_ceil(self.parallel.pipeline) as f64,
+            _ => bucket_count(self.shape.bytes.weight * parameters, bucket),
         };
         let gathered = [micro_batches as f64 * count; 2];
         let counts = GroupBytes { gathered, reduced: count, stepped: count, ..GroupBytes::default() };
         counts.exchanged(self.parallel.kind).iter().sum()
+    }
+
+    /// Returns the exchange of weights and gradients in a step: of parameters outside experts, and
+    /// in them.
+    pub(super) fn data_exchanges(&self, bucket: f64, micro_batches: usize) -> Vec<Exchange> {
+        let ParallelConfig { kind, tensor, expert, .. } = self.parallel;
+        let exchange = |(parameters, ranks): (f64, usize), apart| {
+            let group = self.shape.bytes.group(parameters, micro_batches);
+            let collectives = self.collectives_of(parameters, bucket, micro_batches);
+            let messages = (ranks - 1) as f64 * collectives;
+            let bytes = group.sent(kind, ranks).iter().sum();
+            Exchange { kind: ExchangeKind::Data, ranks, apart, messages, bytes }
+        };
+        let [others, experts] = self.domains();
+        let all = [exchange(others, tensor), exchange(experts, tensor * expert)];
+        all.into_iter().filter(|exchange| exchange.bytes > 0.0).collect()
     }
 }
 

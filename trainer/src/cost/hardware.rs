@@ -17,12 +17,29 @@ pub struct Hardware {
     pub memory: f64,
     /// Memory bandwidth of a rank in bytes per second, reads and writes.
     pub memory_bandwidth: f64,
-    /// Floating-point operations per second that a rank reaches in large matrix products.
+    /// Floating-point operations per second that a rank reaches while it computes.
     pub flops: f64,
+    /// Share of a core that each rank has: below 1 if ranks take turns on the cores of a host.
+    pub cores_per_rank: f64,
+    /// Number of ranks per NUMA domain: a part of a host with faster links among its ranks.
+    pub per_domain: usize,
+    /// Link between ranks of one NUMA domain.
+    pub intra_domain: Link,
     /// Link between ranks of one host.
     pub intra_host: Link,
     /// Link of each rank to other hosts.
     pub inter_host: Link,
+}
+
+/// Class of a link, by what its two ends share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum LinkClass {
+    /// A NUMA domain.
+    Domain,
+    /// A host.
+    Host,
+    /// Nothing: the ends are on different hosts.
+    Across,
 }
 
 /// Name; memory in GB and its bandwidth in GB/s; TFLOP/s reached in 16 bits (half of the data
@@ -52,21 +69,26 @@ impl Hardware {
             return Err(Error::invalid(format!("no hardware is called `{name}`: there are {names}, here")));
         };
         let [memory, memory_bandwidth, teraflops, within, across] = *numbers;
+        let intra_host = Link { alpha: 5e-6, beta: within * 1e9 };
         Ok(Self {
             ranks,
             per_host: ranks.min(8),
             memory: memory * 1e9,
             memory_bandwidth: memory_bandwidth * 1e9,
             flops: teraflops * 1e12,
-            intra_host: Link { alpha: 5e-6, beta: within * 1e9 },
+            cores_per_rank: 1.0,
+            per_domain: ranks.min(8),
+            intra_domain: intra_host,
+            intra_host,
             inter_host: Link { alpha: 10e-6, beta: across * 1e9 },
         })
     }
 
     /// Measures this machine as one host of `ranks` ranks, each with its share of the memory. Links
-    /// are measured between threads.
+    /// are measured between threads. Ranks beyond the number of cores share them.
     fn measure_local(ranks: usize) -> Result<Self> {
-        let measured = ranks.clamp(2, 4);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let measured = ranks.clamp(2, 16);
         let groups = unisono::Communicator::local(measured)?;
         let link = Link::fit(ring(), measured, &measurements::sweep(groups, &measurements::SIZES)?)?;
         let Some(memory) = host_memory() else {
@@ -78,6 +100,9 @@ impl Hardware {
             memory: memory as f64 / ranks as f64,
             memory_bandwidth: measurements::memory_bandwidth(),
             flops: peak_flops(1),
+            cores_per_rank: cores.min(ranks) as f64 / ranks as f64,
+            per_domain: ranks,
+            intra_domain: link,
             intra_host: link,
             inter_host: link,
         })
@@ -91,14 +116,50 @@ impl Hardware {
     pub fn fit(&mut self, path: &Path) -> Result<f64> {
         let (ranks, points) = measurements::read(path)?;
         let link = Link::fit(ring(), ranks, &points).map_err(|error| Error::file(path, error))?;
-        let replaced = if ranks <= self.per_host { &mut self.intra_host } else { &mut self.inter_host };
-        *replaced = link;
+        match self.link_class(ranks, 1) {
+            LinkClass::Domain => self.set_within(link),
+            LinkClass::Host => self.intra_host = link,
+            LinkClass::Across => self.inter_host = link,
+        }
         Ok(link.error(ring(), ranks, &points))
     }
 
-    /// Returns the link that `data` ranks use, if neighbors are `apart` ranks from each other.
-    pub fn link(&self, data: usize, apart: usize) -> Link {
-        if data * apart > self.per_host { self.inter_host } else { self.intra_host }
+    /// Sets the number of ranks per host, each of which is one NUMA domain.
+    pub fn set_per_host(&mut self, ranks: usize) {
+        (self.per_host, self.per_domain) = (ranks, ranks);
+    }
+
+    /// Sets the link between ranks of one NUMA domain, also for a host that is no more than one.
+    fn set_within(&mut self, link: Link) {
+        self.intra_domain = link;
+        if self.per_domain >= self.per_host {
+            self.intra_host = link;
+        }
+    }
+
+    /// Returns the number of hosts.
+    pub fn hosts(&self) -> usize {
+        self.ranks.div_ceil(self.per_host)
+    }
+
+    /// Returns the slowest link among `members` ranks, if neighbors are `apart` ranks from each
+    /// other.
+    pub fn link_class(&self, members: usize, apart: usize) -> LinkClass {
+        match members * apart {
+            _ if members == 1 => LinkClass::Domain,
+            span if span <= self.per_domain => LinkClass::Domain,
+            span if span <= self.per_host => LinkClass::Host,
+            _ => LinkClass::Across,
+        }
+    }
+
+    /// Returns the link of [`Hardware::link_class`].
+    pub fn link(&self, members: usize, apart: usize) -> Link {
+        match self.link_class(members, apart) {
+            LinkClass::Domain => self.intra_domain,
+            LinkClass::Host => self.intra_host,
+            LinkClass::Across => self.inter_host,
+        }
     }
 
     /// Returns the bytes of a rank's memory available to a plan. The rest is for buffers,

@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::flat::Dtype;
 use crate::models::GptConfig;
 use crate::nn::KvTransfer;
-use crate::parameter::UnitId;
+use crate::nn::experts::Experts;
+use crate::parameter::{Domain, Parameter, UnitId};
 use crate::train::new_model;
 use serde::{Serialize, Serializer};
 
@@ -19,8 +20,8 @@ pub struct ModelShape {
     pub parameters: f64,
     /// Parameters in the matrix products of a token; fewer than all with experts.
     pub active: f64,
-    /// Number of experts per block; 1 for a dense model.
-    pub experts: usize,
+    /// Parameters of all routed experts.
+    pub expert_parameters: f64,
     /// Dimensions of the transformer.
     #[serde(flatten, serialize_with = "dimensions")]
     pub gpt: GptConfig,
@@ -43,7 +44,7 @@ impl ModelShape {
         Self {
             parameters,
             active: parameters,
-            experts: 1,
+            expert_parameters: 0.0,
             gpt: GptConfig::new(32_000, 4096, 128 * layers, layers, layers),
             activation_bytes: 2,
             bytes: BytesPerParam::mixed(4.0, false),
@@ -63,15 +64,36 @@ impl ModelShape {
             .map(|bytes| bytes / layout.count() as f64);
         let count =
             |unit| inventory.parameters_of(unit).map(|id| inventory[id].count()).sum::<usize>() as f64;
+        let is_expert = |parameter: &&Parameter| parameter.domain == Domain::Expert;
+        let of_experts = inventory.parameters.iter().filter(is_expert);
         Ok(Self {
             parameters: inventory.count() as f64,
             active: matmul_weights(&inventory, &config.experts),
-            experts: config.experts.count.max(1),
+            expert_parameters: of_experts.map(Parameter::count).sum::<usize>() as f64,
             gpt: config.gpt_config(),
             activation_bytes: Dtype::F32.size(),
             bytes: BytesPerParam { weight, gradient, state },
             units: (0..inventory.units.len()).map(|number| count(UnitId(number))).collect(),
         })
+    }
+
+    /// Returns this model with the parameters of most of its feed-forward parts in `count` experts,
+    /// of which each token uses `per_token`. By default, two thirds of all parameters are theirs,
+    /// as in usual blocks. `active` is the number of parameters that a token uses.
+    pub fn with_experts(mut self, count: usize, per_token: usize, active: Option<f64>) -> Self {
+        self.gpt.experts = (count > 1).then_some(Experts { count, per_token, ..Experts::default() });
+        if count > 1 {
+            let idle = idle_share(&self.gpt);
+            let of_experts = |active: f64| if idle > 0.0 { (self.parameters - active) / idle } else { 0.0 };
+            self.expert_parameters = active.map_or(self.parameters * 2.0 / 3.0, of_experts);
+            self.active = self.parameters - idle * self.expert_parameters;
+        }
+        self
+    }
+
+    /// Returns the number of routed experts per block; 1 for a dense model.
+    pub fn experts(&self) -> usize {
+        self.gpt.experts.as_ref().map_or(1, |experts| experts.count)
     }
 
     /// Returns the bytes of activations per sample on each of `parts` ranks, which shard layers and
@@ -93,11 +115,14 @@ impl ModelShape {
         (one.per_extra_micro_batch() * self.activation_bytes) as f64
     }
 
-    /// Returns the parameters of the largest unit: a block or the token embedding.
-    pub fn largest_unit(&self) -> f64 {
+    /// Returns the parameters of the largest unit on each of `expert` ranks that share the experts:
+    /// a block or the token embedding.
+    pub fn largest_unit(&self, expert: usize) -> f64 {
+        let others = self.expert_parameters * (1.0 - 1.0 / expert as f64);
         let block = self.parameters / self.gpt.layers as f64;
         let equal = block.max((self.gpt.vocabulary * self.gpt.width) as f64);
-        self.units.iter().copied().reduce(f64::max).unwrap_or(equal)
+        let whole = self.units.iter().copied().reduce(f64::max).unwrap_or(equal);
+        whole - others / self.gpt.layers as f64
     }
 
     /// Returns the number of units.
@@ -150,8 +175,14 @@ impl BytesPerParam {
     }
 }
 
+/// Returns the share of experts that a token does not use.
+fn idle_share(gpt: &GptConfig) -> f64 {
+    gpt.experts.as_ref().map_or(0.0, |experts| 1.0 - experts.per_token as f64 / experts.count as f64)
+}
+
 fn dimensions<S: Serializer>(gpt: &GptConfig, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     let GptConfig { layers, width, heads, context, vocabulary, .. } = *gpt;
-    let names = ["layers", "width", "heads", "sequence", "vocabulary"];
-    serializer.collect_map(names.into_iter().zip([layers, width, heads, context, vocabulary]))
+    let experts = gpt.experts.as_ref().map_or(1, |experts| experts.count);
+    let names = ["layers", "width", "heads", "sequence", "vocabulary", "experts"];
+    serializer.collect_map(names.into_iter().zip([layers, width, heads, context, vocabulary, experts]))
 }

@@ -1,6 +1,8 @@
 //! Time of a step.
 
-use crate::cost::Estimate;
+use crate::cost::{Estimate, ExchangeKind};
+use crate::error::Result;
+use crate::pipeline::{Order, StageCosts, play};
 use serde::Serialize;
 
 /// Seconds of the parts of a step on one rank.
@@ -8,49 +10,107 @@ use serde::Serialize;
 pub struct StepTime {
     /// Forward.
     pub forward: f64,
-    /// Backward: twice the forward.
+    /// Backward: twice the forward, and the recomputation.
     pub backward: f64,
-    /// Communication.
+    /// Communication within layers, which nothing hides: tensor, sequence and expert parallel.
+    pub in_layers: f64,
+    /// Communication of weights and gradients, which backward can hide.
     pub communication: f64,
     /// Optimizer step.
     pub optimizer: f64,
-    /// Idle time of a pipeline stage with the schedule 1F1B.
+    /// Idle time of a pipeline stage with the schedule 1F1B, and of its messages.
     pub bubble: f64,
+    /// True if communication takes the cores of computation, so that nothing hides it.
+    pub shares_cores: bool,
 }
 
 impl StepTime {
-    /// Returns the times of a rank for its samples, micro-batch and bucket size. Excludes
-    /// communication within layers and between stages.
-    pub fn new(estimate: &Estimate<'_>, samples: usize, micro_batches: usize, bucket: f64) -> Self {
+    /// Returns the times of a rank for `micro_batches` of `micro_batch` samples, and this bucket
+    /// size.
+    pub fn new(estimate: &Estimate<'_>, micro_batch: usize, micro_batches: usize, bucket: f64) -> Self {
         let Estimate { shape, hardware, parallel } = *estimate;
         let share = (parallel.tensor * parallel.pipeline * parallel.context) as f64;
-        let computing = samples as f64 * shape.flops() / share / hardware.flops;
-        let sent: f64 = estimate.sent(micro_batches).iter().sum();
-        let messages = (parallel.data - 1) as f64 * estimate.collectives(bucket, micro_batches);
+        // Ranks that share a core take turns.
+        let turns = 1.0 / hardware.cores_per_rank;
+        let flops = (micro_batch * micro_batches) as f64 * shape.flops() / share;
+        let computing = turns * flops / hardware.flops;
+        let exchanges = estimate.exchanges(micro_batch, micro_batches, bucket);
+        let total = |holds: fn(ExchangeKind) -> bool| -> f64 {
+            let some = exchanges.iter().filter(|exchange| holds(exchange.kind));
+            some.map(|exchange| exchange.time(hardware)).sum()
+        };
         // Recomputation runs forward once more.
         let again = if estimate.recomputes() { computing / 3.0 } else { 0.0 };
-        let (stages, working) = (parallel.pipeline as f64, computing + again);
-        Self {
+        let times = Self {
             forward: computing / 3.0,
             backward: computing * 2.0 / 3.0 + again,
-            bubble: working * (stages - 1.0) / micro_batches as f64,
-            communication: hardware.link(parallel.data, parallel.tensor).time(messages, sent),
-            optimizer: 2.0 * estimate.kept().iter().sum::<f64>() / hardware.memory_bandwidth,
-        }
+            in_layers: total(|kind| !matches!(kind, ExchangeKind::Data | ExchangeKind::Stages)),
+            communication: total(|kind| kind == ExchangeKind::Data),
+            optimizer: turns * 2.0 * estimate.kept().iter().sum::<f64>() / hardware.memory_bandwidth,
+            bubble: 0.0,
+            shares_cores: turns > 1.0,
+        };
+        let transfer = estimate.stage_message(micro_batch).time(hardware);
+        times.with_stages(parallel.pipeline, micro_batches, transfer, turns)
+    }
+
+    /// Adds the idle time of `stages` equal pipeline stages whose messages take `transfer`. Stages
+    /// that share a core in `turns` fill each other's idle time.
+    fn with_stages(self, stages: usize, micro_batches: usize, transfer: f64, turns: f64) -> Self {
+        let share = 1.0 / (micro_batches as f64 * turns);
+        let in_forward = self.in_layers * self.forward / self.working().max(f64::MIN_POSITIVE);
+        let forward = (self.forward + in_forward) * share;
+        let backward = (self.backward + self.in_layers - in_forward) * share;
+        let costs = StageCosts::new([forward, backward / 2.0, backward / 2.0], 1, transfer);
+        let busy = micro_batches as f64 * (forward + backward);
+        let whole = makespan(stages, micro_batches, costs).unwrap_or(f64::INFINITY);
+        let idle = whole - turns * busy;
+        Self { bubble: if stages > 1 { idle.max(0.0) } else { 0.0 }, ..self }
+    }
+
+    /// Returns the time of forward and backward.
+    fn working(&self) -> f64 {
+        self.forward + self.backward
     }
 
     /// Returns the time of a step with communication after backward.
     pub fn naive(&self) -> f64 {
-        self.forward + self.backward + self.bubble + self.communication + self.optimizer
+        self.working() + self.in_layers + self.bubble + self.communication + self.optimizer
     }
 
     /// Returns the time of a step with communication during backward.
     pub fn overlapped(&self) -> f64 {
-        self.forward + self.bubble + self.backward.max(self.communication) + self.optimizer
+        if self.shares_cores {
+            return self.naive();
+        }
+        let behind = self.backward.max(self.communication);
+        self.forward + self.in_layers + self.bubble + behind + self.optimizer
+    }
+
+    /// Returns the time in which a rank waits for the communication of an overlapped step.
+    pub fn exposed(&self) -> f64 {
+        let hidden = if self.shares_cores { 0.0 } else { self.backward };
+        self.in_layers + (self.communication - hidden).max(0.0)
     }
 
     /// Returns the fraction of an overlapped step spent computing.
     pub fn utilization(&self) -> f64 {
-        (self.forward + self.backward) / self.overlapped()
+        self.working() / self.overlapped()
     }
+}
+
+/// Returns the time of 1F1B on equal stages. Beyond three times as many micro-batches as stages,
+/// each further one takes the same time.
+fn makespan(stages: usize, micro_batches: usize, costs: StageCosts) -> Result<f64> {
+    let order = Order::find("1f1b")?;
+    let played = |micro_batches| {
+        let schedule = order.schedule(stages, micro_batches, 1)?;
+        Ok(play(&schedule, &vec![costs; stages])?.makespan)
+    };
+    let [some, more] = [2 * stages, 3 * stages];
+    if micro_batches <= more {
+        return played(micro_batches);
+    }
+    let (some, more) = (played(some)?, played(more)?);
+    Ok(more + (more - some) * (micro_batches - 3 * stages) as f64 / stages as f64)
 }

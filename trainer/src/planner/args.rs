@@ -5,13 +5,15 @@ use crate::cost::{BytesPerParam, Hardware, ModelShape};
 use crate::error::{Error, Result};
 use crate::models::GptConfig;
 use crate::planner::report::PlanReport;
-use crate::planner::warnings;
+use crate::planner::topology::Topology;
+use crate::planner::{plot, presets, runs, tables, warnings};
 use std::path::PathBuf;
 
 /// Model, hardware and batch of a plan.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlanArgs {
-    /// Number of parameters, such as 7b or 350m, with the usual proportions unless set below
+    /// Number of parameters, such as 7b or 350m, with the usual proportions unless set below; or
+    /// llama2-7b, llama2-13b, llama2-70b, llama3-405b, mixtral-8x7b
     #[arg(long, default_value = "7b", conflicts_with_all = ["config", "overrides"])]
     model: String,
     /// TOML file with the configuration of a run to plan, instead of --model
@@ -36,10 +38,13 @@ pub struct PlanArgs {
     #[arg(long, conflicts_with_all = ["config", "overrides"])]
     vocabulary: Option<usize>,
     /// Number of experts per block
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "overrides"])]
     experts: Option<usize>,
+    /// Number of experts that each token uses [default: 2]
+    #[arg(long, requires = "experts")]
+    per_token: Option<usize>,
     /// Number of parameters used per token, with experts
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["config", "overrides"])]
     active: Option<String>,
     /// Recompute activations in backward
     #[arg(long)]
@@ -60,11 +65,18 @@ pub struct PlanArgs {
     #[arg(long, default_value = "a100-80")]
     hardware: String,
     /// Number of ranks
-    #[arg(short = 'n', long, default_value_t = 64)]
+    #[arg(short = 'n', long, default_value_t = 64, conflicts_with_all = ["hosts", "topology"])]
     ranks: usize,
-    /// Number of ranks per host
-    #[arg(long)]
+    /// Number of hosts, instead of ranks
+    #[arg(long, conflicts_with = "topology")]
+    hosts: Option<usize>,
+    /// Number of ranks per host [default: 8]
+    #[arg(long, conflicts_with = "topology")]
     per_host: Option<usize>,
+    /// TOML file with `hosts`, `ranks_per_host`, `domains_per_host`, and the links `domain`, `host`
+    /// and `across` with `bandwidth` in GB/s and `latency` in microseconds
+    #[arg(long, value_name = "FILE")]
+    topology: Option<PathBuf>,
     /// Memory of each rank, in GB
     #[arg(long)]
     memory: Option<f64>,
@@ -84,6 +96,15 @@ pub struct PlanArgs {
     /// of `ranks,bytes,microseconds`
     #[arg(long, value_name = "FILE")]
     fit: Option<PathBuf>,
+    /// Draw the predicted step time of the meshes into this file
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Write the configuration with the chosen mesh, strategy and batch, for `unisono-train train`
+    #[arg(long, value_name = "FILE.toml")]
+    write: Option<PathBuf>,
+    /// Run this many steps of each of the ten best meshes on threads of this process, and compare
+    #[arg(long, value_name = "STEPS")]
+    measure: Option<usize>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -97,7 +118,10 @@ impl PlanArgs {
     pub fn report(&self) -> Result<PlanReport> {
         let config = self.configuration()?;
         let shape = self.shape(config.as_ref())?;
-        let (hardware, error) = self.hardware()?;
+        let (mut hardware, error) = self.hardware()?;
+        if let ("here", None, Some(config)) = (self.hardware.as_str(), self.teraflops, &config) {
+            hardware.flops = runs::model_flops(config)?;
+        }
         let batch = config.as_ref().map(|config| config.data.global_batch * config.model.context);
         let tokens = self.tokens.or(batch).unwrap_or(4_194_304);
         if !(1..=TOKENS_MAX).contains(&tokens) {
@@ -106,16 +130,37 @@ impl PlanArgs {
         let bucket =
             self.bucket_mb.or(config.as_ref().map(|config| config.strategy.bucket_mb)).unwrap_or(25.0);
         let bucket = positive("--bucket-mb", bucket)? * f64::from(1 << 20);
-        let mut answer = PlanReport::new(shape, hardware, tokens, bucket)?;
+        let mut answer = match &config {
+            Some(config) => PlanReport::for_config(config, shape, hardware, tokens, bucket)?,
+            None => PlanReport::new(shape, hardware, tokens, bucket)?,
+        };
         answer.fit_error = error;
         if let Some(config) = &config {
-            answer.warnings.extend(warnings::for_config(
-                config,
-                &answer.hardware,
-                &answer.decision.parallel,
-            )?);
+            let own = warnings::for_config(config, &answer.hardware, &answer.decision.parallel)?;
+            answer.warnings.extend(own);
         }
+        self.write_files(config.as_ref(), &mut answer)?;
         Ok(answer)
+    }
+
+    /// Writes the files that are asked for, and measures.
+    fn write_files(&self, config: Option<&Config>, answer: &mut PlanReport) -> Result<()> {
+        if let Some(path) = &self.plot {
+            std::fs::write(path, plot::svg(answer)).map_err(|error| Error::file(path, error))?;
+        }
+        let needs_config =
+            |flag: &str| Error::invalid(format!("{flag} is for a configuration: give --config"));
+        if let Some(path) = &self.write {
+            let config = config.ok_or_else(|| needs_config("--write"))?;
+            let chosen = answer.search.find(&answer.decision.parallel);
+            let what = || Error::invalid("--write: no mesh runs with this configuration and batch");
+            chosen.ok_or_else(what)?.write(config, path)?;
+        }
+        if let Some(steps) = self.measure {
+            let config = config.ok_or_else(|| needs_config("--measure"))?;
+            answer.measured = tables::measured(answer, config, check_count("--measure", steps)?)?;
+        }
+        Ok(())
     }
 
     /// Returns the configuration of the run, if one is given.
@@ -129,17 +174,14 @@ impl PlanArgs {
             Some(config) => ModelShape::from_config(config)?,
             None => self.usual_shape()?,
         };
-        shape.experts = check_count("--experts", self.experts.unwrap_or(shape.experts))?;
-        if let Some(active) = &self.active {
-            shape.active = check_active(parse_number(active)?, &shape)?;
-        }
         shape.gpt.activation_checkpointing |= self.activation_checkpointing;
         Ok(shape)
     }
 
     /// Returns the shape of a model of this size, with the usual proportions unless they are given.
     fn usual_shape(&self) -> Result<ModelShape> {
-        let shape = ModelShape::from_parameters(parameters(&self.model)?);
+        let preset = presets::find(&self.model);
+        let shape = preset.map_or_else(|| parameters(&self.model).map(ModelShape::from_parameters), Ok)?;
         let usual = &shape.gpt;
         let [vocabulary, sequence, width, heads, layers] = [
             (self.vocabulary, usual.vocabulary, "--vocabulary"),
@@ -150,6 +192,7 @@ impl PlanArgs {
         ]
         .map(|(given, usual, name)| check_count(name, given.unwrap_or(usual)));
         let (width, heads) = (width?, heads?);
+        let kv_heads = if heads == usual.heads { usual.kv_heads } else { heads };
         if !width.is_multiple_of(heads) {
             return Err(Error::invalid(format!("--heads {heads}: they do not divide a width of {width}")));
         }
@@ -157,13 +200,48 @@ impl PlanArgs {
             bytes @ (2 | 4) => BytesPerParam::mixed(bytes.into(), self.fp32_grad_accum),
             bytes => return Err(Error::invalid(format!("--moment-bytes {bytes}: it is 4 or 2"))),
         };
-        Ok(ModelShape { gpt: GptConfig::new(vocabulary?, sequence?, width, heads, layers?), bytes, ..shape })
+        let (vocabulary, context, layers) = (vocabulary?, sequence?, layers?);
+        let gpt = GptConfig { vocabulary, context, width, heads, kv_heads, layers, ..usual.clone() };
+        self.with_experts(ModelShape { gpt, bytes, ..shape })
+    }
+
+    /// Adds experts, if they are given.
+    fn with_experts(&self, shape: ModelShape) -> Result<ModelShape> {
+        let active = self.active.as_deref().map(parse_number).transpose()?;
+        let active = active.map(|active| check_active(active, &shape, self.experts)).transpose()?;
+        let Some(experts) = self.experts else { return Ok(shape) };
+        let experts = check_count("--experts", experts)?;
+        let per_token = self.per_token.unwrap_or(2.min(experts));
+        if !(1..=experts).contains(&per_token) {
+            return Err(Error::invalid(format!("--per-token {per_token}: there are {experts} experts")));
+        }
+        let shape = shape.with_experts(experts, per_token, active);
+        let (all, of_experts) = (shape.parameters, shape.expert_parameters);
+        match of_experts > all {
+            true => Err(Error::invalid(format!(
+                "--active {}: {experts} experts of which {per_token} are used would have {of_experts:.3e} of {all:.3e} parameters",
+                shape.active
+            ))),
+            false => Ok(shape),
+        }
     }
 
     /// Returns the hardware, and the error of the fitted link.
     fn hardware(&self) -> Result<(Hardware, Option<f64>)> {
-        let mut hardware = Hardware::named(&self.hardware, check_count("--ranks", self.ranks)?)?;
-        hardware.per_host = check_count("--per-host", self.per_host.unwrap_or(hardware.per_host))?;
+        let topology = self.topology.as_deref().map(Topology::read).transpose()?;
+        let hosts = self.hosts.map(|hosts| check_count("--hosts", hosts)).transpose()?;
+        let ranks = match (&topology, hosts) {
+            (Some(topology), _) => topology.ranks(),
+            (None, Some(hosts)) => hosts * check_count("--per-host", self.per_host.unwrap_or(8))?,
+            (None, None) => self.ranks,
+        };
+        let mut hardware = Hardware::named(&self.hardware, check_count("--ranks", ranks)?)?;
+        match &topology {
+            Some(topology) => topology.apply(&mut hardware),
+            None => {
+                hardware.set_per_host(check_count("--per-host", self.per_host.unwrap_or(hardware.per_host))?)
+            }
+        }
         let given = [
             (&mut hardware.memory, self.memory, "--memory", 1e9),
             (&mut hardware.intra_host.beta, self.within, "--within", 1e9),
@@ -176,6 +254,9 @@ impl PlanArgs {
                 *number = positive(name, given)? * unit;
             }
         }
+        if topology.is_none() {
+            hardware.intra_domain = hardware.intra_host;
+        }
         let error = self.fit.as_deref().map(|path| hardware.fit(path)).transpose()?;
         Ok((hardware, error))
     }
@@ -186,18 +267,21 @@ const PARAMETERS_MIN: f64 = 12.0 * 128.0 * 128.0;
 
 fn parameters(model: &str) -> Result<f64> {
     let count = parse_number(model)?;
-    let what = || format!("--model {model}: usual proportions begin at {PARAMETERS_MIN} parameters");
+    let what = || {
+        let names = presets::names();
+        format!("--model {model}: usual proportions begin at {PARAMETERS_MIN} parameters; or {names}")
+    };
     if count >= PARAMETERS_MIN { Ok(count) } else { Err(Error::invalid(what())) }
 }
 
 /// Checks the number of parameters used per token.
-fn check_active(active: f64, shape: &ModelShape) -> Result<f64> {
+fn check_active(active: f64, shape: &ModelShape, experts: Option<usize>) -> Result<f64> {
     let all = shape.parameters;
     match active {
         _ if active > all => {
             Err(Error::invalid(format!("--active {active}: there are {all} parameters in all")))
         }
-        _ if active < all && shape.experts == 1 => {
+        _ if experts.is_none_or(|experts| experts < 2) => {
             Err(Error::invalid(format!("--active {active}: without --experts, all {all} are")))
         }
         _ => Ok(active),

@@ -20,6 +20,8 @@ pub struct BatchRecipe {
     pub data_ranks: usize,
     /// 5. Micro-batch: the largest number of samples that divides evenly.
     pub micro_batch: usize,
+    /// False if smaller micro-batches keep the stages of a pipeline busier.
+    pub is_largest: bool,
     /// 6. Micro-batches per rank and step.
     pub accumulation: usize,
 }
@@ -32,9 +34,21 @@ impl BatchRecipe {
     /// [`Error::Invalid`] with numbers that divide evenly, and with the options if there are more
     /// ranks than samples.
     pub fn new(tokens: usize, estimate: &Estimate<'_>) -> Result<Self> {
+        Self::with_micro_batch(tokens, estimate, None)
+    }
+
+    /// Divides as [`BatchRecipe::new`] does, with this micro-batch instead of the largest.
+    ///
+    /// # Errors
+    /// Fails as [`BatchRecipe::new`] does.
+    pub fn with_micro_batch(
+        tokens: usize,
+        estimate: &Estimate<'_>,
+        micro_batch: Option<usize>,
+    ) -> Result<Self> {
         let sequence = estimate.shape.gpt.context;
         let samples = BatchPlan::samples(tokens, sequence)?;
-        let ranks = estimate.parallel.data / estimate.parallel.context;
+        let ranks = estimate.parallel.batch_ranks();
         let largest = estimate.max_micro_batch();
         if largest == 0 {
             let need = estimate.needed(1) / 1e9;
@@ -44,7 +58,8 @@ impl BatchRecipe {
             )));
         }
         let each = if samples.is_multiple_of(ranks) { samples / ranks } else { 1 };
-        let micro = factors(each).into_iter().rfind(|&micro| micro <= largest).unwrap_or(1);
+        let even = factors(each).into_iter().rfind(|&micro| micro <= largest).unwrap_or(1);
+        let micro = micro_batch.unwrap_or(even);
         let batch = BatchPlan::divide(samples, micro, ranks)?;
         Ok(Self {
             tokens,
@@ -53,6 +68,7 @@ impl BatchRecipe {
             max_micro_batch: largest,
             data_ranks: ranks,
             micro_batch: micro,
+            is_largest: micro == even,
             accumulation: batch.accumulation,
         })
     }
@@ -61,12 +77,16 @@ impl BatchRecipe {
     pub fn lines(&self) -> Vec<String> {
         let Self { tokens, sequence, samples, max_micro_batch, .. } = self;
         let Self { data_ranks: data, micro_batch: micro, accumulation, .. } = self;
+        let which = match self.is_largest {
+            true => "the largest that goes even",
+            false => "smaller than possible, so that stages wait less",
+        };
         vec![
             format!("1. {tokens} tokens in a step: what learning asks for"),
             format!("2. sequences of {sequence}: {samples} samples"),
             format!("3. the largest micro-batch that fits: {max_micro_batch}"),
             format!("4. {data} data ranks: all there are, before any accumulation"),
-            format!("5. micro-batch {micro}: the largest that goes even"),
+            format!("5. micro-batch {micro}: {which}"),
             format!("6. accumulation {accumulation}: {samples} = {micro} x {accumulation} x {data}"),
         ]
     }

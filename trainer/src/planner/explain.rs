@@ -5,7 +5,7 @@ use crate::cost::format::{row_of, sections, size, table, time};
 use crate::cost::{MAX_USEFUL_DATA_RANKS, bucket_count, effective_bandwidth, ring, tree};
 use crate::pipeline::{Order, StageCosts, play};
 use crate::planner::batch_recipe::scaled_rates;
-use crate::planner::parallel_dims::{attention_score_elements, expert_combinations, world_size};
+use crate::planner::counts::{attention_score_elements, expert_combinations};
 use crate::planner::report::{PlanReport, StrategyRow};
 
 /// Returns all formulas.
@@ -149,12 +149,12 @@ fn pipelines(answer: &PlanReport) -> String {
 
 fn mesh(answer: &PlanReport) -> String {
     let cut = &answer.decision.parallel;
-    let product = world_size(cut.tensor, cut.tensor, cut.pipeline, cut.data, cut.expert);
-    let product = product.map_or_else(|error| error.to_string(), |ranks| ranks.to_string());
+    let product = cut.mesh().map_or_else(|error| error.to_string(), |mesh| mesh.world_size().to_string());
     format!(
         "tensor {} x pipeline {} x data {} = {product} ranks\n\
-         sequence parallel ranks are the tensor parallel ones; {} expert parallel ranks lie within the data parallel ones",
-        cut.tensor, cut.pipeline, cut.data, cut.expert
+         sequence parallel ranks are the tensor parallel ones; of the data parallel ones {} share each sequence (context) and {} the experts; \
+         mesh.expert_folded = false shares experts among ranks with different sequences only",
+        cut.tensor, cut.pipeline, cut.data, cut.context, cut.expert
     )
 }
 

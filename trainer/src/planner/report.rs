@@ -1,14 +1,16 @@
 //! Plan as numbers and as text.
 
-use crate::config::StrategyKind;
+use crate::config::{Config, StrategyKind};
 use crate::cost::format::{count, format_flops, sections, size, table, time};
 use crate::cost::{Estimate, Hardware, Link, ModelShape, ParallelConfig, StepTime};
 use crate::error::{Error, Result};
 use crate::models::GptConfig;
 use crate::planner::batch_recipe::BatchRecipe;
-use crate::planner::rules::{Decision, decide, rule_of_thumb};
-use crate::planner::search::fastest;
-use crate::planner::{explain, warnings};
+use crate::planner::choice::choose;
+use crate::planner::rules::{Decision, rule_of_thumb};
+use crate::planner::search::Search;
+use crate::planner::tree::decide;
+use crate::planner::{explain, tables, warnings};
 use serde::Serialize;
 
 /// Strategies that a plan compares.
@@ -31,6 +33,8 @@ pub struct PlanReport {
     pub fit_error: Option<f64>,
     /// Chosen strategy.
     pub decision: Decision,
+    /// All meshes.
+    pub search: Search,
     /// Usual choice for models of this size.
     pub rule_of_thumb: &'static str,
     /// Batch sizes, or the reason why there are none and the options.
@@ -41,6 +45,9 @@ pub struct PlanReport {
     pub strategies: Vec<StrategyRow>,
     /// Warnings.
     pub warnings: Vec<String>,
+    /// Predicted and measured numbers; empty if nothing was measured.
+    #[serde(skip)]
+    pub measured: String,
 }
 
 /// One data parallel strategy.
@@ -64,9 +71,41 @@ impl PlanReport {
     /// # Errors
     /// [`Error::Invalid`] if no strategy fits the model into memory.
     pub fn new(shape: ModelShape, hardware: Hardware, tokens: usize, bucket: f64) -> Result<Self> {
-        let decision = decide(&shape, &hardware)?;
+        Self::among(shape, hardware, tokens, bucket, |_| ())
+    }
+
+    /// Computes a plan of a configuration: among meshes that the trainer runs with it.
+    ///
+    /// # Errors
+    /// Fails as [`PlanReport::new`] does.
+    pub fn for_config(
+        config: &Config,
+        shape: ModelShape,
+        hardware: Hardware,
+        tokens: usize,
+        bucket: f64,
+    ) -> Result<Self> {
+        let room = hardware.usable_memory();
+        Self::among(shape, hardware, tokens, bucket, |search| search.keep_runs(config, room))
+    }
+
+    /// Computes a plan among the meshes that `restrict` leaves.
+    fn among(
+        shape: ModelShape,
+        hardware: Hardware,
+        tokens: usize,
+        bucket: f64,
+        restrict: impl FnOnce(&mut Search),
+    ) -> Result<Self> {
         let estimate = |parallel| Estimate { shape: &shape, hardware: &hardware, parallel };
-        let recipe = match BatchRecipe::new(tokens, &estimate(decision.parallel)) {
+        let samples = tokens / shape.gpt.context;
+        let samples = if tokens.is_multiple_of(shape.gpt.context) { samples } else { 0 };
+        let mut search = Search::new(&shape, &hardware, samples, bucket);
+        restrict(&mut search);
+        let decision = choose(decide(&shape, &hardware), &search, &shape)?;
+        let fastest = search.find(&decision.parallel).map(|candidate| candidate.micro_batch);
+        let recipe = BatchRecipe::with_micro_batch(tokens, &estimate(decision.parallel), fastest);
+        let recipe = match recipe {
             Err(Error::Invalid(what)) => Err(what),
             other => Ok(other?),
         };
@@ -79,25 +118,25 @@ impl PlanReport {
                 kept_bytes: estimate.kept(),
                 sent_bytes: estimate.sent(times),
                 collectives: estimate.collectives(bucket, times),
-                step_time: StepTime::new(&estimate, micro * times, times, bucket),
+                step_time: StepTime::new(&estimate, micro, times, bucket),
             }
         };
         let strategies: Vec<StrategyRow> = KINDS.into_iter().map(row).collect();
-        let fits = |row: &StrategyRow| estimate(row.parallel).needed(micro) <= hardware.usable_memory();
-        let decision = fastest(decision, &strategies, bucket, fits);
         let own = strategies.iter().find(|row| row.parallel.kind == decision.parallel.kind);
-        let warnings = warnings::all(&estimate(decision.parallel), recipe.as_ref().ok(), own);
+        let warnings = warnings::all(&estimate(decision.parallel), recipe.as_ref().ok(), own, bucket);
         let rule_of_thumb = rule_of_thumb(&shape);
         Ok(Self {
             shape,
             hardware,
             fit_error: None,
             decision,
+            search,
             rule_of_thumb,
             recipe,
             bucket,
             strategies,
             warnings,
+            measured: String::new(),
         })
     }
 
@@ -113,6 +152,10 @@ impl PlanReport {
             ("Hardware", self.machine()),
             ("Strategy", self.strategy()),
             ("Batch", self.recipe.as_ref().map_or_else(Clone::clone, |recipe| recipe.lines().join("\n"))),
+            ("Remedies, from the cheapest to the dearest", tables::remedies(self)),
+            ("Meshes, from the fastest", tables::meshes(self)),
+            ("Meshes that do not fit, from the smallest", tables::too_large(self)),
+            ("Predicted and measured", self.measured.clone()),
             ("Each rank, by strategy of the data ranks", self.comparison()),
             ("To be considered", self.warnings.join("\n")),
         ])
@@ -148,27 +191,46 @@ impl PlanReport {
     }
 
     fn machine(&self) -> String {
-        let Hardware { ranks, per_host, memory, flops, intra_host: within, inter_host: across, .. } =
-            self.hardware;
+        let Hardware {
+            ranks,
+            per_host,
+            memory,
+            flops,
+            intra_host,
+            inter_host,
+            intra_domain,
+            cores_per_rank,
+            ..
+        } = self.hardware;
         let link =
             |name: &str, link: Link| format!("{name}: {} a message, {}/s", time(link.alpha), size(link.beta));
         let own = format!(
-            "{ranks} ranks, {per_host} a host, of {} and {}FLOP/s as reached in large matrix products",
+            "{ranks} ranks, {per_host} a host, of {} and {}FLOP/s as reached in large matrix products{}",
             size(memory),
-            format_flops(flops)
+            format_flops(flops),
+            match cores_per_rank {
+                1.0 => String::new(),
+                cores => format!(
+                    "\neach rank has {cores:.2} of a core: ranks take turns, and communication hides behind nothing"
+                ),
+            }
         );
         let error =
             self.fit_error.map(|error| format!("\nmeasured times are met within {:.0} %", 100.0 * error));
+        let domains = match self.hardware.per_domain {
+            ranks if ranks == per_host => String::new(),
+            ranks => format!("\n{}", link(&format!("within a NUMA domain of {ranks}"), intra_domain)),
+        };
         format!(
-            "{own}\n{}\n{}{}",
-            link("within a host", within),
-            link("across hosts", across),
+            "{own}{domains}\n{}\n{}{}",
+            link("within a host", intra_host),
+            link("across hosts", inter_host),
             error.unwrap_or_default()
         )
     }
 
     fn strategy(&self) -> String {
-        let Decision { rule: leaf, parallel: cut, reason: why, unsupported: missing } = &self.decision;
+        let Decision { rule: leaf, parallel: cut, reason: why, unsupported: missing, .. } = &self.decision;
         let ParallelConfig { tensor, pipeline, context, expert, data, .. } = cut;
         let factors =
             format!("{} ranks = tensor {tensor} x pipeline {pipeline} x data {data}", self.hardware.ranks);
@@ -176,8 +238,9 @@ impl PlanReport {
         let recomputed = if self.estimate().recomputes() { "; activations are recomputed" } else { "" };
         let missing = missing.as_ref().map_or(String::new(), |missing| format!("\nhowever: {missing}"));
         format!(
-            "{}: {why}\n{factors}; {within}{recomputed}\nusual for this size: {}{missing}",
+            "{}, {}: {why}\n{factors}; {within}{recomputed}\nusual for this size: {}{missing}",
             leaf.name(),
+            cut.kind.name(),
             self.rule_of_thumb
         )
     }

@@ -1,52 +1,148 @@
-//! Search for the fastest strategy that fits.
+//! Search for the mesh with the shortest step among those that fit.
 
-use crate::config::StrategyKind;
-use crate::cost::MAX_USEFUL_DATA_RANKS;
-use crate::cost::format::{size, time};
-use crate::planner::report::StrategyRow;
-use crate::planner::rules::{Decision, Rule};
+use crate::cost::{Estimate, Hardware, LinkClass, ModelShape, ParallelConfig, StepTime};
+use crate::planner::meshes::{Allowed, legal};
+use crate::train::factors;
+use serde::{Serialize, Serializer};
 
-/// Relative step time below which another strategy replaces the tree's.
-const MIN_SPEEDUP: f64 = 0.95;
+/// Mesh that fits, with the batch that makes its step shortest.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Candidate {
+    /// Parallelism of the run.
+    pub parallel: ParallelConfig,
+    /// Samples that a rank computes at once.
+    pub micro_batch: usize,
+    /// Micro-batches per rank and step.
+    pub accumulation: usize,
+    /// Bytes that each rank needs.
+    pub needed: f64,
+    /// Bytes that each rank sends in a step within a NUMA domain, within a host, and across hosts.
+    pub sent: [f64; 3],
+    /// Time of a step.
+    pub step_time: StepTime,
+}
 
-/// Returns the decision of the tree, or a faster data parallel strategy that `fits`, if only data
-/// ranks share the model. For example, many small buckets on many ranks are bound by latency, while
-/// whole layers are not.
-pub(crate) fn fastest(
-    decided: Decision,
-    rows: &[StrategyRow],
-    bucket: f64,
-    fits: impl Fn(&StrategyRow) -> bool,
-) -> Decision {
-    let Some(own) = rows.iter().find(|row| row.parallel == decided.parallel) else { return decided };
-    if !matches!(decided.rule, Rule::Ddp | Rule::Zero1 | Rule::ShardGradOp) {
-        return decided;
+/// Mesh that does not fit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TooLarge {
+    /// Parallelism of the run.
+    pub parallel: ParallelConfig,
+    /// Bytes that each rank needs with one sample at a time.
+    pub needed: f64,
+}
+
+/// All meshes, by step time or by memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Search {
+    /// Number of meshes.
+    pub considered: usize,
+    /// Those that fit and divide the batch, the fastest first.
+    #[serde(serialize_with = "first")]
+    pub fitting: Vec<Candidate>,
+    /// Those that do not fit, the smallest first.
+    #[serde(serialize_with = "first")]
+    pub too_large: Vec<TooLarge>,
+    /// Number of meshes that fit, and do not divide the batch.
+    pub indivisible: usize,
+    /// Number of meshes that fit, and that the trainer does not run with the configuration.
+    pub refused: usize,
+}
+
+impl Search {
+    /// Evaluates all meshes for this number of samples per step, and this bucket size. Meshes that
+    /// only a large model should have are considered if no other fits.
+    pub fn new(shape: &ModelShape, hardware: &Hardware, samples: usize, bucket: f64) -> Self {
+        let search = |allowed| Self::among(legal(shape, hardware, allowed), shape, hardware, samples, bucket);
+        let usual = search(Allowed::Usual);
+        match usual.fitting.is_empty() && usual.indivisible == 0 {
+            true => search(Allowed::Needed),
+            false => usual,
+        }
     }
-    let step = |row: &StrategyRow| row.step_time.overlapped();
-    let candidates = rows.iter().filter_map(|row| rule(row).map(|leaf| (leaf, row)));
-    let best =
-        candidates.filter(|(_, row)| fits(row)).min_by(|one, other| step(one.1).total_cmp(&step(other.1)));
-    let Some((leaf, best)) = best.filter(|(_, row)| step(row) < MIN_SPEEDUP * step(own)) else {
-        return decided;
-    };
-    let times = format!("a step takes {} with {}", time(step(best)), best.parallel.kind.name());
-    let rather =
-        format!("{} with {} in buckets of {}", time(step(own)), own.parallel.kind.name(), size(bucket));
-    Decision {
-        rule: leaf,
-        parallel: best.parallel,
-        reason: format!("{}; yet {times}, and {rather}", decided.reason),
-        ..decided
+
+    fn among(
+        meshes: Vec<ParallelConfig>,
+        shape: &ModelShape,
+        hardware: &Hardware,
+        samples: usize,
+        bucket: f64,
+    ) -> Self {
+        let mut search = Self { considered: meshes.len(), ..Self::default() };
+        for parallel in meshes {
+            let estimate = Estimate { shape, hardware, parallel };
+            if !estimate.fits() {
+                search.too_large.push(TooLarge { parallel, needed: estimate.needed(1) });
+            } else if let Some(candidate) = Candidate::fastest(&estimate, samples, bucket) {
+                search.fitting.push(candidate);
+            } else {
+                search.indivisible += 1;
+            }
+        }
+        search.fitting.sort_by(|one, other| one.seconds().total_cmp(&other.seconds()));
+        search.too_large.sort_by(|one, other| one.needed.total_cmp(&other.needed));
+        search
+    }
+
+    /// Returns the candidate with this parallelism.
+    pub fn find(&self, parallel: &ParallelConfig) -> Option<&Candidate> {
+        self.fitting.iter().find(|candidate| candidate.parallel == *parallel)
+    }
+
+    /// Returns the fastest candidates whose meshes differ from that of `chosen`, one of each mesh.
+    pub fn alternatives(&self, chosen: &ParallelConfig) -> Vec<&Candidate> {
+        let mut meshes = vec![chosen.degrees()];
+        let mut is_new = |candidate: &&Candidate| {
+            let degrees = candidate.parallel.degrees();
+            let is_new = !meshes.contains(&degrees);
+            meshes.push(degrees);
+            is_new
+        };
+        self.fitting.iter().filter(|candidate| is_new(candidate)).collect()
     }
 }
 
-/// Returns the leaf of a data parallel strategy, unless it has too many ranks. ZeRO-1 is never
-/// better than ZeRO-2.
-fn rule(row: &StrategyRow) -> Option<Rule> {
-    match row.parallel.kind {
-        StrategyKind::Bucketed => Some(Rule::Ddp),
-        StrategyKind::Zero2 => Some(Rule::ShardGradOp),
-        StrategyKind::Zero3 if row.parallel.data <= MAX_USEFUL_DATA_RANKS => Some(Rule::FullShard),
-        _ => None,
+/// Number of micro-batch sizes to try, from the largest.
+const MICRO_BATCHES: usize = 8;
+
+impl Candidate {
+    /// Returns the batch with the shortest step; `None` if ranks cannot have equal parts of it.
+    fn fastest(estimate: &Estimate<'_>, samples: usize, bucket: f64) -> Option<Self> {
+        let ranks = estimate.parallel.batch_ranks();
+        if samples == 0 || !samples.is_multiple_of(ranks) {
+            return None;
+        }
+        let (own, largest) = (samples / ranks, estimate.max_micro_batch());
+        let sizes = factors(own).into_iter().rev().filter(|&micro| micro <= largest);
+        let all = sizes.take(MICRO_BATCHES).map(|micro| Self::new(estimate, micro, own / micro, bucket));
+        all.reduce(|best, other| if other.seconds() < best.seconds() * (1.0 - 1e-9) { other } else { best })
     }
+
+    /// Returns the numbers of a batch.
+    fn new(estimate: &Estimate<'_>, micro_batch: usize, accumulation: usize, bucket: f64) -> Self {
+        let exchanges = estimate.exchanges(micro_batch, accumulation, bucket);
+        let sent = [LinkClass::Domain, LinkClass::Host, LinkClass::Across].map(|class| {
+            let over = exchanges.iter().filter(|exchange| exchange.link_class(estimate.hardware) == class);
+            over.fold(0.0, |sum, exchange| sum + exchange.bytes)
+        });
+        Self {
+            parallel: estimate.parallel,
+            micro_batch,
+            accumulation,
+            needed: estimate.needed(micro_batch),
+            sent,
+            step_time: StepTime::new(estimate, micro_batch, accumulation, bucket),
+        }
+    }
+
+    /// Returns the time of a step.
+    pub fn seconds(&self) -> f64 {
+        self.step_time.overlapped()
+    }
+}
+
+/// Number of meshes in JSON.
+const SERIALIZED: usize = 32;
+
+fn first<T: Serialize, S: Serializer>(all: &[T], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.iter().take(SERIALIZED))
 }

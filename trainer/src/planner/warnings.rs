@@ -2,10 +2,10 @@
 
 use crate::config::{Config, StrategyKind};
 use crate::cost::format::size;
-use crate::cost::{Estimate, Hardware, ParallelConfig, many_data_ranks};
+use crate::cost::{Estimate, Hardware, ParallelConfig, StepTime, many_data_ranks};
 use crate::error::Result;
 use crate::mesh::Mesh;
-use crate::planner::batch_recipe::BatchRecipe;
+use crate::planner::batch_recipe::{BatchRecipe, scaled_rates};
 use crate::planner::report::StrategyRow;
 
 /// Returns the warnings about a plan, one per line.
@@ -13,13 +13,14 @@ pub(crate) fn all(
     estimate: &Estimate<'_>,
     recipe: Option<&BatchRecipe>,
     row: Option<&StrategyRow>,
+    bucket: f64,
 ) -> Vec<String> {
     let all = [
         units(estimate),
         activations(estimate),
         many_data_ranks(estimate.parallel.data, "latency"),
         many_accumulation_steps(&estimate.parallel, recipe),
-        slow_link(row),
+        slow_link(estimate, recipe, row, bucket),
     ];
     all.into_iter().flatten().collect()
 }
@@ -52,10 +53,47 @@ fn many_accumulation_steps(cut: &ParallelConfig, recipe: Option<&BatchRecipe>) -
     })
 }
 
-fn slow_link(row: Option<&StrategyRow>) -> Option<String> {
+/// Warns about ranks that mostly wait for links, and says what more accumulation would do.
+fn slow_link(
+    estimate: &Estimate<'_>,
+    recipe: Option<&BatchRecipe>,
+    row: Option<&StrategyRow>,
+    bucket: f64,
+) -> Option<String> {
     let share = row?.step_time.utilization();
-    (share < 0.5).then(|| {
-        format!("ranks compute {:.0} % of the time and wait for the network for the rest: more samples a rank, fewer data ranks, larger buckets or a faster link", 100.0 * share)
+    (share < BUSY).then(|| {
+        let more = recipe.and_then(|recipe| more_accumulation(estimate, recipe, share, bucket));
+        format!(
+            "ranks compute {:.0} % of the time and wait for the network for the rest: {}more samples a rank, fewer data ranks, larger buckets or a faster link",
+            100.0 * share,
+            more.map_or(String::new(), |more| more + "; or ")
+        )
+    })
+}
+
+/// Share of a step below which ranks compute too little.
+const BUSY: f64 = 0.5;
+
+/// Returns the advice to accumulate more micro-batches between exchanges, with a higher learning
+/// rate, if that helps.
+fn more_accumulation(
+    estimate: &Estimate<'_>,
+    recipe: &BatchRecipe,
+    share: f64,
+    bucket: f64,
+) -> Option<String> {
+    let utilization = |times: usize| {
+        StepTime::new(estimate, recipe.micro_batch, times * recipe.accumulation, bucket).utilization()
+    };
+    let all = [2, 4, 8, 16, 32].map(|times| (times, utilization(times)));
+    let (times, reached) = all.into_iter().find(|(_, reached)| *reached >= BUSY).unwrap_or(all[4]);
+    let [root, _] = scaled_rates(times);
+    (reached > 1.2 * share).then(|| {
+        format!(
+            "accumulate {times} times as much ({} samples a step) and ranks compute {:.0} %, with the rate x {root:.2} for Adam (schedule.lr_scale = \"sqrt\")",
+            times * recipe.samples,
+            100.0 * reached
+        )
     })
 }
 

@@ -20,8 +20,7 @@ pub fn train_on_threads(ranks: usize, config: &Config) -> Result<TrainResult> {
 /// # Errors
 /// Returns the first error of any rank. It ends all ranks.
 pub fn train_on_threads_until(ranks: usize, config: &Config, interrupt: &Interrupt) -> Result<TrainResult> {
-    check_thread_count(ranks)?;
-    let worlds = Communicator::builder().config(&communicator_config(config)?).local(ranks)?;
+    let worlds = local_worlds(ranks, config)?;
     thread::scope(|scope| {
         let start = |world| scope.spawn(move || run_with_errors(world, config, interrupt));
         let threads: Vec<_> = worlds.into_iter().map(start).collect();
@@ -31,6 +30,12 @@ pub fn train_on_threads_until(ranks: usize, config: &Config, interrupt: &Interru
         let first = done.into_iter().filter_map(Result::ok).next();
         telling.map_or_else(|| Ok(first.expect("a rank that ended")), Err)
     })
+}
+
+/// Creates the communicators of ranks that are threads of this process.
+pub(crate) fn local_worlds(ranks: usize, config: &Config) -> Result<Vec<Communicator>> {
+    check_thread_count(ranks)?;
+    Ok(Communicator::builder().config(&communicator_config(config)?).local(ranks)?)
 }
 
 /// Maximum number of ranks that are threads of one process.

@@ -1,0 +1,83 @@
+//! Picture of a plan: the predicted step time of each mesh, divided by what takes it.
+
+use crate::cost::format::time;
+use crate::planner::report::PlanReport;
+use crate::planner::search::Candidate;
+use crate::planner::tables::mesh;
+use std::fmt::Write;
+
+/// Parts of a step with their colors, from the left.
+const PARTS: [(&str, &str); 6] = [
+    ("forward", "#4477aa"),
+    ("backward", "#66ccee"),
+    ("in layers", "#ee6677"),
+    ("exposed data", "#ccbb44"),
+    ("bubble", "#bbbbbb"),
+    ("optimizer", "#228833"),
+];
+
+const ROWS: usize = 24;
+const LABELS: f64 = 360.0;
+const BARS: f64 = 520.0;
+const ROW: f64 = 22.0;
+const TOP: f64 = 64.0;
+
+/// Returns the picture as SVG.
+pub(super) fn svg(answer: &PlanReport) -> String {
+    let search = &answer.search;
+    let chosen = search.find(&answer.decision.parallel);
+    let others = search.alternatives(&answer.decision.parallel);
+    let rows: Vec<&Candidate> = chosen.into_iter().chain(others).take(ROWS).collect();
+    let longest = rows.iter().map(|row| row.seconds()).fold(f64::MIN_POSITIVE, f64::max);
+    let mut body = legend();
+    for (number, candidate) in rows.iter().enumerate() {
+        body += &bar(candidate, TOP + ROW * number as f64, BARS / longest);
+    }
+    let (width, height) = (LABELS + BARS + 120.0, TOP + ROW * rows.len() as f64 + 16.0);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"16\" y=\"24\" font-size=\"15\">Predicted step time on {} ranks; the first mesh is chosen</text>\n\
+         {body}</svg>\n",
+        answer.hardware.ranks
+    )
+}
+
+fn legend() -> String {
+    let entry = |(number, (name, color)): (usize, &(&str, &str))| {
+        let x = LABELS + 100.0 * number as f64;
+        format!(
+            "<rect x=\"{x:.0}\" y=\"38\" width=\"10\" height=\"10\" fill=\"{color}\"/>\
+             <text x=\"{:.0}\" y=\"47\">{name}</text>\n",
+            x + 14.0
+        )
+    };
+    PARTS.iter().enumerate().map(entry).collect()
+}
+
+/// Draws a mesh at this height, with this many pixels per second.
+fn bar(candidate: &Candidate, y: f64, scale: f64) -> String {
+    let step = &candidate.step_time;
+    let exposed =
+        candidate.seconds() - (step.forward + step.backward + step.in_layers + step.bubble + step.optimizer);
+    let seconds =
+        [step.forward, step.backward, step.in_layers, exposed.max(0.0), step.bubble, step.optimizer];
+    let mut text = format!(
+        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{}</text>",
+        LABELS - 8.0,
+        y + 13.0,
+        mesh(&candidate.parallel)
+    );
+    let mut x = LABELS;
+    for ((_, color), seconds) in PARTS.iter().zip(seconds) {
+        let width = seconds * scale;
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "<rect x=\"{x:.1}\" y=\"{y:.0}\" width=\"{width:.1}\" height=\"16\" fill=\"{color}\"/>"
+        );
+        x += width;
+    }
+    format!("{text}<text x=\"{:.1}\" y=\"{:.0}\">{}</text>\n", x + 6.0, y + 13.0, time(candidate.seconds()))
+}

@@ -1,0 +1,142 @@
+//! Meshes as runs: their configurations, exact memory, and measured steps.
+
+use crate::config::{Config, Pipeline};
+use crate::cost::in_memory;
+use crate::error::Result;
+use crate::planner::search::{Candidate, Search};
+use crate::train::{DryRun, Run, local_worlds};
+use std::path::Path;
+use std::thread;
+use unisono::Communicator;
+
+impl Candidate {
+    /// Returns `config` with this mesh, strategy and batch: a configuration for as many ranks.
+    ///
+    /// # Errors
+    /// Fails if the settings do not fit together.
+    pub fn configure(&self, config: &Config) -> Result<Config> {
+        let parallel = &self.parallel;
+        let mut planned = config.clone();
+        let (folded, first) = (config.mesh.expert_folded, config.mesh.pipeline_first);
+        planned.mesh = parallel.degrees();
+        (planned.mesh.expert_folded, planned.mesh.pipeline_first) = (folded, first);
+        planned.strategy.kind = parallel.kind;
+        planned.strategy.units.clear();
+        planned.model.activation_checkpointing = parallel.activation_checkpointing;
+        planned.data.micro_batch = self.micro_batch;
+        planned.data.breadth_first = 1;
+        planned.data.global_batch = self.micro_batch * self.accumulation * parallel.batch_ranks();
+        planned.pipeline = Pipeline::default();
+        Config::parse(&planned.to_toml()?, &[])
+    }
+
+    /// Returns the bytes that a rank needs, from the parameters of the model.
+    ///
+    /// # Errors
+    /// Fails as the start of the run would.
+    pub fn exact_memory(&self, config: &Config) -> Result<usize> {
+        let ranks = self.parallel.mesh()?.world_size();
+        Ok(in_memory(DryRun::new(&self.configure(config)?, ranks)?.own_memory()))
+    }
+
+    /// Writes the configuration of [`Candidate::configure`], which runs as it is.
+    ///
+    /// # Errors
+    /// Fails if the run would not start, or the file cannot be written.
+    pub(super) fn write(&self, config: &Config, path: &Path) -> Result<()> {
+        self.exact_memory(config)?;
+        let text = self.configure(config)?.to_toml()?;
+        std::fs::write(path, text).map_err(|error| crate::error::Error::file(path, error))
+    }
+
+    /// Takes `steps` steps on threads of this process.
+    ///
+    /// # Errors
+    /// Fails as the run does.
+    pub fn measure(&self, config: &Config, steps: usize) -> Result<Measured> {
+        let config = self.configure(config)?;
+        measure(&config, local_worlds(self.parallel.mesh()?.world_size(), &config)?, steps)
+    }
+}
+
+impl Search {
+    /// Keeps the candidates that the trainer runs with this configuration, with their exact memory.
+    pub(super) fn keep_runs(&mut self, config: &Config, room: f64) {
+        let all = std::mem::take(&mut self.fitting);
+        for mut candidate in all {
+            match candidate.exact_memory(config) {
+                Ok(bytes) if bytes as f64 <= room => {
+                    candidate.needed = bytes as f64;
+                    self.fitting.push(candidate);
+                }
+                _ => self.refused += 1,
+            }
+        }
+    }
+}
+
+/// Measured run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Most bytes of weights, gradients, optimizer state and activations of a rank.
+    pub bytes: f64,
+    /// Seconds of the shortest step: other programs can only add time.
+    pub seconds: f64,
+}
+
+/// Takes `steps` steps on the ranks of `worlds`, and one before to warm up.
+///
+/// # Errors
+/// Returns the first error of any rank. It ends all ranks.
+pub fn measure(config: &Config, worlds: Vec<Communicator>, steps: usize) -> Result<Measured> {
+    let rank = |world: Communicator| {
+        let ended = rank_steps(config, world.clone(), steps);
+        if let Err(error) = &ended {
+            world.abort(&error.to_string());
+        }
+        ended
+    };
+    let ranks: Result<Vec<_>> = thread::scope(|scope| {
+        let threads: Vec<_> = worlds.into_iter().map(|world| scope.spawn(|| rank(world))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    });
+    let ranks = ranks?;
+    let step = |step: usize| ranks.iter().map(|(_, times)| times[step]).fold(0.0, f64::max);
+    Ok(Measured {
+        bytes: ranks.iter().map(|(bytes, _)| *bytes).fold(0.0, f64::max),
+        seconds: (0..steps).map(step).fold(f64::INFINITY, f64::min),
+    })
+}
+
+/// Returns the bytes of a rank, and the seconds of its steps.
+fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<(f64, Vec<f64>)> {
+    let mut run = Run::new(config, world)?;
+    run.step()?;
+    let times = (0..steps).map(|_| Ok(run.step()?.time.as_secs_f64())).collect::<Result<Vec<_>>>()?;
+    let classes = run.ledger().classes;
+    let activations = classes[3].1;
+    Ok(((run.ledger().measured() + activations) as f64, times))
+}
+
+/// Measures the floating-point operations per second of this model's forward and backward on a core
+/// while all cores do the same.
+///
+/// # Errors
+/// Fails as a run of one rank does.
+pub fn model_flops(config: &Config) -> Result<f64> {
+    let mut one = config.clone();
+    (one.mesh, one.pipeline) = (crate::mesh::Degrees::default(), Pipeline::default());
+    (one.data.breadth_first, one.data.global_batch) = (1, one.data.micro_batch);
+    let flops = DryRun::new(&one, 1)?.flops();
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let times: Result<Vec<_>> = thread::scope(|scope| {
+        let run = || measure(&one, local_worlds(1, &one)?, RATE_STEPS);
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    });
+    let longest = times?.into_iter().map(|measured| measured.seconds).fold(0.0, f64::max);
+    Ok(flops / longest)
+}
+
+/// Number of steps that measure the rate of a model.
+const RATE_STEPS: usize = 5;

@@ -1,0 +1,108 @@
+//! Plans of published models on H100s in hosts of eight.
+
+use super::{GB, Zero2, Zero3, hardware};
+use crate::cost::ModelShape;
+use crate::error::Error;
+use crate::planner::presets::find;
+use crate::planner::{PlanReport, Rule};
+
+const MODELS: [&str; 5] = ["llama2-7b", "llama2-13b", "llama2-70b", "llama3-405b", "mixtral-8x7b"];
+const BUCKET: f64 = 25.0 * 1024.0 * 1024.0;
+
+fn planned(shape: ModelShape, ranks: usize) -> Result<PlanReport, Error> {
+    let tokens = if ranks > 1024 { 1 << 24 } else { 1 << 22 };
+    PlanReport::new(shape, hardware("h100-80", ranks), tokens, BUCKET)
+}
+
+#[test]
+fn presets_have_the_published_sizes() {
+    let sizes = MODELS.map(|name| find(name).unwrap().parameters);
+    assert_eq!(
+        sizes,
+        [6_738_415_616.0, 13_015_864_320.0, 68_976_648_192.0, 405_853_388_800.0, 46_702_792_704.0]
+    );
+    let mixtral = find("mixtral-8x7b").unwrap();
+    assert_eq!((mixtral.experts(), mixtral.active), (8, 12_879_925_248.0));
+    // The same numbers by flags: 46.7 billion in all, 12.9 for a token that uses 2 of 8.
+    let by_flags = ModelShape::from_parameters(46.7e9).with_experts(8, 2, Some(12.9e9));
+    assert!((by_flags.expert_parameters / mixtral.expert_parameters - 1.0).abs() < 0.01);
+}
+
+/// Every mesh keeps the rules, or the numbers say why there is none.
+#[test]
+fn published_models_get_meshes_that_keep_the_rules() {
+    for name in MODELS {
+        for ranks in [8, 64, 512, 16_384] {
+            let shape = find(name).unwrap();
+            let (state, room) = (shape.bytes.total() * shape.parameters, ranks as f64 * 0.9 * 80.0 * GB);
+            match planned(shape, ranks) {
+                Ok(answer) => keeps_the_rules(&answer, &format!("{name} on {ranks}")),
+                Err(Error::Invalid(what)) => {
+                    assert!(state > room, "{name} on {ranks}: {what}");
+                    assert!(what.contains("GB") && what.contains(&format!("{ranks} ranks")), "{what}");
+                }
+                Err(other) => panic!("{name} on {ranks}: {other}"),
+            }
+        }
+    }
+}
+
+fn keeps_the_rules(answer: &PlanReport, of: &str) {
+    let (shape, parallel) = (&answer.shape, &answer.decision.parallel);
+    let gpt = &shape.gpt;
+    assert_eq!(parallel.mesh().unwrap().world_size(), answer.hardware.ranks, "{of}");
+    assert!(parallel.tensor <= 8 && gpt.kv_heads.is_multiple_of(parallel.tensor), "{of}: {parallel:?}");
+    assert!(parallel.pipeline <= gpt.layers && parallel.context == 1, "{of}: {parallel:?}");
+    assert!(parallel.kind != Zero3 || parallel.data <= 512, "{of}: {parallel:?}");
+    let is_mixture = shape.experts() > 1;
+    assert_eq!(is_mixture, parallel.expert > 1 && shape.experts().is_multiple_of(parallel.expert), "{of}");
+    if is_mixture {
+        assert!(matches!(parallel.kind, Zero2 | Zero3), "{of}: {parallel:?}");
+        assert_eq!(answer.decision.rule, Rule::Experts, "{of}");
+    }
+    assert_eq!(answer.decision.unsupported, None, "{of}");
+    let chosen = answer.search.find(parallel).unwrap_or_else(|| panic!("{of}: {parallel:?}"));
+    assert!(chosen.needed <= answer.hardware.usable_memory(), "{of}: {parallel:?}");
+    let recipe = answer.recipe.as_ref().unwrap();
+    assert_eq!((recipe.micro_batch, recipe.accumulation), (chosen.micro_batch, chosen.accumulation));
+    assert_eq!(recipe.samples, chosen.micro_batch * chosen.accumulation * parallel.batch_ranks(), "{of}");
+    // Nothing that fits is much faster.
+    assert!(chosen.seconds() * 0.95 <= answer.search.fitting[0].seconds(), "{of}: {parallel:?}");
+    assert!(answer.search.too_large.iter().all(|large| large.needed > answer.hardware.usable_memory()));
+}
+
+/// Small models are data parallel, layers are divided before stages, and stages come last.
+#[test]
+fn meshes_of_published_models_grow_with_model_and_ranks() {
+    for (name, ranks, mesh) in [
+        ("llama2-7b", 8, "zero1 data 8"),
+        ("llama2-7b", 64, "zero1 data 64"),
+        ("llama2-7b", 512, "bucketed tensor 4 x data 128"),
+        ("llama2-13b", 8, "zero3 data 8"),
+        ("llama2-13b", 64, "zero2 data 64"),
+        ("llama2-13b", 512, "zero3 tensor 2 x data 256"),
+        ("llama2-70b", 64, "zero2 tensor 4 x pipeline 2 x data 8"),
+        ("llama2-70b", 512, "zero2 tensor 4 x data 128"),
+        ("llama3-405b", 16_384, "zero3 tensor 8 x pipeline 4 x data 512"),
+        ("mixtral-8x7b", 64, "zero2 data 64 x expert 8"),
+        ("mixtral-8x7b", 512, "zero2 tensor 2 x pipeline 2 x data 128 x expert 4"),
+    ] {
+        let parallel = planned(find(name).unwrap(), ranks).unwrap().decision.parallel;
+        let found = format!("{} {}", parallel.kind.name(), parallel.words());
+        assert_eq!(found, mesh, "{name} on {ranks}");
+    }
+}
+
+/// Sequences of 128 K tokens are shared by context parallel ranks.
+#[test]
+fn long_sequences_of_published_models_are_shared() {
+    let mut shape = find("llama2-7b").unwrap();
+    shape.gpt.context = 1 << 17;
+    let answer = planned(shape, 64).unwrap();
+    let parallel = &answer.decision.parallel;
+    assert!(parallel.context > 1 || parallel.tensor > 1, "{parallel:?}");
+    assert!(
+        (1usize << 17).is_multiple_of(parallel.context) && parallel.data.is_multiple_of(parallel.context)
+    );
+    assert!(answer.search.fitting.iter().any(|candidate| candidate.parallel.context > 1));
+}

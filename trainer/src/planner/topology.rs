@@ -1,0 +1,79 @@
+//! File that describes hosts and links.
+
+use crate::cost::{Hardware, Link};
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use std::path::Path;
+
+/// Hosts of equal ranks, and the links among these.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Topology {
+    hosts: usize,
+    ranks_per_host: usize,
+    /// Number of NUMA domains per host.
+    #[serde(default = "one")]
+    domains_per_host: usize,
+    /// Links within a NUMA domain; those within the host by default.
+    domain: Option<LinkEntry>,
+    host: Option<LinkEntry>,
+    across: Option<LinkEntry>,
+}
+
+/// Link in the units of the command line.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkEntry {
+    /// Bandwidth of a rank in GB/s each way.
+    bandwidth: f64,
+    /// Latency of a message in microseconds.
+    latency: f64,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Topology {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`Error::File`] for text that is no topology, and for numbers that are not above 0.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+        let topology: Self = toml::from_str(&text).map_err(|error| Error::file(path, error))?;
+        topology.check().map_or(Ok(topology), |what| Err(Error::file(path, what)))
+    }
+
+    fn check(&self) -> Option<String> {
+        let Self { hosts, ranks_per_host, domains_per_host, .. } = *self;
+        if !(1..=1 << 20).contains(&hosts) || !(1..=1 << 12).contains(&ranks_per_host) {
+            return Some(format!("hosts = {hosts} of ranks_per_host = {ranks_per_host}: both are from 1"));
+        }
+        if domains_per_host == 0 || !ranks_per_host.is_multiple_of(domains_per_host) {
+            let what = format!("domains_per_host = {domains_per_host}");
+            return Some(format!("{what} does not divide ranks_per_host = {ranks_per_host}"));
+        }
+        let links = [self.domain, self.host, self.across].into_iter().flatten();
+        let is_link = |link: &LinkEntry| {
+            link.bandwidth.is_finite() && link.bandwidth > 0.0 && (0.0..1e9).contains(&link.latency)
+        };
+        let wrong = links.into_iter().find(|link| !is_link(link))?;
+        Some(format!("bandwidth = {} and latency = {}: no link", wrong.bandwidth, wrong.latency))
+    }
+
+    /// Returns the number of ranks.
+    pub(crate) fn ranks(&self) -> usize {
+        self.hosts * self.ranks_per_host
+    }
+
+    /// Sets hosts, and the links that the file has.
+    pub(crate) fn apply(&self, hardware: &mut Hardware) {
+        hardware.per_host = self.ranks_per_host;
+        hardware.per_domain = self.ranks_per_host / self.domains_per_host;
+        let link = |entry: LinkEntry| Link { alpha: entry.latency * 1e-6, beta: entry.bandwidth * 1e9 };
+        hardware.intra_host = self.host.map_or(hardware.intra_host, link);
+        hardware.intra_domain = self.domain.map_or(hardware.intra_host, link);
+        hardware.inter_host = self.across.map_or(hardware.inter_host, link);
+    }
+}

@@ -1,0 +1,60 @@
+//! Ten meshes of eight ranks, with their predictions.
+
+use std::path::Path;
+use unisono_trainer::config::{Config, StrategyKind};
+use unisono_trainer::cost::{Estimate, Hardware, ModelShape, ParallelConfig, StepTime};
+use unisono_trainer::planner::Candidate;
+
+pub(crate) const RANKS: usize = 8;
+
+/// Strategy, and degrees of tensor, pipeline, context, recomputation.
+pub(crate) type Mesh = (StrategyKind, [usize; 3], bool);
+
+/// Each kind of parallelism, alone and with others.
+pub(crate) const MESHES: [Mesh; 10] = [
+    (StrategyKind::Bucketed, [1, 1, 1], false),
+    (StrategyKind::Zero2, [1, 1, 1], true),
+    (StrategyKind::Zero3, [1, 1, 1], false),
+    (StrategyKind::Bucketed, [8, 1, 1], false),
+    (StrategyKind::Zero1, [2, 1, 1], false),
+    (StrategyKind::Bucketed, [1, 8, 1], false),
+    (StrategyKind::Zero1, [1, 2, 1], false),
+    (StrategyKind::Bucketed, [1, 1, 4], false),
+    (StrategyKind::Zero3, [2, 2, 1], false),
+    (StrategyKind::Zero2, [2, 2, 2], true),
+];
+
+pub(crate) fn config(folder: &Path, layers: usize, width: usize, context: usize) -> Config {
+    let text: String = (0..4000).map(|line| format!("line {line} is {}\n", line * 7 % 13)).collect();
+    std::fs::write(folder.join("text.txt"), text).unwrap();
+    let changes = [
+        format!("data.path={}", folder.display()),
+        format!("model.layers={layers}"),
+        format!("model.width={width}"),
+        format!("model.context={context}"),
+        "model.heads=8".to_owned(),
+        "checkpoint.last=false".to_owned(),
+        "schedule.warmup=1".to_owned(),
+    ];
+    Config::load(None, &changes).unwrap()
+}
+
+/// Returns a mesh with 16 samples per step, one at a time.
+pub(crate) fn candidate(
+    (kind, [tensor, pipeline, context], again): Mesh,
+    config: &Config,
+    here: &Hardware,
+) -> Candidate {
+    let data = RANKS / tensor / pipeline;
+    let whole = ParallelConfig::replicated(data);
+    let parallel =
+        ParallelConfig { kind, tensor, pipeline, context, activation_checkpointing: again, ..whole };
+    let shape = ModelShape::from_config(config).unwrap();
+    let estimate = Estimate { shape: &shape, hardware: here, parallel };
+    let (micro_batch, accumulation) = (1, 16 * context / data);
+    let bucket = config.strategy.bucket_mb * f64::from(1 << 20);
+    let step_time = StepTime::new(&estimate, micro_batch, accumulation, bucket);
+    let mut found = Candidate { parallel, micro_batch, accumulation, needed: 0.0, sent: [0.0; 3], step_time };
+    found.needed = found.exact_memory(config).unwrap() as f64;
+    found
+}
