@@ -6,6 +6,7 @@ use crate::cost::activations::ActivationModel;
 use crate::cost::cost_model::ModelPart;
 use crate::cost::{CostModel, GroupBytes};
 use crate::flat::{Bucket, Dtype, Layout};
+use crate::parallel::ReduceFrequency;
 use crate::parameter::Inventory;
 use crate::train::optimizer;
 
@@ -32,6 +33,25 @@ impl CostModel<'_> {
         for part in self.parts(units) {
             let kept = self.kept(&part);
             sums.iter_mut().zip(kept).for_each(|(sum, bytes)| *sum += bytes);
+        }
+        sums
+    }
+
+    /// Returns the bytes as [`CostModel::memory`] does, but with gradients at their peak. Ranks that
+    /// shard gradients keep whole ones until the last of several micro-batches, unless they reduce
+    /// each.
+    pub(crate) fn memory_at_peak(&self, units: &[StrategyKind]) -> [usize; 5] {
+        let mut sums = self.memory(units);
+        let program = self.stages.program(self.stage, &self.batch, self.inventory);
+        if program.plan.backward_passes() == 1
+            || self.config.strategy.reduce_each == ReduceFrequency::MicroBatch
+        {
+            return sums;
+        }
+        for part in self.parts(units).filter(|part| part.kind.shards_gradients()) {
+            let (_, layout) = self.layout(&part);
+            let [_, whole, _] = GroupBytes::of_layout(self.config, &part.inventory, &layout).state;
+            sums[1] += whole as usize - self.kept(&part)[1];
         }
         sums
     }

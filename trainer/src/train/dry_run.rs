@@ -83,6 +83,13 @@ impl DryRun {
         self.memory_with(&self.units)
     }
 
+    /// Returns the bytes at the peak of a step as configured, as [`DryRun::memory`] does: whole
+    /// gradients count while they are kept.
+    pub fn peak_memory(&self) -> [usize; 5] {
+        let all = self.cost_models().map(|model| model.memory_at_peak(&self.units));
+        all.max_by_key(|&memory| in_memory(memory)).expect("a stage")
+    }
+
     /// Returns the bytes that each rank sends per step as configured, as [`DryRun::traffic`] does.
     pub fn own_traffic(&self) -> Traffic {
         self.traffic_with(&self.units)
@@ -115,7 +122,7 @@ impl DryRun {
             ("Model", self.model()),
             ("Mesh", self.mesh.to_string()),
             ("Batch", self.arithmetic()),
-            ("Memory of each rank, bytes", memory_table(memory)),
+            ("Memory of each rank, bytes", memory_table(memory, in_memory(self.peak_memory()))),
             ("Sent by each rank in a step, bytes", traffic_table(&traffic)),
             ("The strategies, MiB", self.comparison()),
             ("To be considered", config_lints::all(&self.config, &self.mesh, &self.batch, in_memory(memory))),
@@ -166,9 +173,9 @@ fn described_group(ranks: usize) -> Result<Option<Communicator>> {
     Ok(Communicator::local(ranks)?.into_iter().next())
 }
 
-fn memory_table(memory: [usize; 5]) -> String {
+fn memory_table(memory: [usize; 5], peak: usize) -> String {
     let rows = AllocClass::ALL.iter().map(|class| class.name()).zip(memory);
-    let rows = rows.chain([("in memory", in_memory(memory))]);
+    let rows = rows.chain([("in memory", in_memory(memory)), ("at the peak", peak)]);
     table(&rows.map(|(name, bytes)| vec![name.to_owned(), bytes.to_string()]).collect::<Vec<_>>())
 }
 

@@ -143,7 +143,7 @@ fn with_changes(plan: &CostModel<'_>, changes: &[Change]) -> Option<usize> {
     let batch: BatchPlan = config.batch(&plan.mesh).ok()?;
     let plan = CostModel { config: &config, batch, ..*plan };
     let units = config.strategy.unit_kinds(plan.inventory).ok()?;
-    Some(in_memory(plan.memory(&units)))
+    Some(in_memory(plan.memory_at_peak(&units)))
 }
 
 fn gib(bytes: usize) -> String {

@@ -87,7 +87,7 @@ impl Run {
         if world.rank() == 0 {
             announce(RunHeader { plan: &plan, loader: &feed, units: &units, formulas });
         }
-        check_fits(&world, &plan, formulas)?;
+        check_fits(&world, &plan, plan.memory_at_peak(&units))?;
         let team = process_groups(&groups, shares)?;
         let program = stages.program(stage, &batch, &inventory);
         let validation = stages.forward_program(stage, &inventory);
