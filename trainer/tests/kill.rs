@@ -76,6 +76,11 @@ fn killed_stage_is_named_by_other_stages() {
 }
 
 #[test]
+fn killed_rank_is_named_by_ranks_that_share_experts() {
+    kill_one_rank(4, &["experts.count=4", "mesh.expert=4", "strategy.kind=zero3"]);
+}
+
+#[test]
 fn signal_to_one_process_ends_all_with_a_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");
     let job =

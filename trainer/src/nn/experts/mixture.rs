@@ -17,6 +17,34 @@ use crate::tensor_parallel::TensorParallel;
 /// (rows, features) → (rows, features). Rows travel to the ranks of their experts while this rank
 /// computes the shared experts. Saves the input, the rows of this rank's experts, and the results
 /// of its tokens.
+///
+/// ```
+/// use unisono_trainer::allocator::Allocator;
+/// use unisono_trainer::nn::experts::{ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
+/// use unisono_trainer::nn::{LinearInit, Module};
+/// use unisono_trainer::parameter::Registry;
+/// use unisono_trainer::pass::{Pass, Seeds};
+/// use unisono_trainer::strategy::LocalStrategy;
+/// use unisono_trainer::tensor_parallel::TensorParallel;
+///
+/// let (memory, mut registry) = (Allocator::default(), Registry::default());
+/// let settings = Experts { count: 4, per_token: 2, ..Experts::default() };
+/// let init = [LinearInit::fan_in(8), LinearInit::fan_in(16)];
+/// let shape = ExpertShape { features: 8, hidden: 16, is_gated: true, init };
+/// let (_, mixture) = registry.unit("mlp", |registry| {
+///     let (split, parallel) = (TensorParallel::default(), ExpertParallel::default());
+///     MixtureOfExperts::new(registry, &settings, shape, &split, &parallel)
+/// });
+/// let mut strategy = LocalStrategy::new(registry.finish(), &memory, 1);
+/// let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
+/// pass.set_sequence(5);
+/// let rows = pass.tensor_from(5, 8, &[0.5; 40])?;
+/// let output = mixture.forward(&mut pass, rows)?;
+/// assert_eq!((output.rows(), output.columns()), (5, 8));
+/// let loads = &pass.take_added_sums().loads["mlp"];
+/// assert_eq!(loads.iter().sum::<u64>(), 10);
+/// # Ok::<(), unisono_trainer::error::Error>(())
+/// ```
 pub struct MixtureOfExperts {
     pub(super) router: Router,
     pub(super) shared: Option<Box<dyn Module>>,
