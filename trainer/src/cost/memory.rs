@@ -37,9 +37,9 @@ impl CostModel<'_> {
         sums
     }
 
-    /// Returns the bytes as [`CostModel::memory`] does, but with gradients at their peak. Ranks that
-    /// shard gradients keep whole ones until the last of several micro-batches, unless they reduce
-    /// each.
+    /// Returns the bytes as [`CostModel::memory`] does, but with gradients at their peak. Ranks
+    /// that shard gradients keep whole ones until the last of several micro-batches, unless they
+    /// reduce each.
     pub(crate) fn memory_at_peak(&self, units: &[StrategyKind]) -> [usize; 5] {
         let mut sums = self.memory(units);
         let program = self.stages.program(self.stage, &self.batch, self.inventory);

@@ -167,8 +167,8 @@ fn memory_matches_dry_run() {
                 let what = format!("{kind:?}, {ranks} ranks, {mesh}, {dtype}");
                 assert_eq!([most(0), most(1), most(2)], expected[..3], "{what}");
                 assert_eq!(ledgers[0].formulas, expected, "{what}");
-                // Whole gradients are kept until the last micro-batch, beside the shards of the first
-                // that were reduced.
+                // Whole gradients are kept until the last micro-batch, beside the shards of the
+                // first that were reduced.
                 let whole = DryRun::new(&config, ranks).unwrap().peak_memory()[1];
                 let peak = ledgers.iter().map(|ledger| ledger.classes[1].1).max().unwrap();
                 assert!((whole..=whole + expected[1]).contains(&peak), "{what}: {peak}, not {whole}");
