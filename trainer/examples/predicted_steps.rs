@@ -1,5 +1,7 @@
-//! Compares predicted with measured step times of ten meshes of eight ranks on this machine. The
-//! times depend on what else it does.
+//! Compares predicted with measured step times of ten meshes of eight ranks on this machine.
+//!
+//! The processor time of a step, divided by the number of cores, is that of a step alone on the
+//! machine. The time by the clock also depends on what else the machine does.
 //!
 //! Run with `cargo run --release -p unisono-trainer --example predicted_steps`.
 
@@ -21,11 +23,14 @@ fn main() -> Result<()> {
     for mesh in MESHES {
         let candidate = candidate(mesh, &config, &here);
         let measured = candidate.measure(&config, 5)?;
-        let apart = candidate.seconds() / measured.seconds - 1.0;
+        let apart = candidate.seconds() / measured.core_seconds - 1.0;
         far += usize::from(apart.abs() > 0.15);
-        let [predicted, measured] = [candidate.seconds(), measured.seconds].map(|seconds| 1e3 * seconds);
-        let apart = 100.0 * apart;
-        println!("{mesh:?}: {predicted:.1} ms predicted, {measured:.1} ms measured, {apart:+.0} %");
+        let times = [candidate.seconds(), measured.core_seconds, measured.seconds];
+        let [predicted, cores, clock] = times.map(|seconds| 1e3 * seconds);
+        println!(
+            "{mesh:?}: {predicted:.0} ms predicted, {cores:.0} ms of all cores, {:+.0} %; {clock:.0} ms by the clock",
+            100.0 * apart
+        );
     }
     println!("{far} of {} meshes are more than 15 % apart", MESHES.len());
     Ok(())

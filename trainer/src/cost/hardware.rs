@@ -1,5 +1,6 @@
 //! Hardware of an estimate.
 
+use crate::cost::link::link_messages;
 use crate::cost::{Link, measurements, peak_flops, ring};
 use crate::error::{Error, Result};
 use crate::train::host_memory;
@@ -90,7 +91,10 @@ impl Hardware {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let measured = ranks.clamp(2, 16);
         let groups = unisono::Communicator::local(measured)?;
+        let in_turns = if ranks > cores { measurements::latency_in_turns(&groups)? } else { 0.0 };
         let link = Link::fit(ring(), measured, &measurements::sweep(groups, &measurements::SIZES)?)?;
+        let alpha = link.alpha.max(in_turns / link_messages(measured));
+        let link = Link { alpha, ..link };
         let Some(memory) = host_memory() else {
             return Err(Error::Unsupported("the memory of this machine is unknown: give it".to_owned()));
         };

@@ -1,7 +1,8 @@
 //! Meshes as runs: their configurations, exact memory, and measured steps.
 
+use crate::allocator::AllocClass;
 use crate::config::{Config, Pipeline};
-use crate::cost::in_memory;
+use crate::cost::{core_seconds, in_memory};
 use crate::error::Result;
 use crate::planner::search::{Candidate, Search};
 use crate::train::{DryRun, Run, local_worlds};
@@ -82,6 +83,9 @@ pub struct Measured {
     pub bytes: f64,
     /// Seconds of the shortest step: other programs can only add time.
     pub seconds: f64,
+    /// Mean processor time of a step, divided by the number of cores: the seconds of a step that
+    /// fills all cores alone. 0 where it is unknown.
+    pub core_seconds: f64,
 }
 
 /// Takes `steps` steps on the ranks of `worlds`, and one before to warm up.
@@ -101,21 +105,31 @@ pub fn measure(config: &Config, worlds: Vec<Communicator>, steps: usize) -> Resu
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     });
     let ranks = ranks?;
-    let step = |step: usize| ranks.iter().map(|(_, times)| times[step]).fold(0.0, f64::max);
+    let step = |step: usize| ranks.iter().map(|rank| rank.times[step]).fold(0.0, f64::max);
     Ok(Measured {
-        bytes: ranks.iter().map(|(bytes, _)| *bytes).fold(0.0, f64::max),
+        bytes: ranks.iter().map(|rank| rank.bytes).fold(0.0, f64::max),
         seconds: (0..steps).map(step).fold(f64::INFINITY, f64::min),
+        core_seconds: ranks[0].core_seconds / steps as f64,
     })
 }
 
-/// Returns the bytes of a rank, and the seconds of its steps.
-fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<(f64, Vec<f64>)> {
+/// Measurements of one rank.
+struct RankSteps {
+    bytes: f64,
+    /// Seconds of each step.
+    times: Vec<f64>,
+    /// Processor time of the process in all steps.
+    core_seconds: f64,
+}
+
+fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<RankSteps> {
     let mut run = Run::new(config, world)?;
     run.step()?;
+    let start = core_seconds();
     let times = (0..steps).map(|_| Ok(run.step()?.time.as_secs_f64())).collect::<Result<Vec<_>>>()?;
-    let classes = run.ledger().classes;
-    let activations = classes[3].1;
-    Ok(((run.ledger().measured() + activations) as f64, times))
+    let core_seconds = core_seconds() - start;
+    let activations = run.ledger().classes[AllocClass::Activations as usize].1;
+    Ok(RankSteps { bytes: (run.ledger().measured() + activations) as f64, times, core_seconds })
 }
 
 /// Measures the floating-point operations per second of this model's forward and backward on a core
@@ -134,9 +148,12 @@ pub fn model_flops(config: &Config) -> Result<f64> {
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(run)).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     });
-    let longest = times?.into_iter().map(|measured| measured.seconds).fold(0.0, f64::max);
-    Ok(flops / longest)
+    let seconds = times?.into_iter().map(|measured| match measured.core_seconds {
+        0.0 => measured.seconds,
+        seconds => seconds,
+    });
+    Ok(flops / seconds.fold(0.0, f64::max))
 }
 
 /// Number of steps that measure the rate of a model.
-const RATE_STEPS: usize = 5;
+const RATE_STEPS: usize = 20;

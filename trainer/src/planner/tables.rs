@@ -129,12 +129,17 @@ pub(super) fn measured(answer: &PlanReport, config: &Config, steps: usize) -> Re
     let others = search.alternatives(&answer.decision.parallel);
     let row = |candidate: &Candidate| {
         let found = candidate.measure(config, steps)?;
+        // Ranks that take turns fill all cores, which other programs may use too.
+        let seconds = match answer.hardware.cores_per_rank < 1.0 && found.core_seconds > 0.0 {
+            true => found.core_seconds,
+            false => found.seconds,
+        };
         let apart = |predicted: f64, measured: f64| format!("{:+.0} %", 100.0 * (predicted / measured - 1.0));
         Ok(vec![
             mesh(&candidate.parallel),
             time(candidate.seconds()),
-            time(found.seconds),
-            apart(candidate.seconds(), found.seconds),
+            time(seconds),
+            apart(candidate.seconds(), seconds),
             size(candidate.needed),
             size(found.bytes),
             apart(candidate.needed, found.bytes),
