@@ -21,6 +21,9 @@ pub struct ParallelConfig {
     pub data: usize,
     /// Recomputes activations in backward, also if the model does not say so.
     pub activation_checkpointing: bool,
+    /// Reduces gradients after each micro-batch, so that ranks that shard gradients never keep whole
+    /// ones.
+    pub reduces_each: bool,
 }
 
 impl ParallelConfig {
@@ -34,7 +37,13 @@ impl ParallelConfig {
             expert: 1,
             data: ranks,
             activation_checkpointing: false,
+            reduces_each: false,
         }
+    }
+
+    /// Returns the number of reductions of a gradient in a step.
+    fn reductions(&self, micro_batches: usize) -> usize {
+        if self.reduces_each && self.kind.shards_gradients() { micro_batches } else { 1 }
     }
 }
 
@@ -70,10 +79,26 @@ impl Estimate<'_> {
         micro_batches: usize,
         of: impl Fn(GroupBytes, usize) -> [f64; N],
     ) -> [f64; N] {
-        let groups = self
-            .domains()
-            .map(|(parameters, ranks)| of(self.shape.bytes.group(parameters, micro_batches), ranks));
+        let groups =
+            self.domains().map(|(parameters, ranks)| of(self.group(parameters, micro_batches), ranks));
         std::array::from_fn(|index| groups.iter().map(|numbers| numbers[index]).sum())
+    }
+
+    /// Returns what ranks have of these parameters, in a step of `micro_batches`.
+    fn group(&self, parameters: f64, micro_batches: usize) -> GroupBytes {
+        let group = self.shape.bytes.group(parameters, micro_batches);
+        GroupBytes { reduced: group.reduced * self.parallel.reductions(micro_batches) as f64, ..group }
+    }
+
+    /// Returns the bytes of whole gradients that a rank keeps until the last of `micro_batches`,
+    /// beyond its shard of them.
+    pub fn accumulated(&self, micro_batches: usize) -> f64 {
+        let ParallelConfig { kind, reduces_each, .. } = self.parallel;
+        if micro_batches == 1 || reduces_each || !kind.shards_gradients() {
+            return 0.0;
+        }
+        let beyond = |group: GroupBytes, ranks| [group.state[1] - group.kept(kind, ranks)[1]];
+        self.sum(micro_batches, beyond)[0]
     }
 
     /// Returns the bytes of weights, gradients and optimizer state that each rank keeps.
@@ -135,7 +160,8 @@ impl Estimate<'_> {
             _ => bucket_count(self.shape.bytes.weight * parameters, bucket),
         };
         let gathered = [micro_batches as f64 * count; 2];
-        let counts = GroupBytes { gathered, reduced: count, stepped: count, ..GroupBytes::default() };
+        let reduced = self.parallel.reductions(micro_batches) as f64 * count;
+        let counts = GroupBytes { gathered, reduced, stepped: count, ..GroupBytes::default() };
         counts.exchanged(self.parallel.kind).iter().sum()
     }
 
@@ -144,7 +170,7 @@ impl Estimate<'_> {
     pub(super) fn data_exchanges(&self, bucket: f64, micro_batches: usize) -> Vec<Exchange> {
         let ParallelConfig { kind, tensor, expert, .. } = self.parallel;
         let exchange = |(parameters, ranks): (f64, usize), apart| {
-            let group = self.shape.bytes.group(parameters, micro_batches);
+            let group = self.group(parameters, micro_batches);
             let collectives = self.collectives_of(parameters, bucket, micro_batches);
             let messages = (ranks - 1) as f64 * collectives;
             let bytes = group.sent(kind, ranks).iter().sum();

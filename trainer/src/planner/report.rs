@@ -102,7 +102,10 @@ impl PlanReport {
         let samples = if tokens.is_multiple_of(shape.gpt.context) { samples } else { 0 };
         let mut search = Search::new(&shape, &hardware, samples, bucket);
         restrict(&mut search);
-        let decision = choose(decide(&shape, &hardware), &search, &shape)?;
+        let mut decision = choose(decide(&shape, &hardware), &search, &shape)?;
+        if let Some(chosen) = search.find(&decision.parallel) {
+            decision.parallel = chosen.parallel;
+        }
         let fastest = search.find(&decision.parallel).map(|candidate| candidate.micro_batch);
         let recipe = BatchRecipe::with_micro_batch(tokens, &estimate(decision.parallel), fastest);
         let recipe = match recipe {

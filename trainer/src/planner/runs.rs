@@ -4,6 +4,7 @@ use crate::allocator::AllocClass;
 use crate::config::{Config, Pipeline};
 use crate::cost::{core_seconds, in_memory};
 use crate::error::Result;
+use crate::parallel::ReduceFrequency;
 use crate::planner::search::{Candidate, Search};
 use crate::train::{DryRun, Run, local_worlds};
 use std::path::Path;
@@ -23,6 +24,10 @@ impl Candidate {
         (planned.mesh.expert_folded, planned.mesh.pipeline_first) = (folded, first);
         planned.strategy.kind = parallel.kind;
         planned.strategy.units.clear();
+        planned.strategy.reduce_each = match parallel.reduces_each {
+            true => ReduceFrequency::MicroBatch,
+            false => ReduceFrequency::Step,
+        };
         planned.model.activation_checkpointing = parallel.activation_checkpointing;
         planned.data.micro_batch = self.micro_batch;
         planned.data.breadth_first = 1;
@@ -37,7 +42,7 @@ impl Candidate {
     /// Fails as the start of the run would.
     pub fn exact_memory(&self, config: &Config) -> Result<usize> {
         let ranks = self.parallel.mesh()?.world_size();
-        Ok(in_memory(DryRun::new(&self.configure(config)?, ranks)?.own_memory()))
+        Ok(in_memory(DryRun::new(&self.configure(config)?, ranks)?.peak_memory()))
     }
 
     /// Writes the configuration of [`Candidate::configure`], which runs as it is.

@@ -85,7 +85,8 @@ impl Search {
 
     /// Returns the candidate with this parallelism.
     pub fn find(&self, parallel: &ParallelConfig) -> Option<&Candidate> {
-        self.fitting.iter().find(|candidate| candidate.parallel == *parallel)
+        let of = |parallel: ParallelConfig| ParallelConfig { reduces_each: false, ..parallel };
+        self.fitting.iter().find(|candidate| of(candidate.parallel) == of(*parallel))
     }
 
     /// Returns the fastest candidates whose meshes differ from that of `chosen`, one of each mesh.
@@ -105,7 +106,9 @@ impl Search {
 const MICRO_BATCHES: usize = 8;
 
 impl Candidate {
-    /// Returns the batch with the shortest step; `None` if ranks cannot have equal parts of it.
+    /// Returns the batch with the shortest step that fits; `None` if ranks cannot have equal parts of
+    /// it. Ranks that shard gradients keep whole ones during accumulation, or reduce each
+    /// micro-batch.
     fn fastest(estimate: &Estimate<'_>, samples: usize, bucket: f64) -> Option<Self> {
         let ranks = estimate.parallel.batch_ranks();
         if samples == 0 || !samples.is_multiple_of(ranks) {
@@ -113,7 +116,14 @@ impl Candidate {
         }
         let (own, largest) = (samples / ranks, estimate.max_micro_batch());
         let sizes = factors(own).into_iter().rev().filter(|&micro| micro <= largest);
-        let all = sizes.take(MICRO_BATCHES).map(|micro| Self::new(estimate, micro, own / micro, bucket));
+        let room = estimate.hardware.usable_memory();
+        let all = sizes.take(MICRO_BATCHES).flat_map(|micro| {
+            [false, true].map(|reduces_each| {
+                let parallel = ParallelConfig { reduces_each, ..estimate.parallel };
+                Self::new(&Estimate { parallel, ..*estimate }, micro, own / micro, bucket)
+            })
+        });
+        let all = all.filter(|candidate| candidate.needed <= room);
         all.reduce(|best, other| if other.seconds() < best.seconds() * (1.0 - 1e-9) { other } else { best })
     }
 
@@ -128,7 +138,7 @@ impl Candidate {
             parallel: estimate.parallel,
             micro_batch,
             accumulation,
-            needed: estimate.needed(micro_batch),
+            needed: estimate.needed(micro_batch) + estimate.accumulated(accumulation),
             sent,
             step_time: StepTime::new(estimate, micro_batch, accumulation, bucket),
         }

@@ -47,7 +47,8 @@ fn at_once(answer: &PlanReport, room: f64) -> Option<Vec<String>> {
 /// Returns strategy, degrees and recomputation in words.
 pub(super) fn mesh(parallel: &ParallelConfig) -> String {
     let again = if parallel.activation_checkpointing { ", recomputed" } else { "" };
-    format!("{} {}{again}", parallel.kind.name(), parallel.words())
+    let each = if parallel.reduces_each { ", reduced each time" } else { "" };
+    format!("{} {}{again}{each}", parallel.kind.name(), parallel.words())
 }
 
 /// Returns the chosen mesh and its alternatives, with what these lose.
@@ -75,7 +76,8 @@ pub(super) fn meshes(answer: &PlanReport) -> String {
 /// Meaning of the columns of the meshes.
 const LEGEND: &str = "\
 < is the mesh of this plan: the simplest within 5 % of the fastest. loses: step time beyond it; waits: for communication that nothing hides
-sent within, across: bytes of a rank and step within its host, and to others; batch: micro-batch x accumulation";
+sent within, across: bytes of a rank and step within its host, and to others; batch: micro-batch x accumulation
+reduced each time: strategy.reduce_each = micro-batch, because whole gradients do not fit or are not worth their bytes";
 
 fn row(candidate: &Candidate, chosen: &Candidate) -> Vec<String> {
     let mark = if candidate.parallel == chosen.parallel { " <" } else { "" };

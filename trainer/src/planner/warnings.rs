@@ -44,12 +44,17 @@ fn activations(estimate: &Estimate<'_>) -> Option<String> {
     })
 }
 
-/// Warns about accumulation: gradients are sharded only after their reduction.
+/// Says what accumulation does: gradients are sharded only after their reduction.
 fn many_accumulation_steps(cut: &ParallelConfig, recipe: Option<&BatchRecipe>) -> Option<String> {
     let times = recipe?.accumulation;
     let reduces = matches!(cut.kind, StrategyKind::Zero2 | StrategyKind::Zero3);
-    (reduces && times > 1).then(|| {
-        format!("accumulation {times}: whole gradients are kept until the last micro-batch, or reduced for each of them")
+    (reduces && times > 1).then(|| match cut.reduces_each {
+        true => format!(
+            "accumulation {times}: gradients are reduced {times} times, so that no rank keeps whole ones"
+        ),
+        false => {
+            format!("accumulation {times}: whole gradients are kept until the last micro-batch, and count")
+        }
     })
 }
 

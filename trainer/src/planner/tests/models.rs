@@ -1,7 +1,8 @@
 //! Plans of published models on H100s in hosts of eight.
 
 use super::{GB, Zero2, Zero3, hardware};
-use crate::cost::ModelShape;
+use crate::config::StrategyKind;
+use crate::cost::{Estimate, Hardware, ModelShape, ParallelConfig};
 use crate::error::Error;
 use crate::planner::presets::find;
 use crate::planner::{PlanReport, Rule};
@@ -79,10 +80,10 @@ fn meshes_of_published_models_grow_with_model_and_ranks() {
         ("llama2-7b", 64, "zero1 data 64"),
         ("llama2-7b", 512, "bucketed tensor 4 x data 128"),
         ("llama2-13b", 8, "zero3 data 8"),
-        ("llama2-13b", 64, "zero2 data 64"),
+        ("llama2-13b", 64, "zero1 tensor 2 x data 32"),
         ("llama2-13b", 512, "zero3 tensor 2 x data 256"),
-        ("llama2-70b", 64, "zero2 tensor 4 x pipeline 2 x data 8"),
-        ("llama2-70b", 512, "zero2 tensor 4 x data 128"),
+        ("llama2-70b", 64, "zero1 tensor 4 x pipeline 4 x data 4"),
+        ("llama2-70b", 512, "zero1 tensor 4 x pipeline 2 x data 64"),
         ("llama3-405b", 16_384, "zero3 tensor 8 x pipeline 4 x data 512"),
         ("mixtral-8x7b", 64, "zero2 data 64 x expert 8"),
         ("mixtral-8x7b", 512, "zero2 tensor 2 x pipeline 2 x data 128 x expert 4"),
@@ -91,6 +92,27 @@ fn meshes_of_published_models_grow_with_model_and_ranks() {
         let found = format!("{} {}", parallel.kind.name(), parallel.words());
         assert_eq!(found, mesh, "{name} on {ranks}");
     }
+}
+
+/// Whole gradients count while ranks accumulate, or are reduced for each micro-batch.
+#[test]
+fn accumulation_keeps_whole_gradients_or_reduces_more_often() {
+    let (shape, hardware) = (find("llama2-7b").unwrap(), Hardware::named("h100-80", 64).unwrap());
+    let estimate = |kind, reduces_each| {
+        let parallel = ParallelConfig { kind, reduces_each, ..ParallelConfig::replicated(64) };
+        Estimate { shape: &shape, hardware: &hardware, parallel }
+    };
+    let gradients = shape.bytes.gradient * shape.parameters;
+    for kind in [Zero2, Zero3] {
+        let keeps = estimate(kind, false);
+        assert_eq!([keeps.accumulated(1), keeps.accumulated(8)], [0.0, gradients * 63.0 / 64.0]);
+        let each = estimate(kind, true);
+        assert_eq!(each.accumulated(8), 0.0);
+        let more: f64 =
+            [each, keeps].map(|one| one.sent(8)[1]).into_iter().reduce(|one, other| one - other).unwrap();
+        assert!((more / (7.0 * shape.bytes.weight * shape.parameters * 63.0 / 64.0) - 1.0).abs() < 1e-12);
+    }
+    assert_eq!(estimate(StrategyKind::Zero1, false).accumulated(8), 0.0);
 }
 
 /// Sequences of 128 K tokens are shared by context parallel ranks.
