@@ -86,6 +86,9 @@ struct TrainArguments {
     /// Print memory, traffic and computation of each of RANKS ranks, and exit
     #[arg(long, value_name = "RANKS")]
     dry_run: Option<usize>,
+    /// Also print on which of hosts with this number of ranks each rank is
+    #[arg(long, value_name = "RANKS", requires = "dry_run")]
+    per_host: Option<usize>,
     /// Changes to the configuration: `unisono-train keys` lists all keys, `--help KEY` explains one
     #[arg(value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
@@ -218,7 +221,12 @@ fn train(arguments: &TrainArguments) -> Result<ExitCode> {
         return print(config.to_commented_toml()?).map(|()| ExitCode::SUCCESS);
     }
     if let Some(world) = arguments.dry_run {
-        return print(DryRun::new(&config, world)?.report()).map(|()| ExitCode::SUCCESS);
+        let run = DryRun::new(&config, world)?;
+        let run = match arguments.per_host {
+            Some(per_host) => run.on_hosts(per_host)?,
+            None => run,
+        };
+        return print(run.report()).map(|()| ExitCode::SUCCESS);
     }
     if arguments.ranks == Some(0) {
         return Err(Error::invalid("-n 0: there is at least 1 rank"));

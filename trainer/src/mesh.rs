@@ -1,16 +1,21 @@
 //! Device mesh: tensor, data and pipeline parallel ranks of a world, and the groups among them.
 //!
 //! A [`Mesh`] is pure arithmetic for a world of any size. [`MeshGroups`] holds its communicators.
+//! The ranks are numbered along the axes of [`Degrees::order`].
 
+mod axes;
 mod display;
 mod groups;
-mod hosts;
 mod kind;
+mod location;
+mod placement;
 mod seeds;
 
+pub use axes::{Axis, AxisOrder};
+pub use display::MeshOnHosts;
 pub use groups::MeshGroups;
-pub use hosts::HostId;
 pub use kind::GroupKind;
+pub use location::{HostId, Location};
 pub use seeds::{Phase, SeedSource};
 
 use crate::error::{Error, Result};
@@ -18,6 +23,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Degrees of parallelism. The data parallel degree is the remaining factor of the world size.
+///
+/// The world has tensor × `sequence_data` × batch × pipeline ranks, where batch counts groups of
+/// sequences. Two kinds of parallelism reuse ranks of others:
+/// - Sequence parallelism (`strategy.sequence_parallel`) is folded into the tensor parallel ranks.
+/// - Expert parallelism is folded into the data ranks, or a factor of batch if `expert_folded` is
+///   false. The world then has tensor × `sequence_data` × replicas × expert × pipeline ranks.
+///
+/// [`Mesh::factors`] returns the factors of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Degrees {
@@ -34,8 +47,9 @@ pub struct Degrees {
     /// Shares experts among all data ranks, also those that share sequences. Otherwise experts are
     /// an axis of their own: ranks with different sequences share them.
     pub expert_folded: bool,
-    /// Makes neighboring stages neighbors in the world, instead of neighboring data ranks.
-    pub pipeline_first: bool,
+    /// Axes from neighbors in the world outwards: `tensor`, `sequence_data`, `batch_data` and
+    /// `pipeline`, each once.
+    pub order: AxisOrder,
 }
 
 impl Default for Degrees {
@@ -46,7 +60,7 @@ impl Default for Degrees {
             sequence_data: 1,
             expert: 1,
             expert_folded: true,
-            pipeline_first: false,
+            order: AxisOrder::default(),
         }
     }
 }
@@ -156,11 +170,34 @@ impl Mesh {
         self.data_size() / self.degrees.expert
     }
 
+    /// Returns the factors of the world size. Experts are one of them unless they are folded into
+    /// the data ranks. Sequence parallelism never is: its ranks are the tensor parallel ranks.
+    pub fn factors(&self) -> Vec<(&'static str, usize)> {
+        let Degrees { tensor, pipeline, sequence_data, expert, expert_folded, .. } = self.degrees;
+        let batch = self.batch_data_size();
+        let of_batch = match expert_folded {
+            true => vec![("batch", batch)],
+            false => vec![("batch", batch / expert), ("expert", expert)],
+        };
+        let (inner, outer) = ([("tensor", tensor), ("sequence", sequence_data)], [("pipeline", pipeline)]);
+        [&inner[..], &of_batch, &outer].concat()
+    }
+
     /// Returns the rank among those that share the experts of a layer.
     pub fn expert_rank(&self, at: Coordinates) -> usize {
         match self.degrees.expert_folded {
             true => self.data_rank(at) % self.degrees.expert,
             false => at.batch_data % self.degrees.expert,
+        }
+    }
+
+    /// Returns the number of ranks along `axis`.
+    pub fn axis_size(&self, axis: Axis) -> usize {
+        match axis {
+            Axis::Tensor => self.degrees.tensor,
+            Axis::SequenceData => self.degrees.sequence_data,
+            Axis::BatchData => self.batch_data_size(),
+            Axis::Pipeline => self.degrees.pipeline,
         }
     }
 
@@ -170,35 +207,45 @@ impl Mesh {
     /// Panics if the rank does not exist.
     pub fn coordinates(&self, rank: usize) -> Coordinates {
         assert!(rank < self.world_size, "rank {rank} of {}", self.world_size);
-        let Degrees { tensor, pipeline, sequence_data, pipeline_first, .. } = self.degrees;
-        let (outer, data_degree) = (rank / tensor, self.data_size());
-        let (data, stage) = match pipeline_first {
-            true => (outer / pipeline, outer % pipeline),
-            false => (outer % data_degree, outer / data_degree),
-        };
-        Coordinates {
-            tensor: rank % tensor,
-            sequence_data: data % sequence_data,
-            batch_data: data / sequence_data,
-            pipeline: stage,
-        }
+        self.place(Coordinates::default(), rank, self.degrees.order.axes())
     }
 
     /// Returns the rank at these coordinates.
     pub fn rank(&self, at: Coordinates) -> usize {
-        let Degrees { tensor, pipeline, pipeline_first, .. } = self.degrees;
-        let outer = match pipeline_first {
-            true => self.data_rank(at) * pipeline + at.pipeline,
-            false => at.pipeline * self.data_size() + self.data_rank(at),
-        };
-        outer * tensor + at.tensor
+        self.index(at, self.degrees.order.axes())
     }
 
-    /// Returns the rank among those with the same part of the model.
+    /// Returns the rank among those with the same part of the model, which are numbered in the
+    /// order of the world.
     pub fn data_rank(&self, at: Coordinates) -> usize {
-        at.batch_data * self.degrees.sequence_data + at.sequence_data
+        self.index(at, self.degrees.order.data_axes())
+    }
+
+    /// Returns the coordinates with this data rank, and otherwise those of `at`.
+    fn with_data_rank(&self, at: Coordinates, data_rank: usize) -> Coordinates {
+        self.place(at, data_rank, self.degrees.order.data_axes())
+    }
+
+    /// Returns the number of a place along `axes`, whose first changes fastest.
+    fn index(
+        &self,
+        at: Coordinates,
+        axes: impl IntoIterator<Item = Axis, IntoIter: DoubleEndedIterator>,
+    ) -> usize {
+        axes.into_iter().rev().fold(0, |index, axis| index * self.axis_size(axis) + at.on(axis))
+    }
+
+    /// Returns the place with number `index` along `axes`, and otherwise the coordinates of `at`.
+    fn place(&self, at: Coordinates, index: usize, axes: impl IntoIterator<Item = Axis>) -> Coordinates {
+        let step = |(at, index): (Coordinates, usize), axis| {
+            let size = self.axis_size(axis);
+            (at.with(axis, index % size), index / size)
+        };
+        axes.into_iter().fold((at, index), step).0
     }
 }
 
+#[cfg(test)]
+mod placement_tests;
 #[cfg(test)]
 mod tests;

@@ -197,6 +197,28 @@ fn dry_run_of_1000_ranks_reads_no_data() {
 }
 
 #[test]
+fn dry_run_draws_hosts() {
+    let arguments = [
+        "train",
+        "--dry-run",
+        "64",
+        "--per-host",
+        "8",
+        "mesh.tensor=4",
+        "mesh.pipeline=2",
+        "data.micro_batch=1",
+    ];
+    let text = output_text(&arguments);
+    for line in [
+        "64 ranks = tensor 4 x data 8 x pipeline 2, on 8 hosts",
+        "data 7  [28 29 30 31] h3  [60 61 62 63] h7",
+        "tensor: 16 groups of 4, each within a host",
+    ] {
+        assert!(text.lines().any(|found| found.trim() == line), "`{line}` is not in\n{text}");
+    }
+}
+
+#[test]
 fn plan_reports_fit_and_cost() {
     let text =
         output_text(&["plan", "--model", "70b", "--hardware", "h100-80", "-n", "64", "--tokens", "4194304"]);

@@ -1,7 +1,7 @@
 //! Earlier names of configuration keys, so that an old file gets an answer it can act on.
 
 /// Renamed sections and keys: the earlier path, and the key that took its place.
-pub(super) const RENAMED_KEYS: [(&str, &str); 15] = [
+pub(super) const RENAMED_KEYS: [(&str, &str); 16] = [
     ("optimiser", "optimizer"),
     ("optimiser.kind", "optimizer.kind"),
     ("optimiser.lr", "optimizer.lr"),
@@ -15,6 +15,7 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 15] = [
     ("model.tied", "model.tie_word_embeddings"),
     ("model.checkpointing", "model.activation_checkpointing"),
     ("data.tail", "data.last_batch"),
+    ("mesh.pipeline_first", "mesh.order"),
     ("strategy.wide_gradients", "strategy.fp32_grad_accum"),
     ("log.compare_every", "log.check_replicas_every"),
 ];

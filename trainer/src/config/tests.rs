@@ -101,9 +101,10 @@ fn unknown_keys_suggest_the_nearest() {
 #[test]
 fn far_names_are_not_suggested() {
     let word = |change: &str| words(changed(&[change]));
-    assert!(word("mesh.colour=2").ends_with(
-        "section `mesh` has expert, expert_folded, pipeline, pipeline_first, sequence_data, tensor"
-    ));
+    assert!(
+        word("mesh.colour=2")
+            .ends_with("section `mesh` has expert, expert_folded, order, pipeline, sequence_data, tensor")
+    );
     assert!(word("WORLD_SIZE=2").ends_with("unknown key `WORLD_SIZE`; `unisono-train keys` lists all keys"));
     assert_eq!(word("=3"), "`=3`: an override is `section.key=value`");
     assert!(word("optimizer.learning_rate=1").ends_with("it is called `optimizer.lr`"));
@@ -290,7 +291,7 @@ fn parameter_groups_come_from_file_or_override() {
 fn the_printed_defaults_name_every_section() {
     let text = Config::default().to_toml().unwrap();
     for line in
-        ["seed = 1", "[model]", "shape = \"gpt2\"", "[mesh]", "pipeline_first = false", "[log]", "lr = 0.002"]
+        ["seed = 1", "[model]", "shape = \"gpt2\"", "[mesh]", "expert_folded = true", "[log]", "lr = 0.002"]
     {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }

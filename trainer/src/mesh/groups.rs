@@ -1,6 +1,6 @@
 //! Communicators of a mesh. Each list of ranks has one communicator.
 
-use super::{GroupKind, HostId, Mesh};
+use super::{GroupKind, Mesh};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use unisono::Communicator;
@@ -31,7 +31,7 @@ impl MeshGroups {
                 format!("a mesh of {} ranks over a communicator of {}", mesh.world_size(), world.size());
             return Err(Error::invalid(what));
         }
-        HostId::warn_cross_host_groups(world, &mesh)?;
+        mesh.warn_of_placement(world)?;
         let (rank, twins) = (world.rank(), GroupKind::ALL.map(|kind| mesh.canonical_kind(kind)));
         let mut groups = Self { mesh, rank, canonical: twins, communicators: BTreeMap::new() };
         for kind in GroupKind::ALL.into_iter().filter(|&kind| twins[kind as usize] == kind) {

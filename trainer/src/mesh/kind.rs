@@ -103,10 +103,4 @@ impl Mesh {
             false => Coordinates { batch_data: self.expert_rank(at), sequence_data: 0, ..at },
         }
     }
-
-    /// Replaces the data rank of `at`.
-    fn with_data_rank(&self, at: Coordinates, data: usize) -> Coordinates {
-        let sequence = self.degrees().sequence_data;
-        Coordinates { batch_data: data / sequence, sequence_data: data % sequence, ..at }
-    }
 }

@@ -7,7 +7,7 @@ use crate::cost::format::{sections, table};
 use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
 use crate::error::Result;
 use crate::flat::ProcessGroup;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, MeshOnHosts};
 use crate::nn::experts::ExpertParallel;
 use crate::parameter::{Inventory, Parameter};
 use crate::train::model::new_model_with_experts;
@@ -18,6 +18,7 @@ use unisono::Communicator;
 pub struct DryRun {
     config: Config,
     mesh: Mesh,
+    hosts: Option<MeshOnHosts>,
     batch: BatchPlan,
     /// All parameters.
     inventory: Inventory,
@@ -49,7 +50,15 @@ impl DryRun {
         };
         let of_stages = (0..mesh.degrees().pipeline).map(of_stage).collect();
         let config = config.clone();
-        Ok(Self { config, mesh, batch, inventory, stages, of_stages, units })
+        Ok(Self { config, mesh, hosts: None, batch, inventory, stages, of_stages, units })
+    }
+
+    /// Shows the mesh on hosts of `per_host` consecutive ranks each.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::error::Error::Invalid) if `per_host` is 0.
+    pub fn on_hosts(self, per_host: usize) -> Result<Self> {
+        Ok(Self { hosts: Some(MeshOnHosts::even(self.mesh, per_host)?), ..self })
     }
 
     /// Returns the formulas of each rank of a pipeline.
@@ -120,7 +129,7 @@ impl DryRun {
         let (memory, traffic) = (self.own_memory(), self.own_traffic());
         sections(&[
             ("Model", self.model()),
-            ("Mesh", self.mesh.to_string()),
+            ("Mesh", self.hosts.as_ref().map_or_else(|| self.mesh.to_string(), MeshOnHosts::to_string)),
             ("Batch", self.arithmetic()),
             ("Memory of each rank, bytes", memory_table(memory, in_memory(self.peak_memory()))),
             ("Sent by each rank in a step, bytes", traffic_table(&traffic)),

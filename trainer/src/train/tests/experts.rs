@@ -100,7 +100,7 @@ const MESHES: [(usize, &str); 12] = [
     ),
     (
         8,
-        "mesh.expert=2 mesh.pipeline=2 mesh.sequence_data=2 pipeline.schedule=interleaved mesh.pipeline_first=true",
+        "mesh.expert=2 mesh.pipeline=2 mesh.sequence_data=2 pipeline.schedule=interleaved mesh.order=tensor,pipeline,sequence_data,batch_data",
     ),
 ];
 

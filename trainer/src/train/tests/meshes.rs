@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::data::Position;
+use crate::mesh::{Axis, AxisOrder};
 use crate::random::hash_numbers;
 use crate::testing::{collect_shards, merge_shards};
 use unisono::Communicator;
@@ -118,4 +119,46 @@ fn checkpoint_of_other_data_is_rejected() {
         assert!(error.contains("learning from other data") && error.contains("hash"), "{error}");
     }
     assert_eq!(loaded(folder.path(), shape), before, "and the same data is known again");
+}
+
+/// Eight ranks on three axes.
+const CUBE: &str =
+    "mesh.tensor=2 mesh.sequence_data=2 strategy.kind=zero2 model.dropout=0.1 schedule.steps=3";
+
+fn changed(folder: &Path, changes: &str) -> Config {
+    let tiny = "model.width=16 model.heads=4 model.layers=2 model.context=8 data.micro_batch=1";
+    config(folder, &tiny.split_whitespace().chain(changes.split_whitespace()).collect::<Vec<_>>())
+}
+
+#[test]
+fn orders_of_axes_take_the_same_steps() {
+    let folder = folder();
+    let of = |order: AxisOrder| {
+        let text = format!("{CUBE} mesh.order={order}");
+        train_on_threads(8, &changed(folder.path(), &text)).unwrap()
+    };
+    let usual = of(AxisOrder::default());
+    for order in AxisOrder::all() {
+        let found = of(order);
+        let place = |axis| order.axes().iter().position(|&other| other == axis);
+        if place(Axis::SequenceData) < place(Axis::BatchData) {
+            assert_eq!(bits(&found).0, bits(&usual).0, "{order}: the same sums in the same order");
+        }
+        let near = |(one, other): (&f64, &f64)| (one / other - 1.0).abs() < 1e-5;
+        assert!(found.losses.iter().zip(&usual.losses).all(near), "{order}: {found:?}, not {usual:?}");
+    }
+}
+
+#[test]
+fn checkpoints_move_between_orders_of_axes() {
+    let shapes = [
+        (8, "mesh.tensor=2 mesh.pipeline=2 mesh.order=batch_data,pipeline,sequence_data,tensor"),
+        (
+            8,
+            "mesh.tensor=2 mesh.sequence_data=2 strategy.kind=zero3 mesh.order=batch_data,sequence_data,tensor,pipeline",
+        ),
+        (4, "mesh.sequence_data=2 strategy.kind=zero1 mesh.order=batch_data,sequence_data,tensor,pipeline"),
+        (4, "mesh.pipeline=2 strategy.kind=zero3 mesh.order=pipeline,tensor,batch_data,sequence_data"),
+    ];
+    assert_checkpoints_move(&shapes, 3, changed);
 }
