@@ -19,9 +19,9 @@ impl Candidate {
     pub fn configure(&self, config: &Config) -> Result<Config> {
         let parallel = &self.parallel;
         let mut planned = config.clone();
-        let (folded, first) = (config.mesh.expert_folded, config.mesh.pipeline_first);
+        let (folded, order) = (config.mesh.expert_folded, config.mesh.order);
         planned.mesh = parallel.degrees();
-        (planned.mesh.expert_folded, planned.mesh.pipeline_first) = (folded, first);
+        (planned.mesh.expert_folded, planned.mesh.order) = (folded, order);
         planned.strategy.kind = parallel.kind;
         planned.strategy.units.clear();
         planned.strategy.reduce_each = match parallel.reduces_each {

@@ -2,8 +2,8 @@
 
 use crate::config::{Config, DeviceKind};
 use crate::error::{Error, Result};
-use crate::train::Interrupt;
 use crate::train::train_loop::{TrainResult, run_rank};
+use crate::train::{DryRun, Interrupt};
 use std::thread;
 use unisono::{Communicator, ReductionOrder};
 
@@ -16,10 +16,12 @@ pub fn train_on_threads(ranks: usize, config: &Config) -> Result<TrainResult> {
 }
 
 /// Trains on `ranks` threads of this process, to the end or until `interrupt` is requested.
+/// Settings that do not fit together are refused before anything is sent.
 ///
 /// # Errors
 /// Returns the first error of any rank. It ends all ranks.
 pub fn train_on_threads_until(ranks: usize, config: &Config, interrupt: &Interrupt) -> Result<TrainResult> {
+    DryRun::new(config, ranks)?;
     let worlds = local_worlds(ranks, config)?;
     thread::scope(|scope| {
         let start = |world| scope.spawn(move || run_with_errors(world, config, interrupt));
@@ -59,6 +61,7 @@ pub fn train_from_env(config: &Config, interrupt: &Interrupt) -> Result<(TrainRe
     crate::device::local_rank(|name| std::env::var(name).ok())?;
     let world =
         Communicator::builder().config(&communicator_config(config)?).from_env().map_err(start_error)?;
+    DryRun::new(config, world.size())?;
     let speaks = world.rank() == 0;
     run_with_errors(world, config, interrupt).map(|outcome| (outcome, speaks))
 }

@@ -1,6 +1,9 @@
 //! The same model, data and steps on many meshes match the results of one rank.
 
+mod pairs;
 mod references;
+mod sample;
+mod small_run;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

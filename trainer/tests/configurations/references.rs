@@ -4,14 +4,8 @@
 //! ZeRO stage; sdp ranks that share sequences; tp tensor parallel ranks; stp the same with sequence
 //! parallelism; ce splits of the cross entropy; pp, s pipelines; ms micro-sequences.
 
+use crate::small_run::{Found, run};
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::checkpoint::{self, SavedBy};
-use unisono_trainer::config::Config;
-use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, new_strategy};
-use unisono_trainer::train::{StepRecord, new_model, train_on_threads};
 
 /// Required agreement with the baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -153,64 +147,6 @@ const DP2_TP2_PP2S1_BF4: &str = "mesh.pipeline=2 data.micro_batch=2 pipeline.sch
                                  model.tie_word_embeddings=true mesh.tensor=2";
 const SDP2_STP2_PP2S2: &str = "mesh.pipeline=2 data.micro_batch=4 mesh.tensor=2 strategy.sequence_parallel=true \
                                mesh.sequence_data=2";
-
-/// Compared results.
-#[derive(Debug, PartialEq)]
-struct Found {
-    losses: Vec<f64>,
-    norms: Vec<f64>,
-    validation: Option<f64>,
-    weights: Vec<f32>,
-}
-
-/// Returns a small model on the text in `folder`, which also receives the outputs, changed by
-/// `changes`.
-fn config(folder: &Path, changes: &str) -> Config {
-    let small = "model.layers=2 model.width=24 model.heads=4 model.context=16 model.tie_word_embeddings=false data.global_batch=16 \
-                 data.micro_batch=16 schedule.steps=4 schedule.warmup=1 strategy.bucket_mb=0.01 sample.tokens=0 \
-                 log.every=1000 log.check_replicas_every=2 log.validate_every=0 checkpoint.every=4";
-    let place = folder.display();
-    let own = [
-        format!("data.path={place}"),
-        format!("checkpoint.folder={place}/checkpoints"),
-        format!("log.file={place}/log.jsonl"),
-    ];
-    let words = small.split_whitespace().chain(changes.split_whitespace()).map(str::to_owned);
-    Config::load(None, &own.into_iter().chain(words).collect::<Vec<_>>()).expect("legal")
-}
-
-fn run(ranks: usize, changes: &str) -> Found {
-    let folder = tempfile::tempdir().expect("a folder");
-    let line = |line: usize| format!("line {line} of {} is {}\n", line * 7 % 13, line % 5);
-    std::fs::write(folder.path().join("text.txt"), (0..150).map(line).collect::<String>()).expect("a file");
-    let config = config(folder.path(), changes);
-    let outcome = train_on_threads(ranks, &config).expect("a run");
-    let log = std::fs::read_to_string(&config.log.file).expect("a log");
-    let norm = |line: &str| serde_json::from_str::<StepRecord>(line).expect("a record").grad_norm;
-    let norms = log.lines().map(norm).collect();
-    let weights = weights(&config);
-    Found { losses: outcome.losses, norms, validation: outcome.validation, weights }
-}
-
-/// Returns all weights of the last checkpoint, loaded on one rank.
-fn weights(config: &Config) -> Vec<f32> {
-    let (_, inventory) = new_model(config, None).expect("a model");
-    let inventory = Arc::new(inventory);
-    let (memory, settings) = (Allocator::default(), config.settings());
-    let mut strategy =
-        new_strategy(ParallelKind::Replicated, &inventory, ProcessGroups::default(), &settings, &memory)
-            .expect("alone");
-    let folder = checkpoint::latest(Path::new(&config.checkpoint.folder)).expect("a checkpoint");
-    let alone = SavedBy::default();
-    checkpoint::load(&folder, alone, &mut *strategy, &inventory).expect("loaded");
-    let mut parts = BTreeMap::new();
-    let mut keep = |kept: LocalShard<'_>| {
-        parts.insert((kept.parameter, kept.range.start), kept.weights.to_vec());
-        Ok(())
-    };
-    strategy.for_each_shard(&mut keep).expect("weights");
-    parts.into_values().flatten().collect()
-}
 
 fn assert_like(name: &str, found: &Found, baseline: &Found, like: Tolerance) {
     if like == Exact {

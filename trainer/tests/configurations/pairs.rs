@@ -1,0 +1,232 @@
+//! Pairs of features: each trains as its numbers demand, or is refused before anything is sent.
+//!
+//! The page docs/book/src/combinations.md has the result of each pair. A test runs some pairs and
+//! compares them with the page. `ALL_PAIRS=1` runs all, and `WRITE_COMBINATIONS=1` also
+//! writes the page.
+
+use crate::small_run::{Found, config, try_run};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use unisono_trainer::Error;
+use unisono_trainer::train::DryRun;
+
+/// Feature with its keys.
+struct Feature {
+    name: &'static str,
+    /// Keys that change who computes, and not the result.
+    layout: &'static str,
+    /// Keys that change the result.
+    result: &'static str,
+}
+
+const fn layout(name: &'static str, layout: &'static str) -> Feature {
+    Feature { name, layout, result: "" }
+}
+
+const fn result(name: &'static str, result: &'static str) -> Feature {
+    Feature { name, layout: "", result }
+}
+
+const FEATURES: [Feature; 33] = [
+    layout("tensor parallel", "mesh.tensor=2"),
+    layout("sequence parallel", "mesh.tensor=2 strategy.sequence_parallel=true"),
+    layout("pipeline, naive", "mesh.pipeline=2 pipeline.schedule=naive"),
+    layout("pipeline, GPipe", "mesh.pipeline=2 pipeline.schedule=gpipe"),
+    layout("pipeline, 1F1B", "mesh.pipeline=2 pipeline.schedule=1f1b"),
+    layout("pipeline, interleaved", "mesh.pipeline=2 pipeline.schedule=interleaved"),
+    layout("pipeline, breadth-first", "mesh.pipeline=2 pipeline.schedule=breadth-first"),
+    layout("pipeline, ZB-H1", "mesh.pipeline=2 pipeline.schedule=zb-h1"),
+    layout("pipeline, ZB-V", "mesh.pipeline=2 pipeline.schedule=zb-v"),
+    layout("context, gather", "mesh.sequence_data=2 context.kv_transfer=gather"),
+    layout("context, ring", "mesh.sequence_data=2 context.kv_transfer=ring"),
+    layout("context, Ulysses", "mesh.sequence_data=2 context.kv_transfer=ulysses"),
+    layout("placement, striped", "mesh.sequence_data=2 context.placement=striped"),
+    layout("placement, zig-zag", "mesh.sequence_data=2 context.placement=zig-zag"),
+    layout("ZeRO-1", "strategy.kind=zero1"),
+    layout("ZeRO-2", "strategy.kind=zero2"),
+    layout("ZeRO-3", "strategy.kind=zero3"),
+    layout("mixed units", "strategy.units={\"h.0\"=\"zero3\",\"h.1\"=\"zero1\"}"),
+    layout("reduction per micro-batch", "strategy.kind=zero2 strategy.reduce_each=micro-batch"),
+    layout("order of axes", "mesh.order=pipeline,batch_data,sequence_data,tensor"),
+    layout("micro-sequences", "data.micro_sequences=2"),
+    layout("breadth-first micro-batches", "data.breadth_first=2"),
+    layout("activation checkpointing", "model.activation_checkpointing=true"),
+    layout("cross-entropy splits", "model.cross_entropy_splits=2"),
+    layout("offload", "strategy.offload=FOLDER/state"),
+    layout("asynchronous checkpoints", "checkpoint.async=true checkpoint.every=1 checkpoint.last=true"),
+    layout("generation", "sample.tokens=4"),
+    Feature { name: "experts, replicated", layout: "", result: EXPERTS },
+    Feature { name: "experts, shared between ranks", layout: "mesh.expert=2", result: EXPERTS },
+    result("Llama, tied", "model.shape=llama model.tie_word_embeddings=true"),
+    result("SGD", "optimizer.kind=sgd optimizer.lr=0.1"),
+    result("Muon", "optimizer.kind=muon"),
+    result("moments in bf16", "optimizer.moment_dtype=bf16"),
+];
+
+const EXPERTS: &str = "experts.count=8 experts.width=16";
+
+const COMMON: &str =
+    "model.layers=4 data.micro_batch=2 schedule.steps=2 log.check_replicas_every=1 checkpoint.every=0";
+
+/// Data parallel ranks of each run with different sequences.
+const BATCH_RANKS: usize = 2;
+
+/// Result of a pair.
+#[derive(Clone, Debug, PartialEq)]
+enum Outcome {
+    Works,
+    /// First words of the error.
+    Refused(String),
+    /// The features are values of one key.
+    Alternatives,
+}
+
+/// Returns the keys with their values; `None` if a key has two values.
+fn merged(
+    features: [&Feature; 2],
+    keys: fn(&Feature) -> &'static str,
+) -> Option<BTreeMap<&'static str, &'static str>> {
+    let mut merged = BTreeMap::new();
+    for word in features.into_iter().flat_map(|feature| keys(feature).split_whitespace()) {
+        let (key, value) = word.split_once('=').expect("key=value");
+        if merged.insert(key, value).is_some_and(|other| other != value) {
+            return None;
+        }
+    }
+    Some(merged)
+}
+
+fn words(keys: &BTreeMap<&str, &str>) -> String {
+    keys.iter().fold(COMMON.to_owned(), |text, (key, value)| format!("{text} {key}={value}"))
+}
+
+/// Runs a pair, and compares its losses and norms with those of one rank in `references`.
+fn outcome(one: &Feature, other: &Feature, references: &mut BTreeMap<String, Found>) -> Outcome {
+    let layout = merged([one, other], |feature| feature.layout);
+    let result = merged([one, other], |feature| feature.result);
+    let (Some(layout), Some(result)) = (layout, result) else { return Outcome::Alternatives };
+    let degree = |key: &str| layout.get(key).map_or(1, |value| value.parse::<usize>().expect("a degree"));
+    let ranks: usize = BATCH_RANKS
+        * ["mesh.tensor", "mesh.pipeline", "mesh.sequence_data"].map(degree).iter().product::<usize>();
+    let reference = words(&result);
+    let changes = words(&layout.into_iter().chain(result).collect());
+    let name = format!("{} with {}", one.name, other.name);
+    let planned = config(Path::new("FOLDER"), &changes).and_then(|config| DryRun::new(&config, ranks));
+    match (try_run(ranks, &changes), planned) {
+        (Ok(found), Ok(_)) => {
+            let reference = references
+                .entry(reference.clone())
+                .or_insert_with(|| try_run(1, &reference).expect("one rank"));
+            assert_near(&name, &found, reference);
+            Outcome::Works
+        }
+        (Err(error @ (Error::Invalid(_) | Error::Unsupported(_))), Err(planned)) => {
+            assert_eq!(error.to_string(), planned.to_string(), "{name}");
+            Outcome::Refused(first_words(&error.to_string()))
+        }
+        (found, planned) => {
+            panic!(
+                "{name}: {:?}, and planned: {:?}\n{changes}",
+                found.map(|found| found.losses),
+                planned.err()
+            )
+        }
+    }
+}
+
+fn assert_near(name: &str, found: &Found, reference: &Found) {
+    let numbers = |one: &Found| [&one.losses[..], &one.norms[..]].concat();
+    for (one, other) in numbers(found).into_iter().zip(numbers(reference)) {
+        assert!((one / other - 1.0).abs() < 1e-4, "{name}: {found:?}, not {reference:?}");
+    }
+}
+
+/// Returns an error up to its first semicolon.
+fn first_words(error: &str) -> String {
+    error.split(';').next().unwrap_or_default().to_owned()
+}
+
+fn page_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/src/combinations.md")
+}
+
+const HEAD: &str = "<!-- Generated by trainer/tests/configurations/pairs.rs: do not edit. -->
+
+# Combinations of features
+
+Each field is the result of a run of two steps with both features, on the ranks that they need and
+two data ranks. `+` means that losses and gradient norms are those of one rank. A letter means that
+the start refuses the pair before anything is sent, with the error of that letter below. An empty
+field has two values of one key. After a change,
+`WRITE_COMBINATIONS=1 cargo test -p unisono-trainer --release --test configurations pairs` writes
+this page.
+
+";
+
+/// Returns the page for all pairs, by row and column.
+fn page(outcomes: &BTreeMap<(usize, usize), Outcome>) -> String {
+    let (mut text, mut reasons) = (HEAD.to_owned(), Vec::<&String>::new());
+    let heads: Vec<String> = (1..=FEATURES.len()).map(|number| number.to_string()).collect();
+    writeln!(text, "| | | {} |", heads.join(" | ")).expect("a string");
+    writeln!(text, "|--:|---|{}", "---|".repeat(FEATURES.len())).expect("a string");
+    for (row, feature) in FEATURES.iter().enumerate() {
+        let cell = |column: usize| match outcomes.get(&(row.min(column), row.max(column))) {
+            None | Some(Outcome::Alternatives) => "",
+            Some(Outcome::Works) => "+",
+            Some(Outcome::Refused(reason)) => {
+                let at = reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
+                    reasons.push(reason);
+                    reasons.len() - 1
+                });
+                &LETTERS[at..=at]
+            }
+        };
+        let cells: Vec<&str> = (0..FEATURES.len()).map(cell).collect();
+        writeln!(text, "| {} | {} | {} |", row + 1, feature.name, cells.join(" | ")).expect("a string");
+    }
+    text.push_str("\nRefused:\n\n");
+    for (at, reason) in reasons.iter().enumerate() {
+        writeln!(text, "- {}: `{reason}`", &LETTERS[at..=at]).expect("a string");
+    }
+    text
+}
+
+const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";
+
+/// Returns the field of a pair on a page, and the reason if that is a letter.
+fn field(page: &str, row: usize, column: usize) -> Outcome {
+    let line = page.lines().find(|line| line.starts_with(&format!("| {} | ", row + 1))).expect("a row");
+    let cell = line.split('|').nth(column + 3).expect("a column").trim();
+    match cell {
+        "" => Outcome::Alternatives,
+        "+" => Outcome::Works,
+        letter => {
+            let reason = page.lines().find_map(|line| line.strip_prefix(&format!("- {letter}: `")));
+            Outcome::Refused(reason.expect("a reason").trim_end_matches('`').to_owned())
+        }
+    }
+}
+
+/// Every how manieth pair runs without `ALL_PAIRS`.
+const STRIDE: usize = 7;
+
+#[test]
+fn pairs_of_features_work_or_are_refused() {
+    let is_set = |name| std::env::var_os(name).is_some();
+    let (writes, all) = (is_set("WRITE_COMBINATIONS"), is_set("ALL_PAIRS"));
+    let pairs =
+        (0..FEATURES.len()).flat_map(|row| (row + 1..FEATURES.len()).map(move |column| (row, column)));
+    let stride = if writes || all { 1 } else { STRIDE };
+    let mut references = BTreeMap::new();
+    let mut run = |(row, column)| outcome(&FEATURES[row], &FEATURES[column], &mut references);
+    let outcomes: BTreeMap<_, _> = pairs.step_by(stride).map(|pair| (pair, run(pair))).collect();
+    if writes {
+        std::fs::write(page_path(), page(&outcomes)).expect("writable");
+    }
+    let known = std::fs::read_to_string(page_path()).expect("the page of the book");
+    for ((row, column), outcome) in outcomes {
+        let names = [row, column].map(|at| FEATURES[at].name);
+        assert_eq!(field(&known, row, column), outcome, "{names:?}: the page is stale");
+    }
+}
