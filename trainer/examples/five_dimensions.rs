@@ -30,7 +30,10 @@ const MESHES: [(usize, &str); 5] = [
         "mesh.tensor=2 mesh.pipeline=2 mesh.sequence_data=2 mesh.expert=2 mesh.expert_folded=false \
          context.kv_transfer=ring context.placement=striped pipeline.schedule=interleaved",
     ),
-    (8, "mesh.pipeline=2 mesh.sequence_data=2 mesh.expert=2 mesh.pipeline_first=true optimizer.kind=muon"),
+    (
+        8,
+        "mesh.pipeline=2 mesh.sequence_data=2 mesh.expert=2 mesh.order=tensor,pipeline,sequence_data,batch_data optimizer.kind=muon",
+    ),
 ];
 
 const STEPS: usize = 4;

@@ -69,6 +69,7 @@ pub struct Pass<'a> {
     sequence_group: Option<Communicator>,
     placement: Placement,
     kv_transfer: KvTransfer,
+    ulysses_ranks: usize,
     device: Option<&'a Device>,
     saves_activations: bool,
     kv_cache: Option<KvCache>,
@@ -108,6 +109,7 @@ impl<'a> Pass<'a> {
             sequence_group: None,
             placement: Placement::Contiguous,
             kv_transfer: KvTransfer::Gather,
+            ulysses_ranks: 1,
             device: None,
             saves_activations: true,
             kv_cache: None,
@@ -396,14 +398,16 @@ impl<'a> Pass<'a> {
         self.placement = placement;
     }
 
-    /// Sets how attention gets the keys and values of other ranks.
-    pub fn set_kv_transfer(&mut self, transfer: KvTransfer) {
-        self.kv_transfer = transfer;
+    /// Sets how attention gets the keys and values of other ranks. In a ring, groups of
+    /// `ulysses_ranks` neighbors exchange positions for heads.
+    pub fn set_kv_transfer(&mut self, transfer: KvTransfer, ulysses_ranks: usize) {
+        (self.kv_transfer, self.ulysses_ranks) = (transfer, ulysses_ranks);
     }
 
-    /// Returns the way to the keys and values of other ranks, and these ranks.
-    pub(crate) fn kv_transfer(&self) -> (KvTransfer, Option<Communicator>) {
-        (self.kv_transfer, self.sequence_group.clone())
+    /// Returns the number of neighbors that exchange positions for heads; `None` if all keys and
+    /// values are gathered, or sequences are whole.
+    pub(crate) fn head_group_size(&self) -> Option<usize> {
+        self.kv_transfer.head_group_size(self.sequence_group()?.size(), self.ulysses_ranks)
     }
 
     /// Returns the ranks with chunks of each sequence; `None` if sequences are whole.

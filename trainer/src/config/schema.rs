@@ -119,21 +119,36 @@ pub enum StageSplit {
 }
 
 /// Sharing of sequences between ranks: see `mesh.sequence_data`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Context {
     /// Positions of each rank.
     pub placement: Placement,
     /// Way to the keys and values of other ranks.
     pub kv_transfer: KvTransfer,
+    /// Number of neighbors that exchange positions for heads, if `kv_transfer` is `ring`: keys and
+    /// values go round groups of as many. Must divide `mesh.sequence_data`.
+    pub ulysses_ranks: usize,
+}
+
+impl Default for Context {
+    fn default() -> Self {
+        Self { placement: Placement::default(), kv_transfer: KvTransfer::default(), ulysses_ranks: 1 }
+    }
 }
 
 impl Context {
+    /// Returns the number of neighbors that exchange positions for heads, among `ranks` that share
+    /// sequences; `None` if keys and values are gathered.
+    pub(crate) fn head_group_size(self, ranks: usize) -> Option<usize> {
+        self.kv_transfer.head_group_size(ranks, self.ulysses_ranks)
+    }
+
     /// Sets the ranks that share the sequences of a pass, and the way in which they do.
     pub(crate) fn share_sequences(self, pass: &mut Pass<'_>, ranks: Option<&Communicator>) {
         pass.set_sequence_group(ranks);
         pass.set_placement(self.placement);
-        pass.set_kv_transfer(self.kv_transfer);
+        pass.set_kv_transfer(self.kv_transfer, self.ulysses_ranks);
     }
 }
 

@@ -4,8 +4,8 @@
 //! MLSys 2023.
 
 use crate::models::{FeedForward, GptConfig, Norm};
+use crate::nn::Attention;
 use crate::nn::experts::Experts;
-use crate::nn::{Attention, KvTransfer};
 
 /// Dimensions that determine the activations of one rank in a pass.
 pub(super) struct ActivationModel<'a> {
@@ -22,8 +22,9 @@ pub(super) struct ActivationModel<'a> {
     pub(crate) breadth_first: usize,
     /// Number of micro-sequences per micro-batch.
     pub(crate) micro_sequences: usize,
-    /// Way to the keys and values of other ranks.
-    pub(crate) kv_transfer: KvTransfer,
+    /// Number of neighbors that exchange positions for heads, in a ring of such groups. `None` if
+    /// keys and values are gathered.
+    pub(crate) head_group: Option<usize>,
 }
 
 /// Activations that a pipeline rank holds at most.
@@ -105,13 +106,13 @@ impl ActivationModel<'_> {
     fn attention(&self) -> usize {
         let gpt = self.gpt;
         // A ring saves its output too.
-        let outputs = if self.transfer() == Some(KvTransfer::Ring) { 2 } else { 1 };
+        let outputs = if self.has_ring() { 2 } else { 1 };
         self.norm() + gpt.width + (self.qkv() + outputs * gpt.width + gpt.heads).div_ceil(self.shards)
     }
 
-    /// Returns the way to the keys and values of other ranks, if there are any.
-    fn transfer(&self) -> Option<KvTransfer> {
-        (self.chunks > 1).then_some(self.kv_transfer)
+    /// Returns true if keys and values go round several groups.
+    fn has_ring(&self) -> bool {
+        self.head_group.is_some_and(|group| group < self.chunks)
     }
 
     /// Returns the columns of queries, keys and values together.
@@ -185,14 +186,12 @@ impl ActivationModel<'_> {
     /// this rank's part and the whole.
     fn per_sequence(&self) -> usize {
         let width = self.gpt.kv_width().div_ceil(self.shards);
-        match self.transfer() {
+        if let Some(group) = self.head_group {
             // Blocks of keys and values in use, on their way and arriving, and their gradients.
-            Some(KvTransfer::Ring) => return 7 * 2 * width * self.tokens(),
+            let blocks = if self.has_ring() { 7 * 2 * width } else { 0 };
             // Values to be sent, received ones, and these in order.
-            Some(KvTransfer::Ulysses) => {
-                return 3 * self.qkv().div_ceil(self.shards) * self.tokens();
-            }
-            _ => {}
+            let exchanged = if group > 1 { 3 * self.qkv().div_ceil(self.shards) } else { 0 };
+            return (blocks + exchanged) * self.tokens();
         }
         match (self.micro_sequences, self.chunks) {
             (1, 1) => 0,

@@ -81,7 +81,7 @@ impl CostModel<'_> {
             micro_batch: micro,
             breadth_first: breadth,
             micro_sequences: self.batch.micro_sequences,
-            kv_transfer: self.config.context.kv_transfer,
+            head_group: self.config.context.head_group_size(chunks),
         };
         let numbers = match self.stages.held(self.stage) {
             Some(held) => whole.stage_peak(held, self.has_head()),

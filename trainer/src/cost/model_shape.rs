@@ -7,7 +7,6 @@ use crate::cost::flops::{flops_per_token, matmul_weights};
 use crate::error::Result;
 use crate::flat::Dtype;
 use crate::models::GptConfig;
-use crate::nn::KvTransfer;
 use crate::nn::experts::Experts;
 use crate::parameter::{Domain, Parameter, UnitId};
 use crate::train::new_model;
@@ -110,7 +109,7 @@ impl ModelShape {
             micro_batch: 1,
             breadth_first: 1,
             micro_sequences: 1,
-            kv_transfer: KvTransfer::Gather,
+            head_group: None,
         };
         (one.per_extra_micro_batch() * self.activation_bytes) as f64
     }

@@ -7,7 +7,6 @@ use crate::cost::cost_model::ModelPart;
 use crate::cost::memory::trained_elements;
 use crate::cost::{CostModel, GroupBytes, remote_fraction};
 use crate::flat::{Bucket, Dtype, Layout};
-use crate::nn::KvTransfer;
 use crate::parallel::ReduceFrequency;
 use crate::parameter::{Inventory, Parameter};
 use crate::pipeline::Program;
@@ -129,8 +128,8 @@ impl CostModel<'_> {
 
     /// Returns the bytes per micro-batch of sharded sequences. Each block gathers keys and values
     /// of all tokens in both directions, and sums their gradients. With micro-sequences, the keys
-    /// and values are kept for backward. In a ring they go from
-    /// rank to rank. Ulysses exchanges them and the queries.
+    /// and values are kept for backward. In a ring they go from group to group. The ranks of a
+    /// group exchange them and the queries.
     fn sequence_parallel_traffic(&self) -> f64 {
         let (model, degrees) = (&self.config.model, self.mesh.degrees());
         let heads = if model.kv_heads == 0 { model.heads } else { model.kv_heads };
@@ -138,19 +137,14 @@ impl CostModel<'_> {
         let numbers = self.batch.micro_batch * model.context * 2 * width * Dtype::F32.size();
         let (ranks, again) =
             (degrees.sequence_data as f64, if model.activation_checkpointing { 1.0 } else { 0.0 });
-        match self.config.context.kv_transfer {
-            // N-1 blocks of 1/N per way, and the gradients return with one more hop.
-            KvTransfer::Ring if ranks > 1.0 => {
-                let hops = (2.0 + again) * (ranks - 1.0) + ranks;
-                return hops / ranks * (self.layers() * numbers) as f64;
-            }
+        if let Some(group) = self.config.context.head_group_size(degrees.sequence_data) {
+            // R-1 blocks of 1/N per way, and the gradients return with one more hop.
+            let ring = ranks / group as f64;
+            let hops = if ring > 1.0 { (2.0 + again) * (ring - 1.0) + ring } else { 0.0 };
             // Queries, keys, values and outputs of this rank's positions.
-            KvTransfer::Ulysses => {
-                let outputs = numbers * model.heads / heads;
-                let sent = remote_fraction(degrees.sequence_data) * (numbers + outputs) as f64 / ranks;
-                return (2.0 + again) * sent * self.layers() as f64;
-            }
-            _ => {}
+            let exchanged = (numbers + numbers * model.heads / heads) as f64;
+            let sent = hops * numbers as f64 + (2.0 + again) * remote_fraction(group) * exchanged;
+            return sent / ranks * self.layers() as f64;
         }
         let times = match (self.batch.micro_sequences, model.activation_checkpointing) {
             (1, true) => 4,

@@ -9,12 +9,13 @@
 //! are kept, and the later ones add to their gradients.
 
 mod earlier_kv;
+mod head_exchange;
 mod key_order;
 mod kv_cache;
 mod kv_exchange;
 mod kv_transfer;
 mod ring;
-mod ulysses;
+mod shared_sequence;
 
 pub use earlier_kv::EarlierKv;
 pub use kv_cache::KvCache;
@@ -23,6 +24,7 @@ pub use kv_transfer::KvTransfer;
 use super::Module;
 use crate::error::Result;
 use crate::nn::attention::kv_exchange::KvExchange;
+use crate::nn::attention::shared_sequence::SharedSequence;
 use crate::ops::host::attention::tile::{QkvColumns, TILE_ROWS};
 use crate::ops::{AttentionShape, Values, ValuesMut};
 use crate::pass::Pass;
@@ -133,10 +135,8 @@ impl Module for Attention {
         if pass.kv_cache().is_some() {
             return self.forward_cached(pass, &input);
         }
-        match pass.kv_transfer() {
-            (KvTransfer::Ring, Some(ranks)) => return self.forward_ring(pass, input, &ranks),
-            (KvTransfer::Ulysses, Some(ranks)) => return self.forward_ulysses(pass, &input, &ranks),
-            _ => {}
+        if let Some(shared) = SharedSequence::for_pass(pass, input.rows()) {
+            return self.forward_shared(pass, input, &shared);
         }
         let (sequences, visible) = (sequence_count(pass, input.rows()), self.visible_keys(pass));
         let shape = self.shape(pass, &visible);
@@ -159,10 +159,8 @@ impl Module for Attention {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
-        match pass.kv_transfer() {
-            (KvTransfer::Ring, Some(ranks)) => return self.backward_ring(pass, &gradient, &ranks),
-            (KvTransfer::Ulysses, Some(ranks)) => return self.backward_ulysses(pass, &gradient, &ranks),
-            _ => {}
+        if let Some(shared) = SharedSequence::for_pass(pass, gradient.rows()) {
+            return self.backward_shared(pass, &gradient, &shared);
         }
         let Saved { input, log_sums } = pass.restore();
         let (sequences, visible) = (sequence_count(pass, input.rows()), self.visible_keys(pass));
@@ -191,6 +189,8 @@ impl Module for Attention {
 
 #[cfg(test)]
 mod context_tests;
+#[cfg(test)]
+mod overlap_tests;
 #[cfg(test)]
 mod tests {
     use super::*;

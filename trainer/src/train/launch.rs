@@ -21,6 +21,7 @@ pub fn train_on_threads(ranks: usize, config: &Config) -> Result<TrainResult> {
 /// # Errors
 /// Returns the first error of any rank. It ends all ranks.
 pub fn train_on_threads_until(ranks: usize, config: &Config, interrupt: &Interrupt) -> Result<TrainResult> {
+    check_thread_count(ranks)?;
     DryRun::new(config, ranks)?;
     let worlds = local_worlds(ranks, config)?;
     thread::scope(|scope| {

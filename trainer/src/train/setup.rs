@@ -264,7 +264,15 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
         let rule = "model.context / mesh.sequence_data";
         return Err(Error::invalid(format!("{what} of a rank's sequence ({rule})")));
     }
-    let Context { placement, kv_transfer } = config.context;
+    let Context { placement, kv_transfer, ulysses_ranks } = config.context;
+    if ulysses_ranks != 1 && kv_transfer != KvTransfer::Ring {
+        let what = format!("context.ulysses_ranks = {ulysses_ranks} is for context.kv_transfer = \"ring\"");
+        return Err(Error::invalid(format!("{what}; \"ulysses\" has all of mesh.sequence_data")));
+    }
+    if ulysses_ranks == 0 || !degree.is_multiple_of(ulysses_ranks) {
+        let what = format!("context.ulysses_ranks = {ulysses_ranks} does not divide mesh.sequence_data");
+        return Err(Error::invalid(format!("{what} = {degree}")));
+    }
     if degree > 1 && placement == Placement::ZigZag && !(context / degree / parts).is_multiple_of(2) {
         let what =
             format!("context.placement = \"zig-zag\" with {} tokens per rank", context / degree / parts);

@@ -28,7 +28,7 @@ const fn result(name: &'static str, result: &'static str) -> Feature {
     Feature { name, layout: "", result }
 }
 
-const FEATURES: [Feature; 33] = [
+const FEATURES: [Feature; 34] = [
     layout("tensor parallel", "mesh.tensor=2"),
     layout("sequence parallel", "mesh.tensor=2 strategy.sequence_parallel=true"),
     layout("pipeline, naive", "mesh.pipeline=2 pipeline.schedule=naive"),
@@ -41,6 +41,10 @@ const FEATURES: [Feature; 33] = [
     layout("context, gather", "mesh.sequence_data=2 context.kv_transfer=gather"),
     layout("context, ring", "mesh.sequence_data=2 context.kv_transfer=ring"),
     layout("context, Ulysses", "mesh.sequence_data=2 context.kv_transfer=ulysses"),
+    layout(
+        "context, ring of Ulysses",
+        "mesh.sequence_data=4 context.kv_transfer=ring context.ulysses_ranks=2",
+    ),
     layout("placement, striped", "mesh.sequence_data=2 context.placement=striped"),
     layout("placement, zig-zag", "mesh.sequence_data=2 context.placement=zig-zag"),
     layout("ZeRO-1", "strategy.kind=zero1"),
@@ -82,7 +86,8 @@ enum Outcome {
     Alternatives,
 }
 
-/// Returns the keys with their values; `None` if a key has two values.
+/// Returns the keys with their values. The larger of two degrees of parallelism counts. `None` if
+/// another key has two values.
 fn merged(
     features: [&Feature; 2],
     keys: fn(&Feature) -> &'static str,
@@ -90,8 +95,11 @@ fn merged(
     let mut merged = BTreeMap::new();
     for word in features.into_iter().flat_map(|feature| keys(feature).split_whitespace()) {
         let (key, value) = word.split_once('=').expect("key=value");
-        if merged.insert(key, value).is_some_and(|other| other != value) {
-            return None;
+        let known = merged.insert(key, value).filter(|&known| known != value);
+        match (known, key.starts_with("mesh.")) {
+            (None, _) => {}
+            (Some(known), true) => drop(merged.insert(key, known.max(value))),
+            (Some(_), false) => return None,
         }
     }
     Some(merged)
@@ -208,7 +216,7 @@ fn field(page: &str, row: usize, column: usize) -> Outcome {
     }
 }
 
-/// Every how manieth pair runs without `ALL_PAIRS`.
+/// Distance of the pairs that run without `ALL_PAIRS`.
 const STRIDE: usize = 7;
 
 #[test]

@@ -22,7 +22,7 @@ use Tolerance::{Exact, Near};
 type Reference = (&'static str, usize, &'static str, &'static str, Tolerance);
 
 /// All take the same steps with the same 16 samples.
-const REFERENCES: [Reference; 32] = [
+const REFERENCES: [Reference; 34] = [
     ("df2", 1, "data.micro_batch=8", "simple", Near),
     ("df4", 1, "data.micro_batch=4", "simple", Near),
     ("df8", 1, "data.micro_batch=2", "simple", Near),
@@ -68,6 +68,8 @@ const REFERENCES: [Reference; 32] = [
         "simple",
         Near,
     ),
+    ("sdp4_ulysses2_ring_zig_zag", 4, SDP4_ULYSSES2, "simple", Near),
+    ("dp2_sdp2_stp2_ring_zig_zag_z3", 8, DP2_SDP2_STP2_Z3, "dp2", Near),
     ("sdp2_stp2_ulysses", 4, SDP2_STP2_ULYSSES, "sdp2", Near),
     ("sdp3_ulysses_zig_zag_rotary", 3, SDP3_ULYSSES, "rotary_48", Near),
     (
@@ -83,6 +85,11 @@ const REFERENCES: [Reference; 32] = [
 
 const SDP4_RING_Z3: &str = "mesh.sequence_data=4 context.kv_transfer=ring context.placement=zig-zag strategy.kind=zero3 \
                             model.activation_checkpointing=true";
+const SDP4_ULYSSES2: &str = "mesh.sequence_data=4 context.kv_transfer=ring context.ulysses_ranks=2 \
+                             context.placement=zig-zag strategy.kind=zero3";
+const DP2_SDP2_STP2_Z3: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.sequence_data=2 \
+                                context.kv_transfer=ring context.placement=zig-zag strategy.kind=zero3 \
+                                data.micro_batch=8";
 const SDP2_STP2_ULYSSES: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.sequence_data=2 \
                                  context.kv_transfer=ulysses";
 const SDP3_ULYSSES: &str = "mesh.sequence_data=3 context.kv_transfer=ulysses context.placement=zig-zag \
@@ -98,7 +105,7 @@ const SDP2_STP2_BF4: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.
 
 /// Pipelines of two ranks and a model of four layers. `s` is the number of layers per stage: with
 /// one of them, each rank has two stages.
-const PIPELINES: [Reference; 22] = [
+const PIPELINES: [Reference; 24] = [
     ("df4", 1, "data.micro_batch=4", "df4", Exact),
     ("df4_tied", 1, "data.micro_batch=4 model.tie_word_embeddings=true", "df4_tied", Exact),
     ("pp2s2_naive", 2, "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=naive", "df4", Near),
@@ -126,9 +133,17 @@ const PIPELINES: [Reference; 22] = [
     ("pp2s2_ms4_1f1b", 2, "mesh.pipeline=2 data.micro_batch=4 data.micro_sequences=4", "df4", Near),
     ("pp2s1_ms4", 2, PP2S1_MS4, "df4_tied", Near),
     ("sdp2_stp2_pp2s2_ms4", 8, SDP2_STP2_PP2S2_MS4, "df4", Near),
+    ("sdp2_stp2_pp2_ring_z3", 8, SDP2_STP2_PP2_Z3, "df4", Near),
+    ("sdp4_ulysses2_ring_pp2_z3", 8, PP2_ULYSSES2_RING, "df4", Near),
     ("sdp2_ring_pp2_zb_v", 4, SDP2_RING_PP2, "df4", Near),
 ];
 
+const SDP2_STP2_PP2_Z3: &str = "mesh.pipeline=2 data.micro_batch=4 mesh.tensor=2 strategy.sequence_parallel=true \
+                                mesh.sequence_data=2 context.kv_transfer=ring context.placement=striped \
+                                strategy.kind=zero3 mesh.order=pipeline,sequence_data,tensor,batch_data";
+const PP2_ULYSSES2_RING: &str = "mesh.pipeline=2 data.micro_batch=4 mesh.sequence_data=4 \
+                                 context.kv_transfer=ring context.ulysses_ranks=2 strategy.kind=zero3 \
+                                 mesh.order=batch_data,tensor,pipeline,sequence_data";
 const PP2S2_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=gpipe data.micro_sequences=4";
 const PP2S1_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=breadth-first data.micro_sequences=4 \
                          model.tie_word_embeddings=true";

@@ -129,7 +129,13 @@ fn draw(draw: &mut Draw) -> Sample {
             format!("pipeline.schedule={}", draw.of(&kinds))
         }
     };
-    let transfer = draw.of(&["gather", "ring", "ulysses"]);
+    let transfer = draw.of(&[
+        "gather",
+        "ring",
+        "ulysses",
+        "ring context.ulysses_ranks=2",
+        "ring context.ulysses_ranks=4",
+    ]);
     let order = draw.order(&["tensor", "sequence_data", "batch_data", "pipeline"]);
     let splits = draw.of(&["1", "2"]);
     let checkpointing = draw.of(&["true", "false"]);

@@ -18,6 +18,8 @@ struct Sharing {
     ranks: usize,
     placement: Placement,
     transfer: KvTransfer,
+    /// Neighbors in a ring that exchange heads.
+    neighbors: usize,
 }
 
 /// Output and gradient of the input of all rows, and the bytes that a rank sent forward and back.
@@ -52,7 +54,7 @@ fn run_rank(
     pass.set_sequence(SEQUENCE / sharing.ranks);
     pass.set_sequence_group((sharing.ranks > 1).then_some(group));
     pass.set_placement(sharing.placement);
-    pass.set_kv_transfer(sharing.transfer);
+    pass.set_kv_transfer(sharing.transfer, sharing.neighbors);
     let bytes = || group.traffic_stats().expect("a count").bytes;
     let start = bytes();
     let output = attention.forward(&mut pass, own(values[0], attention.columns().all())).expect("forward");
@@ -77,7 +79,25 @@ fn run(sharing: Sharing, attention: Attention, values: [&[f32]; 2]) -> Found {
     Found { values: all, sent: parts.into_iter().map(|(_, sent)| sent).collect() }
 }
 
-const ALONE: Sharing = Sharing { ranks: 1, placement: Placement::Contiguous, transfer: KvTransfer::Gather };
+const ALONE: Sharing =
+    Sharing { ranks: 1, placement: Placement::Contiguous, transfer: KvTransfer::Gather, neighbors: 1 };
+
+/// Returns all ways of sharing between 2 to 8 ranks.
+fn all_sharings() -> Vec<Sharing> {
+    let ranks = [2, 3, 4, 8].into_iter().flat_map(|ranks| {
+        let all = [KvTransfer::Gather, KvTransfer::Ring, KvTransfer::Ulysses];
+        all.map(|transfer| Sharing { ranks, transfer, ..ALONE })
+    });
+    let both = [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4)].map(|(ranks, neighbors)| Sharing {
+        ranks,
+        neighbors,
+        transfer: KvTransfer::Ring,
+        ..ALONE
+    });
+    let placements = [Placement::Contiguous, Placement::Striped, Placement::ZigZag];
+    let placed = |sharing| placements.map(|placement| Sharing { placement, ..sharing });
+    ranks.chain(both).flat_map(placed).collect()
+}
 
 #[test]
 fn shared_sequences_match_whole_ones() {
@@ -87,17 +107,12 @@ fn shared_sequences_match_whole_ones() {
         let [input, slope] =
             columns.map(|columns| random_values(columns as u64, SEQUENCES * SEQUENCE * columns));
         let whole = run(ALONE, attention, [&input, &slope]);
-        for placement in [Placement::Contiguous, Placement::Striped, Placement::ZigZag] {
-            for (ranks, transfer) in [2, 3, 4, 8].into_iter().flat_map(|ranks| {
-                [KvTransfer::Gather, KvTransfer::Ring, KvTransfer::Ulysses].map(|transfer| (ranks, transfer))
-            }) {
-                let sharing = Sharing { ranks, placement, transfer };
-                let found = run(sharing, attention, [&input, &slope]);
-                for (found, whole) in found.values.iter().zip(&whole.values) {
-                    let most = whole.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-                    let near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-5 * most;
-                    assert!(found.iter().zip(whole).all(near), "{sharing:?}, {attention:?}");
-                }
+        for sharing in all_sharings() {
+            let found = run(sharing, attention, [&input, &slope]);
+            for (found, whole) in found.values.iter().zip(&whole.values) {
+                let most = whole.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                let near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-5 * most;
+                assert!(found.iter().zip(whole).all(near), "{sharing:?}, {attention:?}");
             }
         }
     }
@@ -108,7 +123,7 @@ fn heads_are_exchanged_for_positions_in_two_messages_each_way() {
     let attention = Attention::new(4, 3).with_kv_heads(2);
     let columns = [attention.columns().all(), attention.width()];
     let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
-    let sharing = Sharing { ranks: 2, placement: Placement::Striped, transfer: KvTransfer::Ulysses };
+    let sharing = Sharing { ranks: 2, placement: Placement::Striped, transfer: KvTransfer::Ulysses, ..ALONE };
     let elements = SEQUENCES * SEQUENCE / 2 * (columns[0] + columns[1]) / 2;
     for sent in run(sharing, attention, [&input, &slope]).sent {
         assert_eq!(sent, [(elements * size_of::<f32>()) as u64; 2], "half of the own rows");
@@ -121,12 +136,32 @@ fn ring_sends_a_block_to_one_neighbor_per_hop() {
     let columns = [attention.columns().all(), attention.width()];
     let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
     for ranks in [2, 3, 4] {
-        let sharing = Sharing { ranks, placement: Placement::ZigZag, transfer: KvTransfer::Ring };
+        let sharing = Sharing { ranks, placement: Placement::ZigZag, transfer: KvTransfer::Ring, ..ALONE };
         let block = SEQUENCES * SEQUENCE / ranks * 2 * attention.columns().keys * size_of::<f32>();
         let hops = ranks as u64 - 1;
         for [forward, backward] in run(sharing, attention, [&input, &slope]).sent {
             assert_eq!(forward, hops * block as u64, "{ranks} ranks: (N-1) KV");
             assert_eq!(backward, (hops + ranks as u64) * block as u64, "keys, and gradients that return");
+        }
+    }
+}
+
+#[test]
+fn groups_of_neighbors_send_heads_within_and_blocks_between() {
+    let attention = Attention::new(4, 3).with_kv_heads(2);
+    let columns = [attention.columns().all(), attention.width()];
+    let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
+    for (ranks, ring) in [(4, 2), (8, 4)] {
+        let sharing = Sharing { ranks, transfer: KvTransfer::Ring, neighbors: 2, ..ALONE };
+        let rows = SEQUENCES * SEQUENCE / ranks;
+        // Half of the rows' heads to the neighbor, and the keys of half of the heads round the
+        // ring.
+        let exchanged = rows * (columns[0] + columns[1]) / 2;
+        let block = 2 * rows * attention.columns().keys;
+        let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
+        for [forward, backward] in run(sharing, attention, [&input, &slope]).sent {
+            assert_eq!(forward, bytes(exchanged + (ring - 1) * block), "{ranks} ranks");
+            assert_eq!(backward, bytes(exchanged + (2 * ring - 1) * block), "{ranks} ranks");
         }
     }
 }

@@ -3,13 +3,13 @@
 //! Source: Liu, Zaharia, Abbeel, "Ring attention with blockwise transformers for near-infinite
 //! context", ICLR 2024; streaming sums as in Dao et al., "FlashAttention", 2022.
 
-use super::{Attention, sequence_count};
-use crate::data::SequenceChunk;
+use super::Attention;
+use super::shared_sequence::SharedSequence;
 use crate::error::Result;
-use crate::ops::{Values, ValuesMut};
+use crate::ops::{AttentionShape, Values, ValuesMut};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
-use unisono::{Communicator, MessageInfo, Work};
+use unisono::{MessageInfo, Work};
 
 /// Tags of the messages between neighbors.
 const KEYS_TAG: u64 = 0;
@@ -28,10 +28,10 @@ struct Hop {
 }
 
 impl Hop {
-    fn start(ranks: &Communicator, value: Tensor, room: Tensor, tag: u64) -> Self {
-        let (rank, count) = (ranks.rank(), ranks.size());
-        let received = ranks.irecv(room, (rank + count - 1) % count, tag);
-        Self { received, sent: ranks.isend(value, (rank + 1) % count, tag) }
+    fn start(shared: &SharedSequence, value: Tensor, room: Tensor, tag: u64) -> Self {
+        let [next, previous] = shared.ring_neighbors();
+        let received = shared.ranks.irecv(room, previous, tag);
+        Self { received, sent: shared.ranks.isend(value, next, tag) }
     }
 
     /// Waits, and returns what was received and what was sent.
@@ -47,17 +47,16 @@ impl Attention {
         &self,
         pass: &mut Pass<'_>,
         input: Tensor,
-        ranks: &Communicator,
+        shared: &SharedSequence,
     ) -> Result<Tensor> {
-        pass.expect_host("ring attention")?;
         let rows = input.rows();
         let mut output = Tensor::zeros(pass.memory(), rows, self.width());
         let mut log_sums = pass.tensor(rows, self.heads);
         log_sums.data_mut().fill(f32::NEG_INFINITY);
         let [mut found, mut sums] = [self.width(), self.heads].map(|columns| pass.tensor(rows, columns));
-        self.each_block(pass, &input, ranks, |pass, visible, block| {
-            let shape = self.shape(pass, visible);
-            self.each_sequence(pass, rows, block, |only, keys| {
+        self.each_block(pass, &input, shared, |pass, visible, block| {
+            let shape = self.block_shape(shared, visible);
+            each_sequence(shared, block, |only, keys| {
                 let (to, sums) = (found.values_mut(), sums.values_mut());
                 pass.ops().attention(&shape, only, input.values(), Some(keys), to, sums)
             })?;
@@ -76,25 +75,25 @@ impl Attention {
         &self,
         pass: &mut Pass<'_>,
         gradient: &Tensor,
-        ranks: &Communicator,
+        shared: &SharedSequence,
     ) -> Result<Tensor> {
         let Saved { input, output, log_sums } = pass.restore();
         let rows = input.rows();
         let mut result = Tensor::zeros(pass.memory(), rows, input.columns());
         let mut dots = pass.tensor(rows, self.heads);
-        let own = vec![pass.sequence(); pass.sequence()];
+        let own = vec![shared.group_length(); shared.group_length()];
         pass.ops().attention_dots(
-            &self.shape(pass, &own),
+            &self.block_shape(shared, &own),
             [output.values(), gradient.values()],
             dots.values_mut(),
         )?;
         drop(output);
         let mut under_way: Option<Hop> = None;
-        self.each_block(pass, &input, ranks, |pass, visible, block| {
+        self.each_block(pass, &input, shared, |pass, visible, block| {
             let mut of_block = Tensor::zeros(pass.memory(), block.rows(), block.columns());
-            let shape = self.shape(pass, visible);
-            let per_sequence = block.data().len() / sequence_count(pass, rows);
-            self.each_sequence(pass, rows, block, |only, keys| {
+            let shape = self.block_shape(shared, visible);
+            let per_sequence = block.data().len() / shared.sequences;
+            each_sequence(shared, block, |only, keys| {
                 let range = only.start * per_sequence..only.end * per_sequence;
                 let from = [input.values(), log_sums.values(), gradient.values()];
                 let extra = [Some(keys), Some(dots.values())];
@@ -110,7 +109,7 @@ impl Attention {
                 }
                 None => pass.tensor(block.rows(), block.columns()),
             };
-            under_way = Some(Hop::start(ranks, of_block, room, GRADIENTS_TAG));
+            under_way = Some(Hop::start(shared, of_block, room, GRADIENTS_TAG));
             Ok(())
         })?;
         let last = under_way.expect("there is a block");
@@ -121,16 +120,16 @@ impl Attention {
         Ok(result)
     }
 
-    /// Calls `body` with the keys | values of each rank, from this rank backwards, and with the
+    /// Calls `body` with the keys | values of each group, from this rank's backwards, and with the
     /// number of them that each row attends to.
-    fn each_block(
+    pub(super) fn each_block(
         &self,
         pass: &mut Pass<'_>,
         input: &Tensor,
-        ranks: &Communicator,
+        shared: &SharedSequence,
         mut body: impl FnMut(&mut Pass<'_>, &[usize], &Tensor) -> Result<()>,
     ) -> Result<()> {
-        let (rank, count) = (ranks.rank(), ranks.size());
+        let (group, count) = (shared.own_group(), shared.ring_size());
         let columns = self.columns();
         let mut block = pass.tensor(input.rows(), 2 * columns.keys);
         for row in 0..input.rows() {
@@ -142,9 +141,9 @@ impl Attention {
             let next = (hop + 1 < count).then(|| {
                 let (mut copy, room) = (rooms.pop().expect("a room"), rooms.pop().expect("a room"));
                 copy.data_mut().copy_from_slice(block.data());
-                Hop::start(ranks, copy, room, KEYS_TAG)
+                Hop::start(shared, copy, room, KEYS_TAG)
             });
-            let visible = self.visible(pass, (rank + count - hop) % count);
+            let visible = shared.visible(self, (group + count - hop) % count);
             body(pass, &visible, &block)?;
             if let Some(next) = next {
                 let (received, sent) = next.wait(pass, "keys and values")?;
@@ -154,27 +153,19 @@ impl Attention {
         Ok(())
     }
 
-    /// Calls `body` with the number of each sequence and its keys | values in a block.
-    fn each_sequence(
-        &self,
-        pass: &Pass<'_>,
-        rows: usize,
-        block: &Tensor,
-        mut body: impl FnMut(std::ops::Range<usize>, Values<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let sequences = sequence_count(pass, rows);
-        let keys = block.data().chunks_exact(block.data().len() / sequences);
-        keys.enumerate().try_for_each(|(number, keys)| body(number..number + 1, Values::Host(keys)))
+    /// Returns the shape for a block of keys, of which each row attends to `visible`.
+    fn block_shape<'v>(&self, shared: &SharedSequence, visible: &'v [usize]) -> AttentionShape<'v> {
+        let workspace = Self::workspace_len(shared.length * shared.ranks.size()) / 2;
+        AttentionShape { workspace, ..self.shape_of(visible) }
     }
+}
 
-    /// Returns how many keys of rank `other` each row attends to: those that are not later.
-    fn visible(&self, pass: &Pass<'_>, other: usize) -> Vec<usize> {
-        let length = pass.sequence();
-        if !self.is_causal {
-            return vec![length; length];
-        }
-        let theirs = SequenceChunk { index: other, ..pass.chunk() };
-        let keys: Vec<_> = (0..length).map(|row| theirs.position(row, length)).collect();
-        pass.positions().into_iter().map(|own| keys.partition_point(|&key| key <= own)).collect()
-    }
+/// Calls `body` with the number of each sequence and its keys | values in a block.
+fn each_sequence(
+    shared: &SharedSequence,
+    block: &Tensor,
+    mut body: impl FnMut(std::ops::Range<usize>, Values<'_>) -> Result<()>,
+) -> Result<()> {
+    let keys = block.data().chunks_exact(block.data().len() / shared.sequences);
+    keys.enumerate().try_for_each(|(number, keys)| body(number..number + 1, Values::Host(keys)))
 }

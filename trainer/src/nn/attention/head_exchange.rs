@@ -1,0 +1,170 @@
+//! Ulysses: ranks of a group that share sequences exchange their positions for heads.
+//!
+//! Source: Jacobs et al., "DeepSpeed Ulysses", 2023. Heads need not divide evenly: each rank has a
+//! range of them, which may be empty.
+
+use super::Attention;
+use super::shared_sequence::SharedSequence;
+use crate::allocator::F32Vec;
+use crate::error::Result;
+use crate::pass::Pass;
+use crate::tensor::Tensor;
+use std::ops::Range;
+
+/// Exchange of rows and heads between the ranks of a group.
+pub(super) struct HeadExchange<'a> {
+    shared: &'a SharedSequence,
+    attention: Attention,
+    /// Row of a sequence of the group, by rank in the group and row of its chunk.
+    places: Vec<Vec<usize>>,
+}
+
+/// Rows of columns: on a rank with all heads, or with some of them.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    /// Queries | keys | values.
+    Input,
+    Output,
+}
+
+impl<'a> HeadExchange<'a> {
+    pub(super) fn new(attention: Attention, shared: &'a SharedSequence) -> Self {
+        let group = shared.own_group();
+        let positions = shared.positions(group);
+        let place = |position| positions.partition_point(|&other| other < position);
+        let of_rank = |rank| shared.positions_of(rank).map(place).collect();
+        Self { shared, attention, places: shared.members(group).map(of_rank).collect() }
+    }
+
+    /// Returns this rank's number in its group.
+    fn own(&self) -> usize {
+        self.shared.ranks.rank() % self.shared.group_size
+    }
+
+    /// Returns true if keys and values of this rank's heads go round several groups.
+    pub(super) fn has_ring(&self) -> bool {
+        self.shared.ring_size() > 1 && self.local().heads > 0
+    }
+
+    /// Returns the heads of queries of a rank of the group.
+    fn heads_of(&self, rank: usize) -> Range<usize> {
+        let (heads, count) = (self.attention.heads, self.shared.group_size);
+        rank * heads / count..(rank + 1) * heads / count
+    }
+
+    /// Returns the head of keys and values for each local head of them on a rank: one for each
+    /// group of queries, or one for each query if the rank's range divides a group.
+    fn kv_heads_of(&self, rank: usize) -> Vec<usize> {
+        let (heads, group) = (self.heads_of(rank), self.attention.heads / self.attention.kv_heads);
+        let step =
+            if heads.start.is_multiple_of(group) && heads.end.is_multiple_of(group) { group } else { 1 };
+        heads.step_by(step).map(|head| head / group).collect()
+    }
+
+    /// Returns attention of this rank's heads.
+    pub(super) fn local(&self) -> Attention {
+        let (heads, kv_heads) = (self.heads_of(self.own()).len(), self.kv_heads_of(self.own()).len());
+        Attention { heads, kv_heads, ..self.attention }
+    }
+
+    /// Returns the columns, by head, that a rank has of `side`.
+    fn columns_of(&self, rank: usize, side: Side) -> Vec<usize> {
+        let Attention { heads, kv_heads, head_dim, .. } = self.attention;
+        let mut all: Vec<usize> = self.heads_of(rank).collect();
+        if let Side::Input = side {
+            let kv = self.kv_heads_of(rank);
+            all.extend(kv.iter().map(|head| heads + head));
+            all.extend(kv.iter().map(|head| heads + kv_heads + head));
+        }
+        all.into_iter().map(|head| head * head_dim).collect()
+    }
+
+    /// Returns the elements that this rank exchanges with each rank: its rows of that rank's heads,
+    /// and that rank's rows of its own. Ranks of other groups get none.
+    fn counts(&self, side: Side) -> [Vec<usize>; 2] {
+        let SharedSequence { ranks, group_size, .. } = self.shared;
+        let rows = self.rows() * self.attention.head_dim;
+        let own = self.columns_of(self.own(), side).len();
+        let mut counts = [vec![0; ranks.size()], vec![0; ranks.size()]];
+        for (member, rank) in (0..*group_size).zip(self.shared.members(self.shared.own_group())) {
+            counts[0][rank] = self.columns_of(member, side).len() * rows;
+            counts[1][rank] = own * rows;
+        }
+        counts
+    }
+
+    /// Returns the number of rows of this rank.
+    fn rows(&self) -> usize {
+        self.shared.sequences * self.shared.length
+    }
+
+    /// Returns the row of row `row` of a rank in tensors of all rows of the group.
+    fn whole_row(&self, rank: usize, row: usize) -> usize {
+        let (number, within) = (row / self.shared.length, row % self.shared.length);
+        number * self.shared.group_length() + self.places[rank][within]
+    }
+
+    fn all_to_all(
+        &self,
+        pass: &Pass<'_>,
+        [sends, receives]: [&[usize]; 2],
+        values: &[f32],
+    ) -> Result<F32Vec> {
+        let mut received = pass.floats(receives.iter().sum());
+        pass.timed_wait("heads for positions", || {
+            self.shared.ranks.all_to_all_v(values, sends, &mut received, receives)
+        })?;
+        Ok(received)
+    }
+
+    /// Returns all positions of this rank's heads, from this rank's positions of all heads.
+    pub(super) fn to_heads(&self, pass: &Pass<'_>, side: Side, rows: &Tensor) -> Result<Tensor> {
+        let [sends, receives] = self.counts(side);
+        let dim = self.attention.head_dim;
+        let mut packed = pass.floats(sends.iter().sum());
+        let mut to = packed.chunks_exact_mut(dim);
+        for rank in 0..self.shared.group_size {
+            let columns = self.columns_of(rank, side);
+            for (row, &column) in
+                (0..rows.rows()).flat_map(|row| columns.iter().map(move |column| (row, column)))
+            {
+                to.next().expect("room").copy_from_slice(&rows.row(row)[column..column + dim]);
+            }
+        }
+        let received = self.all_to_all(pass, [&sends, &receives], &packed)?;
+        let width = self.columns_of(self.own(), side).len() * dim;
+        let mut whole = pass.tensor(rows.rows() * self.shared.group_size, width);
+        for (at, values) in received.chunks_exact(width.max(1)).enumerate() {
+            let row = self.whole_row(at / rows.rows(), at % rows.rows());
+            whole.row_mut(row).copy_from_slice(values);
+        }
+        Ok(whole)
+    }
+
+    /// Returns this rank's positions of all heads, from all positions of this rank's heads. Values
+    /// of a head that several ranks have are added up.
+    pub(super) fn to_rows(&self, pass: &Pass<'_>, side: Side, whole: &Tensor) -> Result<Tensor> {
+        let [receives, sends] = self.counts(side);
+        let (rows, dim) = (self.rows(), self.attention.head_dim);
+        let mut packed = pass.floats(sends.iter().sum());
+        for (at, values) in packed.chunks_exact_mut(whole.columns().max(1)).enumerate() {
+            values.copy_from_slice(whole.row(self.whole_row(at / rows, at % rows)));
+        }
+        let received = self.all_to_all(pass, [&sends, &receives], &packed)?;
+        let width = match side {
+            Side::Input => self.attention.columns().all(),
+            Side::Output => self.attention.width(),
+        };
+        let mut result = Tensor::zeros(pass.memory(), rows, width);
+        let mut from = received.chunks_exact(dim);
+        for rank in 0..self.shared.group_size {
+            let columns = self.columns_of(rank, side);
+            for (row, &column) in (0..rows).flat_map(|row| columns.iter().map(move |column| (row, column))) {
+                let values = from.next().expect("values");
+                let to = &mut result.row_mut(row)[column..column + dim];
+                to.iter_mut().zip(values).for_each(|(to, value)| *to += value);
+            }
+        }
+        Ok(result)
+    }
+}
