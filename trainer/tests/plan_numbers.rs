@@ -126,8 +126,11 @@ fn compare_strategies(parameters: &str, ranks: &str, recomputes: bool) {
         for (class, bytes) in heading.into_iter().zip(kept) {
             table.near(name, class, bytes);
         }
-        // 2Ψ, or each micro-batch gathers twice, and gradients are reduced once.
-        let times = if name == "zero3" { 2.0 * micro_batches + 1.0 } else { 2.0 };
+        // 2Ψ, or each micro-batch gathers twice. Gradients are reduced once, or in each micro-batch.
+        let rows = plan["strategies"].as_array().expect("a list");
+        let row = rows.iter().find(|row| row["parallel"]["kind"] == name).expect("a row");
+        let reduced = if row["parallel"]["reduces_each"] == true { micro_batches } else { 1.0 };
+        let times = if name == "zero3" { 2.0 * micro_batches + reduced } else { 1.0 + reduced };
         let sent = times * others * 2.0 * parameters;
         table.near(name, "sent", sent);
         let operations = times * if name == "zero3" { layers / stages } else { buckets };

@@ -21,8 +21,8 @@ pub struct ParallelConfig {
     pub data: usize,
     /// Recomputes activations in backward, also if the model does not say so.
     pub activation_checkpointing: bool,
-    /// Reduces gradients after each micro-batch, so that ranks that shard gradients never keep whole
-    /// ones.
+    /// Reduces gradients after each micro-batch, so that ranks that shard gradients never keep
+    /// whole ones.
     pub reduces_each: bool,
 }
 

@@ -115,7 +115,9 @@ impl PlanReport {
         let [micro, times] =
             recipe.as_ref().map_or([1, 1], |recipe| [recipe.micro_batch, recipe.accumulation]);
         let row = |kind| {
-            let estimate = estimate(ParallelConfig { kind, ..decision.parallel });
+            let chosen = decision.parallel;
+            let reduces_each = chosen.reduces_each && kind == chosen.kind;
+            let estimate = estimate(ParallelConfig { kind, reduces_each, ..chosen });
             StrategyRow {
                 parallel: estimate.parallel,
                 kept_bytes: estimate.kept(),

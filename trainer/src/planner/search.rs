@@ -106,8 +106,8 @@ impl Search {
 const MICRO_BATCHES: usize = 8;
 
 impl Candidate {
-    /// Returns the batch with the shortest step that fits; `None` if ranks cannot have equal parts of
-    /// it. Ranks that shard gradients keep whole ones during accumulation, or reduce each
+    /// Returns the batch with the shortest step that fits; `None` if ranks cannot have equal parts
+    /// of it. Ranks that shard gradients keep whole ones during accumulation, or reduce each
     /// micro-batch.
     fn fastest(estimate: &Estimate<'_>, samples: usize, bucket: f64) -> Option<Self> {
         let ranks = estimate.parallel.batch_ranks();
