@@ -2,8 +2,8 @@
 //! --release -p unisono-trainer --example expert_skew [-- FILE.svg]`.
 //!
 //! Four ranks share eight experts. A bias on the scores of rank 0's experts draws more and more
-//! tokens there. Bytes are those of the communicator's counters. Each is compared with the rows
-//! that the loads say. With a file name, the curve is drawn there.
+//! tokens there. Bytes are those of the communicator's counters. They are checked against the rows
+//! that the loads predict. With a file name, the curve is drawn there.
 
 mod common;
 

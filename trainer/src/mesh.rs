@@ -2,6 +2,16 @@
 //!
 //! A [`Mesh`] is pure arithmetic for a world of any size. [`MeshGroups`] holds its communicators.
 //! The ranks are numbered along the axes of [`Degrees::order`].
+//!
+//! | part | file |
+//! |---|---|
+//! | axes, and their order | `axes` |
+//! | groups of ranks that differ in some coordinates only | `kind` |
+//! | a communicator for each group | `groups` |
+//! | host and NUMA domain of a rank | `location` |
+//! | warnings about groups that leave a host | `placement` |
+//! | picture of a mesh, with hosts | `display` |
+//! | random seeds by coordinates | `seeds` |
 
 mod axes;
 mod display;
@@ -24,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 /// Degrees of parallelism. The data parallel degree is the remaining factor of the world size.
 ///
-/// The world has tensor × `sequence_data` × batch × pipeline ranks, where batch counts groups of
+/// The world has tensor × `sequence_data` × batch × pipeline ranks. Batch ranks have different
 /// sequences. Two kinds of parallelism reuse ranks of others:
 /// - Sequence parallelism (`strategy.sequence_parallel`) is folded into the tensor parallel ranks.
 /// - Expert parallelism is folded into the data ranks, or a factor of batch if `expert_folded` is
@@ -41,11 +51,11 @@ pub struct Degrees {
     /// Number of ranks that share each sequence. Must divide the data parallel degree and the
     /// sequence length.
     pub sequence_data: usize,
-    /// Number of data ranks that share the experts of each layer. Must divide the data parallel
+    /// Number of data ranks that divide the experts of each layer. Must divide the data parallel
     /// degree and the number of experts.
     pub expert: usize,
-    /// Shares experts among all data ranks, also those that share sequences. Otherwise experts are
-    /// an axis of their own: ranks with different sequences share them.
+    /// Divides experts between any data ranks, also those that share sequences. Otherwise experts
+    /// are an axis of their own: only ranks with different sequences divide them.
     pub expert_folded: bool,
     /// Axes from neighbors in the world outwards: `tensor`, `sequence_data`, `batch_data` and
     /// `pipeline`, each once.
@@ -160,7 +170,8 @@ impl Mesh {
         self.world_size / (self.degrees.tensor * self.degrees.pipeline)
     }
 
-    /// Returns the number of ranks with the same part of the model and different sequences.
+    /// Returns the number of ranks with the same part of the model and different sequences: the
+    /// batch ranks.
     pub fn batch_data_size(&self) -> usize {
         self.data_size() / self.degrees.sequence_data
     }
@@ -183,7 +194,7 @@ impl Mesh {
         [&inner[..], &of_batch, &outer].concat()
     }
 
-    /// Returns the rank among those that share the experts of a layer.
+    /// Returns the rank among those that divide the experts of a layer.
     pub fn expert_rank(&self, at: Coordinates) -> usize {
         match self.degrees.expert_folded {
             true => self.data_rank(at) % self.degrees.expert,
@@ -226,7 +237,7 @@ impl Mesh {
         self.place(at, data_rank, self.degrees.order.data_axes())
     }
 
-    /// Returns the number of a place along `axes`, whose first changes fastest.
+    /// Returns the number of the coordinates `at` along `axes`, whose first changes fastest.
     fn index(
         &self,
         at: Coordinates,
@@ -235,7 +246,7 @@ impl Mesh {
         axes.into_iter().rev().fold(0, |index, axis| index * self.axis_size(axis) + at.on(axis))
     }
 
-    /// Returns the place with number `index` along `axes`, and otherwise the coordinates of `at`.
+    /// Returns the coordinates with number `index` along `axes`, and otherwise those of `at`.
     fn place(&self, at: Coordinates, index: usize, axes: impl IntoIterator<Item = Axis>) -> Coordinates {
         let step = |(at, index): (Coordinates, usize), axis| {
             let size = self.axis_size(axis);

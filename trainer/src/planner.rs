@@ -3,6 +3,17 @@
 //!
 //! `unisono-train plan` evaluates [`PlanArgs`] and prints a [`PlanReport`]. `unisono-train explain`
 //! prints the formulas with the same numbers.
+//!
+//! | part | file |
+//! |---|---|
+//! | command line, and its files | `args`, with `presets` and `topology` |
+//! | decision tree, and its leaves | `tree`, with `rules` |
+//! | meshes that a plan may propose | `meshes` |
+//! | step time and memory of each | `search` |
+//! | choice between tree and search | `choice` |
+//! | division of the batch | `batch_recipe` |
+//! | configurations of meshes, and measured runs | `runs` |
+//! | text, tables, formulas and picture | `report`, with `tables`, `explain`, `plot` and `warnings` |
 
 mod args;
 mod batch_recipe;

@@ -126,8 +126,8 @@ pub struct Context {
     pub placement: Placement,
     /// Way to the keys and values of other ranks.
     pub kv_transfer: KvTransfer,
-    /// Number of neighbors that exchange positions for heads, if `kv_transfer` is `ring`: keys and
-    /// values go round groups of as many. Must divide `mesh.sequence_data`.
+    /// Number of neighbors that exchange positions for heads, if `kv_transfer` is `ring`. Keys and
+    /// values go round groups of this size. Must divide `mesh.sequence_data`.
     pub ulysses_ranks: usize,
 }
 

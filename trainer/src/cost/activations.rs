@@ -22,8 +22,8 @@ pub(super) struct ActivationModel<'a> {
     pub(crate) breadth_first: usize,
     /// Number of micro-sequences per micro-batch.
     pub(crate) micro_sequences: usize,
-    /// Number of neighbors that exchange positions for heads, in a ring of such groups. `None` if
-    /// keys and values are gathered.
+    /// Size of a head group: neighbors that exchange positions for heads, in a ring of such groups.
+    /// `None` if keys and values are gathered.
     pub(crate) head_group: Option<usize>,
 }
 
@@ -135,8 +135,8 @@ impl ActivationModel<'_> {
         if self.gpt.feed_forward == FeedForward::Gelu { 2 } else { 3 }
     }
 
-    /// Returns the elements per token kept for a mixture with equal loads: input, scores, weights,
-    /// and for each of a token's experts the row, its result, and hidden features.
+    /// Returns the elements per token kept for a mixture with equal loads. They are the input,
+    /// scores and weights, and the row, result and hidden features of each of a token's experts.
     fn mixture(&self, experts: &Experts) -> usize {
         let (gpt, hidden) = (self.gpt, experts.hidden_width(self.gpt.ffn_width()));
         let of_expert = 2 * gpt.width + (self.per_hidden() * hidden).div_ceil(self.shards);

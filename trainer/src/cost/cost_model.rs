@@ -19,7 +19,7 @@ pub(crate) struct CostModel<'a> {
     pub(crate) stage: usize,
 }
 
-/// Parameters of a rank with one strategy, shared by the same data ranks.
+/// Parameters of a rank with one strategy, outside or in experts.
 pub(super) struct ModelPart {
     pub(super) kind: StrategyKind,
     /// Number of ranks that average their gradients and share their state.

@@ -73,7 +73,8 @@ impl Estimate<'_> {
         [((all - of_experts) / parts, data), (of_experts / parts / expert as f64, data / expert)]
     }
 
-    /// Adds up what data parallel groups of parameters have, in a step of `micro_batches`.
+    /// Adds up the numbers that `of` returns for parameters outside and in experts. It gets their
+    /// bytes in a step of `micro_batches`, and the number of ranks with the same.
     fn sum<const N: usize>(
         &self,
         micro_batches: usize,
@@ -84,7 +85,7 @@ impl Estimate<'_> {
         std::array::from_fn(|index| groups.iter().map(|numbers| numbers[index]).sum())
     }
 
-    /// Returns what ranks have of these parameters, in a step of `micro_batches`.
+    /// Returns the bytes of these parameters, in a step of `micro_batches`.
     fn group(&self, parameters: f64, micro_batches: usize) -> GroupBytes {
         let group = self.shape.bytes.group(parameters, micro_batches);
         GroupBytes { reduced: group.reduced * self.parallel.reductions(micro_batches) as f64, ..group }

@@ -1,4 +1,7 @@
-//! Exchanges of a step: who sends how much, over which link.
+//! Exchanges of a step: messages, bytes and link of each.
+//!
+//! The formulas are for the default order of axes, `context.kv_transfer = "gather"` and experts
+//! with equal loads.
 
 use crate::cost::{Estimate, Hardware, LinkClass, ParallelConfig, remote_fraction};
 
@@ -24,7 +27,7 @@ pub struct Exchange {
     pub kind: ExchangeKind,
     /// Number of ranks in the group.
     pub ranks: usize,
-    /// Distance of neighbors in the group, in ranks.
+    /// Distance of neighbors in the group, in ranks of the world.
     pub apart: usize,
     /// Number of messages in sequence.
     pub messages: f64,

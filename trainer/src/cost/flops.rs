@@ -11,8 +11,10 @@ use unisono_cuda::{Matrix, MatrixMut, matmul};
 
 /// Returns the floating-point operations of forward and backward for one sample. Each weight of a
 /// matrix product costs 6 per token. Each block adds 6 × context × width per token for the scores
-/// and sums of causal attention (Kaplan et al., "Scaling laws for neural language models", 2020;
-/// Chowdhery et al., "PaLM", 2022, who do not halve causal attention).
+/// and sums of causal attention.
+///
+/// Sources: Kaplan et al., "Scaling laws for neural language models", 2020. Chowdhery et al.,
+/// "PaLM", 2022, do not halve causal attention.
 pub(crate) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
     let [layers, width, context] =
         [config.model.layers, config.model.width, config.model.context].map(|extent| extent as f64);

@@ -43,8 +43,8 @@ pub enum LinkClass {
     Across,
 }
 
-/// Name; memory in GB and its bandwidth in GB/s; TFLOP/s reached in 16 bits (half of the data
-/// sheet); GB/s each way within a host and between hosts.
+/// GPUs by name. The numbers are memory in GB, its bandwidth in GB/s, TFLOP/s reached in 16 bits,
+/// and GB/s each way within a host and between hosts. Half of the data sheet's TFLOP/s are reached.
 const PRESETS: [(&str, [f64; 5]); 4] = [
     ("v100-32", [32.0, 900.0, 60.0, 150.0, 12.5]),
     ("a100-40", [40.0, 1555.0, 156.0, 300.0, 25.0]),
@@ -146,8 +146,8 @@ impl Hardware {
         self.ranks.div_ceil(self.per_host)
     }
 
-    /// Returns the slowest link among `members` ranks, if neighbors are `apart` ranks from each
-    /// other.
+    /// Returns the class of the slowest link among `members` ranks, if neighbors are `apart` ranks
+    /// from each other.
     pub fn link_class(&self, members: usize, apart: usize) -> LinkClass {
         match members * apart {
             _ if members == 1 => LinkClass::Domain,

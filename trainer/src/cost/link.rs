@@ -1,6 +1,6 @@
 //! Time of communication: α for each message in sequence, and bytes divided by β.
 //!
-//! Sources: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994; Thakur
+//! Sources: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994. Thakur
 //! et al., "Optimization of collective communication operations in MPICH", 2005, for the message
 //! counts. The counts here are those that the library's algorithms state, and its checker verifies
 //! them.

@@ -1,4 +1,4 @@
-//! Times of all-reduces, measured here or read from a file.
+//! Times of all-reduces, measured here or read from a file, and the rates of this machine.
 
 use crate::cost::Measurement;
 use crate::error::{Error, Result};
@@ -45,8 +45,8 @@ fn points(group: &Communicator, sizes: &[usize]) -> Result<Vec<Measurement>> {
 
 const ROUNDS: usize = 5;
 
-/// Measures the time that a small all-reduce adds to computation on ranks that take turns on cores:
-/// most of it is waiting for the turns of others. Computation between two all-reduces takes about a
+/// Measures the time that a small all-reduce adds to computation on ranks that take turns on cores.
+/// Most of it is waiting for the turns of others. Computation between two all-reduces takes about a
 /// millisecond.
 ///
 /// # Errors
@@ -69,8 +69,8 @@ pub(crate) fn latency_in_turns(groups: &[Communicator]) -> Result<f64> {
     Ok(least)
 }
 
-/// Returns the processor time of this process in seconds, divided by the number of cores: the time
-/// of work that fills all cores, also if other programs use them too. 0 where it is unknown.
+/// Returns the processor time of this process in seconds, divided by the number of cores. It is the
+/// time of work that fills all cores, even if other programs use them too. 0 where it is unknown.
 pub(crate) fn core_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // User and system time, in hundredths of a second, behind the name of the program.

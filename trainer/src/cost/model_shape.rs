@@ -34,8 +34,8 @@ pub struct ModelShape {
 }
 
 impl ModelShape {
-    /// Returns a dense model of this size in mixed precision with the usual proportions: Ψ = 12Lh²
-    /// with h = 128L, a number of layers that divides well, and sequences of 4096 tokens.
+    /// Returns a dense model of this size in mixed precision with the usual proportions. They are
+    /// Ψ = 12Lh² with h = 128L, a number of layers that divides well, and sequences of 4096 tokens.
     pub fn from_parameters(parameters: f64) -> Self {
         let layers = (parameters / (12.0 * 128.0 * 128.0)).cbrt();
         let step = if layers < 28.0 { 2.0 } else { 8.0 };
@@ -76,9 +76,10 @@ impl ModelShape {
         })
     }
 
-    /// Returns this model with the parameters of most of its feed-forward parts in `count` experts,
-    /// of which each token uses `per_token`. By default, two thirds of all parameters are theirs,
-    /// as in usual blocks. `active` is the number of parameters that a token uses.
+    /// Returns this model with its feed-forward parts divided into `count` experts, of which each
+    /// token uses `per_token`. `active` is the number of parameters that a token uses. Without it,
+    /// two thirds of all parameters are those of experts, as feed-forward parts are in usual
+    /// blocks.
     pub fn with_experts(mut self, count: usize, per_token: usize, active: Option<f64>) -> Self {
         self.gpt.experts = (count > 1).then_some(Experts { count, per_token, ..Experts::default() });
         if count > 1 {
@@ -114,8 +115,8 @@ impl ModelShape {
         (one.per_extra_micro_batch() * self.activation_bytes) as f64
     }
 
-    /// Returns the parameters of the largest unit on each of `expert` ranks that share the experts:
-    /// a block or the token embedding.
+    /// Returns the parameters of the largest unit, a block or the token embedding, on each of
+    /// `expert` ranks that divide the experts.
     pub fn largest_unit(&self, expert: usize) -> f64 {
         let others = self.expert_parameters * (1.0 - 1.0 / expert as f64);
         let block = self.parameters / self.gpt.layers as f64;

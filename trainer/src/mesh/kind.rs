@@ -24,7 +24,7 @@ pub enum GroupKind {
     TensorAndSequenceData,
     /// Ranks with the same sequences: one whole replica of the model.
     ModelAndSequenceData,
-    /// Ranks with the same part of the model, which share its experts.
+    /// Ranks with the same part of the model, which divide its experts.
     Expert,
     /// Ranks with the same part of the model and the same experts.
     ExpertData,
@@ -87,7 +87,7 @@ impl Mesh {
         self.rank(kind.fixed_coordinates(self, self.coordinates(rank)))
     }
 
-    /// Returns the coordinates of the first rank that shares experts with the one at `at`.
+    /// Returns the coordinates of the first rank of the expert group of the one at `at`.
     fn lowest_in_expert_group(&self, at: Coordinates) -> Coordinates {
         let Degrees { expert, expert_folded, .. } = self.degrees();
         match expert_folded {

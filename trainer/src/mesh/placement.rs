@@ -4,8 +4,9 @@ use super::{AxisOrder, Degrees, GroupKind, Location, Mesh};
 use crate::error::{Error, Result};
 use unisono::Communicator;
 
-/// Groups by decreasing traffic, each with its cost between hosts. Data parallel groups are not
-/// among them, because their traffic overlaps with computation.
+/// Kinds of groups by decreasing traffic, each with its key in the section `mesh` and the cost of
+/// leaving a host. Data parallel groups are not among them, because their traffic overlaps with
+/// computation.
 const BY_TRAFFIC: [(GroupKind, &str, &str); 4] = [
     (GroupKind::Tensor, "tensor", "each layer waits for its sums twice forward and twice back"),
     (GroupKind::SequenceData, "sequence_data", "attention of each layer waits for keys and values"),
@@ -50,9 +51,9 @@ impl Mesh {
         (found[..WARNED_KINDS] < own[..WARNED_KINDS]).then_some(best)
     }
 
-    /// Returns the warning about a placement, with rank `r` at `locations[r]`: groups that leave a
-    /// host or else a NUMA domain, their cost, and the order of axes that avoids it. `None` if no
-    /// tensor parallel group does, and no order is better.
+    /// Returns the warning about a placement, with rank `r` at `locations[r]`. It names groups that
+    /// leave a host or else a NUMA domain, their cost, and the order of axes that keeps more within
+    /// one. `None` if no tensor parallel group leaves one, and no order is better.
     pub fn placement_warning(&self, locations: &[Location]) -> Option<String> {
         let hosts: Vec<_> = locations.iter().map(|location| location.host).collect();
         let of_hosts = self.crossing_warning("host", &hosts);

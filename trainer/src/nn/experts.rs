@@ -1,4 +1,4 @@
-//! Mixtures of experts: feed-forward parts of which each token uses a few.
+//! Mixtures of experts: several feed-forward parts in place of one, of which each token uses a few.
 //!
 //! | part | file |
 //! |---|---|
@@ -6,8 +6,9 @@
 //! | choice of a token's experts, and its gradient | `router`, with `scores` |
 //! | losses that balance loads | `balance` |
 //! | tokens beyond an expert's capacity | `capacity` |
-//! | exchange of rows between the ranks of tokens and of experts | `dispatch` |
+//! | exchange of rows between the ranks of tokens and of experts | `dispatch`, with `parallel` |
 //! | products of the rows of each expert | `grouped` |
+//! | settings, the section `experts` of a configuration | `settings` |
 //!
 //! Each rank of an expert parallel group has its own tokens and some of the experts. Rows are
 //! sorted by expert and sent to its rank by `all_to_all_v`, in order of their tokens. Results
@@ -19,11 +20,14 @@
 //! [`ReduceFromRegion`](crate::tensor_parallel::ReduceFromRegion). All ranks choose the same
 //! experts, and each has a partial gradient of the router.
 //!
-//! Sources: Shazeer et al., "Outrageously large neural networks", ICLR 2017; Lepikhin et al.,
-//! "GShard", ICLR 2021, for capacity; Fedus, Zoph, Shazeer, "Switch Transformers", JMLR 2022, for
-//! the balance loss; Zoph et al., "ST-MoE", 2022, for the loss of log-sums; Dai et al.,
-//! "DeepSeekMoE", 2024, for fine-grained and shared experts; Wang et al., "Auxiliary-loss-free load
-//! balancing strategy for mixture-of-experts", 2024, for biases.
+//! | source | for |
+//! |---|---|
+//! | Shazeer et al., "Outrageously large neural networks", ICLR 2017 | mixtures |
+//! | Lepikhin et al., "GShard", ICLR 2021 | capacity |
+//! | Fedus, Zoph, Shazeer, "Switch Transformers", JMLR 2022 | balance loss |
+//! | Zoph et al., "ST-MoE", 2022 | loss of log-sums |
+//! | Dai et al., "DeepSeekMoE", 2024 | fine-grained and shared experts |
+//! | Wang et al., "Auxiliary-loss-free load balancing", 2024 | biases |
 
 mod balance;
 mod capacity;

@@ -16,10 +16,10 @@ pub struct PlanArgs {
     /// llama2-7b, llama2-13b, llama2-70b, llama3-405b, mixtral-8x7b
     #[arg(long, default_value = "7b", conflicts_with_all = ["config", "overrides"])]
     model: String,
-    /// TOML file with the configuration of a run to plan, instead of --model
+    /// TOML file with the configuration of a run, to be planned instead of --model
     #[arg(short, long)]
     config: Option<PathBuf>,
-    /// Changes to the configuration
+    /// Changes to the configuration, or to the default one; planned instead of --model
     #[arg(value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
     /// Number of blocks
@@ -99,10 +99,12 @@ pub struct PlanArgs {
     /// Draw the predicted step time of the meshes into this file
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Write the configuration with the chosen mesh, strategy and batch, for `unisono-train train`
+    /// Write the configuration with the chosen mesh, strategy and batch, for `unisono-train train`;
+    /// needs a configuration
     #[arg(long, value_name = "FILE.toml")]
     write: Option<PathBuf>,
-    /// Run this many steps of each of the ten best meshes on threads of this process, and compare
+    /// Run this many steps of each of the ten best meshes on threads of this process, and compare;
+    /// needs a configuration
     #[arg(long, value_name = "STEPS")]
     measure: Option<usize>,
     /// Print JSON
@@ -111,10 +113,11 @@ pub struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// Computes the plan.
+    /// Computes the plan, and writes the files that are asked for.
     ///
     /// # Errors
-    /// Fails for invalid numbers, and for a model that no strategy fits into memory.
+    /// Fails for invalid numbers, for a model that no strategy fits into memory, and for files that
+    /// cannot be read or written.
     pub fn report(&self) -> Result<PlanReport> {
         let config = self.configuration()?;
         let shape = self.shape(config.as_ref())?;

@@ -16,7 +16,7 @@ pub struct BatchRecipe {
     pub samples: usize,
     /// 3. Largest number of samples that fits in a rank's memory at once.
     pub max_micro_batch: usize,
-    /// 4. Number of data ranks: all of them, before accumulation.
+    /// 4. Number of data ranks with different sequences: all of them, before accumulation.
     pub data_ranks: usize,
     /// 5. Micro-batch: the largest number of samples that divides evenly.
     pub micro_batch: usize,

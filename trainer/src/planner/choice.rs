@@ -7,12 +7,12 @@ use crate::planner::rules::{Decision, Rule, reason};
 use crate::planner::search::{Candidate, Search};
 use std::cmp::Reverse;
 
-/// Step time of the fastest mesh relative to that of a simpler one, below which it is worth its
-/// complexity.
+/// Maximum step time of a less simple mesh, relative to that of a simpler one. A mesh that saves
+/// less is not worth its complexity.
 const MIN_SPEEDUP: f64 = 0.95;
 
-/// Returns the decision of the tree, or a candidate if its step is clearly shorter: the simplest of
-/// the fastest. For example, many small buckets on many ranks are bound by latency, while whole
+/// Returns the decision of the tree, or the simplest of the fastest candidates if its step is
+/// clearly shorter. For example, many small buckets on many ranks are bound by latency, while whole
 /// layers are not.
 ///
 /// # Errors
@@ -35,8 +35,9 @@ pub(super) fn choose(decided: Result<Decision>, search: &Search, shape: &ModelSh
     Ok(Decision::new(rule, best.parallel, why, walk))
 }
 
-/// Returns the simplest candidate that is nearly as fast as the fastest: few stages before little
-/// recomputation, few experts per rank, few parts of layers and little sharding.
+/// Returns the simplest candidate that is nearly as fast as the fastest. Criteria are few stages,
+/// then few ranks per sequence, no recomputation, few experts per rank, few parts of layers, and
+/// little sharding.
 fn simplest(search: &Search) -> Option<&Candidate> {
     let fastest = search.fitting.first()?.seconds();
     let near = search.fitting.iter().take_while(|candidate| fastest >= MIN_SPEEDUP * candidate.seconds());

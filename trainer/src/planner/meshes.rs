@@ -1,8 +1,8 @@
 //! Meshes that a plan may propose.
 //!
-//! Tensor parallel groups stay within a host, and pipeline stages are whole hosts. Ranks share
-//! sequences, or weights with more than [`MAX_USEFUL_DATA_RANKS`] others, only where a model needs
-//! it. Experts are shared by expert parallel ranks, and everything else by ZeRO.
+//! Tensor parallel groups stay within a host, and pipeline stages are whole hosts. Ranks divide
+//! sequences, or shard weights over more than [`MAX_USEFUL_DATA_RANKS`] ranks, only where a model
+//! needs it. Experts are divided between expert parallel ranks, and ZeRO shards everything else.
 
 use crate::config::StrategyKind;
 use crate::cost::{Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
@@ -15,9 +15,9 @@ pub(crate) const LONG_SEQUENCE: usize = 128 << 10;
 /// Set of meshes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
-    /// Those of the usual rules.
+    /// Meshes of the usual rules.
     Usual,
-    /// Also those that only a model that fits nowhere else should have.
+    /// Also meshes for models that fit on no usual one.
     Needed,
 }
 
@@ -84,7 +84,8 @@ fn context_degrees(shape: &ModelShape, data: usize, allowed: Allowed) -> Vec<usi
     powers_of_two(most).filter(goes).collect()
 }
 
-/// Returns the numbers of ranks that share the experts: several wherever it goes even.
+/// Returns the expert parallel degrees: all above 1 that divide the experts and the data ranks, or
+/// 1 if there are none.
 pub(crate) fn expert_degrees(shape: &ModelShape, data: usize) -> Vec<usize> {
     let mut degrees = factors(shape.experts());
     degrees.retain(|degree| data.is_multiple_of(*degree));

@@ -22,7 +22,7 @@ pub fn gigabytes(parameters: f64) -> f64 {
     2.0 * parameters / 1e9
 }
 
-/// Result of a plan.
+/// Plan of a run: the decision, and the numbers behind it.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanReport {
     /// Model.
@@ -33,7 +33,7 @@ pub struct PlanReport {
     pub fit_error: Option<f64>,
     /// Chosen strategy.
     pub decision: Decision,
-    /// All meshes.
+    /// All meshes that were evaluated.
     pub search: Search,
     /// Usual choice for models of this size.
     pub rule_of_thumb: &'static str,
@@ -43,7 +43,7 @@ pub struct PlanReport {
     pub bucket: f64,
     /// Data parallel strategies on the chosen mesh.
     pub strategies: Vec<StrategyRow>,
-    /// Warnings.
+    /// Warnings, one per line.
     pub warnings: Vec<String>,
     /// Predicted and measured numbers; empty if nothing was measured.
     #[serde(skip)]
@@ -61,7 +61,7 @@ pub struct StrategyRow {
     pub sent_bytes: [f64; 3],
     /// Number of reduce-scatters and all-gathers per step.
     pub collectives: f64,
-    /// Time of a step.
+    /// Time of a step, by parts.
     pub step_time: StepTime,
 }
 

@@ -7,7 +7,7 @@ use crate::planner::tree::Remedy;
 use crate::train;
 use serde::Serialize;
 
-/// Leaves of the decision tree.
+/// Leaf of the decision tree, and the remedy that it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Rule {
     /// Everything fits on a rank: replicate.
@@ -20,7 +20,8 @@ pub enum Rule {
     Checkpointing,
     /// Weights do not fit either: shard everything (ZeRO-3).
     FullShard,
-    /// Layers or activations are too large, or data ranks too many: tensor parallel within a host.
+    /// Layers or activations are too large, or there are too many data ranks: tensor parallel
+    /// within a host.
     Tensor,
     /// Tensor parallelism is not enough: pipeline stages across hosts.
     Pipeline,
@@ -72,14 +73,14 @@ pub struct Decision {
     pub parallel: ParallelConfig,
     /// Reason in one line.
     pub reason: String,
-    /// Parts that the trainer does not implement.
+    /// Error of the trainer for this mesh; `None` if it runs.
     pub unsupported: Option<String>,
     /// Remedies that the tree tried, with the one that fits at the end.
     pub walk: Vec<Remedy>,
 }
 
 impl Decision {
-    /// Returns the decision for a leaf, and what the trainer says of it.
+    /// Returns the decision for a leaf, with the error of a mesh that the trainer refuses.
     pub(super) fn new(rule: Rule, parallel: ParallelConfig, reason: String, walk: Vec<Remedy>) -> Self {
         let config = Config { mesh: parallel.degrees(), ..Config::default() };
         let ranks = parallel.tensor * parallel.pipeline * parallel.data;

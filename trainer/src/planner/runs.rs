@@ -66,7 +66,8 @@ impl Candidate {
 }
 
 impl Search {
-    /// Keeps the candidates that the trainer runs with this configuration, with their exact memory.
+    /// Keeps the candidates that the trainer runs with this configuration in `room` bytes, with
+    /// their exact memory. Counts the others as refused.
     pub(super) fn keep_runs(&mut self, config: &Config, room: f64) {
         let all = std::mem::take(&mut self.fitting);
         for mut candidate in all {
@@ -88,7 +89,7 @@ pub struct Measured {
     pub bytes: f64,
     /// Seconds of the shortest step: other programs can only add time.
     pub seconds: f64,
-    /// Mean processor time of a step, divided by the number of cores: the seconds of a step that
+    /// Mean processor time of a step, divided by the number of cores. It is the time of a step that
     /// fills all cores alone. 0 where it is unknown.
     pub core_seconds: f64,
 }

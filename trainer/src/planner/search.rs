@@ -83,7 +83,7 @@ impl Search {
         search
     }
 
-    /// Returns the candidate with this parallelism.
+    /// Returns the candidate with this parallelism, with any value of `reduces_each`.
     pub fn find(&self, parallel: &ParallelConfig) -> Option<&Candidate> {
         let of = |parallel: ParallelConfig| ParallelConfig { reduces_each: false, ..parallel };
         self.fitting.iter().find(|candidate| of(candidate.parallel) == of(*parallel))

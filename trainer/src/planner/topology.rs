@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
 
-/// Hosts of equal ranks, and the links among these.
+/// Hosts with equally many ranks, and the links among the ranks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Topology {
@@ -16,7 +16,9 @@ pub(crate) struct Topology {
     domains_per_host: usize,
     /// Links within a NUMA domain; those within the host by default.
     domain: Option<LinkEntry>,
+    /// Links within a host; those of the hardware by default.
     host: Option<LinkEntry>,
+    /// Links between hosts; those of the hardware by default.
     across: Option<LinkEntry>,
 }
 

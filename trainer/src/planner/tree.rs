@@ -1,9 +1,9 @@
 //! Decision tree for the strategy of a model on some hardware.
 //!
 //! Remedies are tried from the cheapest to the dearest: replicas, ZeRO-1, ZeRO-2, activation
-//! checkpointing, ZeRO-3 (Zhao et al., "PyTorch FSDP", VLDB 16(12), 2023). Further parallelism
-//! follows Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC
-//! 2021: tensor parallel within a host, pipeline stages across hosts, data parallel for the rest.
+//! checkpointing, ZeRO-3 (Zhao et al., "PyTorch FSDP", VLDB 16(12), 2023). Then come tensor
+//! parallel groups within a host, and pipeline stages across hosts (Narayanan et al., "Efficient
+//! large-scale language model training on GPU clusters", SC 2021).
 
 use crate::config::StrategyKind;
 use crate::cost::{Estimate, Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
@@ -21,7 +21,7 @@ pub struct Remedy {
     pub parallel: ParallelConfig,
     /// Bytes that each rank needs, with one sample at a time.
     pub needed: f64,
-    /// True if this is less than the room of a rank.
+    /// True if a rank has this much usable memory.
     pub fits: bool,
 }
 
@@ -52,7 +52,7 @@ pub fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
     Err(Error::invalid(does_not_fit(&Estimate { shape, hardware, parallel })))
 }
 
-/// Returns true unless more ranks share weights than can hide it.
+/// Returns true unless ZeRO-3 shards weights over more ranks than computation can hide.
 pub(super) fn has_few_ranks(parallel: &ParallelConfig) -> bool {
     parallel.kind != StrategyKind::Zero3 || parallel.data <= MAX_USEFUL_DATA_RANKS
 }

@@ -44,7 +44,8 @@ fn activations(estimate: &Estimate<'_>) -> Option<String> {
     })
 }
 
-/// Says what accumulation does: gradients are sharded only after their reduction.
+/// Warns that accumulation keeps whole gradients, which are sharded only after their reduction, or
+/// that it reduces them several times.
 fn many_accumulation_steps(cut: &ParallelConfig, recipe: Option<&BatchRecipe>) -> Option<String> {
     let times = recipe?.accumulation;
     let reduces = matches!(cut.kind, StrategyKind::Zero2 | StrategyKind::Zero3);

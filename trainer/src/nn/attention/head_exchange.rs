@@ -15,15 +15,16 @@ use std::ops::Range;
 pub(super) struct HeadExchange<'a> {
     shared: &'a SharedSequence,
     attention: Attention,
-    /// Row of a sequence of the group, by rank in the group and row of its chunk.
+    /// Row in the group's part of a sequence, by rank in the group and row of its chunk.
     places: Vec<Vec<usize>>,
 }
 
-/// Rows of columns: on a rank with all heads, or with some of them.
+/// Side of attention on which rows are exchanged.
 #[derive(Clone, Copy)]
 pub(super) enum Side {
     /// Queries | keys | values.
     Input,
+    /// Outputs of heads.
     Output,
 }
 
@@ -52,8 +53,9 @@ impl<'a> HeadExchange<'a> {
         rank * heads / count..(rank + 1) * heads / count
     }
 
-    /// Returns the head of keys and values for each local head of them on a rank: one for each
-    /// group of queries, or one for each query if the rank's range divides a group.
+    /// Returns the heads of keys and values on a rank, as numbers in the whole attention. There is
+    /// one for each group of heads of queries. If the rank's range cuts a group, there is one for
+    /// each head of queries.
     fn kv_heads_of(&self, rank: usize) -> Vec<usize> {
         let (heads, group) = (self.heads_of(rank), self.attention.heads / self.attention.kv_heads);
         let step =

@@ -7,20 +7,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum KvTransfer {
-    /// All of a sequence are gathered: memory for a whole sequence, and one message.
+    /// Gathers the keys and values of whole sequences: memory for a whole sequence, and one
+    /// message.
     #[default]
     Gather,
-    /// They go round the ranks while attention is computed: memory for a few chunks. With
-    /// `context.ulysses_ranks`, neighbors also exchange positions for heads.
+    /// Passes keys and values round the ranks while attention is computed: memory for a few chunks.
+    /// With `context.ulysses_ranks`, neighbors also exchange positions for heads.
     Ring,
-    /// Ranks exchange their positions for heads: memory as for chunks, and messages of 1/N of the
-    /// values. At most as many ranks as heads have work.
+    /// Exchanges positions of all heads for all positions of some heads: memory as for chunks, and
+    /// messages of 1/N of the values. At most as many ranks as heads have work.
     Ulysses,
 }
 
 impl KvTransfer {
     /// Returns the number of neighbors that exchange positions for heads, among `ranks` that share
-    /// sequences. Keys and values go round groups of as many. `None` if they are gathered.
+    /// sequences. Keys and values go round groups of this size. `None` if they are gathered.
     pub(crate) fn head_group_size(self, ranks: usize, ulysses_ranks: usize) -> Option<usize> {
         match self {
             _ if ranks == 1 => None,

@@ -41,8 +41,8 @@ impl Hop {
 }
 
 impl Attention {
-    /// Computes attention to the keys of all ranks. The next block of keys and values is under way
-    /// while one is used. A rank sends N−1 blocks.
+    /// Computes attention to the keys of all groups. The next block of keys and values is under way
+    /// while one is used. A rank sends N−1 blocks in a ring of N groups.
     pub(super) fn forward_ring(
         &self,
         pass: &mut Pass<'_>,
@@ -120,8 +120,8 @@ impl Attention {
         Ok(result)
     }
 
-    /// Calls `body` with the keys | values of each group, from this rank's backwards, and with the
-    /// number of them that each row attends to.
+    /// Calls `body` for each group, from this rank's group backwards. It gets the keys | values of
+    /// the group, and the number of them that each row attends to.
     pub(super) fn each_block(
         &self,
         pass: &mut Pass<'_>,

@@ -6,15 +6,15 @@ use crate::error::Result;
 use crate::pass::Pass;
 use unisono::{Communicator, Sum};
 
-/// Balance of the experts' loads in each sequence.
+/// Loss that is least if the experts' loads in each sequence are equal.
 ///
-/// The loss of a sequence is Σ f P over experts: f is the expert's number of tokens, relative to
-/// equal loads, and P is its mean probability. It is 1 for equal loads. The mean over sequences
+/// The loss of a sequence is Σ f P over experts. Here f is the load of the expert relative to equal
+/// loads, and P is its mean probability. The loss is 1 for equal loads. The mean over sequences
 /// depends neither on the mesh nor on micro-batches.
 pub(super) struct BalanceLoss {
     /// f of each sequence and expert.
     loads: Vec<f32>,
-    /// Mean over sequences.
+    /// Mean of the losses of all sequences.
     pub(super) value: f32,
 }
 
@@ -51,9 +51,10 @@ impl BalanceLoss {
         Ok(Self { loads, value: (total / sequences as f64) as f32 })
     }
 
-    /// Adds `slope` times the gradient of the loss to that of a token's scores.
+    /// Adds `slope` times the gradient of the loss to that of a token's scores. The token is in row
+    /// `row` of `rows`, of sequences with `length` rows.
     ///
-    /// The gradient on one of several ranks that share a sequence is that of the sum of their
+    /// On one of several ranks that share a sequence, it is the gradient of the sum of their
     /// losses: see [`Pass::set_sequence_group`].
     pub(super) fn add_gradient(
         &self,

@@ -1,4 +1,4 @@
-//! Tokens that an expert has no room for.
+//! Choices beyond the capacity of an expert.
 
 use super::Experts;
 use crate::data::SequenceChunk;
@@ -6,9 +6,10 @@ use crate::error::Result;
 use crate::pass::Pass;
 use unisono::Communicator;
 
-/// Returns true for each choice beyond the capacity of its expert; nothing without a capacity.
+/// Returns true for each choice beyond the capacity of its expert; an empty list without a
+/// capacity.
 ///
-/// Capacity counts per sequence (the groups of GShard), so it does not depend on the mesh or on
+/// Capacity counts per sequence (a group of GShard), so it does not depend on the mesh or on
 /// micro-batches. First choices of all tokens come before second ones, and earlier positions before
 /// later ones. Ranks that share sequences exchange their choices.
 pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Result<Vec<bool>> {

@@ -1,4 +1,6 @@
 //! Exchange of rows between the ranks of tokens and the ranks of experts.
+//!
+//! A choice is one of a token's experts. Choice `token * per_token + k` is the k-th best.
 
 use super::router::Routing;
 use crate::error::Result;
@@ -7,16 +9,16 @@ use crate::tensor::Tensor;
 use std::ops::Range;
 use unisono::{Communicator, Work};
 
-/// Way of each choice of a token to the rank of its expert, and back.
+/// Rows that each choice sends to the rank of its expert and gets back.
 pub(super) struct Dispatch {
     group: Option<Communicator>,
     per_token: usize,
-    /// Row of each choice among the rows that this rank sends, which are sorted by expert and then
-    /// by token; `None` for a choice that was dropped.
+    /// Row of each choice among the rows that this rank sends; `None` for a choice that was
+    /// dropped. The rows are sorted by expert, then by token.
     places: Vec<Option<u32>>,
-    /// Rows to each rank.
+    /// Number of rows to each rank.
     sent: Vec<usize>,
-    /// Rows of each rank for each of this rank's experts.
+    /// Number of rows from each rank to each of this rank's experts, by rank and then by expert.
     received: Vec<usize>,
     /// Number of this rank's experts.
     own_experts: usize,
@@ -26,6 +28,7 @@ pub(super) struct Dispatch {
 pub(super) enum Transfer {
     /// All experts are here.
     Local(Tensor),
+    /// Rows of other ranks arrive in the background.
     Started(Work<Tensor>),
 }
 
@@ -39,7 +42,8 @@ impl Transfer {
 }
 
 impl Dispatch {
-    /// Exchanges the numbers of rows between the ranks that share `experts` experts.
+    /// Sorts the choices by expert. Exchanges the numbers of rows between the ranks of `group`,
+    /// which divide `experts` experts.
     pub(super) fn new(
         pass: &Pass<'_>,
         group: Option<&Communicator>,
@@ -114,7 +118,7 @@ impl Dispatch {
         transfer.wait(pass, "results of experts")
     }
 
-    /// Adds the results of each token's choices to its row, times their weights if there are some.
+    /// Adds the results of each token's choices to its row, times their weights if these are given.
     pub(super) fn combine(&self, results: &Tensor, weights: Option<&Tensor>, output: &mut Tensor) {
         for (at, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
@@ -153,8 +157,8 @@ impl Dispatch {
         }))
     }
 
-    /// Moves rows from the order of ranks and then experts to the order of experts and then ranks,
-    /// or back: `way` returns the source and the target of both ranges.
+    /// Moves rows from the order by rank and then expert to the order by expert and then rank, or
+    /// back. `way` gets a range of rows in both orders, and returns the source and the target.
     fn regroup(
         &self,
         pass: &Pass<'_>,

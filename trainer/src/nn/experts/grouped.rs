@@ -45,7 +45,7 @@ pub(super) struct GroupedExperts {
 struct Saved {
     counts: Vec<usize>,
     input: Tensor,
-    /// Before the activation.
+    /// Products with W₁, before the activation.
     sums: Tensor,
     activated: Tensor,
 }
@@ -149,7 +149,7 @@ impl GroupedExperts {
         Ok(())
     }
 
-    /// Adds the gradients of matrix `which` of each expert, from those of its outputs.
+    /// Adds the gradients of the matrix `which` of each expert, from those of its outputs.
     fn add_gradients(
         &self,
         pass: &mut Pass<'_>,

@@ -15,8 +15,8 @@ use crate::tensor_parallel::TensorParallel;
 /// experts' FFN(x).
 ///
 /// (rows, features) → (rows, features). Rows travel to the ranks of their experts while this rank
-/// computes the shared experts. Saves the input, the rows of this rank's experts, and the results
-/// of its tokens.
+/// computes the shared experts, which every row uses. Saves the input, the rows of this rank's
+/// experts, and the results of its tokens.
 ///
 /// ```
 /// use unisono_trainer::allocator::Allocator;
@@ -62,8 +62,10 @@ struct Saved {
 
 impl MixtureOfExperts {
     /// Creates the module with `router`, `shared` and `experts.N`, which have no biases. The ranks
-    /// of `split` have a part of each expert, and those of `parallel` some of the experts. Put a
-    /// start and an end of a sharded region around it.
+    /// of `split` have a part of each expert, and those of `parallel` some of the experts. With
+    /// several ranks in `split`, put
+    /// [`CopyToRegion`](crate::tensor_parallel::CopyToRegion) before it and
+    /// [`ReduceFromRegion`](crate::tensor_parallel::ReduceFromRegion) after it.
     pub fn new(
         registry: &mut Registry,
         settings: &Experts,
@@ -82,7 +84,7 @@ impl MixtureOfExperts {
     }
 }
 
-/// Creates the feed-forward part of shared experts: this rank's part of it.
+/// Creates this rank's part of the shared experts, as one feed-forward part.
 fn feed_forward(registry: &mut Registry, shape: ExpertShape, split: &TensorParallel) -> Box<dyn Module> {
     let gates = shape.gates();
     let mut linear = |name: &str, [outputs, inputs]: [usize; 2], cut, init: LinearInit| {

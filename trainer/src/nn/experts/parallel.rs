@@ -1,4 +1,4 @@
-//! Ranks that share experts.
+//! Ranks that divide experts.
 
 use super::Experts;
 use crate::error::{Error, Result};
@@ -13,22 +13,22 @@ pub struct ExpertParallel {
 }
 
 impl ExpertParallel {
-    /// Shares experts among the ranks of `group`. No other thread may use the communicator.
+    /// Divides experts between the ranks of `group`. No other thread may use the communicator.
     pub fn new(group: Option<Communicator>) -> Self {
         Self { group }
     }
 
-    /// Returns the ranks that share experts; `None` if this rank has all.
+    /// Returns the ranks that divide experts; `None` if this rank has all.
     pub fn group(&self) -> Option<&Communicator> {
         self.group.as_ref()
     }
 
-    /// Returns the number of ranks that share experts.
+    /// Returns the number of ranks that divide experts.
     pub fn size(&self) -> usize {
         self.group.as_ref().map_or(1, Communicator::size)
     }
 
-    /// Checks that ranks can share experts equally.
+    /// Checks that ranks can divide experts equally.
     pub(crate) fn check(&self, experts: Option<&Experts>) -> Result<()> {
         let (ranks, count) = (self.size(), experts.map_or(0, |experts| experts.count));
         match ranks {
@@ -43,7 +43,7 @@ impl ExpertParallel {
         }
     }
 
-    /// Returns this rank's experts of `count`.
+    /// Returns the numbers of this rank's experts, of `count` in all.
     pub fn own_experts(&self, count: usize) -> Range<usize> {
         let (rank, own) = (self.group.as_ref().map_or(0, Communicator::rank), count / self.size());
         rank * own..(rank + 1) * own

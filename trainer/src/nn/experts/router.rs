@@ -12,8 +12,8 @@ use crate::tensor::Tensor;
 
 /// Computes scores of all experts for each token, and chooses the best.
 ///
-/// Parameters are `weight` of experts × features, and with balancing by biases `bias`: a number per
-/// expert that is added to its score for the choice only.
+/// Parameters are `weight` of experts × features and, with balancing by biases, `bias`. The bias of
+/// an expert is added to its score for the choice only.
 pub(super) struct Router {
     weight: ParameterId,
     bias: Option<ParameterId>,
@@ -21,7 +21,8 @@ pub(super) struct Router {
     features: usize,
     /// Path in the model, for reports.
     path: String,
-    /// Number of ranks that compute the same choices, and a part of the gradient each.
+    /// Number of tensor parallel ranks. They make the same choices, and each has a part of the
+    /// gradient.
     replicas: usize,
 }
 
@@ -32,13 +33,14 @@ pub(super) struct Routing {
     /// Log-sum-exp of the logits of each token, if their loss is on.
     log_sums: Option<Tensor>,
     balance: Option<BalanceLoss>,
-    /// Tokens of each expert, before any is dropped.
+    /// Number of tokens that chose each expert, before any is dropped.
     loads: Vec<u32>,
-    /// Experts of each token, from the best.
+    /// Choices: the experts of each token, from the best.
     pub(super) chosen: Vec<u32>,
-    /// True for each choice that its expert has no room for; empty if all have it.
+    /// True for each choice beyond the capacity of its expert; empty without a capacity, and
+    /// outside of training.
     pub(super) dropped: Vec<bool>,
-    /// Weights of these: tokens × experts per token.
+    /// Weights of the choices: tokens × experts per token.
     pub(super) weights: Tensor,
 }
 
@@ -66,6 +68,7 @@ impl Router {
         Self { weight, bias, experts: *experts, features: shape.features, path, replicas }
     }
 
+    /// Chooses the experts of each token. In training, also adds the losses and drops choices.
     pub(super) fn forward(&self, pass: &mut Pass<'_>, input: &Tensor) -> Result<Routing> {
         let Experts { count, per_token, score, normalize, scale, .. } = self.experts;
         let rows = input.rows();
@@ -132,7 +135,8 @@ impl Router {
         let of_logits = self.logits_gradient(pass, routing, of_weights);
         if let Some(bias) = self.bias {
             let (all, loads) = (routing.chosen.len() as f32, &routing.loads);
-            // Whole numbers below 2^24, so that sums over ranks are exact.
+            // Loads beyond the mean, times the number of experts: a step uses their signs only.
+            // They are whole numbers below 2^24, so that sums over ranks are exact.
             let slopes: Vec<_> = loads.iter().map(|&load| load as f32 * loads.len() as f32 - all).collect();
             pass.accumulate(bias, |_, into| {
                 into.host().iter_mut().zip(&slopes).for_each(|(into, slope)| *into += slope);

@@ -27,7 +27,7 @@ pub(super) fn choose(scores: &[f32], bias: Option<&[f32]>, order: &mut Vec<u32>,
     chosen.copy_from_slice(&order[..count]);
 }
 
-/// Factors from scores to the weights of a token's experts.
+/// Rule from the scores of a token's experts to their weights.
 #[derive(Clone, Copy)]
 pub(super) struct Weighting {
     pub(super) normalize: bool,
@@ -42,7 +42,7 @@ impl Weighting {
         weights.iter_mut().for_each(|weight| *weight *= factor);
     }
 
-    /// Adds the gradient of the scores, from that of the weights.
+    /// Adds the gradient of the scores to `into`, from that of the weights.
     pub(super) fn backward(self, scores: &[f32], chosen: &[u32], gradient: &[f32], into: &mut [f32]) {
         let of = |expert: u32| scores[expert as usize];
         let (sum, mean) = match self.normalize {

@@ -36,9 +36,11 @@ pub struct Experts {
     pub count: usize,
     /// Number of experts that each token uses.
     pub per_token: usize,
-    /// Hidden features of each expert; 0 is the number of a dense block, divided by `per_token`.
+    /// Hidden features of each expert. 0 is the number of a dense block, divided by `per_token` and
+    /// rounded up to a multiple of 8.
     pub width: usize,
-    /// Number of experts of this width that every token uses besides the routed ones.
+    /// Number of shared experts: experts of this width that every token uses besides the routed
+    /// ones.
     pub shared: usize,
     /// Number of first blocks that stay dense.
     pub first_dense: usize,
