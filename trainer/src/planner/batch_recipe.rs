@@ -78,14 +78,14 @@ impl BatchRecipe {
         let Self { tokens, sequence, samples, max_micro_batch, .. } = self;
         let Self { data_ranks: data, micro_batch: micro, accumulation, .. } = self;
         let which = match self.is_largest {
-            true => "the largest that goes even",
+            true => "the largest that divides evenly",
             false => "smaller than possible, so that stages wait less",
         };
         vec![
-            format!("1. {tokens} tokens in a step: what learning asks for"),
+            format!("1. {tokens} tokens in a step: as training requires"),
             format!("2. sequences of {sequence}: {samples} samples"),
             format!("3. the largest micro-batch that fits: {max_micro_batch}"),
-            format!("4. {data} data ranks: all there are, before any accumulation"),
+            format!("4. {data} data ranks with different sequences: all of them, before any accumulation"),
             format!("5. micro-batch {micro}: {which}"),
             format!("6. accumulation {accumulation}: {samples} = {micro} x {accumulation} x {data}"),
         ]

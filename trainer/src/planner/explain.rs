@@ -152,8 +152,8 @@ fn mesh(answer: &PlanReport) -> String {
     let product = cut.mesh().map_or_else(|error| error.to_string(), |mesh| mesh.world_size().to_string());
     format!(
         "tensor {} x pipeline {} x data {} = {product} ranks\n\
-         sequence parallel ranks are the tensor parallel ones; of the data parallel ones {} share each sequence (context) and {} the experts; \
-         mesh.expert_folded = false shares experts among ranks with different sequences only",
+         sequence parallel ranks are the tensor parallel ones; of the data parallel ones {} share each sequence (context) and {} divide the experts; \
+         mesh.expert_folded = false divides experts between ranks with different sequences only",
         cut.tensor, cut.pipeline, cut.data, cut.context, cut.expert
     )
 }

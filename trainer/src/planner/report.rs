@@ -239,7 +239,8 @@ impl PlanReport {
         let ParallelConfig { tensor, pipeline, context, expert, data, .. } = cut;
         let factors =
             format!("{} ranks = tensor {tensor} x pipeline {pipeline} x data {data}", self.hardware.ranks);
-        let within = format!("of the data ranks {context} share each sequence and {expert} the experts");
+        let within =
+            format!("of the data ranks {context} share each sequence and {expert} divide the experts");
         let recomputed = if self.estimate().recomputes() { "; activations are recomputed" } else { "" };
         let missing = missing.as_ref().map_or(String::new(), |missing| format!("\nhowever: {missing}"));
         format!(
