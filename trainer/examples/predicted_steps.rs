@@ -11,14 +11,15 @@ mod ten_meshes;
 use ten_meshes::{MESHES, RANKS, candidate, config};
 use unisono_trainer::Result;
 use unisono_trainer::cost::Hardware;
-use unisono_trainer::planner::model_flops;
+use unisono_trainer::planner::measure_rate;
 
 fn main() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
     let config = config(folder.path(), 8, 256, 128);
     let mut here = Hardware::named("here", RANKS)?;
-    here.flops = model_flops(&config)?;
-    println!("a core reaches {:.1} GFLOP/s in this model", here.flops / 1e9);
+    measure_rate(&config, &mut here)?;
+    let (rate, half) = (here.flops / 1e9, here.half_rate_rows);
+    println!("a core reaches {rate:.1} GFLOP/s in this model with many rows, and half with {half:.0}");
     let mut far = 0;
     for mesh in MESHES {
         let candidate = candidate(mesh, &config, &here);

@@ -18,8 +18,11 @@ pub struct Hardware {
     pub memory: f64,
     /// Memory bandwidth of a rank in bytes per second, reads and writes.
     pub memory_bandwidth: f64,
-    /// Floating-point operations per second that a rank reaches while it computes.
+    /// Floating-point operations per second that a rank reaches with many rows.
     pub flops: f64,
+    /// Number of rows of a micro-batch with which a rank reaches half of `flops`; 0 if the rate does
+    /// not depend on them.
+    pub half_rate_rows: f64,
     /// Share of a core that each rank has: below 1 if ranks take turns on the cores of a host.
     pub cores_per_rank: f64,
     /// Number of ranks per NUMA domain: a part of a host with faster links among its ranks.
@@ -77,6 +80,7 @@ impl Hardware {
             memory: memory * 1e9,
             memory_bandwidth: memory_bandwidth * 1e9,
             flops: teraflops * 1e12,
+            half_rate_rows: 0.0,
             cores_per_rank: 1.0,
             per_domain: ranks.min(8),
             intra_domain: intra_host,
@@ -104,12 +108,29 @@ impl Hardware {
             memory: memory as f64 / ranks as f64,
             memory_bandwidth: measurements::memory_bandwidth(),
             flops: peak_flops(1),
+            half_rate_rows: 0.0,
             cores_per_rank: cores.min(ranks) as f64 / ranks as f64,
             per_domain: ranks,
             intra_domain: link,
             intra_host: link,
             inter_host: link,
         })
+    }
+
+    /// Returns the floating-point operations per second of a rank with this number of rows: f n / (n
+    /// + h), where the rate is half of f for h rows.
+    pub fn rate(&self, rows: f64) -> f64 {
+        self.flops * rows / (rows + self.half_rate_rows)
+    }
+
+    /// Sets the rate from two measurements of rows and operations per second.
+    pub fn fit_rate(&mut self, [(more, fast), (fewer, slow)]: [(f64, f64); 2]) {
+        // 1 / rate = 1 / f + (h / f) / n.
+        let slope = (1.0 / slow - 1.0 / fast) / (1.0 / fewer - 1.0 / more);
+        // Noise may make more rows slower, or fewer ones hopeless.
+        let slope = slope.clamp(0.0, 0.9 * more / fast);
+        self.flops = 1.0 / (1.0 / fast - slope / more);
+        self.half_rate_rows = slope * self.flops;
     }
 
     /// Fits a link to a file of measured all-reduces, and replaces the link between those ranks:

@@ -33,7 +33,8 @@ impl StepTime {
         // Ranks that share a core take turns.
         let turns = 1.0 / hardware.cores_per_rank;
         let flops = (micro_batch * micro_batches) as f64 * shape.flops() / share;
-        let computing = turns * flops / hardware.flops;
+        let rows = (micro_batch * shape.gpt.context) as f64 / parallel.context as f64;
+        let computing = turns * flops / hardware.rate(rows);
         let exchanges = estimate.exchanges(micro_batch, micro_batches, bucket);
         let total = |holds: fn(ExchangeKind) -> bool| -> f64 {
             let some = exchanges.iter().filter(|exchange| holds(exchange.kind));

@@ -123,7 +123,7 @@ impl PlanArgs {
         let shape = self.shape(config.as_ref())?;
         let (mut hardware, error) = self.hardware()?;
         if let ("here", None, Some(config)) = (self.hardware.as_str(), self.teraflops, &config) {
-            hardware.flops = runs::model_flops(config)?;
+            runs::measure_rate(config, &mut hardware)?;
         }
         let batch = config.as_ref().map(|config| config.data.global_batch * config.model.context);
         let tokens = self.tokens.or(batch).unwrap_or(4_194_304);

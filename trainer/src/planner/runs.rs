@@ -2,8 +2,8 @@
 
 use crate::allocator::AllocClass;
 use crate::config::{Config, Pipeline};
-use crate::cost::{core_seconds, in_memory};
-use crate::error::Result;
+use crate::cost::{Hardware, core_seconds, in_memory};
+use crate::error::{Error, Result};
 use crate::parallel::ReduceFrequency;
 use crate::planner::search::{Candidate, Search};
 use crate::train::{DryRun, Run, local_worlds};
@@ -12,16 +12,16 @@ use std::thread;
 use unisono::Communicator;
 
 impl Candidate {
-    /// Returns `config` with this mesh, strategy and batch: a configuration for as many ranks.
+    /// Returns `config` with this mesh, strategy and batch: a configuration for as many ranks. The
+    /// axes of the mesh have their default order.
     ///
     /// # Errors
     /// Fails if the settings do not fit together.
     pub fn configure(&self, config: &Config) -> Result<Config> {
         let parallel = &self.parallel;
         let mut planned = config.clone();
-        let (folded, order) = (config.mesh.expert_folded, config.mesh.order);
+        // With the default order of axes, whose distances the prediction has.
         planned.mesh = parallel.degrees();
-        (planned.mesh.expert_folded, planned.mesh.order) = (folded, order);
         planned.strategy.kind = parallel.kind;
         planned.strategy.units.clear();
         planned.strategy.reduce_each = match parallel.reduces_each {
@@ -160,6 +160,27 @@ pub fn model_flops(config: &Config) -> Result<f64> {
     });
     Ok(flops / seconds.fold(0.0, f64::max))
 }
+
+/// Measures the rate of this model's forward and backward, and how it falls with fewer rows.
+///
+/// # Errors
+/// Fails as [`model_flops`] does.
+pub fn measure_rate(config: &Config, hardware: &mut Hardware) -> Result<()> {
+    let mut fewer = config.clone();
+    fewer.model.context = config.model.context.div_ceil(FEWER_ROWS);
+    let rows = |config: &Config| (config.data.micro_batch * config.model.context) as f64;
+    let rates = [config, &fewer].map(|config| Ok::<_, Error>((rows(config), model_flops(config)?)));
+    let [whole, part] = rates;
+    let (whole, part) = (whole?, part?);
+    match whole.0 > part.0 {
+        true => hardware.fit_rate([whole, part]),
+        false => hardware.flops = whole.1,
+    }
+    Ok(())
+}
+
+/// Ratio of the numbers of rows of both measurements.
+const FEWER_ROWS: usize = 4;
 
 /// Number of steps that measure the rate of a model.
 const RATE_STEPS: usize = 20;

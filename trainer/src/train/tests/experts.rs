@@ -182,12 +182,11 @@ fn experts_write_the_text_of_one_rank() {
 }
 
 /// Returns the largest load of an expert in each block, relative to equal loads: the mean of the
-/// last 20 of 200 steps on the guide of this repository.
+/// last 20 of 200 steps.
 fn largest_loads(balance: &str) -> Vec<f64> {
     let folder = folder();
-    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/trainer.md");
     let changes = format!(
-        "data.path={text} schedule.steps=200 experts.first_dense=2 experts.shared=0 experts.score=sigmoid \
+        "schedule.steps=200 experts.first_dense=2 experts.shared=0 experts.score=sigmoid \
          experts.z_loss=0 experts.bias_rate=0.01 experts.balance={balance}"
     );
     let config = small(folder.path(), &changes);
