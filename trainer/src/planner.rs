@@ -13,7 +13,7 @@
 //! | choice between tree and search | `choice` |
 //! | division of the batch | `batch_recipe` |
 //! | configurations of meshes, and measured runs | `runs` |
-//! | text, tables, formulas and picture | `report`, with `tables`, `explain`, `plot` and `warnings` |
+//! | text, tables, formulas, picture | `report`, with `tables`, `explain`, `plot`, `warnings` |
 
 mod args;
 mod batch_recipe;

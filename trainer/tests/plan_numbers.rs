@@ -126,7 +126,8 @@ fn compare_strategies(parameters: &str, ranks: &str, recomputes: bool) {
         for (class, bytes) in heading.into_iter().zip(kept) {
             table.near(name, class, bytes);
         }
-        // 2Ψ, or each micro-batch gathers twice. Gradients are reduced once, or in each micro-batch.
+        // 2Ψ, or each micro-batch gathers twice. Gradients are reduced once, or in each
+        // micro-batch.
         let rows = plan["strategies"].as_array().expect("a list");
         let row = rows.iter().find(|row| row["parallel"]["kind"] == name).expect("a row");
         let reduced = if row["parallel"]["reduces_each"] == true { micro_batches } else { 1.0 };

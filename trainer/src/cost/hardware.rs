@@ -20,8 +20,8 @@ pub struct Hardware {
     pub memory_bandwidth: f64,
     /// Floating-point operations per second that a rank reaches with many rows.
     pub flops: f64,
-    /// Number of rows of a micro-batch with which a rank reaches half of `flops`; 0 if the rate does
-    /// not depend on them.
+    /// Number of rows of a micro-batch with which a rank reaches half of `flops`; 0 if the rate
+    /// does not depend on them.
     pub half_rate_rows: f64,
     /// Share of a core that each rank has: below 1 if ranks take turns on the cores of a host.
     pub cores_per_rank: f64,
@@ -117,8 +117,8 @@ impl Hardware {
         })
     }
 
-    /// Returns the floating-point operations per second of a rank with this number of rows: f n / (n
-    /// + h), where the rate is half of f for h rows.
+    /// Returns the floating-point operations per second of a rank with this number of rows: f n /
+    /// (n + h), where the rate is half of f for h rows.
     pub fn rate(&self, rows: f64) -> f64 {
         self.flops * rows / (rows + self.half_rate_rows)
     }
