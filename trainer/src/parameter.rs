@@ -11,6 +11,7 @@ pub use init::Init;
 
 use crate::error::{Error, Result};
 use crate::flat::Dtype;
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Number of a parameter, in the order of use in forward.
@@ -294,6 +295,7 @@ impl std::ops::Index<UnitId> for Inventory {
 #[derive(Default)]
 pub struct Registry {
     inventory: Inventory,
+    names: HashSet<String>,
     path: Vec<String>,
     partial_grads: bool,
 }
@@ -339,7 +341,7 @@ impl Registry {
         let dot = if path.is_empty() { "" } else { "." };
         parameter.name = format!("{path}{dot}{}", parameter.name);
         parameter.partial_grad |= self.partial_grads;
-        assert!(self.inventory.find(&parameter.name).is_none(), "two parameters named {}", parameter.name);
+        assert!(self.names.insert(parameter.name.clone()), "two parameters named {}", parameter.name);
         self.inventory.parameters.push(parameter);
         ParameterId(self.inventory.parameters.len() - 1)
     }

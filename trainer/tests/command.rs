@@ -225,12 +225,12 @@ fn plan_reports_fit_and_cost() {
     for words in [
         "140 GB in 16 bits, 1120 GB to train",
         "1024 samples",
-        "tensor 4 x pipeline 2 x data 8",
-        "zero2 <",
+        "tensor 4 x pipeline 4 x data 4",
+        "zero1 <",
         "Remedies, from the cheapest",
         "zero3 data 64, recomputed",
         "Meshes, from the fastest",
-        "zero2 tensor 4 x pipeline 2 x data 8 <",
+        "zero1 tensor 4 x pipeline 4 x data 4 <",
         "Meshes that do not fit",
     ] {
         assert!(text.contains(words), "`{words}` is not in\n{text}");

@@ -375,7 +375,10 @@ fn impossible_experts_are_rejected() {
         with("experts.first_dense=2"),
         "experts.first_dense = 2 leaves none of model.layers = 2 with experts"
     );
-    assert_eq!(with("experts.capacity_factor=-1"), "experts.capacity_factor = -1 is not a valid factor");
+    assert_eq!(
+        with("experts.capacity_factor=-1"),
+        "experts.capacity_factor = -1e0: it is from 0 to below 10^6"
+    );
     assert!(word(&["experts.count=6", "data.micro_sequences=2"]).ends_with("not part of this build"));
     assert!(
         word(&["experts.count=6", "experts.score=sigmoid", "experts.z_loss=0.1"])

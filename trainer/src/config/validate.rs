@@ -188,7 +188,7 @@ fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
         return vec![(mesh.expert <= 1, what)];
     }
     let size = |name: &str, value: f64| {
-        ((0.0..1e6).contains(&value), format!("experts.{name} = {value} is not a valid factor"))
+        ((0.0..1e6).contains(&value), format!("experts.{name} = {value:e}: it is from 0 to below 10^6"))
     };
     let count = |name: &str, value: usize| {
         (value <= MAX_EXPERTS, format!("experts.{name} = {value}: it is at most {MAX_EXPERTS}"))
@@ -238,7 +238,13 @@ fn size_constraints(config: &Config) -> Vec<(bool, String)> {
             format!("this model has about {count:.1e} {what}: it may have {MAX_ELEMENTS:.1e}"),
         )
     };
-    let [parameters, activations] = counts(&config.model, &config.data);
+    let [mut parameters, activations] = counts(&config.model, &config.data);
+    let (experts, width) = (&config.experts, config.model.width as f64);
+    if experts.count > 0 {
+        let hidden = experts.width.max(4 * config.model.width) as f64;
+        let all = (experts.count + experts.shared) as f64;
+        parameters += config.model.layers as f64 * all * width * (3.0 * hidden + 1.0);
+    }
     vec![below("parameters", parameters), below("activations in a pass", activations)]
 }
 

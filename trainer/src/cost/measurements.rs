@@ -143,16 +143,21 @@ fn from_json(text: &str) -> std::result::Result<(usize, Vec<Measurement>), Strin
     ranks.zip(points).ok_or_else(|| "a result without its size or time".to_owned())
 }
 
+/// Limit on ranks beyond any real world.
+const MAX_RANKS: usize = 1 << 24;
+
 fn from_lines(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {
     let line = |line: &str| {
         let mut numbers = line.split(',').map(|number| number.trim().parse::<f64>().ok());
         let [ranks, bytes, micros] = [(); 3].map(|()| numbers.next().flatten());
         let (ranks, point) = (ranks? as usize, Measurement { bytes: bytes?, seconds: micros? * 1e-6 });
-        (point.seconds > 0.0).then_some((ranks, point))
+        let is_valid = point.seconds > 0.0 && point.bytes > 0.0 && (2..=MAX_RANKS).contains(&ranks);
+        is_valid.then_some((ranks, point))
     };
     let lines = text.lines().filter(|text| !text.trim().is_empty() && !text.starts_with('#'));
     let all: Option<Vec<_>> = lines.map(line).collect();
-    let all = all.ok_or("a line that is not `ranks,bytes,microseconds`")?;
+    let all =
+        all.ok_or("a line that is not `ranks,bytes,microseconds`, with numbers above 0 and 2 ranks or more")?;
     let ranks = all.first().ok_or("no times")?.0;
     if all.iter().any(|(other, _)| *other != ranks) {
         return Err("times of different numbers of ranks".to_owned());

@@ -49,9 +49,13 @@ impl CostModel<'_> {
             return sums;
         }
         for part in self.parts(units).filter(|part| part.kind.shards_gradients()) {
-            let (_, layout) = self.layout(&part);
+            let (settings, layout) = self.layout(&part);
             let [_, whole, _] = GroupBytes::of_layout(self.config, &part.inventory, &layout).state;
-            sums[1] += whole as usize - self.kept(&part)[1];
+            // Shards of the first buckets appear before these are freed.
+            let first = layout.buckets.iter().take(settings.max_pending_reductions.max(1));
+            let first =
+                first.map(|bucket| trained_elements(bucket) * bucket.grad_dtype.size()).sum::<usize>();
+            sums[1] += whole as usize + first / part.ranks - self.kept(&part)[1];
         }
         sums
     }

@@ -126,7 +126,7 @@ impl PlanArgs {
             runs::measure_rate(config, &mut hardware)?;
         }
         let batch = config.as_ref().map(|config| config.data.global_batch * config.model.context);
-        let tokens = self.tokens.or(batch).unwrap_or(4_194_304);
+        let tokens = self.tokens.or(batch).unwrap_or(usual_tokens(shape.gpt.context));
         if !(1..=TOKENS_MAX).contains(&tokens) {
             return Err(Error::invalid(format!("--tokens {tokens}: it is from 1 to {TOKENS_MAX}")));
         }
@@ -135,7 +135,8 @@ impl PlanArgs {
         let bucket = positive("--bucket-mb", bucket)? * f64::from(1 << 20);
         let mut answer = match &config {
             Some(config) => PlanReport::for_config(config, shape, hardware, tokens, bucket)?,
-            None => PlanReport::new(shape, hardware, tokens, bucket)?,
+            None if self.tokens.is_some() => PlanReport::new(shape, hardware, tokens, bucket)?,
+            None => with_equal_parts(shape, hardware, tokens, bucket)?,
         };
         answer.fit_error = error;
         if let Some(config) = &config {
@@ -152,12 +153,11 @@ impl PlanArgs {
             std::fs::write(path, plot::svg(answer)).map_err(|error| Error::file(path, error))?;
         }
         let needs_config =
-            |flag: &str| Error::invalid(format!("{flag} is for a configuration: give --config"));
+            |flag: &str| Error::invalid(format!("{flag} is for a configuration: give --config or KEY=VALUE"));
         if let Some(path) = &self.write {
             let config = config.ok_or_else(|| needs_config("--write"))?;
             let chosen = answer.search.find(&answer.decision.parallel);
-            let what = || Error::invalid("--write: no mesh runs with this configuration and batch");
-            chosen.ok_or_else(what)?.write(config, path)?;
+            chosen.ok_or_else(|| Error::invalid(nothing_runs(answer)))?.write(config, path)?;
         }
         if let Some(steps) = self.measure {
             let config = config.ok_or_else(|| needs_config("--measure"))?;
@@ -204,6 +204,9 @@ impl PlanArgs {
             bytes => return Err(Error::invalid(format!("--moment-bytes {bytes}: it is 4 or 2"))),
         };
         let (vocabulary, context, layers) = (vocabulary?, sequence?, layers?);
+        if self.layers.or(self.width).is_some() && self.experts.is_none() && shape.experts() == 1 {
+            check_dimensions(shape.parameters, layers, width)?;
+        }
         let gpt = GptConfig { vocabulary, context, width, heads, kv_heads, layers, ..usual.clone() };
         self.with_experts(ModelShape { gpt, bytes, ..shape })
     }
@@ -214,6 +217,9 @@ impl PlanArgs {
         let active = active.map(|active| check_active(active, &shape, self.experts)).transpose()?;
         let Some(experts) = self.experts else { return Ok(shape) };
         let experts = check_count("--experts", experts)?;
+        if experts > MAX_EXPERTS {
+            return Err(Error::invalid(format!("--experts {experts}: it is at most {MAX_EXPERTS}")));
+        }
         let per_token = self.per_token.unwrap_or(2.min(experts));
         if !(1..=experts).contains(&per_token) {
             return Err(Error::invalid(format!("--per-token {per_token}: there are {experts} experts")));
@@ -292,8 +298,56 @@ fn check_active(active: f64, shape: &ModelShape, experts: Option<usize>) -> Resu
 }
 
 fn positive(name: &str, value: f64) -> Result<f64> {
-    let is_one = value.is_finite() && value > 0.0;
-    if is_one { Ok(value) } else { Err(Error::invalid(format!("{name} {value}: it is above 0"))) }
+    let is_one = (LEAST..=MOST).contains(&value);
+    let what = || Error::invalid(format!("{name} {value:e}: it is above 0, from {LEAST:e} to {MOST:e}"));
+    if is_one { Ok(value) } else { Err(what()) }
+}
+
+/// Limits on numbers of any unit, beyond any real hardware.
+const LEAST: f64 = 1e-12;
+const MOST: f64 = 1e12;
+
+/// Limit on experts per block, which the trainer has too.
+const MAX_EXPERTS: usize = 1 << 16;
+
+/// Checks that blocks of these dimensions have about so many parameters.
+fn check_dimensions(parameters: f64, layers: usize, width: usize) -> Result<()> {
+    let made = 12.0 * layers as f64 * (width as f64).powi(2);
+    if (0.5..=2.0).contains(&(made / parameters)) {
+        return Ok(());
+    }
+    let what = format!("--layers {layers} of --width {width} make about {made:.2e} parameters");
+    Err(Error::invalid(format!("{what}, and --model has {parameters:.2e}: give --model {made:.0}")))
+}
+
+/// Returns the tokens of a step that learning asks for: about 4 million, in whole sequences.
+fn usual_tokens(sequence: usize) -> usize {
+    (4_194_304 / sequence).max(1) * sequence
+}
+
+/// Plans a step of `tokens`, or of a few more where no mesh could divide them equally.
+fn with_equal_parts(shape: ModelShape, hardware: Hardware, tokens: usize, bucket: f64) -> Result<PlanReport> {
+    let answer = PlanReport::new(shape.clone(), hardware.clone(), tokens, bucket)?;
+    if !answer.search.fitting.is_empty() {
+        return Ok(answer);
+    }
+    let sequence = shape.gpt.context;
+    let more = (tokens / sequence).next_multiple_of(hardware.ranks) * sequence;
+    let mut answer = PlanReport::new(shape, hardware, more, bucket)?;
+    answer.warnings.push(format!(
+        "a step has {more} tokens, because ranks could not have equal parts of {tokens}; --tokens sets them"
+    ));
+    Ok(answer)
+}
+
+/// Says why no mesh of a plan can be written.
+fn nothing_runs(answer: &PlanReport) -> String {
+    let why = match (&answer.recipe, &answer.search.refusal) {
+        (Err(what), _) => what.clone(),
+        (_, Some(what)) => format!("the first of {} that were refused: {what}", answer.search.refused),
+        _ => "no mesh divides the batch".to_owned(),
+    };
+    format!("--write: no mesh runs with this configuration and batch: {why}")
 }
 
 /// Limit on counts beyond any real model, whose products do not overflow.
@@ -317,7 +371,9 @@ fn check_count(name: &str, value: usize) -> Result<usize> {
 /// # Errors
 /// [`Error::Invalid`] if it is no number above 0 and below 10^16.
 pub fn parse_number(text: &str) -> Result<f64> {
-    let (digits, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let is_plain = text.parse::<f64>().is_ok();
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).filter(|_| !is_plain);
+    let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
     let power = match unit.to_ascii_lowercase().as_str() {
         "" => Some(0),
         "k" => Some(3),

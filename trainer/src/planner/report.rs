@@ -128,7 +128,10 @@ impl PlanReport {
         };
         let strategies: Vec<StrategyRow> = KINDS.into_iter().map(row).collect();
         let own = strategies.iter().find(|row| row.parallel.kind == decision.parallel.kind);
-        let warnings = warnings::all(&estimate(decision.parallel), recipe.as_ref().ok(), own, bucket);
+        let mut warnings = warnings::all(&estimate(decision.parallel), recipe.as_ref().ok(), own, bucket);
+        if recipe.is_err() {
+            warnings.push("the times of each rank are of one sample, because ranks cannot have equal parts of this batch".to_owned());
+        }
         let rule_of_thumb = rule_of_thumb(&shape);
         Ok(Self {
             shape,

@@ -76,7 +76,12 @@ impl Search {
                     candidate.needed = bytes as f64;
                     self.fitting.push(candidate);
                 }
-                _ => self.refused += 1,
+                other => {
+                    self.refused += 1;
+                    let why = other
+                        .map_or_else(|error| error.to_string(), |bytes| format!("it needs {bytes} bytes"));
+                    self.refusal.get_or_insert(why);
+                }
             }
         }
     }
@@ -134,8 +139,11 @@ fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<Rank
     let start = core_seconds();
     let times = (0..steps).map(|_| Ok(run.step()?.time.as_secs_f64())).collect::<Result<Vec<_>>>()?;
     let core_seconds = core_seconds() - start;
-    let activations = run.ledger().classes[AllocClass::Activations as usize].1;
-    Ok(RankSteps { bytes: (run.ledger().measured() + activations) as f64, times, core_seconds })
+    let most = |class: AllocClass| run.ledger().classes[class as usize].1;
+    let kept =
+        [AllocClass::Weights, AllocClass::Optimizer].map(|class| run.ledger().classes[class as usize].0);
+    let bytes = kept[0] + kept[1] + most(AllocClass::Gradients) + most(AllocClass::Activations);
+    Ok(RankSteps { bytes: bytes as f64, times, core_seconds })
 }
 
 /// Measures the floating-point operations per second of this model's forward and backward on a core

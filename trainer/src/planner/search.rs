@@ -46,6 +46,8 @@ pub struct Search {
     pub indivisible: usize,
     /// Number of meshes that fit, and that the trainer does not run with the configuration.
     pub refused: usize,
+    /// Reason of the first refusal.
+    pub refusal: Option<String>,
 }
 
 impl Search {

@@ -6,6 +6,7 @@
 //! large-scale language model training on GPU clusters", SC 2021).
 
 use crate::config::StrategyKind;
+use crate::cost::format::size;
 use crate::cost::{Estimate, Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
 use crate::error::{Error, Result};
 use crate::planner::meshes::{LONG_SEQUENCE, expert_degrees, powers_of_two, tensor_degrees};
@@ -138,10 +139,10 @@ pub(super) fn does_not_fit(estimate: &Estimate<'_>) -> String {
         estimate.largest_unit(),
         estimate.activations(),
     ]
-    .map(|bytes| bytes / 1e9);
-    let what = format!("{need:.1} GB for each of {ranks} ranks, and there is room for {room:.1} GB");
-    let of = format!("{layer:.1} GB the largest layer, {activations:.1} GB the activations of a sample");
+    .map(size);
+    let what = format!("{need} for each of {ranks} ranks, and there is room for {room}");
+    let of = format!("{layer} the largest layer, {activations} the activations of a sample");
     let least =
         format!("the smallest mesh is {} with {}", estimate.parallel.words(), estimate.parallel.kind.name());
-    format!("{what} ({of}): {least}; more ranks, or more memory")
+    format!("{what} ({of}): {least}; more ranks, more memory, a shorter sequence or a smaller model")
 }

@@ -105,8 +105,9 @@ fn more_accumulation(
 
 /// Returns warnings about a configured run on this hardware, apart from the plan.
 pub(crate) fn for_config(config: &Config, hardware: &Hardware, plan: &ParallelConfig) -> Result<Vec<String>> {
-    let mesh = Mesh::new(hardware.ranks, config.mesh)?;
-    let crosses = mesh.check_fits_hosts(hardware.per_host).err().map(|error| error.to_string());
+    let mesh = Mesh::new(hardware.ranks, config.mesh);
+    let crosses = mesh.and_then(|mesh| mesh.check_fits_hosts(hardware.per_host));
+    let crosses = crosses.err().map(|error| format!("the configured mesh: {error}"));
     let (own, tensor) = (config.strategy.kind, config.mesh.tensor);
     let others = (own != plan.kind || tensor != plan.tensor).then(|| {
         let (own, kind) = (own.name(), plan.kind.name());

@@ -1,6 +1,6 @@
 //! Warnings about valid settings that are probably unintended.
 
-use crate::config::{Config, Data, DataKind, StrategyKind};
+use crate::config::{Config, Context, Data, DataKind, Experts, StrategyKind};
 use crate::cost;
 use crate::data::LastBatch;
 use crate::mesh::Mesh;
@@ -102,7 +102,13 @@ pub(super) fn unused_keys(config: &Config) -> Vec<String> {
         (data.vocabulary != default.vocabulary, "data.vocabulary"),
     ];
     let ignored = all.into_iter().filter(|&(is_set, _)| is_set && !tokens);
-    ignored.map(|(_, key)| format!("{key} has no effect with a data.kind other than \"tokens\"")).collect()
+    let ignored =
+        ignored.map(|(_, key)| format!("{key} has no effect with a data.kind other than \"tokens\""));
+    let is_whole = config.mesh.sequence_data == 1 && config.context != Context::default();
+    let whole = is_whole.then(|| "section `context` has no effect with mesh.sequence_data = 1".to_owned());
+    let is_dense = config.experts.count == 0 && config.experts != Experts::default();
+    let dense = is_dense.then(|| "section `experts` has no effect with experts.count = 0".to_owned());
+    ignored.chain(whole).chain(dense).collect()
 }
 
 const GIB: f64 = (1 << 30) as f64;

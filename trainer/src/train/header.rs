@@ -159,7 +159,8 @@ impl RunHeader<'_> {
         let (unit, name) = if sum >= 10 << 30 { (30, "GiB") } else { (20, "MiB") };
         let number = |bytes: usize| format!("{:.1}", bytes as f64 / f64::from(1 << unit));
         let classes = classes_in_memory(self.formulas, number);
-        format!("{} {name} a rank by formula: {classes}", number(sum))
+        let loads = if self.plan.config.experts.count > 0 { ", with equal loads of experts" } else { "" };
+        format!("{} {name} a rank by formula: {classes}{loads}", number(sum))
     }
 
     fn checkpoints(&self) -> String {

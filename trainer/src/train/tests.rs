@@ -169,9 +169,11 @@ fn memory_matches_dry_run() {
                 assert_eq!(ledgers[0].formulas, expected, "{what}");
                 // Whole gradients are kept until the last micro-batch, beside the shards of the
                 // first that were reduced.
-                let whole = DryRun::new(&config, ranks).unwrap().peak_memory()[1];
+                let formula = DryRun::new(&config, ranks).unwrap().peak_memory()[1];
                 let peak = ledgers.iter().map(|ledger| ledger.classes[1].1).max().unwrap();
-                assert!((whole..=whole + expected[1]).contains(&peak), "{what}: {peak}, not {whole}");
+                // Gradients of 16 bits are widened while modules add to them.
+                let most = if dtype.ends_with("bf16") { formula + expected[1] } else { formula };
+                assert!((formula * 9 / 10..=most).contains(&peak), "{what}: {peak}, not {formula}");
             }
         }
     }
