@@ -96,7 +96,7 @@ pub struct Coordinates {
 }
 
 /// Limit on ranks beyond any real world.
-const MAX_RANKS: usize = 1 << 24;
+pub(crate) const MAX_RANKS: usize = 1 << 24;
 
 impl Mesh {
     /// Creates a mesh of `world` ranks with these degrees.

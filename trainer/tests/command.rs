@@ -1,20 +1,13 @@
 //! Tests of the command line.
 
+#[path = "support/output.rs"]
+mod output;
+
+use output::{output_text, run};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-fn run(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
-    command.args(arguments).env_remove("RANK").output().expect("the command")
-}
-
-fn output_text(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
-}
 
 #[test]
 fn printed_config_is_valid() {

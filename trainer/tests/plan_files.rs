@@ -1,16 +1,9 @@
 //! Files that `plan` reads and writes: configurations, topologies and pictures.
 
-use std::process::{Command, Output};
+#[path = "support/output.rs"]
+mod output;
 
-fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_unisono-train")).args(arguments).output().expect("the command")
-}
-
-fn output_text(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
-}
+use output::{output_text, run};
 
 /// A written plan runs as it is, on as many ranks.
 #[test]

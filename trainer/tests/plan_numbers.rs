@@ -1,12 +1,9 @@
 //! Numbers in the tables of `plan` and `explain`, against the formulas written out here.
 
-use std::process::Command;
+#[path = "support/output.rs"]
+mod output;
 
-fn output_text(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_unisono-train")).args(arguments).output().expect("a run");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
-}
+use output::output_text;
 
 /// Rows of cells with their heading.
 struct Table {

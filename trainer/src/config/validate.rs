@@ -1,7 +1,7 @@
 //! Checks of configuration values that do not depend on the number of ranks.
 
 use crate::config::{
-    Config, Data, DataKind, ExpertBalance, Model, Optimizer, Positions, RouterScore, StrategyKind,
+    Config, DataKind, ExpertBalance, Experts, Model, Optimizer, Positions, RouterScore, StrategyKind,
 };
 use crate::data::text;
 use crate::flat::Dtype;
@@ -178,9 +178,6 @@ fn group_constraints(config: &Config) -> Vec<(bool, String)> {
     rules.collect()
 }
 
-/// Limit on experts per block, beyond any real model.
-const MAX_EXPERTS: usize = 1 << 16;
-
 fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
     let (experts, mesh) = (&config.experts, &config.mesh);
     if experts.count == 0 {
@@ -191,7 +188,10 @@ fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
         ((0.0..1e6).contains(&value), format!("experts.{name} = {value:e}: it is from 0 to below 10^6"))
     };
     let count = |name: &str, value: usize| {
-        (value <= MAX_EXPERTS, format!("experts.{name} = {value}: it is at most {MAX_EXPERTS}"))
+        (
+            value <= Experts::MAX_COUNT,
+            format!("experts.{name} = {value}: it is at most {}", Experts::MAX_COUNT),
+        )
     };
     let chosen = format!("experts.per_token = {}: it is from 1 to experts.count", experts.per_token);
     let whole = "data.micro_sequences above 1 with experts.capacity_factor or experts.balance = \"loss\", which \
@@ -238,23 +238,26 @@ fn size_constraints(config: &Config) -> Vec<(bool, String)> {
             format!("this model has about {count:.1e} {what}: it may have {MAX_ELEMENTS:.1e}"),
         )
     };
-    let [mut parameters, activations] = counts(&config.model, &config.data);
-    let (experts, width) = (&config.experts, config.model.width as f64);
-    if experts.count > 0 {
-        let hidden = experts.width.max(4 * config.model.width) as f64;
-        let all = (experts.count + experts.shared) as f64;
-        parameters += config.model.layers as f64 * all * width * (3.0 * hidden + 1.0);
-    }
+    let [parameters, activations] = counts(config);
     vec![below("parameters", parameters), below("activations in a pass", activations)]
 }
 
 /// Estimates the number of parameters, and of activations per pass.
-fn counts(model: &Model, data: &Data) -> [f64; 2] {
+fn counts(config: &Config) -> [f64; 2] {
+    let Config { model, data, experts, .. } = config;
     let [layers, width, context] = [model.layers, model.width, model.context].map(|extent| extent as f64);
     let samples = data.micro_batch as f64 * data.breadth_first as f64;
     let vocabulary = data.vocabulary_size() as f64;
+    let of_experts = match experts.count {
+        0 => 0.0,
+        count => {
+            let hidden = experts.width.max(4 * model.width) as f64;
+            layers * (count + experts.shared) as f64 * width * (3.0 * hidden + 1.0)
+        }
+    };
+    let dense = layers * width * (12.0 * width + 3.0 * model.ffn_width as f64);
     [
-        layers * width * (12.0 * width + 3.0 * model.ffn_width as f64) + (2.0 * vocabulary + context) * width,
+        dense + (2.0 * vocabulary + context) * width + of_experts,
         samples * context * (32.0 * layers * width + 2.0 * vocabulary),
     ]
 }

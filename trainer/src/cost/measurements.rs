@@ -2,6 +2,7 @@
 
 use crate::cost::Measurement;
 use crate::error::{Error, Result};
+use crate::mesh::MAX_RANKS;
 use serde_json::Value;
 use std::hint::black_box;
 use std::path::Path;
@@ -142,9 +143,6 @@ fn from_json(text: &str) -> std::result::Result<(usize, Vec<Measurement>), Strin
     let ranks = document["ranks"].as_u64().map(|ranks| ranks as usize);
     ranks.zip(points).ok_or_else(|| "a result without its size or time".to_owned())
 }
-
-/// Limit on ranks beyond any real world.
-const MAX_RANKS: usize = 1 << 24;
 
 fn from_lines(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {
     let line = |line: &str| {

@@ -50,12 +50,13 @@ impl CostModel<'_> {
         }
         for part in self.parts(units).filter(|part| part.kind.shards_gradients()) {
             let (settings, layout) = self.layout(&part);
-            let [_, whole, _] = GroupBytes::of_layout(self.config, &part.inventory, &layout).state;
+            let group = GroupBytes::of_layout(self.config, &part.inventory, &layout);
+            let ([_, whole, _], [_, kept, _]) = (group.state, group.kept(part.kind, part.ranks));
             // Shards of the first buckets appear before these are freed.
             let first = layout.buckets.iter().take(settings.max_pending_reductions.max(1));
             let first =
                 first.map(|bucket| trained_elements(bucket) * bucket.grad_dtype.size()).sum::<usize>();
-            sums[1] += whole as usize + first / part.ranks - self.kept(&part)[1];
+            sums[1] += whole as usize + first / part.ranks - kept as usize;
         }
         sums
     }

@@ -58,6 +58,9 @@ impl StepTime {
     /// Adds the idle time of `stages` equal pipeline stages whose messages take `transfer`. Stages
     /// that share a core in `turns` fill each other's idle time.
     fn with_stages(self, stages: usize, micro_batches: usize, transfer: f64, turns: f64) -> Self {
+        if stages == 1 {
+            return self;
+        }
         let share = 1.0 / (micro_batches as f64 * turns);
         let in_forward = self.in_layers * self.forward / self.working().max(f64::MIN_POSITIVE);
         let forward = (self.forward + in_forward) * share;
@@ -66,7 +69,7 @@ impl StepTime {
         let busy = micro_batches as f64 * (forward + backward);
         let whole = makespan(stages, micro_batches, costs).unwrap_or(f64::INFINITY);
         let idle = whole - turns * busy;
-        Self { bubble: if stages > 1 { idle.max(0.0) } else { 0.0 }, ..self }
+        Self { bubble: idle.max(0.0), ..self }
     }
 
     /// Returns the time of forward and backward.

@@ -46,6 +46,12 @@ impl SequenceChunk {
         Self { part, parts, ..self }
     }
 
+    /// Returns the positions of the `length` rows that rank `index` has of a sequence, ascending.
+    pub(crate) fn positions_of(self, index: usize, length: usize) -> impl Iterator<Item = usize> {
+        let chunk = Self { index, ..self };
+        (0..length).map(move |row| chunk.position(row, length))
+    }
+
     /// Returns the number of tokens of a sequence of `sequence` tokens.
     ///
     /// # Errors

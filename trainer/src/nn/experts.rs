@@ -45,3 +45,16 @@ pub use grouped::ExpertShape;
 pub use mixture::MixtureOfExperts;
 pub use parallel::ExpertParallel;
 pub use settings::{ExpertBalance, Experts, RouterScore};
+
+use std::ops::Range;
+
+/// Returns the range of each of several adjacent groups of rows, from their numbers.
+fn row_ranges(counts: &[usize]) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let range = |&count: &usize| {
+        let start = end;
+        end += count;
+        start..end
+    };
+    counts.iter().map(range).collect()
+}

@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::cost::{BytesPerParam, Hardware, ModelShape};
 use crate::error::{Error, Result};
 use crate::models::GptConfig;
+use crate::nn::experts::Experts;
 use crate::planner::report::PlanReport;
 use crate::planner::topology::Topology;
 use crate::planner::{plot, presets, runs, tables, warnings};
@@ -156,8 +157,7 @@ impl PlanArgs {
             |flag: &str| Error::invalid(format!("{flag} is for a configuration: give --config or KEY=VALUE"));
         if let Some(path) = &self.write {
             let config = config.ok_or_else(|| needs_config("--write"))?;
-            let chosen = answer.search.find(&answer.decision.parallel);
-            chosen.ok_or_else(|| Error::invalid(nothing_runs(answer)))?.write(config, path)?;
+            answer.chosen().ok_or_else(|| Error::invalid(nothing_runs(answer)))?.write(config, path)?;
         }
         if let Some(steps) = self.measure {
             let config = config.ok_or_else(|| needs_config("--measure"))?;
@@ -217,8 +217,8 @@ impl PlanArgs {
         let active = active.map(|active| check_active(active, &shape, self.experts)).transpose()?;
         let Some(experts) = self.experts else { return Ok(shape) };
         let experts = check_count("--experts", experts)?;
-        if experts > MAX_EXPERTS {
-            return Err(Error::invalid(format!("--experts {experts}: it is at most {MAX_EXPERTS}")));
+        if experts > Experts::MAX_COUNT {
+            return Err(Error::invalid(format!("--experts {experts}: it is at most {}", Experts::MAX_COUNT)));
         }
         let per_token = self.per_token.unwrap_or(2.min(experts));
         if !(1..=experts).contains(&per_token) {
@@ -306,9 +306,6 @@ fn positive(name: &str, value: f64) -> Result<f64> {
 /// Limits on numbers of any unit, beyond any real hardware.
 const LEAST: f64 = 1e-12;
 const MOST: f64 = 1e12;
-
-/// Limit on experts per block, which the trainer has too.
-const MAX_EXPERTS: usize = 1 << 16;
 
 /// Checks that blocks of these dimensions have about so many parameters.
 fn check_dimensions(parameters: f64, layers: usize, width: usize) -> Result<()> {

@@ -24,10 +24,7 @@ const TOP: f64 = 64.0;
 
 /// Returns the picture as SVG.
 pub(super) fn svg(answer: &PlanReport) -> String {
-    let search = &answer.search;
-    let chosen = search.find(&answer.decision.parallel);
-    let others = search.alternatives(&answer.decision.parallel);
-    let rows: Vec<&Candidate> = chosen.into_iter().chain(others).take(ROWS).collect();
+    let rows: Vec<&Candidate> = answer.ranked().take(ROWS).collect();
     let longest = rows.iter().map(|row| row.seconds()).fold(f64::MIN_POSITIVE, f64::max);
     let mut body = legend();
     for (number, candidate) in rows.iter().enumerate() {

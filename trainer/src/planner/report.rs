@@ -8,7 +8,7 @@ use crate::models::GptConfig;
 use crate::planner::batch_recipe::BatchRecipe;
 use crate::planner::choice::choose;
 use crate::planner::rules::{Decision, rule_of_thumb};
-use crate::planner::search::Search;
+use crate::planner::search::{Candidate, Search};
 use crate::planner::tree::decide;
 use crate::planner::{explain, tables, warnings};
 use serde::Serialize;
@@ -103,10 +103,9 @@ impl PlanReport {
         let mut search = Search::new(&shape, &hardware, samples, bucket);
         restrict(&mut search);
         let mut decision = choose(decide(&shape, &hardware), &search, &shape)?;
-        if let Some(chosen) = search.find(&decision.parallel) {
-            decision.parallel = chosen.parallel;
-        }
-        let fastest = search.find(&decision.parallel).map(|candidate| candidate.micro_batch);
+        let chosen = search.find(&decision.parallel);
+        decision.parallel = chosen.map_or(decision.parallel, |chosen| chosen.parallel);
+        let fastest = chosen.map(|chosen| chosen.micro_batch);
         let recipe = BatchRecipe::with_micro_batch(tokens, &estimate(decision.parallel), fastest);
         let recipe = match recipe {
             Err(Error::Invalid(what)) => Err(what),
@@ -146,6 +145,16 @@ impl PlanReport {
             warnings,
             measured: String::new(),
         })
+    }
+
+    /// Returns the candidate with the chosen mesh; `None` if it does not divide the batch.
+    pub(super) fn chosen(&self) -> Option<&Candidate> {
+        self.search.find(&self.decision.parallel)
+    }
+
+    /// Returns the chosen candidate, and the fastest ones with other meshes.
+    pub(super) fn ranked(&self) -> impl Iterator<Item = &Candidate> {
+        self.chosen().into_iter().chain(self.search.alternatives(&self.decision.parallel))
     }
 
     /// Returns the estimate of the chosen strategy.

@@ -52,7 +52,7 @@ impl Candidate {
     pub(super) fn write(&self, config: &Config, path: &Path) -> Result<()> {
         self.exact_memory(config)?;
         let text = self.configure(config)?.to_toml()?;
-        std::fs::write(path, text).map_err(|error| crate::error::Error::file(path, error))
+        std::fs::write(path, text).map_err(|error| Error::file(path, error))
     }
 
     /// Takes `steps` steps on threads of this process.
@@ -176,10 +176,10 @@ pub fn model_flops(config: &Config) -> Result<f64> {
 pub fn measure_rate(config: &Config, hardware: &mut Hardware) -> Result<()> {
     let mut fewer = config.clone();
     fewer.model.context = config.model.context.div_ceil(FEWER_ROWS);
-    let rows = |config: &Config| (config.data.micro_batch * config.model.context) as f64;
-    let rates = [config, &fewer].map(|config| Ok::<_, Error>((rows(config), model_flops(config)?)));
-    let [whole, part] = rates;
-    let (whole, part) = (whole?, part?);
+    let rate = |config: &Config| -> Result<(f64, f64)> {
+        Ok(((config.data.micro_batch * config.model.context) as f64, model_flops(config)?))
+    };
+    let (whole, part) = (rate(config)?, rate(&fewer)?);
     match whole.0 > part.0 {
         true => hardware.fit_rate([whole, part]),
         false => hardware.flops = whole.1,

@@ -120,7 +120,9 @@ impl Candidate {
         let sizes = factors(own).into_iter().rev().filter(|&micro| micro <= largest);
         let room = estimate.hardware.usable_memory();
         let all = sizes.take(MICRO_BATCHES).flat_map(|micro| {
-            [false, true].map(|reduces_each| {
+            let may_keep = estimate.parallel.kind.shards_gradients() && micro < own;
+            let choices = if may_keep { &[false, true][..] } else { &[false] };
+            choices.iter().map(move |&reduces_each| {
                 let parallel = ParallelConfig { reduces_each, ..estimate.parallel };
                 Self::new(&Estimate { parallel, ..*estimate }, micro, own / micro, bucket)
             })

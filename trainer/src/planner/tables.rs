@@ -54,10 +54,9 @@ pub(super) fn mesh(parallel: &ParallelConfig) -> String {
 /// Returns the chosen mesh and its alternatives, with what these lose.
 pub(super) fn meshes(answer: &PlanReport) -> String {
     let search = &answer.search;
-    let Some(chosen) = search.find(&answer.decision.parallel) else { return String::new() };
-    let others = search.alternatives(&chosen.parallel).into_iter().take(ROWS);
+    let Some(chosen) = answer.chosen() else { return String::new() };
     let heading = ["", "step", "loses", "waits", "bubble", "needs", "more", "sent within", "across", "batch"];
-    let rows = std::iter::once(chosen).chain(others).map(|candidate| row(candidate, chosen));
+    let rows = answer.ranked().take(1 + ROWS).map(|candidate| row(candidate, chosen));
     let rows: Vec<_> = std::iter::once(row_of(heading)).chain(rows).collect();
     format!(
         "{}\nof {} meshes {} fit{}, {} are too large{}\n{LEGEND}",
@@ -126,9 +125,6 @@ pub(super) fn too_large(answer: &PlanReport) -> String {
 /// Returns the error of a run.
 pub(super) fn measured(answer: &PlanReport, config: &Config, steps: usize) -> Result<String> {
     let heading = row_of(["", "step", "measured", "apart", "memory", "measured", "apart"]);
-    let search = &answer.search;
-    let chosen = search.find(&answer.decision.parallel);
-    let others = search.alternatives(&answer.decision.parallel);
     let row = |candidate: &Candidate| {
         let found = candidate.measure(config, steps)?;
         // Ranks that take turns fill all cores, which other programs may use too.
@@ -147,7 +143,7 @@ pub(super) fn measured(answer: &PlanReport, config: &Config, steps: usize) -> Re
             apart(candidate.needed, found.bytes),
         ])
     };
-    let rows = chosen.into_iter().chain(others).take(MEASURED).map(row).collect::<Result<Vec<_>>>()?;
+    let rows = answer.ranked().take(MEASURED).map(row).collect::<Result<Vec<_>>>()?;
     Ok(table(&[vec![heading], rows].concat()))
 }
 

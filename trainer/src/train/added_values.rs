@@ -3,6 +3,7 @@
 use super::trace::gather;
 use crate::error::{Error, Result};
 use crate::pass::AddedSums;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use unisono::Communicator;
 
@@ -19,7 +20,7 @@ pub struct AddedValues {
 
 /// Names of all losses and metrics that some rank has added. They give the values an order that is
 /// equal on all ranks.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct AddedNames {
     losses: BTreeSet<String>,
     metrics: BTreeSet<String>,
@@ -51,12 +52,12 @@ impl AddedNames {
         self.experts.extend(sums.loads.iter().map(|(name, loads)| (name.clone(), loads.len())));
         for group in groups {
             let invalid = |error: serde_json::Error| Error::invalid(error.to_string());
-            let own = serde_json::to_vec(&(&self.losses, &self.metrics, &self.experts)).map_err(invalid)?;
+            let own = serde_json::to_vec(self).map_err(invalid)?;
             for other in gather(&own, group)? {
-                let Names(losses, metrics, experts) = serde_json::from_slice(&other).map_err(invalid)?;
-                self.losses.extend(losses);
-                self.metrics.extend(metrics);
-                self.experts.extend(experts);
+                let other: Self = serde_json::from_slice(&other).map_err(invalid)?;
+                self.losses.extend(other.losses);
+                self.metrics.extend(other.metrics);
+                self.experts.extend(other.experts);
             }
         }
         Ok(())
@@ -94,10 +95,6 @@ impl AddedNames {
         AddedValues { losses, metrics: metrics.collect(), loads: relative }
     }
 }
-
-/// Names of losses and metrics, and numbers of experts by block, as ranks exchange them.
-#[derive(serde::Deserialize)]
-struct Names(BTreeSet<String>, BTreeSet<String>, BTreeMap<String, usize>);
 
 #[cfg(test)]
 mod tests {

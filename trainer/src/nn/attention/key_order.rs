@@ -1,7 +1,7 @@
 //! Order of gathered keys and values: by rank, or by position.
 
 use crate::allocator::F32Vec;
-use crate::data::{Placement, SequenceChunk};
+use crate::data::Placement;
 use crate::pass::Pass;
 
 /// Reorders the rows of a sequence, or of a micro-sequence, that ranks have gathered.
@@ -18,11 +18,8 @@ impl KeyOrder {
         if chunk.placement == Placement::Contiguous {
             return Self { places: Vec::new(), room: pass.floats(0) };
         }
-        let of_rank = |index| {
-            let chunk = SequenceChunk { index, ..chunk };
-            (0..length).map(move |row| chunk.position(row, length))
-        };
-        Self { places: (0..chunk.count).flat_map(of_rank).collect(), room: pass.floats(elements) }
+        let places = (0..chunk.count).flat_map(|rank| chunk.positions_of(rank, length));
+        Self { places: places.collect(), room: pass.floats(elements) }
     }
 
     /// Sorts rows by position.

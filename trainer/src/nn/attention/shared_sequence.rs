@@ -5,7 +5,7 @@
 //! AI", 2024. With groups of one rank it is ring attention, and with one group Ulysses.
 
 use super::head_exchange::{HeadExchange, Side};
-use super::{Attention, sequence_count};
+use super::{Attention, Saved, sequence_count};
 use crate::data::SequenceChunk;
 use crate::error::Result;
 use crate::pass::Pass;
@@ -62,8 +62,7 @@ impl SharedSequence {
 
     /// Returns the positions of a rank's rows of a sequence, ascending.
     pub(super) fn positions_of(&self, rank: usize) -> impl Iterator<Item = usize> {
-        let (chunk, length) = (SequenceChunk { index: rank, ..self.chunk }, self.length);
-        (0..length).map(move |row| chunk.position(row, length))
+        self.chunk.positions_of(rank, self.length)
     }
 
     /// Returns the positions of a group's rows of a sequence, ascending.
@@ -82,12 +81,6 @@ impl SharedSequence {
         let (own, keys) = (self.positions(self.own_group()), self.positions(group));
         own.into_iter().map(|own| keys.partition_point(|&key| key <= own)).collect()
     }
-}
-
-struct Saved {
-    /// Queries | keys | values of all positions, for the heads of this rank.
-    input: Tensor,
-    log_sums: Tensor,
 }
 
 impl Attention {

@@ -1,7 +1,6 @@
 //! Choices beyond the capacity of an expert.
 
 use super::Experts;
-use crate::data::SequenceChunk;
 use crate::error::Result;
 use crate::pass::Pass;
 use unisono::Communicator;
@@ -52,9 +51,8 @@ pub(super) fn capacity(experts: &Experts, length: usize) -> Option<usize> {
 fn rows_by_position(pass: &Pass<'_>, length: usize) -> Vec<(usize, usize)> {
     let mut rows = vec![(0, 0); length];
     for owner in 0..length / pass.sequence() {
-        let chunk = SequenceChunk { index: owner, ..pass.chunk() };
-        for row in 0..pass.sequence() {
-            rows[chunk.position(row, pass.sequence())] = (owner, row);
+        for (row, position) in pass.chunk().positions_of(owner, pass.sequence()).enumerate() {
+            rows[position] = (owner, row);
         }
     }
     rows

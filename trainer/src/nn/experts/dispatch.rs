@@ -3,6 +3,7 @@
 //! A choice is one of a token's experts. Choice `token * per_token + k` is the k-th best.
 
 use super::router::Routing;
+use super::row_ranges;
 use crate::error::Result;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -52,17 +53,15 @@ impl Dispatch {
         routing: &Routing,
     ) -> Result<Self> {
         let ranks = group.map_or(1, Communicator::size);
-        let mut starts = vec![0; experts];
+        let mut counts = vec![0; experts];
         let kept = |at: &usize| !routing.dropped.get(*at).copied().unwrap_or(false);
         let choices = || (0..routing.chosen.len()).filter(kept);
-        choices().for_each(|at| starts[routing.chosen[at] as usize] += 1);
-        let counts: Vec<u64> = starts.iter().map(|&count| count as u64).collect();
-        starts.iter_mut().fold(0, |start, count| start + std::mem::replace(count, start));
+        choices().for_each(|at| counts[routing.chosen[at] as usize] += 1);
+        let mut rows = row_ranges(&counts);
+        let counts: Vec<u64> = counts.into_iter().map(|count| count as u64).collect();
         let mut places = vec![None; routing.chosen.len()];
         for at in choices() {
-            let next = &mut starts[routing.chosen[at] as usize];
-            places[at] = Some(*next as u32);
-            *next += 1;
+            places[at] = rows[routing.chosen[at] as usize].next().map(|row| row as u32);
         }
         let mut received = counts.clone();
         if let Some(group) = group {
@@ -170,24 +169,16 @@ impl Dispatch {
             return rows;
         }
         let mut sorted = pass.tensor(rows.rows(), rows.columns());
-        let starts: Vec<_> = starts(self.received.iter().copied()).collect();
+        let sources = row_ranges(&self.received);
         let by_expert = (0..self.own_experts).flat_map(|expert| (0..ranks).map(move |rank| (expert, rank)));
-        let mut to = 0;
+        let elements = |range: Range<usize>| range.start * rows.columns()..range.end * rows.columns();
+        let mut end = 0;
         for (expert, rank) in by_expert {
-            let at = rank * self.own_experts + expert;
-            let (from, count) = (starts[at], self.received[at]);
-            let (from, into) = way((from..from + count, to..to + count));
-            let scale = |range: Range<usize>| range.start * rows.columns()..range.end * rows.columns();
-            let columns = rows.columns();
-            debug_assert!(columns > 0);
-            sorted.data_mut()[scale(into)].copy_from_slice(&rows.data()[scale(from)]);
-            to += count;
+            let source = sources[rank * self.own_experts + expert].clone();
+            let (from, into) = way((source.clone(), end..end + source.len()));
+            sorted.data_mut()[elements(into)].copy_from_slice(&rows.data()[elements(from)]);
+            end += source.len();
         }
         sorted
     }
-}
-
-/// Returns the sum of the counts before each.
-fn starts(counts: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
-    counts.scan(0, |end, count| Some(std::mem::replace(end, *end + count)))
 }

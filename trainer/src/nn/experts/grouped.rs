@@ -1,5 +1,6 @@
 //! Feed-forward parts of several experts, over rows that are sorted by expert.
 
+use super::row_ranges;
 use crate::error::Result;
 use crate::nn::LinearInit;
 use crate::ops::{Activation, Mat, ValuesMut};
@@ -24,8 +25,21 @@ pub struct ExpertShape {
 
 impl ExpertShape {
     /// Returns the rows of W₁ per hidden feature.
-    pub(super) fn gates(&self) -> usize {
+    fn gates(&self) -> usize {
         if self.is_gated { 2 } else { 1 }
+    }
+
+    /// Returns this rank's parts of W₁ and W₂, to be added as `c_fc.weight` and `c_proj.weight`.
+    pub(super) fn weights(&self, split: &TensorParallel) -> [Parameter; 2] {
+        let (features, rows) = (self.features, self.gates() * self.hidden);
+        let cuts = [split.shard(0, rows, self.gates(), 1), split.shard(1, self.hidden, 1, 1)];
+        let whole = [[rows, features], [features, self.hidden]];
+        let all = whole.iter().zip(self.init).map(|(size, init)| Parameter::new("weight", size, init.weight));
+        let cut = all.zip(cuts).map(|(parameter, cut)| match cut {
+            Some(cut) => parameter.with_shard(cut),
+            None => parameter,
+        });
+        cut.collect::<Vec<_>>().try_into().expect("two matrices")
     }
 }
 
@@ -60,22 +74,17 @@ impl GroupedExperts {
         shape: ExpertShape,
         split: &TensorParallel,
     ) -> Self {
-        let gates = shape.gates();
-        let cuts = [split.shard(0, gates * shape.hidden, gates, 1), split.shard(1, shape.hidden, 1, 1)];
+        let matrices = shape.weights(split);
+        let hidden = matrices[1].shape[1];
         let add = |registry: &mut Registry, number: usize| {
-            let is_own = own.contains(&number);
-            let sizes = [[gates * shape.hidden, shape.features], [shape.features, shape.hidden]];
-            [0, 1].map(|at| {
-                let parameter = Parameter::new("weight", &sizes[at], shape.init[at].weight);
-                let parameter = cuts[at].clone().map_or(parameter.clone(), |cut| parameter.with_shard(cut));
-                let residency = if is_own { Residency::Own } else { Residency::Elsewhere };
-                let parameter = Parameter { domain: Domain::Expert, residency, ..parameter };
-                registry.scope(["c_fc", "c_proj"][at], |registry| registry.add(parameter))
+            let residency = if own.contains(&number) { Residency::Own } else { Residency::Elsewhere };
+            [("c_fc", 0), ("c_proj", 1)].map(|(name, at)| {
+                let parameter = Parameter { domain: Domain::Expert, residency, ..matrices[at].clone() };
+                registry.scope(name, |registry| registry.add(parameter))
             })
         };
         let all = (0..count).map(|number| registry.scope(&format!("experts.{number}"), |r| add(r, number)));
         let all: Vec<_> = all.collect();
-        let hidden = cuts[1].as_ref().map_or(shape.hidden, |cut| cut.local_size());
         Self { weights: all[own].to_vec(), shape, hidden }
     }
 
@@ -135,7 +144,7 @@ impl GroupedExperts {
         transposed: bool,
     ) -> Result<()> {
         let [inputs, outputs] = [from.columns(), into.columns()];
-        for (rows, weights) in row_ranges(counts).zip(&self.weights) {
+        for (rows, weights) in row_ranges(counts).into_iter().zip(&self.weights) {
             let weight = pass.weights_view(weights[which])?;
             let matrix = match transposed {
                 true => Mat::new(weight.values(), outputs, inputs).t(),
@@ -159,7 +168,7 @@ impl GroupedExperts {
         input: &Tensor,
     ) -> Result<()> {
         let [outputs, inputs] = [of_output.columns(), input.columns()];
-        for (rows, weights) in row_ranges(counts).zip(&self.weights).rev() {
+        for (rows, weights) in row_ranges(counts).into_iter().zip(&self.weights).rev() {
             let part = |columns: usize| rows.start * columns..rows.end * columns;
             let slope = of_output.values().slice(part(outputs));
             let input = input.values().slice(part(inputs));
@@ -171,14 +180,4 @@ impl GroupedExperts {
         }
         Ok(())
     }
-}
-
-/// Returns the rows of each expert.
-fn row_ranges(counts: &[usize]) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator {
-    let mut ends = Vec::with_capacity(counts.len());
-    counts.iter().fold(0, |start, count| {
-        ends.push(start..start + count);
-        start + count
-    });
-    ends.into_iter()
 }

@@ -5,7 +5,7 @@ use super::grouped::GroupedExperts;
 use super::router::{Router, Routing};
 use super::{ExpertParallel, ExpertShape, Experts};
 use crate::error::Result;
-use crate::nn::{Gelu, Linear, LinearInit, Module, Sequential, SwiGlu};
+use crate::nn::{Gelu, Linear, Module, Sequential, SwiGlu};
 use crate::parameter::{Parameter, Registry};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
@@ -86,21 +86,13 @@ impl MixtureOfExperts {
 
 /// Creates this rank's part of the shared experts, as one feed-forward part.
 fn feed_forward(registry: &mut Registry, shape: ExpertShape, split: &TensorParallel) -> Box<dyn Module> {
-    let gates = shape.gates();
-    let mut linear = |name: &str, [outputs, inputs]: [usize; 2], cut, init: LinearInit| {
-        let weight = Parameter::new("weight", &[outputs, inputs], init.weight);
-        let weight = match cut {
-            Some(cut) => weight.with_shard(cut),
-            None => weight,
-        };
+    let [into, out] = shape.weights(split);
+    let mut linear = |name: &str, weight: Parameter| {
         let [outputs, inputs] = [weight.shape[0], weight.shape[1]];
         let weight = registry.scope(name, |registry| registry.add(weight));
         Box::new(Linear::from_parameters(weight, None, inputs, outputs)) as Box<dyn Module>
     };
-    let (features, hidden) = (shape.features, shape.hidden);
-    let into = split.shard(0, gates * hidden, gates, 1);
-    let into = linear("c_fc", [gates * hidden, features], into, shape.init[0]);
-    let out = linear("c_proj", [features, hidden], split.shard(1, hidden, 1, 1), shape.init[1]);
+    let (into, out) = (linear("c_fc", into), linear("c_proj", out));
     let activation: Box<dyn Module> = if shape.is_gated { Box::new(SwiGlu) } else { Box::new(Gelu::Tanh) };
     Box::new(Sequential(vec![into, activation, out]))
 }

@@ -64,6 +64,9 @@ pub struct Experts {
 }
 
 impl Experts {
+    /// Limit on experts per block, beyond any real model.
+    pub(crate) const MAX_COUNT: usize = 1 << 16;
+
     /// Returns the hidden features of each expert in a model whose dense blocks have `dense`.
     pub fn hidden_width(&self, dense: usize) -> usize {
         if self.width > 0 { self.width } else { (dense / self.per_token).next_multiple_of(8) }
