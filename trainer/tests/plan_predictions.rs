@@ -1,10 +1,13 @@
-//! Predicted memory of ten meshes of eight ranks, against runs.
+//! Predictions for meshes of eight ranks, against runs.
 
+#[path = "support/hosts.rs"]
+mod hosts;
 #[path = "support/ten_meshes.rs"]
 mod ten_meshes;
 
 use ten_meshes::{MESHES, RANKS, candidate, config};
-use unisono_trainer::cost::Hardware;
+use unisono_trainer::cost::{Hardware, Link};
+use unisono_trainer::planner::measure;
 
 #[test]
 fn predicted_memory_of_ten_meshes_is_measured() {
@@ -18,4 +21,24 @@ fn predicted_memory_of_ten_meshes_is_measured() {
         println!("{mesh:?}: {} predicted, {} measured, {ratio:.3}", candidate.needed, measured.bytes);
         assert!((ratio - 1.0).abs() < 0.05, "{mesh:?}: {} predicted, {measured:?}", candidate.needed);
     }
+}
+
+/// Ranks of two hosts gather weights over links so slow that computing takes next to nothing.
+#[test]
+fn step_over_slow_links_takes_as_long_as_its_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 8, 64, 32);
+    let mut hardware = Hardware::named("h100-80", RANKS).unwrap();
+    hardware.set_per_host(RANKS / 2);
+    hardware.inter_host = Link { alpha: 1e-2, beta: 1e9 };
+    let [_, _, zero3, ..] = MESHES;
+    let candidate = candidate(zero3, &config, &hardware);
+    // The predicted messages: a ring sends one per step.
+    let ring = unisono::parse_algorithms("ring").unwrap();
+    let settings =
+        unisono::Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1).with_algorithms(ring);
+    let worlds = hosts::communicators(RANKS, hardware.per_host, hardware.inter_host, &settings).unwrap();
+    let measured = measure(&candidate.configure(&config).unwrap(), worlds, 2).unwrap();
+    let error = candidate.seconds() / measured.seconds - 1.0;
+    assert!(error.abs() < 0.15, "{error}: {} s predicted, {measured:?}", candidate.seconds());
 }

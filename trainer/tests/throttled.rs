@@ -117,7 +117,8 @@ fn compare(pace: &StepTime, link: &Link) {
 
 /// Returns the times of a step whose optimizer takes 0.1 seconds.
 fn pace(forward: f64, backward: f64, communication: f64) -> StepTime {
-    StepTime { forward, backward, communication, optimizer: 0.1, ..StepTime::default() }
+    let hidden = communication.min(backward);
+    StepTime { forward, backward, communication, hidden, optimizer: 0.1, ..StepTime::default() }
 }
 
 /// Returns the seconds of the reductions of all buckets.

@@ -151,11 +151,12 @@ impl Estimate<'_> {
 
     /// Returns the number of reduce-scatters and all-gathers per step, with buckets of this size.
     pub fn collectives(&self, bucket: f64, micro_batches: usize) -> f64 {
-        self.collectives_of(self.parameters(), bucket, micro_batches)
+        self.collectives_of(self.parameters(), bucket, micro_batches).iter().sum()
     }
 
-    /// Returns the number of collectives for this number of parameters.
-    fn collectives_of(&self, parameters: f64, bucket: f64, micro_batches: usize) -> f64 {
+    /// Returns the number of collectives for this number of parameters in forward, backward and
+    /// step.
+    fn collectives_of(&self, parameters: f64, bucket: f64, micro_batches: usize) -> [f64; 3] {
         let count = match self.parallel.kind {
             StrategyKind::Zero3 => self.shape.unit_count().div_ceil(self.parallel.pipeline) as f64,
             _ => bucket_count(self.shape.bytes.weight * parameters, bucket),
@@ -163,23 +164,39 @@ impl Estimate<'_> {
         let gathered = [micro_batches as f64 * count; 2];
         let reduced = self.parallel.reductions(micro_batches) as f64 * count;
         let counts = GroupBytes { gathered, reduced, stepped: count, ..GroupBytes::default() };
-        counts.exchanged(self.parallel.kind).iter().sum()
+        counts.exchanged(self.parallel.kind)
     }
 
-    /// Returns the exchange of weights and gradients in a step: of parameters outside experts, and
-    /// in them.
-    pub(super) fn data_exchanges(&self, bucket: f64, micro_batches: usize) -> Vec<Exchange> {
+    /// Returns the exchanges of weights and gradients in forward, backward and step: of parameters
+    /// outside experts, and in them.
+    pub(super) fn data_exchanges(&self, bucket: f64, micro_batches: usize) -> [Vec<Exchange>; 3] {
         let ParallelConfig { kind, tensor, expert, .. } = self.parallel;
-        let exchange = |(parameters, ranks): (f64, usize), apart| {
-            let group = self.group(parameters, micro_batches);
+        let exchanges = |(parameters, ranks): (f64, usize), apart| {
             let collectives = self.collectives_of(parameters, bucket, micro_batches);
-            let messages = (ranks - 1) as f64 * collectives;
-            let bytes = group.sent(kind, ranks).iter().sum();
-            Exchange { kind: ExchangeKind::Data, ranks, apart, messages, bytes }
+            let bytes = self.group(parameters, micro_batches).sent(kind, ranks);
+            [0, 1, 2].map(|phase| Exchange {
+                kind: ExchangeKind::Data,
+                ranks,
+                apart,
+                collectives: collectives[phase],
+                messages: (ranks - 1) as f64 * collectives[phase],
+                bytes: bytes[phase],
+            })
         };
         let [others, experts] = self.domains();
-        let all = [exchange(others, tensor), exchange(experts, tensor * expert)];
-        all.into_iter().filter(|exchange| exchange.bytes > 0.0).collect()
+        let (others, experts) = (exchanges(others, tensor), exchanges(experts, tensor * expert));
+        let both = [0, 1, 2].map(|phase| vec![others[phase], experts[phase]]);
+        both.map(|mut some| {
+            some.retain(|exchange| exchange.bytes > 0.0);
+            some
+        })
+    }
+
+    /// Returns true if ranks exchange weights or gradients in the backward pass of every
+    /// micro-batch, and not only in the last.
+    pub(super) fn exchanges_each(&self) -> bool {
+        let ParallelConfig { kind, reduces_each, .. } = self.parallel;
+        kind == StrategyKind::Zero3 || reduces_each && kind.shards_gradients()
     }
 }
 

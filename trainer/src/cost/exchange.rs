@@ -3,7 +3,7 @@
 //! The formulas are for the default order of axes, `context.kv_transfer = "gather"` and experts
 //! with equal loads.
 
-use crate::cost::{Estimate, Hardware, LinkClass, ParallelConfig, remote_fraction};
+use crate::cost::{Estimate, Hardware, LinkClass, ParallelConfig, Turns, remote_fraction};
 
 /// Purpose of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,13 @@ pub enum ExchangeKind {
     Data,
 }
 
+impl ExchangeKind {
+    /// Returns true for exchanges within layers, which computing waits for.
+    pub(super) fn is_in_layers(self) -> bool {
+        matches!(self, Self::Tensor | Self::Sequence | Self::Experts)
+    }
+}
+
 /// Messages of a rank in a step within one kind of group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exchange {
@@ -29,6 +36,8 @@ pub struct Exchange {
     pub ranks: usize,
     /// Distance of neighbors in the group, in ranks of the world.
     pub apart: usize,
+    /// Number of collectives.
+    pub collectives: f64,
     /// Number of messages in sequence.
     pub messages: f64,
     /// Number of bytes.
@@ -41,9 +50,32 @@ impl Exchange {
         hardware.link_class(self.ranks, self.apart)
     }
 
-    /// Returns its time in seconds.
-    pub fn time(&self, hardware: &Hardware) -> f64 {
-        hardware.link(self.ranks, self.apart).time(self.messages, self.bytes)
+    /// Returns the seconds that its messages travel. Between ranks that share cores, messages are
+    /// copies in memory: see [`Exchange::core_time`].
+    pub fn link_time(&self, hardware: &Hardware) -> f64 {
+        match (hardware.turns, self.link_class(hardware)) {
+            (Some(_), LinkClass::Domain | LinkClass::Host) => 0.0,
+            _ => hardware.link(self.ranks, self.apart).time(self.messages, self.bytes),
+        }
+    }
+
+    /// Returns the seconds that it keeps ranks from computing that share cores.
+    pub fn core_time(&self, hardware: &Hardware) -> f64 {
+        let cost = |turns: Turns| if self.is_in_background() { turns.background } else { turns.calls };
+        hardware.turns.map_or(0.0, |turns| cost(turns).time(self))
+    }
+
+    /// Returns true if ranks compute beside the exchange.
+    fn is_in_background(&self) -> bool {
+        self.kind == ExchangeKind::Data
+    }
+
+    /// Returns the bytes of the buffers that are exchanged, with the rank's own part.
+    pub(super) fn buffer_bytes(&self) -> f64 {
+        match self.kind {
+            ExchangeKind::Stages => self.bytes,
+            _ => self.bytes / remote_fraction(self.ranks),
+        }
     }
 }
 
@@ -62,10 +94,11 @@ impl Estimate<'_> {
     pub fn exchanges(&self, micro_batch: usize, micro_batches: usize, bucket: f64) -> Vec<Exchange> {
         let rows = self.rows(micro_batch, micro_batches);
         let within = [self.tensor(&rows), self.sequence(&rows), self.experts(&rows)];
-        let stages = Exchange { messages: 2.0 * micro_batches as f64, ..self.stage_message(micro_batch) };
-        let stages = Exchange { bytes: stages.messages * stages.bytes, ..stages };
+        let one = self.stage_message(micro_batch);
+        let count = 2.0 * micro_batches as f64;
+        let stages = Exchange { collectives: count, messages: count, bytes: count * one.bytes, ..one };
         let all = within.into_iter().chain([stages]).filter(|exchange| exchange.ranks > 1);
-        all.chain(self.data_exchanges(bucket, micro_batches)).collect()
+        all.chain(self.data_exchanges(bucket, micro_batches).into_iter().flatten()).collect()
     }
 
     fn rows(&self, micro_batch: usize, micro_batches: usize) -> Rows {
@@ -86,6 +119,7 @@ impl Estimate<'_> {
             kind: ExchangeKind::Tensor,
             ranks,
             apart: 1,
+            collectives: sums,
             messages: 2.0 * (ranks - 1) as f64 * sums,
             bytes: 2.0 * remote_fraction(ranks) * rows.bytes * sums,
         }
@@ -100,6 +134,7 @@ impl Estimate<'_> {
             kind: ExchangeKind::Sequence,
             ranks,
             apart: tensor,
+            collectives: gathers,
             messages: (ranks - 1) as f64 * gathers,
             bytes: (ranks - 1) as f64 * keys * rows.bytes * gathers,
         }
@@ -114,6 +149,7 @@ impl Estimate<'_> {
             kind: ExchangeKind::Experts,
             ranks,
             apart: self.parallel.tensor,
+            collectives: exchanges,
             messages: (ranks - 1) as f64 * exchanges,
             bytes: remote_fraction(ranks) * per_token * rows.bytes * exchanges,
         }
@@ -123,6 +159,13 @@ impl Estimate<'_> {
     pub(super) fn stage_message(&self, micro_batch: usize) -> Exchange {
         let ParallelConfig { tensor, pipeline, data, .. } = self.parallel;
         let bytes = self.rows(micro_batch, 1).bytes;
-        Exchange { kind: ExchangeKind::Stages, ranks: pipeline, apart: tensor * data, messages: 1.0, bytes }
+        Exchange {
+            kind: ExchangeKind::Stages,
+            ranks: pipeline,
+            apart: tensor * data,
+            collectives: 1.0,
+            messages: 1.0,
+            bytes,
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Hardware of an estimate.
 
-use crate::cost::link::link_messages;
-use crate::cost::{Link, measurements, peak_flops, ring};
+use crate::cost::{Link, Turns, measurements, peak_flops, ring};
 use crate::error::{Error, Result};
 use crate::train::host_memory;
 use serde::Serialize;
@@ -25,6 +24,8 @@ pub struct Hardware {
     pub half_rate_rows: f64,
     /// Share of a core that each rank has: below 1 if ranks take turns on the cores of a host.
     pub cores_per_rank: f64,
+    /// Processor time of exchanges, if ranks take turns on the cores.
+    pub turns: Option<Turns>,
     /// Number of ranks per NUMA domain: a part of a host with faster links among its ranks.
     pub per_domain: usize,
     /// Link between ranks of one NUMA domain.
@@ -82,6 +83,7 @@ impl Hardware {
             flops: teraflops * 1e12,
             half_rate_rows: 0.0,
             cores_per_rank: 1.0,
+            turns: None,
             per_domain: ranks.min(8),
             intra_domain: intra_host,
             intra_host,
@@ -95,10 +97,8 @@ impl Hardware {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let measured = ranks.clamp(2, 16);
         let groups = unisono::Communicator::local(measured)?;
-        let in_turns = if ranks > cores { measurements::latency_in_turns(&groups)? } else { 0.0 };
+        let turns = (ranks > cores).then(|| Turns::measure(&groups, ranks)).transpose()?;
         let link = Link::fit(ring(), measured, &measurements::sweep(groups, &measurements::SIZES)?)?;
-        let alpha = link.alpha.max(in_turns / link_messages(measured));
-        let link = Link { alpha, ..link };
         let Some(memory) = host_memory() else {
             return Err(Error::Unsupported("the memory of this machine is unknown: give it".to_owned()));
         };
@@ -110,6 +110,7 @@ impl Hardware {
             flops: peak_flops(1),
             half_rate_rows: 0.0,
             cores_per_rank: cores.min(ranks) as f64 / ranks as f64,
+            turns,
             per_domain: ranks,
             intra_domain: link,
             intra_host: link,

@@ -82,11 +82,6 @@ fn cost_counts(algorithm: &Algorithm, ranks: usize) -> (f64, f64) {
     (cost.steps as f64, cost.chunks as f64 / (ranks * blocks) as f64)
 }
 
-/// Returns the number of messages in sequence of the ring all-reduce.
-pub(super) fn link_messages(ranks: usize) -> f64 {
-    cost_counts(ring(), ranks).0
-}
-
 /// Returns the ring all-reduce, which plans assume.
 pub fn ring() -> &'static Algorithm {
     find(Collective::AllReduce, "ring").expect("an algorithm of the library")

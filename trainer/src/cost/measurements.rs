@@ -9,7 +9,6 @@ use std::path::Path;
 use std::time::Instant;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Sum};
-use unisono_cuda::{Matrix, MatrixMut, matmul};
 
 /// Sizes in bytes that separate latency from bandwidth.
 pub(crate) const SIZES: [usize; 6] = [1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
@@ -45,59 +44,6 @@ fn points(group: &Communicator, sizes: &[usize]) -> Result<Vec<Measurement>> {
 }
 
 const ROUNDS: usize = 5;
-
-/// Measures the time that a small all-reduce adds to computation on ranks that take turns on cores.
-/// Most of it is waiting for the turns of others. Computation between two all-reduces takes about a
-/// millisecond.
-///
-/// # Errors
-/// Returns the error of a failed collective.
-pub(crate) fn latency_in_turns(groups: &[Communicator]) -> Result<f64> {
-    let rounds = |reduces: bool| -> Result<f64> {
-        let start = core_seconds();
-        std::thread::scope(|scope| {
-            let rank = |group| scope.spawn(move || compute_in_turns(group, reduces));
-            let threads: Vec<_> = groups.iter().map(rank).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().expect("no rank panics"))
-        })?;
-        Ok((core_seconds() - start) / TURNS as f64)
-    };
-    let mut least = f64::INFINITY;
-    for _ in 0..ROUNDS {
-        let alone = rounds(false)?;
-        least = least.min((rounds(true)? - alone).max(0.0));
-    }
-    Ok(least)
-}
-
-/// Returns the processor time of this process in seconds, divided by the number of cores. It is the
-/// time of work that fills all cores, even if other programs use them too. 0 where it is unknown.
-pub(crate) fn core_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // User and system time, in hundredths of a second, behind the name of the program.
-    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
-    let hundredths: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    hundredths / 100.0 / cores as f64
-}
-
-/// Computes, and reduces a few numbers after each part if `reduces`.
-fn compute_in_turns(group: &Communicator, reduces: bool) -> Result<()> {
-    let [one, other] = [0.5f32, 0.25].map(|value| vec![value; EXTENT * EXTENT]);
-    let (mut product, mut few) = (vec![0.0f32; EXTENT * EXTENT], [1.0f32; 16]);
-    for _ in 0..TURNS {
-        let into = MatrixMut::new(&mut product, EXTENT, EXTENT);
-        let [left, right] = [&one, &other].map(|values| Matrix::new(values, EXTENT, EXTENT));
-        matmul(into, 0.0, 1.0, left, right, 1);
-        if reduces {
-            group.all_reduce(&mut few, Sum)?;
-        }
-    }
-    Ok(())
-}
-
-const TURNS: usize = 80;
-const EXTENT: usize = 256;
 
 /// Measures the bytes per second that one thread reads and writes.
 pub(crate) fn memory_bandwidth() -> f64 {

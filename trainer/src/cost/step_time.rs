@@ -1,6 +1,6 @@
 //! Time of a step.
 
-use crate::cost::{Estimate, ExchangeKind};
+use crate::cost::{Estimate, Exchange, Hardware};
 use crate::error::Result;
 use crate::pipeline::{Order, StageCosts, play};
 use serde::Serialize;
@@ -14,14 +14,16 @@ pub struct StepTime {
     pub backward: f64,
     /// Communication within layers, which nothing hides: tensor, sequence and expert parallel.
     pub in_layers: f64,
-    /// Communication of weights and gradients, which backward can hide.
+    /// Communication of weights and gradients.
     pub communication: f64,
+    /// Part of it that computing hides.
+    pub hidden: f64,
     /// Optimizer step.
     pub optimizer: f64,
     /// Idle time of a pipeline stage with the schedule 1F1B, and of its messages.
     pub bubble: f64,
-    /// True if communication takes the cores of computation, so that nothing hides it.
-    pub shares_cores: bool,
+    /// Time of exchanges on cores that ranks share, which nothing hides.
+    pub on_cores: f64,
 }
 
 impl StepTime {
@@ -36,23 +38,35 @@ impl StepTime {
         let rows = (micro_batch * shape.gpt.context) as f64 / parallel.context as f64;
         let computing = turns * flops / hardware.rate(rows);
         let exchanges = estimate.exchanges(micro_batch, micro_batches, bucket);
-        let total = |holds: fn(ExchangeKind) -> bool| -> f64 {
-            let some = exchanges.iter().filter(|exchange| holds(exchange.kind));
-            some.map(|exchange| exchange.time(hardware)).sum()
-        };
+        let in_layers = exchanges.iter().filter(|exchange| exchange.kind.is_in_layers());
+        let communication = estimate.data_exchanges(bucket, micro_batches);
+        let communication = communication.map(|exchanges| Phase::new(&exchanges, hardware));
         // Recomputation runs forward once more.
         let again = if estimate.recomputes() { computing / 3.0 } else { 0.0 };
         let times = Self {
             forward: computing / 3.0,
             backward: computing * 2.0 / 3.0 + again,
-            in_layers: total(|kind| !matches!(kind, ExchangeKind::Data | ExchangeKind::Stages)),
-            communication: total(|kind| kind == ExchangeKind::Data),
+            in_layers: in_layers.map(|exchange| exchange.link_time(hardware)).sum(),
+            communication: communication.iter().map(|phase| phase.seconds).sum(),
             optimizer: turns * 2.0 * estimate.kept().iter().sum::<f64>() / hardware.memory_bandwidth,
+            hidden: 0.0,
             bubble: 0.0,
-            shares_cores: turns > 1.0,
+            on_cores: exchanges.iter().map(|exchange| exchange.core_time(hardware)).sum(),
         };
-        let transfer = estimate.stage_message(micro_batch).time(hardware);
+        let times = Self { hidden: times.hidden(estimate, &communication, micro_batches), ..times };
+        let transfer = estimate.stage_message(micro_batch).link_time(hardware);
         times.with_stages(parallel.pipeline, micro_batches, transfer, turns)
+    }
+
+    /// Returns the part of the communication in forward, backward and step that computing hides.
+    fn hidden(&self, estimate: &Estimate<'_>, communication: &[Phase; 3], micro_batches: usize) -> f64 {
+        let one = 1.0 / micro_batches as f64;
+        let in_backward = if estimate.exchanges_each() { 1.0 } else { one };
+        // The first micro-batch waits for weights that the step changed.
+        let beside = [self.forward, in_backward * self.backward, one * self.forward];
+        // An all-reduce counts as two collectives.
+        let last = if estimate.parallel.kind.shards_state() { 1.0 } else { 2.0 };
+        communication.iter().zip(beside).map(|(phase, beside)| phase.hidden(beside, last)).sum()
     }
 
     /// Adds the idle time of `stages` equal pipeline stages whose messages take `transfer`. Stages
@@ -77,29 +91,47 @@ impl StepTime {
         self.forward + self.backward
     }
 
-    /// Returns the time of a step with communication after backward.
+    /// Returns the time of a step that hides no communication.
     pub fn naive(&self) -> f64 {
-        self.working() + self.in_layers + self.bubble + self.communication + self.optimizer
+        self.working() + self.in_layers + self.on_cores + self.bubble + self.communication + self.optimizer
     }
 
-    /// Returns the time of a step with communication during backward.
+    /// Returns the time of a step that communicates during computing.
     pub fn overlapped(&self) -> f64 {
-        if self.shares_cores {
-            return self.naive();
-        }
-        let behind = self.backward.max(self.communication);
-        self.forward + self.in_layers + self.bubble + behind + self.optimizer
+        self.naive() - self.hidden
     }
 
     /// Returns the time in which a rank waits for the communication of an overlapped step.
     pub fn exposed(&self) -> f64 {
-        let hidden = if self.shares_cores { 0.0 } else { self.backward };
-        self.in_layers + (self.communication - hidden).max(0.0)
+        self.in_layers + self.on_cores + self.communication - self.hidden
     }
 
     /// Returns the fraction of an overlapped step spent computing.
     pub fn utilization(&self) -> f64 {
         self.working() / self.overlapped()
+    }
+}
+
+/// Communication of weights and gradients in forward, backward or step.
+struct Phase {
+    seconds: f64,
+    collectives: f64,
+}
+
+impl Phase {
+    fn new(exchanges: &[Exchange], hardware: &Hardware) -> Self {
+        Self {
+            seconds: exchanges.iter().map(|exchange| exchange.link_time(hardware)).sum(),
+            collectives: exchanges.iter().map(|exchange| exchange.collectives).sum(),
+        }
+    }
+
+    /// Returns the seconds that computing hides which takes `beside`. The `last` collectives have
+    /// nothing beside them: they reduce the gradients that backward computes last, or gather the
+    /// weights that forward needs first.
+    fn hidden(&self, beside: f64, last: f64) -> f64 {
+        let others = 1.0 - last / self.collectives.max(last);
+        beside.min(others * self.seconds)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, StrategyKind};
 use crate::cost::format::{count, format_flops, sections, size, table, time};
-use crate::cost::{Estimate, Hardware, Link, ModelShape, ParallelConfig, StepTime};
+use crate::cost::{Estimate, Hardware, Link, ModelShape, ParallelConfig, StepTime, Turns};
 use crate::error::{Error, Result};
 use crate::models::GptConfig;
 use crate::planner::batch_recipe::BatchRecipe;
@@ -227,9 +227,7 @@ impl PlanReport {
             format_flops(flops),
             match cores_per_rank {
                 1.0 => String::new(),
-                cores => format!(
-                    "\neach rank has {cores:.2} of a core: ranks take turns, and communication hides behind nothing"
-                ),
+                cores => format!("\neach rank has {cores:.2} of a core: ranks take turns{}", self.turns()),
             }
         );
         let error =
@@ -244,6 +242,13 @@ impl PlanReport {
             link("across hosts", inter_host),
             error.unwrap_or_default()
         )
+    }
+
+    /// Describes what exchanges cost ranks that take turns.
+    fn turns(&self) -> String {
+        let Some(Turns { calls, background }) = self.hardware.turns else { return String::new() };
+        let costs = [calls, background].map(|cost| time(cost.collective));
+        format!(", and each collective takes {} of all cores, or {} beside computing", costs[0], costs[1])
     }
 
     fn strategy(&self) -> String {
@@ -273,7 +278,8 @@ impl PlanReport {
             let share = format!("{:.0} %", 100.0 * pace.utilization());
             let name = format!("{}{mark}", row.parallel.kind.name());
             let operations = format!("{:.0}", row.collectives);
-            let [exchange, step, naive] = [pace.communication, pace.overlapped(), pace.naive()].map(time);
+            let exchange = time(pace.communication + pace.on_cores);
+            let [step, naive] = [pace.overlapped(), pace.naive()].map(time);
             vec![name, weights, gradients, state, sent, operations, exchange, step, share, naive]
         };
         let heading = heading.into_iter().map(str::to_owned).collect();

@@ -84,11 +84,13 @@ fn fitted_link_recovers_measured_link() {
 
 #[test]
 fn overlap_hides_shorter_of_backward_and_comm() {
-    let pace =
-        StepTime { forward: 1.0, backward: 2.0, communication: 1.5, optimizer: 0.25, ..StepTime::default() };
-    assert_eq!((pace.naive(), pace.overlapped()), (4.75, 3.25));
-    let slow = StepTime { communication: 40.0, ..pace };
-    assert_eq!(slow.overlapped(), 41.25);
+    let pace = |communication: f64| {
+        let hidden = communication.min(2.0);
+        StepTime { forward: 1.0, backward: 2.0, communication, hidden, ..StepTime::default() }
+    };
+    let (pace, slow) = (pace(1.5), pace(40.0));
+    assert_eq!((pace.naive(), pace.overlapped()), (4.5, 3.0));
+    assert_eq!(slow.overlapped(), 41.0);
     assert!(slow.utilization() < 0.08 && pace.utilization() > 0.9);
 }
 
@@ -434,11 +436,12 @@ fn slow_link_asks_for_more_accumulation_with_a_higher_rate() {
         let tokens = 9 * 32 * 4096;
         PlanReport::new(billions(1.0), hardware, tokens, 25e6).unwrap().warnings.join("\n")
     };
-    // 32 samples compute for 5.9 s. Gradients of 2 GB take 17.8 s at 0.2 GB/s, beside backward.
+    // 32 samples compute for 7.9 s. Gradients and weights of 2 GB take 17.8 s at 0.2 GB/s, 7.9 s of
+    // them beside computing. Twice as many samples double only the time of computing.
     let slow = warned(0.2);
-    assert!(slow.contains("ranks compute 30 % of the time and wait for the network"), "{slow}");
+    assert!(slow.contains("ranks compute 44 % of the time and wait for the network"), "{slow}");
     assert!(
-        slow.contains("accumulate 2 times as much (576 samples a step) and ranks compute 54 %"),
+        slow.contains("accumulate 2 times as much (576 samples a step) and ranks compute 61 %"),
         "{slow}"
     );
     assert!(slow.contains("the rate x 1.41 for Adam"), "{slow}");
@@ -463,7 +466,7 @@ fn simplest_of_the_fastest_meshes_is_chosen() {
         );
     }
     // Large buckets, or few ranks, are not bound by latency.
-    assert_eq!(planned(7.0, 512, 4e9).decision.parallel.kind, Zero1);
+    assert_eq!(planned(7.0, 512, 5e8).decision.parallel.kind, Zero1);
     assert_eq!(planned(1.0, 8, 25e6).decision.reason, decided(1.0, "h100-80", 8, |_| ()).reason);
 }
 

@@ -1,61 +1,11 @@
-//! Links with adjustable speed.
+//! Two ranks with links of adjustable speed.
+
+#[path = "slow_link.rs"]
+mod slow_link;
 
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
-use unisono_transports::{Fabric, Header, Link, Result as Sent, Tag, WaitStrategy, threads};
-
-/// Link whose messages take time. The wire carries one message at a time, for all lanes.
-struct SlowLink {
-    link: Box<dyn Link>,
-    seconds: f64,
-    seconds_per_byte: f64,
-    /// Time when the wire becomes free.
-    free: Instant,
-    /// Time when each lane's message has arrived.
-    due: Vec<Option<Instant>>,
-}
-
-impl Link for SlowLink {
-    fn try_send<'a>(
-        &mut self,
-        lane: usize,
-        tag: &Tag,
-        bytes: usize,
-        parts: &mut dyn Iterator<Item = unisono_cuda::Source<'a>>,
-    ) -> Sent<bool> {
-        let now = Instant::now();
-        if self.due[lane].is_none() {
-            let takes = self.seconds + bytes as f64 * self.seconds_per_byte;
-            self.free = self.free.max(now) + Duration::from_secs_f64(takes);
-            self.due[lane] = Some(self.free);
-        }
-        if self.due[lane] > Some(now) || !self.link.try_send(lane, tag, bytes, parts)? {
-            return Ok(false);
-        }
-        self.due[lane] = None;
-        Ok(true)
-    }
-
-    fn header(&mut self, lane: usize) -> Sent<Option<Header>> {
-        self.link.header(lane)
-    }
-
-    fn body(&mut self, lane: usize) -> Sent<Option<unisono_cuda::Source<'_>>> {
-        self.link.body(lane)
-    }
-
-    fn release(&mut self, lane: usize) {
-        self.link.release(lane);
-    }
-
-    fn recv_into(&mut self, lane: usize, target: unisono_cuda::Target<'_>) -> Sent<bool> {
-        self.link.recv_into(lane, target)
-    }
-
-    fn progress(&mut self) -> Sent<()> {
-        self.link.progress()
-    }
-}
+use unisono_transports::{Fabric, WaitStrategy, threads};
 
 /// Sleeps while waiting, so that cores are free for computation.
 struct SleepWait(Instant);
@@ -80,10 +30,7 @@ pub(crate) fn groups(
     config: &Config,
 ) -> unisono::Result<Vec<Communicator>> {
     let geometry = config.geometry();
-    let slow = |link| {
-        let due = vec![None; geometry.lanes];
-        Box::new(SlowLink { link, seconds, seconds_per_byte, free: Instant::now(), due }) as Box<dyn Link>
-    };
+    let slow = |link| slow_link::slow_link(link, geometry.lanes, seconds, seconds_per_byte);
     let throttled = |mesh: Fabric| Fabric {
         links: mesh.links.into_iter().map(|link| link.map(slow)).collect(),
         window: None,

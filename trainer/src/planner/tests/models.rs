@@ -78,15 +78,15 @@ fn meshes_of_published_models_grow_with_model_and_ranks() {
     for (name, ranks, mesh) in [
         ("llama2-7b", 8, "zero1 data 8"),
         ("llama2-7b", 64, "zero1 data 64"),
-        ("llama2-7b", 512, "bucketed tensor 4 x data 128"),
+        ("llama2-7b", 512, "zero3 tensor 2 x data 256"),
         ("llama2-13b", 8, "zero3 data 8"),
         ("llama2-13b", 64, "zero1 tensor 2 x data 32"),
         ("llama2-13b", 512, "zero3 tensor 2 x data 256"),
         ("llama2-70b", 64, "zero1 tensor 4 x pipeline 4 x data 4"),
-        ("llama2-70b", 512, "zero1 tensor 4 x pipeline 2 x data 64"),
+        ("llama2-70b", 512, "zero2 tensor 4 x pipeline 2 x data 64"),
         ("llama3-405b", 16_384, "zero3 tensor 8 x pipeline 4 x data 512"),
         ("mixtral-8x7b", 64, "zero2 data 64 x expert 8"),
-        ("mixtral-8x7b", 512, "zero2 tensor 2 x pipeline 2 x data 128 x expert 4"),
+        ("mixtral-8x7b", 512, "zero3 data 512 x expert 8"),
     ] {
         let parallel = planned(find(name).unwrap(), ranks).unwrap().decision.parallel;
         let found = format!("{} {}", parallel.kind.name(), parallel.words());

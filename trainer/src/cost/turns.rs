@@ -1,0 +1,189 @@
+//! Processor time of exchanges between ranks that share cores.
+//!
+//! Such ranks take turns. A rank that waits leaves its core to others, so an exchange costs no
+//! waiting: it costs processor time, of copies and of switches between threads.
+
+use crate::cost::Exchange;
+use crate::error::Result;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::thread;
+use unisono::Communicator;
+use unisono_cuda::{Matrix, MatrixMut, matmul};
+
+/// Costs of exchanges if all ranks do the same, in seconds of all cores.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Turns {
+    /// Exchanges on the threads that compute.
+    pub calls: CoreCost,
+    /// Exchanges on threads of their own, beside computing.
+    pub background: CoreCost,
+}
+
+/// Seconds of all cores that an exchange takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CoreCost {
+    /// For each collective.
+    pub collective: f64,
+    /// For each message in sequence.
+    pub message: f64,
+    /// For each byte of the buffers of a rank.
+    pub byte: f64,
+}
+
+impl CoreCost {
+    /// Returns the seconds of an exchange.
+    pub fn time(&self, exchange: &Exchange) -> f64 {
+        self.collective * exchange.collectives
+            + self.message * exchange.messages
+            + self.byte * exchange.buffer_bytes()
+    }
+
+    /// Solves for the costs from three measured collectives: in pairs of ranks and among all, and
+    /// with a buffer of `bytes` among all. An all-gather of two ranks has one message, and one of
+    /// all has `messages`.
+    fn new([pairs, all, large]: [f64; 3], messages: f64, bytes: f64) -> Self {
+        let message = if messages > 1.0 { ((all - pairs) / (messages - 1.0)).max(0.0) } else { 0.0 };
+        let collective = (all - message * messages).max(0.0);
+        Self { collective, message, byte: ((large - all) / bytes).max(0.0) }
+    }
+}
+
+impl Turns {
+    /// Measures the costs for `ranks` ranks on those of a communicator of threads, which have parts
+    /// of a millisecond to compute between exchanges. Costs grow with the ranks that share the
+    /// cores.
+    ///
+    /// # Errors
+    /// Returns the error of a failed collective.
+    pub(crate) fn measure(worlds: &[Communicator], ranks: usize) -> Result<Self> {
+        let pairs = on_all(worlds, |world| Ok(world.split(Some(world.rank() as u32 / 2), 0)?))?;
+        let pairs: Vec<_> = pairs.into_iter().flatten().collect();
+        let more = ranks as f64 / worlds.len() as f64;
+        let none = seconds(worlds, |_| Ok(()))?;
+        let measure = |gather: fn(&Communicator, usize) -> Result<()>| -> Result<CoreCost> {
+            let one = |groups: &[Communicator], bytes: usize| -> Result<f64> {
+                let count = bytes / 4 / groups[0].size();
+                Ok(more * (seconds(groups, |group| gather(group, count))? - none))
+            };
+            let times = [one(&pairs, FEW_BYTES)?, one(worlds, FEW_BYTES)?, one(worlds, MANY_BYTES)?];
+            Ok(CoreCost::new(times, (worlds.len() - 1) as f64, (MANY_BYTES - FEW_BYTES) as f64))
+        };
+        let call = |group: &Communicator, count: usize| {
+            let mut whole = vec![0.0f32; count * group.size()];
+            Ok(group.all_gather(&vec![1.0f32; count], &mut whole)?)
+        };
+        let background = |group: &Communicator, count: usize| {
+            group.all_gather_async(vec![1.0f32; count]).wait()?;
+            Ok(())
+        };
+        Ok(Self { calls: measure(call)?, background: measure(background)? })
+    }
+}
+
+/// Returns the seconds of all cores that a part of the computation and an exchange take: the least
+/// of several rounds.
+fn seconds(groups: &[Communicator], exchange: impl Fn(&Communicator) -> Result<()> + Sync) -> Result<f64> {
+    let mut least = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let start = core_seconds();
+        on_all(groups, |group| compute_in_turns(group, &exchange))?;
+        least = least.min((core_seconds() - start) / TURNS as f64);
+    }
+    Ok(least)
+}
+
+/// Runs `body` on a thread for each rank.
+fn on_all<R: Send>(
+    groups: &[Communicator],
+    body: impl Fn(&Communicator) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = groups.iter().map(|group| scope.spawn(|| body(group))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    })
+}
+
+/// Computes, with an exchange after each part.
+fn compute_in_turns(group: &Communicator, exchange: impl Fn(&Communicator) -> Result<()>) -> Result<()> {
+    let [one, other] = [0.5f32, 0.25].map(|value| vec![value; EXTENT * EXTENT]);
+    let mut product = vec![0.0f32; EXTENT * EXTENT];
+    for _ in 0..TURNS {
+        let into = MatrixMut::new(&mut product, EXTENT, EXTENT);
+        let [left, right] = [&one, &other].map(|values| Matrix::new(values, EXTENT, EXTENT));
+        matmul(into, 0.0, 1.0, left, right, 1);
+        exchange(group)?;
+    }
+    Ok(())
+}
+
+/// Returns the processor time of this process in seconds, divided by the number of cores. It is the
+/// time of work that fills all cores, even if other programs use them too.
+pub(crate) fn core_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    (time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64) / cores as f64
+}
+
+const ROUNDS: usize = 5;
+const TURNS: usize = 40;
+const EXTENT: usize = 256;
+const FEW_BYTES: usize = 1 << 10;
+const MANY_BYTES: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::{ExchangeKind, Hardware};
+
+    #[test]
+    fn three_measured_collectives_have_their_costs() {
+        let cost = CoreCost { collective: 1e-4, message: 1e-5, byte: 1e-9 };
+        // Gathers in pairs, among eight, and of a million bytes among eight.
+        let gather = |ranks: usize, bytes: f64| Exchange {
+            kind: ExchangeKind::Data,
+            ranks,
+            apart: 1,
+            collectives: 1.0,
+            messages: (ranks - 1) as f64,
+            bytes: bytes * (ranks - 1) as f64 / ranks as f64,
+        };
+        let times = [gather(2, 0.0), gather(8, 0.0), gather(8, 1e6)].map(|gather| cost.time(&gather));
+        let solved = CoreCost::new(times, 7.0, 1e6);
+        let near = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-6, "{solved:?}");
+        near(solved.collective, cost.collective);
+        near(solved.message, cost.message);
+        near(solved.byte, cost.byte);
+        assert!((times[2] - 1.17e-3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn noise_makes_no_cost_negative() {
+        let CoreCost { collective, message, byte } = CoreCost::new([2e-4, 1e-4, 0.5e-4], 7.0, 1e6);
+        assert_eq!([collective, message, byte], [1e-4, 0.0, 0.0]);
+        assert_eq!(CoreCost::new([-1e-4; 3], 1.0, 1e6), CoreCost::default());
+    }
+
+    #[test]
+    fn ranks_that_share_cores_copy_instead_of_waiting_for_a_link() {
+        let worlds = Communicator::local(4).unwrap();
+        let turns = Turns::measure(&worlds, 8).unwrap();
+        let mut hardware = Hardware::named("h100-80", 8).unwrap();
+        hardware.set_per_host(4);
+        let exchange = |apart| Exchange {
+            kind: ExchangeKind::Tensor,
+            ranks: 4,
+            apart,
+            collectives: 1.0,
+            messages: 6.0,
+            bytes: 1e6,
+        };
+        let link_times = |hardware: &Hardware| [1, 2].map(|apart| exchange(apart).link_time(hardware));
+        assert!(link_times(&hardware).into_iter().all(|seconds| seconds > 0.0));
+        assert_eq!(exchange(1).core_time(&hardware), 0.0);
+        hardware.turns = Some(turns);
+        let [within, across] = link_times(&hardware);
+        assert!(within == 0.0 && across > 0.0);
+        assert_eq!(exchange(1).core_time(&hardware), turns.calls.time(&exchange(1)));
+    }
+}
