@@ -82,15 +82,24 @@ fn hidden(
     [pass, one]: [f64; 2],
     [forward, backward]: [f64; 2],
 ) -> f64 {
-    let of_one = |seconds: f64| seconds / micro_batches;
-    let reducing = if reduced > 1.0 { backward } else { of_one(backward) };
-    let behind = |passes: f64, alone: f64, beside: f64| beside.min(passes * pass - alone);
+    // Passes of a micro-batch, with so many passes over the parameters beside each. One collective
+    // has nothing beside it.
+    let [forward, backward] = [forward / micro_batches, backward / micro_batches];
+    let beside = |count: f64, passes: f64, seconds: f64| count * seconds.min(passes * pass);
+    let hidden = |seconds: f64, all: f64, one: f64| seconds.min(all * pass - one);
+    let each = f64::from(reduced > 1.0);
+    let earlier = |passes: f64| beside(micro_batches - 1.0, passes, backward);
     match name {
-        // The last all-reduce has nothing beside it.
-        "bucketed" => behind(2.0, 2.0 * one, reducing),
-        // Nor has the first gather, or the last reduction.
-        "zero3" => behind(micro_batches, one, forward) + behind(micro_batches + reduced, one, backward),
-        _ => behind(reduced, one, reducing) + behind(1.0, one, of_one(forward)),
+        "bucketed" => hidden(beside(1.0, 2.0, backward), 2.0, 2.0 * one),
+        "zero3" => {
+            let gathers = hidden(beside(micro_batches, 1.0, forward), micro_batches, one);
+            let back = earlier(1.0 + each) + beside(1.0, 2.0, backward);
+            gathers + hidden(back, micro_batches + reduced, one)
+        }
+        _ => {
+            let back = earlier(each) + beside(1.0, 1.0, backward);
+            hidden(back, reduced, one) + hidden(beside(1.0, 1.0, forward), 1.0, one)
+        }
     }
 }
 

@@ -172,14 +172,16 @@ impl Estimate<'_> {
     pub(super) fn data_exchanges(&self, bucket: f64, micro_batches: usize) -> [Vec<Exchange>; 3] {
         let ParallelConfig { kind, tensor, expert, .. } = self.parallel;
         let exchanges = |(parameters, ranks): (f64, usize), apart| {
-            let collectives = self.collectives_of(parameters, bucket, micro_batches);
+            let parts = self.collectives_of(parameters, bucket, micro_batches);
+            // One call is both parts of an all-reduce.
+            let parts_per_call = if kind.shards_state() { 1.0 } else { 2.0 };
             let bytes = self.group(parameters, micro_batches).sent(kind, ranks);
             [0, 1, 2].map(|phase| Exchange {
                 kind: ExchangeKind::Data,
                 ranks,
                 apart,
-                collectives: collectives[phase],
-                messages: (ranks - 1) as f64 * collectives[phase],
+                collectives: parts[phase] / parts_per_call,
+                messages: (ranks - 1) as f64 * parts[phase],
                 bytes: bytes[phase],
             })
         };
@@ -192,11 +194,16 @@ impl Estimate<'_> {
         })
     }
 
-    /// Returns true if ranks exchange weights or gradients in the backward pass of every
-    /// micro-batch, and not only in the last.
-    pub(super) fn exchanges_each(&self) -> bool {
+    /// Returns the fraction of the communication in backward that each micro-batch has before the
+    /// last, and that of the last: ZeRO-3 gathers weights in each, and gradients are reduced in
+    /// each or in the last.
+    pub(super) fn backward_fractions(&self, micro_batches: usize) -> [f64; 2] {
         let ParallelConfig { kind, reduces_each, .. } = self.parallel;
-        kind == StrategyKind::Zero3 || reduces_each && kind.shards_gradients()
+        let gathers = f64::from(kind == StrategyKind::Zero3);
+        let reduces = f64::from(reduces_each && kind.shards_gradients());
+        let [each, last] = [gathers + reduces, gathers + 1.0];
+        let all = each * (micro_batches - 1) as f64 + last;
+        [each / all, last / all]
     }
 }
 

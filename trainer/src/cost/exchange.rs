@@ -1,17 +1,18 @@
 //! Exchanges of a step: messages, bytes and link of each.
 //!
-//! The formulas are for the default order of axes, `context.kv_transfer = "gather"` and experts
-//! with equal loads.
+//! The formulas are for the default order of axes, and for experts with equal loads.
 
-use crate::cost::{Estimate, Hardware, LinkClass, ParallelConfig, Turns, remote_fraction};
+use crate::cost::{Estimate, ExchangeCosts, Hardware, LinkClass, ParallelConfig, remote_fraction};
 
 /// Purpose of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExchangeKind {
     /// Sums of activations of tensor parallel ranks.
     Tensor,
-    /// Keys and values of ranks that share sequences.
+    /// Keys and values of ranks that share sequences, or heads for positions.
     Sequence,
+    /// Keys and values that go round ranks beside attention.
+    Ring,
     /// Tokens for experts of other ranks.
     Experts,
     /// Activations and their gradients for other pipeline stages.
@@ -21,7 +22,7 @@ pub enum ExchangeKind {
 }
 
 impl ExchangeKind {
-    /// Returns true for exchanges within layers, which computing waits for.
+    /// Returns true for exchanges within layers that nothing hides.
     pub(super) fn is_in_layers(self) -> bool {
         matches!(self, Self::Tensor | Self::Sequence | Self::Experts)
     }
@@ -36,7 +37,7 @@ pub struct Exchange {
     pub ranks: usize,
     /// Distance of neighbors in the group, in ranks of the world.
     pub apart: usize,
-    /// Number of collectives.
+    /// Number of calls of a collective, or of messages to another stage.
     pub collectives: f64,
     /// Number of messages in sequence.
     pub messages: f64,
@@ -53,27 +54,30 @@ impl Exchange {
     /// Returns the seconds that its messages travel. Between ranks that share cores, messages are
     /// copies in memory: see [`Exchange::core_time`].
     pub fn link_time(&self, hardware: &Hardware) -> f64 {
-        match (hardware.turns, self.link_class(hardware)) {
+        match (hardware.exchange_costs, self.link_class(hardware)) {
             (Some(_), LinkClass::Domain | LinkClass::Host) => 0.0,
             _ => hardware.link(self.ranks, self.apart).time(self.messages, self.bytes),
         }
     }
 
-    /// Returns the seconds that it keeps ranks from computing that share cores.
+    /// Returns the processor time of the exchange, in seconds of all cores. It is 0 if ranks have
+    /// cores of their own.
     pub fn core_time(&self, hardware: &Hardware) -> f64 {
-        let cost = |turns: Turns| if self.is_in_background() { turns.background } else { turns.calls };
-        hardware.turns.map_or(0.0, |turns| cost(turns).time(self))
+        let cost = |costs: ExchangeCosts| if self.has_own_thread() { costs.background } else { costs.calls };
+        // The first and the last stage have half as many messages as the others.
+        let senders = if self.kind == ExchangeKind::Stages { remote_fraction(self.ranks) } else { 1.0 };
+        hardware.exchange_costs.map_or(0.0, |costs| senders * cost(costs).time(self))
     }
 
-    /// Returns true if ranks compute beside the exchange.
-    fn is_in_background(&self) -> bool {
-        self.kind == ExchangeKind::Data
+    /// Returns true if the exchange runs on a thread of its own.
+    fn has_own_thread(&self) -> bool {
+        matches!(self.kind, ExchangeKind::Data | ExchangeKind::Experts)
     }
 
     /// Returns the bytes of the buffers that are exchanged, with the rank's own part.
     pub(super) fn buffer_bytes(&self) -> f64 {
         match self.kind {
-            ExchangeKind::Stages => self.bytes,
+            ExchangeKind::Stages | ExchangeKind::Ring => self.bytes,
             _ => self.bytes / remote_fraction(self.ranks),
         }
     }
@@ -93,7 +97,8 @@ impl Estimate<'_> {
     /// Returns all exchanges of a step of `micro_batches`, each with `micro_batch` samples.
     pub fn exchanges(&self, micro_batch: usize, micro_batches: usize, bucket: f64) -> Vec<Exchange> {
         let rows = self.rows(micro_batch, micro_batches);
-        let within = [self.tensor(&rows), self.sequence(&rows), self.experts(&rows)];
+        let [sequence, ring] = self.sequence(&rows);
+        let within = [self.tensor(&rows), sequence, ring, self.experts(&rows)];
         let one = self.stage_message(micro_batch);
         let count = 2.0 * micro_batches as f64;
         let stages = Exchange { collectives: count, messages: count, bytes: count * one.bytes, ..one };
@@ -125,19 +130,38 @@ impl Estimate<'_> {
         }
     }
 
-    /// Returns the gathers of keys and values of whole sequences, and the sum of their gradients.
-    fn sequence(&self, rows: &Rows) -> Exchange {
+    /// Returns the exchanges of ranks that share sequences, and those in a ring.
+    fn sequence(&self, rows: &Rows) -> [Exchange; 2] {
         let (gpt, ParallelConfig { context: ranks, tensor, .. }) = (&self.shape.gpt, self.parallel);
-        let gathers = (rows.forwards + 2.0) * rows.passes;
-        let keys = 2.0 * (gpt.kv_width() as f64 / gpt.width as f64) / tensor as f64;
-        Exchange {
-            kind: ExchangeKind::Sequence,
+        let group = self.shape.sharing.head_group_size(ranks);
+        // Bytes of this rank's queries, and of its keys and values.
+        let queries = rows.bytes / tensor as f64;
+        let keys = 2.0 * gpt.kv_width() as f64 / gpt.width as f64 * queries;
+        let exchange = |kind, ranks: usize, apart, count: f64, bytes| Exchange {
+            kind,
             ranks,
-            apart: tensor,
-            collectives: gathers,
-            messages: (ranks - 1) as f64 * gathers,
-            bytes: (ranks - 1) as f64 * keys * rows.bytes * gathers,
-        }
+            apart,
+            collectives: count * rows.passes,
+            messages: (ranks - 1) as f64 * count * rows.passes,
+            bytes: bytes * rows.passes,
+        };
+        let Some(group) = group else {
+            // Keys and values in forward and backward, and the sum of their gradients.
+            let gathers = rows.forwards + 2.0;
+            let bytes = (ranks - 1) as f64 * keys * gathers;
+            let none = exchange(ExchangeKind::Ring, 1, 1, 0.0, 0.0);
+            return [exchange(ExchangeKind::Sequence, ranks, tensor, gathers, bytes), none];
+        };
+        // Queries, keys and values to other heads, and results back, in each direction.
+        let passes = rows.forwards + 1.0;
+        let bytes = remote_fraction(group) * passes * (keys + 2.0 * queries);
+        let heads = exchange(ExchangeKind::Sequence, group, tensor, 2.0 * passes, bytes);
+        // Gradients of keys and values return with one more hop.
+        let ring = ranks / group;
+        let hops = if ring > 1 { passes * (ring - 1) as f64 + ring as f64 } else { 0.0 };
+        let apart = tensor * group;
+        let round = exchange(ExchangeKind::Ring, ring, apart, hops, hops * keys);
+        [heads, Exchange { messages: round.collectives, ..round }]
     }
 
     /// Returns the rows that go to the experts of other ranks and back, in forward and in backward.
@@ -167,5 +191,73 @@ impl Estimate<'_> {
             messages: 1.0,
             bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, StrategyKind};
+    use crate::cost::{ModelShape, StepTime};
+    use crate::train::DryRun;
+
+    fn config(changes: &[&str]) -> Config {
+        let usual = ["model.width=64", "model.heads=8", "model.kv_heads=4", "mesh.sequence_data=4"];
+        let changes = usual.into_iter().chain(changes.iter().copied()).map(str::to_owned);
+        Config::load(None, &changes.collect::<Vec<_>>()).unwrap()
+    }
+
+    fn exchanges(config: &Config, hardware: &Hardware) -> Vec<Exchange> {
+        let shape = ModelShape::from_config(config).unwrap();
+        let parallel = ParallelConfig { context: 4, ..ParallelConfig::replicated(4) };
+        Estimate { shape: &shape, hardware, parallel }.exchanges(2, 4, 25e6)
+    }
+
+    #[test]
+    fn shared_sequences_have_the_bytes_of_a_run() {
+        let hardware = Hardware::named("h100-80", 4).unwrap();
+        for (transfer, heads) in [("gather", 1), ("ring", 1), ("ring", 2), ("ulysses", 1)] {
+            for recomputes in [false, true] {
+                let config = config(&[
+                    &format!("context.kv_transfer={transfer}"),
+                    &format!("context.ulysses_ranks={heads}"),
+                    &format!("model.activation_checkpointing={recomputes}"),
+                    "data.micro_batch=2",
+                    "data.global_batch=8",
+                ]);
+                let exact = DryRun::new(&config, 4).unwrap().traffic(StrategyKind::Bucketed);
+                let mut all = exchanges(&config, &hardware);
+                all.retain(|one| matches!(one.kind, ExchangeKind::Sequence | ExchangeKind::Ring));
+                let bytes: f64 = all.iter().map(|one| one.bytes).sum();
+                let ratio = bytes / exact.sequence_parallel;
+                assert!((ratio - 1.0).abs() < 1e-12, "{transfer}, {heads}: {bytes} of {exact:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn groups_of_a_ring_with_heads_have_their_distances() {
+        let config = config(&["context.kv_transfer=ring", "context.ulysses_ranks=2"]);
+        let all = exchanges(&config, &Hardware::named("h100-80", 4).unwrap());
+        let of = |kind| all.iter().find(|one| one.kind == kind).map(|one| (one.ranks, one.apart));
+        assert_eq!(of(ExchangeKind::Sequence), Some((2, 1)));
+        assert_eq!(of(ExchangeKind::Ring), Some((2, 2)));
+    }
+
+    #[test]
+    fn attention_hides_keys_that_go_round() {
+        let config = config(&["context.kv_transfer=ring"]);
+        let shape = ModelShape::from_config(&config).unwrap();
+        let parallel = ParallelConfig { context: 4, ..ParallelConfig::replicated(4) };
+        let in_layers = |flops: f64| {
+            let hardware = Hardware { flops, ..Hardware::named("h100-80", 4).unwrap() };
+            StepTime::new(&Estimate { shape: &shape, hardware: &hardware, parallel }, 2, 4, 25e6).in_layers
+        };
+        // A slow rank attends for longer than keys and values travel.
+        assert_eq!(in_layers(1e9), 0.0);
+        let fast = exchanges(&config, &Hardware::named("h100-80", 4).unwrap());
+        let ring = fast.iter().find(|one| one.kind == ExchangeKind::Ring).unwrap();
+        let travels = ring.link_time(&Hardware::named("h100-80", 4).unwrap());
+        assert!((in_layers(1e20) / travels - 1.0).abs() < 1e-3);
     }
 }

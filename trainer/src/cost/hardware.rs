@@ -1,6 +1,6 @@
 //! Hardware of an estimate.
 
-use crate::cost::{Link, Turns, measurements, peak_flops, ring};
+use crate::cost::{ExchangeCosts, Link, measurements, peak_flops, ring};
 use crate::error::{Error, Result};
 use crate::train::host_memory;
 use serde::Serialize;
@@ -22,10 +22,11 @@ pub struct Hardware {
     /// Number of rows of a micro-batch with which a rank reaches half of `flops`; 0 if the rate
     /// does not depend on them.
     pub half_rate_rows: f64,
-    /// Share of a core that each rank has: below 1 if ranks take turns on the cores of a host.
+    /// Share of a core that each rank has: below 1 if ranks share the cores of a host.
     pub cores_per_rank: f64,
-    /// Processor time of exchanges, if ranks take turns on the cores.
-    pub turns: Option<Turns>,
+    /// Processor time of exchanges, if ranks share the cores of a host. Links within a host then
+    /// take no other time.
+    pub exchange_costs: Option<ExchangeCosts>,
     /// Number of ranks per NUMA domain: a part of a host with faster links among its ranks.
     pub per_domain: usize,
     /// Link between ranks of one NUMA domain.
@@ -56,6 +57,9 @@ const PRESETS: [(&str, [f64; 5]); 4] = [
     ("h100-80", [80.0, 3350.0, 495.0, 450.0, 50.0]),
 ];
 
+/// Most threads that measure costs of exchanges.
+const MAX_THREADS: usize = 64;
+
 impl Hardware {
     /// Returns hardware of the kind `name`, with eight ranks per host: a GPU, or `here` for this
     /// machine, measured.
@@ -83,12 +87,26 @@ impl Hardware {
             flops: teraflops * 1e12,
             half_rate_rows: 0.0,
             cores_per_rank: 1.0,
-            turns: None,
+            exchange_costs: None,
             per_domain: ranks.min(8),
             intra_domain: intra_host,
             intra_host,
             inter_host: Link { alpha: 10e-6, beta: across * 1e9 },
         })
+    }
+
+    /// Returns hardware of the kind `name` as [`Hardware::named`] does, with `per_host` ranks on
+    /// each host. `here` is a host like this machine.
+    ///
+    /// # Errors
+    /// As [`Hardware::named`].
+    pub fn with_hosts(name: &str, ranks: usize, per_host: usize) -> Result<Self> {
+        let mut hardware = match name {
+            "here" => Self { ranks, ..Self::named(name, per_host.min(ranks))? },
+            _ => Self::named(name, ranks)?,
+        };
+        hardware.set_per_host(per_host);
+        Ok(hardware)
     }
 
     /// Measures this machine as one host of `ranks` ranks, each with its share of the memory. Links
@@ -97,8 +115,8 @@ impl Hardware {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let measured = ranks.clamp(2, 16);
         let groups = unisono::Communicator::local(measured)?;
-        let turns = (ranks > cores).then(|| Turns::measure(&groups, ranks)).transpose()?;
         let link = Link::fit(ring(), measured, &measurements::sweep(groups, &measurements::SIZES)?)?;
+        let exchange_costs = Self::measure_exchange_costs(ranks, cores)?;
         let Some(memory) = host_memory() else {
             return Err(Error::Unsupported("the memory of this machine is unknown: give it".to_owned()));
         };
@@ -110,12 +128,22 @@ impl Hardware {
             flops: peak_flops(1),
             half_rate_rows: 0.0,
             cores_per_rank: cores.min(ranks) as f64 / ranks as f64,
-            turns,
+            exchange_costs,
             per_domain: ranks,
             intra_domain: link,
             intra_host: link,
             inter_host: link,
         })
+    }
+
+    /// Measures what exchanges cost ranks that share cores.
+    fn measure_exchange_costs(ranks: usize, cores: usize) -> Result<Option<ExchangeCosts>> {
+        // So many that threads wait for cores, and an even number.
+        let threads = ranks.min((2 * cores).clamp(16, MAX_THREADS)).next_multiple_of(2);
+        if ranks.min(threads) <= cores {
+            return Ok(None);
+        }
+        ExchangeCosts::measure(&unisono::Communicator::local(threads)?, ranks).map(Some)
     }
 
     /// Returns the floating-point operations per second of a rank with this number of rows: f n /
@@ -144,7 +172,7 @@ impl Hardware {
         let link = Link::fit(ring(), ranks, &points).map_err(|error| Error::file(path, error))?;
         match self.link_class(ranks, 1) {
             LinkClass::Domain => self.set_within(link),
-            LinkClass::Host => self.intra_host = link,
+            LinkClass::Host => self.set_intra_host(link),
             LinkClass::Across => self.inter_host = link,
         }
         Ok(link.error(ring(), ranks, &points))
@@ -155,9 +183,15 @@ impl Hardware {
         (self.per_host, self.per_domain) = (ranks, ranks);
     }
 
-    /// Sets the link between ranks of one NUMA domain, also for a host that is no more than one.
-    fn set_within(&mut self, link: Link) {
-        self.intra_domain = link;
+    /// Sets the link between ranks of one host. It replaces measured costs of exchanges.
+    pub(crate) fn set_intra_host(&mut self, link: Link) {
+        (self.intra_host, self.exchange_costs) = (link, None);
+    }
+
+    /// Sets the link between ranks of one NUMA domain, also for a host that is no more than one. It
+    /// replaces measured costs of exchanges.
+    pub(crate) fn set_within(&mut self, link: Link) {
+        (self.intra_domain, self.exchange_costs) = (link, None);
         if self.per_domain >= self.per_host {
             self.intra_host = link;
         }

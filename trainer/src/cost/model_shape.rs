@@ -1,6 +1,6 @@
 //! Shape of a language model: a configured one, or one of which only the size is known.
 
-use crate::config::{Config, StrategyKind};
+use crate::config::{Config, Context, StrategyKind};
 use crate::cost::GroupBytes;
 use crate::cost::activations::ActivationModel;
 use crate::cost::flops::{flops_per_token, matmul_weights};
@@ -24,6 +24,9 @@ pub struct ModelShape {
     /// Dimensions of the transformer.
     #[serde(flatten, serialize_with = "dimensions")]
     pub gpt: GptConfig,
+    /// Way in which ranks share sequences.
+    #[serde(skip)]
+    pub sharing: Context,
     /// Bytes of one activation.
     pub activation_bytes: usize,
     /// Bytes of memory per parameter.
@@ -45,6 +48,7 @@ impl ModelShape {
             active: parameters,
             expert_parameters: 0.0,
             gpt: GptConfig::new(32_000, 4096, 128 * layers, layers, layers),
+            sharing: Context::default(),
             activation_bytes: 2,
             bytes: BytesPerParam::mixed(4.0, false),
             units: Vec::new(),
@@ -70,6 +74,7 @@ impl ModelShape {
             active: matmul_weights(&inventory, &config.experts),
             expert_parameters: of_experts.map(Parameter::count).sum::<usize>() as f64,
             gpt: config.gpt_config(),
+            sharing: config.context,
             activation_bytes: Dtype::F32.size(),
             bytes: BytesPerParam { weight, gradient, state },
             units: (0..inventory.units.len()).map(|number| count(UnitId(number))).collect(),
@@ -132,9 +137,19 @@ impl ModelShape {
 
     /// Returns the floating-point operations of forward and backward per sample.
     pub fn flops(&self) -> f64 {
+        self.flops_with(self.active)
+    }
+
+    /// Returns the share of the operations that are those of attention between positions.
+    pub(super) fn attention_share(&self) -> f64 {
+        self.flops_with(0.0) / self.flops()
+    }
+
+    /// Returns the operations per sample with this number of parameters in matrix products.
+    fn flops_with(&self, weights: f64) -> f64 {
         let GptConfig { layers, width, context, .. } = self.gpt;
         let [layers, width, context] = [layers, width, context].map(|extent| extent as f64);
-        context * flops_per_token(self.active, layers, width, context)
+        context * flops_per_token(weights, layers, width, context)
     }
 }
 

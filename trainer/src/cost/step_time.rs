@@ -1,6 +1,6 @@
 //! Time of a step.
 
-use crate::cost::{Estimate, Exchange, Hardware};
+use crate::cost::{Estimate, Exchange, ExchangeKind, Hardware};
 use crate::error::Result;
 use crate::pipeline::{Order, StageCosts, play};
 use serde::Serialize;
@@ -12,9 +12,10 @@ pub struct StepTime {
     pub forward: f64,
     /// Backward: twice the forward, and the recomputation.
     pub backward: f64,
-    /// Communication within layers, which nothing hides: tensor, sequence and expert parallel.
+    /// Communication within layers on links that nothing hides: tensor, sequence and expert
+    /// parallel.
     pub in_layers: f64,
-    /// Communication of weights and gradients.
+    /// Communication of weights and gradients on links.
     pub communication: f64,
     /// Part of it that computing hides.
     pub hidden: f64,
@@ -22,8 +23,10 @@ pub struct StepTime {
     pub optimizer: f64,
     /// Idle time of a pipeline stage with the schedule 1F1B, and of its messages.
     pub bubble: f64,
-    /// Time of exchanges on cores that ranks share, which nothing hides.
+    /// Processor time of exchanges of ranks that share cores, which nothing hides.
     pub on_cores: f64,
+    /// Part of it for weights and gradients.
+    pub data_on_cores: f64,
 }
 
 impl StepTime {
@@ -32,57 +35,68 @@ impl StepTime {
     pub fn new(estimate: &Estimate<'_>, micro_batch: usize, micro_batches: usize, bucket: f64) -> Self {
         let Estimate { shape, hardware, parallel } = *estimate;
         let share = (parallel.tensor * parallel.pipeline * parallel.context) as f64;
-        // Ranks that share a core take turns.
-        let turns = 1.0 / hardware.cores_per_rank;
+        let ranks_per_core = 1.0 / hardware.cores_per_rank;
         let flops = (micro_batch * micro_batches) as f64 * shape.flops() / share;
         let rows = (micro_batch * shape.gpt.context) as f64 / parallel.context as f64;
-        let computing = turns * flops / hardware.rate(rows);
+        let computing = ranks_per_core * flops / hardware.rate(rows);
         let exchanges = estimate.exchanges(micro_batch, micro_batches, bucket);
-        let in_layers = exchanges.iter().filter(|exchange| exchange.kind.is_in_layers());
+        let total = |holds: fn(ExchangeKind) -> bool| -> f64 {
+            let some = exchanges.iter().filter(|exchange| holds(exchange.kind));
+            some.map(|exchange| exchange.link_time(hardware)).sum()
+        };
+        let on_cores = |holds: fn(ExchangeKind) -> bool| -> f64 {
+            let some = exchanges.iter().filter(|exchange| holds(exchange.kind));
+            some.map(|exchange| exchange.core_time(hardware)).sum()
+        };
         let communication = estimate.data_exchanges(bucket, micro_batches);
         let communication = communication.map(|exchanges| Phase::new(&exchanges, hardware));
         // Recomputation runs forward once more.
         let again = if estimate.recomputes() { computing / 3.0 } else { 0.0 };
+        // While keys and values go round, a rank attends to those that it has.
+        let round = total(|kind| kind == ExchangeKind::Ring);
+        let beside = shape.attention_share() * (computing + again);
         let times = Self {
             forward: computing / 3.0,
             backward: computing * 2.0 / 3.0 + again,
-            in_layers: in_layers.map(|exchange| exchange.link_time(hardware)).sum(),
+            in_layers: total(ExchangeKind::is_in_layers) + (round - beside).max(0.0),
             communication: communication.iter().map(|phase| phase.seconds).sum(),
-            optimizer: turns * 2.0 * estimate.kept().iter().sum::<f64>() / hardware.memory_bandwidth,
+            optimizer: ranks_per_core * 2.0 * estimate.kept().iter().sum::<f64>() / hardware.memory_bandwidth,
             hidden: 0.0,
             bubble: 0.0,
-            on_cores: exchanges.iter().map(|exchange| exchange.core_time(hardware)).sum(),
+            on_cores: on_cores(|_| true),
+            data_on_cores: on_cores(|kind| kind == ExchangeKind::Data),
         };
         let times = Self { hidden: times.hidden(estimate, &communication, micro_batches), ..times };
         let transfer = estimate.stage_message(micro_batch).link_time(hardware);
-        times.with_stages(parallel.pipeline, micro_batches, transfer, turns)
+        times.with_stages(parallel.pipeline, micro_batches, transfer, ranks_per_core)
     }
 
     /// Returns the part of the communication in forward, backward and step that computing hides.
     fn hidden(&self, estimate: &Estimate<'_>, communication: &[Phase; 3], micro_batches: usize) -> f64 {
+        let [forward, backward, step] = communication;
         let one = 1.0 / micro_batches as f64;
-        let in_backward = if estimate.exchanges_each() { 1.0 } else { one };
-        // The first micro-batch waits for weights that the step changed.
-        let beside = [self.forward, in_backward * self.backward, one * self.forward];
-        // An all-reduce counts as two collectives.
-        let last = if estimate.parallel.kind.shards_state() { 1.0 } else { 2.0 };
-        communication.iter().zip(beside).map(|(phase, beside)| phase.hidden(beside, last)).sum()
+        let [in_forward, in_backward] = [one * self.forward, one * self.backward];
+        let [each, last] = estimate.backward_fractions(micro_batches);
+        let pass = |count: usize, fraction, seconds| Pass { count: count as f64, fraction, seconds };
+        forward.hidden(&[pass(micro_batches, one, in_forward)])
+            + backward.hidden(&[pass(micro_batches - 1, each, in_backward), pass(1, last, in_backward)])
+            // The first micro-batch waits for weights that the step changed.
+            + step.hidden(&[pass(1, 1.0, in_forward)])
     }
 
     /// Adds the idle time of `stages` equal pipeline stages whose messages take `transfer`. Stages
-    /// that share a core in `turns` fill each other's idle time.
-    fn with_stages(self, stages: usize, micro_batches: usize, transfer: f64, turns: f64) -> Self {
+    /// that share cores fill each other's idle time.
+    fn with_stages(self, stages: usize, micro_batches: usize, transfer: f64, ranks_per_core: f64) -> Self {
         if stages == 1 {
             return self;
         }
-        let share = 1.0 / (micro_batches as f64 * turns);
+        let (one, alone) = (1.0 / micro_batches as f64, 1.0 / ranks_per_core);
         let in_forward = self.in_layers * self.forward / self.working().max(f64::MIN_POSITIVE);
-        let forward = (self.forward + in_forward) * share;
-        let backward = (self.backward + self.in_layers - in_forward) * share;
+        let forward = one * (alone * self.forward + in_forward);
+        let backward = one * (alone * self.backward + self.in_layers - in_forward);
         let costs = StageCosts::new([forward, backward / 2.0, backward / 2.0], 1, transfer);
-        let busy = micro_batches as f64 * (forward + backward);
         let whole = makespan(stages, micro_batches, costs).unwrap_or(f64::INFINITY);
-        let idle = whole - turns * busy;
+        let idle = whole - (self.working() + self.in_layers);
         Self { bubble: idle.max(0.0), ..self }
     }
 
@@ -126,13 +140,23 @@ impl Phase {
         }
     }
 
-    /// Returns the seconds that computing hides which takes `beside`. The `last` collectives have
-    /// nothing beside them: they reduce the gradients that backward computes last, or gather the
-    /// weights that forward needs first.
-    fn hidden(&self, beside: f64, last: f64) -> f64 {
-        let others = 1.0 - last / self.collectives.max(last);
-        beside.min(others * self.seconds)
+    /// Returns the seconds that these passes hide. One collective has nothing beside it: the
+    /// reduction of the gradients that a step computes last, or the gather of the weights that it
+    /// needs first.
+    fn hidden(&self, passes: &[Pass]) -> f64 {
+        let all_but_one = 1.0 - 1.0 / self.collectives.max(1.0);
+        let beside = |pass: &Pass| pass.count * pass.seconds.min(pass.fraction * self.seconds);
+        passes.iter().map(beside).sum::<f64>().min(all_but_one * self.seconds)
     }
+}
+
+/// Equal passes of micro-batches, beside communication.
+struct Pass {
+    count: f64,
+    /// Fraction of the communication that is beside each.
+    fraction: f64,
+    /// Seconds of each.
+    seconds: f64,
 }
 
 /// Returns the time of 1F1B on equal stages. Beyond three times as many micro-batches as stages,
@@ -149,4 +173,66 @@ fn makespan(stages: usize, micro_batches: usize, costs: StageCosts) -> Result<f6
     }
     let (some, more) = (played(some)?, played(more)?);
     Ok(more + (more - some) * (micro_batches - 3 * stages) as f64 / stages as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::StrategyKind;
+    use crate::cost::{ModelShape, ParallelConfig};
+
+    /// Returns the time of 8 data ranks of one host with four buckets.
+    fn step(kind: StrategyKind, reduces_each: bool, micro_batches: usize, flops: f64) -> StepTime {
+        let shape = ModelShape::from_parameters(1e9);
+        let hardware = Hardware { flops, ..Hardware::named("h100-80", 8).unwrap() };
+        let parallel = ParallelConfig { kind, reduces_each, ..ParallelConfig::replicated(8) };
+        let estimate = Estimate { shape: &shape, hardware: &hardware, parallel };
+        StepTime::new(&estimate, 1, micro_batches, 5e8)
+    }
+
+    fn near(one: f64, other: f64) {
+        assert!((one / other - 1.0).abs() < 1e-9, "{one}, not {other}");
+    }
+
+    #[test]
+    fn last_backward_hides_reductions_of_accumulated_gradients() {
+        // Communication takes longer than computing.
+        for micro_batches in [1, 4] {
+            let one = 1.0 / micro_batches as f64;
+            let step = |kind, each| step(kind, each, micro_batches, 1e17);
+            let all = step(StrategyKind::Bucketed, false);
+            assert!(all.communication > all.forward + all.backward, "{all:?}");
+            near(all.hidden, one * all.backward);
+            let zero1 = step(StrategyKind::Zero1, false);
+            near(zero1.hidden, one * (zero1.forward + zero1.backward));
+            let each = step(StrategyKind::Zero2, true);
+            near(each.hidden, each.backward + one * each.forward);
+            let zero3 = step(StrategyKind::Zero3, false);
+            near(zero3.hidden, zero3.forward + zero3.backward);
+        }
+    }
+
+    #[test]
+    fn longer_computing_hides_all_but_one_collective_of_a_phase() {
+        let slow = |kind| step(kind, false, 2, 1e12);
+        let all = slow(StrategyKind::Bucketed);
+        near(all.hidden, 0.75 * all.communication);
+        let zero1 = slow(StrategyKind::Zero1);
+        near(zero1.hidden, 0.75 * zero1.communication);
+        // Units of 12 layers: 24 gathers in forward, and 36 collectives in backward.
+        let zero3 = slow(StrategyKind::Zero3);
+        let units = ModelShape::from_parameters(1e9).unit_count() as f64;
+        near(zero3.communication - zero3.hidden, zero3.communication / (5.0 * units) * 2.0);
+    }
+
+    #[test]
+    fn one_rank_communicates_nothing() {
+        let shape = ModelShape::from_parameters(1e9);
+        let hardware = Hardware::named("h100-80", 1).unwrap();
+        let parallel = ParallelConfig::replicated(1);
+        let estimate = Estimate { shape: &shape, hardware: &hardware, parallel };
+        let step = StepTime::new(&estimate, 1, 1, 25e6);
+        assert_eq!([step.communication, step.hidden, step.exposed(), step.on_cores], [0.0; 4]);
+        assert_eq!(step.overlapped(), step.naive());
+    }
 }

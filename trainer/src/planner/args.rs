@@ -161,6 +161,11 @@ impl PlanArgs {
         }
         if let Some(steps) = self.measure {
             let config = config.ok_or_else(|| needs_config("--measure"))?;
+            let hosts = answer.hardware.hosts();
+            if self.hardware == "here" && hosts > 1 {
+                let what = format!("--measure with {hosts} hosts: it runs all ranks on this one");
+                return Err(Error::invalid(what));
+            }
             answer.measured = tables::measured(answer, config, check_count("--measure", steps)?)?;
         }
         Ok(())
@@ -244,12 +249,20 @@ impl PlanArgs {
             (None, Some(hosts)) => hosts * check_count("--per-host", self.per_host.unwrap_or(8))?,
             (None, None) => self.ranks,
         };
-        let mut hardware = Hardware::named(&self.hardware, check_count("--ranks", ranks)?)?;
-        match &topology {
-            Some(topology) => topology.apply(&mut hardware),
-            None => {
-                hardware.set_per_host(check_count("--per-host", self.per_host.unwrap_or(hardware.per_host))?)
+        let ranks = check_count("--ranks", ranks)?;
+        let mut hardware = match (&topology, self.per_host) {
+            (Some(topology), _) => Hardware::with_hosts(&self.hardware, ranks, topology.ranks_per_host())?,
+            (None, Some(count)) => {
+                Hardware::with_hosts(&self.hardware, ranks, check_count("--per-host", count)?)?
             }
+            (None, None) if hosts.is_some() => Hardware::with_hosts(&self.hardware, ranks, 8)?,
+            (None, None) => Hardware::named(&self.hardware, ranks)?,
+        };
+        if let Some(topology) = &topology {
+            topology.apply(&mut hardware);
+        }
+        if self.within.is_some() {
+            hardware.set_intra_host(hardware.intra_host);
         }
         let given = [
             (&mut hardware.memory, self.memory, "--memory", 1e9),

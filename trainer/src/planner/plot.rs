@@ -1,5 +1,6 @@
 //! Picture of a plan: the predicted step time of each mesh, divided by what takes it.
 
+use crate::cost::StepTime;
 use crate::cost::format::time;
 use crate::planner::report::PlanReport;
 use crate::planner::search::Candidate;
@@ -7,11 +8,12 @@ use crate::planner::tables::mesh;
 use std::fmt::Write;
 
 /// Parts of a step with their colors, from the left.
-const PARTS: [(&str, &str); 6] = [
+const PARTS: [(&str, &str); 7] = [
     ("forward", "#4477aa"),
     ("backward", "#66ccee"),
     ("in layers", "#ee6677"),
     ("exposed data", "#ccbb44"),
+    ("on cores", "#aa3377"),
     ("bubble", "#bbbbbb"),
     ("optimizer", "#228833"),
 ];
@@ -56,10 +58,9 @@ fn legend() -> String {
 /// Draws a mesh at this height, with this many pixels per second.
 fn bar(candidate: &Candidate, y: f64, scale: f64) -> String {
     let step = &candidate.step_time;
-    let exposed =
-        candidate.seconds() - (step.forward + step.backward + step.in_layers + step.bubble + step.optimizer);
-    let seconds =
-        [step.forward, step.backward, step.in_layers, exposed.max(0.0), step.bubble, step.optimizer];
+    let exposed = (step.communication - step.hidden).max(0.0);
+    let StepTime { forward, backward, in_layers, on_cores, bubble, optimizer, .. } = *step;
+    let seconds = [forward, backward, in_layers, exposed, on_cores, bubble, optimizer];
     let mut text = format!(
         "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{}</text>",
         LABELS - 8.0,

@@ -3,6 +3,7 @@
 //! Sources: Touvron et al., "Llama 2", 2023; Dubey et al., "The Llama 3 herd of models", 2024;
 //! Jiang et al., "Mixtral of experts", 2024.
 
+use crate::config::Context;
 use crate::cost::{BytesPerParam, ModelShape};
 use crate::models::GptConfig;
 use crate::nn::experts::Experts;
@@ -64,6 +65,7 @@ impl Preset {
             active: (dense + of_experts / experts * per_token) as f64,
             expert_parameters: of_experts as f64,
             gpt: GptConfig { experts: (experts > 1).then_some(settings), ..gpt },
+            sharing: Context::default(),
             activation_bytes: 2,
             bytes: BytesPerParam::mixed(4.0, false),
             units: Vec::new(),

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, StrategyKind};
 use crate::cost::format::{count, format_flops, sections, size, table, time};
-use crate::cost::{Estimate, Hardware, Link, ModelShape, ParallelConfig, StepTime, Turns};
+use crate::cost::{Estimate, ExchangeCosts, Hardware, Link, ModelShape, ParallelConfig, StepTime};
 use crate::error::{Error, Result};
 use crate::models::GptConfig;
 use crate::planner::batch_recipe::BatchRecipe;
@@ -227,7 +227,7 @@ impl PlanReport {
             format_flops(flops),
             match cores_per_rank {
                 1.0 => String::new(),
-                cores => format!("\neach rank has {cores:.2} of a core: ranks take turns{}", self.turns()),
+                cores => format!("\neach rank has {cores:.2} of a core{}", self.exchange_costs()),
             }
         );
         let error =
@@ -244,11 +244,14 @@ impl PlanReport {
         )
     }
 
-    /// Describes what exchanges cost ranks that take turns.
-    fn turns(&self) -> String {
-        let Some(Turns { calls, background }) = self.hardware.turns else { return String::new() };
-        let costs = [calls, background].map(|cost| time(cost.collective));
-        format!(", and each collective takes {} of all cores, or {} beside computing", costs[0], costs[1])
+    /// Describes what exchanges cost ranks that share cores.
+    fn exchange_costs(&self) -> String {
+        let Some(ExchangeCosts { calls, background }) = self.hardware.exchange_costs else {
+            return String::new();
+        };
+        let messages = (self.hardware.per_host - 1) as f64;
+        let [call, other] = [calls, background].map(|cost| time(cost.collective + messages * cost.message));
+        format!(": a collective of all takes {call} of the cores, or {other} on threads of its own")
     }
 
     fn strategy(&self) -> String {
@@ -278,7 +281,7 @@ impl PlanReport {
             let share = format!("{:.0} %", 100.0 * pace.utilization());
             let name = format!("{}{mark}", row.parallel.kind.name());
             let operations = format!("{:.0}", row.collectives);
-            let exchange = time(pace.communication + pace.on_cores);
+            let exchange = time(pace.communication + pace.data_on_cores);
             let [step, naive] = [pace.overlapped(), pace.naive()].map(time);
             vec![name, weights, gradients, state, sent, operations, exchange, step, share, naive]
         };
@@ -296,5 +299,5 @@ impl PlanReport {
 /// Meaning of the columns of the comparison.
 const LEGEND: &str = "\
 < is the strategy of this plan. weights, gradients, state: bytes kept; sent: bytes per step
-its time: of all communication; step: if computing hides it as far as possible; computing: share of
+its time: of this communication; step: if computing hides it as far as possible; computing: share of
 that step spent computing; no overlap: step if nothing is hidden";

@@ -95,7 +95,7 @@ pub struct Measured {
     /// Seconds of the shortest step: other programs can only add time.
     pub seconds: f64,
     /// Mean processor time of a step, divided by the number of cores. It is the time of a step that
-    /// fills all cores alone. 0 where it is unknown.
+    /// fills all cores alone.
     pub core_seconds: f64,
 }
 
@@ -162,11 +162,7 @@ pub fn model_flops(config: &Config) -> Result<f64> {
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(run)).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     });
-    let seconds = times?.into_iter().map(|measured| match measured.core_seconds {
-        0.0 => measured.seconds,
-        seconds => seconds,
-    });
-    Ok(flops / seconds.fold(0.0, f64::max))
+    Ok(flops / times?.into_iter().map(|measured| measured.core_seconds).fold(0.0, f64::max))
 }
 
 /// Measures the rate of this model's forward and backward, and how it falls with fewer rows.

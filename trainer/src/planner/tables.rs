@@ -74,7 +74,7 @@ pub(super) fn meshes(answer: &PlanReport) -> String {
 
 /// Meaning of the columns of the meshes.
 const LEGEND: &str = "\
-< is the mesh of this plan: the simplest within 5 % of the fastest. loses: step time beyond it; waits: for communication that nothing hides
+< is the mesh of this plan: the simplest within 5 % of the fastest. loses: step time beyond it; waits: for communication that nothing hides, or busy with it on shared cores
 sent within, across: bytes of a rank and step within its host, and to others; batch: micro-batch x accumulation
 reduced each time: strategy.reduce_each = micro-batch, because whole gradients do not fit or are not worth their bytes";
 
@@ -128,7 +128,7 @@ pub(super) fn measured(answer: &PlanReport, config: &Config, steps: usize) -> Re
     let row = |candidate: &Candidate| {
         let found = candidate.measure(config, steps)?;
         // Ranks that take turns fill all cores, which other programs may use too.
-        let seconds = match answer.hardware.cores_per_rank < 1.0 && found.core_seconds > 0.0 {
+        let seconds = match answer.hardware.cores_per_rank < 1.0 {
             true => found.core_seconds,
             false => found.seconds,
         };

@@ -69,13 +69,23 @@ impl Topology {
         self.hosts * self.ranks_per_host
     }
 
+    /// Returns the number of ranks per host.
+    pub(crate) fn ranks_per_host(&self) -> usize {
+        self.ranks_per_host
+    }
+
     /// Sets hosts, and the links that the file has.
     pub(crate) fn apply(&self, hardware: &mut Hardware) {
         hardware.per_host = self.ranks_per_host;
         hardware.per_domain = self.ranks_per_host / self.domains_per_host;
         let link = |entry: LinkEntry| Link { alpha: entry.latency * 1e-6, beta: entry.bandwidth * 1e9 };
-        hardware.intra_host = self.host.map_or(hardware.intra_host, link);
-        hardware.intra_domain = self.domain.map_or(hardware.intra_host, link);
+        if let Some(host) = self.host.map(link) {
+            hardware.set_intra_host(host);
+        }
+        hardware.intra_domain = hardware.intra_host;
+        if let Some(domain) = self.domain.map(link) {
+            hardware.set_within(domain);
+        }
         hardware.inter_host = self.across.map_or(hardware.inter_host, link);
     }
 }

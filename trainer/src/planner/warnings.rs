@@ -66,8 +66,15 @@ fn slow_link(
     row: Option<&StrategyRow>,
     bucket: f64,
 ) -> Option<String> {
-    let share = row?.step_time.utilization();
+    let step = row?.step_time;
+    let share = step.utilization();
     (share < BUSY).then(|| {
+        if 2.0 * step.on_cores > step.exposed() {
+            return format!(
+                "ranks compute {:.0} % of the time, and exchanges take cores that ranks share: larger micro-batches or fewer ranks",
+                100.0 * share
+            );
+        }
         let more = recipe.and_then(|recipe| more_accumulation(estimate, recipe, share, bucket));
         format!(
             "ranks compute {:.0} % of the time and wait for the network for the rest: {}more samples a rank, fewer data ranks, larger buckets or a faster link",

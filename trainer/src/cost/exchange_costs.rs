@@ -1,7 +1,7 @@
 //! Processor time of exchanges between ranks that share cores.
 //!
-//! Such ranks take turns. A rank that waits leaves its core to others, so an exchange costs no
-//! waiting: it costs processor time, of copies and of switches between threads.
+//! A rank that waits leaves its core to others, so an exchange costs no waiting. It costs processor
+//! time, of copies and of switches between threads.
 
 use crate::cost::Exchange;
 use crate::error::Result;
@@ -13,10 +13,10 @@ use unisono_cuda::{Matrix, MatrixMut, matmul};
 
 /// Costs of exchanges if all ranks do the same, in seconds of all cores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Turns {
-    /// Exchanges on the threads that compute.
+pub struct ExchangeCosts {
+    /// Exchanges on the threads that compute, which wait for them.
     pub calls: CoreCost,
-    /// Exchanges on threads of their own, beside computing.
+    /// Exchanges on threads of their own.
     pub background: CoreCost,
 }
 
@@ -39,20 +39,22 @@ impl CoreCost {
             + self.byte * exchange.buffer_bytes()
     }
 
-    /// Solves for the costs from three measured collectives: in pairs of ranks and among all, and
-    /// with a buffer of `bytes` among all. An all-gather of two ranks has one message, and one of
-    /// all has `messages`.
-    fn new([pairs, all, large]: [f64; 3], messages: f64, bytes: f64) -> Self {
-        let message = if messages > 1.0 { ((all - pairs) / (messages - 1.0)).max(0.0) } else { 0.0 };
-        let collective = (all - message * messages).max(0.0);
-        Self { collective, message, byte: ((large - all) / bytes).max(0.0) }
+    /// Solves for the costs from measured collectives with few bytes, and with `bytes` more: in
+    /// pairs of ranks, and among all. An all-gather of two ranks has one message, and one of all
+    /// has `messages`. The cost of a byte is the mean of both.
+    fn new(few: [f64; 2], many: [f64; 2], messages: f64, bytes: f64) -> Self {
+        let more: f64 = few.iter().zip(many).map(|(few, many)| (many - few) / 2.0).sum();
+        let [pairs, all] = few;
+        let all = all.max(0.0);
+        let pairs = pairs.clamp(0.0, all);
+        let message = if messages > 1.0 { (all - pairs) / (messages - 1.0) } else { 0.0 };
+        Self { collective: all - message * messages, message, byte: (more / bytes).max(0.0) }
     }
 }
 
-impl Turns {
-    /// Measures the costs for `ranks` ranks on those of a communicator of threads, which have parts
-    /// of a millisecond to compute between exchanges. Costs grow with the ranks that share the
-    /// cores.
+impl ExchangeCosts {
+    /// Measures with an even number of threads, the ranks of `worlds`, and scales to `ranks` ranks
+    /// that share the cores. Each rank computes for less than a millisecond between exchanges.
     ///
     /// # Errors
     /// Returns the error of a failed collective.
@@ -61,25 +63,36 @@ impl Turns {
         let pairs: Vec<_> = pairs.into_iter().flatten().collect();
         let more = ranks as f64 / worlds.len() as f64;
         let none = seconds(worlds, |_| Ok(()))?;
-        let measure = |gather: fn(&Communicator, usize) -> Result<()>| -> Result<CoreCost> {
-            let one = |groups: &[Communicator], bytes: usize| -> Result<f64> {
-                let count = bytes / 4 / groups[0].size();
-                Ok(more * (seconds(groups, |group| gather(group, count))? - none))
-            };
-            let times = [one(&pairs, FEW_BYTES)?, one(worlds, FEW_BYTES)?, one(worlds, MANY_BYTES)?];
-            Ok(CoreCost::new(times, (worlds.len() - 1) as f64, (MANY_BYTES - FEW_BYTES) as f64))
+        let one = |gather: Gather, groups: &[Communicator], bytes: usize| -> Result<f64> {
+            let count = bytes / 4 / groups[0].size();
+            Ok(more * (seconds(groups, |group| gather(group, count))? - none))
         };
-        let call = |group: &Communicator, count: usize| {
+        let measure = |gather: Gather, groups: [&[Communicator]; 2]| -> Result<CoreCost> {
+            let both = |bytes: usize| -> Result<[f64; 2]> {
+                Ok([one(gather, groups[0], bytes)?, one(gather, groups[1], bytes)?])
+            };
+            let messages = (worlds.len() - 1) as f64;
+            Ok(CoreCost::new(both(FEW_BYTES)?, both(MANY_BYTES)?, messages, (MANY_BYTES - FEW_BYTES) as f64))
+        };
+        let call: Gather = |group, count| {
             let mut whole = vec![0.0f32; count * group.size()];
             Ok(group.all_gather(&vec![1.0f32; count], &mut whole)?)
         };
-        let background = |group: &Communicator, count: usize| {
+        let background: Gather = |group, count| {
             group.all_gather_async(vec![1.0f32; count]).wait()?;
             Ok(())
         };
-        Ok(Self { calls: measure(call)?, background: measure(background)? })
+        // A call of all ranks waits for the last of them. Its time depends on how their turns fall,
+        // so that of pairs stands for it.
+        Ok(Self {
+            calls: measure(call, [&pairs, &pairs])?,
+            background: measure(background, [&pairs, worlds])?,
+        })
     }
 }
+
+/// Gathers this number of values of each rank.
+type Gather = fn(&Communicator, usize) -> Result<()>;
 
 /// Returns the seconds of all cores that a part of the computation and an exchange take: the least
 /// of several rounds.
@@ -87,8 +100,8 @@ fn seconds(groups: &[Communicator], exchange: impl Fn(&Communicator) -> Result<(
     let mut least = f64::INFINITY;
     for _ in 0..ROUNDS {
         let start = core_seconds();
-        on_all(groups, |group| compute_in_turns(group, &exchange))?;
-        least = least.min((core_seconds() - start) / TURNS as f64);
+        on_all(groups, |group| compute_and_exchange(group, &exchange))?;
+        least = least.min((core_seconds() - start) / EXCHANGES as f64);
     }
     Ok(least)
 }
@@ -105,10 +118,10 @@ fn on_all<R: Send>(
 }
 
 /// Computes, with an exchange after each part.
-fn compute_in_turns(group: &Communicator, exchange: impl Fn(&Communicator) -> Result<()>) -> Result<()> {
+fn compute_and_exchange(group: &Communicator, exchange: impl Fn(&Communicator) -> Result<()>) -> Result<()> {
     let [one, other] = [0.5f32, 0.25].map(|value| vec![value; EXTENT * EXTENT]);
     let mut product = vec![0.0f32; EXTENT * EXTENT];
-    for _ in 0..TURNS {
+    for _ in 0..EXCHANGES {
         let into = MatrixMut::new(&mut product, EXTENT, EXTENT);
         let [left, right] = [&one, &other].map(|values| Matrix::new(values, EXTENT, EXTENT));
         matmul(into, 0.0, 1.0, left, right, 1);
@@ -126,10 +139,10 @@ pub(crate) fn core_seconds() -> f64 {
 }
 
 const ROUNDS: usize = 5;
-const TURNS: usize = 40;
+const EXCHANGES: usize = 40;
 const EXTENT: usize = 256;
 const FEW_BYTES: usize = 1 << 10;
-const MANY_BYTES: usize = 1 << 20;
+const MANY_BYTES: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -137,9 +150,8 @@ mod tests {
     use crate::cost::{ExchangeKind, Hardware};
 
     #[test]
-    fn three_measured_collectives_have_their_costs() {
+    fn measured_collectives_have_their_costs() {
         let cost = CoreCost { collective: 1e-4, message: 1e-5, byte: 1e-9 };
-        // Gathers in pairs, among eight, and of a million bytes among eight.
         let gather = |ranks: usize, bytes: f64| Exchange {
             kind: ExchangeKind::Data,
             ranks,
@@ -148,26 +160,26 @@ mod tests {
             messages: (ranks - 1) as f64,
             bytes: bytes * (ranks - 1) as f64 / ranks as f64,
         };
-        let times = [gather(2, 0.0), gather(8, 0.0), gather(8, 1e6)].map(|gather| cost.time(&gather));
-        let solved = CoreCost::new(times, 7.0, 1e6);
+        let times = |bytes| [2, 8].map(|ranks| cost.time(&gather(ranks, bytes)));
+        let solved = CoreCost::new(times(0.0), times(1e6), 7.0, 1e6);
         let near = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-6, "{solved:?}");
         near(solved.collective, cost.collective);
         near(solved.message, cost.message);
         near(solved.byte, cost.byte);
-        assert!((times[2] - 1.17e-3).abs() < 1e-9);
+        near(times(1e6)[1], 1.17e-3);
     }
 
     #[test]
     fn noise_makes_no_cost_negative() {
-        let CoreCost { collective, message, byte } = CoreCost::new([2e-4, 1e-4, 0.5e-4], 7.0, 1e6);
+        let CoreCost { collective, message, byte } = CoreCost::new([2e-4, 1e-4], [1e-4, 1e-4], 7.0, 1e6);
         assert_eq!([collective, message, byte], [1e-4, 0.0, 0.0]);
-        assert_eq!(CoreCost::new([-1e-4; 3], 1.0, 1e6), CoreCost::default());
+        assert_eq!(CoreCost::new([-1e-4; 2], [-1e-4; 2], 1.0, 1e6), CoreCost::default());
     }
 
     #[test]
     fn ranks_that_share_cores_copy_instead_of_waiting_for_a_link() {
         let worlds = Communicator::local(4).unwrap();
-        let turns = Turns::measure(&worlds, 8).unwrap();
+        let costs = ExchangeCosts::measure(&worlds, 8).unwrap();
         let mut hardware = Hardware::named("h100-80", 8).unwrap();
         hardware.set_per_host(4);
         let exchange = |apart| Exchange {
@@ -181,9 +193,11 @@ mod tests {
         let link_times = |hardware: &Hardware| [1, 2].map(|apart| exchange(apart).link_time(hardware));
         assert!(link_times(&hardware).into_iter().all(|seconds| seconds > 0.0));
         assert_eq!(exchange(1).core_time(&hardware), 0.0);
-        hardware.turns = Some(turns);
+        let sizes = [costs.calls, costs.background].map(|cost| cost.time(&exchange(1)));
+        assert!(sizes.into_iter().all(|seconds| (1e-6..1.0).contains(&seconds)), "{costs:?}");
+        hardware.exchange_costs = Some(costs);
         let [within, across] = link_times(&hardware);
         assert!(within == 0.0 && across > 0.0);
-        assert_eq!(exchange(1).core_time(&hardware), turns.calls.time(&exchange(1)));
+        assert_eq!(exchange(1).core_time(&hardware), costs.calls.time(&exchange(1)));
     }
 }
