@@ -40,7 +40,7 @@ struct Network {
     geometry: Geometry,
     /// New communicators, by endpoint and identifier.
     groups: Mutex<HashMap<(String, Vec<u8>), Group>>,
-    /// Signalled when a group is complete.
+    /// Notified when a group is complete.
     met: Condvar,
 }
 
