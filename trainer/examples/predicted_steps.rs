@@ -27,13 +27,13 @@ fn main() -> Result<()> {
     measure_rate(&config, &mut here)?;
     let (rate, half) = (here.flops / 1e9, here.half_rate_rows);
     println!("a core reaches {rate:.1} GFLOP/s in this model with many rows, and half with {half:.0}");
-    let far = MESHES.into_iter().map(|mesh| in_memory(mesh, &config, &here));
-    report(far.collect::<Result<_>>()?);
+    let errors = MESHES.into_iter().map(|mesh| in_memory(mesh, &config, &here));
+    report(errors.collect::<Result<_>>()?);
     here.set_per_host(RANKS / HOSTS);
     here.inter_host = THROTTLED;
     println!("\nwith {HOSTS} hosts, and 0.2 ms a message and 100 MB/s between them");
-    let far = MESHES.into_iter().map(|mesh| over_throttled_links(mesh, &config, &here));
-    report(far.collect::<Result<_>>()?);
+    let errors = MESHES.into_iter().map(|mesh| over_throttled_links(mesh, &config, &here));
+    report(errors.collect::<Result<_>>()?);
     Ok(())
 }
 
@@ -51,11 +51,7 @@ fn in_memory(mesh: Mesh, config: &Config, here: &Hardware) -> Result<f64> {
 /// Returns the relative error of the step predicted for ranks on hosts with throttled links.
 fn over_throttled_links(mesh: Mesh, config: &Config, hardware: &Hardware) -> Result<f64> {
     let candidate = candidate(mesh, config, hardware);
-    // The predicted messages: a ring sends one per step.
-    let ring = unisono::parse_algorithms("ring").expect("an algorithm of the library");
-    let settings =
-        unisono::Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1).with_algorithms(ring);
-    let worlds = hosts::communicators(RANKS, hardware.per_host, hardware.inter_host, &settings)?;
+    let worlds = hosts::communicators(RANKS, hardware.per_host, hardware.inter_host)?;
     let measured = measure(&candidate.configure(config)?, worlds, STEPS)?;
     Ok(compare(mesh, "by the clock", candidate.seconds(), measured.seconds))
 }

@@ -39,14 +39,10 @@ fn step_over_slow_links_takes_as_long_as_its_messages() {
     hardware.inter_host = Link { alpha: 1e-2, beta: 1e9 };
     let [_, _, zero3, ..] = MESHES;
     let candidate = candidate(zero3, &config, &hardware);
-    // The predicted messages: a ring sends one per step.
-    let ring = unisono::parse_algorithms("ring").unwrap();
-    let settings =
-        unisono::Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1).with_algorithms(ring);
     let planned = candidate.configure(&config).unwrap();
     let once = || {
         let link = hardware.inter_host;
-        let worlds = hosts::communicators(RANKS, hardware.per_host, link, &settings).unwrap();
+        let worlds = hosts::communicators(RANKS, hardware.per_host, link).unwrap();
         candidate.seconds() / measure(&planned, worlds, 1).unwrap().seconds - 1.0
     };
     // Other programs can only add time.

@@ -43,7 +43,12 @@ impl ParallelConfig {
 
     /// Returns the number of reductions of a gradient in a step.
     fn reductions(&self, micro_batches: usize) -> usize {
-        if self.reduces_each && self.kind.shards_gradients() { micro_batches } else { 1 }
+        if self.reduces_in_each() { micro_batches } else { 1 }
+    }
+
+    /// Returns true if gradients are reduced in the backward pass of each micro-batch.
+    fn reduces_in_each(&self) -> bool {
+        self.reduces_each && self.kind.shards_gradients()
     }
 }
 
@@ -198,9 +203,8 @@ impl Estimate<'_> {
     /// last, and that of the last: ZeRO-3 gathers weights in each, and gradients are reduced in
     /// each or in the last.
     pub(super) fn backward_fractions(&self, micro_batches: usize) -> [f64; 2] {
-        let ParallelConfig { kind, reduces_each, .. } = self.parallel;
-        let gathers = f64::from(kind == StrategyKind::Zero3);
-        let reduces = f64::from(reduces_each && kind.shards_gradients());
+        let gathers = f64::from(self.parallel.kind == StrategyKind::Zero3);
+        let reduces = f64::from(self.parallel.reduces_in_each());
         let [each, last] = [gathers + reduces, gathers + 1.0];
         let all = each * (micro_batches - 1) as f64 + last;
         [each / all, last / all]

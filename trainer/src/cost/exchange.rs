@@ -96,14 +96,23 @@ struct Rows {
 impl Estimate<'_> {
     /// Returns all exchanges of a step of `micro_batches`, each with `micro_batch` samples.
     pub fn exchanges(&self, micro_batch: usize, micro_batches: usize, bucket: f64) -> Vec<Exchange> {
+        let data = self.data_exchanges(bucket, micro_batches).into_iter().flatten();
+        self.other_exchanges(micro_batch, micro_batches).chain(data).collect()
+    }
+
+    /// Returns the exchanges within layers and between stages.
+    pub(super) fn other_exchanges(
+        &self,
+        micro_batch: usize,
+        micro_batches: usize,
+    ) -> impl Iterator<Item = Exchange> {
         let rows = self.rows(micro_batch, micro_batches);
         let [sequence, ring] = self.sequence(&rows);
         let within = [self.tensor(&rows), sequence, ring, self.experts(&rows)];
         let one = self.stage_message(micro_batch);
         let count = 2.0 * micro_batches as f64;
         let stages = Exchange { collectives: count, messages: count, bytes: count * one.bytes, ..one };
-        let all = within.into_iter().chain([stages]).filter(|exchange| exchange.ranks > 1);
-        all.chain(self.data_exchanges(bucket, micro_batches).into_iter().flatten()).collect()
+        within.into_iter().chain([stages]).filter(|exchange| exchange.ranks > 1)
     }
 
     fn rows(&self, micro_batch: usize, micro_batches: usize) -> Rows {

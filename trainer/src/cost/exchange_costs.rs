@@ -63,16 +63,16 @@ impl ExchangeCosts {
         let pairs: Vec<_> = pairs.into_iter().flatten().collect();
         let more = ranks as f64 / worlds.len() as f64;
         let none = seconds(worlds, |_| Ok(()))?;
-        let one = |gather: Gather, groups: &[Communicator], bytes: usize| -> Result<f64> {
-            let count = bytes / 4 / groups[0].size();
-            Ok(more * (seconds(groups, |group| gather(group, count))? - none))
-        };
-        let measure = |gather: Gather, groups: [&[Communicator]; 2]| -> Result<CoreCost> {
-            let both = |bytes: usize| -> Result<[f64; 2]> {
-                Ok([one(gather, groups[0], bytes)?, one(gather, groups[1], bytes)?])
+        let measure = |gather: Gather, groups: &[Communicator]| -> Result<[f64; 2]> {
+            let one = |bytes: usize| -> Result<f64> {
+                let count = bytes / 4 / groups[0].size();
+                Ok(more * (seconds(groups, |group| gather(group, count))? - none))
             };
-            let messages = (worlds.len() - 1) as f64;
-            Ok(CoreCost::new(both(FEW_BYTES)?, both(MANY_BYTES)?, messages, (MANY_BYTES - FEW_BYTES) as f64))
+            Ok([one(FEW_BYTES)?, one(MANY_BYTES)?])
+        };
+        let solve = |[few, many]: [f64; 2], [all_few, all_many]: [f64; 2]| {
+            let (messages, bytes) = ((worlds.len() - 1) as f64, (MANY_BYTES - FEW_BYTES) as f64);
+            CoreCost::new([few, all_few], [many, all_many], messages, bytes)
         };
         let call: Gather = |group, count| {
             let mut whole = vec![0.0f32; count * group.size()];
@@ -84,10 +84,9 @@ impl ExchangeCosts {
         };
         // A call of all ranks waits for the last of them. Its time depends on how their turns fall,
         // so that of pairs stands for it.
-        Ok(Self {
-            calls: measure(call, [&pairs, &pairs])?,
-            background: measure(background, [&pairs, worlds])?,
-        })
+        let calls = measure(call, &pairs)?;
+        let background = solve(measure(background, &pairs)?, measure(background, worlds)?);
+        Ok(Self { calls: solve(calls, calls), background })
     }
 }
 

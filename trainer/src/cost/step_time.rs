@@ -39,32 +39,30 @@ impl StepTime {
         let flops = (micro_batch * micro_batches) as f64 * shape.flops() / share;
         let rows = (micro_batch * shape.gpt.context) as f64 / parallel.context as f64;
         let computing = ranks_per_core * flops / hardware.rate(rows);
-        let exchanges = estimate.exchanges(micro_batch, micro_batches, bucket);
-        let total = |holds: fn(ExchangeKind) -> bool| -> f64 {
-            let some = exchanges.iter().filter(|exchange| holds(exchange.kind));
+        let others: Vec<_> = estimate.other_exchanges(micro_batch, micro_batches).collect();
+        let on_links = |holds: fn(ExchangeKind) -> bool| -> f64 {
+            let some = others.iter().filter(|exchange| holds(exchange.kind));
             some.map(|exchange| exchange.link_time(hardware)).sum()
         };
-        let on_cores = |holds: fn(ExchangeKind) -> bool| -> f64 {
-            let some = exchanges.iter().filter(|exchange| holds(exchange.kind));
-            some.map(|exchange| exchange.core_time(hardware)).sum()
-        };
-        let communication = estimate.data_exchanges(bucket, micro_batches);
-        let communication = communication.map(|exchanges| Phase::new(&exchanges, hardware));
+        let on_cores = |exchange: &Exchange| exchange.core_time(hardware);
+        let data = estimate.data_exchanges(bucket, micro_batches);
+        let data_on_cores: f64 = data.iter().flatten().map(on_cores).sum();
+        let communication = data.map(|exchanges| Phase::new(&exchanges, hardware));
         // Recomputation runs forward once more.
         let again = if estimate.recomputes() { computing / 3.0 } else { 0.0 };
         // While keys and values go round, a rank attends to those that it has.
-        let round = total(|kind| kind == ExchangeKind::Ring);
+        let round = on_links(|kind| kind == ExchangeKind::Ring);
         let beside = shape.attention_share() * (computing + again);
         let times = Self {
             forward: computing / 3.0,
             backward: computing * 2.0 / 3.0 + again,
-            in_layers: total(ExchangeKind::is_in_layers) + (round - beside).max(0.0),
+            in_layers: on_links(ExchangeKind::is_in_layers) + (round - beside).max(0.0),
             communication: communication.iter().map(|phase| phase.seconds).sum(),
             optimizer: ranks_per_core * 2.0 * estimate.kept().iter().sum::<f64>() / hardware.memory_bandwidth,
             hidden: 0.0,
             bubble: 0.0,
-            on_cores: on_cores(|_| true),
-            data_on_cores: on_cores(|kind| kind == ExchangeKind::Data),
+            on_cores: data_on_cores + others.iter().map(on_cores).sum::<f64>(),
+            data_on_cores,
         };
         let times = Self { hidden: times.hidden(estimate, &communication, micro_batches), ..times };
         let transfer = estimate.stage_message(micro_batch).link_time(hardware);

@@ -1,7 +1,7 @@
 //! Command line arguments of a plan.
 
 use crate::config::Config;
-use crate::cost::{BytesPerParam, Hardware, ModelShape};
+use crate::cost::{BytesPerParam, Hardware, Link, ModelShape};
 use crate::error::{Error, Result};
 use crate::models::GptConfig;
 use crate::nn::experts::Experts;
@@ -250,23 +250,24 @@ impl PlanArgs {
             (None, None) => self.ranks,
         };
         let ranks = check_count("--ranks", ranks)?;
-        let mut hardware = match (&topology, self.per_host) {
-            (Some(topology), _) => Hardware::with_hosts(&self.hardware, ranks, topology.ranks_per_host())?,
-            (None, Some(count)) => {
-                Hardware::with_hosts(&self.hardware, ranks, check_count("--per-host", count)?)?
-            }
-            (None, None) if hosts.is_some() => Hardware::with_hosts(&self.hardware, ranks, 8)?,
-            (None, None) => Hardware::named(&self.hardware, ranks)?,
+        let per_host = match (&topology, self.per_host) {
+            (Some(topology), _) => Some(topology.ranks_per_host()),
+            (None, Some(count)) => Some(check_count("--per-host", count)?),
+            (None, None) => hosts.map(|_| 8),
+        };
+        let mut hardware = match per_host {
+            Some(count) => Hardware::with_hosts(&self.hardware, ranks, count)?,
+            None => Hardware::named(&self.hardware, ranks)?,
         };
         if let Some(topology) = &topology {
             topology.apply(&mut hardware);
         }
-        if self.within.is_some() {
-            hardware.set_intra_host(hardware.intra_host);
+        if let Some(within) = self.within {
+            let beta = positive("--within", within)? * 1e9;
+            hardware.set_intra_host(Link { beta, ..hardware.intra_host });
         }
         let given = [
             (&mut hardware.memory, self.memory, "--memory", 1e9),
-            (&mut hardware.intra_host.beta, self.within, "--within", 1e9),
             (&mut hardware.inter_host.beta, self.across, "--across", 1e9),
             (&mut hardware.inter_host.alpha, self.latency, "--latency", 1e-6),
             (&mut hardware.flops, self.teraflops, "--teraflops", 1e12),

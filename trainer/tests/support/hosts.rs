@@ -12,13 +12,11 @@ use unisono_trainer::cost::Link;
 use unisono_transports::{Error, Fabric, Geometry, Reconnect, RegroupRequest, Result, threads};
 
 /// Creates `ranks` ranks, `per_host` on each host. Messages between hosts travel over a link of
-/// this speed in each direction between two ranks.
-pub(crate) fn communicators(
-    ranks: usize,
-    per_host: usize,
-    link: Link,
-    config: &Config,
-) -> unisono::Result<Vec<Communicator>> {
+/// this speed in each direction between two ranks. Collectives have the messages of plans: rings
+/// with one per step.
+pub(crate) fn communicators(ranks: usize, per_host: usize, link: Link) -> unisono::Result<Vec<Communicator>> {
+    let ring = unisono::parse_algorithms("ring").expect("an algorithm of the library");
+    let config = Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1).with_algorithms(ring);
     let network = Arc::new(Network {
         link,
         geometry: config.geometry(),
@@ -29,7 +27,7 @@ pub(crate) fn communicators(
     let fabrics = network.fabrics(&hosts)?;
     let communicator = |(fabric, host)| {
         let reconnect = Arc::new(Rank { network: Arc::clone(&network), host });
-        Communicator::builder().config(config).reconnect(reconnect).from_fabric(fabric)
+        Communicator::builder().config(&config).reconnect(reconnect).from_fabric(fabric)
     };
     fabrics.into_iter().zip(hosts).map(communicator).collect()
 }
