@@ -174,6 +174,35 @@ pub struct DeviceConfig {
     /// all ranks store such a line at once. Else half of every line is flags. `UNISONO_GPU_LL128`:
     /// `on` or `off`, on.
     pub ll128: bool,
+    /// The time after which a kernel gives up waiting for a peer that is alive. It is long, because a
+    /// rank may be late for good reasons, such as a checkpoint or a compilation. Peers that have left
+    /// end a wait at once. `UNISONO_GPU_TIMEOUT_MS`, 10 minutes.
+    pub timeout: Duration,
+    /// The way in which kernels are launched. `UNISONO_GPU_LAUNCH`: `plain` or `cooperative`, plain.
+    pub launch: LaunchMode,
+}
+
+/// The way in which the kernels of collectives are launched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaunchMode {
+    /// Ordinary launches. Ranks reserve the room of their blocks beforehand.
+    #[default]
+    Plain,
+    /// Cooperative launches, for which the driver checks the room once more. They take longer, and
+    /// serve to look for the cause of a hang.
+    Cooperative,
+}
+
+impl FromStr for LaunchMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "plain" => Ok(LaunchMode::Plain),
+            "cooperative" => Ok(LaunchMode::Cooperative),
+            other => Err(format!("`{other}` is none of plain, cooperative")),
+        }
+    }
 }
 
 impl Default for DeviceConfig {
@@ -185,6 +214,8 @@ impl Default for DeviceConfig {
             window_bytes: 4 << 20,
             peer_to_peer: true,
             ll128: true,
+            timeout: Duration::from_secs(600),
+            launch: LaunchMode::Plain,
         }
     }
 }

@@ -115,6 +115,10 @@ DEVICE void store_release(T* to, T value) {
 
 DEVICE void fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 
+DEVICE u32 add_acq_rel(u32* counter, u32 more) {
+    return __atomic_fetch_add(counter, more, __ATOMIC_ACQ_REL);
+}
+
 DEVICE bool claim(u32* flag, u32 value) {
     u32 unclaimed = 0;
     return __atomic_compare_exchange_n(flag, &unclaimed, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

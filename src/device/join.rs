@@ -11,6 +11,7 @@ use crate::device::launch_state::LaunchState;
 use crate::device::monitor::spawn_monitor;
 use crate::device::occupancy;
 use crate::device::occupancy::BlockReservation;
+use crate::device::plan;
 use crate::device::proxy::spawn_proxy;
 use crate::device::topology::agree_on_order;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,7 +19,7 @@ use crate::hash::fnv1a;
 use crate::reduce_op::ReduceOp;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use unisono_cuda::device::{Gpu, IpcHandle};
+use unisono_cuda::device::{Gpu, IpcHandle, StreamFollower};
 use unisono_transports::gpu::{
     DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory,
 };
@@ -35,8 +36,9 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     let peers = agree_on_success(&base, peers)?;
     let carrier = relay_comm(&base, &peers, channels)?;
     // All ranks learn of a rank that fails here.
-    let endpoint =
-        agree_on_success(&base, Endpoint::new(arena, peers, carrier.is_none()).map_err(Error::from))?;
+    let endpoint = agree_on_success(&base, make_endpoint(arena, peers, carrier.is_none()))?;
+    let follower =
+        agree_on_success(&base, StreamFollower::new(endpoint.memory().gpu()).map_err(Error::from))?;
     let order = agree_on_order(&base, endpoint.memory().gpu())?;
     let notifiers = [Arc::default(), Arc::default()];
     let state = Mutex::<CommState>::default();
@@ -46,6 +48,7 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
         ring_order: order,
         state,
         launch_state: LaunchState::default(),
+        follower,
         notifiers,
         _blocks: reservation,
     });
@@ -67,6 +70,9 @@ fn agree_on_sizes(base: &Communicator) -> Result<()> {
         window_bytes,
         peer_to_peer,
         ll128: wide_lines,
+        // Ranks may differ in how they launch, and in how long they wait.
+        timeout: _,
+        launch: _,
     } = base.config().gpu;
     let switches = [peer_to_peer, wide_lines].map(usize::from);
     let own = [channels, slots, slot_bytes, window_bytes, switches[0], switches[1]].map(|size| size as u64);
@@ -135,11 +141,21 @@ fn create_arena(
     Ok((PeerMemory::new(gpu, base.rank(), layout)?, reservation))
 }
 
+/// Makes the endpoint, with all memory that launches of its ranks need.
+fn make_endpoint(arena: PeerMemory, peers: Vec<Peer>, all_direct: bool) -> Result<Endpoint> {
+    let reserve = plan::reserve(arena.layout().geometry());
+    Ok(Endpoint::new(arena, peers, all_direct, reserve)?)
+}
+
 /// Connects to each rank: directly if both ranks reach each other, through the host otherwise.
 fn connect_peers(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Peer>> {
     let mut reached = keep_mutual(base, exchange_handles(base, arena)?)?;
     let limit = base.config().timeout.min(LINK_TEST_TIMEOUT);
-    let right = agree_on_success(base, arena.test_links(&reached, limit).map_err(Error::from))?;
+    // All ranks have their memory for the test before a kernel of one of them waits for the others.
+    let test = agree_on_success(base, arena.prepare_link_test(&reached).map_err(Error::from))?;
+    let tested = test.as_ref().map(|test| test.run(limit)).transpose().map_err(Error::from);
+    let right = agree_on_success(base, tested)?.unwrap_or_else(|| vec![true; base.size()]);
+    drop(test);
     for (rank, reached) in reached.iter_mut().enumerate().filter(|(rank, _)| !right[*rank]) {
         if reached.take().is_some() {
             tracing::warn!(target: "device", "the link between ranks {} and {rank} is broken: by way of the host", base.rank());

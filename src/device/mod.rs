@@ -22,6 +22,7 @@ mod reduce_op;
 mod registered;
 mod rooted;
 mod shape;
+mod share_tables;
 mod topology;
 
 pub use crate::device::p2p::DeviceGroup;
@@ -41,6 +42,7 @@ use crate::schedule::{Algorithm, Collective, Rank};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use unisono_cuda::device::StreamFollower;
 use unisono_transports::gpu::Endpoint;
 
 /// A group of ranks, each on a GPU, that carry out collective operations together.
@@ -103,6 +105,8 @@ struct Shared {
     /// Locked across calls of the driver, which may wait for kernels.
     state: Mutex<CommState>,
     launch_state: LaunchState,
+    /// Orders launches on different streams.
+    follower: StreamFollower,
     /// Notifiers of the monitor, and of the proxy if there is one.
     notifiers: [Arc<Notifier>; 2],
     /// The reservation for the blocks of its launches, until it is dropped.
@@ -234,7 +238,12 @@ impl DeviceCommunicator {
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         let ended = stream.synchronize();
         self.shared.poll()?;
-        ended.map_err(|error| self.shared.host_comm.attach_rank(error.into()))
+        ended.map_err(|error| {
+            let is_failed = matches!(error, GpuError::Driver { .. });
+            let error = self.shared.host_comm.attach_rank(error.into());
+            // A GPU that has failed ends no launch any more, so peers must not wait for it.
+            if is_failed { self.shared.fail(error, self.shared.launch_state.op()) } else { error }
+        })
     }
 
     /// Ends this communicator on all ranks, from any thread. Running kernels end within
@@ -265,7 +274,8 @@ impl Drop for Owner {
         }
         let open = self.shared.endpoint.is_open_in_other_process();
         if self.proxy.is_some() || open {
-            self.shared.wait_last_launch();
+            // A GPU that has failed runs nothing more.
+            let _ = self.shared.wait_until_idle();
         }
         if !open || self.shared.quiesce() {
             self.shared.endpoint.memory().withdraw();

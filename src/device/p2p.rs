@@ -9,7 +9,7 @@ use crate::op_desc::{OpDesc, OpKind};
 use crate::schedule::Rank;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
+use unisono_cuda::device::{CaptureState, DeviceBuffer, DeviceBufferMut, Stream};
 use unisono_cuda::{DType, Element, ReduceKind};
 use unisono_transports::gpu::{
     DeviceProgram, LaunchParams, Operand, OperandMemory, Program, Protocol, Region, ShareTable, TypedRegion,
@@ -181,7 +181,7 @@ impl Shared {
             let (sends, receives) = (group.regions(Direction::Send), group.regions(Direction::Recv));
             let (arena, addresses) = (self.endpoint.memory(), group.addresses());
             let shares =
-                |parts| ShareTable::from_regions(arena.gpu(), parts, arena.layout().geometry().slot_bytes);
+                |parts| ShareTable::from_regions(&self.endpoint, parts, arena.layout().geometry().slot_bytes);
             let both = || Ok([shares(&sends)?, shares(&receives)?]);
             let ready = state.groups.get_or_upload(self, group.transfers(), addresses, both)?;
             let call = OpDesc::new(state.next_group_sequence(), OpKind::SendRecv, DType::U8, None, 0, 0)
@@ -213,7 +213,9 @@ impl Shared {
             slices: 1,
             channels: 1,
             protocol: Protocol::Simple,
-            timeout: self.host_comm.config().timeout,
+            timeout: self.host_comm.config().gpu.timeout,
+            capture: CaptureState::None,
+            cooperative: self.is_cooperative(),
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::AlgorithmDigest;
 use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Rank, permuted};
 use std::collections::HashMap;
-use std::sync::Arc;
-use unisono_transports::gpu::{DeviceProgram, Endpoint, Program, ProgramBounds};
+use std::sync::{Arc, Mutex, PoisonError};
+use unisono_transports::gpu::{DeviceGeometry, DeviceProgram, Endpoint, Program, ProgramBounds, Reserve};
 
 /// One rank's program, with what all ranks must agree on to run it.
 pub(super) struct Plan {
@@ -51,14 +51,9 @@ impl PlanCache {
 fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, order: &[Rank]) -> Result<Plan> {
     let (rank, sizes) = (endpoint.memory().rank(), endpoint.memory().layout().geometry());
     let widest = Widest::of(algorithm, spec);
-    let slice = match algorithm.peer_access {
-        PeerAccess::TwoSided => sizes.slot_bytes / widest.chunks_per_message,
-        PeerAccess::Window => endpoint.parity_bytes() / widest.window_chunks.max(1),
-        PeerAccess::ZeroCopy => ZERO_COPY_SLICE_BYTES,
-    };
     let uses_window = algorithm.peer_access != PeerAccess::TwoSided;
     let line = if uses_window { 0 } else { sizes.ll_bytes / widest.chunks_per_message };
-    let slice_bytes_max = slice / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
+    let slice_bytes_max = slice_bytes_max(algorithm, &widest, sizes);
     if slice_bytes_max == 0 {
         let text = format!("{algorithm:?} has no room on a GPU with {} ranks: {sizes:?}", spec.ranks);
         return Err(Error::new(ErrorKind::Unsupported(text)));
@@ -96,6 +91,56 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
     })
 }
 
+/// Returns the longest slice of a block that fits every slot and every window.
+fn slice_bytes_max(algorithm: &Algorithm, widest: &Widest, sizes: &DeviceGeometry) -> usize {
+    let slice = match algorithm.peer_access {
+        PeerAccess::TwoSided => sizes.slot_bytes / widest.chunks_per_message,
+        PeerAccess::Window => sizes.parity_bytes() / widest.window_chunks.max(1),
+        PeerAccess::ZeroCopy => ZERO_COPY_SLICE_BYTES,
+    };
+    slice / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES
+}
+
+/// Returns the memory that a rank reserves when ranks meet, so that later launches allocate none: room
+/// for tables, and for the scratch of every built-in algorithm.
+pub(super) fn reserve(sizes: &DeviceGeometry) -> Reserve {
+    let mut reserve = Reserve {
+        table_bytes: TABLE_BYTES,
+        scratch_bytes: SCRATCH_SLICES_MIN * sizes.slot_bytes,
+        scratch_chunks: SCRATCH_SLICES_MIN,
+    };
+    // The schedules of larger groups take long to build. Their scratch is allocated where the room
+    // does not suffice.
+    if sizes.ranks <= RESERVED_RANKS_MAX {
+        for (algorithm, widest, chunks) in scratch_of_algorithms(sizes.ranks).iter() {
+            let bytes = chunks.saturating_mul(slice_bytes_max(algorithm, widest, sizes));
+            reserve.scratch_bytes = reserve.scratch_bytes.max(bytes);
+            reserve.scratch_chunks = reserve.scratch_chunks.max(*chunks);
+        }
+    }
+    reserve
+}
+
+/// Algorithms with scratch: the bounds of each, and the scratch chunks of one lane program.
+type ScratchOfAlgorithms = Arc<Vec<(&'static Algorithm, Widest, usize)>>;
+
+/// Returns the algorithms for `ranks` ranks that use scratch, computed once for each number of ranks.
+fn scratch_of_algorithms(ranks: usize) -> ScratchOfAlgorithms {
+    static KNOWN: Mutex<Option<HashMap<usize, ScratchOfAlgorithms>>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    let compute = || {
+        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        let of = |algorithm: &'static Algorithm| {
+            let scratch = (0..ranks).map(|rank| (algorithm.build)(&spec, rank).scratch).max()?;
+            (scratch > 0).then(|| (algorithm, Widest::of(algorithm, &spec), scratch))
+        };
+        let fits = |row: &&'static Algorithm| !row.collective.is_scan() && (row.supports)(&spec);
+        Arc::new(Algorithm::ALL.iter().filter(fits).filter_map(of).collect())
+    };
+    Arc::clone(known.entry(ranks).or_insert_with(compute))
+}
+
 /// Returns the chunks of each peer's input and output that zero-copy programs name.
 fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec, shape: &Shape) -> [usize; 2] {
     let parts = (algorithm.chunks_per_share)(spec);
@@ -106,6 +151,12 @@ fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec, shape: &Shape) -> [usize
     [blocks(shape.accesses_peer_inputs, input), blocks(shape.accesses_peer_outputs, output)]
 }
 
+/// Bytes of tables that a communicator has room for.
+const TABLE_BYTES: usize = 4 << 20;
+/// Slices of scratch that each thread block has at least.
+const SCRATCH_SLICES_MIN: usize = 2;
+/// Largest number of ranks whose schedules are built to learn their scratch.
+const RESERVED_RANKS_MAX: usize = 32;
 /// Slice size of zero-copy programs. Nothing is staged, so slices only divide the work among
 /// channels.
 const ZERO_COPY_SLICE_BYTES: usize = 1 << 30;

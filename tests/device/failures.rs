@@ -1,6 +1,6 @@
 //! Errors of GPU ranks name the peer, the operation and the place. The GPU stays usable.
 
-use crate::world::{config, gpu, run, run_in_own_process};
+use crate::world::{config, config_with_timeout, gpu, run, run_in_own_process};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use unisono::schedule::Collective;
@@ -9,7 +9,7 @@ use unisono::{Communicator, Config, ErrorKind, Sum, UniqueId};
 /// Returns settings with a timeout of which a quarter is longer than a busy host delays a rank: a
 /// rank that waits for a waiting one leaves it that quarter to report first.
 fn short_timeout() -> Config {
-    config().with_timeout(Duration::from_millis(1600))
+    config_with_timeout(Duration::from_millis(1600))
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::driver::gpus;
 use super::error::{GpuError, IntoGpuResult};
 use super::modules::Modules;
 use super::pool::Pool;
-use super::stream::Stream;
+use super::stream::{Queue, Stream};
 use cudarc::driver::{CudaContext, CudaStream, result, sys, sys::CUdevice_attribute as Attribute};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -22,6 +22,8 @@ pub(crate) struct Device {
     pub(crate) pool: Pool,
     /// Stream for fills and copies that belong to no stream of the user.
     pub(crate) house: Arc<CudaStream>,
+    /// The same stream, as one of this library.
+    utility: Arc<Queue>,
 }
 
 /// Open GPUs, by number.
@@ -96,6 +98,12 @@ impl Gpu {
         self.0.pool.trim()
     }
 
+    /// Returns the one stream of the GPU for work that belongs to no stream of the user. It is made
+    /// when the GPU is opened, because a GPU has few hardware queues for its streams.
+    pub fn utility_stream(&self) -> Stream {
+        Stream::of(self.clone(), self.0.utility.clone())
+    }
+
     /// A new stream, which waits for no other.
     pub fn stream(&self) -> Result<Stream, GpuError> {
         let stream = self.0.context.new_stream().or_gpu_error("cuStreamCreate")?;
@@ -140,8 +148,16 @@ impl Gpu {
     }
 
     /// Makes it the one that calls of this thread are about.
+    ///
+    /// cudarc's call of the same effect would also return errors of other threads, which it keeps in
+    /// the context.
     pub(crate) fn bind(&self) -> Result<(), GpuError> {
-        self.0.context.bind_to_thread().or_gpu_error("cuCtxSetCurrent")
+        let wanted = self.0.context.cu_ctx();
+        if result::ctx::get_current().or_gpu_error("cuCtxGetCurrent")? == Some(wanted) {
+            return Ok(());
+        }
+        // SAFETY: the context is a primary one that this handle keeps.
+        unsafe { result::ctx::set_current(wanted) }.or_gpu_error("cuCtxSetCurrent")
     }
 
     /// Loads kernels that were compiled at run time, by these names.
@@ -198,7 +214,8 @@ impl Device {
         let name = result::device::get_name(context.cu_device()).or_gpu_error("cuDeviceGetName")?;
         let house = context.new_stream().or_gpu_error("cuStreamCreate")?;
         let modules = Modules::load(&context, capability(&context)?)?;
-        Ok(Self { context, name, modules, pool: Pool::default(), house })
+        let utility = Arc::new(Queue::new(house.clone()));
+        Ok(Self { context, name, modules, pool: Pool::default(), house, utility })
     }
 }
 

@@ -3,9 +3,9 @@
 use super::buffer::Buffer;
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::{Gpu, lock};
-use super::memory::Memory;
+use super::memory::{Memory, MemoryRef};
 use super::plain::Plain;
-use super::stream::Stream;
+use super::stream::{CaptureState, Stream};
 use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::ffi::c_char;
@@ -184,9 +184,24 @@ impl ImportedMemory {
         self.elsewhere
     }
 
+    /// Returns the GPU that holds the memory, or `None` for memory of another process.
+    pub fn owner(&self) -> Option<&Gpu> {
+        (!self.elsewhere).then_some(&self.memory.gpu)
+    }
+
     /// Records that work in this stream uses the memory: see [`Buffer::record_stream`].
     pub fn record_stream(&self, stream: &Stream) {
         stream.record_use(&self.memory);
+    }
+
+    /// The same, where `capture` is known to be what captures the stream.
+    pub fn record_use(&self, stream: &Stream, capture: CaptureState) {
+        stream.record_use_in(capture, &self.memory);
+    }
+
+    /// Returns a handle to the memory. While there is one, the memory is not abandoned.
+    pub fn memory_ref(&self) -> MemoryRef {
+        MemoryRef::new(&self.memory)
     }
 }
 

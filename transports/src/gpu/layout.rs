@@ -47,6 +47,11 @@ impl DeviceGeometry {
         if protocol == Protocol::Simple { self.slot_bytes } else { self.ll_bytes }
     }
 
+    /// Returns the bytes of one of the two halves of a channel's window.
+    pub fn parity_bytes(&self) -> usize {
+        self.window_bytes / (2 * self.channels) / CACHE_LINE_BYTES * CACHE_LINE_BYTES
+    }
+
     fn uses(&self, protocol: Protocol) -> bool {
         self.ll128 || protocol != Protocol::Ll128
     }
