@@ -23,7 +23,7 @@ pub(crate) mod window_set;
 pub use crate::gpu::endpoint::{DeviceProgram, Endpoint, Peer};
 pub use crate::gpu::host_staging::HostStaging;
 pub use crate::gpu::launch::LaunchParams;
-pub use crate::gpu::layout::{CACHE_LINE_BYTES, DeviceGeometry, Layout};
+pub use crate::gpu::layout::{CACHE_LINE_BYTES, DeviceGeometry, Layout, PEER_MEMORY_BYTES_MAX};
 pub use crate::gpu::operand::{Operand, OperandMemory, Region, ShareTable, TypedRegion};
 pub use crate::gpu::peer_memory::{MappedPeerMemory, PeerMemory};
 pub use crate::gpu::program::{Program, ProgramBounds, ProgramTables};
