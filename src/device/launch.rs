@@ -1,6 +1,7 @@
 //! The path from a call to a kernel launch.
 
 use crate::device::Shared;
+use crate::device::message_room::{MessageCache, chunks_of_slot};
 use crate::device::op::DeviceOp;
 use crate::device::p2p::GroupCache;
 use crate::device::plan::{Plan, PlanCache, SLICE_UNIT_BYTES};
@@ -24,6 +25,7 @@ use unisono_transports::gpu::{AddressTable, DeviceProgram, LaunchParams, Operand
 pub(super) struct CommState {
     plans: PlanCache,
     pub(super) shapes: ShapeCache,
+    messages: MessageCache,
     pub(super) groups: GroupCache,
     /// Sequence numbers of the next operation of all ranks, and of the next group of sends and
     /// receives.
@@ -221,23 +223,27 @@ impl Shared {
         GroupSpec {
             ranks,
             root: job.root,
-            aggregation: select::aggregation(job.collective, ranks, bytes, slot),
+            aggregation: select::aggregation(job.collective, ranks, bytes, slot).min(chunks_of_slot(slot)),
         }
     }
 
     fn select_algorithm(
         &self,
-        state: &CommState,
+        state: &mut CommState,
         job: &DeviceOp<'_>,
         spec: &GroupSpec,
         bytes: usize,
     ) -> Result<&'static Algorithm> {
+        let slot = self.endpoint.memory().layout().geometry().slot_bytes;
         let topology = if self.endpoint.all_peers_direct() { Topology::Gpu } else { Topology::Network };
         match state.overrides[job.collective as usize] {
             Some(algorithm) => select::set_by_caller(algorithm, spec, topology),
             None => {
                 let narrow = ReduceOp::rounds_narrow_floats(job.op, job.dtype);
-                select::algorithm(job.collective, spec, bytes, topology, narrow, self.host_comm.config())
+                let (config, messages) = (self.host_comm.config(), &mut state.messages);
+                select::algorithm_that_fits(job.collective, spec, bytes, topology, (narrow, config), |row| {
+                    messages.fit(row, spec, slot)
+                })
             }
         }
     }

@@ -11,6 +11,7 @@ mod join;
 mod launch;
 mod launch_state;
 mod lower;
+mod message_room;
 mod monitor;
 mod occupancy;
 mod op;

@@ -1,17 +1,17 @@
 //! Programs for sends and receives.
 //!
 //! A group runs on a bounded number of lane programs, so the blocks that a communicator reserves do
-//! not grow with the number of ranks. The *round* of a transfer is the distance from its sender to
-//! its receiver, `(receiver - sender) mod ranks`. Both ends compute the same number. Each lane
-//! program moves data in one direction and executes its transfers by ascending round.
+//! not grow with the number of ranks. The *distance* of a transfer is the number of ranks from its
+//! sender to its receiver, `(receiver - sender) mod ranks`: both ends compute the same. Each lane
+//! program moves data in one direction, and executes its transfers by ascending distance.
 //!
-//! This cannot deadlock if the counterparts of all transfers in a set of groups are in groups of
-//! the same set. Suppose that some transfers never complete, and let one of the lowest round among
-//! them go from rank i to rank j. The lane program of rank i executes only two kinds of transfers
-//! before it: those of lower rounds, which all complete, and those of the same pair. The latter
-//! have the same order on both ranks, so let the chosen one be the first of them. The same is true
-//! on rank j. All lane programs of a launch are resident at once, so both ends reach the transfer,
-//! wait only for each other, and complete it. That is a contradiction.
+//! Groups of several ranks, one of each, cannot deadlock if they contain the counterparts of all
+//! their transfers. Suppose that some transfers never complete, and let one of the smallest distance
+//! among them go from rank i to rank j. Before it, the lane program of rank i executes transfers of
+//! smaller distances, which all complete, and transfers to rank j. Rank j receives the latter in the
+//! same order, so let the chosen one be the first of them. The same holds on rank j. All lane
+//! programs of a launch are resident at once, so both ends reach the transfer, wait only for each
+//! other, and complete it. That is a contradiction.
 //!
 //! The argument needs the order in each lane program. It does not need the same number of lane
 //! programs on all ranks. A copy within a rank waits for nothing, so it may be anywhere.
@@ -86,7 +86,7 @@ pub(super) fn transfer_program(
 }
 
 /// Divides the transfers among lane programs. Peers get lane programs of their own, in the order of
-/// rounds, until there are `width` in a direction. Further peers are assigned to these in turn.
+/// distances, until there are `width` in a direction. Further peers are assigned to these in turn.
 fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: usize) -> Vec<Vec<Move>> {
     let (mut lanes, mut own) = (Vec::<Vec<Move>>::new(), [Vec::new(), Vec::new()]);
     for (direction, own) in [Direction::Send, Direction::Recv].into_iter().zip(&mut own) {
@@ -97,7 +97,7 @@ fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: 
         }
         *own = std::mem::take(&mut by_peer[rank]);
         let first = lanes.len();
-        let peers = (1..ranks).map(|round| peer_of_round(direction, round, (rank, ranks)));
+        let peers = (1..ranks).map(|distance| peer_at(direction, distance, (rank, ranks)));
         let busy = peers.filter(|&peer| !by_peer[peer].is_empty());
         for (index, peer) in busy.enumerate() {
             match lanes.get_mut(first + index % width) {
@@ -117,11 +117,12 @@ fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: 
     lanes
 }
 
-/// Returns the peer of a round: the receiver of a send, or the sender of a receive.
-fn peer_of_round(direction: Direction, round: usize, (rank, ranks): (Rank, usize)) -> Rank {
+/// Returns the peer of a transfer of this distance: the receiver of a send, or the sender of a
+/// receive.
+fn peer_at(direction: Direction, distance: usize, (rank, ranks): (Rank, usize)) -> Rank {
     match direction {
-        Direction::Send => (rank + round) % ranks,
-        Direction::Recv => (rank + ranks - round) % ranks,
+        Direction::Send => (rank + distance) % ranks,
+        Direction::Recv => (rank + ranks - distance) % ranks,
     }
 }
 
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn transfer_program_orders_peers_by_round() {
+    fn transfer_program_orders_peers_by_distance() {
         let all = [
             transfer(Send, 0, 100),
             transfer(Recv, 0, 300),

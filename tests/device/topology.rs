@@ -51,10 +51,28 @@ fn ring_prefers_more_links_where_counted() {
                 let gpu = Gpu::open(comm.rank()).unwrap();
                 // Four links between 0 and 2, and between 1 and 3; one link between 0 and 1, and
                 // between 2 and 3.
-                assert_eq!(comm.to_device(&gpu).unwrap().ring_order(), [0, 2, 3, 1]);
+                let comm = comm.to_device(&gpu).unwrap();
+                assert_eq!(comm.ring_order(), [0, 2, 3, 1]);
+                assert!(!comm.uses_ll128(), "no link between 0 and 3");
             });
         }
     });
+    assert_eq!([[0, 2], [0, 1], [0, 3], [0, 0]].map(uses_ll128), [true, true, false, true]);
+}
+
+/// Returns true if two ranks on these GPUs use lines of 16 bytes.
+fn uses_ll128(gpus: [usize; 2]) -> bool {
+    let comms = Communicator::builder().config(&config()).local(2).unwrap();
+    scope(|scope| {
+        let rank = |comm: Communicator| {
+            scope.spawn(move || {
+                let gpu = Gpu::open(gpus[comm.rank()]).unwrap();
+                comm.to_device(&gpu).unwrap().uses_ll128()
+            })
+        };
+        let ranks: Vec<_> = comms.into_iter().map(rank).collect();
+        ranks.into_iter().all(|rank| rank.join().unwrap())
+    })
 }
 
 /// Tells a process that a stand-in for NVML is loaded.

@@ -59,7 +59,9 @@ impl GpuInfo {
     /// # Errors
     /// The driver fails.
     pub fn uuid(&self) -> Result<[u8; 16], GpuError> {
-        let uuid = result::device::get_uuid(self.device).or_gpu_error("cuDeviceGetUuid")?;
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
+        // SAFETY: the driver has given out the number, and there is room for the answer.
+        unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, self.device) }.or_gpu_error("cuDeviceGetUuid_v2")?;
         Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
