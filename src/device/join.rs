@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use unisono_cuda::device::{Gpu, IpcHandle};
 use unisono_transports::gpu::{
-    DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory,
+    DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory, Reach,
 };
 
 pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommunicator> {
@@ -33,10 +33,10 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     let arena = agree_on_success(&base, arena)?;
     let peers = connect_peers(&base, &arena, &placements);
     let peers = agree_on_success(&base, peers)?;
-    let carrier = relay_comm(&base, &peers, arena.layout().geometry())?;
+    let reach = agree_on_reach(&base, &peers)?;
+    let carrier = relay_comm(&base, &reach, arena.layout().geometry())?;
     // All ranks learn of a rank that fails here.
-    let endpoint =
-        agree_on_success(&base, Endpoint::new(arena, peers, carrier.is_none()).map_err(Error::from))?;
+    let endpoint = agree_on_success(&base, Endpoint::new(arena, peers, reach).map_err(Error::from))?;
     let order = agree_on_order(&base, endpoint.memory().gpu(), &locations)?;
     let notifiers = [Arc::default(), Arc::default()];
     let state = Mutex::<CommState>::default();
@@ -265,12 +265,17 @@ fn open_peer_arena(
     Ok(arena.map(&handle)?)
 }
 
+/// Returns which ranks reach each other.
+fn agree_on_reach(base: &Communicator, peers: &[Peer]) -> Result<Reach> {
+    let own: Vec<u8> = peers.iter().map(|peer| u8::from(!matches!(peer, Peer::Staged(_)))).collect();
+    let mut rows = vec![0; own.len() * base.size()];
+    base.all_gather(&own, &mut rows)?;
+    Ok(Reach::from_rows(base.size(), &rows))
+}
+
 /// Makes a communicator whose links carry staged messages, if any rank has such messages.
-fn relay_comm(base: &Communicator, peers: &[Peer], sizes: &DeviceGeometry) -> Result<Option<Communicator>> {
-    let staged = peers.iter().any(|peer| matches!(peer, Peer::Staged(_)));
-    let mut any = [u8::from(staged)];
-    base.all_reduce(&mut any, ReduceOp::Max)?;
-    if any[0] == 0 {
+fn relay_comm(base: &Communicator, reach: &Reach, sizes: &DeviceGeometry) -> Result<Option<Communicator>> {
+    if reach.is_complete() {
         return Ok(None);
     }
     let config = base.config();

@@ -258,7 +258,7 @@ impl Shared {
         let longest =
             Layout::new(Shares::Even { bytes }, plan.chunks_per_share, job.dtype.size()).longest_chunk(1);
         let channels = self.endpoint.memory().layout().geometry().channels;
-        let lines = self.endpoint.all_peers_direct().then(|| self.endpoint.ll_protocol(job.user_op));
+        let lines = self.endpoint.ll_protocol(job.user_op);
         let (protocol, slice_bytes) = protocol_and_slice_bytes(plan, longest, channels, lines);
         let slices = longest.div_ceil(slice_bytes).max(1);
         let ranks = self.host_comm.size();
@@ -309,15 +309,15 @@ impl Shared {
 /// Returns the message protocol and the bytes of a slice.
 ///
 /// All channels get work, and no slice is so small that its hand-over dominates. `lines` is the
-/// protocol of messages with flags, if ranks reach each other directly.
+/// protocol of messages with flags.
 fn protocol_and_slice_bytes(
     plan: &Plan,
     longest_block: usize,
     channels: usize,
-    lines: Option<Protocol>,
+    lines: Protocol,
 ) -> (Protocol, usize) {
     let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
-    if let Some(lines) = lines.filter(|_| whole <= plan.ll_bytes_max) {
+    if whole <= plan.ll_bytes_max {
         return (lines, whole);
     }
     let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);

@@ -283,12 +283,12 @@ mod tests {
         let sends = [transfer(Send, 1, 100), transfer(Send, 2, 100)];
         let receives = [transfer(Recv, 0, 100), transfer(Recv, 3, 100)];
         let program = |rank: Rank| {
-            let transfers = if rank % 3 == 0 { &sends } else { &receives };
+            let transfers = if rank == 0 || rank == 3 { &sends } else { &receives };
             transfer_program(transfers, (rank, 4), (0, 1), 64).unwrap().tables
         };
         let mut programs = [0, 1, 2, 3].map(program);
         assert_eq!(simulate(&programs), Some(8));
-        [1, 3].map(|rank| programs[rank].instrs.reverse());
+        [1, 3].into_iter().for_each(|rank| programs[rank].instrs.reverse());
         assert_eq!(simulate(&programs), None, "one sender and one receiver begin with the other end");
     }
 }

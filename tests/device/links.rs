@@ -2,7 +2,7 @@
 
 use crate::world::gpu;
 use std::time::Duration;
-use unisono_transports::gpu::{DeviceGeometry, Endpoint, Layout, Peer, PeerMemory};
+use unisono_transports::gpu::{DeviceGeometry, Endpoint, Layout, Peer, PeerMemory, Reach};
 
 const SIZES: DeviceGeometry = DeviceGeometry {
     ranks: 2,
@@ -45,12 +45,16 @@ fn misrouted_link_is_detected() {
 #[test]
 fn links_unreachable_by_any_rank_are_not_used() {
     let Some(gpu) = gpu() else { return };
-    let endpoint = |all_direct| {
+    let endpoint = |reach| {
         let [own, other] =
             [0, 1].map(|rank| PeerMemory::new(&gpu, rank, Layout::new(SIZES).unwrap()).unwrap());
         let reached = own.map(&other.export().unwrap()).unwrap();
-        Endpoint::new(own, vec![Peer::Local, Peer::Direct(reached)], all_direct).unwrap()
+        Endpoint::new(own, vec![Peer::Local, Peer::Direct(reached)], reach).unwrap()
     };
-    assert!(endpoint(true).all_peers_direct());
-    assert!(!endpoint(false).all_peers_direct(), "ranks that choose differently wait for each other");
+    assert!(endpoint(Reach::complete(2)).all_peers_direct());
+    let other_does_not = Reach::from_rows(2, &[1, 1, 0, 1]);
+    assert!(
+        !endpoint(other_does_not).all_peers_direct(),
+        "ranks that choose differently wait for each other"
+    );
 }

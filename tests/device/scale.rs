@@ -8,9 +8,9 @@ use unisono::schedule::Collective;
 use unisono::{Communicator, Config, Sum, Transport, UniqueId};
 use unisono_cuda::emulator;
 
-/// Runs `body` in a process of its own with this many hardware queues, on the emulator.
+/// Runs `body` in a process of its own with this many hardware queues.
 fn with_queues(test: &str, queues: &str, body: impl FnOnce()) {
-    if gpu().is_none_or(|gpu| !gpu.is_emulated()) {
+    if gpu().is_none() {
         return;
     }
     if std::env::var_os(ALONE).is_some_and(|test| test == queues) {
@@ -25,6 +25,16 @@ fn with_queues(test: &str, queues: &str, body: impl FnOnce()) {
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     // A wrong name would run no test and succeed.
     assert!(output.status.success() && text[0].contains("1 passed"), "{test}: {}{}", text[0], text[1]);
+}
+
+/// Runs `body` as [`with_queues`] does, on an emulated GPU that runs so many blocks at once.
+fn with_blocks(test: &str, blocks: u32, body: impl FnOnce()) {
+    if gpu().is_some_and(|gpu| gpu.is_emulated()) {
+        with_queues(test, "32", || {
+            emulator::set_max_resident_blocks(blocks).unwrap();
+            body();
+        });
+    }
 }
 
 /// Tells a process of its own its number of queues.
@@ -88,8 +98,7 @@ const MULTIPROCESSORS: u32 = 132;
 
 #[test]
 fn sixteen_ranks_share_a_gpu() {
-    with_queues("scale::sixteen_ranks_share_a_gpu", "32", || {
-        emulator::set_max_resident_blocks(MULTIPROCESSORS).unwrap();
+    with_blocks("scale::sixteen_ranks_share_a_gpu", MULTIPROCESSORS, || {
         let config = with_channels(8);
         run(16, &config, |comm, stream| {
             assert_eq!(comm.channels(), 4, "16 x 4 x 2 of 132 blocks");
@@ -125,8 +134,9 @@ fn exchange_with_all(comm: &DeviceCommunicator, stream: &Stream) {
     let own = comm.gpu().upload(&vec![comm.rank() as u32; 2500]).unwrap();
     let mut found: Vec<_> = (0..ranks).map(|_| comm.gpu().alloc::<u32>(2500).unwrap()).collect();
     comm.group(stream, |group| {
-        (0..ranks).for_each(|peer| drop(group.send(&own, peer)));
-        found.iter_mut().enumerate().for_each(|(peer, found)| drop(group.recv(found, peer)));
+        for (peer, found) in found.iter_mut().enumerate() {
+            group.send(&own, peer).recv(found, peer);
+        }
     })
     .unwrap();
     comm.synchronize(stream).unwrap();
@@ -174,8 +184,12 @@ fn run_planned(comm: &DeviceCommunicator, stream: &Stream, planned: &[Planned], 
     let mut receives: Vec<_> = received.iter_mut().collect();
     receives.sort_by_key(|(number, _)| keys[planned[*number].from]);
     comm.group(stream, |group| {
-        sends.into_iter().for_each(|(number, buffer)| drop(group.send(buffer, planned[*number].to)));
-        receives.into_iter().for_each(|(number, buffer)| drop(group.recv(buffer, planned[*number].from)));
+        for (number, buffer) in sends {
+            group.send(buffer, planned[*number].to);
+        }
+        for (number, buffer) in receives {
+            group.recv(buffer, planned[*number].from);
+        }
     })
     .unwrap();
     comm.synchronize(stream).unwrap();
@@ -186,24 +200,29 @@ fn run_planned(comm: &DeviceCommunicator, stream: &Stream, planned: &[Planned], 
 
 #[test]
 fn random_groups_arrive_on_few_lanes() {
-    for channels in 1..=3 {
-        run(5, &with_channels(channels), |comm, stream| {
-            assert_eq!(comm.channels(), channels);
-            for seed in 1..=8 {
-                let mut next = random(seed);
-                let planned: Vec<Planned> = (0..next(40) + 1)
-                    .map(|_| Planned { from: next(5), to: next(5), count: next(3) * next(3000) })
-                    .collect();
-                run_planned(&comm, &stream, &planned, seed);
-            }
-        });
-    }
+    with_queues("scale::random_groups_arrive_on_few_lanes", "32", || {
+        for channels in 1..=3 {
+            run(5, &with_channels(channels), |comm, stream| {
+                assert_eq!(comm.channels(), channels);
+                (1..=8).for_each(|seed| run_random(&comm, &stream, seed));
+            });
+        }
+    });
+}
+
+/// Runs a group of up to 40 transfers among all ranks, and of up to three slices each.
+fn run_random(comm: &DeviceCommunicator, stream: &Stream, seed: u64) {
+    let (mut next, ranks) = (random(seed), comm.size());
+    let count = next(40) + 1;
+    let planned: Vec<Planned> = (0..count)
+        .map(|_| Planned { from: next(ranks), to: next(ranks), count: next(3) * next(3000) })
+        .collect();
+    run_planned(comm, stream, &planned, seed);
 }
 
 #[test]
 fn six_communicators_on_a_gpu_work_at_once() {
-    with_queues("scale::six_communicators_on_a_gpu_work_at_once", "32", || {
-        emulator::set_max_resident_blocks(MULTIPROCESSORS).unwrap();
+    with_blocks("scale::six_communicators_on_a_gpu_work_at_once", MULTIPROCESSORS, || {
         let (gpu, config) = (gpu().unwrap(), with_channels(8));
         let worlds: Vec<_> =
             (0..6).map(|_| Communicator::builder().config(&config).local(2).unwrap()).collect();
@@ -241,9 +260,10 @@ const MEETING: &str = "UNISONO_TEST_DEVICE_SHARING";
 fn processes_on_a_gpu_share_its_blocks() {
     const TEST: &str = "scale::processes_on_a_gpu_share_its_blocks";
     if let Ok(id) = std::env::var(MEETING) {
+        emulator::install().and_then(|()| emulator::set_max_resident_blocks(12)).unwrap();
         return share_blocks(&id.parse().unwrap(), 1);
     }
-    with_queues(TEST, "8", || {
+    with_blocks(TEST, 12, || {
         let id = UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
         let mut second = Command::new(std::env::current_exe().unwrap());
         let mut second = second.args([TEST, "--exact"]).env(MEETING, id.to_string()).spawn().unwrap();
@@ -254,7 +274,6 @@ fn processes_on_a_gpu_share_its_blocks() {
 
 fn share_blocks(id: &UniqueId, rank: usize) {
     let gpu = gpu().unwrap();
-    emulator::set_max_resident_blocks(12).unwrap();
     let comm = Communicator::join(id, rank, 2, &with_channels(8).with_transport(Transport::Tcp)).unwrap();
     let stream = gpu.stream().unwrap();
     let first = comm.to_device(&gpu).unwrap();

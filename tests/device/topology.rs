@@ -35,6 +35,40 @@ fn in_pairs(test: &str, body: impl Fn(DeviceCommunicator, Stream) + Sync) {
     });
 }
 
+/// GPUs in a circle have direct access to their neighbors. Rings use nothing else, and everything
+/// else goes through the host.
+#[test]
+fn staged_paths_leave_direct_ones_as_they_are() {
+    const TEST: &str = "topology::staged_paths_leave_direct_ones_as_they_are";
+    if gpu().is_none_or(|gpu| !gpu.is_emulated()) || !run_in_own_process(TEST) {
+        return;
+    }
+    emulator::set_gpu_count(4).unwrap();
+    for from in 0..4 {
+        let path = unisono_cuda::device::PeerPath { direct: false, rank: 1, atomics: false };
+        emulator::set_peer_path(from, (from + 2) % 4, path).unwrap();
+    }
+    let comms = Communicator::builder().config(&config()).local(4).unwrap();
+    scope(|scope| {
+        for comm in comms {
+            scope.spawn(move || {
+                let gpu = Gpu::open(comm.rank()).unwrap();
+                let (comm, stream) = (comm.to_device(&gpu).unwrap(), gpu.stream().unwrap());
+                for name in ["ring", "recursive_doubling", "ring"] {
+                    comm.set_algorithm(Collective::AllReduce, Some(name)).unwrap();
+                    for count in [5, 2000, 50_000] {
+                        let mut values = gpu.upload(&vec![comm.rank() as i32; count]).unwrap();
+                        comm.all_reduce(&stream, &mut values, Sum).unwrap();
+                        comm.synchronize(&stream).unwrap();
+                        assert_eq!(values.to_vec(&stream).unwrap(), vec![6; count], "{name}");
+                    }
+                }
+                assert_eq!(comm.ring_order(), [0, 1, 2, 3]);
+            });
+        }
+    });
+}
+
 #[test]
 fn ring_prefers_more_links_where_counted() {
     const TEST: &str = "topology::ring_prefers_more_links_where_counted";

@@ -4,6 +4,7 @@ use crate::gpu::host_staging::HostStaging;
 use crate::gpu::link_test::LINK_TEST_MESSAGES;
 use crate::gpu::peer_memory::{MappedPeerMemory, PeerMemory};
 use crate::gpu::program::Program;
+use crate::gpu::reach::Reach;
 use crate::{Error, Result};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
@@ -31,7 +32,7 @@ pub struct Endpoint {
     pub(crate) peers: Vec<Peer>,
     /// Memory of the host staging.
     staging_refs: Vec<PinnedRef>,
-    all_direct: bool,
+    reach: Reach,
     /// Thread blocks that are assumed to be resident at once.
     pub(crate) max_blocks: u32,
     /// FIFO state, one table for each protocol.
@@ -66,17 +67,19 @@ pub struct DeviceProgram {
     pub(crate) lane_programs: Buffer<LaneProgram>,
     pub(crate) scratch: Buffer<u8>,
     pub(crate) lengths: Buffer<u64>,
+    /// True if no message of the program moves through the host.
+    pub(crate) is_direct: bool,
 }
 
 impl Endpoint {
     /// Makes the endpoint of a rank from the paths to all ranks, by rank.
     ///
-    /// `all_direct` is true if no path is staged on any rank.
+    /// `reach` tells which ranks have no staged path between them.
     ///
     /// # Errors
     /// Returns an error if there is no room for the tables. Another error is a GPU without support
     /// for the line form of the peer memory.
-    pub fn new(arena: PeerMemory, peers: Vec<Peer>, all_direct: bool) -> Result<Self> {
+    pub fn new(arena: PeerMemory, peers: Vec<Peer>, reach: Reach) -> Result<Self> {
         let gpu = arena.gpu().clone();
         let sizes = *arena.layout().geometry();
         if sizes.ll128 && !gpu.has_ll128() {
@@ -103,7 +106,7 @@ impl Endpoint {
             finalized: gpu.pin(sizes.ranks)?,
             wait_report: gpu.pin(1)?,
             max_blocks: Self::max_resident_blocks(&gpu)? as u32,
-            all_direct: all_direct && !peers.iter().any(|peer| matches!(peer, Peer::Staged(_))),
+            reach,
             staging_refs: peers.iter().flat_map(held).collect(),
             memory: arena,
             peers,
@@ -122,7 +125,10 @@ impl Endpoint {
         for (_, stage) in self.staged_peers() {
             lock(&stage).raise_max_chunks(program.blocks_per_message());
         }
+        let is_direct =
+            program.message_peers().all(|peer| matches!(self.peers.get(peer), Some(Peer::Direct(_))));
         Ok(DeviceProgram {
+            is_direct,
             instrs: gpu.upload(&tables.instrs)?,
             chunks: gpu.upload(&tables.chunks)?,
             lane_programs: gpu.upload(&tables.lane_programs)?,
@@ -137,10 +143,15 @@ impl Endpoint {
         &self.memory
     }
 
-    /// Returns true if every rank reaches the peer memory of all others. Windows and messages in
-    /// lines need this. The answer is the same on all ranks.
+    /// Returns true if every rank reaches the peer memory of all others. Windows need this. The
+    /// answer is the same on all ranks.
     pub fn all_peers_direct(&self) -> bool {
-        self.all_direct
+        self.reach.is_complete()
+    }
+
+    /// Returns which ranks reach each other. Messages in lines need this between their two ranks.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// Returns the protocol of messages with flags, which is the same on all ranks. Kernels of the

@@ -18,6 +18,7 @@ mod operand;
 pub(crate) mod peer_memory;
 mod program;
 pub(crate) mod quiesce;
+mod reach;
 pub(crate) mod window_set;
 
 pub use crate::gpu::endpoint::{DeviceProgram, Endpoint, Peer};
@@ -27,5 +28,6 @@ pub use crate::gpu::layout::{CACHE_LINE_BYTES, DeviceGeometry, Layout, PEER_MEMO
 pub use crate::gpu::operand::{Operand, OperandMemory, Region, ShareTable, TypedRegion};
 pub use crate::gpu::peer_memory::{MappedPeerMemory, PeerMemory};
 pub use crate::gpu::program::{Program, ProgramBounds, ProgramTables};
+pub use crate::gpu::reach::Reach;
 pub use crate::gpu::window_set::{AddressTable, WindowSet};
 pub use unisono_cuda::device::Protocol;
