@@ -109,7 +109,8 @@ fn reserve_blocks(
     }
 }
 
-/// Tells the user what processes cost each other on a GPU without MPS. One rank of each GPU does so.
+/// Tells the user what processes cost each other on a GPU without MPS. One rank of each GPU does
+/// so.
 fn warn_of_time_slices(gpu: &Gpu, placements: &Placements) {
     if let Some(processes) = placements.processes_to_report().filter(|&processes| processes > 1)
         && !gpu.is_shared_by_mps()

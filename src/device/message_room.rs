@@ -1,5 +1,5 @@
-//! Which algorithms have messages that fit a slot. Slots are short where there are many ranks, and
-//! some algorithms send chunks for half of all ranks in one message.
+//! The algorithms whose messages fit a slot. Slots are short where there are many ranks, and some
+//! algorithms send chunks for half of all ranks in one message.
 
 use crate::device::plan::SLICE_UNIT_BYTES;
 use crate::engine::ScheduleBounds;

@@ -153,9 +153,9 @@ impl DeviceCommunicator {
         self.shared.endpoint.memory().gpu()
     }
 
-    /// Returns the number of slices of one operation in flight at once: at most that of the settings
-    /// (`UNISONO_GPU_CHANNELS`), and fewer where ranks or communicators share a GPU. A group of sends
-    /// and receives serves as many peers at the same time in each direction.
+    /// Returns the number of slices of one operation in flight at once: at most that of the
+    /// settings (`UNISONO_GPU_CHANNELS`), and fewer where ranks or communicators share a GPU. A
+    /// group of sends and receives serves as many peers at the same time in each direction.
     pub fn channels(&self) -> usize {
         self.shared.endpoint.memory().layout().geometry().channels
     }

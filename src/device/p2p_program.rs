@@ -6,12 +6,12 @@
 //! program moves data in one direction, and executes its transfers by ascending distance.
 //!
 //! Groups of several ranks, one of each, cannot deadlock if they contain the counterparts of all
-//! their transfers. Suppose that some transfers never complete, and let one of the smallest distance
-//! among them go from rank i to rank j. Before it, the lane program of rank i executes transfers of
-//! smaller distances, which all complete, and transfers to rank j. Rank j receives the latter in the
-//! same order, so let the chosen one be the first of them. The same holds on rank j. All lane
-//! programs of a launch are resident at once, so both ends reach the transfer, wait only for each
-//! other, and complete it. That is a contradiction.
+//! their transfers. Suppose that some transfers never complete, and let one of the smallest
+//! distance among them go from rank i to rank j. Before it, the lane program of rank i executes
+//! transfers of smaller distances, which all complete, and transfers to rank j. Rank j receives the
+//! latter in the same order, so let the chosen one be the first of them. The same holds on rank j.
+//! All lane programs of a launch are resident at once, so both ends reach the transfer, wait only
+//! for each other, and complete it. That is a contradiction.
 //!
 //! The argument needs the order in each lane program. It does not need the same number of lane
 //! programs on all ranks. A copy within a rank waits for nothing, so it may be anywhere.

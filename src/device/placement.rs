@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::hash::fnv1a;
 use unisono_cuda::device::{Gpu, GpuError};
 
-/// What a rank tells the others about its process and its GPU.
+/// The process and the GPU of a rank, as it tells the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     /// Equal for all ranks of one host.
@@ -99,8 +99,8 @@ impl Placements {
 
     /// Returns the number of channels with which all blocks of all ranks run at once, at least 1.
     ///
-    /// The first communicator of a GPU gets what it asks for as far as there is room. Each later one
-    /// gets at most half of what is free, so that there is room for more.
+    /// The first communicator of a GPU gets what it asks for as far as there is room. Each later
+    /// one gets at most half of what is free, so that there is room for more.
     pub(super) fn channels(&self) -> usize {
         let channels = self.all.iter().map(|one| {
             let ranks = self.on_gpu_of(one).count();
@@ -113,8 +113,8 @@ impl Placements {
         channels.min().unwrap_or(1).max(1)
     }
 
-    /// Returns the blocks of this rank's GPU that are left for its process: all but those that other
-    /// processes have reserved.
+    /// Returns the blocks of this rank's GPU that are left for its process: all but those that
+    /// other processes have reserved.
     pub(super) fn room(&self) -> usize {
         let own = self.of(self.own);
         own.room.saturating_sub(self.reserved_on_gpu_of(own) - own.reserved)

@@ -18,8 +18,8 @@ pub(super) struct Plan {
     pub(super) digest: AlgorithmDigest,
     /// Longest slice of a block that fits every slot and every window, in bytes.
     pub(super) slice_bytes_max: usize,
-    /// Longest slice where messages use low-latency lines, in bytes; zero where there are windows, or
-    /// messages through the host on any rank.
+    /// Longest slice where messages use low-latency lines, in bytes; zero where there are windows,
+    /// or messages through the host on any rank.
     pub(super) ll_bytes_max: usize,
     /// True if a separate kernel computes the bit-identical result in one exchange.
     pub(super) is_one_shot: bool,

@@ -24,8 +24,8 @@ impl Locations {
         Ok(Self { own: base.rank(), all: all.collect() })
     }
 
-    /// Returns true if NVLinks connect `gpu`, which is this rank's, with that of another rank of the
-    /// host. Where links are not counted, the answer is false.
+    /// Returns true if NVLinks connect `gpu`, which is this rank's, with that of another rank of
+    /// the host. The answer is false if links are not counted.
     pub(super) fn is_linked(&self, gpu: &Gpu, rank: Rank) -> bool {
         let ((_, own_host), (bus_id, host)) = (split(&self.all[self.own]), split(&self.all[rank]));
         own_host == host && gpu.info().nvlinks_to_bus_id(&bus_id).is_ok_and(|links| links.count > 0)

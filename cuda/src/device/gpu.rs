@@ -89,8 +89,8 @@ impl Gpu {
     /// Returns the number of hardware queues over which the driver distributes the streams of this
     /// process. Kernels of streams in the same queue do not overlap.
     ///
-    /// The environment variable `CUDA_DEVICE_MAX_CONNECTIONS` sets it before the program starts, from
-    /// 1 to 32. The default is 8.
+    /// The environment variable `CUDA_DEVICE_MAX_CONNECTIONS` sets it before the program starts,
+    /// from 1 to 32. The default is 8.
     pub fn hardware_queues(&self) -> usize {
         self.0.queues
     }

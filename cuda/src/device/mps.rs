@@ -10,8 +10,9 @@ impl Gpu {
     /// Returns true if kernels of this process run at the same time as those of other processes:
     /// MPS serves the GPU. Without it, the driver gives the GPU to one process after another.
     ///
-    /// The driver says so since CUDA 12.2. For older ones, the pipe of the control daemon tells that
-    /// MPS runs: `control` in the folder `CUDA_MPS_PIPE_DIRECTORY`, or else in `/tmp/nvidia-mps`.
+    /// The driver says so since CUDA 12.2. For older ones, the pipe of the control daemon tells
+    /// that MPS runs: `control` in the folder `CUDA_MPS_PIPE_DIRECTORY`, or else in
+    /// `/tmp/nvidia-mps`.
     pub fn is_shared_by_mps(&self) -> bool {
         let told = mps_attribute(self.context().cu_device());
         told.unwrap_or_else(|| has_control_pipe(&pipe_folder()))

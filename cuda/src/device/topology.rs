@@ -53,8 +53,8 @@ impl GpuInfo {
         result::device::get_name(self.device).or_gpu_error("cuDeviceGetName")
     }
 
-    /// Returns the identifier of the GPU, the same in all processes. Parts of one GPU have different
-    /// ones.
+    /// Returns the identifier of the GPU, the same in all processes. Parts of one GPU have
+    /// different ones.
     ///
     /// # Errors
     /// The driver fails.

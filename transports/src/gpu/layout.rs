@@ -50,9 +50,9 @@ impl DeviceGeometry {
     /// Returns the geometry with messages short enough that a peer memory takes at most
     /// [`PEER_MEMORY_BYTES_MAX`] bytes beside the window.
     ///
-    /// Every rank has FIFOs from every other, so their messages become shorter as ranks are added. The
-    /// result depends on the geometry alone. It stays larger only where messages of one cache line
-    /// are too many.
+    /// Every rank has FIFOs from every other, so their messages become shorter as ranks are added.
+    /// The result depends on the geometry alone. It stays larger only where messages of one cache
+    /// line are too many.
     #[must_use]
     pub fn fit(mut self) -> Self {
         loop {

@@ -18,7 +18,8 @@ pub struct ProgramTables {
 }
 
 impl ProgramTables {
-    /// Returns the ranks to which messages are sent or from which some are received.
+    /// Returns the ranks to which messages are sent or from which some are received. A rank occurs
+    /// once for each of its messages.
     pub fn message_peers(&self) -> impl Iterator<Item = usize> {
         let messages = self.instrs.iter().filter(|instr| is_message(instr.opcode));
         let peers = messages.flat_map(|instr| [instr.peer, instr.forward]);
@@ -107,8 +108,7 @@ impl Program {
         self.tables.lane_programs.iter().map(|lane_program| lane_program.lane as usize).max().unwrap_or(0)
     }
 
-    /// Returns the ranks to which the program sends messages or from which it receives some, one for
-    /// each message.
+    /// Returns the ranks to which the program sends messages or from which it receives some.
     pub fn message_peers(&self) -> impl Iterator<Item = usize> {
         self.tables.message_peers()
     }

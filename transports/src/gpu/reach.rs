@@ -1,4 +1,4 @@
-//! Which ranks reach each other's peer memory.
+//! The pairs of ranks that reach each other's peer memory.
 
 /// For each two ranks, whether their kernels access each other's peer memory. It is the same on all
 /// ranks.
