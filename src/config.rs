@@ -158,11 +158,13 @@ pub struct Config {
 #[non_exhaustive]
 pub struct DeviceConfig {
     /// The number of slices of one operation in flight at once, each with one or two thread blocks.
-    /// Fewer are used where not all blocks can run at once. `UNISONO_GPU_CHANNELS`, 8.
+    /// Fewer are used where not all blocks can run at once: a communicator on a GPU that serves
+    /// others already gets at most half of the free blocks. `UNISONO_GPU_CHANNELS`, 8.
     pub channels: usize,
     /// The number of messages that a FIFO holds. `UNISONO_GPU_FIFO_DEPTH`, 4.
     pub fifo_depth: usize,
-    /// The largest message, in bytes. `UNISONO_GPU_FIFO_SLOT_BYTES`, 128 KiB.
+    /// The largest message, in bytes. Messages are shorter where the FIFOs between all ranks would
+    /// take more than 128 MiB of a GPU. `UNISONO_GPU_FIFO_SLOT_BYTES`, 128 KiB.
     pub fifo_slot_bytes: usize,
     /// The memory of one rank in which direct algorithms stage data, in bytes.
     /// `UNISONO_GPU_WINDOW_BYTES`, 4 MiB.
@@ -171,7 +173,8 @@ pub struct DeviceConfig {
     /// `UNISONO_GPU_P2P`: `on` or `off`, on.
     pub peer_to_peer: bool,
     /// Sends the smallest messages in lines of 16 bytes with 12 bytes of data, where the GPUs of
-    /// all ranks store such a line at once. Else half of every line is flags. `UNISONO_GPU_LL128`:
+    /// all ranks store such a line at once: they are one GPU, or NVLinks connect them. Else half of
+    /// every line is flags. `UNISONO_GPU_LL128`:
     /// `on` or `off`, on.
     pub ll128: bool,
     /// The time after which a kernel gives up waiting for a peer that is alive. It is long, because a

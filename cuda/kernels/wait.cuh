@@ -113,7 +113,7 @@ DEVICE void count_completed(const Completion& completion) {
     __syncthreads();
     if (threadIdx.x == 0 && add_acq_rel(completion.blocks, 1) + 1 == gridDim.x) {
         // The next launch begins after this one, so the last block may write without atomics.
-        store_relaxed(completion.blocks, 0);
+        store_relaxed(completion.blocks, 0u);
         u64 launches = *completion.launches + 1;
         *completion.launches = launches;
         store_release(completion.done, launches);

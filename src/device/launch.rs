@@ -2,6 +2,7 @@
 
 use crate::config::LaunchMode;
 use crate::device::Shared;
+use crate::device::message_room::{MessageCache, chunks_of_slot};
 use crate::device::op::DeviceOp;
 use crate::device::p2p::GroupCache;
 use crate::device::plan::{Plan, PlanCache, SLICE_UNIT_BYTES};
@@ -26,6 +27,7 @@ use unisono_transports::gpu::{AddressTable, DeviceProgram, LaunchParams, Operand
 pub(super) struct CommState {
     plans: PlanCache,
     pub(super) shapes: ShapeCache,
+    messages: MessageCache,
     pub(super) groups: GroupCache,
     share_tables: ShareTables,
     /// Memory to which operations in place copy their buffer first. They follow each other.
@@ -250,23 +252,27 @@ impl Shared {
         GroupSpec {
             ranks,
             root: job.root,
-            aggregation: select::aggregation(job.collective, ranks, bytes, slot),
+            aggregation: select::aggregation(job.collective, ranks, bytes, slot).min(chunks_of_slot(slot)),
         }
     }
 
     fn select_algorithm(
         &self,
-        state: &CommState,
+        state: &mut CommState,
         job: &DeviceOp<'_>,
         spec: &GroupSpec,
         bytes: usize,
     ) -> Result<&'static Algorithm> {
+        let slot = self.endpoint.memory().layout().geometry().slot_bytes;
         let topology = if self.endpoint.all_peers_direct() { Topology::Gpu } else { Topology::Network };
         match state.overrides[job.collective as usize] {
             Some(algorithm) => select::set_by_caller(algorithm, spec, topology),
             None => {
                 let narrow = ReduceOp::rounds_narrow_floats(job.op, job.dtype);
-                select::algorithm(job.collective, spec, bytes, topology, narrow, self.host_comm.config())
+                let (config, messages) = (self.host_comm.config(), &mut state.messages);
+                select::algorithm_that_fits(job.collective, spec, bytes, topology, (narrow, config), |row| {
+                    messages.fit(row, spec, slot)
+                })
             }
         }
     }
@@ -281,7 +287,7 @@ impl Shared {
         let longest =
             Layout::new(Shares::Even { bytes }, plan.chunks_per_share, job.dtype.size()).longest_chunk(1);
         let channels = self.endpoint.memory().layout().geometry().channels;
-        let lines = self.endpoint.all_peers_direct().then(|| self.endpoint.ll_protocol(job.user_op));
+        let lines = self.endpoint.ll_protocol(job.user_op);
         let (protocol, slice_bytes) = protocol_and_slice_bytes(plan, longest, channels, lines);
         let slices = longest.div_ceil(slice_bytes).max(1);
         let ranks = self.host_comm.size();
@@ -347,15 +353,15 @@ impl Shared {
 /// Returns the message protocol and the bytes of a slice.
 ///
 /// All channels get work, and no slice is so small that its hand-over dominates. `lines` is the
-/// protocol of messages with flags, if ranks reach each other directly.
+/// protocol of messages with flags.
 fn protocol_and_slice_bytes(
     plan: &Plan,
     longest_block: usize,
     channels: usize,
-    lines: Option<Protocol>,
+    lines: Protocol,
 ) -> (Protocol, usize) {
     let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
-    if let Some(lines) = lines.filter(|_| whole <= plan.ll_bytes_max) {
+    if whole <= plan.ll_bytes_max {
         return (lines, whole);
     }
     let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);

@@ -11,11 +11,13 @@ mod join;
 mod launch;
 mod launch_state;
 mod lower;
+mod message_room;
 mod monitor;
 mod occupancy;
 mod op;
 mod p2p;
 mod p2p_program;
+mod placement;
 mod plan;
 mod proxy;
 mod reduce_op;
@@ -119,7 +121,9 @@ impl Communicator {
     ///
     /// # Errors
     /// If a GPU has too little memory, if too few multiprocessors are free for the blocks that must
-    /// run at once, or if ranks cannot connect.
+    /// run at once, or if ranks cannot connect. Ranks that are threads of one process and share a
+    /// GPU need a hardware queue each, and one more: `CUDA_DEVICE_MAX_CONNECTIONS` sets their number
+    /// before the program starts, 8 by default and 32 at most.
     ///
     /// ```no_run
     /// use unisono::{Communicator, Sum, device::Gpu};
@@ -151,6 +155,13 @@ impl DeviceCommunicator {
     /// Returns the GPU of this rank.
     pub fn gpu(&self) -> &Gpu {
         self.shared.endpoint.memory().gpu()
+    }
+
+    /// Returns the number of slices of one operation in flight at once: at most that of the
+    /// settings (`UNISONO_GPU_CHANNELS`), and fewer where ranks or communicators share a GPU. A
+    /// group of sends and receives serves as many peers at the same time in each direction.
+    pub fn channels(&self) -> usize {
+        self.shared.endpoint.memory().layout().geometry().channels
     }
 
     /// Returns the order of the ranks in rings, chains and trees: each is next to the ranks that

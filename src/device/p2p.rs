@@ -105,7 +105,8 @@ impl GroupCache {
         }
         let (endpoint, rank) = (&shared.endpoint, shared.host_comm.rank());
         let sizes = endpoint.memory().layout().geometry();
-        let made = transfer_program(&key.0, (rank, sizes.ranks), sizes.lanes() - 1, sizes.slot_bytes)?;
+        let lanes = (sizes.lanes() - 1, sizes.channels);
+        let made = transfer_program(&key.0, (rank, sizes.ranks), lanes, sizes.slot_bytes)?;
         let [sends, receives] = shares()?;
         let ready = Arc::new(UploadedGroup {
             uploaded: endpoint.upload(Program::new(made.tables, made.bounds)?, sizes.slot_bytes)?,
@@ -156,10 +157,15 @@ impl DeviceCommunicator {
         })
     }
 
-    /// Carries out all sends and receives that `collect` adds, concurrently. No order among them
-    /// can deadlock.
+    /// Carries out all sends and receives that `collect` adds together. No order among them can
+    /// deadlock.
     ///
-    /// Transfers between the same two ranks keep their order.
+    /// Transfers between the same two ranks keep their order. The transfers with different ranks
+    /// run at the same time as long as there are at most [`DeviceCommunicator::channels`] ranks to
+    /// send to, and as many to receive from. In a larger group a transfer may wait until this rank
+    /// has finished others, those with ranks at a smaller distance first. So what a larger group
+    /// sends, its peers must receive in one group each, without waiting for a later group of this
+    /// rank in between.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].

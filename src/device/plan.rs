@@ -5,10 +5,12 @@ use crate::device::shape::Shape;
 use crate::engine::ScheduleBounds as Widest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::AlgorithmDigest;
-use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Rank, permuted};
+use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program as ScheduleProgram, Rank, permuted};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use unisono_transports::gpu::{DeviceGeometry, DeviceProgram, Endpoint, Program, ProgramBounds, Reserve};
+use unisono_transports::gpu::{
+    DeviceGeometry, DeviceProgram, Endpoint, Program, ProgramBounds, Reach, Reserve,
+};
 
 /// One rank's program, with what all ranks must agree on to run it.
 pub(super) struct Plan {
@@ -18,7 +20,8 @@ pub(super) struct Plan {
     pub(super) digest: AlgorithmDigest,
     /// Longest slice of a block that fits every slot and every window, in bytes.
     pub(super) slice_bytes_max: usize,
-    /// Longest slice where messages use low-latency lines, in bytes; zero where there are windows.
+    /// Longest slice where messages use low-latency lines, in bytes; zero where there are windows,
+    /// or messages through the host on any rank.
     pub(super) ll_bytes_max: usize,
     /// True if a separate kernel computes the bit-identical result in one exchange.
     pub(super) is_one_shot: bool,
@@ -52,17 +55,19 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
     let (rank, sizes) = (endpoint.memory().rank(), endpoint.memory().layout().geometry());
     let widest = Widest::of(algorithm, spec);
     let uses_window = algorithm.peer_access != PeerAccess::TwoSided;
-    let line = if uses_window { 0 } else { sizes.ll_bytes / widest.chunks_per_message };
     let slice_bytes_max = slice_bytes_max(algorithm, &widest, sizes);
     if slice_bytes_max == 0 {
         let text = format!("{algorithm:?} has no room on a GPU with {} ranks: {sizes:?}", spec.ranks);
         return Err(Error::new(ErrorKind::Unsupported(text)));
     }
     let shape = Shape::of(algorithm, spec);
-    let program = match shape.follows_ring_order {
+    let program_of = |rank| match shape.follows_ring_order {
         true => permuted(algorithm, spec, order, rank),
         false => (algorithm.build)(spec, rank),
     };
+    let has_lines = !uses_window && is_direct(endpoint.reach(), spec.ranks, program_of)?;
+    let line = if has_lines { sizes.ll_bytes / widest.chunks_per_message } else { 0 };
+    let program = program_of(rank);
     let parts = (algorithm.chunks_per_share)(spec);
     let (inputs, outputs) = algorithm.collective.shares(spec.ranks, spec.root, rank);
     let bounds = ProgramBounds {
@@ -141,6 +146,20 @@ fn scratch_of_algorithms(ranks: usize) -> ScratchOfAlgorithms {
     Arc::clone(known.entry(ranks).or_insert_with(compute))
 }
 
+/// Returns true if no rank's program has a message that moves through the host. The answer is the
+/// same on all ranks, and so is the protocol that depends on it.
+fn is_direct(reach: &Reach, ranks: usize, program_of: impl Fn(Rank) -> ScheduleProgram) -> Result<bool> {
+    if reach.is_complete() {
+        return Ok(true);
+    }
+    for rank in 0..ranks {
+        if !lower(program_of(rank), rank)?.message_peers().all(|peer| reach.connects(rank, peer)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Returns the chunks of each peer's input and output that zero-copy programs name.
 fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec, shape: &Shape) -> [usize; 2] {
     let parts = (algorithm.chunks_per_share)(spec);
@@ -162,3 +181,23 @@ const RESERVED_RANKS_MAX: usize = 32;
 const ZERO_COPY_SLICE_BYTES: usize = 1 << 30;
 /// Every slice is a multiple of this number of bytes.
 pub(super) const SLICE_UNIT_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Collective, find};
+
+    #[test]
+    fn lines_need_direct_paths_of_the_program() {
+        // Four ranks in a circle, each of which reaches its neighbors.
+        let reach = Reach::from_rows(4, &[0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 1, 0]);
+        let spec = GroupSpec { ranks: 4, root: 0, aggregation: 1 };
+        let direct = |name, reach: &Reach| {
+            let ring = find(Collective::AllReduce, name).unwrap();
+            is_direct(reach, 4, |rank| (ring.build)(&spec, rank)).unwrap()
+        };
+        assert!(direct("ring", &reach), "neighbors only");
+        assert!(!direct("recursive_doubling", &reach), "ranks 0 and 2 exchange messages");
+        assert!(direct("recursive_doubling", &Reach::complete(4)));
+    }
+}

@@ -182,8 +182,15 @@ fn invalid_usage_keeps_communicator_usable() {
 
 #[test]
 fn blocks_beyond_occupancy_are_refused() {
-    let Some(gpu) = gpu() else { return };
-    let comms = Communicator::builder().config(&config()).local(40).unwrap();
+    if gpu().is_none_or(|gpu| !gpu.is_emulated())
+        || !run_in_own_process("failures::blocks_beyond_occupancy_are_refused")
+    {
+        return;
+    }
+    // Five ranks need two blocks each at least.
+    unisono_cuda::emulator::set_max_resident_blocks(9).unwrap();
+    let gpu = gpu().unwrap();
+    let comms = Communicator::builder().config(&config()).local(5).unwrap();
     std::thread::scope(|scope| {
         let gpu = &gpu;
         let threads: Vec<_> =

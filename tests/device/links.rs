@@ -3,7 +3,7 @@
 use crate::world::gpu;
 use std::time::Duration;
 use unisono_cuda::test_gpu::{other_gpu, test_gpu};
-use unisono_transports::gpu::{DeviceGeometry, Endpoint, Layout, Peer, PeerMemory, Reserve};
+use unisono_transports::gpu::{DeviceGeometry, Endpoint, Layout, Peer, PeerMemory, Reach, Reserve};
 
 const SIZES: DeviceGeometry = DeviceGeometry {
     ranks: 2,
@@ -59,12 +59,16 @@ fn memory_on_the_same_gpu_needs_no_test() {
 #[test]
 fn links_unreachable_by_any_rank_are_not_used() {
     let Some(gpu) = gpu() else { return };
-    let endpoint = |all_direct| {
+    let endpoint = |reach| {
         let [own, other] =
             [0, 1].map(|rank| PeerMemory::new(&gpu, rank, Layout::new(SIZES).unwrap()).unwrap());
         let reached = own.map(&other.export().unwrap()).unwrap();
-        Endpoint::new(own, vec![Peer::Local, Peer::Direct(reached)], all_direct, RESERVE).unwrap()
+        Endpoint::new(own, vec![Peer::Local, Peer::Direct(reached)], reach, RESERVE).unwrap()
     };
-    assert!(endpoint(true).all_peers_direct());
-    assert!(!endpoint(false).all_peers_direct(), "ranks that choose differently wait for each other");
+    assert!(endpoint(Reach::complete(2)).all_peers_direct());
+    let other_does_not = Reach::from_rows(2, &[1, 1, 0, 1]);
+    assert!(
+        !endpoint(other_does_not).all_peers_direct(),
+        "ranks that choose differently wait for each other"
+    );
 }

@@ -54,7 +54,15 @@ impl Gpu {
     /// Allocates `count` elements, all bytes 0, and waits until they are set. [`Stream::alloc`]
     /// does not wait.
     pub fn alloc<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
-        let buffer = Buffer::new(self, count)?;
+        self.alloc_in_units(count, 1)
+    }
+
+    /// Allocates as [`Gpu::alloc`] does, in memory of whole units of so many bytes.
+    pub(crate) fn alloc_in_units<T: Plain>(&self, count: usize, unit: usize) -> Result<Buffer<T>, GpuError> {
+        let bytes = count.saturating_mul(size_of::<T>()).max(1);
+        let bytes = bytes.checked_next_multiple_of(unit).unwrap_or(usize::MAX);
+        let memory = Memory::new(self, MemoryKind::Device, bytes)?;
+        let buffer = Buffer { memory, count, elements: PhantomData };
         if count == 0 {
             return Ok(buffer);
         }

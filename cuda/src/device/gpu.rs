@@ -1,7 +1,7 @@
 //! A GPU: its memory, streams and kernels.
 
 use super::driver::gpus;
-use super::error::{GpuError, IntoGpuResult};
+use super::error::{GpuError, HARDWARE_QUEUES_MAX, IntoGpuResult};
 use super::modules::Modules;
 use super::pool::Pool;
 use super::stream::{Queue, Stream};
@@ -24,6 +24,8 @@ pub(crate) struct Device {
     pub(crate) house: Arc<CudaStream>,
     /// The same stream, as one of this library.
     utility: Arc<Queue>,
+    /// Hardware queues that streams of this process share.
+    queues: usize,
 }
 
 /// Open GPUs, by number.
@@ -84,6 +86,15 @@ impl Gpu {
     /// is of CUDA 12.4 or newer.
     pub fn has_ll128(&self) -> bool {
         self.0.modules.have_ll128()
+    }
+
+    /// Returns the number of hardware queues over which the driver distributes the streams of this
+    /// process. Kernels of streams in the same queue do not overlap.
+    ///
+    /// The environment variable `CUDA_DEVICE_MAX_CONNECTIONS` sets it before the program starts,
+    /// from 1 to 32. The default is 8.
+    pub fn hardware_queues(&self) -> usize {
+        self.0.queues
     }
 
     /// Bytes of memory: free, and all.
@@ -215,14 +226,35 @@ impl Device {
         let house = context.new_stream().or_gpu_error("cuStreamCreate")?;
         let modules = Modules::load(&context, capability(&context)?)?;
         let utility = Arc::new(Queue::new(house.clone()));
-        Ok(Self { context, name, modules, pool: Pool::default(), house, utility })
+        let queues = hardware_queues(std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().as_deref());
+        Ok(Self { context, name, modules, pool: Pool::default(), house, utility, queues })
     }
 }
+
+/// Returns the number of hardware queues that the driver takes from its environment variable.
+fn hardware_queues(setting: Option<&str>) -> usize {
+    let wanted = setting.and_then(|text| text.trim().parse().ok());
+    wanted.filter(|queues| (1..=HARDWARE_QUEUES_MAX).contains(queues)).unwrap_or(HARDWARE_QUEUES_DEFAULT)
+}
+
+const HARDWARE_QUEUES_DEFAULT: usize = 8;
 
 impl Drop for Device {
     fn drop(&mut self) {
         // Memory that cannot be freed is released with the context.
         let _ = self.context.synchronize().or_gpu_error("cuCtxSynchronize").and_then(|()| self.pool.trim());
         self.modules.unload();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_queues_are_those_of_the_environment() {
+        let of = |text| hardware_queues(Some(text));
+        assert_eq!([of("32"), of("1"), of(" 16 ")], [32, 1, 16]);
+        assert_eq!([of("0"), of("33"), of("many"), hardware_queues(None)], [8; 4], "the driver's default");
     }
 }

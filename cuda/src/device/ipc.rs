@@ -108,7 +108,20 @@ pub struct ImportedMemory {
     elsewhere: bool,
 }
 
+/// Unit in which the driver shares memory. Two smaller allocations can be in one unit, and a handle
+/// of either opens the whole of it.
+pub const EXPORT_UNIT_BYTES: usize = 2 << 20;
+
 impl Gpu {
+    /// Allocates `count` elements for export, all bytes 0. The allocation fills whole units of
+    /// [`EXPORT_UNIT_BYTES`], so that its handle names no other memory.
+    ///
+    /// # Errors
+    /// The GPU has not enough memory.
+    pub fn alloc_exportable<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
+        self.alloc_in_units(count, EXPORT_UNIT_BYTES)
+    }
+
     /// Opens what a process of this host has exported, this one included.
     pub fn import(&self, handle: &IpcHandle) -> Result<ImportedMemory, GpuError> {
         let bytes = handle.bytes as usize;

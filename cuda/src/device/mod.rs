@@ -36,6 +36,8 @@ pub mod model;
 #[cfg(feature = "gpu")]
 mod modules;
 #[cfg(feature = "gpu")]
+mod mps;
+#[cfg(feature = "gpu")]
 mod nvml;
 #[cfg(feature = "nvrtc")]
 mod nvrtc;
@@ -75,7 +77,7 @@ pub use graph::{Graph, ReplayHook};
 #[cfg(feature = "gpu")]
 pub use interop::{DeviceBuffer, DeviceBufferMut};
 #[cfg(feature = "gpu")]
-pub use ipc::{ImportedMemory, IpcHandle};
+pub use ipc::{EXPORT_UNIT_BYTES, ImportedMemory, IpcHandle};
 #[cfg(feature = "gpu")]
 pub use kernel::{Kernel, LaunchDims};
 #[cfg(feature = "gpu")]

@@ -6,6 +6,7 @@ use crate::gpu::launch_counter::LaunchCounter;
 use crate::gpu::link_test::LINK_TEST_MESSAGES;
 use crate::gpu::peer_memory::{MappedPeerMemory, PeerMemory};
 use crate::gpu::program::{LANES, Program};
+use crate::gpu::reach::Reach;
 use crate::gpu::table_arena::{Table, TableArena};
 use crate::{Error, Result};
 use std::ptr::null_mut;
@@ -42,7 +43,7 @@ pub struct Endpoint {
     pub(crate) tables: Arc<TableArena>,
     scratch: Scratch,
     pub(crate) counter: Arc<LaunchCounter>,
-    all_direct: bool,
+    reach: Reach,
     /// Thread blocks that are assumed to be resident at once.
     pub(crate) max_blocks: u32,
     /// FIFO state, one table for each protocol.
@@ -97,18 +98,20 @@ pub struct DeviceProgram {
     pub(crate) lane_programs: Table<LaneProgram>,
     /// Scratch of its own, if it needs more than the endpoint has reserved.
     scratch: Option<Scratch>,
+    /// True if no message of the program moves through the host.
+    pub(crate) is_direct: bool,
 }
 
 impl Endpoint {
     /// Makes the endpoint of a rank from the paths to all ranks, by rank.
     ///
-    /// `all_direct` is true if no path is staged on any rank. Memory beyond `reserve` is allocated when
-    /// it is needed, which may wait for running kernels.
+    /// `reach` tells which ranks have no staged path between them. Memory beyond `reserve` is allocated
+    /// when it is needed, which may wait for running kernels.
     ///
     /// # Errors
     /// Returns an error if there is no room for the tables. Another error is a GPU without support
     /// for the line form of the peer memory.
-    pub fn new(arena: PeerMemory, peers: Vec<Peer>, all_direct: bool, reserve: Reserve) -> Result<Self> {
+    pub fn new(arena: PeerMemory, peers: Vec<Peer>, reach: Reach, reserve: Reserve) -> Result<Self> {
         let gpu = arena.gpu().clone();
         let sizes = *arena.layout().geometry();
         if sizes.ll128 && !gpu.has_ll128() {
@@ -143,7 +146,7 @@ impl Endpoint {
             finalized: gpu.pin(sizes.ranks)?,
             wait_report: gpu.pin(1)?,
             max_blocks: Self::max_resident_blocks(&gpu)? as u32,
-            all_direct: all_direct && !peers.iter().any(|peer| matches!(peer, Peer::Staged(_))),
+            reach,
             memory: arena,
             peers,
         };
@@ -196,7 +199,10 @@ impl Endpoint {
             true => None,
             false => Some(Scratch { bytes: gpu.alloc(bytes)?, lengths: gpu.alloc(blocks)? }),
         };
+        let is_direct =
+            program.message_peers().all(|peer| matches!(self.peers.get(peer), Some(Peer::Direct(_))));
         Ok(DeviceProgram {
+            is_direct,
             instrs: self.tables.table(&tables.instrs)?,
             chunks: self.tables.table(&tables.chunks)?,
             lane_programs: self.tables.table(&tables.lane_programs)?,
@@ -215,10 +221,15 @@ impl Endpoint {
         &self.memory
     }
 
-    /// Returns true if every rank reaches the peer memory of all others. Windows and messages in
-    /// lines need this. The answer is the same on all ranks.
+    /// Returns true if every rank reaches the peer memory of all others. Windows need this. The
+    /// answer is the same on all ranks.
     pub fn all_peers_direct(&self) -> bool {
-        self.all_direct
+        self.reach.is_complete()
+    }
+
+    /// Returns which ranks reach each other. Messages in lines need this between their two ranks.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// Returns the protocol of messages with flags, which is the same on all ranks. Kernels of the

@@ -217,7 +217,7 @@ impl Endpoint {
             "blocks do not fit scratch"
         } else if lines && order.protocol != self.ll_protocol(order.user_op) {
             "there are no such lines"
-        } else if (bounds.uses_window || lines) && !self.all_peers_direct() {
+        } else if bounds.uses_window && !self.all_peers_direct() || lines && !uploaded.is_direct {
             "peers are out of reach"
         } else {
             return Ok(());

@@ -24,7 +24,7 @@ impl PeerMemory {
     /// # Errors
     /// Returns an error if there is no room for it.
     pub fn new(gpu: &Gpu, rank: usize, layout: Layout) -> Result<Self> {
-        Ok(Self { layout, rank, memory: gpu.alloc(layout.bytes())? })
+        Ok(Self { layout, rank, memory: gpu.alloc_exportable(layout.bytes())? })
     }
 
     /// Returns the handle that peers need to map the memory, in this process or in another of the
