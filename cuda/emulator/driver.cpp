@@ -1,7 +1,8 @@
 // Functions of libcuda by their names, over the emulator: GPUs, streams, events, modules, launches.
-// There is no default stream. A module is PTX text. Its kernels are those of the same names that
-// are linked with the emulator.
+// There is no default stream. A module is PTX text or machine code. Its kernels are those of the
+// same names that are linked with the emulator.
 #include "driver.hpp"
+#include "image.hpp"
 #include "launch.hpp"
 #include "emulator.h"
 
@@ -112,6 +113,7 @@ const Named RESULTS[] = {
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
     {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported"},
     {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
@@ -304,17 +306,15 @@ int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
 int cuModuleLoadDataEx(Module** module, const void* image, unsigned options, const int* which, void** values) {
     Stream::synchronize_all(current_gpu());
     Module found;
-    const char mark[] = ".entry ";
-    for (const char* at = static_cast<const char*>(image); (at = strstr(at, mark));) {
-        at += strlen(mark);
-        found.kernels.insert(std::string(at, strcspn(at, "( \n")));
+    if (int error = find_kernels(image, found.kernels)) {
+        return error;
     }
     for (const std::string& name : found.kernels) {
         if (!emulator::find(name.c_str())) {
             return refuse(name, options, which, values);
         }
     }
-    return found.kernels.empty() ? INVALID_IMAGE : (*module = new Module(found), SUCCESS);
+    return *module = new Module(found), SUCCESS;
 }
 
 int cuModuleGetFunction(const Kernel** kernel, Module* module, const char* name) {

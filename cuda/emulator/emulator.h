@@ -37,6 +37,8 @@ void unisono_set_cuda_version(uint32_t version);
 void unisono_set_peer_path(uint32_t from, uint32_t to, uint32_t direct, uint32_t rank, uint32_t atomics);
 // Pieces of work that a stream holds before a launch waits for room in it; 1024 at first.
 void unisono_set_stream_capacity(uint32_t count);
+// 0: machine code is refused from now on, as by a driver that is told to compile PTX.
+void unisono_set_accepts_cubins(uint32_t accepts);
 // Chooses the order in which blocks and threads run.
 void unisono_set_seed(uint64_t seed);
 

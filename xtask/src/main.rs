@@ -43,6 +43,9 @@ enum Task {
         /// Compare with the committed kernels instead of writing them.
         #[arg(long)]
         check: bool,
+        /// Make the size of the compiled kernels their budget.
+        #[arg(long, conflicts_with = "check")]
+        budget: bool,
     },
     /// Run tests under ThreadSanitizer or AddressSanitizer.
     Sanitize(sanitize::Arguments),
@@ -98,7 +101,7 @@ fn run(task: Task) -> Result {
         Task::Ci { lanes } => cargo::run(Command::new(cargo::root().join(".ci/run")).args(lanes)),
         Task::Bench(bench) => bench.run(),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
-        Task::Kernels { check } => kernels::run(check),
+        Task::Kernels { check, budget } => kernels::run(check, budget),
         Task::Sanitize(arguments) => sanitize::run(&arguments),
         Task::Shuttle(arguments) => shuttle::run(&arguments),
         Task::Soak { minutes } => long_tests::soak(minutes),

@@ -20,6 +20,8 @@ sources! {
     "error.hpp"
     "fiber.cpp"
     "fiber.hpp"
+    "image.cpp"
+    "image.hpp"
     "launch.cpp"
     "launch.hpp"
     "memory.cpp"

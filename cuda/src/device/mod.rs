@@ -71,6 +71,8 @@ pub use ipc::{ImportedMemory, IpcHandle};
 #[cfg(feature = "gpu")]
 pub use kernel::{Kernel, LaunchDims};
 #[cfg(feature = "gpu")]
+pub use modules::ImageCounts;
+#[cfg(feature = "gpu")]
 pub use nvml::NvLinks;
 #[cfg(feature = "gpu")]
 pub use pinned::{Pinned, PinnedRef};
