@@ -74,6 +74,11 @@ enum Task {
 enum GpuSuite {
     /// Build tests and benchmarks into target/gpu-suite, at most 64 MiB.
     Pack,
+    /// Pack NCCL and its benchmark into a folder, which `pack` does for the suite.
+    PackNccl {
+        /// Folder for the packed files.
+        folder: PathBuf,
+    },
     /// Run target/gpu-suite on the GPU; nothing is built.
     Run {
         /// Folder for JSON files, logs and the summary README.md.
@@ -108,6 +113,7 @@ fn run(task: Task) -> Result {
         Task::Faults { filter } => long_tests::faults(&filter),
         Task::Memcheck => memcheck::run(),
         Task::GpuSuite(GpuSuite::Pack) => gpu_suite::pack::pack(),
+        Task::GpuSuite(GpuSuite::PackNccl { folder }) => gpu_suite::nccl::pack(&folder),
         Task::GpuSuite(GpuSuite::Run { out }) => gpu_suite::run(gpu_suite::Device::Cuda, &out),
         Task::GpuSuite(GpuSuite::Rehearse { out }) => gpu_suite::run(gpu_suite::Device::Software, &out),
     }
