@@ -17,6 +17,7 @@ enum Result : int {
     INVALID_DEVICE = 101,
     INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
+    NO_BINARY_FOR_GPU = 209,
     PEER_ACCESS_UNSUPPORTED = 217,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
@@ -58,10 +59,6 @@ const char* result_name(int result);
 // Kinds of module images.
 enum class Image : unsigned { Ptx, Cubin };
 void count_image(Image image);
-
-// Names of the kernels of a cubin; empty if it is none.
-bool is_cubin(const void* image);
-std::set<std::string> cubin_kernels(const void* image);
 
 // Adds work to a stream, or to the graph that captures it.
 inline int enqueue(Stream* stream, Stream::Work work, Stream::Leaves leaves = Stream::Leaves::AtStart) {

@@ -1,6 +1,7 @@
 // Functions of libcuda for modules, functions and launches. A module is PTX text or a cubin. Its
 // kernels are those of the same names that are linked with the emulator.
 #include "driver.hpp"
+#include "image.hpp"
 #include "launch.hpp"
 #include "memory.hpp"
 #include "rules.hpp"
@@ -122,15 +123,17 @@ int load(Module** module, const void* image, unsigned options, const int* which,
     if (on(Rule::ModuleLoadWaits)) {
         Stream::synchronize_all(current_gpu());
     }
-    bool cubin = is_cubin(image);
-    Module found{cubin ? cubin_kernels(image) : ptx_kernels(image)};
-    count_image(cubin ? Image::Cubin : Image::Ptx);
+    Module found;
+    if (int error = find_kernels(image, found.kernels)) {
+        return error;
+    }
+    count_image(is_cubin(image) ? Image::Cubin : Image::Ptx);
     for (const std::string& name : found.kernels) {
         if (!emulator::find(name.c_str())) {
             return explain(name, options, which, values);
         }
     }
-    return found.kernels.empty() ? INVALID_IMAGE : (*module = new Module(found), SUCCESS);
+    return *module = new Module(found), SUCCESS;
 }
 
 // `CUlaunchAttribute`.

@@ -49,6 +49,8 @@ uint64_t unisono_call_count(const char* name);
 const char* unisono_call(uint32_t index);
 // Images of modules that were loaded: 0 counts PTX, 1 cubins.
 uint64_t unisono_images(uint32_t kind);
+// 0: machine code is refused from now on, as by a driver that is told to compile PTX.
+void unisono_set_accepts_cubins(uint32_t accepts);
 // Chooses the order in which blocks and threads run.
 void unisono_set_seed(uint64_t seed);
 

@@ -205,6 +205,15 @@ pub fn images() -> Result<Images, EmulatorError> {
     knobs().map(Knobs::images)
 }
 
+/// Sets whether the driver loads machine code of kernels. By default it does. GPUs that are opened
+/// while it does not compile PTX.
+///
+/// # Errors
+/// The emulator cannot be installed.
+pub fn set_accepts_cubins(accepts: bool) -> Result<(), EmulatorError> {
+    knobs().map(|knobs| knobs.set_accepts_cubins(accepts))
+}
+
 /// Sets the seed of the order in which blocks and threads run.
 ///
 /// # Errors

@@ -43,6 +43,9 @@ enum Task {
         /// Compare with the committed kernels instead of writing them.
         #[arg(long)]
         check: bool,
+        /// Make the size of the compiled kernels their budget.
+        #[arg(long, conflicts_with = "check")]
+        budget: bool,
     },
     /// Run tests under ThreadSanitizer or AddressSanitizer.
     Sanitize(sanitize::Arguments),
@@ -71,6 +74,11 @@ enum Task {
 enum GpuSuite {
     /// Build tests and benchmarks into target/gpu-suite, at most 64 MiB.
     Pack,
+    /// Pack NCCL and its benchmark into a folder, which `pack` does for the suite.
+    PackNccl {
+        /// Folder for the packed files.
+        folder: PathBuf,
+    },
     /// Run target/gpu-suite on the GPU; nothing is built.
     Run {
         /// Folder for JSON files, logs and the summary README.md.
@@ -98,13 +106,14 @@ fn run(task: Task) -> Result {
         Task::Ci { lanes } => cargo::run(Command::new(cargo::root().join(".ci/run")).args(lanes)),
         Task::Bench(bench) => bench.run(),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
-        Task::Kernels { check } => kernels::run(check),
+        Task::Kernels { check, budget } => kernels::run(check, budget),
         Task::Sanitize(arguments) => sanitize::run(&arguments),
         Task::Shuttle(arguments) => shuttle::run(&arguments),
         Task::Soak { minutes } => long_tests::soak(minutes),
         Task::Faults { filter } => long_tests::faults(&filter),
         Task::Memcheck => memcheck::run(),
         Task::GpuSuite(GpuSuite::Pack) => gpu_suite::pack::pack(),
+        Task::GpuSuite(GpuSuite::PackNccl { folder }) => gpu_suite::nccl::pack(&folder),
         Task::GpuSuite(GpuSuite::Run { out }) => gpu_suite::run(gpu_suite::Device::Cuda, &out),
         Task::GpuSuite(GpuSuite::Rehearse { out }) => gpu_suite::run(gpu_suite::Device::Software, &out),
     }

@@ -148,6 +148,11 @@ impl Knobs {
         Images { ptx, cubin }
     }
 
+    /// Sets whether the driver loads machine code. By default it does; else it loads PTX only.
+    pub fn set_accepts_cubins(&self, accepts: bool) {
+        self.set(b"unisono_set_accepts_cubins", u32::from(accepts));
+    }
+
     /// Sets the seed of the order in which blocks and threads run.
     pub fn set_seed(&self, seed: u64) {
         self.set(b"unisono_set_seed", seed);

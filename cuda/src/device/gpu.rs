@@ -2,7 +2,7 @@
 
 use super::driver::gpus;
 use super::error::{GpuError, HARDWARE_QUEUES_MAX, IntoGpuResult};
-use super::modules::Modules;
+use super::modules::{ImageCounts, Modules};
 use super::pool::Pool;
 use super::stream::{Queue, Stream};
 use cudarc::driver::{CudaContext, CudaStream, result, sys, sys::CUdevice_attribute as Attribute};
@@ -37,8 +37,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Gpu {
-    /// Opens the GPU of this number and loads all kernels. The driver compiles them the first time
-    /// on a machine, which takes seconds.
+    /// Opens the GPU of this number and loads all kernels. GPUs of compute capability 8, 9 and 10
+    /// get machine code. For others the driver compiles the kernels the first time on a machine,
+    /// which takes seconds.
     pub fn open(ordinal: usize) -> Result<Gpu, GpuError> {
         let gpus = gpus()?;
         if ordinal >= gpus {
@@ -82,8 +83,8 @@ impl Gpu {
         capability(&self.0.context)
     }
 
-    /// Returns true if the kernels support [`Protocol::Ll128`](super::Protocol::Ll128): the driver
-    /// is of CUDA 12.4 or newer.
+    /// Returns true if the kernels support [`Protocol::Ll128`](super::Protocol::Ll128): they are
+    /// machine code, or the driver is of CUDA 12.4 or newer.
     pub fn has_ll128(&self) -> bool {
         self.0.modules.have_ll128()
     }
@@ -95,6 +96,11 @@ impl Gpu {
     /// from 1 to 32. The default is 8.
     pub fn hardware_queues(&self) -> usize {
         self.0.queues
+    }
+
+    /// Returns the number of modules that were loaded, by the kind of their images.
+    pub fn images(&self) -> ImageCounts {
+        self.0.modules.images()
     }
 
     /// Bytes of memory: free, and all.

@@ -83,6 +83,8 @@ pub use kernel::{Kernel, LaunchDims};
 #[cfg(feature = "gpu")]
 pub use memory::MemoryRef;
 #[cfg(feature = "gpu")]
+pub use modules::ImageCounts;
+#[cfg(feature = "gpu")]
 pub use nvml::NvLinks;
 #[cfg(feature = "gpu")]
 pub use pinned::Pinned;
