@@ -109,16 +109,6 @@ int explain(const std::string& name, unsigned options, const int* which, void** 
     return INVALID_IMAGE;
 }
 
-std::set<std::string> ptx_kernels(const void* image) {
-    const char mark[] = ".entry ";
-    std::set<std::string> kernels;
-    for (const char* at = static_cast<const char*>(image); (at = strstr(at, mark));) {
-        at += strlen(mark);
-        kernels.insert(std::string(at, strcspn(at, "( \n")));
-    }
-    return kernels;
-}
-
 int load(Module** module, const void* image, unsigned options, const int* which, void** values) {
     if (on(Rule::ModuleLoadWaits)) {
         Stream::synchronize_all(current_gpu());
