@@ -222,12 +222,6 @@ int cuDeviceGetP2PAttribute(int* value, int attribute, int own, int peer) {
     }
 }
 
-// The same in all processes, as they all emulate the same GPUs.
-int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
-    memset(uuid, 0xe5, 16);
-    return uuid[15] = (unsigned char)device, SUCCESS;
-}
-
 int cuDeviceGetPCIBusId(char* id, int bytes, int device) {
     CALL(PLAIN)
     return snprintf(id, size_t(bytes), "FFFF:%02X:00.0", 0x10 + device) < bytes ? SUCCESS : INVALID_VALUE;

@@ -6,6 +6,7 @@ mod support;
 
 mod all_to_all;
 mod collectives;
+mod driver_calls;
 mod failures;
 mod links;
 mod processes;

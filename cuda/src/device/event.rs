@@ -1,25 +1,23 @@
 //! Events: points in streams.
 
-use super::capture_mode::RelaxedCapture;
-use super::error::{GpuError, IntoGpuResult};
+use super::error::GpuError;
 use super::gpu::Gpu;
+use super::mark::Mark;
 use super::stream::Stream;
-use cudarc::driver::{CudaEvent, sys::CUevent_flags};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A point in a stream, which streams and the host can wait for.
 pub struct Event {
     gpu: Gpu,
-    pub(crate) event: CudaEvent,
+    pub(crate) mark: Mark,
     /// True if the event is a node of a graph.
     captured: AtomicBool,
 }
 
 impl Event {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
-        let event =
-            gpu.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).or_gpu_error("cuEventCreate")?;
-        Ok(Self { gpu: gpu.clone(), event, captured: AtomicBool::new(false) })
+        gpu.bind()?;
+        Ok(Self { gpu: gpu.clone(), mark: Mark::timed()?, captured: AtomicBool::new(false) })
     }
 
     /// Records the event again, behind all work that is enqueued in the stream.
@@ -28,15 +26,13 @@ impl Event {
         self.captured.store(stream.queue.is_captured(), Ordering::Relaxed);
         stream.enqueue(&[], "cuEventRecord", |handle| {
             // SAFETY: both are alive.
-            unsafe { cudarc::driver::sys::cuEventRecord(self.event.cu_event(), handle) }
+            unsafe { cudarc::driver::sys::cuEventRecord(self.mark.raw(), handle) }
         })
     }
 
     /// Returns true if all work before the event is done.
     pub fn is_done(&self) -> Result<bool, GpuError> {
-        let _exempt = RelaxedCapture::enter();
-        self.gpu.bind()?;
-        self.event.try_is_complete().or_gpu_error("cuEventQuery")
+        self.mark.query()
     }
 
     pub(crate) fn is_captured(&self) -> bool {
@@ -45,13 +41,14 @@ impl Event {
 
     /// Waits until it has come.
     pub fn synchronize(&self) -> Result<(), GpuError> {
-        let _exempt = RelaxedCapture::enter();
-        self.event.synchronize().or_gpu_error("cuEventSynchronize")
+        self.mark.synchronize()
     }
 
     /// Milliseconds from it to `end`; waits for both.
     pub fn elapsed_ms(&self, end: &Event) -> Result<f32, GpuError> {
         self.gpu.check_same_gpu(&end.gpu, "an event")?;
-        self.event.elapsed_ms(&end.event).or_gpu_error("cuEventElapsedTime")
+        self.mark.synchronize()?;
+        end.mark.synchronize()?;
+        self.mark.elapsed_ms(&end.mark)
     }
 }

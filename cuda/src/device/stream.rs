@@ -179,7 +179,9 @@ impl Stream {
             // A capture of the other stream captures this one too from here on.
             self.queue.share();
         }
-        self.queue.stream.wait(&event.event).or_gpu_error("cuStreamWaitEvent")
+        self.gpu.bind()?;
+        // SAFETY: both are alive.
+        unsafe { event.mark.block(self.queue.stream.cu_stream()) }
     }
 
     /// Enqueues by one call of the driver what uses this memory, which then lasts as long.

@@ -3,6 +3,7 @@
 mod busy;
 mod compute;
 mod driver;
+mod foreign_captures;
 mod graphs;
 mod install;
 mod interop;
