@@ -1,5 +1,6 @@
 #include "image.hpp"
 #include "driver.hpp"
+#include "rules.hpp"
 #include "emulator.h"
 
 #include <atomic>
