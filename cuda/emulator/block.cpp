@@ -3,6 +3,7 @@
 #include "driver.hpp"
 #include "race.hpp"
 #include "rules.hpp"
+#include "sharing.hpp"
 
 #include <sched.h>
 #include <stdio.h>
@@ -84,7 +85,10 @@ std::string Block::run() {
     std::string failure;
     unsigned polls = 0;
     while (failure.empty() && ended_ < threads_.size()) {
-        run_ready();
+        {
+            Slice slice(grid_.gpu);
+            run_ready();
+        }
         failure = fault_;
         if (*grid_.lost || !failure.empty()) {
             break;

@@ -4,6 +4,7 @@ mod calls;
 mod captures;
 mod memory;
 mod newer;
+mod sharing;
 mod waits;
 mod world;
 
@@ -16,6 +17,7 @@ fn every_rule_has_a_test() {
             include_str!("captures.rs"),
             include_str!("memory.rs"),
             include_str!("newer.rs"),
+            include_str!("sharing.rs"),
             include_str!("waits.rs"),
         ];
         let rules = calls::rules(device);

@@ -38,3 +38,23 @@ UNISONO_KERNEL(schedule_note, Note) {
         store_relaxed(args.to, load_relaxed(args.from) + args.add);
     }
 }
+
+struct Alone {
+    u32* shared;
+    u32* disturbed;
+    u32 number, rounds;
+};
+
+// Counts the rounds in which another kernel changes a word that both write.
+UNISONO_KERNEL(alone, Alone) {
+    for (u32 round = 0; threadIdx.x == 0 && round < args.rounds; round++) {
+        store_relaxed(args.shared, args.number);
+        for (u32 look = 0; look < 2000; look++) {
+            if (load_relaxed(args.shared) != args.number) {
+                store_relaxed(args.disturbed, load_relaxed(args.disturbed) + 1);
+                break;
+            }
+        }
+        relax();
+    }
+}

@@ -73,6 +73,7 @@ fn pinned_copy_does_not_wait() {
         ));
         assert_eq!((copy, spin.has_ended()), (0, false));
         spin.end();
+        assert_eq!(synchronize(device, spin.stream), 0);
     });
 }
 
@@ -110,6 +111,7 @@ fn running_kernel_does_not_block_its_hardware_queue() {
         assert_eq!(launch(device, note, &arguments, other), 0);
         assert_eq!((synchronize(device, other), found[0].load(Ordering::SeqCst)), (0, 1));
         spin.end();
+        assert_eq!(synchronize(device, spin.stream), 0);
     });
 }
 
