@@ -3,6 +3,7 @@
 #include "driver.hpp"
 #include "race.hpp"
 #include "rules.hpp"
+#include "sharing.hpp"
 
 #include <sched.h>
 #include <stdio.h>
@@ -13,6 +14,18 @@ namespace emulator {
 namespace {
 
 thread_local Block* current = nullptr;
+
+// Leaves the processor to other blocks. One that has polled in vain for long sleeps, so that blocks
+// that could go on need not wait for many that cannot.
+void pause(unsigned polls) {
+    const unsigned POLLS_AWAKE = 64;
+    if (polls < POLLS_AWAKE) {
+        sched_yield();
+    } else {
+        timespec pause = {0, 20000};
+        nanosleep(&pause, nullptr);
+    }
+}
 
 } // namespace
 
@@ -70,16 +83,21 @@ void Block::enter(void* argument) {
 std::string Block::run() {
     current = this;
     std::string failure;
+    unsigned polls = 0;
     while (failure.empty() && ended_ < threads_.size()) {
-        run_ready();
+        {
+            Slice slice(grid_.gpu);
+            run_ready();
+        }
         failure = fault_;
         if (*grid_.lost || !failure.empty()) {
             break;
         }
         if (!ready_.empty()) {
-            sched_yield();
+            pause(++polls);
         } else if (ended_ < threads_.size()) {
             failure = release();
+            polls = 0;
         }
     }
     race::acquire(&end_token_);

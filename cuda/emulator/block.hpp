@@ -23,6 +23,7 @@ struct Grid {
     std::atomic<bool>* lost;
     // Number of the error that the launch ends with if a block fails.
     std::atomic<int>* error;
+    int gpu;
 };
 
 // Numbers that look random (splitmix64).

@@ -21,8 +21,8 @@ struct Module {
 };
 
 // Functions whose code each GPU has.
-std::mutex loaded_mutex;
-std::set<const Kernel*> loaded[GPUS_MAX];
+std::mutex& loaded_mutex = *new std::mutex;
+std::set<const Kernel*>* const loaded = new std::set<const Kernel*>[GPUS_MAX];
 
 // The kernel of which no block fits on a multiprocessor.
 std::atomic<const Kernel*> too_large{nullptr};

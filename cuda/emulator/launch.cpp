@@ -6,6 +6,7 @@
 #include "launch.hpp"
 #include "queues.hpp"
 #include "residency.hpp"
+#include "sharing.hpp"
 #include "emulator.h"
 
 #include <algorithm>
@@ -97,14 +98,27 @@ private:
     // Runs blocks while there are any.
     void work() {
         for (unsigned turn; (turn = taken_++) < grid_.blocks && !lost_;) {
-            residency_.enter(turn_.urgency, room_);
+            bool shared = enter();
             entered();
             std::string failure = Block(grid_, order_[turn]).run();
             residency_.leave(room_);
+            if (shared) {
+                give_shared_room(turn_.gpu, room_);
+            }
             if (!failure.empty() && !lost_.exchange(true)) {
                 failure_ = failure;
             }
         }
+    }
+
+    // Waits for room. Returns true if it is also taken from other processes.
+    bool enter() {
+        residency_.enter(turn_.urgency, room_);
+        bool shared = on(Rule::Mps);
+        while (shared && !take_shared_room(turn_.gpu, room_, residency_.limit())) {
+            std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+        return shared;
     }
 
     // A launch leaves the hardware queue with its last block.
@@ -165,7 +179,7 @@ int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned t
     if (blocks == 0 || threads == 0 || threads > 1024 || together == 0) {
         return fail(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads"), INVALID_VALUE;
     }
-    Grid grid = {kernel.name, kernel.body, arguments, blocks, threads, seed, nullptr, nullptr};
+    Grid grid = {kernel.name, kernel.body, arguments, blocks, threads, seed, nullptr, nullptr, turn.gpu};
     return Launch(grid, turn, together).run();
 }
 

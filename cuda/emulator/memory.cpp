@@ -59,11 +59,12 @@ struct Allocation {
     std::shared_ptr<Block> block;
 };
 
-std::mutex mutex;
+// Never destroyed, because work may run while the process ends.
+std::mutex& mutex = *new std::mutex;
 // Allocations by their first byte between the guards.
-std::map<unsigned char*, Allocation> allocations;
+std::map<unsigned char*, Allocation>& allocations = *new std::map<unsigned char*, Allocation>;
 // Blocks in which there may be room for small allocations.
-std::weak_ptr<Block> open_blocks[GPUS_MAX];
+std::weak_ptr<Block>* const open_blocks = new std::weak_ptr<Block>[GPUS_MAX];
 
 // Bytes of an allocation with its guards.
 uint64_t whole(uint64_t bytes) { return (bytes + 3 * GUARD - 1) / GUARD * GUARD; }

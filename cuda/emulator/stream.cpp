@@ -24,13 +24,14 @@ std::set<Stream*>& all = *new std::set<Stream*>;
 
 } // namespace
 
-Stream::Stream(int gpu, int priority) : gpu_(gpu), priority_(priority), queue_(Queue::of_next_stream(gpu)) {
+Stream::Stream(int gpu, int priority) : gpu_(gpu), priority_(priority), queue_(Queue::take(gpu)) {
     std::lock_guard lock(all_mutex);
     all.insert(this);
     std::thread([this] { serve(); }).detach();
 }
 
 Stream::~Stream() {
+    queue_->give_back();
     std::lock_guard lock(all_mutex);
     all.erase(this);
 }

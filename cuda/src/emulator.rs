@@ -4,6 +4,20 @@
 //! it in place of `libcuda.so`. Everything in [`device`](crate::device) then runs on it, and so
 //! does cudarc. It checks more than a GPU does: see
 //! `docs/decisions/0008-kernels-run-without-a-gpu.md`. Its timings say nothing about a GPU.
+//!
+//! It also keeps rules of real drivers: which calls wait for running kernels, which calls a capture
+//! forbids, and more. The table in `rules.cpp` of the crate `cuda-emulator` says what each rule does,
+//! whether it is kept by default, and why we take it for the driver's. [`rules`] lists them.
+//!
+//! A process takes its settings from these variables when it loads the library:
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `CUDA_EMULATOR_NAME` | name of the GPUs; under another name, programs take them for real ones | `unisono software device` |
+//! | `CUDA_EMULATOR_GPUS` | GPUs, 1 to 8 | 1 |
+//! | `CUDA_EMULATOR_MULTIPROCESSORS` | multiprocessors of each | 64 |
+//! | `CUDA_EMULATOR_CAPABILITY` | compute capability, 90 for 9.0 | 80 |
+//! | `CUDA_EMULATOR_RULES` | `all`, `none`, `rule` or `-rule`, by commas, from left to right over the defaults | |
 
 #[cfg(feature = "nvrtc")]
 use crate::device::user_op::UserOpSource;

@@ -40,6 +40,8 @@ sources! {
     "residency.hpp"
     "rules.cpp"
     "rules.hpp"
+    "sharing.cpp"
+    "sharing.hpp"
     "stream.cpp"
     "stream.hpp"
     "virtual_memory.hpp"

@@ -82,5 +82,5 @@ fn mistakes_are_errors(device: &Device, exchange: Handle) {
     let stream = stream(device);
     assert_eq!(launch(device, kernel, &[0u32; 4], stream), 0);
     assert_eq!(synchronize(device, stream), launch_failed);
-    destroy(device, stream);
+    assert_eq!(call!(device, cuStreamDestroy_v2(stream => Handle)), launch_failed, "the context is lost");
 }

@@ -14,6 +14,7 @@ mod naive;
 mod processes;
 mod race_program;
 mod reduce_copy;
+mod rules;
 mod schedule;
 
 // Names that the shared files find in their own crate.
