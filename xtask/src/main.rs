@@ -73,12 +73,12 @@ enum GpuSuite {
     Pack,
     /// Run target/gpu-suite on the GPU; nothing is built.
     Run {
-        /// Folder for JSON files, logs and the summary README.md.
+        /// Folder for results.jsonl, log.txt and the summary README.md.
         out: PathBuf,
     },
     /// Run target/gpu-suite on the software device, with small sizes.
     Rehearse {
-        /// Folder for JSON files, logs and the summary README.md.
+        /// Folder for results.jsonl, log.txt and the summary README.md.
         out: PathBuf,
     },
 }

@@ -30,7 +30,7 @@ fn folder() -> PathBuf {
     cargo::root().join("target/gpu-suite")
 }
 
-/// Runs the suite and writes JSON files, logs and the summary README.md into `out`.
+/// Runs the suite and writes results.jsonl, log.txt and the summary README.md into `out`.
 pub(crate) fn run(device: Device, out: &Path) -> Result {
     decompress()?;
     let mut report = Report::new(out)?;
@@ -70,7 +70,7 @@ fn prepare(device: Device, command: &mut Command) {
         // start.
         .env("CUDA_MODULE_LOADING", "EAGER");
     if device == Device::Cuda {
-        command.env("UNISONO_TEST_GPU", "1");
+        command.env("TEST_ON_GPU", "1");
     }
 }
 
@@ -137,7 +137,7 @@ fn collectives(device: Device, report: &mut Report) -> Result {
         let json = report.file(&format!("{file}.json"));
         let title = format!("all_reduce, {ranks} ranks, LL instead of LL128");
         let mut command = perf("all_reduce", ranks, "64K", json);
-        report.chapter(&title, &file, command.env("UNISONO_GPU_LL128", "0"))?;
+        report.chapter(&title, &file, command.env("UNISONO_GPU_LL128", "off"))?;
     }
     Ok(())
 }

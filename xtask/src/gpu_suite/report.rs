@@ -1,7 +1,10 @@
 //! The summary of the suite: a chapter for each command, with its outcome, duration and output.
 
 use crate::Result;
+use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -12,6 +15,8 @@ const LINES_MAX: usize = 40;
 /// The folder of results, and its README.md as far as it is written.
 pub(super) struct Report {
     out: PathBuf,
+    /// Files of commands, until they are in results.jsonl.
+    json: PathBuf,
     text: String,
     failures: usize,
 }
@@ -21,13 +26,15 @@ impl Report {
     pub(super) fn new(out: &Path) -> Result<Self> {
         std::fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
         let out = out.canonicalize().map_err(|error| format!("{}: {error}", out.display()))?;
+        let json = std::env::temp_dir().join(format!("unisono-gpu-suite-{}", std::process::id()));
+        std::fs::create_dir_all(&json).map_err(|error| format!("{}: {error}", json.display()))?;
         let text = "# unisono on a GPU\n\nWritten by `cargo xtask gpu-suite`.\n".to_owned();
-        Ok(Self { out, text, failures: 0 })
+        Ok(Self { out, json, text, failures: 0 })
     }
 
-    /// Returns the path of a file in the folder.
+    /// Returns the path of a file that a command writes as JSON. It becomes a line of results.jsonl.
     pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.out.join(name)
+        self.json.join(name)
     }
 
     /// Returns the number of commands that failed.
@@ -35,7 +42,7 @@ impl Report {
         self.failures
     }
 
-    /// Runs a command, keeps its output as `name.log`, and adds a chapter to README.md.
+    /// Runs a command, keeps its output and its JSON file, and adds a chapter to README.md.
     ///
     /// A failed command is counted; the commands after it still run.
     pub(super) fn chapter(&mut self, title: &str, name: &str, command: &mut Command) -> Result {
@@ -61,13 +68,23 @@ impl Report {
         let seconds = begun.elapsed().as_secs();
         let _ = write!(self.text, "\n## {title}\n\n`{word}`: {outcome}, {seconds} s.\n\n{}", excerpt(&log));
         println!("{title}: {outcome}");
-        self.write(&format!("{name}.log"), &log)?;
-        self.write("README.md", &self.text)
+        self.append("log.txt", &format!("== {name}: {outcome}\n{log}\n"))?;
+        let json = self.file(&format!("{name}.json"));
+        if let Ok(text) = std::fs::read_to_string(&json) {
+            let results = serde_json::from_str::<Value>(&text).unwrap_or(Value::String(text));
+            self.append("results.jsonl", &format!("{}\n", json!({"part": name, "results": results})))?;
+            let _ = std::fs::remove_file(json);
+        }
+        let path = self.out.join("README.md");
+        std::fs::write(&path, &self.text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    fn write(&self, name: &str, text: &str) -> Result {
-        let path = self.file(name);
-        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    fn append(&self, name: &str, text: &str) -> Result {
+        let path = self.out.join(name);
+        let file = File::options().create(true).append(true).open(&path);
+        let written =
+            file.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_data()));
+        written.map_err(|error| format!("{}: {error}", path.display()))
     }
 }
 
