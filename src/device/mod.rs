@@ -149,6 +149,12 @@ impl DeviceCommunicator {
         self.shared.endpoint.memory().gpu()
     }
 
+    /// Returns true if data for `peer` goes through host memory, because the GPUs cannot reach each
+    /// other or the link between them failed its test.
+    pub fn is_staged(&self, peer: Rank) -> bool {
+        self.shared.endpoint.is_staged(peer)
+    }
+
     /// Returns the order of the ranks in rings, chains and trees: each is next to the ranks that
     /// its GPU reaches best.
     pub fn ring_order(&self) -> &[Rank] {
