@@ -41,12 +41,12 @@ uint64_t Random::next() {
 }
 
 Block::Block(const Grid& grid, unsigned index)
-    : grid_(grid), index_(index), random_{grid.seed + index}, threads_(grid.threads), running_(nullptr),
-      generation_(0), votes_{true, true} {
+    : grid_(grid), index_(index), random_{grid.seed + index}, threads_(grid.threads), ended_(0),
+      running_(nullptr), generation_(0), votes_{true, true} {
     for (unsigned thread = 0; thread < grid.threads; thread++) {
         Place place = {{thread, 0, 0}, {index, 0, 0}, {grid.threads, 1, 1}, {grid.blocks, 1, 1}};
         threads_[thread] = {this, place, State::Ready, nullptr, 0, nullptr};
-        order_.push_back(thread);
+        ready_.push_back(thread);
     }
 }
 
@@ -60,17 +60,14 @@ void Block::enter(void* argument) {
 std::string Block::run() {
     current = this;
     std::string failure;
-    auto ended = [](const Thread& thread) { return thread.state == State::Ended; };
-    while (failure.empty() && !std::all_of(threads_.begin(), threads_.end(), ended)) {
+    while (failure.empty() && ended_ < threads_.size()) {
         run_ready();
-        auto ready = [](const Thread& thread) { return thread.state == State::Ready; };
-        bool some_ready = std::any_of(threads_.begin(), threads_.end(), ready);
         if (*grid_.lost) {
             break;
         }
-        if (some_ready) {
+        if (!ready_.empty()) {
             sched_yield();
-        } else if (!std::all_of(threads_.begin(), threads_.end(), ended)) {
+        } else if (ended_ < threads_.size()) {
             failure = release();
         }
     }
@@ -81,14 +78,12 @@ std::string Block::run() {
 
 // Runs each thread that can until it waits, yields or ends.
 void Block::run_ready() {
-    for (size_t left = order_.size(); left > 1; left--) {
-        std::swap(order_[left - 1], order_[random_.next() % left]);
+    for (size_t left = ready_.size(); left > 1; left--) {
+        std::swap(ready_[left - 1], ready_[random_.next() % left]);
     }
-    for (unsigned index : order_) {
+    size_t kept = 0;
+    for (unsigned index : ready_) {
         Thread& thread = threads_[index];
-        if (thread.state != State::Ready) {
-            continue;
-        }
         if (!thread.fiber) {
             thread.fiber = std::make_unique<Fiber>(enter, &thread);
         }
@@ -96,8 +91,12 @@ void Block::run_ready() {
         thread.fiber->resume();
         if (thread.state == State::Ended) {
             thread.fiber.reset();
+            ended_++;
+        } else if (thread.state == State::Ready) {
+            ready_[kept++] = index;
         }
     }
+    ready_.resize(kept);
 }
 
 bool Block::wait(bool vote, const char* file, int line) {
@@ -128,8 +127,9 @@ std::string Block::release() {
     }
     generation_++;
     votes_[generation_ % 2] = true;
-    for (Thread& thread : threads_) {
-        thread.state = State::Ready;
+    for (unsigned index = 0; index < threads_.size(); index++) {
+        threads_[index].state = State::Ready;
+        ready_.push_back(index);
     }
     return "";
 }

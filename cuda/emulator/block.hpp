@@ -61,7 +61,9 @@ private:
     unsigned index_;
     Random random_;
     std::vector<Thread> threads_;
-    std::vector<unsigned> order_;
+    // Threads that are neither at a barrier nor at their end.
+    std::vector<unsigned> ready_;
+    size_t ended_;
     Thread* running_;
     // Barriers passed, the votes of the next and of the last one.
     unsigned generation_;

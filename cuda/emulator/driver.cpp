@@ -3,6 +3,7 @@
 // are linked with the emulator.
 #include "driver.hpp"
 #include "launch.hpp"
+#include "rules.hpp"
 #include "emulator.h"
 
 #include <atomic>
@@ -27,7 +28,7 @@ std::set<const Kernel*> loaded[GPUS_MAX];
 
 // One context for each GPU.
 char contexts[GPUS_MAX];
-std::atomic<int> gpus{1};
+std::atomic<int> gpus{settings().gpus};
 // The kernel of which no block fits on a multiprocessor.
 std::atomic<const Kernel*> too_large{nullptr};
 // Operations that a stream holds before launches wait.
@@ -56,7 +57,9 @@ void bring(const Kernel* kernel, int gpu) {
             return;
         }
     }
-    Stream::synchronize_all(gpu);
+    if (on(Rule::ModuleLoadWaits)) {
+        Stream::synchronize_all(gpu);
+    }
     std::lock_guard lock(loaded_mutex);
     loaded[gpu].insert(kernel);
 }
@@ -123,6 +126,7 @@ const Named RESULTS[] = {
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
      "operation not permitted when stream is capturing"},
+    {UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
     {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
      "operation failed due to a previous error during capture"},
 };
@@ -169,7 +173,12 @@ void unisono_set_oversized_kernel(const char* kernel) { too_large = emulator::fi
 
 extern "C" {
 
-int cuInit(unsigned flags) { return flags == 0 ? SUCCESS : INVALID_VALUE; }
+int cuInit(unsigned flags) {
+    if (!settings().mistake.empty()) {
+        return fprintf(stderr, "CUDA emulator: %s\n", settings().mistake.c_str()), UNKNOWN;
+    }
+    return flags == 0 ? SUCCESS : INVALID_VALUE;
+}
 
 int cuDriverGetVersion(int* version) { return *version = cuda_version, SUCCESS; }
 
@@ -191,7 +200,7 @@ int cuDeviceGet(int* device, int ordinal) {
 }
 
 int cuDeviceGetName(char* name, int bytes, int) {
-    return snprintf(name, size_t(bytes), "unisono software device"), SUCCESS;
+    return snprintf(name, size_t(bytes), "%s", settings().name.c_str()), SUCCESS;
 }
 
 // A multiprocessor has room for one block. Attributes without a meaning here are 0.
@@ -202,7 +211,8 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 19: // maps memory of the host
     case 41: // one address space
     case 95: return *value = 1, SUCCESS; // cooperative launches
-    case 75: return *value = 8, SUCCESS; // compute capability
+    case 75: return *value = settings().capability / 10, SUCCESS; // compute capability
+    case 76: return *value = settings().capability % 10, SUCCESS;
     default: return *value = 0, SUCCESS;
     }
 }
@@ -302,7 +312,9 @@ int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
 }
 
 int cuModuleLoadDataEx(Module** module, const void* image, unsigned options, const int* which, void** values) {
-    Stream::synchronize_all(current_gpu());
+    if (on(Rule::ModuleLoadWaits)) {
+        Stream::synchronize_all(current_gpu());
+    }
     Module found;
     const char mark[] = ".entry ";
     for (const char* at = static_cast<const char*>(image); (at = strstr(at, mark));) {

@@ -23,6 +23,7 @@ enum Result : int {
     NOT_SUPPORTED = 801,
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
+    UNKNOWN = 999,
 };
 
 // GPUs that there can be.

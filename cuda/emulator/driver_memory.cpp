@@ -1,6 +1,7 @@
 // Functions of libcuda for memory: of the device, page-locked, of other processes.
 #include "driver.hpp"
 #include "memory.hpp"
+#include "rules.hpp"
 #include "emulator.h"
 
 #include <string.h>
@@ -22,6 +23,13 @@ bool page_locked(const void* memory) {
     return range_of(memory, start, bytes);
 }
 
+// Waits for running kernels of the current GPU, if this rule is kept.
+void wait_if(Rule rule) {
+    if (on(rule)) {
+        Stream::wait_for_running(current_gpu());
+    }
+}
+
 int copy(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
     return enqueue(stream, [=] { return memmove((void*)to, (const void*)from, bytes), SUCCESS; });
 }
@@ -34,11 +42,15 @@ int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
     if (!may_allocate()) {
         return CAPTURE_UNSUPPORTED;
     }
+    wait_if(Rule::AllocWaits);
     *memory = bytes == 0 ? 0 : (uint64_t)unisono_allocate(bytes);
     return bytes == 0 ? INVALID_VALUE : *memory ? SUCCESS : OUT_OF_MEMORY;
 }
 
-int cuMemFree_v2(uint64_t memory) { return unisono_free((void*)memory) == 0 ? SUCCESS : INVALID_VALUE; }
+int cuMemFree_v2(uint64_t memory) {
+    wait_if(Rule::FreeWaits);
+    return unisono_free((void*)memory) == 0 ? SUCCESS : INVALID_VALUE;
+}
 
 int cuIpcGetMemHandle(MemoryHandle* handle, uint64_t memory) {
     return emulator::share((void*)memory, handle->shared) ? SUCCESS : INVALID_VALUE;
@@ -58,6 +70,7 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* st
     if (page_locked(from)) {
         return copy(to, (uint64_t)from, bytes, stream);
     }
+    wait_if(Rule::PageableCopyWaits);
     auto* start = static_cast<const unsigned char*>(from);
     std::vector<unsigned char> staged(start, start + bytes);
     return enqueue(stream, [to, staged] { return memcpy((void*)to, staged.data(), staged.size()), SUCCESS; });
@@ -71,6 +84,7 @@ int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) 
     if (!stream || stream->spoil_capture()) {
         return stream ? CAPTURE_UNSUPPORTED : INVALID_HANDLE;
     }
+    wait_if(Rule::PageableCopyWaits);
     int failed = copy((uint64_t)to, from, bytes, stream);
     return failed ? failed : stream->synchronize();
 }
@@ -97,11 +111,15 @@ int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     if (!may_allocate()) {
         return CAPTURE_UNSUPPORTED;
     }
+    wait_if(Rule::PinnedAllocWaits);
     *memory = bytes == 0 ? nullptr : unisono_allocate(bytes);
     return bytes == 0 ? INVALID_VALUE : *memory ? SUCCESS : OUT_OF_MEMORY;
 }
 
-int cuMemFreeHost(void* memory) { return unisono_free(memory) == 0 ? SUCCESS : INVALID_VALUE; }
+int cuMemFreeHost(void* memory) {
+    wait_if(Rule::PinnedAllocWaits);
+    return unisono_free(memory) == 0 ? SUCCESS : INVALID_VALUE;
+}
 
 int cuMemHostGetDevicePointer_v2(uint64_t* address, void* memory, unsigned) {
     return *address = (uint64_t)memory, SUCCESS;

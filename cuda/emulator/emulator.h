@@ -24,7 +24,7 @@ int unisono_run(const struct unisono_launch* launch);
 const char* unisono_error(void);
 // The name of each kernel in turn; null behind the last.
 const char* unisono_kernel(uint32_t index);
-// Blocks that can be resident at once, of all launches together.
+// Blocks that can be resident at once, of all launches together: multiprocessors of a GPU.
 void unisono_set_max_resident_blocks(uint32_t blocks);
 // GPUs of that many blocks each that there are, at most 8; 1 at first.
 void unisono_set_gpu_count(uint32_t count);
@@ -37,6 +37,12 @@ void unisono_set_cuda_version(uint32_t version);
 void unisono_set_peer_path(uint32_t from, uint32_t to, uint32_t direct, uint32_t rank, uint32_t atomics);
 // Pieces of work that a stream holds before a launch waits for room in it; 1024 at first.
 void unisono_set_stream_capacity(uint32_t count);
+// Keeps a rule of real drivers, or does not. 0 if there is no rule of this name.
+uint32_t unisono_set_rule(const char* name, uint32_t wanted);
+// The name of each rule in turn, null behind the last; what it does; and whether it is kept.
+const char* unisono_rule(uint32_t index);
+const char* unisono_rule_effect(uint32_t index);
+uint32_t unisono_rule_is_on(uint32_t index);
 // Chooses the order in which blocks and threads run.
 void unisono_set_seed(uint64_t seed);
 

@@ -5,6 +5,7 @@
 
 #include "race.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <stdint.h>
 #include <stdio.h>
@@ -38,14 +39,23 @@ thread_local Pool pool;
 Pool& pool = *new Pool;
 #endif
 
-void* map_stack() {
+constexpr unsigned STACKS_TOGETHER = 64;
+// Ends of stacks that lie beside others hold this, because a system has few protected pages.
+constexpr uint64_t LIMIT_MARK = 0x6b636174736c6c75;
+
+// Adds stacks to a pool.
+void map_stacks(std::vector<void*>& stacks) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    void* start = mmap(nullptr, Stack::BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (start == MAP_FAILED || mprotect(start, 4096, PROT_NONE) != 0) {
-        perror("CUDA emulator: no memory for a stack");
+    void* start = mmap(nullptr, STACKS_TOGETHER * Stack::BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (start == MAP_FAILED) {
+        perror("CUDA emulator: no memory for stacks");
         abort();
     }
-    return start;
+    for (unsigned index = 0; index < STACKS_TOGETHER; index++) {
+        auto* stack = static_cast<unsigned char*>(start) + size_t(index) * Stack::BYTES;
+        *(uint64_t*)stack = LIMIT_MARK;
+        stacks.push_back(stack);
+    }
 }
 
 } // namespace
@@ -53,18 +63,26 @@ void* map_stack() {
 Stack::Stack() {
     std::lock_guard lock(pool.mutex);
     if (pool.stacks.empty()) {
-        start_ = map_stack();
-    } else {
-        start_ = pool.stacks.back();
-        pool.stacks.pop_back();
+        map_stacks(pool.stacks);
     }
+    start_ = pool.stacks.back();
+    pool.stacks.pop_back();
 }
 
 Stack::~Stack() {
+    check();
     std::lock_guard lock(pool.mutex);
     pool.stacks.push_back(start_);
 }
 
+void Stack::check() const {
+    if (*static_cast<uint64_t*>(start_) != LIMIT_MARK) {
+        fprintf(stderr, "CUDA emulator: a thread needs more than %u bytes of stack\n", BYTES);
+        abort();
+    }
+}
+
+#ifdef UNISONO_CONTEXTS
 Fiber::Fiber(void (*entry)(void*), void* argument)
     : entry_(entry), argument_(argument), identity_(race::create()), caller_identity_(nullptr) {
     getcontext(&own_);
@@ -83,8 +101,63 @@ void Fiber::start(unsigned high, unsigned low) {
     self->entry_(self->argument_);
     self->suspend();
 }
+#else
+// Saves the registers that functions keep on this stack, and continues with those on the other.
+asm(R"(
+.text
+.p2align 4
+.type unisono_switch_stacks, @function
+unisono_switch_stacks:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size unisono_switch_stacks, .-unisono_switch_stacks
+)");
+extern "C" void unisono_switch_stacks(void** here, void* there);
 
-#ifdef UNISONO_RACES
+namespace {
+
+thread_local Fiber* starting = nullptr;
+
+} // namespace
+
+Fiber::Fiber(void (*entry)(void*), void* argument)
+    : caller_(nullptr), entry_(entry), argument_(argument), identity_(race::create()), caller_identity_(nullptr) {
+    // As if `start` had been called and had called: its place to return to, and six registers.
+    auto* top = reinterpret_cast<uint64_t*>(static_cast<unsigned char*>(stack_.start()) + Stack::BYTES);
+    uint64_t frame[8] = {0, 0, 0, 0, 0, 0, reinterpret_cast<uint64_t>(&Fiber::start), 0};
+    own_ = std::copy(frame, frame + 8, top - 8) - 8;
+}
+
+Fiber::~Fiber() {}
+
+void Fiber::start() {
+    Fiber* self = starting;
+    self->entry_(self->argument_);
+    self->suspend();
+}
+
+void Fiber::resume() {
+    starting = this;
+    unisono_switch_stacks(&caller_, own_);
+}
+
+void Fiber::suspend() { unisono_switch_stacks(&own_, caller_); }
+#endif
+
+#if defined(UNISONO_RACES)
 void Fiber::resume() {
     caller_identity_ = race::current();
     race::switch_unordered(identity_);
@@ -95,7 +168,7 @@ void Fiber::suspend() {
     race::switch_unordered(caller_identity_);
     swapcontext(&own_, &caller_);
 }
-#else
+#elif defined(UNISONO_CONTEXTS)
 // Contexts are switched with a call of the system, jumps without.
 void Fiber::resume() {
     if (_setjmp(to_caller_) == 0) {

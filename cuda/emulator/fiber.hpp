@@ -1,8 +1,11 @@
 // A CUDA thread: one of several flows of control in a thread of the operating system.
 #pragma once
 
+#if defined(UNISONO_RACES) || !defined(__x86_64__)
+#define UNISONO_CONTEXTS
 #include <setjmp.h>
 #include <ucontext.h>
+#endif
 
 namespace emulator {
 
@@ -15,6 +18,8 @@ public:
     ~Stack();
     Stack(const Stack&) = delete;
     void* start() const { return start_; }
+    // Ends the process if something was written below the stack.
+    void check() const;
 
 private:
     void* start_;
@@ -34,12 +39,17 @@ public:
     void suspend();
 
 private:
-    static void start(unsigned high, unsigned low);
-
     Stack stack_;
+#ifdef UNISONO_CONTEXTS
+    static void start(unsigned high, unsigned low);
     ucontext_t own_, caller_;
     jmp_buf to_own_, to_caller_;
     bool started_ = false;
+#else
+    static void start();
+    // Stack pointers of the flow that does not run, where its registers are.
+    void *own_, *caller_;
+#endif
     void (*entry_)(void*);
     void* argument_;
     // Identities of both flows for ThreadSanitizer.

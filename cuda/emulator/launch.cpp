@@ -4,6 +4,7 @@
 #include "driver.hpp"
 #include "error.hpp"
 #include "launch.hpp"
+#include "rules.hpp"
 #include "emulator.h"
 
 #include <algorithm>
@@ -59,7 +60,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     unsigned waiting_[PRIORITIES] = {};
-    unsigned limit_ = 64;
+    unsigned limit_ = settings().multiprocessors;
     unsigned resident_ = 0;
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <set>
 #include <thread>
 #include <utility>
@@ -63,14 +62,18 @@ bool Stream::idle() {
     return queue_.empty() && !busy_;
 }
 
-void Stream::synchronize_all(int gpu) {
-    std::vector<Stream*> left;
+void Stream::wait_all(int gpu, const std::function<std::function<bool(Stream*)>(Stream*)>& condition) {
+    std::vector<std::pair<Stream*, std::function<bool(Stream*)>>> left;
     {
         std::lock_guard lock(all_mutex);
-        std::copy_if(all.begin(), all.end(), std::back_inserter(left), [&](Stream* one) { return one->gpu_ == gpu; });
+        for (Stream* one : all) {
+            if (one->gpu_ == gpu) {
+                left.emplace_back(one, condition(one));
+            }
+        }
     }
     // The work may need a new stream, so the lock is not held meanwhile, and a stream may end.
-    auto done = [](Stream* one) { return !all.count(one) || one->idle(); };
+    auto done = [](auto& waited) { return !all.count(waited.first) || waited.second(waited.first); };
     for (;; std::this_thread::sleep_for(std::chrono::microseconds(100))) {
         std::lock_guard lock(all_mutex);
         left.erase(std::remove_if(left.begin(), left.end(), done), left.end());
@@ -78,6 +81,21 @@ void Stream::synchronize_all(int gpu) {
             return;
         }
     }
+}
+
+void Stream::synchronize_all(int gpu) {
+    wait_all(gpu, [](Stream*) { return [](Stream* one) { return one->idle(); }; });
+}
+
+void Stream::wait_for_running(int gpu) {
+    wait_all(gpu, [](Stream* one) {
+        std::lock_guard lock(one->mutex_);
+        uint64_t enough = one->ended_ + one->busy_;
+        return [enough](Stream* one) {
+            std::lock_guard lock(one->mutex_);
+            return one->ended_ >= enough;
+        };
+    });
 }
 
 bool Stream::begin_capture() {
@@ -120,6 +138,7 @@ void Stream::serve() {
         int error = work();
         lock.lock();
         busy_ = false;
+        ended_++;
         error_ = error_ == 0 ? error : error_;
         changed_.notify_all();
     }

@@ -36,6 +36,8 @@ public:
     // Waits for all that was pushed, and returns the first error.
     int synchronize();
     bool idle();
+    // Waits for what runs on a GPU now, and not for what is enqueued behind it.
+    static void wait_for_running(int gpu);
     // Waits for all streams of a GPU.
     static void synchronize_all(int gpu);
 
@@ -49,6 +51,8 @@ public:
 
 private:
     ~Stream();
+    // Waits until what `condition` makes of each stream of a GPU is true for it.
+    static void wait_all(int gpu, const std::function<std::function<bool(Stream*)>(Stream*)>& condition);
     // Body of the thread, which also destroys the stream.
     void serve();
 
@@ -57,6 +61,8 @@ private:
     std::deque<Work> queue_;
     bool busy_ = false, closing_ = false;
     int error_ = 0;
+    // Pieces of work that have ended.
+    uint64_t ended_ = 0;
     Capture capture_ = Capture::None;
     std::vector<Work> captured_;
     int gpu_, priority_;

@@ -8,6 +8,7 @@
 #[cfg(feature = "nvrtc")]
 use crate::device::user_op::UserOpSource;
 use crate::device::{Gpu, GpuError, PeerPath, driver};
+pub use cuda_emulator::Rule;
 use cuda_emulator::{BuildError, Emulator, Knobs};
 #[cfg(feature = "nvrtc")]
 use libloading::os::unix::{Library, RTLD_NOW};
@@ -76,6 +77,17 @@ pub fn install() -> Result<(), EmulatorError> {
 /// There is no C++ compiler or no cache folder.
 pub fn library() -> Result<PathBuf, EmulatorError> {
     Ok(EMULATOR.build()?)
+}
+
+/// Returns a folder for `LD_LIBRARY_PATH`, from which other processes load the emulator as their
+/// driver and as cuBLAS. Builds the library where the cache has none.
+///
+/// Such a process takes its settings from variables that begin with `CUDA_EMULATOR_`.
+///
+/// # Errors
+/// There is no C++ compiler or no cache folder.
+pub fn driver_folder() -> Result<PathBuf, EmulatorError> {
+    Ok(EMULATOR.driver_folder()?)
 }
 
 /// Adds the kernels of a user-defined reduction to the installed emulator.
@@ -148,6 +160,23 @@ pub fn set_peer_path(from: u32, to: u32, path: PeerPath) -> Result<(), EmulatorE
 /// The emulator cannot be installed.
 pub fn set_stream_capacity(count: u32) -> Result<(), EmulatorError> {
     knobs().map(|knobs| knobs.set_stream_capacity(count))
+}
+
+/// Keeps a rule of real drivers, or does not, and returns false if there is no rule of this name. The
+/// variable `CUDA_EMULATOR_RULES` does the same for a process.
+///
+/// # Errors
+/// The emulator cannot be installed.
+pub fn set_rule(rule: &str, on: bool) -> Result<bool, EmulatorError> {
+    knobs().map(|knobs| knobs.set_rule(rule, on))
+}
+
+/// Returns the rules of real drivers that the emulator can keep.
+///
+/// # Errors
+/// The emulator cannot be installed.
+pub fn rules() -> Result<Vec<Rule>, EmulatorError> {
+    knobs().map(Knobs::rules)
 }
 
 /// Sets the seed of the order in which blocks and threads run.

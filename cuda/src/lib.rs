@@ -14,6 +14,8 @@ mod memory;
 pub mod raw;
 mod reduce_kind;
 mod structured;
+#[cfg(feature = "emulator")]
+pub mod test_gpu;
 
 pub use crate::reduce_kind::{PostOp, ReduceKind, Scalar};
 #[cfg(feature = "gpu")]

@@ -5,6 +5,7 @@ use unisono::device::Gpu;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Max, Sum};
 use unisono_cuda::emulator;
+use unisono_cuda::test_gpu::{other_gpu, test_gpu};
 
 #[test]
 fn a_graph_repeats_an_operation() {
@@ -178,15 +179,14 @@ fn ll_width_is_supported_by_all_gpus() {
 
 #[test]
 fn ranks_on_separate_gpus() {
-    if gpu().is_none() {
-        return;
-    }
-    emulator::set_gpu_count(2).unwrap();
+    let Some(first) = test_gpu(2) else { return };
+    let Some(second) = other_gpu() else { return };
+    let gpus = [first, second];
     let comms = Communicator::builder().config(&config()).local(2).unwrap();
     std::thread::scope(|scope| {
         for comm in comms {
+            let gpu = gpus[comm.rank()].clone();
             scope.spawn(move || {
-                let gpu = Gpu::open(comm.rank()).unwrap();
                 let (comm, stream) = (comm.to_device(&gpu).unwrap(), gpu.stream().unwrap());
                 let mut values = gpu.upload(&[1i32; 3000]).unwrap();
                 comm.all_reduce(&stream, &mut values, Sum).unwrap();

@@ -2,22 +2,11 @@
 
 use unisono::device::{DeviceCommunicator, Gpu, Stream};
 use unisono::{Communicator, Config, DeviceConfig};
-use unisono_cuda::emulator::{self, EmulatorError};
+use unisono_cuda::test_gpu::test_gpu;
 
-/// Returns a GPU of the software device, or `None` with a message if there is no C++ compiler.
-/// `UNISONO_TEST_GPU` selects the first GPU of the machine.
+/// Returns a GPU of the emulator, or the machine's first GPU: see [`test_gpu`].
 pub(crate) fn gpu() -> Option<Gpu> {
-    if std::env::var_os("UNISONO_TEST_GPU").is_some() {
-        return Some(Gpu::open(0).unwrap());
-    }
-    match emulator::install() {
-        Ok(()) => Some(Gpu::open(0).unwrap()),
-        Err(EmulatorError::NoCompiler { program, reason }) => {
-            eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    test_gpu(1)
 }
 
 /// Returns a configuration with small slots, so that small buffers need many slices.

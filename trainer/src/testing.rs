@@ -10,10 +10,11 @@ use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 use unisono::device::Gpu;
 use unisono::{Communicator, Config, ReductionOrder};
+use unisono_cuda::test_gpu::uses_machine_gpu;
 
-/// Returns the device for tests: `software`, or `cuda` with `UNISONO_TEST_GPU`.
+/// Returns the device for tests: `software`, or `cuda` with `TEST_ON_GPU`.
 pub(crate) fn device_kind() -> &'static str {
-    if std::env::var_os("UNISONO_TEST_GPU").is_some() {
+    if uses_machine_gpu() {
         return "cuda";
     }
     // Tests run in parallel, and their communicators share the blocks of the emulator.

@@ -3,24 +3,14 @@
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 use unisono::{Communicator, Config, DeviceConfig};
-use unisono_cuda::emulator::{self, EmulatorError};
+use unisono_cuda::test_gpu::test_gpu;
 use unisono_cudarc::result::NcclResult;
 use unisono_cudarc::{Comm, Id, NcclError, NcclStatus, ReduceOp, group_end, group_start};
 
 /// Returns a context of the software device, or `None` with a message if there is no C++ compiler.
-/// `UNISONO_TEST_GPU` selects the first GPU of the machine.
+/// The variable `TEST_ON_GPU` selects the first GPU of the machine.
 fn context() -> Option<Arc<CudaContext>> {
-    if std::env::var_os("UNISONO_TEST_GPU").is_none() {
-        match emulator::install() {
-            Ok(()) => {}
-            Err(EmulatorError::NoCompiler { program, reason }) => {
-                eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-    Some(CudaContext::new(0).expect("a device"))
+    test_gpu(1).map(|_| CudaContext::new(0).expect("a device"))
 }
 
 /// Runs `body` on every rank, all of them on one device.

@@ -2,7 +2,7 @@
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use std::sync::Arc;
-use unisono_cuda::emulator::{self, EmulatorError};
+use unisono_cuda::test_gpu::test_gpu;
 
 /// Writes the same program for a module with the interface of `cudarc::nccl`.
 macro_rules! program {
@@ -82,13 +82,8 @@ mod compiled_only {
 
 #[test]
 fn source_for_cudarc_runs_with_another_use() {
-    match emulator::install() {
-        Ok(()) => {}
-        Err(EmulatorError::NoCompiler { program, reason }) => {
-            eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
-            return;
-        }
-        Err(error) => panic!("{error}"),
+    if test_gpu(1).is_none() {
+        return;
     }
     let stream = CudaContext::new(0).expect("a device").new_stream().expect("a stream");
     assert_eq!(ours::call_everything(&stream).unwrap(), [1.0, 2.0]);

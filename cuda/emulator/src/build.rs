@@ -1,5 +1,6 @@
 //! Builds the emulator: once for each version of the sources and each compiler.
 
+use crate::objects::{Objects, Wanted, object};
 use crate::sources::SOURCES;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,6 +13,9 @@ use std::process::{Child, Command, Stdio};
 /// The name under which cudarc looks for the driver first. A library that is loaded under this name
 /// is found before any file.
 const NAME: &str = "libcuda.so";
+
+/// Names by which programs open the driver and cuBLAS.
+const DRIVER_NAMES: [&str; 4] = [NAME, "libcuda.so.1", "libcublas.so.12", "libcublas.so.13"];
 
 const OPTIONS: &[&str] = &[
     "-std=c++17",
@@ -98,6 +102,25 @@ impl Emulator<'_> {
         Ok(file)
     }
 
+    /// Returns a folder in which a loader finds the library as the driver and as cuBLAS, for
+    /// `LD_LIBRARY_PATH` of other processes. Builds the library unless the cache has it.
+    ///
+    /// # Errors
+    /// Same as [`build`](Self::build).
+    pub fn driver_folder(&self) -> Result<PathBuf, BuildError> {
+        let library = self.build()?;
+        let folder = library.with_file_name("driver");
+        let unfit = |error: io::Error| BuildError::NoFolder(format!("{}: {error}", folder.display()));
+        fs::create_dir_all(&folder).map_err(unfit)?;
+        for name in DRIVER_NAMES {
+            match std::os::unix::fs::symlink(Path::new("..").join(NAME), folder.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unfit(error)),
+                _ => (),
+            }
+        }
+        Ok(folder)
+    }
+
     /// Builds a library of more kernels unless the cache has it, and returns its path. Loading the
     /// library enters the kernels into the list of the loaded emulator.
     ///
@@ -141,17 +164,14 @@ impl Emulator<'_> {
         Ok(())
     }
 
-    /// Compiles every file, as many at once as there are cores, and links them.
+    /// Compiles what the cache does not have, and links.
     fn compile(&self, compiler: &str, folder: &Path) -> Result<(), BuildError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let is_compiled = |path: &String| path.ends_with(".cpp") || path.ends_with(".cu");
         let paths: Vec<String> = self.sources().map(|(path, _)| path).filter(is_compiled).collect();
-        for batch in paths.chunks(cores) {
-            let started = batch.iter().map(|path| start(compiler, folder, &self.arguments(path)));
-            let running: Vec<_> = started.collect();
-            let ended: Vec<_> = running.into_iter().map(|child| finish(compiler, child)).collect();
-            ended.into_iter().collect::<Result<Vec<()>, _>>()?;
-        }
+        let wanted = |source: &String| Wanted { arguments: self.arguments(source), source: source.clone() };
+        let wanted: Vec<Wanted> = paths.iter().map(wanted).collect();
+        let kept = folder.with_file_name("cuda-emulator-objects");
+        Objects { compiler, sources: self.sources().collect() }.place(&wanted, &kept, folder)?;
         let soname = format!("-Wl,-soname,{NAME}");
         // Threads of the library run on after the last handle is closed.
         let link = ["-shared", "-pthread", "-Wl,-z,nodelete", &soname, "-o", "built"];
@@ -162,9 +182,7 @@ impl Emulator<'_> {
 
     fn arguments(&self, path: &str) -> Vec<String> {
         let is_slow = path.strip_prefix("kernels/").is_some_and(|name| !(self.optimized)(name));
-        let level = if is_slow { "-O0" } else { "-O1" };
-        let object = object(path);
-        let own = [level, "-x", "c++", path, "-o", &object];
+        let own = [if is_slow { "-O0" } else { "-O1" }, "-x", "c++", path];
         OPTIONS.iter().copied().chain(own).map(str::to_owned).collect()
     }
 }
@@ -197,11 +215,7 @@ fn cache() -> Option<PathBuf> {
     Some(cache.join("unisono"))
 }
 
-fn object(path: &str) -> String {
-    format!("{path}.o")
-}
-
-fn start(compiler: &str, folder: &Path, arguments: &[impl AsRef<OsStr>]) -> io::Result<Child> {
+pub(crate) fn start(compiler: &str, folder: &Path, arguments: &[impl AsRef<OsStr>]) -> io::Result<Child> {
     let mut command = Command::new(compiler);
     command
         .args(arguments)
@@ -212,7 +226,7 @@ fn start(compiler: &str, folder: &Path, arguments: &[impl AsRef<OsStr>]) -> io::
     command.spawn()
 }
 
-fn finish(compiler: &str, child: io::Result<Child>) -> Result<(), BuildError> {
+pub(crate) fn finish(compiler: &str, child: io::Result<Child>) -> Result<(), BuildError> {
     let absent =
         |error: io::Error| BuildError::NoCompiler { program: compiler.to_owned(), reason: error.to_string() };
     let output = child.map_err(absent)?.wait_with_output().map_err(absent)?;

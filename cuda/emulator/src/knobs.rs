@@ -1,12 +1,23 @@
 //! Settings of a loaded emulator.
 
 use libloading::os::unix::{Library, RTLD_NOW};
-use std::ffi::CString;
+use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 
 /// A handle to a loaded emulator, whose settings it changes.
 #[derive(Debug)]
 pub struct Knobs(Library);
+
+/// A rule of real drivers that the emulator can keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Name of the rule, as in `CUDA_EMULATOR_RULES`.
+    pub name: String,
+    /// What the rule does.
+    pub effect: String,
+    /// True if the emulator keeps it.
+    pub on: bool,
+}
 
 impl Knobs {
     /// Opens the emulator that [`Emulator::build`](crate::Emulator::build) built at this path.
@@ -53,8 +64,8 @@ impl Knobs {
         type Set = unsafe extern "C" fn(u32, u32, u32, u32, u32);
         // SAFETY: the type is that of `emulator.h`.
         unsafe {
-            let function = self.0.get::<Set>(b"unisono_set_peer_path");
-            function.expect("a function of emulator.h")(from, to, direct.into(), rank, atomics.into());
+            let set = self.function::<Set>(b"unisono_set_peer_path");
+            set(from, to, direct.into(), rank, atomics.into());
         }
     }
 
@@ -64,17 +75,54 @@ impl Knobs {
         self.set(b"unisono_set_stream_capacity", count);
     }
 
+    /// Keeps a rule of real drivers, or does not. Returns false if there is no rule of this name.
+    ///
+    /// # Panics
+    /// The name has a zero byte.
+    pub fn set_rule(&self, rule: &str, on: bool) -> bool {
+        let name = CString::new(rule).expect("names have no zeros");
+        type Set = unsafe extern "C" fn(*const c_char, u32) -> u32;
+        // SAFETY: the type is that of `emulator.h`.
+        unsafe { self.function::<Set>(b"unisono_set_rule")(name.as_ptr(), on.into()) != 0 }
+    }
+
+    /// Returns all rules, in the order of the table in `rules.cpp`.
+    pub fn rules(&self) -> Vec<Rule> {
+        type Text = unsafe extern "C" fn(u32) -> *const c_char;
+        // SAFETY: the types are those of `emulator.h`, and the texts are static.
+        unsafe {
+            let (name, effect) =
+                (self.function::<Text>(b"unisono_rule"), self.function::<Text>(b"unisono_rule_effect"));
+            let is_on = self.function::<unsafe extern "C" fn(u32) -> u32>(b"unisono_rule_is_on");
+            let text = |text: *const c_char| CStr::from_ptr(text).to_string_lossy().into_owned();
+            let indices = (0..).take_while(|&index| !name(index).is_null());
+            indices
+                .map(|index| Rule {
+                    name: text(name(index)),
+                    effect: text(effect(index)),
+                    on: is_on(index) != 0,
+                })
+                .collect()
+        }
+    }
+
     /// Sets the seed of the order in which blocks and threads run.
     pub fn set_seed(&self, seed: u64) {
         self.set(b"unisono_set_seed", seed);
     }
 
+    /// Returns a function of the emulator.
+    ///
+    /// # Safety
+    /// `F` is the type that `emulator.h` gives it.
+    unsafe fn function<F: Copy>(&self, name: &[u8]) -> F {
+        // SAFETY: the caller's word, and `open` found an emulator.
+        *unsafe { self.0.get::<F>(name) }.expect("a function of emulator.h")
+    }
+
     /// Calls a setter of one argument; `T` is the type that `emulator.h` gives it.
     fn set<T>(&self, name: &[u8], value: T) {
-        // SAFETY: the callers pass the types of `emulator.h`, and `open` found an emulator.
-        unsafe {
-            let function = self.0.get::<unsafe extern "C" fn(T)>(name);
-            function.expect("a function of emulator.h")(value);
-        }
+        // SAFETY: the callers pass the types of `emulator.h`.
+        unsafe { self.function::<unsafe extern "C" fn(T)>(name)(value) }
     }
 }

@@ -10,7 +10,8 @@
 
 mod build;
 mod knobs;
+mod objects;
 mod sources;
 
 pub use build::{BuildError, Emulator, UserKernels};
-pub use knobs::Knobs;
+pub use knobs::{Knobs, Rule};

@@ -25,6 +25,8 @@ sources! {
     "memory.cpp"
     "memory.hpp"
     "race.hpp"
+    "rules.cpp"
+    "rules.hpp"
     "stream.cpp"
     "stream.hpp"
 }

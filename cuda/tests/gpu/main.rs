@@ -15,28 +15,11 @@ mod streams;
 use unisono_cuda::device::{
     Buffer, Event, Gpu, Graph, ImportedMemory, Kernel, Pinned, Stream, View, ViewMut,
 };
-use unisono_cuda::emulator::{EmulatorError, set_gpu_count};
+use unisono_cuda::test_gpu::{other_gpu, test_gpu};
 
-/// Returns one of the two GPUs of the emulator. Returns `None` with a message where there is no C++
-/// compiler. With `UNISONO_TEST_GPU` it is the machine's first GPU.
+/// Returns one of the two GPUs of the emulator, or the machine's first GPU: see [`test_gpu`].
 fn gpu() -> Option<Gpu> {
-    if std::env::var_os("UNISONO_TEST_GPU").is_some() {
-        return Some(Gpu::open(0).unwrap());
-    }
-    match set_gpu_count(2) {
-        Ok(()) => Some(Gpu::open(0).unwrap()),
-        Err(EmulatorError::NoCompiler { program, reason }) => {
-            eprintln!("SKIPPED: needs a C++ compiler: {program}: {reason}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// Returns another GPU, which the emulator has. Returns `None` with a message where a machine has
-/// only one.
-fn other_gpu() -> Option<Gpu> {
-    Gpu::open(1).map_err(|error| eprintln!("SKIPPED: needs two GPUs: {error}")).ok()
+    test_gpu(2)
 }
 
 /// Any thread may use any of them.

@@ -155,9 +155,12 @@ impl Build<'_> {
     }
 }
 
-/// Parts of the device.
-const PARTS: [&str; 8] =
-    ["block", "driver", "driver_graph", "driver_memory", "fiber", "launch", "memory", "stream"];
+/// Names of the device's sources. Programs of kernels call no cuBLAS.
+fn parts() -> Vec<String> {
+    let entries = std::fs::read_dir(folder("emulator")).expect("the emulator's sources");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"));
+    names.filter(|name| name.ends_with(".cpp") && name != "cublas.cpp").collect()
+}
 
 /// Object files of the device, compiled once.
 fn device(races: bool) -> Option<&'static [PathBuf]> {
@@ -173,7 +176,7 @@ fn installed_device() -> Option<Vec<PathBuf>> {
         Err(EmulatorError::NoCompiler { program, reason }) => return skip(&format!("{program}: {reason}")),
         Err(error) => panic!("{error}"),
     };
-    Some(PARTS.map(|part| folder.join(part).with_extension("cpp.o")).to_vec())
+    Some(parts().iter().map(|part| folder.join(part).with_extension("cpp.o")).collect())
 }
 
 /// For ThreadSanitizer.
@@ -183,9 +186,9 @@ fn compile_device() -> Option<Vec<PathBuf>> {
     std::fs::create_dir_all(&objects).expect("a folder for object files");
     let mut command = compiler();
     command.current_dir(&objects).args(["-fPIC", "-c", "-DUNISONO_RACES"]);
-    command.args(PARTS.map(|part| folder("emulator").join(part).with_extension("cpp")));
+    command.args(parts().iter().map(|part| folder("emulator").join(part)));
     finish(command)?;
-    Some(PARTS.map(|part| objects.join(part).with_extension("o")).to_vec())
+    Some(parts().iter().map(|part| objects.join(part).with_extension("o")).collect())
 }
 
 fn folder(name: &str) -> PathBuf {

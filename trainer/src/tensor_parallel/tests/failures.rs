@@ -1,6 +1,6 @@
 //! Ranks that end within a sharded layer on GPUs: by a panic, an error, or kill -9. The kernels of
 //! the other ranks then wait in a sum or gather. The software device stands in for a GPU unless
-//! `UNISONO_TEST_GPU` is set.
+//! `TEST_ON_GPU` is set.
 
 use crate::allocator::Allocator;
 use crate::device::Device;

@@ -1,4 +1,4 @@
-//! Tests of runs on a GPU: on the software device unless `UNISONO_TEST_GPU` is set.
+//! Tests of runs on a GPU: on the software device unless `TEST_ON_GPU` is set.
 
 use super::{config, folder};
 use crate::config::StrategyKind;

@@ -1,0 +1,138 @@
+#include "rules.hpp"
+
+#include "driver.hpp"
+#include "emulator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <stdlib.h>
+#include <string.h>
+
+namespace emulator {
+
+namespace {
+
+constexpr const char* DEFAULT_NAME = "unisono software device";
+
+// A rule. `source` says why we take it for the driver's: the CUDA programming guide ("guide"), the
+// reference of the driver's functions ("reference"), what users of drivers report ("reports"), or
+// nothing better than caution ("assumed").
+struct Row {
+    const char* name;
+    bool by_default;
+    const char *effect, *source;
+};
+
+constexpr Row ROWS[] = {
+    {"capture-modes", true,
+     "While a stream is captured, calls that are potentially unsafe are refused and spoil the capture: from any "
+     "thread in mode global, from the capturing thread in mode thread-local. A thread is exempt in mode relaxed.",
+     "reference: cuThreadExchangeStreamCaptureMode; guide: stream capture, prohibited operations"},
+    {"alloc-waits", false, "cuMemAlloc and cuMemCreate wait for running kernels of the GPU.",
+     "guide: implicit synchronization; reports say that it is rare"},
+    {"pinned-alloc-waits", false, "cuMemHostAlloc and cuMemFreeHost wait for running kernels of the GPU.",
+     "guide: implicit synchronization; reports: NCCL issue 70"},
+    {"free-waits", true, "cuMemFree waits for running kernels of the GPU.",
+     "reports: NCCL issue 70; reference: cudaFree synchronizes"},
+    {"pageable-copy-waits", false,
+     "Copies between a GPU and memory that is not page-locked wait for running kernels of the GPU.",
+     "assumed: the reference allows it, as such copies are staged"},
+    {"module-load-waits", true,
+     "Loading a module, and the first use of a function, wait for all work of the GPU that is enqueued.",
+     "guide: lazy loading, concurrent execution"},
+};
+static_assert(sizeof ROWS / sizeof *ROWS == unsigned(Rule::Count), "a row for each rule");
+
+std::atomic<bool> kept[unsigned(Rule::Count)];
+
+bool set_rule(const std::string& name, bool wanted) {
+    for (unsigned index = 0; index < unsigned(Rule::Count); index++) {
+        if (name == ROWS[index].name) {
+            return kept[index] = wanted, true;
+        }
+    }
+    return false;
+}
+
+void set_all(bool wanted) {
+    std::for_each(std::begin(kept), std::end(kept), [&](std::atomic<bool>& each) { each = wanted; });
+}
+
+// Applies a list like "none,free-waits,-alloc-waits" from left to right. Returns the first name
+// that no rule has.
+std::string apply(const char* list) {
+    for (const char* at = list; *at;) {
+        size_t length = strcspn(at, ",");
+        std::string name(at, length);
+        bool wanted = name[0] != '-';
+        std::string rule = name.substr(wanted ? 0 : 1);
+        if (name == "all" || name == "none") {
+            set_all(name == "all");
+        } else if (!name.empty() && !set_rule(rule, wanted)) {
+            return rule;
+        }
+        at += length + (at[length] == ',');
+    }
+    return "";
+}
+
+// A variable's number. Notes as a mistake what is none, or out of range.
+int number(const char* variable, int otherwise, int most, std::string& mistake) {
+    const char* text = getenv(variable);
+    if (!text || !*text) {
+        return otherwise;
+    }
+    char* end;
+    long value = strtol(text, &end, 10);
+    if (*end || value < 1 || value > most) {
+        mistake = std::string(variable) + "=" + text + ": not a number from 1 to " + std::to_string(most);
+        return otherwise;
+    }
+    return int(value);
+}
+
+Settings read() {
+    Settings read;
+    const char* name = getenv("CUDA_EMULATOR_NAME");
+    read.name = name && *name ? name : DEFAULT_NAME;
+    read.gpus = number("CUDA_EMULATOR_GPUS", 1, GPUS_MAX, read.mistake);
+    read.multiprocessors = unsigned(number("CUDA_EMULATOR_MULTIPROCESSORS", 64, 4096, read.mistake));
+    read.capability = number("CUDA_EMULATOR_CAPABILITY", 80, 999, read.mistake);
+    for (unsigned index = 0; index < unsigned(Rule::Count); index++) {
+        kept[index] = ROWS[index].by_default;
+    }
+    const char* rules = getenv("CUDA_EMULATOR_RULES");
+    if (std::string unknown = apply(rules ? rules : ""); !unknown.empty()) {
+        read.mistake = "CUDA_EMULATOR_RULES: there is no rule " + unknown;
+    }
+    return read;
+}
+
+} // namespace
+
+const Settings& settings() {
+    static const Settings& all = *new Settings(read());
+    return all;
+}
+
+bool on(Rule rule) {
+    settings();
+    return kept[unsigned(rule)].load(std::memory_order_relaxed);
+}
+
+} // namespace emulator
+
+using namespace emulator;
+
+uint32_t unisono_set_rule(const char* name, uint32_t wanted) {
+    settings();
+    return set_rule(name, wanted != 0);
+}
+
+const char* unisono_rule(uint32_t index) { return index < uint32_t(Rule::Count) ? ROWS[index].name : nullptr; }
+
+const char* unisono_rule_effect(uint32_t index) {
+    return index < uint32_t(Rule::Count) ? ROWS[index].effect : nullptr;
+}
+
+uint32_t unisono_rule_is_on(uint32_t index) { return index < uint32_t(Rule::Count) && on(Rule(index)); }
