@@ -124,16 +124,7 @@ fn device(name: &str) -> Result<bool, String> {
 
 /// Returns a folder in which the loader finds the emulator as the driver.
 fn emulator_folder() -> Result<String, String> {
-    let library = unisono_cuda::emulator::library().map_err(|error| error.to_string())?;
-    let folder = library.with_extension("driver");
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    for name in ["libcuda.so", "libcuda.so.1"] {
-        let link = folder.join(name);
-        if !link.exists() {
-            std::os::unix::fs::symlink(&library, &link)
-                .map_err(|error| format!("{}: {error}", link.display()))?;
-        }
-    }
+    let folder = unisono_cuda::emulator::driver_folder().map_err(|error| error.to_string())?;
     Ok(folder.display().to_string())
 }
 

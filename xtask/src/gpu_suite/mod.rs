@@ -8,6 +8,8 @@ mod environment;
 mod gate;
 pub(crate) mod machine;
 pub(crate) mod pack;
+#[cfg(test)]
+mod planted;
 mod predictions;
 mod report;
 mod rows;

@@ -53,6 +53,12 @@ fn skipped(what: &str, why: &str) -> Step {
     Step::new("echo", 5, "").arg(row.to_string())
 }
 
+/// A script, for tests of the runner.
+#[cfg(test)]
+pub(super) fn shell(script: &str) -> Step {
+    Step::new("sh", 600, "-c").arg(script)
+}
+
 impl Setting {
     fn program(&self, name: &str, seconds: u64, arguments: &str) -> Step {
         Step::new(self.folder.join(name), seconds, arguments)
