@@ -94,6 +94,8 @@ enum GpuSuite {
         #[arg(long, default_value_t = 4.0)]
         minutes: f64,
     },
+    /// Print the predictions of all cells, as benches/predictions-h100.tsv has them.
+    Predictions,
     /// Print rows about the machine.
     #[command(hide = true)]
     Machine,
@@ -110,6 +112,10 @@ impl GpuSuite {
                 gpu_suite::run(&out, minutes.unwrap_or(if cpu { 4.0 } else { 7.0 }), cpu)
             }
             Self::Rehearse { out, minutes } => gpu_suite::rehearse(&out, minutes),
+            Self::Predictions => {
+                print!("{}", gpu_suite::cells::table());
+                Ok(())
+            }
             Self::Machine => gpu_suite::machine::run(),
             Self::Tests(arguments) => gpu_suite::tests::run(&arguments),
         }

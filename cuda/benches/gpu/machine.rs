@@ -1,13 +1,18 @@
-//! What the driver says about the GPU.
+//! What the driver says about the GPU, without opening it: opening compiles the kernels, which
+//! another experiment times.
 
 use crate::rows::print;
-use crate::{Bench, BenchResult};
+use crate::{BenchResult, Options};
+use cudarc::driver::result::device;
 use serde_json::json;
 use std::ffi::c_int;
+use unisono_cuda::device::{GpuInfo, gpus};
 
 /// Attributes by their numbers in the driver's header, because the bindings have those of CUDA 12.0
 /// only.
-const ATTRIBUTES: [(&str, c_int); 17] = [
+const ATTRIBUTES: [(&str, c_int); 19] = [
+    ("compute capability, major", 75),
+    ("compute capability, minor", 76),
     ("multiprocessors", 16),
     ("memory clock, kHz", 36),
     ("memory bus, bits", 37),
@@ -27,14 +32,13 @@ const ATTRIBUTES: [(&str, c_int); 17] = [
     ("host NUMA node", 134),
 ];
 
-pub(crate) fn run(bench: &Bench) -> BenchResult {
-    let gpu = &bench.gpu;
-    let ((major, minor), (free, all)) = (gpu.capability()?, gpu.memory()?);
-    print(&json!({"machine": "device", "value": gpu.name()}));
-    print(&json!({"machine": "compute capability", "value": format!("{major}.{minor}")}));
-    print(&json!({"machine": "bytes, free and all", "value": [free, all]}));
-    print(&json!({"machine": "bus", "value": gpu.info().bus_id()?}));
-    print(&json!({"machine": "16-byte lines", "value": gpu.has_ll128()}));
+pub(crate) fn run(_: &Options) -> BenchResult {
+    print(&json!({"machine": "GPUs", "value": gpus()?}));
+    let gpu = device::get(0)?;
+    print(&json!({"machine": "device", "value": device::get_name(gpu)?}));
+    for info in GpuInfo::all()? {
+        print(&json!({"machine": "bus", "value": info.bus_id()?}));
+    }
     type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
     // SAFETY: the driver is loaded already, and this is the type of its function.
     let (_library, get) = unsafe {
@@ -44,8 +48,8 @@ pub(crate) fn run(bench: &Bench) -> BenchResult {
     };
     for (name, attribute) in ATTRIBUTES {
         let mut value = 0;
-        // SAFETY: the device is open, and the value has room.
-        let answer = unsafe { get(&mut value, attribute, gpu.ordinal() as c_int) };
+        // SAFETY: the driver is initialized, and the value has room.
+        let answer = unsafe { get(&mut value, attribute, gpu) };
         let value = if answer == 0 { json!(value) } else { json!(null) };
         print(&json!({"machine": name, "value": value}));
     }

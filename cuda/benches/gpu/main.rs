@@ -42,7 +42,7 @@ enum Run {
 }
 
 const EXPERIMENTS: [Experiment; 12] = [
-    Experiment { name: "machine", run: Run::Opened(machine::run) },
+    Experiment { name: "machine", run: Run::Unopened(machine::run) },
     Experiment { name: "start", run: Run::Unopened(start::run) },
     Experiment { name: "rules", run: Run::Unopened(rules::run) },
     Experiment { name: "rules-streams", run: Run::Unopened(rules::run_streams) },

@@ -4,6 +4,7 @@
 //! `cargo xtask gpu-suite pack` writes `target/gpu-suite`. Copy that folder to the same place of a
 //! checkout on the GPU machine and run `target/gpu-suite/xtask gpu-suite run OUT` there.
 
+pub(crate) mod cells;
 mod environment;
 mod gate;
 pub(crate) mod machine;

@@ -14,6 +14,8 @@ const L2_GBS: f64 = 5500.0;
 const L2_BYTES: f64 = 25e6;
 /// GB/s of one block of 512 threads with four loads of 16 bytes in flight in each.
 const BLOCK_GBS: f64 = 50.0;
+const MULTIPROCESSORS: f64 = 132.0;
+const REGISTERS_OF_MULTIPROCESSOR: f64 = 65_536.0;
 /// A plain launch, from the call to the first instruction.
 const LAUNCH_US: f64 = 2.2;
 /// What a cooperative launch takes longer.
@@ -29,9 +31,10 @@ const HANDOVER_US: f64 = 0.8;
 const FAR_HANDOVER_US: f64 = 2.0;
 /// A read over PCIe, of which each launch makes one before its first useful load.
 const PCIE_READ_US: f64 = 1.3;
-/// An event that is recorded, and one with its creation and destruction.
+/// An event that is recorded, one with its creation and destruction, and one that is asked for.
 const RECORD_US: f64 = 0.6;
 const EVENT_US: f64 = 1.6;
+const QUERY_US: f64 = 0.4;
 /// Channels of a collective: blocks of each rank.
 const CHANNELS: f64 = 8.0;
 /// NCCL's least time by its own model, for LL over direct pointers.
@@ -129,18 +132,39 @@ fn local_peer(row: &Row) -> Option<f64> {
 fn experiment(row: &Row) -> Option<(&'static str, f64)> {
     let case = text(row, "case");
     Some(match text(row, "experiment") {
-        "residents" => ("blocks", 132.0 * (2048.0 / number(row, "threads")?).min(8.0)),
+        "residents" => ("blocks", residents(case, number(row, "threads")?)),
         "handover" => ("us", if text(row, "memory") == "host" { FAR_HANDOVER_US } else { HANDOVER_US }),
-        "copies" => ("gbs", number(row, "blocks").map_or(COPY_GBS, |blocks| rate(f64::MAX, blocks))),
+        "copies" => {
+            let bytes = 2.0 * number(row, "bytes")?;
+            ("gbs", rate(bytes, number(row, "blocks").unwrap_or(f64::MAX)))
+        }
         "reductions" => ("gbs", 0.9 * COPY_GBS),
         "launches" if case.contains("graph") => ("gpu_us", REPLAYED_US),
         "launches" if case.contains("cooperative") => ("gpu_us", LAUNCH_US + COOPERATIVE_US),
         "launches" => ("gpu_us", LAUNCH_US),
         "events" if case.contains("create") => ("us", EVENT_US),
+        "events" if case == "query" => ("us", QUERY_US),
         "events" => ("us", RECORD_US),
         "page-locked" => ("us", PCIE_READ_US),
         _ => return None,
     })
+}
+
+/// Blocks of a kernel that run at once: registers and threads of a multiprocessor are shared.
+fn residents(kernel: &str, threads: f64) -> f64 {
+    let by_registers = REGISTERS_OF_MULTIPROCESSOR / (registers(kernel) * threads);
+    MULTIPROCESSORS * by_registers.floor().min(2048.0 / threads).min(32.0)
+}
+
+/// Registers of a thread, from the compiler's report for this architecture.
+fn registers(kernel: &str) -> f64 {
+    match kernel {
+        "schedule_float" => 120.0,
+        "reduce_copy_bfloat16_sum" => 115.0,
+        "one_shot_float" => 84.0,
+        "reduce_copy_float_sum" => 70.0,
+        _ => 48.0,
+    }
 }
 
 #[cfg(test)]

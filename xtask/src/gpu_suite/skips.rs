@@ -16,7 +16,14 @@ const fn rehearsal(test: &'static str, why: &'static str) -> Skip {
     Skip { test, why, rehearsal_only: true }
 }
 
-const SKIPS: &[Skip] = &[];
+const SKIPS: &[Skip] = &[
+    everywhere("driver::driver_properties_are_reported", "it replaces the machine's driver"),
+    everywhere("install::emulator_install_names_missing_parts", "it is about the emulator's compiler"),
+    everywhere(
+        "nvml::links_are_counted_where_there_is_nvml",
+        "it makes the emulator the driver of its process",
+    ),
+];
 
 /// Returns the reason why a test is left out.
 pub(super) fn reason(test: &str, in_rehearsal: bool) -> Option<&'static str> {

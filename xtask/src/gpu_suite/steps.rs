@@ -80,7 +80,9 @@ impl Setting {
 
     /// `unisono perf` on the GPU; ranks are threads unless the arguments say otherwise.
     fn perf(&self, seconds: u64, arguments: &str) -> Step {
-        let common = "--device cuda --jsonl --timeout-ms 5000";
+        // The emulator on few cores is slow, and says nothing for longer.
+        let timeout = self.either(5_000, 30_000);
+        let common = format!("--device cuda --jsonl --timeout-ms {timeout}");
         let step = self.program("unisono", seconds, &format!("perf {arguments} {common}"));
         match self.gate.needs_plain_launches() {
             true => step.with("UNISONO_GPU_LAUNCH", "plain"),
@@ -159,10 +161,16 @@ pub(super) fn primitives(setting: &Setting) -> Vec<Step> {
 }
 
 /// Ranks on one GPU, in the order of their value.
-const RANKS: [usize; 3] = [2, 8, 4];
+pub(super) const RANKS: [usize; 3] = [2, 8, 4];
+/// Sizes of all_reduce; results of the small ones are checked.
+pub(super) const ALL_REDUCE_SMALL: &str = "8,1K,16K,64K,256K,1M,4M,16M";
+pub(super) const ALL_REDUCE_LARGE: &str = "64M,256M";
+/// Sizes of the other collectives.
+pub(super) const OTHER_SMALL: &str = "8,64K,16M";
+pub(super) const OTHER_LARGE: &str = "128M";
 
 pub(super) fn all_reduce(setting: &Setting) -> Vec<Step> {
-    let (small, large) = setting.either(("8,1K,16K,64K,256K,1M,4M,16M", "64M,256M"), ("8,64K", "256K"));
+    let (small, large) = setting.either((ALL_REDUCE_SMALL, ALL_REDUCE_LARGE), ("8,64K", "256K"));
     let mut steps = Vec::new();
     for ranks in RANKS {
         // Checking takes longer than measuring where buffers are large; the tests check those.
@@ -225,10 +233,10 @@ pub(super) fn local_peers(setting: &Setting) -> Vec<Step> {
     vec![Step::new("python3", 25, "-c").arg(include_str!("local_peers.py")).arg(quick)]
 }
 
-const OTHERS: [&str; 5] = ["all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"];
+pub(super) const OTHERS: [&str; 5] = ["all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"];
 
 pub(super) fn others(setting: &Setting) -> Vec<Step> {
-    let (small, large) = setting.either(("8,64K,16M", "128M"), ("8,64K", "256K"));
+    let (small, large) = setting.either((OTHER_SMALL, OTHER_LARGE), ("8,64K", "256K"));
     let ranks = setting.either(RANKS.as_slice(), &[2, 4]);
     let mut steps = Vec::new();
     for ranks in ranks {
