@@ -258,10 +258,13 @@ pub(super) fn all_tests(setting: &Setting) -> Vec<Step> {
     let each = setting.either(8, 60);
     // Modules of the trainer that use a device.
     let trainer = "--only train::tests::device::,tensor_parallel::tests::failures::";
+    let tests = |seconds: u64, executable: &str, arguments: &str| {
+        setting.tests(setting.either(seconds, 200), executable, &format!("{arguments} --each {each}"))
+    };
     vec![
-        setting.tests(20, "test-driver", &format!("--each {each}")),
-        setting.tests(40, "test-collectives", &format!("--without {SMOKE} --each {each}")),
-        setting.tests(60, "test-trainer", &format!("{trainer} --each {each}")),
+        tests(20, "test-driver", ""),
+        tests(40, "test-collectives", &format!("--without {SMOKE}")),
+        tests(60, "test-trainer", trainer),
     ]
 }
 
