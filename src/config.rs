@@ -158,11 +158,13 @@ pub struct Config {
 #[non_exhaustive]
 pub struct DeviceConfig {
     /// The number of slices of one operation in flight at once, each with one or two thread blocks.
-    /// Fewer are used where not all blocks can run at once. `UNISONO_GPU_CHANNELS`, 8.
+    /// Fewer are used where not all blocks can run at once: a communicator on a GPU that serves
+    /// others already gets at most half of the free blocks. `UNISONO_GPU_CHANNELS`, 8.
     pub channels: usize,
     /// The number of messages that a FIFO holds. `UNISONO_GPU_FIFO_DEPTH`, 4.
     pub fifo_depth: usize,
-    /// The largest message, in bytes. `UNISONO_GPU_FIFO_SLOT_BYTES`, 128 KiB.
+    /// The largest message, in bytes. Messages are shorter where the FIFOs between all ranks would
+    /// take more than 128 MiB of a GPU. `UNISONO_GPU_FIFO_SLOT_BYTES`, 128 KiB.
     pub fifo_slot_bytes: usize,
     /// The memory of one rank in which direct algorithms stage data, in bytes.
     /// `UNISONO_GPU_WINDOW_BYTES`, 4 MiB.
@@ -171,9 +173,39 @@ pub struct DeviceConfig {
     /// `UNISONO_GPU_P2P`: `on` or `off`, on.
     pub peer_to_peer: bool,
     /// Sends the smallest messages in lines of 16 bytes with 12 bytes of data, where the GPUs of
-    /// all ranks store such a line at once. Else half of every line is flags. `UNISONO_GPU_LL128`:
+    /// all ranks store such a line at once: they are one GPU, or NVLinks connect them. Else half of
+    /// every line is flags. `UNISONO_GPU_LL128`:
     /// `on` or `off`, on.
     pub ll128: bool,
+    /// The time after which a kernel gives up waiting for a peer that is alive. It is long, because a
+    /// rank may be late for good reasons, such as a checkpoint or a compilation. Peers that have left
+    /// end a wait at once. `UNISONO_GPU_TIMEOUT_MS`, 10 minutes.
+    pub timeout: Duration,
+    /// The way in which kernels are launched. `UNISONO_GPU_LAUNCH`: `plain` or `cooperative`, plain.
+    pub launch: LaunchMode,
+}
+
+/// The way in which the kernels of collectives are launched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LaunchMode {
+    /// Ordinary launches. Ranks reserve the room of their blocks beforehand.
+    #[default]
+    Plain,
+    /// Cooperative launches, for which the driver checks the room once more. They take longer, and
+    /// serve to look for the cause of a hang.
+    Cooperative,
+}
+
+impl FromStr for LaunchMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "plain" => Ok(LaunchMode::Plain),
+            "cooperative" => Ok(LaunchMode::Cooperative),
+            other => Err(format!("`{other}` is none of plain, cooperative")),
+        }
+    }
 }
 
 impl Default for DeviceConfig {
@@ -185,6 +217,8 @@ impl Default for DeviceConfig {
             window_bytes: 4 << 20,
             peer_to_peer: true,
             ll128: true,
+            timeout: Duration::from_secs(600),
+            launch: LaunchMode::Plain,
         }
     }
 }

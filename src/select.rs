@@ -43,6 +43,19 @@ pub(crate) fn algorithm(
     narrow: bool,
     config: &Config,
 ) -> Result<&'static Algorithm> {
+    algorithm_that_fits(collective, spec, bytes, topology, (narrow, config), |_| true)
+}
+
+/// Chooses as [`algorithm`] does, among the algorithms that `fits` accepts. It depends only on
+/// values that are equal on all ranks.
+pub(crate) fn algorithm_that_fits(
+    collective: Collective,
+    spec: &GroupSpec,
+    bytes: usize,
+    topology: Topology,
+    (narrow, config): (bool, &Config),
+    mut fits: impl FnMut(&'static Algorithm) -> bool,
+) -> Result<&'static Algorithm> {
     let configured =
         config.algorithm_override(collective).filter(|row| row.peer_access <= topology.peer_access());
     let ordered = |row: &&Algorithm| {
@@ -51,13 +64,13 @@ pub(crate) fn algorithm(
     let exact = |row: &Algorithm| {
         !narrow || row.rounds_once(spec.ranks) || topology.peer_access() == PeerAccess::TwoSided
     };
-    if let Some(row) = configured.filter(|row| (row.supports)(spec)).filter(ordered) {
+    if let Some(row) = configured.filter(|row| (row.supports)(spec)).filter(ordered).filter(|row| fits(row)) {
         tracing::debug!("{collective} of {bytes} bytes: {} is configured", row.name);
         return Ok(row);
     }
     let mut rules = config.tuning_table.rules(collective, topology, spec.ranks, bytes);
     let rule = rules.find(|TuningRule { algorithm, .. }| {
-        (algorithm.supports)(spec) && ordered(algorithm) && exact(algorithm)
+        (algorithm.supports)(spec) && ordered(algorithm) && exact(algorithm) && fits(algorithm)
     });
     let Some(TuningRule { topology, ranks_max, bytes_max, algorithm }) = rule else {
         let text = format!("no algorithm for {collective} with {} ranks", spec.ranks);

@@ -72,6 +72,8 @@ fn software_device_is_correct() {
         let text = good(&[&[collective, "-t", "2"], &sizes[..]].concat());
         assert!(text.contains("unisono software device: not a GPU, times mean nothing"), "{text}");
     }
+    // More ranks than the hardware queues that a program has by default.
+    good(&[&["all_reduce", "-t", "8"], &sizes[..]].concat());
     good(&[&["all_reduce", "-N", "2"], &sizes[..]].concat());
     let text = good(&[&["all_reduce", "-t", "2", "-G", "2", "--report-roofline"], &sizes[..]].concat());
     assert!(text.contains("the driver copies"), "{text}");

@@ -1,9 +1,11 @@
 #include "block.hpp"
 
+#include "driver.hpp"
 #include "race.hpp"
+#include "rules.hpp"
 
-#include <algorithm>
 #include <sched.h>
+#include <stdio.h>
 #include <time.h>
 
 namespace emulator {
@@ -20,8 +22,16 @@ bool sync_threads(bool vote, const char* file, int line) { return current->wait(
 
 void relax() { current->yield(); }
 
+void misaligned(const void* address, unsigned bytes) {
+    if (current && on(Rule::Misaligned)) {
+        char place[32];
+        snprintf(place, sizeof place, "%p", address);
+        current->fault(MISALIGNED_ADDRESS, "accesses " + std::to_string(bytes) + " bytes at " + place);
+    }
+}
+
 void published() {
-    if (current->random_.next() % 2 == 0) {
+    if (on(Rule::ReleasePauses) && current->random_.next() % 2 == 0) {
         timespec pause = {0, 100000};
         nanosleep(&pause, nullptr);
     }
@@ -62,7 +72,8 @@ std::string Block::run() {
     std::string failure;
     while (failure.empty() && ended_ < threads_.size()) {
         run_ready();
-        if (*grid_.lost) {
+        failure = fault_;
+        if (*grid_.lost || !failure.empty()) {
             break;
         }
         if (!ready_.empty()) {
@@ -89,6 +100,9 @@ void Block::run_ready() {
         }
         running_ = &thread;
         thread.fiber->resume();
+        if (!fault_.empty()) {
+            return;
+        }
         if (thread.state == State::Ended) {
             thread.fiber.reset();
             ended_++;
@@ -110,6 +124,16 @@ bool Block::wait(bool vote, const char* file, int line) {
     thread.fiber->suspend();
     race::acquire(&order_tokens_[turn]);
     return votes_[turn];
+}
+
+void Block::fault(int error, const std::string& what) {
+    const Thread& thread = *running_;
+    *grid_.error = error;
+    fault_ = std::string(grid_.kernel) + ": thread " + std::to_string(thread.place.thread.x) + " of block " +
+             std::to_string(index_) + " " + what;
+    for (;;) {
+        thread.fiber->suspend();
+    }
 }
 
 void Block::yield() { running_->fiber->suspend(); }

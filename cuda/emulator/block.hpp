@@ -21,6 +21,8 @@ struct Grid {
     uint64_t seed;
     // Set when a block has failed: the others give up at their next `relax`.
     std::atomic<bool>* lost;
+    // Number of the error that the launch ends with if a block fails.
+    std::atomic<int>* error;
 };
 
 // Numbers that look random (splitmix64).
@@ -52,6 +54,8 @@ private:
     static void enter(void* thread);
     bool wait(bool vote, const char* file, int line);
     void yield();
+    // Ends the block because of what its running thread does. Does not return to that thread.
+    [[noreturn]] void fault(int error, const std::string& what);
     void run_ready();
     // Releases the threads at the barrier if all are there. Otherwise returns which are missing.
     std::string release();
@@ -64,6 +68,8 @@ private:
     // Threads that are neither at a barrier nor at their end.
     std::vector<unsigned> ready_;
     size_t ended_;
+    // Set by a thread that did what none may.
+    std::string fault_;
     Thread* running_;
     // Barriers passed, the votes of the next and of the last one.
     unsigned generation_;
@@ -74,6 +80,7 @@ private:
     friend const Place& place();
     friend bool sync_threads(bool, const char*, int);
     friend void relax();
+    friend void misaligned(const void*, unsigned);
     friend void published();
 };
 

@@ -27,7 +27,14 @@ void relax();
 // have come before.
 void published();
 
+// A thread accesses so many bytes at an address that is no multiple of them. On a GPU the launch
+// fails.
+void misaligned(const void* address, unsigned bytes);
+
 uint64_t now_ns();
+
+// The memory behind an address of a multicast object, one place for each GPU; 0 if it is none.
+unsigned multicast_copies(const void* address, void* (&copies)[8]);
 
 // A kernel by its name, for launches.
 struct Kernel {

@@ -1,38 +1,24 @@
-// Functions of libcuda by their names, over the emulator: GPUs, streams, events, modules, launches.
-// There is no default stream. A module is PTX text. Its kernels are those of the same names that
-// are linked with the emulator.
+// Functions of libcuda by their names, over the emulator: GPUs and contexts. There is no default
+// stream.
 #include "driver.hpp"
+#include "image.hpp"
 #include "launch.hpp"
+#include "queues.hpp"
 #include "rules.hpp"
 #include "emulator.h"
 
 #include <atomic>
-#include <mutex>
-#include <set>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
-#include <string>
-#include <vector>
 
 using namespace emulator;
 
 namespace {
 
-struct Module {
-    std::set<std::string> kernels;
-};
-
-// Functions whose code each GPU has.
-std::mutex loaded_mutex;
-std::set<const Kernel*> loaded[GPUS_MAX];
-
 // One context for each GPU.
 char contexts[GPUS_MAX];
 std::atomic<int> gpus{settings().gpus};
-// The kernel of which no block fits on a multiprocessor.
-std::atomic<const Kernel*> too_large{nullptr};
-// Operations that a stream holds before launches wait.
-std::atomic<size_t> pending{1024};
 std::atomic<int> cuda_version{12040};
 // Path from a GPU to the memory of another.
 struct Path {
@@ -48,61 +34,6 @@ int gpu_of(const void* context) {
     return known >= contexts && known < contexts + gpus ? int(known - contexts) : -1;
 }
 
-// Loads a function's code to a GPU. This may need an idle GPU: a kernel that waits for a later
-// launch then waits for ever.
-void bring(const Kernel* kernel, int gpu) {
-    {
-        std::lock_guard lock(loaded_mutex);
-        if (loaded[gpu].count(kernel)) {
-            return;
-        }
-    }
-    if (on(Rule::ModuleLoadWaits)) {
-        Stream::synchronize_all(gpu);
-    }
-    std::lock_guard lock(loaded_mutex);
-    loaded[gpu].insert(kernel);
-}
-
-// Runs a launch from a copy of its arguments. Errors are also printed, because the caller gets only
-// a number.
-int launch(const Kernel* kernel, const unsigned (&shape)[6], unsigned shared, Stream* stream, void** parameters) {
-    if (!kernel || !parameters) {
-        return INVALID_VALUE;
-    }
-    if (shape[1] != 1 || shape[2] != 1 || shape[4] != 1 || shape[5] != 1 || shared != 0) {
-        return NOT_SUPPORTED;
-    }
-    auto* start = static_cast<const unsigned char*>(parameters[0]);
-    std::vector<unsigned char> arguments(start, start + kernel->bytes);
-    unsigned blocks = shape[0], threads = shape[3];
-    int gpu = stream ? stream->gpu() : 0;
-    unsigned urgency = stream ? stream->urgency() : 0;
-    bring(kernel, gpu);
-    return enqueue_launch(stream, [=]() -> int {
-        if (emulator::run(*kernel, arguments.data(), blocks, threads, {gpu, urgency}) == 0) {
-            return SUCCESS;
-        }
-        fprintf(stderr, "CUDA emulator: %s\n", unisono_error());
-        return LAUNCH_FAILED;
-    });
-}
-
-// Writes to the log, if there is one, which function has no code.
-int refuse(const std::string& name, unsigned options, const int* which, void** values) {
-    const int LOG = 5, LOG_BYTES = 6;
-    char* log = nullptr;
-    size_t bytes = 0;
-    for (unsigned index = 0; index < options; index++) {
-        log = which[index] == LOG ? static_cast<char*>(values[index]) : log;
-        bytes = which[index] == LOG_BYTES ? size_t(values[index]) : bytes;
-    }
-    if (log) {
-        snprintf(log, bytes, "no kernel %s", name.c_str());
-    }
-    return INVALID_IMAGE;
-}
-
 struct Named {
     int result;
     const char *name, *text;
@@ -115,11 +46,23 @@ const Named RESULTS[] = {
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
     {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported"},
     {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
+    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {LAUNCH_OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {PEER_ACCESS_NOT_ENABLED, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
+    {MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
+    {CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not initiated in this stream"},
+    {CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
+    {CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream"},
+    {CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"},
+    {CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+     "attempt to terminate a thread-local capture sequence from another thread"},
+    {INVALID_CLUSTER_SIZE, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "invalid cluster size"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
      "too many blocks in cooperative launch"},
@@ -140,21 +83,20 @@ const Named* named(int result) {
     return nullptr;
 }
 
-// The waits that a capture forbids end it.
-int unless_captured(Stream* stream, int (*wait)(Stream*)) {
-    return !stream ? INVALID_HANDLE : stream->spoil_capture() ? CAPTURE_UNSUPPORTED : wait(stream);
-}
-
 } // namespace
 
-int emulator::enqueue_launch(Stream* stream, Stream::Work work) {
-    if (stream) {
-        stream->wait_for_room(pending);
-    }
-    return enqueue(stream, std::move(work));
-}
+int emulator::gpu_count() { return gpus; }
 
 int emulator::current_gpu() { return current ? int(current - contexts) : 0; }
+
+bool emulator::reaches(int gpu, int owner) { return gpu == owner || peers[gpu][owner]; }
+
+void emulator::let_reach(int gpu, int owner) { peers[gpu][owner] = true; }
+
+const char* emulator::result_name(int result) {
+    const Named* known = named(result);
+    return known ? known->name : "an unknown error";
+}
 
 void unisono_set_gpu_count(uint32_t count) { gpus = count < GPUS_MAX ? int(count) : GPUS_MAX; }
 
@@ -165,63 +107,112 @@ void unisono_set_peer_path(uint32_t from, uint32_t to, uint32_t direct, uint32_t
     }
 }
 
-void unisono_set_stream_capacity(uint32_t count) { pending = count > 0 ? count : 1; }
-
 void unisono_set_cuda_version(uint32_t version) { cuda_version = int(version); }
-
-void unisono_set_oversized_kernel(const char* kernel) { too_large = emulator::find(kernel); }
 
 extern "C" {
 
 int cuInit(unsigned flags) {
+    CALL(PLAIN)
     if (!settings().mistake.empty()) {
         return fprintf(stderr, "CUDA emulator: %s\n", settings().mistake.c_str()), UNKNOWN;
     }
-    return flags == 0 ? SUCCESS : INVALID_VALUE;
+    static const int once = (Queue::set_count_from_environment(), SUCCESS);
+    return flags == 0 ? once : INVALID_VALUE;
 }
 
-int cuDriverGetVersion(int* version) { return *version = cuda_version, SUCCESS; }
+int cuDriverGetVersion(int* version) {
+    CALL(PLAIN)
+    return *version = cuda_version, SUCCESS;
+}
 
 int cuGetErrorName(int result, const char** name) {
+    CALL(PLAIN)
     const Named* known = named(result);
     return *name = known ? known->name : nullptr, known ? SUCCESS : INVALID_VALUE;
 }
 
 int cuGetErrorString(int result, const char** text) {
+    CALL(PLAIN)
     const Named* known = named(result);
     return *text = known ? known->text : nullptr, known ? SUCCESS : INVALID_VALUE;
 }
 
-int cuDeviceGetCount(int* count) { return *count = gpus, SUCCESS; }
+// Functions have their newest version, whatever version is asked for.
+int cuGetProcAddress_v2(const char* symbol, void** function, int, uint64_t, int* status) {
+    CALL(PLAIN)
+    *function = nullptr;
+    for (const char* version : {"_v3", "_v2", ""}) {
+        *function = *function ? *function : dlsym(RTLD_DEFAULT, (std::string(symbol) + version).c_str());
+    }
+    if (status) {
+        *status = *function ? 0 : 1;
+    }
+    return *function ? SUCCESS : NOT_FOUND;
+}
+
+int cuDeviceGetCount(int* count) {
+    CALL(PLAIN)
+    return *count = gpus, SUCCESS;
+}
 
 int cuDeviceGet(int* device, int ordinal) {
+    CALL(PLAIN)
     *device = ordinal;
     return ordinal >= 0 && ordinal < gpus ? SUCCESS : INVALID_DEVICE;
 }
 
 int cuDeviceGetName(char* name, int bytes, int) {
+    CALL(PLAIN)
     return snprintf(name, size_t(bytes), "%s", settings().name.c_str()), SUCCESS;
 }
 
-// A multiprocessor has room for one block. Attributes without a meaning here are 0.
+// All processes see the same GPUs.
+int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
+    CALL(PLAIN)
+    if (device < 0 || device >= gpus) {
+        return INVALID_DEVICE;
+    }
+    memcpy(uuid, "unisono device ", 15);
+    return uuid[15] = (unsigned char)device, SUCCESS;
+}
+
+int cuDeviceTotalMem_v2(size_t* bytes, int) {
+    CALL(PLAIN)
+    return *bytes = size_t(80) << 30, SUCCESS;
+}
+
+// Attributes without a meaning here are 0.
 int cuDeviceGetAttribute(int* value, int attribute, int) {
+    CALL(PLAIN)
     switch (attribute) {
     case 1: return *value = 1024, SUCCESS; // threads of a block
-    case 16: return *value = int(emulator::max_resident_blocks()), SUCCESS; // multiprocessors
+    case 10: return *value = 32, SUCCESS; // threads of a warp
+    case 12: return *value = int(REGISTERS), SUCCESS; // registers of a block
+    case 16: return *value = int(emulator::multiprocessors()), SUCCESS;
+    case 39: return *value = int(THREADS), SUCCESS; // threads of a multiprocessor
     case 19: // maps memory of the host
     case 41: // one address space
-    case 95: return *value = 1, SUCCESS; // cooperative launches
+    case 95: // cooperative launches
+    case 102: // virtual memory
+    case 103: // its handles are file descriptors
+    case 122: // stream memory operations of 64 bits
+    case 123: return *value = 1, SUCCESS; // waits for a value's bits
     case 75: return *value = settings().capability / 10, SUCCESS; // compute capability
     case 76: return *value = settings().capability % 10, SUCCESS;
+    case 82: return *value = int(REGISTERS), SUCCESS; // registers of a multiprocessor
+    case 120: return *value = settings().capability >= 90, SUCCESS; // clusters
+    case 132: return *value = on(Rule::Multicast), SUCCESS;
     default: return *value = 0, SUCCESS;
     }
 }
 
 int cuDeviceCanAccessPeer(int* can, int own, int peer) {
+    CALL(PLAIN)
     return *can = own != peer && paths[own][peer].direct, SUCCESS;
 }
 
 int cuDeviceGetP2PAttribute(int* value, int attribute, int own, int peer) {
+    CALL(PLAIN)
     const Path& path = paths[own][peer];
     switch (own == peer ? 0 : attribute) {
     case 1: return *value = path.rank, SUCCESS;
@@ -231,11 +222,19 @@ int cuDeviceGetP2PAttribute(int* value, int attribute, int own, int peer) {
     }
 }
 
+// The same in all processes, as they all emulate the same GPUs.
+int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
+    memset(uuid, 0xe5, 16);
+    return uuid[15] = (unsigned char)device, SUCCESS;
+}
+
 int cuDeviceGetPCIBusId(char* id, int bytes, int device) {
+    CALL(PLAIN)
     return snprintf(id, size_t(bytes), "FFFF:%02X:00.0", 0x10 + device) < bytes ? SUCCESS : INVALID_VALUE;
 }
 
 int cuCtxEnablePeerAccess(void* context, unsigned) {
+    CALL(CONTEXT)
     int peer = gpu_of(context), own = current_gpu();
     if (peer < 0 || peer == own || !paths[own][peer].direct) {
         return peer < 0 ? INVALID_CONTEXT : PEER_ACCESS_UNSUPPORTED;
@@ -243,122 +242,55 @@ int cuCtxEnablePeerAccess(void* context, unsigned) {
     return peers[own][peer].exchange(true) ? PEER_ACCESS_ALREADY_ENABLED : SUCCESS;
 }
 
-int cuDevicePrimaryCtxRetain(void** retained, int device) { return *retained = &contexts[device], SUCCESS; }
+int cuCtxDisablePeerAccess(void* context) {
+    CALL(CONTEXT)
+    int peer = gpu_of(context), own = current_gpu();
+    if (peer < 0 || peer == own) {
+        return INVALID_CONTEXT;
+    }
+    return peers[own][peer].exchange(false) ? SUCCESS : PEER_ACCESS_NOT_ENABLED;
+}
 
-int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+int cuDevicePrimaryCtxRetain(void** retained, int device) {
+    CALL(PLAIN)
+    if (device < 0 || device >= gpus) {
+        return INVALID_DEVICE;
+    }
+    return *retained = &contexts[device], SUCCESS;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int) {
+    CALL(PLAIN)
+    return SUCCESS;
+}
+
+// The context forgets the error that it was left with. Memory and streams stay.
+int cuDevicePrimaryCtxReset_v2(int device) {
+    CALL(PLAIN)
+    return clear_error(device), SUCCESS;
+}
 
 int cuCtxSetCurrent(void* wanted) {
+    CALL(PLAIN)
     if (wanted && gpu_of(wanted) < 0) {
         return INVALID_CONTEXT;
     }
     return current = static_cast<char*>(wanted), SUCCESS;
 }
 
-int cuCtxGetCurrent(void** context) { return *context = current, SUCCESS; }
-
-int cuCtxSynchronize() { return Stream::synchronize_all(current_gpu()), SUCCESS; }
-
-int cuStreamCreate(Stream** stream, unsigned) { return *stream = new Stream(current_gpu(), 0), SUCCESS; }
-
-int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-    return *least = 0, *greatest = -int(PRIORITIES - 1), SUCCESS;
+int cuCtxGetCurrent(void** context) {
+    CALL(PLAIN)
+    return *context = current, SUCCESS;
 }
 
-// A priority outside of the range becomes the nearest one inside.
-int cuStreamCreateWithPriority(Stream** stream, unsigned, int priority) {
-    int first = -int(PRIORITIES - 1);
-    return *stream = new Stream(current_gpu(), priority < first ? first : priority > 0 ? 0 : priority), SUCCESS;
+int cuCtxGetDevice(int* device) {
+    CALL(PLAIN)
+    return *device = current_gpu(), current ? SUCCESS : INVALID_CONTEXT;
 }
 
-int cuStreamSynchronize(Stream* stream) {
-    return unless_captured(stream, [](Stream* stream) { return stream->synchronize(); });
-}
-
-int cuStreamQuery(Stream* stream) {
-    return unless_captured(stream, [](Stream* stream) -> int {
-        return stream->idle() ? stream->synchronize() : NOT_READY;
-    });
-}
-
-int cuStreamDestroy_v2(Stream* stream) { return stream ? stream->close(), SUCCESS : INVALID_HANDLE; }
-
-int cuEventCreate(Event** event, unsigned) { return *event = new Event, SUCCESS; }
-
-int cuEventRecord(Event* event, Stream* stream) {
-    if (!stream || stream->spoil_capture()) {
-        return stream ? CAPTURE_UNSUPPORTED : INVALID_HANDLE;
-    }
-    return event->record(*stream), SUCCESS;
-}
-
-int cuEventSynchronize(Event* event) { return event->synchronize(), SUCCESS; }
-
-int cuEventQuery(Event* event) { return event->passed() ? SUCCESS : NOT_READY; }
-
-int cuEventElapsedTime(float* milliseconds, Event* start, Event* end) {
-    if (!start->passed() || !end->passed()) {
-        return NOT_READY;
-    }
-    return end->since(*start, *milliseconds) ? SUCCESS : INVALID_HANDLE;
-}
-
-int cuEventDestroy_v2(Event* event) { return delete event, SUCCESS; }
-
-int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
-    if (!stream || stream->spoil_capture()) {
-        return stream ? CAPTURE_UNSUPPORTED : INVALID_HANDLE;
-    }
-    return event->block_stream(*stream), SUCCESS;
-}
-
-int cuModuleLoadDataEx(Module** module, const void* image, unsigned options, const int* which, void** values) {
-    if (on(Rule::ModuleLoadWaits)) {
-        Stream::synchronize_all(current_gpu());
-    }
-    Module found;
-    const char mark[] = ".entry ";
-    for (const char* at = static_cast<const char*>(image); (at = strstr(at, mark));) {
-        at += strlen(mark);
-        found.kernels.insert(std::string(at, strcspn(at, "( \n")));
-    }
-    for (const std::string& name : found.kernels) {
-        if (!emulator::find(name.c_str())) {
-            return refuse(name, options, which, values);
-        }
-    }
-    return found.kernels.empty() ? INVALID_IMAGE : (*module = new Module(found), SUCCESS);
-}
-
-int cuModuleGetFunction(const Kernel** kernel, Module* module, const char* name) {
-    *kernel = module->kernels.count(name) ? emulator::find(name) : nullptr;
-    return *kernel ? SUCCESS : NOT_FOUND;
-}
-
-int cuModuleUnload(Module* module) { return delete module, SUCCESS; }
-
-int cuFuncLoad(const Kernel* kernel) { return bring(kernel, current_gpu()), SUCCESS; }
-
-int cuFuncGetAttribute(int* value, int attribute, const Kernel* kernel) {
-    bring(kernel, current_gpu());
-    return *value = attribute == 0 ? 1024 : 0, SUCCESS;
-}
-
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const Kernel* kernel, int threads, size_t) {
-    return *blocks = threads > 0 && threads <= 1024 && kernel != too_large, SUCCESS;
-}
-
-int cuLaunchKernel(const Kernel* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned shared, Stream* stream, void** parameters, void**) {
-    return launch(kernel, {grid_x, grid_y, grid_z, block_x, block_y, block_z}, shared, stream, parameters);
-}
-
-int cuLaunchCooperativeKernel(const Kernel* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                              unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                              Stream* stream, void** parameters) {
-    if (!emulator::fits(grid_x)) {
-        return COOPERATIVE_LAUNCH_TOO_LARGE;
-    }
-    return launch(kernel, {grid_x, grid_y, grid_z, block_x, block_y, block_z}, shared, stream, parameters);
+int cuCtxSynchronize() {
+    CALL(CONTEXT | UNSAFE)
+    return Stream::synchronize_all(current_gpu()), error_left(current_gpu());
 }
 
 } // extern "C"

@@ -43,6 +43,14 @@ uint32_t unisono_set_rule(const char* name, uint32_t wanted);
 const char* unisono_rule(uint32_t index);
 const char* unisono_rule_effect(uint32_t index);
 uint32_t unisono_rule_is_on(uint32_t index);
+// How often a function of libcuda was called in this process, by its name, with or without the
+// number of its version; and the name of each function that was called, null behind the last.
+uint64_t unisono_call_count(const char* name);
+const char* unisono_call(uint32_t index);
+// Images of modules that were loaded: 0 counts PTX, 1 cubins.
+uint64_t unisono_images(uint32_t kind);
+// 0: machine code is refused from now on, as by a driver that is told to compile PTX.
+void unisono_set_accepts_cubins(uint32_t accepts);
 // Chooses the order in which blocks and threads run.
 void unisono_set_seed(uint64_t seed);
 

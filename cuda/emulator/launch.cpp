@@ -4,11 +4,13 @@
 #include "driver.hpp"
 #include "error.hpp"
 #include "launch.hpp"
-#include "rules.hpp"
+#include "queues.hpp"
+#include "residency.hpp"
 #include "emulator.h"
 
 #include <algorithm>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <string.h>
@@ -22,57 +24,52 @@ Kernel* kernels = nullptr;
 
 thread_local std::string last_error;
 
-// Room for blocks, of all launches together.
-class Residency {
+// Launches of which blocks run.
+class Running {
 public:
-    void set(unsigned blocks) {
+    uint64_t begin(int gpu) {
         std::lock_guard lock(mutex_);
-        limit_ = blocks;
+        return gpus_[++last_] = gpu, last_;
+    }
+
+    void end(uint64_t launch) {
+        std::lock_guard lock(mutex_);
+        gpus_.erase(launch);
         changed_.notify_all();
     }
 
-    unsigned limit() {
-        std::lock_guard lock(mutex_);
-        return limit_;
-    }
-
-    // Waits for room, and until no more urgent launch waits.
-    void enter(unsigned urgency) {
+    void wait_for(int gpu) {
         std::unique_lock lock(mutex_);
-        waiting_[urgency]++;
-        changed_.wait(lock, [this, urgency] { return resident_ < limit_ && is_first(urgency); });
-        waiting_[urgency]--;
-        resident_++;
-        changed_.notify_all();
-    }
-
-    void leave() {
-        std::lock_guard lock(mutex_);
-        resident_--;
-        changed_.notify_all();
+        std::vector<uint64_t> launches;
+        for (auto [launch, its_gpu] : gpus_) {
+            if (its_gpu == gpu) {
+                launches.push_back(launch);
+            }
+        }
+        auto ended = [this](uint64_t launch) { return !gpus_.count(launch); };
+        changed_.wait(lock, [&] { return std::all_of(launches.begin(), launches.end(), ended); });
     }
 
 private:
-    bool is_first(unsigned urgency) const {
-        return std::all_of(waiting_ + urgency + 1, waiting_ + PRIORITIES, [](unsigned count) { return count == 0; });
-    }
-
     std::mutex mutex_;
     std::condition_variable changed_;
-    unsigned waiting_[PRIORITIES] = {};
-    unsigned limit_ = settings().multiprocessors;
-    unsigned resident_ = 0;
+    std::map<uint64_t, int> gpus_;
+    uint64_t last_ = 0;
 };
 
-// One for each GPU. Never destroyed, because blocks may run while the process ends.
+// Never destroyed, because blocks may run while the process ends.
 Residency* const residency = new Residency[GPUS_MAX];
+Running& running = *new Running;
 std::atomic<uint64_t> seed{1};
 
 // A launch under way.
 class Launch {
 public:
-    Launch(Grid grid, LaunchPriority turn) : grid_(grid), residency_(residency[turn.gpu]), urgency_(turn.urgency), order_(grid.blocks) {
+    Launch(Grid grid, LaunchPriority turn, unsigned together)
+        : grid_(grid), turn_(turn), residency_(residency[turn.gpu]), room_(Residency::ROOM / together),
+          order_(grid.blocks), departure_(Departure::take()) {
         grid_.lost = &lost_;
+        grid_.error = &error_;
         std::iota(order_.begin(), order_.end(), 0u);
         Random random{grid.seed};
         for (size_t left = order_.size(); left > 1; left--) {
@@ -82,7 +79,7 @@ public:
 
     int run() {
         // This thread is one of them.
-        std::vector<std::thread> workers(std::min(grid_.blocks, residency_.limit()) - 1);
+        std::vector<std::thread> workers(std::min(grid_.blocks, residency_.blocks(room_)) - 1);
         for (std::thread& worker : workers) {
             worker = std::thread([this] { work(); });
         }
@@ -90,29 +87,51 @@ public:
         for (std::thread& worker : workers) {
             worker.join();
         }
-        return failure_.empty() ? 0 : fail(failure_);
+        if (number_) {
+            running.end(number_);
+        }
+        return failure_.empty() ? SUCCESS : (fail(failure_), error_.load());
     }
 
 private:
     // Runs blocks while there are any.
     void work() {
         for (unsigned turn; (turn = taken_++) < grid_.blocks && !lost_;) {
-            residency_.enter(urgency_);
+            residency_.enter(turn_.urgency, room_);
+            entered();
             std::string failure = Block(grid_, order_[turn]).run();
-            residency_.leave();
+            residency_.leave(room_);
             if (!failure.empty() && !lost_.exchange(true)) {
                 failure_ = failure;
             }
         }
     }
 
+    // A launch leaves the hardware queue with its last block.
+    void entered() {
+        std::lock_guard lock(mutex_);
+        if (entered_++ == 0) {
+            number_ = running.begin(turn_.gpu);
+        }
+        if (entered_ == grid_.blocks && departure_) {
+            departure_->leave();
+        }
+    }
+
     Grid grid_;
+    LaunchPriority turn_;
     Residency& residency_;
-    unsigned urgency_;
+    uint64_t room_;
     std::vector<unsigned> order_;
     std::atomic<unsigned> taken_{0};
     std::atomic<bool> lost_{false};
+    std::atomic<int> error_{LAUNCH_FAILED};
     std::string failure_;
+    std::mutex mutex_;
+    // Blocks that are resident or have been, and the number under which the launch runs.
+    unsigned entered_ = 0;
+    uint64_t number_ = 0;
+    Departure* departure_;
 };
 
 } // namespace
@@ -135,16 +154,19 @@ const Kernel* find(const char* name) {
     return kernel;
 }
 
-unsigned max_resident_blocks() { return residency[0].limit(); }
+unsigned multiprocessors() { return residency[0].multiprocessors(); }
 
-bool fits(unsigned blocks) { return blocks <= max_resident_blocks(); }
+bool fits(unsigned blocks, unsigned together) { return blocks <= multiprocessors() * together; }
+
+void wait_for_running(int gpu) { running.wait_for(gpu); }
 
 int run(const Kernel& kernel, const void* arguments, unsigned blocks, unsigned threads, LaunchPriority turn) {
-    if (blocks == 0 || threads == 0 || threads > 1024) {
-        return fail(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads");
+    unsigned together = blocks_together(kernel, threads);
+    if (blocks == 0 || threads == 0 || threads > 1024 || together == 0) {
+        return fail(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads"), INVALID_VALUE;
     }
-    Grid grid = {kernel.name, kernel.body, arguments, blocks, threads, seed, nullptr};
-    return Launch(grid, turn).run();
+    Grid grid = {kernel.name, kernel.body, arguments, blocks, threads, seed, nullptr, nullptr};
+    return Launch(grid, turn, together).run();
 }
 
 } // namespace emulator
@@ -156,11 +178,12 @@ int unisono_run(const unisono_launch* launch) {
     if (!kernel) {
         return fail(std::string("no kernel ") + launch->kernel);
     }
-    if (launch->cooperative && !fits(launch->blocks)) {
-        return fail(std::to_string(launch->blocks) + " blocks do not fit: " + std::to_string(max_resident_blocks()) +
-                    " can be resident");
+    unsigned together = blocks_together(*kernel, launch->threads);
+    if (launch->cooperative && !fits(launch->blocks, together)) {
+        return fail(std::to_string(launch->blocks) + " blocks do not fit: " +
+                    std::to_string(multiprocessors() * together) + " can be resident");
     }
-    return run(*kernel, launch->arguments, launch->blocks, launch->threads, {0, 0});
+    return run(*kernel, launch->arguments, launch->blocks, launch->threads, {0, 0}) != SUCCESS;
 }
 
 const char* unisono_error() { return last_error.c_str(); }
@@ -175,7 +198,7 @@ const char* unisono_kernel(uint32_t index) {
 
 void unisono_set_max_resident_blocks(uint32_t blocks) {
     for (int gpu = 0; gpu < GPUS_MAX; gpu++) {
-        residency[gpu].set(blocks);
+        residency[gpu].set_multiprocessors(blocks);
     }
 }
 

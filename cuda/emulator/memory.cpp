@@ -1,14 +1,18 @@
 // Device memory: shared memory without a name, so that another process can map it. It is filled
-// with a pattern when it is allocated, between guards that are checked when it is freed.
+// with a pattern when it is allocated, between guards that are checked when it is freed. Small
+// allocations share a block, as a driver's do.
 #include "memory.hpp"
 
-#include "error.hpp"
+#include "driver.hpp"
 #include "emulator.h"
+#include "error.hpp"
+#include "rules.hpp"
 
 #include <algorithm>
 #include <fcntl.h>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <stdio.h>
 #include <string.h>
@@ -19,65 +23,122 @@ namespace emulator {
 
 namespace {
 
-constexpr uint64_t GUARD = 256;
+constexpr uint64_t GUARD = 256, PAGE = 4096, BLOCK = 2 << 20;
 constexpr unsigned char POISON = 0xa5, GUARD_BYTE = 0x5a;
+constexpr unsigned ALL_GPUS = ~0u;
 
-struct Allocation {
+// A file of memory, mapped as a whole.
+struct Block {
+    Block(int file, uint64_t bytes) : file(file), bytes(bytes) {
+        void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        start = mapped == MAP_FAILED ? nullptr : static_cast<unsigned char*>(mapped);
+    }
+    Block(const Block&) = delete;
+    ~Block() {
+        if (start) {
+            munmap(start, bytes);
+        }
+        close(file);
+    }
+
     int file;
     uint64_t bytes;
-    // True for memory of another process.
-    bool opened;
+    unsigned char* start;
+    // Bytes given out, from the start on. They are not given out again.
+    uint64_t used = 0;
+};
 
-    // Guards included.
-    uint64_t whole() const { return (bytes + 3 * GUARD - 1) / GUARD * GUARD; }
+enum class Kind { Device, Host, Opened, Mapped };
+
+struct Allocation {
+    Kind kind;
+    uint64_t bytes;
+    // GPUs that need no peer access to use it, a bit for each.
+    unsigned gpus;
+    // Null for memory that is mapped elsewhere.
+    std::shared_ptr<Block> block;
 };
 
 std::mutex mutex;
 // Allocations by their first byte between the guards.
 std::map<unsigned char*, Allocation> allocations;
+// Blocks in which there may be room for small allocations.
+std::weak_ptr<Block> open_blocks[GPUS_MAX];
+
+// Bytes of an allocation with its guards.
+uint64_t whole(uint64_t bytes) { return (bytes + 3 * GUARD - 1) / GUARD * GUARD; }
 
 bool intact(const unsigned char* guard) {
     return std::all_of(guard, guard + GUARD, [](unsigned char byte) { return byte == GUARD_BYTE; });
 }
 
-// Maps a file and remembers it; null if that fails, and then the file is closed.
-unsigned char* map(Allocation allocation) {
-    void* start = mmap(nullptr, allocation.whole(), PROT_READ | PROT_WRITE, MAP_SHARED, allocation.file, 0);
-    if (start == MAP_FAILED) {
-        close(allocation.file);
+// Null if there is no memory.
+std::shared_ptr<Block> new_block(uint64_t bytes) {
+    int file = memfd_create("unisono device memory", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, off_t(bytes)) != 0) {
+        close(file);
         return nullptr;
     }
-    auto* inner = static_cast<unsigned char*>(start) + GUARD;
+    auto block = std::make_shared<Block>(file, bytes);
+    return block->start ? block : nullptr;
+}
+
+// The block of an allocation with its guards, which occupies whole pages.
+std::shared_ptr<Block> block_for(uint64_t pages, int gpu, bool small) {
+    auto block = small ? open_blocks[gpu].lock() : nullptr;
+    if (!block || block->bytes - block->used < pages) {
+        block = new_block(small ? BLOCK : pages);
+    }
+    if (small) {
+        open_blocks[gpu] = block;
+    }
+    return block;
+}
+
+void* allocate(Kind kind, uint64_t bytes, int gpu) {
+    if (bytes > uint64_t(1) << 62) {
+        return nullptr;
+    }
+    uint64_t pages = (whole(bytes) + PAGE - 1) / PAGE * PAGE;
     std::lock_guard lock(mutex);
-    allocations[inner] = allocation;
+    bool small = kind == Kind::Device && pages <= BLOCK && on(Rule::Suballocate);
+    auto block = block_for(pages, gpu, small);
+    if (!block) {
+        return nullptr;
+    }
+    unsigned char* inner = block->start + block->used + GUARD;
+    block->used += pages;
+    memset(inner - GUARD, GUARD_BYTE, whole(bytes));
+    memset(inner, POISON, bytes);
+    allocations[inner] = {kind, bytes, kind == Kind::Device ? 1u << gpu : ALL_GPUS, block};
     return inner;
 }
 
-// Removes an allocation, and returns whether its guards are intact, or an error if there is no such
-// allocation.
-int unmap(void* memory, bool opened) {
-    std::lock_guard lock(mutex);
-    auto found = allocations.find(static_cast<unsigned char*>(memory));
-    if (found == allocations.end() || found->second.opened != opened) {
-        return fail("freed what was not allocated");
+// The allocation that has this address inside; the end if there is none.
+std::map<unsigned char*, Allocation>::iterator holding(const void* inside) {
+    auto after = allocations.upper_bound((unsigned char*)inside);
+    if (after == allocations.begin()) {
+        return allocations.end();
     }
-    auto [inner, allocation] = *found;
-    bool whole = opened || (intact(inner - GUARD) && intact(inner + allocation.bytes));
-    munmap(inner - GUARD, allocation.whole());
-    close(allocation.file);
-    allocations.erase(found);
-    return whole ? 0 : fail("written outside of an allocation");
+    auto found = std::prev(after);
+    return (uint64_t)inside - (uint64_t)found->first < found->second.bytes ? found : allocations.end();
 }
 
 } // namespace
 
+void* allocate_device(uint64_t bytes, int gpu) { return allocate(Kind::Device, bytes, gpu); }
+
+void* allocate_host(uint64_t bytes) { return allocate(Kind::Host, bytes, 0); }
+
 bool share(void* memory, Shared& shared) {
     std::lock_guard lock(mutex);
     auto found = allocations.find(static_cast<unsigned char*>(memory));
-    if (found == allocations.end()) {
+    if (found == allocations.end() || found->second.kind != Kind::Device) {
         return false;
     }
-    shared = {uint64_t(getpid()), uint64_t(found->second.file), found->second.bytes};
+    const Block& block = *found->second.block;
+    shared = {uint64_t(getpid()), uint64_t(block.file), block.bytes, uint64_t(found->first - block.start),
+              found->second.bytes};
     return true;
 }
 
@@ -86,39 +147,94 @@ void* open_shared(const Shared& shared) {
     snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)shared.process,
              (unsigned long long)shared.file);
     int file = shared.process == uint64_t(getpid()) ? -1 : open(path, O_RDWR | O_CLOEXEC);
-    return file < 0 ? nullptr : map({file, shared.bytes, true});
+    auto block = file < 0 ? nullptr : std::make_shared<Block>(file, shared.block_bytes);
+    if (!block || !block->start) {
+        return nullptr;
+    }
+    // The whole block is mapped, whatever part of it was meant.
+    bool base = on(Rule::IpcBlockBase);
+    unsigned char* memory = block->start + (base ? 0 : shared.offset);
+    std::lock_guard lock(mutex);
+    allocations[memory] = {Kind::Opened, base ? shared.block_bytes : shared.bytes, ALL_GPUS, block};
+    return memory;
 }
 
 bool range_of(const void* inside, uint64_t& start, uint64_t& bytes) {
     std::lock_guard lock(mutex);
-    auto after = allocations.upper_bound((unsigned char*)inside);
-    if (after == allocations.begin()) {
+    auto found = holding(inside);
+    if (found == allocations.end()) {
         return false;
     }
-    auto [first, allocation] = *std::prev(after);
-    start = (uint64_t)first;
-    bytes = allocation.bytes;
-    return (uint64_t)inside - start < bytes;
+    start = (uint64_t)found->first;
+    return bytes = found->second.bytes, true;
 }
 
-bool close_shared(void* memory) { return unmap(memory, true) == 0; }
+bool page_locked(const void* memory) {
+    std::lock_guard lock(mutex);
+    return holding(memory) != allocations.end();
+}
+
+bool close_shared(void* memory) {
+    std::lock_guard lock(mutex);
+    auto found = allocations.find(static_cast<unsigned char*>(memory));
+    return found != allocations.end() && found->second.kind == Kind::Opened && (allocations.erase(found), true);
+}
+
+void enter_mapped(void* memory, uint64_t bytes, unsigned gpus) {
+    std::lock_guard lock(mutex);
+    allocations[static_cast<unsigned char*>(memory)] = {Kind::Mapped, bytes, gpus, nullptr};
+}
+
+void remove_mapped(void* memory) {
+    std::lock_guard lock(mutex);
+    allocations.erase(static_cast<unsigned char*>(memory));
+}
+
+bool may_use(int gpu, const void* memory) {
+    std::lock_guard lock(mutex);
+    auto found = holding(memory);
+    if (!on(Rule::PeerAccess) || found == allocations.end() || found->second.gpus & 1u << gpu) {
+        return true;
+    }
+    for (int owner = 0; owner < GPUS_MAX; owner++) {
+        // Access to mapped memory is given by address, and not by peer access.
+        if (found->second.kind == Kind::Device && found->second.gpus & 1u << owner && reaches(gpu, owner)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool may_use_pointers(int gpu, const std::vector<unsigned char>& arguments) {
+    for (size_t at = 0; at + sizeof(void*) <= arguments.size(); at += sizeof(void*)) {
+        const void* word;
+        memcpy(&word, arguments.data() + at, sizeof word);
+        if (!may_use(gpu, word)) {
+            return false;
+        }
+    }
+    return true;
+}
 
 } // namespace emulator
 
 using namespace emulator;
 
-void* unisono_allocate(uint64_t bytes) {
-    Allocation allocation = {memfd_create("unisono device memory", MFD_CLOEXEC), bytes, false};
-    if (allocation.file < 0 || ftruncate(allocation.file, off_t(allocation.whole())) != 0) {
-        close(allocation.file);
-        return nullptr;
-    }
-    unsigned char* inner = map(allocation);
-    if (inner) {
-        memset(inner - GUARD, GUARD_BYTE, allocation.whole());
-        memset(inner, POISON, bytes);
-    }
-    return inner;
-}
+void* unisono_allocate(uint64_t bytes) { return allocate_device(bytes, 0); }
 
-int unisono_free(void* memory) { return unmap(memory, false); }
+int unisono_free(void* memory) {
+    std::lock_guard lock(mutex);
+    auto found = allocations.find(static_cast<unsigned char*>(memory));
+    if (found == allocations.end() || (found->second.kind != Kind::Device && found->second.kind != Kind::Host)) {
+        return fail("freed what was not allocated");
+    }
+    auto [inner, allocation] = *found;
+    bool good = intact(inner - GUARD) && intact(inner + allocation.bytes);
+    // Other allocations may keep the block: an access to this one ends the process nevertheless.
+    uint64_t pages = (whole(allocation.bytes) + PAGE - 1) / PAGE * PAGE;
+    mprotect(inner - GUARD, pages, PROT_NONE);
+    off_t offset = off_t(inner - GUARD - allocation.block->start);
+    fallocate(allocation.block->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, off_t(pages));
+    allocations.erase(found);
+    return good ? 0 : fail("written outside of an allocation");
+}

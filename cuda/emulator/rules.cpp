@@ -40,6 +40,35 @@ constexpr Row ROWS[] = {
     {"module-load-waits", true,
      "Loading a module, and the first use of a function, wait for all work of the GPU that is enqueued.",
      "guide: lazy loading, concurrent execution"},
+    {"hardware-queues", true,
+     "Streams of a GPU share as many queues as CUDA_DEVICE_MAX_CONNECTIONS says, 8 if it says nothing. Work at the "
+     "head of a queue that cannot start blocks the work of other streams behind it.",
+     "guide: CUDA_DEVICE_MAX_CONNECTIONS, false dependencies of streams"},
+    {"context-lock", true,
+     "A launch that waits for room in its stream holds the lock of its context, so that other calls wait.",
+     "reports: PyTorch watchdogs that hang in cuEventQuery"},
+    {"register-occupancy", false,
+     "A multiprocessor holds as many blocks as its registers and threads allow; otherwise one. On under another name "
+     "than the default one.",
+     "guide: hardware multithreading; ptxas for the registers"},
+    {"suballocate", true, "Allocations of less than 2 MiB share blocks of 2 MiB, which other processes open as a whole.",
+     "guide: interprocess communication"},
+    {"ipc-block-base", false,
+     "An opened handle is the address of the block of 2 MiB, and its range is that block; otherwise those of the "
+     "allocation.",
+     "assumed: not said by the reference"},
+    {"peer-access", true,
+     "Copies and launches whose arguments point to another GPU's memory fail without peer access. Pointers in memory "
+     "are not checked.",
+     "reference: cuCtxEnablePeerAccess; assumed for copies"},
+    {"misaligned", true, "A kernel that accesses a value at an address that is no multiple of its size fails.",
+     "guide: device memory accesses"},
+    {"sticky-errors", true, "After a kernel has failed, every call that needs the context returns its error.",
+     "reference: CUDA_ERROR_LAUNCH_FAILED"},
+    {"multicast", false, "GPUs have multicast objects.", "reference: attribute MULTICAST_SUPPORTED"},
+    {"release-pauses", true,
+     "A kernel often pauses after it publishes data, so that readers overtake stores that should come before.",
+     "no driver: a way to find races"},
 };
 static_assert(sizeof ROWS / sizeof *ROWS == unsigned(Rule::Count), "a row for each rule");
 
@@ -101,6 +130,7 @@ Settings read() {
     for (unsigned index = 0; index < unsigned(Rule::Count); index++) {
         kept[index] = ROWS[index].by_default;
     }
+    kept[unsigned(Rule::RegisterOccupancy)] = read.name != DEFAULT_NAME;
     const char* rules = getenv("CUDA_EMULATOR_RULES");
     if (std::string unknown = apply(rules ? rules : ""); !unknown.empty()) {
         read.mistake = "CUDA_EMULATOR_RULES: there is no rule " + unknown;

@@ -14,6 +14,16 @@ enum class Rule : unsigned {
     FreeWaits,
     PageableCopyWaits,
     ModuleLoadWaits,
+    HardwareQueues,
+    ContextLock,
+    RegisterOccupancy,
+    Suballocate,
+    IpcBlockBase,
+    PeerAccess,
+    Misaligned,
+    StickyErrors,
+    Multicast,
+    ReleasePauses,
     Count,
 };
 

@@ -61,8 +61,22 @@ enum WaitState : u32 {
 struct Deadline {
     // The host sets it to something else than 0 to end all waits.
     const u32* abort;
+    // Page-locked memory of the host.
     WaitReport* report;
     u64 timeout_ns;
+    // Not 0: a launch has given up. In device memory, because every launch reads it before all
+    // else. Null: the state of the report serves instead.
+    u32* failed;
+};
+
+// Counts launches that have ended, for the host.
+struct Completion {
+    // Blocks of the running launch that have ended. Null: the launch is not counted.
+    u32* blocks;
+    // Launches that have ended.
+    u64* launches;
+    // The same number in page-locked memory of the host.
+    u64* done;
 };
 
 // One direction between two ranks: slots that are filled and emptied in order.

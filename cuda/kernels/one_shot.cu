@@ -4,6 +4,9 @@
 #include "types.cuh"
 
 #define KERNEL(type, E) \
-    UNISONO_KERNEL(one_shot_##type, OneShotArgs) { one_shot<E>(args); }
+    UNISONO_KERNEL(one_shot_##type, OneShotArgs) { \
+        one_shot<E>(args);                         \
+        count_completed(args.completion);          \
+    }
 
 #include "dtypes.cuh"

@@ -7,6 +7,7 @@
         __shared__ WorkDesc work;                     \
         __shared__ MessageState message;               \
         interpret<E>(args, work, message);        \
+        count_completed(args.completion);         \
     }
 
 #include "dtypes.cuh"

@@ -106,6 +106,7 @@ struct ScheduleArgs {
     const PeerBuffers* peer_buffers;
     const u64* finalized;
     Deadline deadline;
+    Completion completion;
 };
 
 struct OneShotArgs {
@@ -127,6 +128,7 @@ struct OneShotArgs {
     u32 protocol;
     const u64* finalized;
     Deadline deadline;
+    Completion completion;
 };
 
 #include "schedule_abi_offsets.cuh"

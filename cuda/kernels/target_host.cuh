@@ -41,32 +41,43 @@ DEVICE u32 bfloat16_bits(float value) {
     return value != value ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
+// A GPU cannot access a value at an address that is no multiple of its size.
+template <class T>
+DEVICE const T* aligned(const void* at) {
+    if ((unsigned long)at % sizeof(T) != 0) {
+        emulator::misaligned(at, sizeof(T));
+    }
+    return (const T*)at;
+}
+
 template <class T>
 DEVICE void load_data(T& value, const void* from) {
-    value = *(const T*)from;
+    value = *aligned<T>(from);
 }
 
 template <class T>
 DEVICE void store_data(void* to, const T& value) {
-    *(T*)to = value;
+    *(T*)aligned<T>(to) = value;
 }
 
 template <class T>
 DEVICE T load_relaxed(const T* from) {
-    return __atomic_load_n(from, __ATOMIC_RELAXED);
+    return __atomic_load_n(aligned<T>(from), __ATOMIC_RELAXED);
 }
 
 template <class T>
 DEVICE void store_relaxed(T* to, T value) {
-    __atomic_store_n(to, value, __ATOMIC_RELAXED);
+    __atomic_store_n((T*)aligned<T>(to), value, __ATOMIC_RELAXED);
 }
 
 DEVICE void load_pair(u64& low, u64& high, const void* from) {
+    aligned<Words>(from);
     low = load_relaxed((const u64*)from);
     high = load_relaxed((const u64*)from + 1);
 }
 
 DEVICE void store_pair(void* to, u64 low, u64 high) {
+    aligned<Words>(to);
     store_relaxed((u64*)to, low);
     store_relaxed((u64*)to + 1, high);
 }
@@ -99,21 +110,25 @@ DEVICE void put_whole(U128* to, U128 value) {
 }
 #endif
 
-DEVICE void load_128(Words& value, const void* from) { value = same_bits<Words>(whole_at((const U128*)from)); }
-DEVICE void store_128(void* to, const Words& value) { put_whole((U128*)to, same_bits<U128>(value)); }
+DEVICE void load_128(Words& value, const void* from) { value = same_bits<Words>(whole_at(aligned<U128>(from))); }
+DEVICE void store_128(void* to, const Words& value) { put_whole((U128*)aligned<U128>(to), same_bits<U128>(value)); }
 
 template <class T>
 DEVICE T load_acquire(const T* from) {
-    return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(aligned<T>(from), __ATOMIC_ACQUIRE);
 }
 
 template <class T>
 DEVICE void store_release(T* to, T value) {
-    __atomic_store_n(to, value, __ATOMIC_RELEASE);
+    __atomic_store_n((T*)aligned<T>(to), value, __ATOMIC_RELEASE);
     emulator::published();
 }
 
 DEVICE void fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+
+DEVICE u32 add_acq_rel(u32* counter, u32 more) {
+    return __atomic_fetch_add(counter, more, __ATOMIC_ACQ_REL);
+}
 
 DEVICE bool claim(u32* flag, u32 value) {
     u32 unclaimed = 0;

@@ -145,6 +145,20 @@ DEVICE void store_release(u32* to, u32 value) {
 
 DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
+DEVICE void store_relaxed(u32* to, u32 value) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::AT(to), "r"(value) : "memory");
+}
+
+// Among the blocks of one GPU.
+DEVICE u32 add_acq_rel(u32* counter, u32 more) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : AT(counter), "r"(more)
+                 : "memory");
+    return before;
+}
+
 DEVICE bool claim(u32* flag, u32 value) {
     u32 before;
     asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], 0, %2;"

@@ -26,11 +26,16 @@ struct Waiter {
 // Returns true if a peer has left, by a table with a word for each rank. Null: no rank leaves.
 DEVICE bool is_finalized(const u64* left, u32 peer) { return left && load_acquire(left + peer) != 0; }
 
+// Returns the word that launches which give up set.
+DEVICE u32* failed_word(const Deadline& deadline) {
+    return deadline.failed ? deadline.failed : &deadline.report->state;
+}
+
 // Reports to the host, unless another thread has already.
 template <class W>
 DEVICE void report_failure(const W& waiter, WaitState state, u64 wanted, u64 seen) {
     WaitReport* status = waiter.deadline.report;
-    if (claim(&status->state, CLAIMED)) {
+    if (claim(failed_word(waiter.deadline), CLAIMED)) {
         waiter.describe(status);
         status->wanted = wanted;
         status->seen = seen;
@@ -39,7 +44,7 @@ DEVICE void report_failure(const W& waiter, WaitState state, u64 wanted, u64 see
 }
 
 // Returns true if a block of this launch, or of one before it, has given up.
-DEVICE bool has_failed(const Deadline& deadline) { return load_relaxed(&deadline.report->state) != OK; }
+DEVICE bool has_failed(const Deadline& deadline) { return load_relaxed(failed_word(deadline)) != OK; }
 
 // After a launch that gave up, later launches end at once. Run by all threads of a block.
 DEVICE bool is_healthy(const Deadline& deadline) {
@@ -96,5 +101,21 @@ DEVICE bool wait_until(const u64* counter, u64 wanted, const W& waiter) {
         if (!patient.keep_polling(waiter, wanted, seen)) {
             return false;
         }
+    }
+}
+
+// Counts the launch once all of its blocks have ended. Run by all threads of each block, at its end.
+DEVICE void count_completed(const Completion& completion) {
+    if (!completion.blocks) {
+        return;
+    }
+    // The barrier orders what all threads of the block have stored before the addition.
+    __syncthreads();
+    if (threadIdx.x == 0 && add_acq_rel(completion.blocks, 1) + 1 == gridDim.x) {
+        // The next launch begins after this one, so the last block may write without atomics.
+        store_relaxed(completion.blocks, 0u);
+        u64 launches = *completion.launches + 1;
+        *completion.launches = launches;
+        store_release(completion.done, launches);
     }
 }

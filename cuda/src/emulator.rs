@@ -8,10 +8,11 @@
 #[cfg(feature = "nvrtc")]
 use crate::device::user_op::UserOpSource;
 use crate::device::{Gpu, GpuError, PeerPath, driver};
-pub use cuda_emulator::Rule;
 use cuda_emulator::{BuildError, Emulator, Knobs};
+pub use cuda_emulator::{Images, Rule};
 #[cfg(feature = "nvrtc")]
 use libloading::os::unix::{Library, RTLD_NOW};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -177,6 +178,40 @@ pub fn set_rule(rule: &str, on: bool) -> Result<bool, EmulatorError> {
 /// The emulator cannot be installed.
 pub fn rules() -> Result<Vec<Rule>, EmulatorError> {
     knobs().map(Knobs::rules)
+}
+
+/// Returns the functions of libcuda that were called in this process, and how often.
+///
+/// # Errors
+/// The emulator cannot be installed.
+pub fn calls() -> Result<BTreeMap<String, u64>, EmulatorError> {
+    knobs().map(Knobs::calls)
+}
+
+/// Returns how often a function of libcuda was called in this process, by its name with or without
+/// the number of its version.
+///
+/// # Errors
+/// The emulator cannot be installed.
+pub fn call_count(function: &str) -> Result<u64, EmulatorError> {
+    knobs().map(|knobs| knobs.call_count(function))
+}
+
+/// Returns the numbers of module images that were loaded in this process.
+///
+/// # Errors
+/// The emulator cannot be installed.
+pub fn images() -> Result<Images, EmulatorError> {
+    knobs().map(Knobs::images)
+}
+
+/// Sets whether the driver loads machine code of kernels. By default it does. GPUs that are opened
+/// while it does not compile PTX.
+///
+/// # Errors
+/// The emulator cannot be installed.
+pub fn set_accepts_cubins(accepts: bool) -> Result<(), EmulatorError> {
+    knobs().map(|knobs| knobs.set_accepts_cubins(accepts))
 }
 
 /// Sets the seed of the order in which blocks and threads run.

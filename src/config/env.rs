@@ -119,6 +119,10 @@ impl Config {
             }
             "GPU_P2P" => self.gpu.peer_to_peer = parse_switch(value)?,
             "GPU_LL128" => self.gpu.ll128 = parse_switch(value)?,
+            "GPU_TIMEOUT_MS" => {
+                self.gpu.timeout = Duration::from_millis(parse_number(value, limits::TIMEOUT_MS)? as u64)
+            }
+            "GPU_LAUNCH" => self.gpu.launch = value.parse()?,
             "CACHE_BYTES" => self.cache_bytes = parse_number(value, limits::CACHE_BYTES)?,
             "FLIGHT_RECORDER_DIR" => self.flight_recorder_dir = Some(PathBuf::from(value)),
             "TRACE_DIR" => self.trace_dir = Some(PathBuf::from(value)),

@@ -1,6 +1,6 @@
 //! Setters that take and return the settings, for building them in one expression.
 
-use crate::config::{Config, DeviceConfig, ReductionOrder, Transport};
+use crate::config::{Config, DeviceConfig, LaunchMode, ReductionOrder, Transport};
 use crate::schedule::Algorithm;
 use crate::tuning::TuningTable;
 use std::net::IpAddr;
@@ -59,5 +59,7 @@ setters! {
         with_window_bytes: window_bytes: usize,
         with_peer_to_peer: peer_to_peer: bool,
         with_ll128: ll128: bool,
+        with_timeout: timeout: Duration,
+        with_launch: launch: LaunchMode,
     }
 }

@@ -29,10 +29,11 @@ impl DeviceCommunicator {
     ) -> Result<()> {
         let bytes = self.share_bytes::<T>(buffer)?;
         self.shared.enqueue_with(|state| {
-            let mut aside = stream.alloc_uninit::<T>(buffer.len())?;
-            self.shared.wait_for_last(stream)?;
-            stream.copy(&mut aside, buffer)?;
-            let (input, output) = (TypedRegion(&aside), TypedRegion(buffer));
+            let aside = state.aside(self.gpu(), buffer.len() * size_of::<T>())?;
+            // An earlier operation may still read the memory that this one copies to.
+            self.shared.wait_for_last(stream, stream.capture_state())?;
+            stream.copy_bytes(&aside, buffer)?;
+            let (input, output) = (TypedRegion(&*aside), TypedRegion(buffer));
             let (from, into) =
                 (OpBuffer::even(Some(&input), 0, bytes), OpBuffer::even(Some(&output), 0, bytes));
             self.shared.enqueue_locked(
@@ -90,7 +91,9 @@ impl DeviceCommunicator {
         let stride = self.shared.endpoint.memory().layout().geometry().slot_bytes as u64;
         let share =
             |&(start, bytes): &(usize, usize)| Share { start: start as u64, bytes: bytes as u64, stride };
-        let of = |table: &Vec<_>| ShareTable::new(self.gpu(), &table.iter().map(share).collect::<Vec<_>>());
+        let of = |table: &Vec<_>| {
+            ShareTable::new(&self.shared.endpoint, &table.iter().map(share).collect::<Vec<_>>())
+        };
         Ok([of(&tables[0])?, of(&tables[1])?])
     }
 }

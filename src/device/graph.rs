@@ -3,7 +3,7 @@
 
 use crate::device::Shared;
 use std::sync::Weak;
-use unisono_cuda::device::{GpuError, ReplayHook, Stream};
+use unisono_cuda::device::{CaptureState, GpuError, ReplayHook, Stream};
 
 /// The hook that graphs with operations of a communicator call before a launch.
 pub(super) struct CommReplayHook {
@@ -14,12 +14,13 @@ impl ReplayHook for CommReplayHook {
     fn wrap_launch(
         &self,
         stream: &Stream,
+        launches: usize,
         launch: &mut dyn FnMut() -> Result<(), GpuError>,
     ) -> Result<(), GpuError> {
         let shared =
             self.shared.upgrade().filter(|shared| shared.notifiers.iter().all(|notifier| notifier.is_open()));
         let why = "the communicator whose operations it repeats has been dropped".to_owned();
-        shared.ok_or(GpuError::GraphInvalidated { why })?.replay_graph(stream, launch)
+        shared.ok_or(GpuError::GraphInvalidated { why })?.replay_graph(stream, launches, launch)
     }
 }
 
@@ -27,17 +28,21 @@ impl Shared {
     fn replay_graph(
         &self,
         stream: &Stream,
+        launches: usize,
         launch: &mut dyn FnMut() -> Result<(), GpuError>,
     ) -> Result<(), GpuError> {
         let sound = self.host_comm.with_engine(|engine| engine.poll_events(None));
         sound.map_err(|error| GpuError::GraphInvalidated { why: error.to_string() })?;
         let state = self.lock();
         self.wake_workers();
-        let launched = self
-            .wait_for_last(stream)
-            .and_then(|()| launch())
-            .and_then(|()| self.record_last(&state, stream))
-            .map(drop);
+        let capture = stream.capture_state();
+        let launched = self.wait_for_last(stream, capture).and_then(|()| launch());
+        if launched.is_ok() {
+            if capture == CaptureState::None {
+                self.endpoint.count_replayed(launches as u64);
+            }
+            self.record_last(&state, stream, capture, launches);
+        }
         self.launch_state.end_enqueue(state.captured.filter(|_| launched.is_ok()));
         launched
     }

@@ -2,42 +2,45 @@
 //! theirs.
 
 use super::{DeviceCommunicator, Owner, Shared};
-use crate::bootstrap::host_identity;
 use crate::communicator::Communicator;
 use crate::config::{Config, DeviceConfig};
 use crate::device::graph::CommReplayHook;
 use crate::device::launch::CommState;
 use crate::device::launch_state::LaunchState;
 use crate::device::monitor::spawn_monitor;
-use crate::device::occupancy;
 use crate::device::occupancy::BlockReservation;
+use crate::device::placement::{BLOCKS_PER_CHANNEL, Placements, time_slice_warning};
+use crate::device::plan;
 use crate::device::proxy::spawn_proxy;
-use crate::device::topology::agree_on_order;
+use crate::device::topology::{Locations, agree_on_order};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::fnv1a;
 use crate::reduce_op::ReduceOp;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use unisono_cuda::device::{Gpu, IpcHandle};
+use unisono_cuda::device::{Gpu, IpcHandle, StreamFollower};
 use unisono_transports::gpu::{
-    DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory,
+    DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory, Reach,
 };
 
 pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommunicator> {
     let base = communicator.duplicate()?;
     agree_on_sizes(&base)?;
     let room = agree_on_success(&base, Endpoint::max_resident_blocks(gpu).map_err(Error::from))?;
-    let channels = agree_on_channels(&base, gpu, room)?;
-    let wide_lines = agree_on_ll128(&base, gpu)?;
-    let arena = create_arena(&base, gpu, (channels, wide_lines), room);
-    let (arena, reservation) = agree_on_success(&base, arena)?;
-    let peers = connect_peers(&base, &arena);
+    let (placements, channels, reservation) = reserve_blocks(&base, gpu, room)?;
+    warn_of_time_slices(gpu, &placements);
+    let locations = Locations::exchange(&base, gpu)?;
+    let wide_lines = agree_on_ll128(&base, gpu, (&placements, &locations))?;
+    let arena = create_arena(&base, gpu, (channels, wide_lines));
+    let arena = agree_on_success(&base, arena)?;
+    let peers = connect_peers(&base, &arena, &placements);
     let peers = agree_on_success(&base, peers)?;
-    let carrier = relay_comm(&base, &peers, channels)?;
+    let reach = agree_on_reach(&base, &peers)?;
+    let carrier = relay_comm(&base, &reach, arena.layout().geometry())?;
     // All ranks learn of a rank that fails here.
-    let endpoint =
-        agree_on_success(&base, Endpoint::new(arena, peers, carrier.is_none()).map_err(Error::from))?;
-    let order = agree_on_order(&base, endpoint.memory().gpu())?;
+    let endpoint = agree_on_success(&base, make_endpoint(arena, peers, reach))?;
+    let follower =
+        agree_on_success(&base, StreamFollower::new(endpoint.memory().gpu()).map_err(Error::from))?;
+    let order = agree_on_order(&base, endpoint.memory().gpu(), &locations)?;
     let notifiers = [Arc::default(), Arc::default()];
     let state = Mutex::<CommState>::default();
     let shared = Arc::new(Shared {
@@ -46,6 +49,7 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
         ring_order: order,
         state,
         launch_state: LaunchState::default(),
+        follower,
         notifiers,
         _blocks: reservation,
     });
@@ -67,6 +71,9 @@ fn agree_on_sizes(base: &Communicator) -> Result<()> {
         window_bytes,
         peer_to_peer,
         ll128: wide_lines,
+        // Ranks may differ in how they launch, and in how long they wait.
+        timeout: _,
+        launch: _,
     } = base.config().gpu;
     let switches = [peer_to_peer, wide_lines].map(usize::from);
     let own = [channels, slots, slot_bytes, window_bytes, switches[0], switches[1]].map(|size| size as u64);
@@ -86,44 +93,61 @@ fn agree_on_sizes(base: &Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Returns the largest number of channels with which all blocks of all ranks run at once. Ranks of
-/// one process may share a GPU.
-fn agree_on_channels(base: &Communicator, gpu: &Gpu, room: usize) -> Result<usize> {
-    let wanted = base.config().gpu.channels;
-    let (process, ordinal) = (u64::from(std::process::id()), gpu.ordinal() as u64);
-    let own = [process, ordinal, host_hash(), occupancy::free_blocks(gpu, room) as u64, wanted as u64];
-    let mut all = vec![0; own.len() * base.size()];
-    base.all_gather(&own, &mut all)?;
-    let cards: Vec<&[u64]> = all.chunks(own.len()).collect();
-    let channels = cards.iter().map(|card| {
-        let sharing = cards.iter().filter(|other| other[..3] == card[..3]).count();
-        (card[3] as usize / (sharing * BLOCKS_PER_CHANNEL)).min(card[4] as usize)
-    });
-    // Too few free blocks are reported when the blocks are reserved.
-    Ok(channels.min().unwrap_or(1).max(1))
+/// Reserves this rank's blocks on its GPU. Returns the placements of all ranks and the number of
+/// channels, on which all ranks agree, with the reservation.
+fn reserve_blocks(
+    base: &Communicator,
+    gpu: &Gpu,
+    room: usize,
+) -> Result<(Placements, usize, BlockReservation)> {
+    let mut attempt = 0;
+    loop {
+        let placements = Placements::exchange(base, gpu, room)?;
+        placements.check_queues().map_err(|error| base.attach_rank(error.into()))?;
+        // Communicators that join at the same time on other threads may have taken the blocks
+        // since the exchange. Fewer are asked for each time, so that all of them find some.
+        let channels = (placements.channels() >> attempt).max(1);
+        let reserved = BlockReservation::reserve(gpu, channels * BLOCKS_PER_CHANNEL, placements.room());
+        match agree_on_success(base, reserved) {
+            Ok(reservation) => return Ok((placements, channels, reservation)),
+            Err(error) if attempt == RESERVE_ATTEMPTS => return Err(error),
+            Err(_) => attempt += 1,
+        }
+    }
+}
+
+/// Tells the user what processes cost each other on a GPU without MPS. One rank of each GPU does
+/// so.
+fn warn_of_time_slices(gpu: &Gpu, placements: &Placements) {
+    if let Some(processes) = placements.processes_to_report().filter(|&processes| processes > 1)
+        && !gpu.is_shared_by_mps()
+    {
+        tracing::warn!(target: "device", "{}", time_slice_warning(gpu, processes));
+    }
 }
 
 /// Returns true if all ranks use LL128 lines. The settings must ask for them, and the GPUs of all
-/// ranks must have kernels that support them.
-fn agree_on_ll128(base: &Communicator, gpu: &Gpu) -> Result<bool> {
-    let mut wide = [u8::from(base.config().gpu.ll128 && gpu.has_ll128())];
+/// ranks must have kernels that support them. All paths must be NVLinks, or lie within a GPU: PCIe
+/// may divide a store of 16 bytes.
+fn agree_on_ll128(
+    base: &Communicator,
+    gpu: &Gpu,
+    (placements, locations): (&Placements, &Locations),
+) -> Result<bool> {
+    let own = placements.of(base.rank());
+    let carries = |rank| own.is_on_same_gpu(placements.of(rank)) || locations.is_linked(gpu, rank);
+    let supported = base.config().gpu.ll128 && gpu.has_ll128();
+    let mut wide = [u8::from(supported && (0..base.size()).all(carries))];
     base.all_reduce(&mut wide, ReduceOp::Min)?;
     tracing::debug!(target: "device", wide = wide[0] != 0, "lines");
     Ok(wide[0] != 0)
 }
 
-/// Reserves the blocks and creates the arena.
-fn create_arena(
-    base: &Communicator,
-    gpu: &Gpu,
-    (channels, wide_lines): (usize, bool),
-    room: usize,
-) -> Result<(PeerMemory, BlockReservation)> {
-    // A group sends to and receives from every other rank at once.
-    let blocks = (channels * BLOCKS_PER_CHANNEL).max(2 * base.size() - 1);
-    let reservation = BlockReservation::reserve(gpu, blocks, room)?;
+/// Creates the arena. Messages are shorter than the settings say where many ranks would need too
+/// much memory for them.
+fn create_arena(base: &Communicator, gpu: &Gpu, (channels, wide_lines): (usize, bool)) -> Result<PeerMemory> {
     let sizes = base.config().gpu;
-    let layout = Layout::new(DeviceGeometry {
+    let geometry = DeviceGeometry {
         ranks: base.size(),
         channels,
         slots: sizes.fifo_depth,
@@ -131,15 +155,20 @@ fn create_arena(
         ll_bytes: LL_BYTES,
         window_bytes: sizes.window_bytes,
         ll128: wide_lines,
-    })?;
-    Ok((PeerMemory::new(gpu, base.rank(), layout)?, reservation))
+    };
+    Ok(PeerMemory::new(gpu, base.rank(), Layout::new(geometry.fit())?)?)
+}
+
+/// Makes the endpoint, with all memory that launches of its ranks need.
+fn make_endpoint(arena: PeerMemory, peers: Vec<Peer>, reach: Reach) -> Result<Endpoint> {
+    let reserve = plan::reserve(arena.layout().geometry());
+    Ok(Endpoint::new(arena, peers, reach, reserve)?)
 }
 
 /// Connects to each rank: directly if both ranks reach each other, through the host otherwise.
-fn connect_peers(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Peer>> {
-    let mut reached = keep_mutual(base, exchange_handles(base, arena)?)?;
-    let limit = base.config().timeout.min(LINK_TEST_TIMEOUT);
-    let right = agree_on_success(base, arena.test_links(&reached, limit).map_err(Error::from))?;
+fn connect_peers(base: &Communicator, arena: &PeerMemory, placements: &Placements) -> Result<Vec<Peer>> {
+    let mut reached = keep_mutual(base, exchange_handles(base, arena, placements)?)?;
+    let right = test_links(base, arena, &mut reached)?;
     for (rank, reached) in reached.iter_mut().enumerate().filter(|(rank, _)| !right[*rank]) {
         if reached.take().is_some() {
             tracing::warn!(target: "device", "the link between ranks {} and {rank} is broken: by way of the host", base.rank());
@@ -155,6 +184,39 @@ fn connect_peers(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Peer>> {
         }
     };
     keep_mutual(base, reached)?.into_iter().enumerate().map(peer).collect()
+}
+
+/// Tests the links to all ranks of `reached`. Returns, by rank, true if the link works.
+///
+/// A test runs a block for each peer. Peers at the same distance in rank numbers are tested
+/// together, as many at once as there are reserved blocks. Both ends of a link have the same
+/// distance, so they test it in the same turn.
+fn test_links(
+    base: &Communicator,
+    arena: &PeerMemory,
+    reached: &mut [Option<MappedPeerMemory>],
+) -> Result<Vec<bool>> {
+    let (rank, ranks) = (base.rank(), base.size());
+    let limit = base.config().timeout.min(LINK_TEST_TIMEOUT);
+    let distance = |peer: usize| rank.abs_diff(peer).min(ranks - rank.abs_diff(peer));
+    let at_once = arena.layout().geometry().channels * BLOCKS_PER_CHANNEL / PEERS_PER_DISTANCE;
+    let mut right = vec![false; ranks];
+    for first in (1..=ranks / 2).step_by(at_once) {
+        let is_tested = |peer| (first..first + at_once).contains(&distance(peer));
+        let take = |(peer, reached): (usize, &mut Option<_>)| {
+            if is_tested(peer) { reached.take() } else { None }
+        };
+        let tested: Vec<_> = reached.iter_mut().enumerate().map(take).collect();
+        // All ranks have their memory for the test before a kernel of one of them waits for others.
+        let test = agree_on_success(base, arena.prepare_link_test(&tested).map_err(Error::from))?;
+        let found = test.as_ref().map(|test| test.run(limit)).transpose().map_err(Error::from);
+        let found = agree_on_success(base, found)?.unwrap_or_else(|| vec![true; ranks]);
+        drop(test);
+        for (peer, tested) in tested.into_iter().enumerate().filter(|(peer, _)| is_tested(*peer)) {
+            (reached[peer], right[peer]) = (tested, found[peer]);
+        }
+    }
+    Ok(right)
 }
 
 /// Keeps the ranks that reach this rank as well.
@@ -174,8 +236,13 @@ fn keep_mutual(
 }
 
 /// Exchanges handles, and opens those of all other ranks that can be opened.
-fn exchange_handles(base: &Communicator, arena: &PeerMemory) -> Result<Vec<Option<MappedPeerMemory>>> {
-    let place = [host_hash(), u64::from(std::process::id()), arena.gpu().ordinal() as u64];
+fn exchange_handles(
+    base: &Communicator,
+    arena: &PeerMemory,
+    placements: &Placements,
+) -> Result<Vec<Option<MappedPeerMemory>>> {
+    let own = placements.of(base.rank());
+    let place = [own.host, own.process, arena.gpu().ordinal() as u64];
     let mut card: Vec<u8> = place.iter().flat_map(|word| word.to_le_bytes()).collect();
     // An arena that cannot be exported is not reachable by any rank.
     let handle = arena.export().map(|handle| handle.to_bytes());
@@ -216,19 +283,24 @@ fn open_peer_arena(
     Ok(arena.map(&handle)?)
 }
 
+/// Returns which ranks reach each other.
+fn agree_on_reach(base: &Communicator, peers: &[Peer]) -> Result<Reach> {
+    let own: Vec<u8> = peers.iter().map(|peer| u8::from(!matches!(peer, Peer::Staged(_)))).collect();
+    let mut rows = vec![0; own.len() * base.size()];
+    base.all_gather(&own, &mut rows)?;
+    Ok(Reach::from_rows(base.size(), &rows))
+}
+
 /// Makes a communicator whose links carry staged messages, if any rank has such messages.
-fn relay_comm(base: &Communicator, peers: &[Peer], channels: usize) -> Result<Option<Communicator>> {
-    let staged = peers.iter().any(|peer| matches!(peer, Peer::Staged(_)));
-    let mut any = [u8::from(staged)];
-    base.all_reduce(&mut any, ReduceOp::Max)?;
-    if any[0] == 0 {
+fn relay_comm(base: &Communicator, reach: &Reach, sizes: &DeviceGeometry) -> Result<Option<Communicator>> {
+    if reach.is_complete() {
         return Ok(None);
     }
     let config = base.config();
-    let slot_bytes = (config.gpu.fifo_slot_bytes + HEADER_BYTES_MAX).next_multiple_of(4096);
+    let slot_bytes = (sizes.slot_bytes + HEADER_BYTES_MAX).next_multiple_of(4096);
     let (window_bytes, heap_bytes) = (1 << 16, 0);
     let relay = Config {
-        channels,
+        channels: sizes.channels,
         fifo_slot_bytes: slot_bytes,
         shm_window_bytes: window_bytes,
         symmetric_heap_bytes: heap_bytes,
@@ -260,11 +332,6 @@ pub(super) fn agree_on_success<T>(base: &Communicator, ended: Result<T>) -> Resu
     }
 }
 
-/// Returns a value that is equal for all ranks of one host.
-fn host_hash() -> u64 {
-    fnv1a(host_identity().bytes().map(u64::from))
-}
-
 /// The settings that ranks compare, in the order of [`DeviceConfig`].
 const COMPARED_SETTINGS: [&str; 6] = [
     "UNISONO_GPU_CHANNELS",
@@ -274,8 +341,10 @@ const COMPARED_SETTINGS: [&str; 6] = [
     "UNISONO_GPU_P2P",
     "UNISONO_GPU_LL128",
 ];
-/// Maximum number of lane programs of a program.
-const BLOCKS_PER_CHANNEL: usize = 2;
+/// Number of further attempts to reserve blocks that other communicators have taken meanwhile.
+const RESERVE_ATTEMPTS: u32 = 4;
+/// Ranks at one distance from another: one on each side.
+const PEERS_PER_DISTANCE: usize = 2;
 /// Data bytes of a message in low-latency lines, whose words carry flags.
 const LL_BYTES: usize = 4 << 10;
 /// Time limit of each wait of a link test.

@@ -1,11 +1,14 @@
 //! The path from a call to a kernel launch.
 
+use crate::config::LaunchMode;
 use crate::device::Shared;
+use crate::device::message_room::{MessageCache, chunks_of_slot};
 use crate::device::op::DeviceOp;
 use crate::device::p2p::GroupCache;
 use crate::device::plan::{Plan, PlanCache, SLICE_UNIT_BYTES};
 use crate::device::registered::{AddressTables, Registration};
 use crate::device::shape::ShapeCache;
+use crate::device::share_tables::ShareTables;
 use crate::engine::{Layout, Shares};
 use crate::error::Result;
 use crate::op_desc::OpDesc;
@@ -14,7 +17,7 @@ use crate::schedule::{Algorithm, Collective, GroupSpec};
 use crate::select::{self, Topology};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use unisono_cuda::device::{GpuError, ReplayHook, Stream, UserOpKernels};
+use unisono_cuda::device::{Buffer, CaptureState, Gpu, GpuError, ReplayHook, Stream, UserOpKernels};
 use unisono_cuda::{PostOp, ReduceKind};
 use unisono_transports::Tag;
 use unisono_transports::gpu::{AddressTable, DeviceProgram, LaunchParams, Operand, Protocol, WindowSet};
@@ -24,7 +27,11 @@ use unisono_transports::gpu::{AddressTable, DeviceProgram, LaunchParams, Operand
 pub(super) struct CommState {
     plans: PlanCache,
     pub(super) shapes: ShapeCache,
+    messages: MessageCache,
     pub(super) groups: GroupCache,
+    share_tables: ShareTables,
+    /// Memory to which operations in place copy their buffer first. They follow each other.
+    aside: Option<Arc<Buffer<u8>>>,
     /// Sequence numbers of the next operation of all ranks, and of the next group of sends and
     /// receives.
     sequence: u64,
@@ -51,6 +58,18 @@ pub(super) enum LaunchKind<'w> {
 }
 
 impl CommState {
+    /// Returns memory of at least `bytes` bytes for the copy of a buffer. It is kept from call to call.
+    pub(super) fn aside(&mut self, gpu: &Gpu, bytes: usize) -> Result<Arc<Buffer<u8>>> {
+        match &self.aside {
+            Some(aside) if aside.len() >= bytes => Ok(Arc::clone(aside)),
+            _ => {
+                // The old memory lasts until the work that uses it is done.
+                let larger = Arc::new(gpu.alloc(bytes.next_power_of_two())?);
+                Ok(Arc::clone(self.aside.insert(larger)))
+            }
+        }
+    }
+
     /// Returns the number of the next group of sends and receives. Not every rank takes part in
     /// each group.
     pub(super) fn next_group_sequence(&self) -> u64 {
@@ -105,29 +124,38 @@ impl Shared {
 
     /// Orders later work of `stream` after the last launch. Launches of one communicator use the
     /// same memory.
-    pub(super) fn wait_for_last(&self, stream: &Stream) -> std::result::Result<(), GpuError> {
-        match self.launch_state.last() {
-            // A graph runs whenever it is launched, so a captured stream cannot wait for an event
-            // outside of it.
-            Some((last, event)) if last != *stream && !stream.is_captured()? => stream.wait(&event),
-            _ => Ok(()),
+    pub(super) fn wait_for_last(
+        &self,
+        stream: &Stream,
+        capture: CaptureState,
+    ) -> std::result::Result<(), GpuError> {
+        // A graph runs whenever it is launched, so a captured stream cannot wait for work outside of
+        // it. Within one stream the order is that of the calls.
+        let last = self.launch_state.last_other_than(stream);
+        let Some(last) = last.filter(|_| capture == CaptureState::None && !self.endpoint.is_idle()) else {
+            return Ok(());
+        };
+        match self.follower.follow(stream, &last) {
+            // What a stream did before its capture cannot be waited for by a stream.
+            Err(GpuError::Capturing { .. }) => self.wait_until_idle(),
+            followed => followed,
         }
     }
 
     /// Records the work just enqueued in `stream` as the last launch, or as part of a graph.
-    /// Returns true if it is part of a graph.
     pub(super) fn record_last(
         &self,
         state: &CommState,
         stream: &Stream,
-    ) -> std::result::Result<bool, GpuError> {
-        let is_part = stream.is_captured()?;
-        if !is_part {
-            self.launch_state.record_last(stream, stream.record()?);
-        } else if !state.replay_hook.as_ref().is_some_and(|replay| stream.add_replay_hook(replay)) {
-            self.launch_state.mark_external_graph();
+        capture: CaptureState,
+        launches: usize,
+    ) {
+        let add_hook = |hook| (0..launches).all(|_| stream.add_replay_hook(hook));
+        match capture {
+            CaptureState::None => self.launch_state.record_last(stream),
+            CaptureState::Own if state.replay_hook.as_ref().is_some_and(add_hook) => {}
+            CaptureState::Own | CaptureState::Foreign => self.launch_state.mark_external_graph(),
         }
-        Ok(is_part)
     }
 
     /// Enqueues an operation with the state already locked.
@@ -168,14 +196,14 @@ impl Shared {
         (plan, uploaded): (&Plan, &DeviceProgram),
         (call, bytes): (OpDesc, usize),
     ) -> Result<()> {
-        let (element, gpu) = (job.dtype.size(), self.endpoint.memory().gpu());
+        let element = job.dtype.size();
         let (inputs, outputs) = job.collective.shares(self.host_comm.size(), job.root, self.host_comm.rank());
         // Ranks without an input must also know the addresses of peers' inputs.
         let inputs = inputs.max(uploaded.program().bounds().peer_chunks[0] / plan.chunks_per_share);
-        let from = job.input.upload_shares(gpu, plan.chunks_per_share, element)?;
-        let into = job.output.upload_shares(gpu, plan.chunks_per_share, element)?;
-        let input = job.input.operand(inputs, plan.chunks_per_share, element, from.as_ref());
-        let output = job.output.operand(outputs, plan.chunks_per_share, element, into.as_ref());
+        let mut shares = |side| state.share_tables.get(&self.endpoint, side, plan.chunks_per_share, element);
+        let (from, into) = (shares(&job.input)?, shares(&job.output)?);
+        let input = job.input.operand(inputs, plan.chunks_per_share, element, from.as_deref());
+        let output = job.output.operand(outputs, plan.chunks_per_share, element, into.as_deref());
         let order = self.launch_args(job, plan, call, bytes);
         let operands = [&input, &output];
         if let Some(registration) = registration {
@@ -197,7 +225,9 @@ impl Shared {
         order: &LaunchParams<'_>,
         [input, output]: [&Operand<'_>; 2],
     ) -> Result<()> {
-        self.wait_for_last(stream)?;
+        let capture = stream.capture_state();
+        let order = &LaunchParams { capture, ..*order };
+        self.wait_for_last(stream, capture)?;
         match work {
             LaunchKind::Program(uploaded) => {
                 self.endpoint.launch(stream, uploaded, order, [input, output], None)?;
@@ -209,7 +239,8 @@ impl Shared {
                 self.endpoint.launch_one_shot(stream, order, bytes, input, output)?;
             }
         }
-        if self.record_last(state, stream)? {
+        self.record_last(state, stream, capture, 1);
+        if capture != CaptureState::None {
             state.captured =
                 Some(OpDesc::from_tag(&Tag([order.sequence, order.fingerprint, order.count, 0])));
         }
@@ -221,23 +252,27 @@ impl Shared {
         GroupSpec {
             ranks,
             root: job.root,
-            aggregation: select::aggregation(job.collective, ranks, bytes, slot),
+            aggregation: select::aggregation(job.collective, ranks, bytes, slot).min(chunks_of_slot(slot)),
         }
     }
 
     fn select_algorithm(
         &self,
-        state: &CommState,
+        state: &mut CommState,
         job: &DeviceOp<'_>,
         spec: &GroupSpec,
         bytes: usize,
     ) -> Result<&'static Algorithm> {
+        let slot = self.endpoint.memory().layout().geometry().slot_bytes;
         let topology = if self.endpoint.all_peers_direct() { Topology::Gpu } else { Topology::Network };
         match state.overrides[job.collective as usize] {
             Some(algorithm) => select::set_by_caller(algorithm, spec, topology),
             None => {
                 let narrow = ReduceOp::rounds_narrow_floats(job.op, job.dtype);
-                select::algorithm(job.collective, spec, bytes, topology, narrow, self.host_comm.config())
+                let (config, messages) = (self.host_comm.config(), &mut state.messages);
+                select::algorithm_that_fits(job.collective, spec, bytes, topology, (narrow, config), |row| {
+                    messages.fit(row, spec, slot)
+                })
             }
         }
     }
@@ -252,7 +287,7 @@ impl Shared {
         let longest =
             Layout::new(Shares::Even { bytes }, plan.chunks_per_share, job.dtype.size()).longest_chunk(1);
         let channels = self.endpoint.memory().layout().geometry().channels;
-        let lines = self.endpoint.all_peers_direct().then(|| self.endpoint.ll_protocol(job.user_op));
+        let lines = self.endpoint.ll_protocol(job.user_op);
         let (protocol, slice_bytes) = protocol_and_slice_bytes(plan, longest, channels, lines);
         let slices = longest.div_ceil(slice_bytes).max(1);
         let ranks = self.host_comm.size();
@@ -273,16 +308,31 @@ impl Shared {
             slices,
             channels: slices.min(channels),
             protocol,
-            timeout: self.host_comm.config().timeout,
+            timeout: self.host_comm.config().gpu.timeout,
+            capture: CaptureState::None,
+            cooperative: self.is_cooperative(),
         }
     }
 
-    /// Waits for the last launch.
-    pub(super) fn wait_last_launch(&self) {
-        if let Some((_, event)) = self.launch_state.last() {
-            // A GPU that has failed runs nothing more.
-            let _ = event.synchronize();
+    /// Returns true if the settings ask for cooperative launches.
+    pub(super) fn is_cooperative(&self) -> bool {
+        self.host_comm.config().gpu.launch == LaunchMode::Cooperative
+    }
+
+    /// Waits on the host until all launches have ended, each by its own time limit.
+    ///
+    /// # Errors
+    /// The GPU has failed. Then no launch ends any more.
+    pub(super) fn wait_until_idle(&self) -> std::result::Result<(), GpuError> {
+        let mut rounds = 0u32;
+        while !self.endpoint.is_idle() {
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(ROUNDS_PER_GPU_CHECK) {
+                self.endpoint.check_gpu()?;
+            }
+            std::thread::sleep(IDLE_POLL_INTERVAL);
         }
+        Ok(())
     }
 
     /// Waits for a limited time until peers have finished with this rank's memory, unless an error
@@ -303,15 +353,15 @@ impl Shared {
 /// Returns the message protocol and the bytes of a slice.
 ///
 /// All channels get work, and no slice is so small that its hand-over dominates. `lines` is the
-/// protocol of messages with flags, if ranks reach each other directly.
+/// protocol of messages with flags.
 fn protocol_and_slice_bytes(
     plan: &Plan,
     longest_block: usize,
     channels: usize,
-    lines: Option<Protocol>,
+    lines: Protocol,
 ) -> (Protocol, usize) {
     let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
-    if let Some(lines) = lines.filter(|_| whole <= plan.ll_bytes_max) {
+    if whole <= plan.ll_bytes_max {
         return (lines, whole);
     }
     let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
@@ -322,5 +372,9 @@ fn protocol_and_slice_bytes(
 /// Longest wait for peers that still use this rank's memory. A peer that takes longer with its part
 /// of the last operation may find that this rank has left.
 const QUIESCE_TIMEOUT_MAX: Duration = Duration::from_secs(5);
+/// Interval at which a waiting host looks whether launches have ended.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// Such looks between two questions to the driver, which knows whether the GPU has failed.
+const ROUNDS_PER_GPU_CHECK: u32 = 256;
 /// Smallest slice. Below this size, hand-overs cost more than the overlap gains.
 const SLICE_BYTES_MIN: usize = 16 << 10;

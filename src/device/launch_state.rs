@@ -8,16 +8,14 @@
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use unisono_cuda::device::{Event, Stream};
+use unisono_cuda::device::Stream;
+use unisono_transports::gpu::Endpoint;
 
 /// The last launch, as far as its threads know it.
 #[derive(Default)]
 pub(super) struct LaunchState(Mutex<LaunchInfo>);
-
-/// The stream of a launch, and the event that is recorded when it is done.
-type LastLaunch = Option<(Stream, Arc<Event>)>;
 
 #[derive(Default)]
 struct LaunchInfo {
@@ -25,8 +23,8 @@ struct LaunchInfo {
     enqueuing: bool,
     /// The last call, until it is known to be complete.
     op: Option<OpDesc>,
-    /// The last launch that no graph records.
-    last: LastLaunch,
+    /// The stream of the last launch that no graph records.
+    last: Option<Stream>,
     /// True if another library has captured a launch in a graph. The graph may be launched at any
     /// time.
     in_external_graph: bool,
@@ -60,14 +58,17 @@ impl LaunchState {
         self.lock().op
     }
 
-    /// Records the stream and the completion event of the last launch.
-    pub(super) fn record_last(&self, stream: &Stream, done: Event) {
-        self.lock().last = Some((stream.clone(), Arc::new(done)));
+    /// Records the stream of the last launch.
+    pub(super) fn record_last(&self, stream: &Stream) {
+        let mut known = self.lock();
+        if known.last.as_ref() != Some(stream) {
+            known.last = Some(stream.clone());
+        }
     }
 
-    /// Returns the stream of the last launch and its completion event.
-    pub(super) fn last(&self) -> LastLaunch {
-        self.lock().last.clone()
+    /// Returns the stream of the last launch, unless it is `stream`.
+    pub(super) fn last_other_than(&self, stream: &Stream) -> Option<Stream> {
+        self.lock().last.as_ref().filter(|last| *last != stream).cloned()
     }
 
     /// Records that another library has captured a launch in a graph.
@@ -80,19 +81,12 @@ impl LaunchState {
         self.lock().failed = true;
     }
 
-    /// Returns true if the last launch that no graph records is complete. Queries the driver.
-    pub(super) fn is_last_done(&self) -> bool {
-        is_done(&self.last())
-    }
-
-    /// Returns true if no known operation is running, and forgets a call that is complete. Queries
-    /// the driver.
-    pub(super) fn is_idle(&self) -> bool {
-        let last = self.last();
-        let over = is_done(&last);
+    /// Returns true if no known operation is running, and forgets a call that is complete. Does not
+    /// call the driver.
+    pub(super) fn is_idle(&self, endpoint: &Endpoint) -> bool {
         let mut known = self.lock();
-        let event = |last: &LastLaunch| last.as_ref().map(|(_, event)| Arc::as_ptr(event));
-        let idle = over && !known.enqueuing && !known.in_external_graph && event(&known.last) == event(&last);
+        // An enqueue marks its end after it has counted its launch, so the counts are read last.
+        let idle = !known.enqueuing && !known.in_external_graph && endpoint.is_idle();
         if idle {
             known.op = None;
         }
@@ -117,9 +111,4 @@ impl LaunchState {
         let parted = *known.finalized_at.entry(peer).or_insert_with(Instant::now);
         known.last_moved.map_or(parted, |moved| moved.max(parted))
     }
-}
-
-fn is_done(last: &LastLaunch) -> bool {
-    // A GPU that has failed runs nothing more.
-    last.as_ref().is_none_or(|(_, event)| event.is_done().unwrap_or(true))
 }

@@ -11,17 +11,20 @@ mod join;
 mod launch;
 mod launch_state;
 mod lower;
+mod message_room;
 mod monitor;
 mod occupancy;
 mod op;
 mod p2p;
 mod p2p_program;
+mod placement;
 mod plan;
 mod proxy;
 mod reduce_op;
 mod registered;
 mod rooted;
 mod shape;
+mod share_tables;
 mod topology;
 
 pub use crate::device::p2p::DeviceGroup;
@@ -41,6 +44,7 @@ use crate::schedule::{Algorithm, Collective, Rank};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use unisono_cuda::device::StreamFollower;
 use unisono_transports::gpu::Endpoint;
 
 /// A group of ranks, each on a GPU, that carry out collective operations together.
@@ -103,6 +107,8 @@ struct Shared {
     /// Locked across calls of the driver, which may wait for kernels.
     state: Mutex<CommState>,
     launch_state: LaunchState,
+    /// Orders launches on different streams.
+    follower: StreamFollower,
     /// Notifiers of the monitor, and of the proxy if there is one.
     notifiers: [Arc<Notifier>; 2],
     /// The reservation for the blocks of its launches, until it is dropped.
@@ -115,7 +121,9 @@ impl Communicator {
     ///
     /// # Errors
     /// If a GPU has too little memory, if too few multiprocessors are free for the blocks that must
-    /// run at once, or if ranks cannot connect.
+    /// run at once, or if ranks cannot connect. Ranks that are threads of one process and share a
+    /// GPU need a hardware queue each, and one more: `CUDA_DEVICE_MAX_CONNECTIONS` sets their number
+    /// before the program starts, 8 by default and 32 at most.
     ///
     /// ```no_run
     /// use unisono::{Communicator, Sum, device::Gpu};
@@ -153,6 +161,13 @@ impl DeviceCommunicator {
     /// other or the link between them failed its test.
     pub fn is_staged(&self, peer: Rank) -> bool {
         self.shared.endpoint.is_staged(peer)
+    }
+
+    /// Returns the number of slices of one operation in flight at once: at most that of the
+    /// settings (`UNISONO_GPU_CHANNELS`), and fewer where ranks or communicators share a GPU. A
+    /// group of sends and receives serves as many peers at the same time in each direction.
+    pub fn channels(&self) -> usize {
+        self.shared.endpoint.memory().layout().geometry().channels
     }
 
     /// Returns the order of the ranks in rings, chains and trees: each is next to the ranks that
@@ -240,7 +255,12 @@ impl DeviceCommunicator {
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         let ended = stream.synchronize();
         self.shared.poll()?;
-        ended.map_err(|error| self.shared.host_comm.attach_rank(error.into()))
+        ended.map_err(|error| {
+            let is_failed = matches!(error, GpuError::Driver { .. });
+            let error = self.shared.host_comm.attach_rank(error.into());
+            // A GPU that has failed ends no launch any more, so peers must not wait for it.
+            if is_failed { self.shared.fail(error, self.shared.launch_state.op()) } else { error }
+        })
     }
 
     /// Ends this communicator on all ranks, from any thread. Running kernels end within
@@ -271,7 +291,8 @@ impl Drop for Owner {
         }
         let open = self.shared.endpoint.is_open_in_other_process();
         if self.proxy.is_some() || open {
-            self.shared.wait_last_launch();
+            // A GPU that has failed runs nothing more.
+            let _ = self.shared.wait_until_idle();
         }
         if !open || self.shared.quiesce() {
             self.shared.endpoint.memory().withdraw();

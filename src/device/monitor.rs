@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use unisono_cuda::device::{WaitReport, WaitState as Ending};
+use unisono_cuda::device::{WaitReport, WaitState as Ending, exempt_thread_from_captures};
 use unisono_transports::Tag;
 
 /// Wakes the monitor thread or the proxy thread of a communicator.
@@ -81,7 +81,11 @@ impl Notifier {
 pub(super) fn spawn_monitor(shared: &Arc<Shared>) -> Result<()> {
     let (notifier, shared) = (Arc::clone(&shared.notifiers[0]), Arc::downgrade(shared));
     let named = std::thread::Builder::new().name("unisono watch".to_owned());
-    let started = named.spawn(move || while notifier.wait() && monitor(&notifier, &shared) {});
+    let started = named.spawn(move || {
+        // The last handle of a communicator may be dropped here, which returns memory to the pool.
+        exempt_thread_from_captures();
+        while notifier.wait() && monitor(&notifier, &shared) {}
+    });
     started.map(drop).map_err(|error| Error::system("cannot start the monitor thread", error))
 }
 
@@ -92,7 +96,7 @@ fn monitor(notifier: &Notifier, shared: &Weak<Shared>) -> bool {
         let Some(shared) = shared.upgrade() else { return false };
         // The state is cleared first, so that a notification during the check is not missed.
         notifier.clear();
-        let idle = shared.launch_state.is_idle();
+        let idle = shared.launch_state.is_idle(&shared.endpoint);
         if shared.poll().is_err() || idle {
             return true;
         }
@@ -184,8 +188,9 @@ impl Shared {
             }
             Ending::PeerFinalized => ErrorKind::PeerFinalized { peer },
             Ending::TimedOut => {
-                let after = self.host_comm.config().timeout;
-                let said = self.wait_for_report(peer, call, after / 4)?;
+                let config = self.host_comm.config();
+                let after = config.gpu.timeout;
+                let said = self.wait_for_report(peer, call, after.min(config.timeout) / 4)?;
                 ErrorKind::Timeout { waiting_for: vec![(peer, said)], elsewhere: Vec::new(), after }
             }
             _ => ErrorKind::Aborted { by: rank, reason: "its kernels were told to end".to_owned() },
@@ -214,12 +219,16 @@ impl Shared {
 /// Closes a rank whose launches may still be needed by peers. Its last message tells them that the
 /// launches are complete.
 pub(super) fn close(shared: &Arc<Shared>) {
-    if shared.launch_state.is_last_done() {
+    if shared.endpoint.is_idle() {
         return;
     }
     let leaving = Arc::clone(shared);
     let named = std::thread::Builder::new().name("unisono leave".to_owned());
-    if named.spawn(move || leaving.drain_launches()).is_err() {
+    let drain = move || {
+        exempt_thread_from_captures();
+        leaving.drain_launches();
+    };
+    if named.spawn(drain).is_err() {
         shared.drain_launches();
     }
 }
@@ -227,9 +236,14 @@ pub(super) fn close(shared: &Arc<Shared>) {
 impl Shared {
     /// Polls until the last launch is complete. Every wait of a launch has a time limit.
     fn drain_launches(&self) {
-        while !self.launch_state.is_last_done() {
+        let mut rounds = 0u32;
+        while !self.endpoint.is_idle() {
             // An error ends the launch.
             let _ = self.poll();
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(ROUNDS_PER_GPU_CHECK) && self.endpoint.check_gpu().is_err() {
+                return;
+            }
             std::thread::sleep(POLL_INTERVAL);
         }
     }
@@ -237,6 +251,8 @@ impl Shared {
 
 /// Interval at which the host polls a launch.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// Polls between two questions to the driver, which knows whether the GPU has failed.
+const ROUNDS_PER_GPU_CHECK: u32 = 64;
 /// Time for which messages of a rank that left may still arrive.
 const FINALIZE_GRACE: Duration = Duration::from_millis(100);
 /// Interval at which a waiting rank tells the others its operation.

@@ -15,14 +15,13 @@ pub(super) struct BlockReservation {
     blocks: usize,
 }
 
-/// Returns the number of blocks of `room` on `gpu` that no communicator of this process has
-/// reserved.
-pub(super) fn free_blocks(gpu: &Gpu, room: usize) -> usize {
-    room - with_reserved(gpu.ordinal(), |taken| *taken).min(room)
+/// Returns the number of blocks on `gpu` that communicators of this process have reserved.
+pub(super) fn reserved_blocks(gpu: &Gpu) -> usize {
+    with_reserved(gpu.ordinal(), |taken| *taken)
 }
 
 impl BlockReservation {
-    /// Reserves `blocks` blocks.
+    /// Reserves `blocks` blocks of the `room` that the GPU has for this process.
     ///
     /// # Errors
     /// If too few blocks are free.
@@ -31,8 +30,9 @@ impl BlockReservation {
         with_reserved(ordinal, |taken| {
             if *taken + blocks > room {
                 let text = format!(
-                    "{gpu:?} runs {room} blocks at once, of which other communicators hold {taken}: {blocks} more would \
-                     wait for each other for ever; use fewer channels (UNISONO_GPU_CHANNELS) or drop a communicator"
+                    "{gpu:?} runs {room} blocks at once for this process, of which other communicators hold {taken}: \
+                     {blocks} more would wait for each other for ever; drop a communicator, or join the first \
+                     ones with fewer channels (UNISONO_GPU_CHANNELS)"
                 );
                 return Err(Error::new(ErrorKind::Unsupported(text)));
             }

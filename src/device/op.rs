@@ -6,7 +6,7 @@ use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
 use unisono_cuda::DType;
-use unisono_cuda::device::{Gpu, Share, UserOpKernels};
+use unisono_cuda::device::UserOpKernels;
 use unisono_transports::gpu::{Operand, OperandMemory, Region, ShareTable};
 
 /// One of the two buffers of an operation.
@@ -40,22 +40,6 @@ impl<'a> OpBuffer<'a> {
     /// Returns a buffer of equal shares of `share_bytes`, from `offset` on.
     pub(super) fn even(region: Option<&'a dyn Region>, offset: usize, share_bytes: usize) -> Self {
         Self { region, offset, share_bytes, share_table: None }
-    }
-
-    /// Uploads the table of shares to the GPU, if there is one.
-    pub(super) fn upload_shares(
-        &self,
-        gpu: &Gpu,
-        parts: usize,
-        element: usize,
-    ) -> Result<Option<ShareTable>, Error> {
-        let Some(table) = self.share_table else { return Ok(None) };
-        let layout = Layout::new(Places::Table(table), parts, element);
-        let share = |&(start, bytes): &(usize, usize)| {
-            let stride = layout.stride(bytes) as u64;
-            Share { start: start as u64, bytes: bytes as u64, stride }
-        };
-        Ok(Some(ShareTable::new(gpu, &table.iter().map(share).collect::<Vec<_>>())?))
     }
 
     /// Converts the buffer to an operand of a launch: `shares` equal shares, or those of the table.

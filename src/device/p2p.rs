@@ -9,7 +9,7 @@ use crate::op_desc::{OpDesc, OpKind};
 use crate::schedule::Rank;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
+use unisono_cuda::device::{CaptureState, DeviceBuffer, DeviceBufferMut, Stream};
 use unisono_cuda::{DType, Element, ReduceKind};
 use unisono_transports::gpu::{
     DeviceProgram, LaunchParams, Operand, OperandMemory, Program, Protocol, Region, ShareTable, TypedRegion,
@@ -105,7 +105,8 @@ impl GroupCache {
         }
         let (endpoint, rank) = (&shared.endpoint, shared.host_comm.rank());
         let sizes = endpoint.memory().layout().geometry();
-        let made = transfer_program(&key.0, (rank, sizes.ranks), sizes.lanes() - 1, sizes.slot_bytes)?;
+        let lanes = (sizes.lanes() - 1, sizes.channels);
+        let made = transfer_program(&key.0, (rank, sizes.ranks), lanes, sizes.slot_bytes)?;
         let [sends, receives] = shares()?;
         let ready = Arc::new(UploadedGroup {
             uploaded: endpoint.upload(Program::new(made.tables, made.bounds)?, sizes.slot_bytes)?,
@@ -156,10 +157,15 @@ impl DeviceCommunicator {
         })
     }
 
-    /// Carries out all sends and receives that `collect` adds, concurrently. No order among them
-    /// can deadlock.
+    /// Carries out all sends and receives that `collect` adds together. No order among them can
+    /// deadlock.
     ///
-    /// Transfers between the same two ranks keep their order.
+    /// Transfers between the same two ranks keep their order. The transfers with different ranks
+    /// run at the same time as long as there are at most [`DeviceCommunicator::channels`] ranks to
+    /// send to, and as many to receive from. In a larger group a transfer may wait until this rank
+    /// has finished others, those with ranks at a smaller distance first. So what a larger group
+    /// sends, its peers must receive in one group each, without waiting for a later group of this
+    /// rank in between.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`].
@@ -181,7 +187,7 @@ impl Shared {
             let (sends, receives) = (group.regions(Direction::Send), group.regions(Direction::Recv));
             let (arena, addresses) = (self.endpoint.memory(), group.addresses());
             let shares =
-                |parts| ShareTable::from_regions(arena.gpu(), parts, arena.layout().geometry().slot_bytes);
+                |parts| ShareTable::from_regions(&self.endpoint, parts, arena.layout().geometry().slot_bytes);
             let both = || Ok([shares(&sends)?, shares(&receives)?]);
             let ready = state.groups.get_or_upload(self, group.transfers(), addresses, both)?;
             let call = OpDesc::new(state.next_group_sequence(), OpKind::SendRecv, DType::U8, None, 0, 0)
@@ -213,7 +219,9 @@ impl Shared {
             slices: 1,
             channels: 1,
             protocol: Protocol::Simple,
-            timeout: self.host_comm.config().timeout,
+            timeout: self.host_comm.config().gpu.timeout,
+            capture: CaptureState::None,
+            cooperative: self.is_cooperative(),
         }
     }
 }

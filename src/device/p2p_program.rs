@@ -1,8 +1,23 @@
 //! Programs for sends and receives.
 //!
-//! Each peer and direction has a lane program of its own, so no order among the transfers can
-//! deadlock. Messages are sent slice by slice. The last slice is shorter than a slot, and empty if
-//! necessary. Ranks that expect different lengths detect the difference there.
+//! A group runs on a bounded number of lane programs, so the blocks that a communicator reserves do
+//! not grow with the number of ranks. The *distance* of a transfer is the number of ranks from its
+//! sender to its receiver, `(receiver - sender) mod ranks`: both ends compute the same. Each lane
+//! program moves data in one direction, and executes its transfers by ascending distance.
+//!
+//! Groups of several ranks, one of each, cannot deadlock if they contain the counterparts of all
+//! their transfers. Suppose that some transfers never complete, and let one of the smallest
+//! distance among them go from rank i to rank j. Before it, the lane program of rank i executes
+//! transfers of smaller distances, which all complete, and transfers to rank j. Rank j receives the
+//! latter in the same order, so let the chosen one be the first of them. The same holds on rank j.
+//! All lane programs of a launch are resident at once, so both ends reach the transfer, wait only
+//! for each other, and complete it. That is a contradiction.
+//!
+//! The argument needs the order in each lane program. It does not need the same number of lane
+//! programs on all ranks. A copy within a rank waits for nothing, so it may be anywhere.
+//!
+//! Messages are sent slice by slice. The last slice is shorter than a slot, and empty if necessary.
+//! Ranks that expect different lengths detect the difference there.
 
 use crate::engine::Direction;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,14 +42,23 @@ pub(super) struct TransferProgram {
     pub(super) slices: usize,
 }
 
-/// Writes the program of `transfers` for `rank` on `lane`, in slices of `slice_bytes`.
+/// A transfer, with the share that it reads and the share that it writes.
+#[derive(Clone, Copy)]
+struct Move {
+    transfer: Transfer,
+    from: usize,
+    into: usize,
+}
+
+/// Writes the program of `transfers` for `rank` on `lane`, in slices of `slice_bytes`. It has at
+/// most `2 * width` lane programs: `width` for sends, and as many for receives.
 ///
 /// # Errors
 /// If there are too many slices to count.
 pub(super) fn transfer_program(
     transfers: &[Transfer],
     (rank, ranks): (Rank, usize),
-    lane: usize,
+    (lane, width): (usize, usize),
     slice_bytes: usize,
 ) -> Result<TransferProgram> {
     let slices_of = |transfer: &Transfer| transfer.bytes / slice_bytes + 1;
@@ -45,22 +69,9 @@ pub(super) fn transfer_program(
         return Err(Error::new(ErrorKind::Unsupported("transfers as long as these on GPUs".to_owned())));
     }
     let mut writer = TableWriter { tables: ProgramTables::default(), lane: lane as u32, slices };
-    for direction in [Direction::Send, Direction::Recv] {
-        let all = || transfers.iter().filter(|transfer| transfer.direction == direction).enumerate();
-        for peer in (0..ranks).filter(|&peer| peer != rank) {
-            let of_peer = all().filter(|(_, transfer)| transfer.peer == peer);
-            writer.lane_program(
-                rank,
-                of_peer.map(|(share, transfer)| (share, share, *transfer, slices_of(transfer))),
-            );
-        }
+    for moves in assign_to_lanes(transfers, (rank, ranks), width) {
+        writer.lane_program(rank, moves.iter().map(|each| (*each, slices_of(&each.transfer))));
     }
-    let own = |direction| {
-        let all = transfers.iter().filter(move |transfer| transfer.direction == direction).enumerate();
-        all.filter(|(_, transfer)| transfer.peer == rank)
-    };
-    let own = own(Direction::Send).zip(own(Direction::Recv));
-    writer.lane_program(rank, own.map(|((from, send), (into, _))| (from, into, *send, slices_of(send))));
     let bounds = ProgramBounds {
         rank,
         ranks,
@@ -74,6 +85,47 @@ pub(super) fn transfer_program(
     Ok(TransferProgram { tables: writer.tables, bounds, slices })
 }
 
+/// Divides the transfers among lane programs. Peers get lane programs of their own, in the order of
+/// distances, until there are `width` in a direction. Further peers are assigned to these in turn.
+fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: usize) -> Vec<Vec<Move>> {
+    let (mut lanes, mut own) = (Vec::<Vec<Move>>::new(), [Vec::new(), Vec::new()]);
+    for (direction, own) in [Direction::Send, Direction::Recv].into_iter().zip(&mut own) {
+        let mut by_peer = vec![Vec::new(); ranks];
+        let all = transfers.iter().filter(|transfer| transfer.direction == direction);
+        for (share, &transfer) in all.enumerate() {
+            by_peer[transfer.peer].push(Move { transfer, from: share, into: share });
+        }
+        *own = std::mem::take(&mut by_peer[rank]);
+        let first = lanes.len();
+        let peers = (1..ranks).map(|distance| peer_at(direction, distance, (rank, ranks)));
+        let busy = peers.filter(|&peer| !by_peer[peer].is_empty());
+        for (index, peer) in busy.enumerate() {
+            match lanes.get_mut(first + index % width) {
+                Some(lane) => lane.extend_from_slice(&by_peer[peer]),
+                None => lanes.push(by_peer[peer].clone()),
+            }
+        }
+    }
+    let [sends, receives] = own;
+    let copies = sends.into_iter().zip(receives).map(|(send, receive)| Move { into: receive.into, ..send });
+    let copies: Vec<Move> = copies.collect();
+    let bytes = |lane: &&mut Vec<Move>| lane.iter().map(|each| each.transfer.bytes).sum::<usize>();
+    match lanes.len() < 2 * width {
+        true => lanes.push(copies),
+        false => lanes.iter_mut().min_by_key(bytes).into_iter().for_each(|lane| lane.extend(&copies)),
+    }
+    lanes
+}
+
+/// Returns the peer of a transfer of this distance: the receiver of a send, or the sender of a
+/// receive.
+fn peer_at(direction: Direction, distance: usize, (rank, ranks): (Rank, usize)) -> Rank {
+    match direction {
+        Direction::Send => (rank + distance) % ranks,
+        Direction::Recv => (rank + ranks - distance) % ranks,
+    }
+}
+
 struct TableWriter {
     tables: ProgramTables,
     lane: u32,
@@ -81,11 +133,10 @@ struct TableWriter {
 }
 
 impl TableWriter {
-    /// Appends a lane program that executes transfers in order: (share read, share written,
-    /// transfer, its slices).
-    fn lane_program(&mut self, rank: Rank, transfers: impl Iterator<Item = (usize, usize, Transfer, usize)>) {
+    /// Appends a lane program that executes moves in order, each with its number of slices.
+    fn lane_program(&mut self, rank: Rank, moves: impl Iterator<Item = (Move, usize)>) {
         let first_act = self.tables.instrs.len() as u32;
-        for (from, into, transfer, slices) in transfers {
+        for (Move { transfer, from, into }, slices) in moves {
             for slice in 0..slices {
                 self.instr(rank, &transfer, from * self.slices + slice, into * self.slices + slice);
             }
@@ -135,6 +186,8 @@ impl TableWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Direction::{Recv, Send};
+    use std::collections::HashMap;
     use unisono_transports::gpu::Program;
 
     fn transfer(direction: Direction, peer: Rank, bytes: usize) -> Transfer {
@@ -142,8 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn transfer_program_has_a_lane_per_peer_and_direction() {
-        use Direction::{Recv, Send};
+    fn transfer_program_orders_peers_by_distance() {
         let all = [
             transfer(Send, 0, 100),
             transfer(Recv, 0, 300),
@@ -152,18 +204,91 @@ mod tests {
             transfer(Recv, 1, 64),
             transfer(Send, 0, 65),
         ];
-        let TransferProgram { tables, bounds, slices } = transfer_program(&all, (1, 3), 4, 64).unwrap();
+        let of = |width| transfer_program(&all, (1, 3), (4, width), 64).unwrap();
+        let TransferProgram { tables, bounds, slices } = of(2);
         assert_eq!(slices, 5, "of the longest");
-        let acts: Vec<u32> =
-            tables.lane_programs.iter().map(|lane_program| lane_program.instr_count).collect();
+        let acts = |tables: &ProgramTables| -> Vec<u32> {
+            tables.lane_programs.iter().map(|lane_program| lane_program.instr_count).collect()
+        };
         assert_eq!(
-            acts,
-            [4, 1, 5, 2],
-            "sends to 0, to 2 (an empty message), receives from 0, and what stays here"
+            acts(&tables),
+            [1, 4, 5, 2],
+            "sends to 2 (an empty message), to 0, receives from 0, and what stays here"
         );
-        let to_zero: Vec<u32> = tables.chunks[..4].iter().map(|place| place.index).collect();
+        let to_zero: Vec<u32> = tables.chunks[1..5].iter().map(|place| place.index).collect();
         assert_eq!(to_zero, [0, 1, 15, 16], "slices of the first share and of the fourth");
         assert!(tables.lane_programs.iter().all(|lane_program| lane_program.lane == 4));
         Program::new(tables, bounds).unwrap();
+        assert_eq!(acts(&of(1).tables), [7, 5], "with one each, the copy follows the shorter sends");
+    }
+
+    /// Runs the programs of all ranks with FIFOs of one message. Returns the messages that were
+    /// received, or `None` if the lane programs wait for each other.
+    fn simulate(programs: &[ProgramTables]) -> Option<usize> {
+        let mut in_flight = HashMap::<(Rank, Rank), usize>::new();
+        let mut next: Vec<Vec<u32>> = programs.iter().map(|of| vec![0; of.lane_programs.len()]).collect();
+        let (mut received, mut moved) = (0, true);
+        while std::mem::take(&mut moved) {
+            for (rank, tables) in programs.iter().enumerate() {
+                for (lane, next) in tables.lane_programs.iter().zip(&mut next[rank]) {
+                    if *next == lane.instr_count {
+                        continue;
+                    }
+                    let instr = &tables.instrs[(lane.first_instr + *next) as usize];
+                    let peer = instr.peer as usize;
+                    let ready = if instr.opcode == Opcode::Send as u8 {
+                        let fifo = in_flight.entry((rank, peer)).or_default();
+                        *fifo == 0 && std::mem::replace(fifo, 1) == 0
+                    } else if instr.opcode == Opcode::Recv as u8 {
+                        let fifo = in_flight.entry((peer, rank)).or_default();
+                        *fifo == 1 && std::mem::take(fifo) == 1 && {
+                            received += 1;
+                            true
+                        }
+                    } else {
+                        true
+                    };
+                    *next += u32::from(ready);
+                    moved |= ready;
+                }
+            }
+        }
+        let ended = |(rank, tables): (usize, &ProgramTables)| {
+            tables.lane_programs.iter().zip(&next[rank]).all(|(lane, next)| *next == lane.instr_count)
+        };
+        programs.iter().enumerate().all(ended).then_some(received)
+    }
+
+    /// Transfers of each rank in a group of every rank with every rank, each in another order.
+    fn full_exchange(rank: Rank, ranks: usize) -> Vec<Transfer> {
+        let order = |at: usize| (at * 7 + rank * 3) % ranks;
+        let pairs = (0..ranks).map(order);
+        pairs.flat_map(|peer| [transfer(Recv, peer, 100), transfer(Send, peer, 100)]).collect()
+    }
+
+    #[test]
+    fn groups_of_40_ranks_end_on_bounded_lane_programs() {
+        for width in [1, 2, 3, 8, 64] {
+            let program = |rank| transfer_program(&full_exchange(rank, 40), (rank, 40), (0, width), 64);
+            let programs: Vec<_> = (0..40).map(|rank| program(rank).unwrap().tables).collect();
+            let lanes = programs.iter().map(|tables| tables.lane_programs.len());
+            assert_eq!(lanes.max(), Some(79.min(2 * width)));
+            assert_eq!(simulate(&programs), Some(40 * 39 * 2), "two slices of each transfer, {width}");
+        }
+    }
+
+    /// Ranks 0 and 3 send to ranks 1 and 2.
+    #[test]
+    fn lane_programs_out_of_order_wait_for_each_other() {
+        let sends = [transfer(Send, 1, 100), transfer(Send, 2, 100)];
+        let receives = [transfer(Recv, 0, 100), transfer(Recv, 3, 100)];
+        let program = |rank: Rank| {
+            let transfers = if rank == 0 || rank == 3 { &sends } else { &receives };
+            transfer_program(transfers, (rank, 4), (0, 1), 64).unwrap().tables
+        };
+        let mut programs = [0, 1, 2, 3].map(program);
+        assert_eq!(simulate(&programs), Some(8));
+        [1, 3].into_iter().for_each(|rank| programs[rank].instrs.reverse());
+        assert_eq!(simulate(&programs), None, "one sender and one receiver begin with the other end");
     }
 }

@@ -5,10 +5,12 @@ use crate::device::shape::Shape;
 use crate::engine::ScheduleBounds as Widest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::AlgorithmDigest;
-use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Rank, permuted};
+use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program as ScheduleProgram, Rank, permuted};
 use std::collections::HashMap;
-use std::sync::Arc;
-use unisono_transports::gpu::{DeviceProgram, Endpoint, Program, ProgramBounds};
+use std::sync::{Arc, Mutex, PoisonError};
+use unisono_transports::gpu::{
+    DeviceGeometry, DeviceProgram, Endpoint, Program, ProgramBounds, Reach, Reserve,
+};
 
 /// One rank's program, with what all ranks must agree on to run it.
 pub(super) struct Plan {
@@ -18,7 +20,8 @@ pub(super) struct Plan {
     pub(super) digest: AlgorithmDigest,
     /// Longest slice of a block that fits every slot and every window, in bytes.
     pub(super) slice_bytes_max: usize,
-    /// Longest slice where messages use low-latency lines, in bytes; zero where there are windows.
+    /// Longest slice where messages use low-latency lines, in bytes; zero where there are windows,
+    /// or messages through the host on any rank.
     pub(super) ll_bytes_max: usize,
     /// True if a separate kernel computes the bit-identical result in one exchange.
     pub(super) is_one_shot: bool,
@@ -51,23 +54,20 @@ impl PlanCache {
 fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, order: &[Rank]) -> Result<Plan> {
     let (rank, sizes) = (endpoint.memory().rank(), endpoint.memory().layout().geometry());
     let widest = Widest::of(algorithm, spec);
-    let slice = match algorithm.peer_access {
-        PeerAccess::TwoSided => sizes.slot_bytes / widest.chunks_per_message,
-        PeerAccess::Window => endpoint.parity_bytes() / widest.window_chunks.max(1),
-        PeerAccess::ZeroCopy => ZERO_COPY_SLICE_BYTES,
-    };
     let uses_window = algorithm.peer_access != PeerAccess::TwoSided;
-    let line = if uses_window { 0 } else { sizes.ll_bytes / widest.chunks_per_message };
-    let slice_bytes_max = slice / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
+    let slice_bytes_max = slice_bytes_max(algorithm, &widest, sizes);
     if slice_bytes_max == 0 {
         let text = format!("{algorithm:?} has no room on a GPU with {} ranks: {sizes:?}", spec.ranks);
         return Err(Error::new(ErrorKind::Unsupported(text)));
     }
     let shape = Shape::of(algorithm, spec);
-    let program = match shape.follows_ring_order {
+    let program_of = |rank| match shape.follows_ring_order {
         true => permuted(algorithm, spec, order, rank),
         false => (algorithm.build)(spec, rank),
     };
+    let has_lines = !uses_window && is_direct(endpoint.reach(), spec.ranks, program_of)?;
+    let line = if has_lines { sizes.ll_bytes / widest.chunks_per_message } else { 0 };
+    let program = program_of(rank);
     let parts = (algorithm.chunks_per_share)(spec);
     let (inputs, outputs) = algorithm.collective.shares(spec.ranks, spec.root, rank);
     let bounds = ProgramBounds {
@@ -96,6 +96,70 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
     })
 }
 
+/// Returns the longest slice of a block that fits every slot and every window.
+fn slice_bytes_max(algorithm: &Algorithm, widest: &Widest, sizes: &DeviceGeometry) -> usize {
+    let slice = match algorithm.peer_access {
+        PeerAccess::TwoSided => sizes.slot_bytes / widest.chunks_per_message,
+        PeerAccess::Window => sizes.parity_bytes() / widest.window_chunks.max(1),
+        PeerAccess::ZeroCopy => ZERO_COPY_SLICE_BYTES,
+    };
+    slice / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES
+}
+
+/// Returns the memory that a rank reserves when ranks meet, so that later launches allocate none: room
+/// for tables, and for the scratch of every built-in algorithm.
+pub(super) fn reserve(sizes: &DeviceGeometry) -> Reserve {
+    let mut reserve = Reserve {
+        table_bytes: TABLE_BYTES,
+        scratch_bytes: SCRATCH_SLICES_MIN * sizes.slot_bytes,
+        scratch_chunks: SCRATCH_SLICES_MIN,
+    };
+    // The schedules of larger groups take long to build. Their scratch is allocated where the room
+    // does not suffice.
+    if sizes.ranks <= RESERVED_RANKS_MAX {
+        for (algorithm, widest, chunks) in scratch_of_algorithms(sizes.ranks).iter() {
+            let bytes = chunks.saturating_mul(slice_bytes_max(algorithm, widest, sizes));
+            reserve.scratch_bytes = reserve.scratch_bytes.max(bytes);
+            reserve.scratch_chunks = reserve.scratch_chunks.max(*chunks);
+        }
+    }
+    reserve
+}
+
+/// Algorithms with scratch: the bounds of each, and the scratch chunks of one lane program.
+type ScratchOfAlgorithms = Arc<Vec<(&'static Algorithm, Widest, usize)>>;
+
+/// Returns the algorithms for `ranks` ranks that use scratch, computed once for each number of ranks.
+fn scratch_of_algorithms(ranks: usize) -> ScratchOfAlgorithms {
+    static KNOWN: Mutex<Option<HashMap<usize, ScratchOfAlgorithms>>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    let compute = || {
+        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        let of = |algorithm: &'static Algorithm| {
+            let scratch = (0..ranks).map(|rank| (algorithm.build)(&spec, rank).scratch).max()?;
+            (scratch > 0).then(|| (algorithm, Widest::of(algorithm, &spec), scratch))
+        };
+        let fits = |row: &&'static Algorithm| !row.collective.is_scan() && (row.supports)(&spec);
+        Arc::new(Algorithm::ALL.iter().filter(fits).filter_map(of).collect())
+    };
+    Arc::clone(known.entry(ranks).or_insert_with(compute))
+}
+
+/// Returns true if no rank's program has a message that moves through the host. The answer is the
+/// same on all ranks, and so is the protocol that depends on it.
+fn is_direct(reach: &Reach, ranks: usize, program_of: impl Fn(Rank) -> ScheduleProgram) -> Result<bool> {
+    if reach.is_complete() {
+        return Ok(true);
+    }
+    for rank in 0..ranks {
+        if !lower(program_of(rank), rank)?.message_peers().all(|peer| reach.connects(rank, peer)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Returns the chunks of each peer's input and output that zero-copy programs name.
 fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec, shape: &Shape) -> [usize; 2] {
     let parts = (algorithm.chunks_per_share)(spec);
@@ -106,8 +170,34 @@ fn peer_chunks(algorithm: &Algorithm, spec: &GroupSpec, shape: &Shape) -> [usize
     [blocks(shape.accesses_peer_inputs, input), blocks(shape.accesses_peer_outputs, output)]
 }
 
+/// Bytes of tables that a communicator has room for.
+const TABLE_BYTES: usize = 4 << 20;
+/// Slices of scratch that each thread block has at least.
+const SCRATCH_SLICES_MIN: usize = 2;
+/// Largest number of ranks whose schedules are built to learn their scratch.
+const RESERVED_RANKS_MAX: usize = 32;
 /// Slice size of zero-copy programs. Nothing is staged, so slices only divide the work among
 /// channels.
 const ZERO_COPY_SLICE_BYTES: usize = 1 << 30;
 /// Every slice is a multiple of this number of bytes.
 pub(super) const SLICE_UNIT_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Collective, find};
+
+    #[test]
+    fn lines_need_direct_paths_of_the_program() {
+        // Four ranks in a circle, each of which reaches its neighbors.
+        let reach = Reach::from_rows(4, &[0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 1, 0]);
+        let spec = GroupSpec { ranks: 4, root: 0, aggregation: 1 };
+        let direct = |name, reach: &Reach| {
+            let ring = find(Collective::AllReduce, name).unwrap();
+            is_direct(reach, 4, |rank| (ring.build)(&spec, rank)).unwrap()
+        };
+        assert!(direct("ring", &reach), "neighbors only");
+        assert!(!direct("recursive_doubling", &reach), "ranks 0 and 2 exchange messages");
+        assert!(direct("recursive_doubling", &Reach::complete(4)));
+    }
+}

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use unisono_cuda::device::exempt_thread_from_captures;
 use unisono_transports::gpu::HostStaging;
 use unisono_transports::sys::affinity::pin_near;
 
@@ -21,6 +22,7 @@ pub(super) fn spawn_proxy(shared: &Arc<Shared>, carrier: Communicator) -> Result
     let named = std::thread::Builder::new().name("unisono pump".to_owned());
     let node = shared.endpoint.memory().gpu().info().numa_node().ok().flatten();
     let started = named.spawn(move || {
+        exempt_thread_from_captures();
         // The staging memory lies on this NUMA node, near the GPU that reads it.
         if let Some(node) = node {
             pin_near(node);

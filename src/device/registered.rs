@@ -52,7 +52,7 @@ impl DeviceCommunicator {
         let (base, exports) = (&self.shared.host_comm, self.shared.endpoint.all_peers_direct());
         self.release_unused()?;
         let bytes = count.saturating_mul(size_of::<T>());
-        let buffer = agree_on_success(base, self.gpu().alloc::<T>(count).map_err(Error::from))?;
+        let buffer = agree_on_success(base, self.gpu().alloc_exportable::<T>(count).map_err(Error::from))?;
         let handle = exports.then(|| buffer.export()).transpose().map_err(Error::from);
         let handle =
             agree_on_success(base, handle)?.map_or([0; IpcHandle::BYTES], |handle| handle.to_bytes());

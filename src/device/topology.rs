@@ -6,17 +6,38 @@ use crate::error::Result;
 use crate::schedule::Rank;
 use unisono_cuda::device::{Gpu, GpuError, GpuInfo, NvLinks, PeerPath};
 
+/// Bus addresses of the GPUs of all ranks, each with its host.
+pub(super) struct Locations {
+    own: Rank,
+    all: Vec<[u8; LOCATION_BYTES]>,
+}
+
+impl Locations {
+    /// Exchanges the locations of all ranks.
+    pub(super) fn exchange(base: &Communicator, gpu: &Gpu) -> Result<Self> {
+        let mut location = [0u8; LOCATION_BYTES];
+        let text = format!("{} {}", gpu.info().bus_id().unwrap_or_default(), host_identity());
+        location.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
+        let mut all = location.repeat(base.size());
+        base.all_gather(&location, &mut all)?;
+        let all = all.chunks_exact(LOCATION_BYTES).filter_map(|each| each.first_chunk().copied());
+        Ok(Self { own: base.rank(), all: all.collect() })
+    }
+
+    /// Returns true if NVLinks connect `gpu`, which is this rank's, with that of another rank of
+    /// the host. The answer is false if links are not counted.
+    pub(super) fn is_linked(&self, gpu: &Gpu, rank: Rank) -> bool {
+        let ((_, own_host), (bus_id, host)) = (split(&self.all[self.own]), split(&self.all[rank]));
+        own_host == host && gpu.info().nvlinks_to_bus_id(&bus_id).is_ok_and(|links| links.count > 0)
+    }
+}
+
 /// Returns the order of all ranks, the same on all of them.
-pub(super) fn agree_on_order(base: &Communicator, gpu: &Gpu) -> Result<Vec<Rank>> {
-    let mut place = [0u8; LOCATION_BYTES];
-    let text = format!("{} {}", gpu.info().bus_id().unwrap_or_default(), host_identity());
-    place.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
-    let mut places = place.repeat(base.size());
-    base.all_gather(&place, &mut places)?;
+pub(super) fn agree_on_order(base: &Communicator, gpu: &Gpu, locations: &Locations) -> Result<Vec<Rank>> {
     // GPUs that the driver does not report count as far, on all ranks alike.
     let seen = visible_gpus(gpu).unwrap_or_default();
-    let own: Vec<u8> =
-        places.chunks(LOCATION_BYTES).map(|theirs| rank_distance(&place, theirs, &seen)).collect();
+    let place = &locations.all[locations.own];
+    let own: Vec<u8> = locations.all.iter().map(|theirs| rank_distance(place, theirs, &seen)).collect();
     let mut all = own.repeat(base.size());
     base.all_gather(&own, &mut all)?;
     Ok(nearest_ring(&all, base.size()))
@@ -48,12 +69,14 @@ fn link_distance(path: PeerPath, links: Option<NvLinks>) -> u8 {
     }
 }
 
+/// Returns the bus address and the host of a location.
+fn split(place: &[u8]) -> (String, String) {
+    let text = String::from_utf8_lossy(place);
+    text.split_once(' ').map(|(bus_id, host)| (bus_id.to_owned(), host.to_owned())).unwrap_or_default()
+}
+
 /// Returns the distance of a rank whose GPU is at `theirs`.
 fn rank_distance(own: &[u8], theirs: &[u8], seen: &[(String, u8)]) -> u8 {
-    let split = |place: &[u8]| {
-        let text = String::from_utf8_lossy(place);
-        text.split_once(' ').map(|(bus_id, host)| (bus_id.to_owned(), host.to_owned())).unwrap_or_default()
-    };
     let ((own_id, own_host), (bus_id, host)) = (split(own), split(theirs));
     match seen.iter().find(|(known, _)| *known == bus_id) {
         _ if host != own_host => OTHER_HOST,

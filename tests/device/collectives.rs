@@ -10,7 +10,7 @@ use unisono::{Config, Element, F8E4M3, F8E5M2, ReduceKind, Sum, bf16, f16};
 
 /// Calls the collective of `case` and compares every element of the result, guard elements
 /// included.
-fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &Stream, case: Case) {
+pub(crate) fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &Stream, case: Case) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let (input, wanted) = input_and_expected::<T>(case, ranks, rank);
     let poison = T::from_f64(5.0);
@@ -89,7 +89,7 @@ fn call<T: Element>(
     }
 }
 
-fn case(collective: Collective, count: usize, in_place: bool) -> Case {
+pub(crate) fn case(collective: Collective, count: usize, in_place: bool) -> Case {
     Case { collective, op: ReduceKind::Sum, root: 0, count, in_place }
 }
 

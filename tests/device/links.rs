@@ -2,7 +2,8 @@
 
 use crate::world::gpu;
 use std::time::Duration;
-use unisono_transports::gpu::{DeviceGeometry, Endpoint, Layout, Peer, PeerMemory};
+use unisono_cuda::test_gpu::{other_gpu, test_gpu};
+use unisono_transports::gpu::{DeviceGeometry, Endpoint, Layout, Peer, PeerMemory, Reach, Reserve};
 
 const SIZES: DeviceGeometry = DeviceGeometry {
     ranks: 2,
@@ -21,21 +22,26 @@ fn link_test(arenas: &[PeerMemory; 2], theirs: &PeerMemory) -> [bool; 2] {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| {
             let reached = [None, Some(zero.map(&theirs.export().unwrap()).unwrap())];
-            zero.test_links(&reached, LIMIT).unwrap()[1]
+            zero.prepare_link_test(&reached).unwrap().expect("two GPUs").run(LIMIT).unwrap()[1]
         });
         let reached = [Some(one.map(&zero.export().unwrap()).unwrap()), None];
-        let second = one.test_links(&reached, LIMIT).unwrap()[0];
+        let second = one.prepare_link_test(&reached).unwrap().expect("two GPUs").run(LIMIT).unwrap()[0];
         [first.join().unwrap(), second]
     })
 }
 
+const RESERVE: Reserve = Reserve { table_bytes: 4096, scratch_bytes: 1024, scratch_chunks: 1 };
 const LIMIT: Duration = Duration::from_millis(500);
 
 #[test]
 fn misrouted_link_is_detected() {
-    let Some(gpu) = gpu() else { return };
+    let Some(first) = test_gpu(2) else { return };
+    let Some(second) = other_gpu() else { return };
+    first.enable_peer_access(&second).unwrap();
+    second.enable_peer_access(&first).unwrap();
+    let gpus = [first, second];
     let layout = Layout::new(SIZES).unwrap();
-    let arena = |rank| PeerMemory::new(&gpu, rank, layout).unwrap();
+    let arena = |rank: usize| PeerMemory::new(&gpus[rank], rank, layout).unwrap();
     let arenas = [arena(0), arena(1)];
     assert_eq!(link_test(&arenas, &arenas[1]), [true, true]);
     let arenas = [arena(0), arena(1)];
@@ -43,14 +49,26 @@ fn misrouted_link_is_detected() {
 }
 
 #[test]
+fn memory_on_the_same_gpu_needs_no_test() {
+    let Some(gpu) = gpu() else { return };
+    let [own, other] = [0, 1].map(|rank| PeerMemory::new(&gpu, rank, Layout::new(SIZES).unwrap()).unwrap());
+    let reached = [None, Some(own.map(&other.export().unwrap()).unwrap())];
+    assert!(own.prepare_link_test(&reached).unwrap().is_none());
+}
+
+#[test]
 fn links_unreachable_by_any_rank_are_not_used() {
     let Some(gpu) = gpu() else { return };
-    let endpoint = |all_direct| {
+    let endpoint = |reach| {
         let [own, other] =
             [0, 1].map(|rank| PeerMemory::new(&gpu, rank, Layout::new(SIZES).unwrap()).unwrap());
         let reached = own.map(&other.export().unwrap()).unwrap();
-        Endpoint::new(own, vec![Peer::Local, Peer::Direct(reached)], all_direct).unwrap()
+        Endpoint::new(own, vec![Peer::Local, Peer::Direct(reached)], reach, RESERVE).unwrap()
     };
-    assert!(endpoint(true).all_peers_direct());
-    assert!(!endpoint(false).all_peers_direct(), "ranks that choose differently wait for each other");
+    assert!(endpoint(Reach::complete(2)).all_peers_direct());
+    let other_does_not = Reach::from_rows(2, &[1, 1, 0, 1]);
+    assert!(
+        !endpoint(other_does_not).all_peers_direct(),
+        "ranks that choose differently wait for each other"
+    );
 }

@@ -9,6 +9,7 @@ mod collectives;
 mod failures;
 mod links;
 mod processes;
+mod scale;
 mod send_recv;
 mod streams;
 mod symmetric_memory;

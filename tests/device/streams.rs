@@ -140,7 +140,7 @@ fn proxy_progresses_while_launch_is_blocked() {
     });
 }
 
-/// One of two GPUs has an older driver without LL128, as in a container.
+/// One of two GPUs has an older driver that takes PTX only and has no LL128, as in a container.
 ///
 /// The test runs in its own process, because other tests have opened their GPUs.
 #[test]
@@ -152,10 +152,13 @@ fn ll_width_is_supported_by_all_gpus() {
     }
     emulator::set_gpu_count(2).unwrap();
     emulator::set_cuda_version(12030).unwrap();
+    emulator::set_accepts_cubins(false).unwrap();
     let older = Gpu::open(1).unwrap();
     emulator::set_cuda_version(12040).unwrap();
+    emulator::set_accepts_cubins(true).unwrap();
     let gpus = [Gpu::open(0).unwrap(), older];
     assert_eq!(gpus.each_ref().map(Gpu::has_ll128), [true, false]);
+    assert_eq!(gpus.each_ref().map(|gpu| gpu.images().ptx > 0), [false, true]);
     for of_ranks in [[0, 0], [0, 1], [1, 0]] {
         let comms = Communicator::builder().config(&config()).local(2).unwrap();
         std::thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! Tests of ranks that leave, and of the launches, graphs and memory that remain.
 
-use crate::world::{config, gpu, run, run_in_own_process, staged_config};
+use crate::world::{config, config_with_timeout, gpu, run, run_in_own_process, staged_config};
 use std::time::{Duration, Instant};
 use unisono::device::GpuError;
 use unisono::{Communicator, ErrorKind, Sum};
@@ -80,7 +80,7 @@ fn communicator_memory_is_reused() {
 
 #[test]
 fn stale_reports_are_not_quoted() {
-    let config = config().with_timeout(Duration::from_millis(900));
+    let config = config_with_timeout(Duration::from_millis(900));
     let errors = run(2, &config, |comm, stream| {
         let mut values = comm.gpu().upload(&[1.0f32; 100]).unwrap();
         if comm.rank() == 0 {

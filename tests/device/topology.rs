@@ -35,6 +35,40 @@ fn in_pairs(test: &str, body: impl Fn(DeviceCommunicator, Stream) + Sync) {
     });
 }
 
+/// GPUs in a circle have direct access to their neighbors. Rings use nothing else, and everything
+/// else goes through the host.
+#[test]
+fn staged_paths_leave_direct_ones_as_they_are() {
+    const TEST: &str = "topology::staged_paths_leave_direct_ones_as_they_are";
+    if gpu().is_none_or(|gpu| !gpu.is_emulated()) || !run_in_own_process(TEST) {
+        return;
+    }
+    emulator::set_gpu_count(4).unwrap();
+    for from in 0..4 {
+        let path = unisono_cuda::device::PeerPath { direct: false, rank: 1, atomics: false };
+        emulator::set_peer_path(from, (from + 2) % 4, path).unwrap();
+    }
+    let comms = Communicator::builder().config(&config()).local(4).unwrap();
+    scope(|scope| {
+        for comm in comms {
+            scope.spawn(move || {
+                let gpu = Gpu::open(comm.rank()).unwrap();
+                let (comm, stream) = (comm.to_device(&gpu).unwrap(), gpu.stream().unwrap());
+                for name in ["ring", "recursive_doubling", "ring"] {
+                    comm.set_algorithm(Collective::AllReduce, Some(name)).unwrap();
+                    for count in [5, 2000, 50_000] {
+                        let mut values = gpu.upload(&vec![comm.rank() as i32; count]).unwrap();
+                        comm.all_reduce(&stream, &mut values, Sum).unwrap();
+                        comm.synchronize(&stream).unwrap();
+                        assert_eq!(values.to_vec(&stream).unwrap(), vec![6; count], "{name}");
+                    }
+                }
+                assert_eq!(comm.ring_order(), [0, 1, 2, 3]);
+            });
+        }
+    });
+}
+
 #[test]
 fn ring_prefers_more_links_where_counted() {
     const TEST: &str = "topology::ring_prefers_more_links_where_counted";
@@ -51,10 +85,28 @@ fn ring_prefers_more_links_where_counted() {
                 let gpu = Gpu::open(comm.rank()).unwrap();
                 // Four links between 0 and 2, and between 1 and 3; one link between 0 and 1, and
                 // between 2 and 3.
-                assert_eq!(comm.to_device(&gpu).unwrap().ring_order(), [0, 2, 3, 1]);
+                let comm = comm.to_device(&gpu).unwrap();
+                assert_eq!(comm.ring_order(), [0, 2, 3, 1]);
+                assert!(!comm.uses_ll128(), "no link between 0 and 3");
             });
         }
     });
+    assert_eq!([[0, 2], [0, 1], [0, 3], [0, 0]].map(uses_ll128), [true, true, false, true]);
+}
+
+/// Returns true if two ranks on these GPUs use lines of 16 bytes.
+fn uses_ll128(gpus: [usize; 2]) -> bool {
+    let comms = Communicator::builder().config(&config()).local(2).unwrap();
+    scope(|scope| {
+        let rank = |comm: Communicator| {
+            scope.spawn(move || {
+                let gpu = Gpu::open(gpus[comm.rank()]).unwrap();
+                comm.to_device(&gpu).unwrap().uses_ll128()
+            })
+        };
+        let ranks: Vec<_> = comms.into_iter().map(rank).collect();
+        ranks.into_iter().all(|rank| rank.join().unwrap())
+    })
 }
 
 /// Tells a process that a stand-in for NVML is loaded.

@@ -1,5 +1,6 @@
 //! Groups of ranks on the software device.
 
+use std::time::Duration;
 use unisono::device::{DeviceCommunicator, Gpu, Stream};
 use unisono::{Communicator, Config, DeviceConfig};
 use unisono_cuda::test_gpu::test_gpu;
@@ -19,6 +20,13 @@ pub(crate) fn config() -> Config {
         .with_peer_to_peer(true)
         .with_ll128(true);
     Config::default().with_gpu(gpu)
+}
+
+/// Returns the same configuration with a limit of the waits of kernels and of the host.
+pub(crate) fn config_with_timeout(limit: Duration) -> Config {
+    let config = config().with_timeout(limit);
+    let gpu = config.gpu.with_timeout(limit);
+    config.with_gpu(gpu)
 }
 
 /// Returns the same configuration with the low-latency lines that every GPU supports.

@@ -43,6 +43,9 @@ enum Task {
         /// Compare with the committed kernels instead of writing them.
         #[arg(long)]
         check: bool,
+        /// Make the size of the compiled kernels their budget.
+        #[arg(long, conflicts_with = "check")]
+        budget: bool,
     },
     /// Run tests under ThreadSanitizer or AddressSanitizer.
     Sanitize(sanitize::Arguments),
@@ -74,6 +77,11 @@ enum GpuSuite {
         /// Neither strip nor compress: for a rehearsal on this machine.
         #[arg(long)]
         quick: bool,
+    },
+    /// Pack NCCL and its benchmark into a folder, which `pack` does for the suite.
+    PackNccl {
+        /// Folder for the packed files.
+        folder: PathBuf,
     },
     /// Run target/gpu-suite on the GPU; nothing is built.
     Run {
@@ -108,6 +116,7 @@ impl GpuSuite {
     fn run(self) -> Result {
         match self {
             Self::Pack { quick } => gpu_suite::pack::pack(quick),
+            Self::PackNccl { folder } => gpu_suite::nccl::pack(&folder),
             Self::Run { out, minutes, cpu } => {
                 gpu_suite::run(&out, minutes.unwrap_or(if cpu { 4.0 } else { 7.0 }), cpu)
             }
@@ -137,7 +146,7 @@ fn run(task: Task) -> Result {
         Task::Ci { lanes } => cargo::run(Command::new(cargo::root().join(".ci/run")).args(lanes)),
         Task::Bench(bench) => bench.run(),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
-        Task::Kernels { check } => kernels::run(check),
+        Task::Kernels { check, budget } => kernels::run(check, budget),
         Task::Sanitize(arguments) => sanitize::run(&arguments),
         Task::Shuttle(arguments) => shuttle::run(&arguments),
         Task::Soak { minutes } => long_tests::soak(minutes),

@@ -21,6 +21,8 @@ use args::Dtypes;
 use bench::{Bench, Row};
 use device::Device;
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 use unisono::bootstrap::RankInfo;
 use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
@@ -30,6 +32,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     arguments.check()?;
     let config = arguments.config()?;
     if let Some(threads) = arguments.threads {
+        if arguments.device != Device::Cpu && std::env::var_os(HARDWARE_QUEUES.0).is_none() {
+            return Err(restart_with_queues());
+        }
         return in_threads(arguments, &config, threads);
     }
     let launched = RankInfo::is_in_env();
@@ -42,6 +47,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     }
     in_processes(arguments)
 }
+
+/// Replaces this process by one in which each rank on a GPU has a hardware queue. The driver reads
+/// their number from the environment that a program starts with. Returns the error if it fails.
+fn restart_with_queues() -> String {
+    let mut again = Command::new("/proc/self/exe");
+    again.args(std::env::args_os().skip(1)).env(HARDWARE_QUEUES.0, HARDWARE_QUEUES.1);
+    format!("cannot start the measurement again with {HARDWARE_QUEUES:?}: {}", again.exec())
+}
+
+/// Most hardware queues that a process can have.
+const HARDWARE_QUEUES: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 
 fn in_threads(arguments: &Arguments, config: &Config, threads: usize) -> Result<u8, String> {
     let comms = Communicator::builder().config(config).local(threads).map_err(|error| error.to_string())?;

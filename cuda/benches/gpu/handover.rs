@@ -61,6 +61,7 @@ fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64, shape: LaunchDims)
         abort: abort.address() as *const u32,
         report: status.address() as *mut WaitReport,
         timeout_ns: LIMIT_NS,
+        failed: std::ptr::null_mut(),
     };
     let mut times = Vec::new();
     let mut raised = 0;

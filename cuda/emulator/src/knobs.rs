@@ -1,6 +1,7 @@
 //! Settings of a loaded emulator.
 
 use libloading::os::unix::{Library, RTLD_NOW};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 
@@ -17,6 +18,15 @@ pub struct Rule {
     pub effect: String,
     /// True if the emulator keeps it.
     pub on: bool,
+}
+
+/// Module images that a process loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Images {
+    /// Texts, which a driver compiles.
+    pub ptx: u64,
+    /// Compiled code.
+    pub cubin: u64,
 }
 
 impl Knobs {
@@ -104,6 +114,43 @@ impl Knobs {
                 })
                 .collect()
         }
+    }
+
+    /// Returns how often a function of libcuda was called in this process, by its name with or
+    /// without the number of its version: `cuMemAlloc` counts `cuMemAlloc_v2`.
+    ///
+    /// # Panics
+    /// The name has a zero byte.
+    pub fn call_count(&self, function: &str) -> u64 {
+        let name = CString::new(function).expect("names have no zeros");
+        type Count = unsafe extern "C" fn(*const c_char) -> u64;
+        // SAFETY: the type is that of `emulator.h`.
+        unsafe { self.function::<Count>(b"unisono_call_count")(name.as_ptr()) }
+    }
+
+    /// Returns the functions of libcuda that were called in this process, and how often.
+    pub fn calls(&self) -> BTreeMap<String, u64> {
+        // SAFETY: the type is that of `emulator.h`.
+        let name = unsafe { self.function::<unsafe extern "C" fn(u32) -> *const c_char>(b"unisono_call") };
+        // SAFETY: as above.
+        let names = (0..).map(|index| unsafe { name(index) }).take_while(|name| !name.is_null());
+        // SAFETY: the texts are static.
+        let text = |name: *const c_char| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        names.map(text).map(|name| (name.clone(), self.call_count(&name))).collect()
+    }
+
+    /// Returns the numbers of module images that were loaded in this process.
+    pub fn images(&self) -> Images {
+        // SAFETY: the type is that of `emulator.h`.
+        let [ptx, cubin] = [0, 1].map(|kind| unsafe {
+            self.function::<unsafe extern "C" fn(u32) -> u64>(b"unisono_images")(kind)
+        });
+        Images { ptx, cubin }
+    }
+
+    /// Sets whether the driver loads machine code. By default it does; else it loads PTX only.
+    pub fn set_accepts_cubins(&self, accepts: bool) {
+        self.set(b"unisono_set_accepts_cubins", u32::from(accepts));
     }
 
     /// Sets the seed of the order in which blocks and threads run.

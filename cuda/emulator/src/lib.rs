@@ -14,4 +14,4 @@ mod objects;
 mod sources;
 
 pub use build::{BuildError, Emulator, UserKernels};
-pub use knobs::{Knobs, Rule};
+pub use knobs::{Images, Knobs, Rule};

@@ -1,11 +1,15 @@
-//! GPU kernels of unisono: the CUDA C++ sources, and the PTX that NVRTC makes of them.
+//! GPU kernels of unisono: the CUDA C++ sources, the PTX that NVRTC makes of them, and the machine
+//! code that ptxas makes of the PTX.
 //!
-//! The PTX of all modules is one zstd frame of less than 1 MB. [`modules`] unpacks it once a
-//! process. `compile` beside this crate writes the frame, and `compile --check` compares it with
-//! what NVRTC makes of the sources, byte by byte.
+//! The PTX of all modules is one zstd frame of less than 1 MB, and their machine code is one of less
+//! than 0.5 MB for each architecture. [`modules`] and [`cubins`] unpack what is needed, once a
+//! process. `compile` beside this crate writes the frames, and `compile --check` compares them with
+//! what the sources give, byte by byte.
 
+mod cubins;
 mod modules;
 mod sources;
 
+pub use cubins::{Cubin, cubins};
 pub use modules::{Module, kernel_names, module, modules};
 pub use sources::{SOURCES, headers, source};

@@ -58,13 +58,27 @@ arguments! {
     }
 
     /// Deadline of the waits of a launch.
-    Deadline: 24 {
+    Deadline: 32 {
         /// Something else than 0 there ends all waits.
         0 => abort: *const u32,
         /// All zeros before the launch.
         8 => report: *mut WaitReport,
         /// For each wait.
         16 => timeout_ns: u64,
+        /// Word in device memory that launches which give up set to something else than 0. Every
+        /// launch reads it first. Null: the state of the report serves instead.
+        24 => failed: *mut u32,
+    }
+
+    /// Counters by which the host learns without a call of the driver how many launches have ended.
+    Completion: 24 {
+        /// Blocks of the running launch that have ended, in device memory. Null: the launch is not
+        /// counted.
+        0 => blocks: *mut u32,
+        /// Launches that have ended, in device memory.
+        8 => launches: *mut u64,
+        /// The same number in page-locked memory.
+        16 => done: *mut u64,
     }
 
     /// One direction between two ranks: slots that are filled and emptied in order.
@@ -103,7 +117,7 @@ arguments! {
 
     /// Arguments of the kernel `exchange`. Every block sends its channel's input to the peer, and
     /// receives the peer's input.
-    Exchange: 32 {
+    Exchange: 40 {
         /// Channels in device memory, one for each block.
         0 => channels: *const Channel,
         /// For all of its waits.
@@ -112,7 +126,7 @@ arguments! {
 
     /// Arguments of the kernels `ping_*`. Two launches of one block each raise two counters in
     /// turn.
-    Ping: 64 {
+    Ping: 72 {
         /// Raised by the other launch.
         0 => own: *const u64,
         /// Raised by this one.
@@ -196,6 +210,11 @@ pub enum WaitState {
     LengthMismatch,
     /// The peer has left before it did what is waited for.
     PeerFinalized,
+}
+
+impl Completion {
+    /// No counters: the launch is not counted.
+    pub const NONE: Completion = Completion { blocks: null_mut(), launches: null_mut(), done: null_mut() };
 }
 
 impl WaitReport {

@@ -7,13 +7,14 @@
 
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
-use super::memory::Memory;
+use super::memory::{Memory, MemoryRef};
+use super::pinned::Pinned;
 use super::plain::Plain;
 use super::pool::MemoryKind;
 use super::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 /// Elements in memory of a GPU. A dropped buffer's memory lasts until the work that uses it is
@@ -53,7 +54,15 @@ impl Gpu {
     /// Allocates `count` elements, all bytes 0, and waits until they are set. [`Stream::alloc`]
     /// does not wait.
     pub fn alloc<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
-        let buffer = Buffer::new(self, count)?;
+        self.alloc_in_units(count, 1)
+    }
+
+    /// Allocates as [`Gpu::alloc`] does, in memory of whole units of so many bytes.
+    pub(crate) fn alloc_in_units<T: Plain>(&self, count: usize, unit: usize) -> Result<Buffer<T>, GpuError> {
+        let bytes = count.saturating_mul(size_of::<T>()).max(1);
+        let bytes = bytes.checked_next_multiple_of(unit).unwrap_or(usize::MAX);
+        let memory = Memory::new(self, MemoryKind::Device, bytes)?;
+        let buffer = Buffer { memory, count, elements: PhantomData };
         if count == 0 {
             return Ok(buffer);
         }
@@ -139,6 +148,32 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Enqueues a copy of page-locked bytes to the same place of a buffer. The call does not wait, so
+    /// the bytes must stay as they are until the copy is done.
+    ///
+    /// # Errors
+    /// The driver fails.
+    ///
+    /// # Panics
+    /// The range is not inside both.
+    pub fn copy_pinned(
+        &self,
+        to: &Buffer<u8>,
+        from: &Pinned<u8>,
+        range: Range<usize>,
+    ) -> Result<(), GpuError> {
+        self.gpu().check_same_gpu(to.gpu(), "memory")?;
+        assert!(range.start <= range.end && range.end <= to.len().min(from.len()), "{range:?}");
+        let (at, bytes) = (range.start as u64, range.len());
+        self.enqueue(&[&to.memory, &from.memory], "cuMemcpyHtoDAsync", |handle| {
+            let source = (from.address() + at) as *const std::ffi::c_void;
+            // SAFETY: the range is inside both, which last until the copy is done, as the call says.
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to.address() + at, source, bytes, handle) }
+        })
+    }
+}
+
 impl<T: Plain> Buffer<T> {
     fn new(gpu: &Gpu, count: usize) -> Result<Self, GpuError> {
         let bytes = count.saturating_mul(size_of::<T>());
@@ -201,6 +236,15 @@ impl<T: Plain> Buffer<T> {
 
     fn bytes(&self) -> usize {
         self.count * size_of::<T>()
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Returns a handle to the memory without its elements.
+    pub fn memory_ref(&self) -> MemoryRef {
+        MemoryRef::new(&self.memory)
     }
 }
 
@@ -281,9 +325,17 @@ impl<'a, T: Plain> View<'a, T> {
     pub(crate) fn bytes(&self) -> usize {
         self.count * size_of::<T>()
     }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        self.memory
+    }
 }
 
 impl<T: Plain> ViewMut<'_, T> {
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        self.0.memory
+    }
+
     /// Elements in it.
     pub fn len(&self) -> usize {
         self.0.count

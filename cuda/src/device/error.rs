@@ -53,6 +53,18 @@ pub enum GpuError {
         /// Blocks that can be resident.
         room: u32,
     },
+    /// Ranks of one process would share hardware queues of a GPU. The kernel of one would then wait
+    /// behind that of another, which waits for it.
+    #[error(
+        "{ranks} ranks of one process share a GPU with {queues} hardware queues, and need {}: {}",
+        ranks + 1, queue_remedy(*ranks)
+    )]
+    TooFewQueues {
+        /// Ranks of the process on the GPU. Each needs a queue, and the library one more.
+        ranks: usize,
+        /// Hardware queues.
+        queues: usize,
+    },
     /// Memory, an event or a kernel of one GPU is used on a stream of another.
     #[error("{what} of GPU {owner} on a stream of GPU {user}")]
     WrongGpu {
@@ -172,6 +184,20 @@ impl GpuError {
         matches!(self, GpuError::Driver { code, .. } if *code == result as u32)
     }
 }
+
+/// Returns what the user can do about too few hardware queues.
+fn queue_remedy(ranks: usize) -> String {
+    if ranks >= HARDWARE_QUEUES_MAX {
+        return format!("use several processes, with at most {} ranks each", HARDWARE_QUEUES_MAX - 1);
+    }
+    format!(
+        "set CUDA_DEVICE_MAX_CONNECTIONS={HARDWARE_QUEUES_MAX} in the environment before the program starts, \
+         as `unisono run` and `unisono perf` do"
+    )
+}
+
+/// Largest number of hardware queues that a process can ask for.
+pub(crate) const HARDWARE_QUEUES_MAX: usize = 32;
 
 /// The driver's name of a failure.
 fn text(result: CUresult) -> String {

@@ -1,5 +1,6 @@
 //! Events: points in streams.
 
+use super::capture_mode::RelaxedCapture;
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
 use super::stream::Stream;
@@ -33,6 +34,7 @@ impl Event {
 
     /// Returns true if all work before the event is done.
     pub fn is_done(&self) -> Result<bool, GpuError> {
+        let _exempt = RelaxedCapture::enter();
         self.gpu.bind()?;
         self.event.try_is_complete().or_gpu_error("cuEventQuery")
     }
@@ -43,6 +45,7 @@ impl Event {
 
     /// Waits until it has come.
     pub fn synchronize(&self) -> Result<(), GpuError> {
+        let _exempt = RelaxedCapture::enter();
         self.event.synchronize().or_gpu_error("cuEventSynchronize")
     }
 

@@ -1,10 +1,10 @@
 //! A GPU: its memory, streams and kernels.
 
 use super::driver::gpus;
-use super::error::{GpuError, IntoGpuResult};
-use super::modules::Modules;
+use super::error::{GpuError, HARDWARE_QUEUES_MAX, IntoGpuResult};
+use super::modules::{ImageCounts, Modules};
 use super::pool::Pool;
-use super::stream::Stream;
+use super::stream::{Queue, Stream};
 use cudarc::driver::{CudaContext, CudaStream, result, sys, sys::CUdevice_attribute as Attribute};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -22,6 +22,10 @@ pub(crate) struct Device {
     pub(crate) pool: Pool,
     /// Stream for fills and copies that belong to no stream of the user.
     pub(crate) house: Arc<CudaStream>,
+    /// The same stream, as one of this library.
+    utility: Arc<Queue>,
+    /// Hardware queues that streams of this process share.
+    queues: usize,
 }
 
 /// Open GPUs, by number.
@@ -33,8 +37,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Gpu {
-    /// Opens the GPU of this number and loads all kernels. The driver compiles them the first time
-    /// on a machine, which takes seconds.
+    /// Opens the GPU of this number and loads all kernels. GPUs of compute capability 8, 9 and 10
+    /// get machine code. For others the driver compiles the kernels the first time on a machine,
+    /// which takes seconds.
     pub fn open(ordinal: usize) -> Result<Gpu, GpuError> {
         let gpus = gpus()?;
         if ordinal >= gpus {
@@ -78,10 +83,24 @@ impl Gpu {
         capability(&self.0.context)
     }
 
-    /// Returns true if the kernels support [`Protocol::Ll128`](super::Protocol::Ll128): the driver
-    /// is of CUDA 12.4 or newer.
+    /// Returns true if the kernels support [`Protocol::Ll128`](super::Protocol::Ll128): they are
+    /// machine code, or the driver is of CUDA 12.4 or newer.
     pub fn has_ll128(&self) -> bool {
         self.0.modules.have_ll128()
+    }
+
+    /// Returns the number of hardware queues over which the driver distributes the streams of this
+    /// process. Kernels of streams in the same queue do not overlap.
+    ///
+    /// The environment variable `CUDA_DEVICE_MAX_CONNECTIONS` sets it before the program starts,
+    /// from 1 to 32. The default is 8.
+    pub fn hardware_queues(&self) -> usize {
+        self.0.queues
+    }
+
+    /// Returns the number of modules that were loaded, by the kind of their images.
+    pub fn images(&self) -> ImageCounts {
+        self.0.modules.images()
     }
 
     /// Bytes of memory: free, and all.
@@ -94,6 +113,12 @@ impl Gpu {
     pub fn release_unused(&self) -> Result<(), GpuError> {
         self.bind()?;
         self.0.pool.trim()
+    }
+
+    /// Returns the one stream of the GPU for work that belongs to no stream of the user. It is made
+    /// when the GPU is opened, because a GPU has few hardware queues for its streams.
+    pub fn utility_stream(&self) -> Stream {
+        Stream::of(self.clone(), self.0.utility.clone())
     }
 
     /// A new stream, which waits for no other.
@@ -140,8 +165,16 @@ impl Gpu {
     }
 
     /// Makes it the one that calls of this thread are about.
+    ///
+    /// cudarc's call of the same effect would also return errors of other threads, which it keeps in
+    /// the context.
     pub(crate) fn bind(&self) -> Result<(), GpuError> {
-        self.0.context.bind_to_thread().or_gpu_error("cuCtxSetCurrent")
+        let wanted = self.0.context.cu_ctx();
+        if result::ctx::get_current().or_gpu_error("cuCtxGetCurrent")? == Some(wanted) {
+            return Ok(());
+        }
+        // SAFETY: the context is a primary one that this handle keeps.
+        unsafe { result::ctx::set_current(wanted) }.or_gpu_error("cuCtxSetCurrent")
     }
 
     /// Loads kernels that were compiled at run time, by these names.
@@ -198,14 +231,36 @@ impl Device {
         let name = result::device::get_name(context.cu_device()).or_gpu_error("cuDeviceGetName")?;
         let house = context.new_stream().or_gpu_error("cuStreamCreate")?;
         let modules = Modules::load(&context, capability(&context)?)?;
-        Ok(Self { context, name, modules, pool: Pool::default(), house })
+        let utility = Arc::new(Queue::new(house.clone()));
+        let queues = hardware_queues(std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().as_deref());
+        Ok(Self { context, name, modules, pool: Pool::default(), house, utility, queues })
     }
 }
+
+/// Returns the number of hardware queues that the driver takes from its environment variable.
+fn hardware_queues(setting: Option<&str>) -> usize {
+    let wanted = setting.and_then(|text| text.trim().parse().ok());
+    wanted.filter(|queues| (1..=HARDWARE_QUEUES_MAX).contains(queues)).unwrap_or(HARDWARE_QUEUES_DEFAULT)
+}
+
+const HARDWARE_QUEUES_DEFAULT: usize = 8;
 
 impl Drop for Device {
     fn drop(&mut self) {
         // Memory that cannot be freed is released with the context.
         let _ = self.context.synchronize().or_gpu_error("cuCtxSynchronize").and_then(|()| self.pool.trim());
         self.modules.unload();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_queues_are_those_of_the_environment() {
+        let of = |text| hardware_queues(Some(text));
+        assert_eq!([of("32"), of("1"), of(" 16 ")], [32, 1, 16]);
+        assert_eq!([of("0"), of("33"), of("many"), hardware_queues(None)], [8; 4], "the driver's default");
     }
 }

@@ -14,21 +14,23 @@ pub struct Graph {
     handles: Mutex<Handles>,
     memories: Vec<Arc<Memory>>,
     /// Hooks in an order that all graphs share, because each hook holds a lock while a graph is
-    /// launched.
-    hooks: Vec<Arc<dyn ReplayHook>>,
+    /// launched. Each has the number of launches that asked for it.
+    hooks: Vec<(Arc<dyn ReplayHook>, usize)>,
 }
 
 /// The owner of work that a graph repeats. It is asked at each launch: see
 /// [`Stream::add_replay_hook`].
 pub trait ReplayHook: Send + Sync {
     /// Calls `launch`, which enqueues the graph in `stream`, or refuses it. Enqueues the work that
-    /// belongs before and after the graph around it.
+    /// belongs before and after the graph around it. The graph repeats `launches` launches of the
+    /// owner.
     ///
     /// # Errors
     /// The work cannot be done any more, or `launch` fails.
     fn wrap_launch(
         &self,
         stream: &Stream,
+        launches: usize,
         launch: &mut dyn FnMut() -> Result<(), GpuError>,
     ) -> Result<(), GpuError>;
 }
@@ -81,7 +83,7 @@ impl<'a> Capture<'a> {
                 gpu,
                 handles: Mutex::new(Handles { graph, ready }),
                 memories: distinct(kept.memories),
-                hooks: distinct(kept.hooks),
+                hooks: counted(kept.hooks),
             }),
             Err(error) => {
                 // SAFETY: this is the only handle.
@@ -112,11 +114,21 @@ impl Drop for Capture<'_> {
     }
 }
 
-fn distinct<T: ?Sized>(mut all: Vec<Arc<T>>) -> Vec<Arc<T>> {
-    let address = |one: &Arc<T>| Arc::as_ptr(one).cast::<()>().addr();
-    all.sort_by_key(address);
-    all.dedup_by_key(|one| address(one));
-    all
+fn address<T: ?Sized>(one: &Arc<T>) -> usize {
+    Arc::as_ptr(one).cast::<()>().addr()
+}
+
+fn distinct(mut memories: Vec<Arc<Memory>>) -> Vec<Arc<Memory>> {
+    memories.sort_by_key(address);
+    memories.dedup_by_key(|memory| address(memory));
+    memories
+}
+
+/// Returns each hook once, with the number of times that it was there.
+fn counted(mut hooks: Vec<Arc<dyn ReplayHook>>) -> Vec<(Arc<dyn ReplayHook>, usize)> {
+    hooks.sort_by_key(address);
+    let same = hooks.chunk_by(|one, next| address(one) == address(next));
+    same.map(|hooks| (hooks[0].clone(), hooks.len())).collect()
 }
 
 impl Graph {
@@ -126,9 +138,15 @@ impl Graph {
         self.launch_wrapped(&self.hooks, stream)
     }
 
-    fn launch_wrapped(&self, repeats: &[Arc<dyn ReplayHook>], stream: &Stream) -> Result<(), GpuError> {
-        match repeats.split_first() {
-            Some((first, rest)) => first.wrap_launch(stream, &mut || self.launch_wrapped(rest, stream)),
+    fn launch_wrapped(
+        &self,
+        hooks: &[(Arc<dyn ReplayHook>, usize)],
+        stream: &Stream,
+    ) -> Result<(), GpuError> {
+        match hooks.split_first() {
+            Some(((first, launches), rest)) => {
+                first.wrap_launch(stream, *launches, &mut || self.launch_wrapped(rest, stream))
+            }
             None => self.enqueue(stream),
         }
     }

@@ -3,7 +3,7 @@
 use super::buffer::{Buffer, View, ViewMut, check_length};
 use super::error::{GpuError, IntoGpuResult};
 use super::plain::Plain;
-use super::stream::Stream;
+use super::stream::{CaptureState, Stream};
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DeviceSlice, sys};
 use std::sync::Arc;
 
@@ -34,8 +34,9 @@ pub trait DeviceBuffer<T: Plain>: sealed::Sealed {
     /// in a captured stream, because a graph cannot keep it.
     fn begin_use(&self, stream: &Stream) -> Result<(), GpuError>;
 
-    /// Ends a use of the memory: it lasts until the enqueued work is done.
-    fn end_use(&self, stream: &Stream) -> Result<(), GpuError>;
+    /// Ends a use of the memory: it lasts until the enqueued work is done. `capture` is what captures
+    /// the stream.
+    fn end_use(&self, stream: &Stream, capture: CaptureState) -> Result<(), GpuError>;
 }
 
 /// Elements in memory of a GPU, to write: [`Buffer`], [`ViewMut`], and cudarc's `CudaSlice` and
@@ -59,8 +60,8 @@ macro_rules! own {
                 stream.gpu().check_same_gpu(self.gpu(), "memory")
             }
 
-            fn end_use(&self, stream: &Stream) -> Result<(), GpuError> {
-                self.record_stream(stream);
+            fn end_use(&self, stream: &Stream, capture: CaptureState) -> Result<(), GpuError> {
+                stream.record_use_in(capture, self.memory());
                 Ok(())
             }
         }
@@ -87,7 +88,7 @@ macro_rules! cudarc {
                 wait_for_owner(DeviceSlice::stream(self), stream)
             }
 
-            fn end_use(&self, stream: &Stream) -> Result<(), GpuError> {
+            fn end_use(&self, stream: &Stream, _: CaptureState) -> Result<(), GpuError> {
                 block_owner_until_done(DeviceSlice::stream(self), stream)
             }
         }
@@ -123,6 +124,24 @@ fn follow(later: &CudaStream, sooner: &CudaStream) -> Result<(), GpuError> {
 }
 
 impl Stream {
+    /// Enqueues a copy of all elements to the first bytes of a buffer, within the GPU.
+    ///
+    /// # Errors
+    /// The buffer is too short, or memory cannot be used in this stream.
+    pub fn copy_bytes<T: Plain>(&self, to: &Buffer<u8>, from: &dyn DeviceBuffer<T>) -> Result<(), GpuError> {
+        let bytes = from.len() * size_of::<T>();
+        if bytes > to.len() {
+            return Err(GpuError::LengthMismatch { found: to.len(), wanted: bytes });
+        }
+        from.begin_use(self)?;
+        DeviceBuffer::begin_use(to, self)?;
+        let copied = self.enqueue(&[to.memory()], "cuMemcpyDtoDAsync", |handle| {
+            // SAFETY: both have this length, and last until the copy is done by what follows.
+            unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, handle) }
+        });
+        from.end_use(self, self.capture_state()).and(copied)
+    }
+
     /// Enqueues a copy, within the GPU.
     pub fn copy<T: Plain>(
         &self,
@@ -137,6 +156,7 @@ impl Stream {
             // SAFETY: both have this length, and last until the copy is done by what follows.
             unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, handle) }
         });
-        from.end_use(self).and(to.end_use(self)).and(copied)
+        let capture = self.capture_state();
+        from.end_use(self, capture).and(to.end_use(self, capture)).and(copied)
     }
 }

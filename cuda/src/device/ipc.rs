@@ -3,9 +3,9 @@
 use super::buffer::Buffer;
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::{Gpu, lock};
-use super::memory::Memory;
+use super::memory::{Memory, MemoryRef};
 use super::plain::Plain;
-use super::stream::Stream;
+use super::stream::{CaptureState, Stream};
 use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::ffi::c_char;
@@ -108,7 +108,20 @@ pub struct ImportedMemory {
     elsewhere: bool,
 }
 
+/// Unit in which the driver shares memory. Two smaller allocations can be in one unit, and a handle
+/// of either opens the whole of it.
+pub const EXPORT_UNIT_BYTES: usize = 2 << 20;
+
 impl Gpu {
+    /// Allocates `count` elements for export, all bytes 0. The allocation fills whole units of
+    /// [`EXPORT_UNIT_BYTES`], so that its handle names no other memory.
+    ///
+    /// # Errors
+    /// The GPU has not enough memory.
+    pub fn alloc_exportable<T: Plain>(&self, count: usize) -> Result<Buffer<T>, GpuError> {
+        self.alloc_in_units(count, EXPORT_UNIT_BYTES)
+    }
+
     /// Opens what a process of this host has exported, this one included.
     pub fn import(&self, handle: &IpcHandle) -> Result<ImportedMemory, GpuError> {
         let bytes = handle.bytes as usize;
@@ -184,9 +197,24 @@ impl ImportedMemory {
         self.elsewhere
     }
 
+    /// Returns the GPU that holds the memory, or `None` for memory of another process.
+    pub fn owner(&self) -> Option<&Gpu> {
+        (!self.elsewhere).then_some(&self.memory.gpu)
+    }
+
     /// Records that work in this stream uses the memory: see [`Buffer::record_stream`].
     pub fn record_stream(&self, stream: &Stream) {
         stream.record_use(&self.memory);
+    }
+
+    /// The same, where `capture` is known to be what captures the stream.
+    pub fn record_use(&self, stream: &Stream, capture: CaptureState) {
+        stream.record_use_in(capture, &self.memory);
+    }
+
+    /// Returns a handle to the memory. While there is one, the memory is not abandoned.
+    pub fn memory_ref(&self) -> MemoryRef {
+        MemoryRef::new(&self.memory)
     }
 }
 

@@ -4,6 +4,7 @@ use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
 use super::plain::Plain;
 use super::stream::Stream;
+use cudarc::driver::sys::CUlaunchAttributeID as AttributeId;
 use cudarc::driver::{result, sys, sys::CUresult};
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};
@@ -14,6 +15,8 @@ pub struct Kernel {
     gpu: Gpu,
     name: &'static str,
     function: sys::CUfunction,
+    /// True if launches are in the memory-synchronization domain for communication.
+    in_remote_domain: bool,
 }
 
 // SAFETY: the driver's functions on kernels may be called by any thread.
@@ -37,7 +40,7 @@ impl Gpu {
     /// The kernel of this name.
     pub fn kernel(&self, name: &str) -> Result<Kernel, GpuError> {
         let (function, name) = self.0.modules.function(name)?;
-        Ok(Kernel { gpu: self.clone(), name, function })
+        Ok(Kernel { gpu: self.clone(), name, function, in_remote_domain: false })
     }
 }
 
@@ -50,6 +53,17 @@ impl Kernel {
     /// The GPU that it is loaded on.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// Returns the kernel for launches in the remote memory-synchronization domain, where the GPU has
+    /// it (compute capability 9.0). Fences of kernels there do not wait for stores of compute kernels,
+    /// which are in another domain.
+    ///
+    /// # Errors
+    /// The driver does not tell the capability.
+    pub fn in_remote_domain(mut self) -> Result<Self, GpuError> {
+        self.in_remote_domain = self.gpu.capability()? >= (9, 0);
+        Ok(self)
     }
 
     /// Blocks of so many threads that can be resident at once, if nothing else runs.
@@ -95,7 +109,10 @@ impl Kernel {
         let mut parameters = [from_ref(arguments).cast_mut().cast::<c_void>()];
         let (function, blocks, threads, parameters) =
             (self.function, shape.blocks, shape.threads, parameters.as_mut_ptr());
-        if shape.cooperative {
+        if self.in_remote_domain {
+            // SAFETY: the caller's word; the driver copies the arguments before it returns.
+            unsafe { self.enqueue_in_remote_domain(stream, shape, parameters) }
+        } else if shape.cooperative {
             // SAFETY: the caller's word; the driver copies the arguments before it returns.
             unsafe {
                 sys::cuLaunchCooperativeKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters)
@@ -106,6 +123,46 @@ impl Kernel {
                 sys::cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, null_mut())
             }
         }
+    }
+
+    /// Launches by the call that takes attributes.
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`]; `parameters` points to the address of the arguments.
+    unsafe fn enqueue_in_remote_domain(
+        &self,
+        stream: sys::CUstream,
+        shape: LaunchDims,
+        parameters: *mut *mut c_void,
+    ) -> CUresult {
+        let attribute = |id, set: fn(&mut sys::CUlaunchAttributeValue)| {
+            // SAFETY: all bytes 0 are a value of each of the union's members.
+            let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+            attribute.id = id;
+            set(&mut attribute.value);
+            attribute
+        };
+        let mut attributes = [
+            attribute(AttributeId::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, |value| {
+                value.memSyncDomain = sys::CUlaunchMemSyncDomain::CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
+            }),
+            attribute(AttributeId::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, |value| value.cooperative = 1),
+        ];
+        let config = sys::CUlaunchConfig {
+            gridDimX: shape.blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: shape.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            // A launch that is not cooperative leaves out the last one.
+            numAttrs: 1 + u32::from(shape.cooperative),
+        };
+        // SAFETY: the configuration lives until the call returns, and the rest is the caller's word.
+        unsafe { sys::cuLaunchKernelEx(&config, self.function, parameters, null_mut()) }
     }
 
     /// Adds the number of blocks that fit to an error that says they do not.

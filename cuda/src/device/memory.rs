@@ -1,6 +1,7 @@
 //! A block of memory for kernels, and the streams that use it.
 
 use super::error::GpuError;
+use super::foreign_graph::drop_released;
 use super::gpu::{Gpu, lock};
 use super::pool::{Block, MemoryKind, Usage};
 use super::stream::Queue;
@@ -25,6 +26,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(gpu: &Gpu, kind: MemoryKind, bytes: usize) -> Result<Arc<Self>, GpuError> {
+        drop_released();
         gpu.bind()?;
         let block =
             gpu.0.pool.alloc(kind, bytes.max(1)).map_err(|error| out_of_memory(error, gpu, kind, bytes))?;
@@ -92,6 +94,8 @@ impl Memory {
     /// Returns true if all work that used the memory is done.
     pub(crate) fn is_idle(&self) -> bool {
         let mut ends = lock(&self.ends);
+        // A failure here means that the GPU has failed: later calls will report it.
+        let _ = self.gpu.bind();
         ends.extend(self.take_users());
         ends.retain_mut(|each| !each.is_done());
         ends.is_empty()
@@ -111,6 +115,20 @@ impl Memory {
             users.retain(|user| !user.is_idle());
         }
         users.push(queue.clone());
+    }
+}
+
+/// A handle to memory without its elements: it records uses, and does not wait for readers.
+#[derive(Clone)]
+pub struct MemoryRef(Arc<Memory>);
+
+impl MemoryRef {
+    pub(crate) fn new(memory: &Arc<Memory>) -> Self {
+        Self(memory.clone())
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.0
     }
 }
 

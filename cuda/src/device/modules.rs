@@ -1,15 +1,15 @@
-//! The kernels' PTX, part of the program, and loaded when a GPU is opened.
+//! The kernels' machine code and PTX, part of the program, and loaded when a GPU is opened.
 
 use super::driver::{self, newer};
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::lock;
 use cudarc::driver::{CudaContext, result, sys, sys::CUjit_option as JitOption};
 use std::collections::HashMap;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CString, OsStr, c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use unisono_kernels::{Module, kernel_names};
+use unisono_kernels::{Cubin, Module, cubins, kernel_names};
 
 /// The CUDA version and the compute capability that LL128 modules need. PTX 8.4 came with 12.4. Its
 /// 128-bit accesses are single accesses from capability 7.0 on, and the PTX is compiled for 8.0.
@@ -21,12 +21,36 @@ fn supports_ll128(cuda: c_int, capability: (u32, u32)) -> bool {
     cuda >= LL128_MIN_CUDA && capability >= LL128_MIN_CAPABILITY
 }
 
+/// A variable of CUDA by which users have PTX compiled for the GPU. Its value is then 1.
+const FORCE_PTX: &str = "CUDA_FORCE_PTX_JIT";
+
+/// Returns the machine code for a GPU, unless there is none or users want PTX.
+fn machine_code(capability: (u32, u32), force_ptx: Option<&OsStr>) -> Option<&'static [Cubin]> {
+    if force_ptx.is_some_and(|value| value == "1") { None } else { cubins(capability) }
+}
+
 /// The texts that a GPU loads: with `ll128`, the LL128 modules in place of their counterparts.
 fn module_texts(ll128: bool) -> Vec<&'static str> {
     let (with, without): (Vec<&Module>, Vec<&Module>) =
         unisono_kernels::modules().iter().partition(|module| module.ll128);
     let instead = |name: &str| with.iter().find(|module| ll128 && module.name == name);
     without.iter().map(|module| instead(module.name).unwrap_or(module).text).collect()
+}
+
+/// Number of modules that were loaded on a GPU, by the kind of their images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageCounts {
+    /// Modules of machine code.
+    pub cubin: usize,
+    /// Modules that the driver compiled from PTX.
+    pub ptx: usize,
+}
+
+/// A module as the driver takes it.
+#[derive(Clone, Copy)]
+enum Image {
+    Cubin(&'static Cubin),
+    Ptx(&'static str),
 }
 
 /// The modules of a GPU, all of them loaded.
@@ -40,25 +64,54 @@ pub(crate) struct Modules {
 struct Loaded {
     modules: Vec<sys::CUmodule>,
     functions: HashMap<&'static str, sys::CUfunction>,
+    counts: ImageCounts,
+}
+
+impl Loaded {
+    fn keep(&mut self, module: sys::CUmodule, is_cubin: bool) {
+        self.modules.push(module);
+        let count = if is_cubin { &mut self.counts.cubin } else { &mut self.counts.ptx };
+        *count += 1;
+    }
 }
 
 // SAFETY: the driver's functions on modules and kernels may be called by any thread.
 unsafe impl Send for Loaded {}
 
 impl Modules {
-    /// Loads all modules by several threads. The driver compiles them the first time on a machine,
-    /// which takes seconds.
+    /// Loads all modules: machine code where there is some for the GPU, else PTX, which the driver
+    /// compiles the first time on a machine. A driver that refuses machine code gets PTX, too.
     ///
     /// No module is loaded later. Loading may wait for all kernels that run on the GPU, and these
     /// may wait for a launch of this thread.
     pub(crate) fn load(context: &CudaContext, capability: (u32, u32)) -> Result<Self, GpuError> {
-        let ll128 = supports_ll128(driver::cuda()?, capability);
+        let forced = std::env::var_os(FORCE_PTX);
+        let cubins = machine_code(capability, forced.as_deref()).unwrap_or_default();
+        Self::load_any(context, cubins, supports_ll128(driver::cuda()?, capability))
+    }
+
+    /// Loads machine code if there is some that the driver takes, else PTX.
+    fn load_any(context: &CudaContext, cubins: &'static [Cubin], ll128: bool) -> Result<Self, GpuError> {
+        if !cubins.is_empty() {
+            // Machine code needs no PTX version, so it has LL128 lines on all drivers.
+            match Self::load_all(context, &cubins.iter().map(Image::Cubin).collect::<Vec<_>>(), true) {
+                Ok(modules) => return Ok(modules),
+                Err(error) => {
+                    tracing::warn!(%error, "the driver refused the kernels' machine code and compiles PTX");
+                }
+            }
+        }
+        let texts: Vec<_> = module_texts(ll128).into_iter().map(Image::Ptx).collect();
+        Self::load_all(context, &texts, ll128)
+    }
+
+    /// Loads images by several threads. If one is refused, none stays loaded.
+    fn load_all(context: &CudaContext, images: &[Image], ll128: bool) -> Result<Self, GpuError> {
         let (modules, next) = (Self { loaded: Mutex::default(), ll128 }, AtomicUsize::new(0));
-        let texts = module_texts(ll128);
         let work = || {
             context.bind_to_thread().or_gpu_error("cuCtxSetCurrent")?;
-            while let Some(text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                modules.add_text(text)?;
+            while let Some(image) = images.get(next.fetch_add(1, Ordering::Relaxed)) {
+                modules.add_image(*image)?;
             }
             Ok(())
         };
@@ -82,11 +135,21 @@ impl Modules {
         self.ll128
     }
 
-    fn add_text(&self, text: &'static str) -> Result<(), GpuError> {
-        let image = CString::new(text).expect("PTX has no zeros");
-        let module = load(image.as_bytes_with_nul())?;
-        lock(&self.loaded).modules.push(module);
-        let found = kernel_names(text).map(|name| Ok((name, function(module, name)?)));
+    /// Returns how many modules were loaded.
+    pub(crate) fn images(&self) -> ImageCounts {
+        lock(&self.loaded).counts
+    }
+
+    fn add_image(&self, image: Image) -> Result<(), GpuError> {
+        let (module, names) = match image {
+            Image::Cubin(cubin) => (load(cubin.image)?, cubin.kernel_names().collect::<Vec<_>>()),
+            Image::Ptx(text) => {
+                let image = CString::new(text).expect("PTX has no zeros");
+                (load(image.as_bytes_with_nul())?, kernel_names(text).collect())
+            }
+        };
+        lock(&self.loaded).keep(module, matches!(image, Image::Cubin(_)));
+        let found = names.into_iter().map(|name| Ok((name, function(module, name)?)));
         let found = found.collect::<Result<Vec<_>, GpuError>>()?;
         lock(&self.loaded).functions.extend(found);
         Ok(())
@@ -105,7 +168,7 @@ impl Modules {
     #[cfg(feature = "nvrtc")]
     pub(crate) fn add(&self, image: &[u8], names: &[&str]) -> Result<(), GpuError> {
         let module = load(image)?;
-        lock(&self.loaded).modules.push(module);
+        lock(&self.loaded).keep(module, image.starts_with(ELF_MAGIC));
         for name in names {
             // Launches take the lock, too: the driver is called without.
             let function = function(module, name)?;
@@ -174,6 +237,9 @@ fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction, GpuErr
 
 /// Largest number of threads that load modules. More threads gain little.
 const LOADERS_MAX: usize = 8;
+/// First bytes of machine code.
+#[cfg(feature = "nvrtc")]
+const ELF_MAGIC: &[u8] = b"\x7fELF";
 /// Size of the log of the driver's compiler.
 const LOG_BYTES: usize = 4096;
 
@@ -196,6 +262,34 @@ mod tests {
         let (with, without) = (module_texts(true), module_texts(false));
         let changed = with.iter().zip(without).filter(|(with, without)| **with != *without).count();
         assert_eq!(changed, unisono_kernels::modules().iter().filter(|module| module.ll128).count());
+    }
+
+    #[test]
+    fn machine_code_is_for_known_capabilities_unless_forced() {
+        assert!(machine_code((8, 0), None).is_some() && machine_code((9, 0), Some("0".as_ref())).is_some());
+        assert!(machine_code((9, 0), Some("1".as_ref())).is_none() && machine_code((12, 0), None).is_none());
+    }
+
+    /// Machine code of another architecture is refused, as by every driver. No module of it stays.
+    #[test]
+    fn refused_machine_code_is_replaced_by_ptx() {
+        if crate::emulator::install().is_err() {
+            return eprintln!("SKIPPED: needs a C++ compiler");
+        }
+        let gpu = crate::device::Gpu::open(0).unwrap();
+        let own = cubins(gpu.capability().unwrap()).unwrap();
+        assert_eq!(gpu.images(), ImageCounts { cubin: own.len(), ptx: 0 });
+        let foreign = cubins((9, 0)).unwrap();
+        let images: Vec<_> = foreign.iter().map(Image::Cubin).collect();
+        let error = Modules::load_all(gpu.context(), &images, true).err().unwrap().to_string();
+        assert!(error.contains("cuModuleLoadDataEx: no kernel image is available"), "{error}");
+        for ll128 in [false, true] {
+            let modules = Modules::load_any(gpu.context(), foreign, ll128).unwrap();
+            assert_eq!(modules.images(), ImageCounts { cubin: 0, ptx: own.len() });
+            assert_eq!(modules.have_ll128(), ll128);
+            assert!(modules.function("exchange").is_ok());
+            modules.unload();
+        }
     }
 
     #[test]

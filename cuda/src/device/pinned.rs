@@ -1,8 +1,9 @@
 //! Page-locked memory of the host, which kernels reach as well.
 
+use super::arguments::WaitReport;
 use super::error::GpuError;
 use super::gpu::Gpu;
-use super::memory::Memory;
+use super::memory::{Memory, MemoryRef};
 use super::plain::Plain;
 use super::pool::MemoryKind;
 use super::stream::Stream;
@@ -20,19 +21,6 @@ pub struct Pinned<T: Plain> {
     pub(crate) memory: Arc<Memory>,
     count: usize,
     elements: PhantomData<fn() -> T>,
-}
-
-/// The memory of a [`Pinned`] without its elements: a handle that records uses, and does not wait
-/// for readers.
-#[derive(Clone)]
-pub struct PinnedRef(Arc<Memory>);
-
-impl PinnedRef {
-    /// Records that work in this stream uses the memory: see
-    /// [`Buffer::record_stream`](super::Buffer::record_stream).
-    pub fn record_stream(&self, stream: &Stream) {
-        stream.record_use(&self.0);
-    }
 }
 
 impl Gpu {
@@ -104,8 +92,8 @@ impl<T: Plain> Pinned<T> {
     }
 
     /// Returns a handle to the memory without its elements.
-    pub fn memory_ref(&self) -> PinnedRef {
-        PinnedRef(self.memory.clone())
+    pub fn memory_ref(&self) -> MemoryRef {
+        MemoryRef::new(&self.memory)
     }
 
     /// Records that work in this stream uses the memory: see
@@ -115,7 +103,42 @@ impl<T: Plain> Pinned<T> {
     }
 }
 
+impl Pinned<WaitReport> {
+    /// Reads the report of a launch. Unless its state says that the report is complete, the other
+    /// fields are all zeros.
+    ///
+    /// # Panics
+    /// There is no element.
+    pub fn read_report(&self) -> WaitReport {
+        assert!(self.count > 0, "no report");
+        // SAFETY: the state is the first word of the report, and aligned.
+        let state = unsafe { AtomicU32::from_ptr(self.address() as *mut u32) };
+        // A kernel writes the state last, and releases what it wrote before. Without this order the
+        // host could see the new state with old fields.
+        match state.load(Ordering::Acquire) {
+            0 | CLAIMED => WaitReport::OK,
+            state => WaitReport { state, ..self.get(0) },
+        }
+    }
+}
+
+/// The state of a report that a kernel is writing.
+const CLAIMED: u32 = 1;
+
 impl Pinned<u8> {
+    /// Writes elements to the bytes from `at` on.
+    ///
+    /// # Panics
+    /// The elements are not inside, or `at` is not aligned for them.
+    pub fn store<T: Plain>(&mut self, at: usize, elements: &[T]) {
+        let bytes = size_of_val(elements);
+        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.count), "{bytes} bytes from {at}");
+        let to = (self.address() as usize + at) as *mut T;
+        assert!(to.is_aligned(), "{at} is not aligned");
+        // SAFETY: the range is inside and aligned. On the host, `&mut self` excludes other accesses.
+        unsafe { std::ptr::copy_nonoverlapping(elements.as_ptr(), to, elements.len()) };
+    }
+
     /// The bytes `range`, to copy from.
     ///
     /// # Panics

@@ -9,10 +9,12 @@
 //! wait for work this thread would enqueue next. So memory is freed only when there is no room
 //! left, or on request.
 
+use super::capture_mode::RelaxedCapture;
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::lock;
+use super::mark::Mark;
 use super::stream::Queue;
-use cudarc::driver::{CudaEvent, result, sys, sys::CUresult};
+use cudarc::driver::{result, sys, sys::CUresult};
 use std::sync::{Arc, Mutex};
 
 /// Place of memory.
@@ -65,12 +67,13 @@ struct Retired {
 pub(crate) struct Usage {
     queue: Arc<Queue>,
     /// `None` while the stream is captured, or another thread enqueues in it.
-    end: Option<CudaEvent>,
+    end: Option<Mark>,
 }
 
 impl Pool {
     /// Memory with whatever is in it; the GPU's context is current.
     pub(crate) fn alloc(&self, kind: MemoryKind, bytes: usize) -> Result<Block, GpuError> {
+        let _exempt = RelaxedCapture::enter();
         if let Some(block) = self.find(kind, bytes) {
             return Ok(block);
         }
@@ -102,6 +105,7 @@ impl Pool {
 
     /// Takes a block back, with its last uses.
     pub(crate) fn recycle(&self, block: Block, uses: Vec<Usage>) {
+        let _exempt = RelaxedCapture::enter();
         let mut state = lock(&self.0);
         state.retired.push(Retired { block, uses });
         state.sweep();
@@ -115,6 +119,7 @@ impl Pool {
 
     /// Waits for all uses and gives everything back to the driver; the GPU's context is current.
     pub(crate) fn trim(&self) -> Result<(), GpuError> {
+        let _exempt = RelaxedCapture::enter();
         // The lock is not held while waiting: the work that is waited for may wait for other
         // threads, which drop and allocate memory.
         let mut state = std::mem::take(&mut *lock(&self.0));
@@ -180,24 +185,22 @@ impl Usage {
     }
 
     /// Returns the event, and records it if that was not possible earlier.
-    fn end(&mut self) -> Option<&CudaEvent> {
+    fn end(&mut self) -> Option<&Mark> {
         if self.end.is_none() {
             self.end = self.queue.mark();
         }
         self.end.as_ref()
     }
 
+    /// Returns true if the use is known to be over. Memory of a GPU that has failed stays in use, so
+    /// that it is not given to others before the context ends.
     pub(crate) fn is_done(&mut self) -> bool {
-        // A GPU that has failed uses nothing any more.
-        self.end().is_some_and(|event| event.try_is_complete() != Ok(false))
+        self.end().is_some_and(Mark::is_passed)
     }
 
-    /// Waits; false if the stream is being captured.
+    /// Waits; false if the stream is being captured, or the GPU has failed.
     fn wait(&mut self) -> bool {
-        match self.end() {
-            Some(event) => event.synchronize().is_ok() || self.is_done(),
-            None => false,
-        }
+        self.end().is_some_and(Mark::wait)
     }
 }
 

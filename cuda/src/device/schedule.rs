@@ -1,6 +1,6 @@
 //! Argument structs of the kernels that execute schedules.
 
-use super::arguments::{Deadline, Fifo};
+use super::arguments::{Completion, Deadline, Fifo};
 use super::table::arguments;
 
 arguments! {
@@ -120,7 +120,7 @@ arguments! {
     /// A launch has `channels` times `lane_program_count` blocks. Block `channel *
     /// lane_program_count + index` runs the lane program of that index. All blocks of all ranks
     /// must be resident at once.
-    ScheduleArgs: 288 {
+    ScheduleArgs: 320 {
         /// Instructions. This and all other tables are in device memory.
         0 => instrs: *const Instr,
         /// Chunks of all instructions.
@@ -186,11 +186,13 @@ arguments! {
         256 => finalized: *const u64,
         /// Deadline of all waits.
         264 => deadline: Deadline,
+        /// Counters of launches that have ended.
+        296 => completion: Completion,
     }
 
     /// Arguments of the kernels `one_shot_*`: an all_reduce in which each rank stores its data into
     /// the mailboxes of all. Every block takes the next `block_bytes` of the buffer.
-    OneShotArgs: 136 {
+    OneShotArgs: 168 {
         /// The send buffer.
         0 => input: *const u8,
         /// The receive buffer; may be the input.
@@ -230,6 +232,8 @@ arguments! {
         104 => finalized: *const u64,
         /// Deadline of all waits.
         112 => deadline: Deadline,
+        /// Counters of launches that have ended.
+        144 => completion: Completion,
     }
 }
 

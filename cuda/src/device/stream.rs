@@ -1,12 +1,15 @@
 //! Streams: work in one stream runs in the order of the calls, after the calls return.
 
+use super::capture_mode::RelaxedCapture;
 use super::error::{GpuError, IntoGpuResult};
 use super::event::Event;
+use super::foreign_graph;
 use super::gpu::{Gpu, lock};
 use super::graph::ReplayHook;
-use super::memory::Memory;
+use super::mark::Mark;
+use super::memory::{Memory, MemoryRef};
 use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
-use cudarc::driver::{CudaEvent, CudaStream, result};
+use cudarc::driver::{CudaStream, result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 
@@ -27,6 +30,57 @@ pub(crate) struct Queue {
     copied_bytes: [AtomicU64; 2],
 }
 
+/// What records the work that is enqueued in a stream, instead of running it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureState {
+    /// Nothing: work runs.
+    None,
+    /// [`Stream::capture`].
+    Own,
+    /// Another library, by functions of the driver.
+    Foreign,
+}
+
+/// Orders work of one stream after work of another, again and again, by one event.
+pub struct StreamFollower {
+    gpu: Gpu,
+    mark: Mark,
+}
+
+impl StreamFollower {
+    /// Makes a follower for streams of `gpu`.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn new(gpu: &Gpu) -> Result<Self, GpuError> {
+        gpu.bind()?;
+        Ok(Self { gpu: gpu.clone(), mark: Mark::new()? })
+    }
+
+    /// Makes work that is enqueued in `later` from now on wait for all work that is enqueued in
+    /// `sooner` now.
+    ///
+    /// # Errors
+    /// [`GpuError::Capturing`] if `sooner` is being captured: what it ran before cannot be waited
+    /// for then. [`GpuError::WrongGpu`] for a stream of another GPU than the follower's.
+    pub fn follow(&self, later: &Stream, sooner: &Stream) -> Result<(), GpuError> {
+        for stream in [later, sooner] {
+            stream.gpu.check_same_gpu(&self.gpu, "an event")?;
+        }
+        sooner.expect_no_capture("waiting for its earlier work")?;
+        // The lock keeps a capture of this library from beginning between the question and the call.
+        let captured = lock(&sooner.queue.captured);
+        if captured.is_some() {
+            return Err(GpuError::Capturing { what: "waiting for its earlier work" });
+        }
+        // SAFETY: both streams are alive and of this GPU, whose context is current.
+        unsafe {
+            self.mark.record(sooner.queue.stream.cu_stream())?;
+            self.mark.block(later.queue.stream.cu_stream())
+        }
+    }
+}
+
 /// Bytes that went between memory of the host and of the GPU for a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyStats {
@@ -36,7 +90,8 @@ pub struct CopyStats {
     pub from_device: u64,
 }
 
-/// Contents of a graph: the memory that its work uses, and the hooks of that work.
+/// Contents of a graph: the memory that its work uses, and the hooks of that work, one for each
+/// launch that asked for it.
 #[derive(Default)]
 pub(crate) struct CapturedRefs {
     pub(crate) memories: Vec<Arc<Memory>>,
@@ -45,8 +100,7 @@ pub(crate) struct CapturedRefs {
 
 impl Stream {
     pub(crate) fn new(gpu: Gpu, stream: Arc<CudaStream>) -> Self {
-        let (shared, captured, copied) = (AtomicBool::new(false), Mutex::new(None), Default::default());
-        Self { gpu, queue: Arc::new(Queue { stream, shared, captured, copied_bytes: copied }) }
+        Self { gpu, queue: Arc::new(Queue::new(stream)) }
     }
 
     /// Wraps a stream of cudarc, which stays usable there. Work enqueued through both comes in the
@@ -59,6 +113,11 @@ impl Stream {
         let own = Self::new(gpu.clone(), stream);
         own.queue.share();
         Ok(own)
+    }
+
+    /// The stream of a queue that is there already.
+    pub(crate) fn of(gpu: Gpu, queue: Arc<Queue>) -> Self {
+        Self { gpu, queue }
     }
 
     /// The GPU that it is of.
@@ -75,7 +134,7 @@ impl Stream {
     /// Waits until all enqueued work is done, and returns its first error.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         self.expect_no_capture("waiting for it")?;
-        self.queue.stream.synchronize().or_gpu_error("cuStreamSynchronize")
+        self.queue.synchronize()
     }
 
     /// Returns true if all enqueued work is done.
@@ -88,6 +147,17 @@ impl Stream {
     pub fn is_captured(&self) -> Result<bool, GpuError> {
         self.gpu.bind()?;
         Ok(self.queue.is_captured())
+    }
+
+    /// Returns what captures the stream. The driver is asked only if another library can capture it.
+    pub fn capture_state(&self) -> CaptureState {
+        if lock(&self.queue.captured).is_some() {
+            CaptureState::Own
+        } else if self.queue.is_shared() && self.queue.is_captured() {
+            CaptureState::Foreign
+        } else {
+            CaptureState::None
+        }
     }
 
     /// Returns the copies between host and GPU so far by calls that name this stream.
@@ -122,18 +192,34 @@ impl Stream {
         self.gpu.bind()?;
         let mut captured = lock(&self.queue.captured);
         let outcome = enqueue(self.queue.stream.cu_stream()).or_gpu_error(call);
-        self.keep(&mut captured, memories);
+        if !memories.is_empty() {
+            let is_foreign = captured.is_none() && self.queue.is_shared() && self.queue.is_captured();
+            self.keep(&mut captured, is_foreign, memories);
+        }
         outcome
     }
 
     /// Keeps memory until the work that is enqueued so far is done.
     pub(crate) fn record_use(&self, memory: &Arc<Memory>) {
-        let mut captured = lock(&self.queue.captured);
-        self.keep(&mut captured, &[memory]);
+        self.record_use_in(self.capture_state(), memory);
     }
 
-    /// Adds a hook that the graph calls before each launch. Returns false where no
-    /// [`Stream::capture`] is in progress: a graph of another library calls no hook.
+    /// The same, where the caller knows what captures the stream and need not ask the driver.
+    pub(crate) fn record_use_in(&self, capture: CaptureState, memory: &Arc<Memory>) {
+        let mut captured = lock(&self.queue.captured);
+        self.keep(&mut captured, capture == CaptureState::Foreign, &[memory]);
+    }
+
+    /// Records that the work that is enqueued so far uses this memory. `capture` is what captures the
+    /// stream. The memory then lasts until that work is done, and as long as a graph that repeats it.
+    pub fn record_memory(&self, capture: CaptureState, memories: &[MemoryRef]) {
+        let memories: Vec<&Arc<Memory>> = memories.iter().map(MemoryRef::memory).collect();
+        self.keep(&mut lock(&self.queue.captured), capture == CaptureState::Foreign, &memories);
+    }
+
+    /// Adds a hook that the graph calls at each of its launches, with the number of times that it was
+    /// added. Returns false where no [`Stream::capture`] is in progress: a graph of another library
+    /// calls no hook.
     pub fn add_replay_hook(&self, whose: &Arc<dyn ReplayHook>) -> bool {
         let mut captured = lock(&self.queue.captured);
         if let Some(kept) = &mut *captured {
@@ -142,17 +228,23 @@ impl Stream {
         captured.is_some()
     }
 
-    fn keep(&self, captured: &mut Option<CapturedRefs>, memories: &[&Arc<Memory>]) {
-        let elsewhere = captured.is_none() && self.queue.is_shared() && self.queue.is_captured();
+    fn keep(&self, captured: &mut Option<CapturedRefs>, is_foreign: bool, memories: &[&Arc<Memory>]) {
         for &memory in memories {
             memory.record_stream(&self.queue);
-            match captured {
-                Some(kept) => kept.memories.push(memory.clone()),
-                // A graph of another library does not tell when it is destroyed, so the memory is
-                // leaked.
-                None if elsewhere => std::mem::forget(memory.clone()),
-                None => (),
+            if let Some(kept) = captured {
+                kept.memories.push(memory.clone());
             }
+        }
+        if captured.is_some() || !is_foreign {
+            return;
+        }
+        let held: Vec<Arc<Memory>> = memories.iter().map(|&memory| memory.clone()).collect();
+        // SAFETY: the stream is alive, and its capture goes on while the caller enqueues in it.
+        let kept = unsafe { foreign_graph::keep(self.queue.stream.cu_stream(), held.clone()) };
+        if kept.is_err() {
+            // The graph cannot tell when it is destroyed, so the memory has to outlive the process's
+            // use of the GPU.
+            std::mem::forget(held);
         }
     }
 
@@ -164,14 +256,15 @@ impl Stream {
         enqueue: impl FnOnce(CUstream) -> CUresult,
     ) -> Result<(), GpuError> {
         self.expect_no_capture("a copy from or to memory of the host")?;
+        let _exempt = RelaxedCapture::enter();
         self.enqueue(&[memory], call, enqueue)?;
-        self.queue.stream.synchronize().or_gpu_error("cuStreamSynchronize")
+        self.queue.synchronize()
     }
 
     /// Fails while the stream is captured, by this crate or by others.
     pub(crate) fn expect_no_capture(&self, what: &'static str) -> Result<(), GpuError> {
         self.gpu.bind()?;
-        if self.queue.is_captured() { Err(GpuError::Capturing { what }) } else { Ok(()) }
+        if self.capture_state() == CaptureState::None { Ok(()) } else { Err(GpuError::Capturing { what }) }
     }
 
     /// Begins or ends a capture by a call of the driver. Meanwhile nothing else can be enqueued.
@@ -202,6 +295,11 @@ impl PartialEq for Stream {
 impl Eq for Stream {}
 
 impl Queue {
+    pub(crate) fn new(stream: Arc<CudaStream>) -> Self {
+        let (shared, captured, copied) = (AtomicBool::new(false), Mutex::new(None), Default::default());
+        Self { stream, shared, captured, copied_bytes: copied }
+    }
+
     /// Counts bytes that were copied from the host.
     pub(crate) fn count_written(&self, bytes: usize) {
         self.copied_bytes[0].fetch_add(bytes as u64, Ordering::Relaxed);
@@ -226,7 +324,14 @@ impl Queue {
         status != Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
+    fn synchronize(&self) -> Result<(), GpuError> {
+        let _exempt = RelaxedCapture::enter();
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::synchronize(self.stream.cu_stream()) }.or_gpu_error("cuStreamSynchronize")
+    }
+
     fn query(&self) -> Result<bool, GpuError> {
+        let _exempt = RelaxedCapture::enter();
         // SAFETY: the stream is alive.
         match unsafe { cudarc::driver::sys::cuStreamQuery(self.stream.cu_stream()) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -240,15 +345,33 @@ impl Queue {
 
     /// Records an event behind all enqueued work. `None` while the stream is captured, or another
     /// thread enqueues: a launch may wait for room.
-    pub(crate) fn mark(&self) -> Option<CudaEvent> {
+    pub(crate) fn mark(&self) -> Option<Mark> {
         let captured = match self.captured.try_lock() {
             Ok(captured) => captured,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        if captured.is_some() || self.stream.context().bind_to_thread().is_err() || self.is_captured() {
+        if captured.is_some() || self.is_captured() {
             return None;
         }
-        self.stream.record_event(None).ok()
+        let (previous, own) = (result::ctx::get_current().ok()?, self.stream.context().cu_ctx());
+        if previous == Some(own) {
+            return self.mark_in_context();
+        }
+        // SAFETY: the stream keeps its context, and the other one was current before.
+        unsafe {
+            result::ctx::set_current(own).ok()?;
+            let mark = self.mark_in_context();
+            // Memory of one GPU may be used by streams of another. The caller goes on with its own.
+            previous.map(|previous| result::ctx::set_current(previous));
+            mark
+        }
+    }
+
+    fn mark_in_context(&self) -> Option<Mark> {
+        let mark = Mark::new().ok()?;
+        // SAFETY: the stream is alive, and of the context that is current.
+        unsafe { mark.record(self.stream.cu_stream()) }.ok()?;
+        Some(mark)
     }
 }

@@ -53,6 +53,18 @@ impl GpuInfo {
         result::device::get_name(self.device).or_gpu_error("cuDeviceGetName")
     }
 
+    /// Returns the identifier of the GPU, the same in all processes. Parts of one GPU have
+    /// different ones.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn uuid(&self) -> Result<[u8; 16], GpuError> {
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
+        // SAFETY: the driver has given out the number, and there is room for the answer.
+        unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, self.device) }.or_gpu_error("cuDeviceGetUuid_v2")?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
+    }
+
     /// Returns true if kernels of this GPU can access memory of the other directly.
     ///
     /// # Errors
@@ -89,6 +101,15 @@ impl GpuInfo {
     /// is known then.
     pub fn nvlinks_to(&self, other: &GpuInfo) -> Result<NvLinks, GpuError> {
         if self == other { Ok(NvLinks::default()) } else { nvml::links(&self.bus_id()?, &other.bus_id()?) }
+    }
+
+    /// Returns the NVLinks between this GPU and the one at this PCI bus address, which need not be
+    /// visible to this process.
+    ///
+    /// # Errors
+    /// As [`GpuInfo::nvlinks_to`].
+    pub fn nvlinks_to_bus_id(&self, bus_id: &str) -> Result<NvLinks, GpuError> {
+        nvml::links(&self.bus_id()?, bus_id)
     }
 
     fn peer_attribute(&self, other: &GpuInfo, which: Attribute) -> Result<u32, GpuError> {

@@ -35,6 +35,7 @@ impl Busy {
             abort: abort.address() as *const u32,
             report: status.address() as *mut WaitReport,
             timeout_ns: 60_000_000_000,
+            failed: std::ptr::null_mut(),
         };
         let arguments = Exchange { channels: channel.address() as *const Channel, deadline: patience };
         // SAFETY: what the arguments point to is used by the stream, as said below.

@@ -2,7 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
-use unisono_cuda::device::{Gpu, GpuError, ImportedMemory, IpcHandle, LaunchDims, ReduceCopy, Stream};
+use unisono_cuda::device::{
+    EXPORT_UNIT_BYTES, Gpu, GpuError, ImportedMemory, IpcHandle, LaunchDims, ReduceCopy, Stream,
+};
 use unisono_cuda::{DType, ReduceKind};
 
 /// Tells the second process that it is one.
@@ -63,6 +65,49 @@ fn another_process_opens_memory() {
     assert!(lines.any(|line| line == "done"), "the second process ended early");
     assert!(process.wait().unwrap().success());
     assert_eq!(buffer.to_vec(&gpu.stream().unwrap()).unwrap(), [42; COUNT]);
+}
+
+/// Doubles what both handles name.
+fn second_of_two() {
+    let gpu = crate::gpu().expect("the first process has it");
+    let mut handles = [[0; IpcHandle::BYTES]; 2];
+    handles.iter_mut().for_each(|handle| std::io::stdin().read_exact(handle).unwrap());
+    let opened = handles.map(|handle| gpu.import(&IpcHandle::from_bytes(&handle)).unwrap());
+    let stream = gpu.stream().unwrap();
+    opened.iter().for_each(|memory| double(&gpu, &stream, memory));
+    drop(opened);
+    println!("\ndone");
+}
+
+/// Two small allocations can be in one unit that the driver shares. A handle of either then opens
+/// the unit, so that both would lead to the first of them.
+#[test]
+fn another_process_opens_two_small_buffers() {
+    if std::env::var_os(SECOND).is_some() {
+        return second_of_two();
+    }
+    let Some(gpu) = crate::gpu() else { return };
+    let stream = gpu.stream().unwrap();
+    let mut buffers = [0, 1].map(|_| gpu.alloc_exportable::<u32>(COUNT).unwrap());
+    for (value, buffer) in buffers.iter_mut().enumerate() {
+        assert_eq!(buffer.to_vec(&stream).unwrap(), [0; COUNT]);
+        buffer.write(&stream, &[21 + value as u32; COUNT]).unwrap();
+    }
+    stream.synchronize().unwrap();
+    let apart = buffers[0].address().abs_diff(buffers[1].address());
+    assert!(apart >= EXPORT_UNIT_BYTES as u64, "{apart} bytes");
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    process.args(["ipc::another_process_opens_two_small_buffers", "--exact", "--nocapture"]);
+    process.env(SECOND, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = process.spawn().unwrap();
+    let handles = buffers.each_ref().map(|buffer| buffer.export().unwrap().to_bytes());
+    process.stdin.take().unwrap().write_all(handles.as_flattened()).unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "done"), "the second process ended early");
+    assert!(process.wait().unwrap().success());
+    for (value, buffer) in buffers.iter().enumerate() {
+        assert_eq!(buffer.to_vec(&stream).unwrap(), [2 * (21 + value as u32); COUNT]);
+    }
 }
 
 #[test]

@@ -61,7 +61,12 @@ impl Pair {
 
     fn arguments(&mut self, channels: &[Channel], limit: Duration) -> Exchange {
         let status = from_mut(&mut self.status);
-        let patience = Deadline { abort: &self.abort, report: status, timeout_ns: limit.as_nanos() as u64 };
+        let patience = Deadline {
+            abort: &self.abort,
+            report: status,
+            timeout_ns: limit.as_nanos() as u64,
+            failed: std::ptr::null_mut(),
+        };
         Exchange { channels: channels.as_ptr(), deadline: patience }
     }
 }

@@ -137,7 +137,12 @@ impl Rank {
         };
         upload(device, self.channel, &[channel], self.stream);
         let (abort, status) = ((self.shared + 16) as *const u32, self.status as *mut WaitReport);
-        let patience = Deadline { abort, report: status, timeout_ns: limit.as_nanos() as u64 };
+        let patience = Deadline {
+            abort,
+            report: status,
+            timeout_ns: limit.as_nanos() as u64,
+            failed: std::ptr::null_mut(),
+        };
         let arguments = Exchange { channels: self.channel as *const Channel, deadline: patience };
         assert_eq!(launch(device, kernel, &arguments, self.stream), 0);
     }

@@ -1,16 +1,20 @@
 //! Endpoint of one GPU rank: its peers, its counters and its launches.
 
 use crate::gpu::host_staging::HostStaging;
+use crate::gpu::launch::Kernels;
+use crate::gpu::launch_counter::LaunchCounter;
 use crate::gpu::link_test::LINK_TEST_MESSAGES;
 use crate::gpu::peer_memory::{MappedPeerMemory, PeerMemory};
-use crate::gpu::program::Program;
+use crate::gpu::program::{LANES, Program};
+use crate::gpu::reach::Reach;
+use crate::gpu::table_arena::{Table, TableArena};
 use crate::{Error, Result};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use unisono_cuda::device::{
-    Buffer, ChunkRef, Fifo, Instr, LaneProgram, PeerWindow, Pinned, PinnedRef, Port, Protocol, Stream,
-    UserOpKernels, WaitReport,
+    Buffer, CaptureState, ChunkRef, Fifo, GpuError, Instr, LaneProgram, MemoryRef, PeerWindow, Pinned, Port,
+    Protocol, Stream, UserOpKernels, WaitReport,
 };
 
 /// Path to another rank.
@@ -29,9 +33,17 @@ pub struct Endpoint {
     pub(crate) memory: PeerMemory,
     /// Path to each rank, by rank.
     pub(crate) peers: Vec<Peer>,
-    /// Memory of the host staging.
-    staging_refs: Vec<PinnedRef>,
-    all_direct: bool,
+    /// All memory that launches use, apart from programs and operands.
+    memory_refs: Vec<MemoryRef>,
+    /// Streams whose launches use that memory.
+    streams: Mutex<Vec<Stream>>,
+    /// Kernels of all data types.
+    pub(crate) kernels: Kernels,
+    /// Memory for tables, and for the scratch of most programs.
+    pub(crate) tables: Arc<TableArena>,
+    scratch: Scratch,
+    pub(crate) counter: Arc<LaunchCounter>,
+    reach: Reach,
     /// Thread blocks that are assumed to be resident at once.
     pub(crate) max_blocks: u32,
     /// FIFO state, one table for each protocol.
@@ -48,6 +60,26 @@ pub struct Endpoint {
     pub(crate) finalized: Pinned<u64>,
     /// Reason for which a launch ended early.
     pub(crate) wait_report: Pinned<WaitReport>,
+    /// Flag of launches that ended early, where kernels read it without a trip to the host.
+    pub(crate) failed: Buffer<u32>,
+}
+
+/// Memory that an endpoint reserves, so that launches need none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// Bytes for the tables of programs and of uneven shares.
+    pub table_bytes: usize,
+    /// Bytes of scratch of one thread block.
+    pub scratch_bytes: usize,
+    /// Scratch chunks of one thread block.
+    pub scratch_chunks: usize,
+}
+
+/// Scratch of programs. Launches of one endpoint follow each other, so they share it.
+pub(crate) struct Scratch {
+    pub(crate) bytes: Buffer<u8>,
+    /// Length of the data in each chunk.
+    pub(crate) lengths: Buffer<u64>,
 }
 
 /// State of the one-shot kernel in one form of lines.
@@ -61,22 +93,25 @@ pub(crate) struct OneShotState {
 /// A program in GPU memory, with room for its scratch.
 pub struct DeviceProgram {
     pub(crate) program: Program,
-    pub(crate) instrs: Buffer<Instr>,
-    pub(crate) chunks: Buffer<ChunkRef>,
-    pub(crate) lane_programs: Buffer<LaneProgram>,
-    pub(crate) scratch: Buffer<u8>,
-    pub(crate) lengths: Buffer<u64>,
+    pub(crate) instrs: Table<Instr>,
+    pub(crate) chunks: Table<ChunkRef>,
+    pub(crate) lane_programs: Table<LaneProgram>,
+    /// Scratch of its own, if it needs more than the endpoint has reserved.
+    scratch: Option<Scratch>,
+    /// True if no message of the program moves through the host.
+    pub(crate) is_direct: bool,
 }
 
 impl Endpoint {
     /// Makes the endpoint of a rank from the paths to all ranks, by rank.
     ///
-    /// `all_direct` is true if no path is staged on any rank.
+    /// `reach` tells which ranks have no staged path between them. Memory beyond `reserve` is allocated
+    /// when it is needed, which may wait for running kernels.
     ///
     /// # Errors
     /// Returns an error if there is no room for the tables. Another error is a GPU without support
     /// for the line form of the peer memory.
-    pub fn new(arena: PeerMemory, peers: Vec<Peer>, all_direct: bool) -> Result<Self> {
+    pub fn new(arena: PeerMemory, peers: Vec<Peer>, reach: Reach, reserve: Reserve) -> Result<Self> {
         let gpu = arena.gpu().clone();
         let sizes = *arena.layout().geometry();
         if sizes.ll128 && !gpu.has_ll128() {
@@ -88,12 +123,20 @@ impl Endpoint {
             Peer::Direct(reached) => reached.peer_window(arena.layout()),
             Peer::Staged(_) => PeerWindow { window: null_mut(), inbox: null_mut() },
         };
-        let held = |peer: &Peer| match peer {
-            Peer::Staged(stage) => lock(stage).memory_refs().to_vec(),
-            Peer::Local | Peer::Direct(_) => Vec::new(),
-        };
         let neighbors: Vec<PeerWindow> = peers.iter().map(neighbor).collect();
-        Ok(Self {
+        let counter = Arc::new(LaunchCounter::new(&gpu)?);
+        let blocks = sizes.channels * LANES;
+        let mut endpoint = Self {
+            kernels: Kernels::new(&gpu)?,
+            tables: TableArena::new(&gpu, reserve.table_bytes, &counter)?,
+            scratch: Scratch {
+                bytes: gpu.alloc(blocks.saturating_mul(reserve.scratch_bytes))?,
+                lengths: gpu.alloc(blocks.saturating_mul(reserve.scratch_chunks))?,
+            },
+            counter,
+            streams: Mutex::default(),
+            memory_refs: Vec::new(),
+            failed: gpu.alloc(1)?,
             ports: [ports(Protocol::Simple)?, ports(Protocol::Ll)?, ports(Protocol::Ll128)?],
             peer_windows: gpu.upload(&neighbors)?,
             window_sequences: gpu.alloc(sizes.channels)?,
@@ -103,11 +146,39 @@ impl Endpoint {
             finalized: gpu.pin(sizes.ranks)?,
             wait_report: gpu.pin(1)?,
             max_blocks: Self::max_resident_blocks(&gpu)? as u32,
-            all_direct: all_direct && !peers.iter().any(|peer| matches!(peer, Peer::Staged(_))),
-            staging_refs: peers.iter().flat_map(held).collect(),
+            reach,
             memory: arena,
             peers,
-        })
+        };
+        endpoint.memory_refs = endpoint.all_memory();
+        Ok(endpoint)
+    }
+
+    /// Returns handles to all memory that launches use, apart from programs and operands.
+    fn all_memory(&self) -> Vec<MemoryRef> {
+        let of_peer = |peer: &Peer| match peer {
+            Peer::Local => Vec::new(),
+            Peer::Direct(reached) => vec![reached.memory_ref()],
+            Peer::Staged(stage) => lock(stage).memory_refs().to_vec(),
+        };
+        let mut memories: Vec<MemoryRef> = self.peers.iter().flat_map(of_peer).collect();
+        memories.extend(self.ports.each_ref().map(Buffer::memory_ref));
+        memories.extend(self.ll_one_shot.memory_refs());
+        memories.extend(self.ll128_one_shot.memory_refs());
+        memories.extend(self.tables.memory_refs());
+        memories.extend(self.counter.memory_refs());
+        memories.extend([
+            self.memory.memory_ref(),
+            self.peer_windows.memory_ref(),
+            self.window_sequences.memory_ref(),
+            self.scratch.bytes.memory_ref(),
+            self.scratch.lengths.memory_ref(),
+            self.abort.memory_ref(),
+            self.finalized.memory_ref(),
+            self.wait_report.memory_ref(),
+            self.failed.memory_ref(),
+        ]);
+        memories
     }
 
     /// Uploads a program, for slices of at most `slice_bytes`.
@@ -122,14 +193,27 @@ impl Endpoint {
         for (_, stage) in self.staged_peers() {
             lock(&stage).raise_max_chunks(program.blocks_per_message());
         }
+        let bytes = blocks.saturating_mul(slice_bytes);
+        let fits = bytes <= self.scratch.bytes.len() && blocks <= self.scratch.lengths.len();
+        let scratch = match fits {
+            true => None,
+            false => Some(Scratch { bytes: gpu.alloc(bytes)?, lengths: gpu.alloc(blocks)? }),
+        };
+        let is_direct =
+            program.message_peers().all(|peer| matches!(self.peers.get(peer), Some(Peer::Direct(_))));
         Ok(DeviceProgram {
-            instrs: gpu.upload(&tables.instrs)?,
-            chunks: gpu.upload(&tables.chunks)?,
-            lane_programs: gpu.upload(&tables.lane_programs)?,
-            scratch: gpu.alloc(blocks * slice_bytes)?,
-            lengths: gpu.alloc(blocks)?,
+            is_direct,
+            instrs: self.tables.table(&tables.instrs)?,
+            chunks: self.tables.table(&tables.chunks)?,
+            lane_programs: self.tables.table(&tables.lane_programs)?,
+            scratch,
             program,
         })
+    }
+
+    /// Returns the scratch of a program.
+    pub(crate) fn scratch<'e>(&'e self, uploaded: &'e DeviceProgram) -> &'e Scratch {
+        uploaded.scratch.as_ref().unwrap_or(&self.scratch)
     }
 
     /// Returns the peer memory of this rank.
@@ -137,10 +221,15 @@ impl Endpoint {
         &self.memory
     }
 
-    /// Returns true if every rank reaches the peer memory of all others. Windows and messages in
-    /// lines need this. The answer is the same on all ranks.
+    /// Returns true if every rank reaches the peer memory of all others. Windows need this. The
+    /// answer is the same on all ranks.
     pub fn all_peers_direct(&self) -> bool {
-        self.all_direct
+        self.reach.is_complete()
+    }
+
+    /// Returns which ranks reach each other. Messages in lines need this between their two ranks.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// Returns the protocol of messages with flags, which is the same on all ranks. Kernels of the
@@ -185,25 +274,71 @@ impl Endpoint {
 
     /// Returns the reason for which a launch ended early, if one did.
     pub fn wait_report(&self) -> WaitReport {
-        self.wait_report.get(0)
+        self.wait_report.read_report()
     }
 
-    pub(crate) fn record_stream(&self, stream: &Stream) {
-        self.memory.record_stream(stream);
-        for peer in &self.peers {
-            if let Peer::Direct(reached) = peer {
-                reached.record_stream(stream);
+    /// Returns true if all launches that were enqueued have ended. Launches in graphs of other
+    /// libraries are not counted. The call does not ask the driver.
+    pub fn is_idle(&self) -> bool {
+        self.counter.completed() >= self.counter.enqueued()
+    }
+
+    /// Returns the number of launches that were enqueued, by calls and by graphs of this library.
+    pub fn enqueued_launches(&self) -> u64 {
+        self.counter.enqueued()
+    }
+
+    /// Counts launches that a graph of this library has repeated.
+    pub fn count_replayed(&self, launches: u64) {
+        self.counter.add_enqueued(launches);
+    }
+
+    /// Records that a launch in `stream` uses the memory of this endpoint.
+    ///
+    /// A graph has to know its memory at once. For other launches the stream is remembered, and the
+    /// memory learns of it when the endpoint is dropped, so that a launch costs little.
+    pub(crate) fn record_use(&self, stream: &Stream, capture: CaptureState) {
+        if capture != CaptureState::None {
+            return stream.record_memory(capture, &self.memory_refs);
+        }
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if streams.contains(stream) {
+            return;
+        }
+        if streams.len() == STREAMS_MAX {
+            // A stream without work uses nothing. One that is used again is remembered again.
+            streams.retain(|known| known.is_idle() != Ok(true));
+        }
+        streams.push(stream.clone());
+    }
+
+    /// Copies tables to the GPU that launches in `stream` need.
+    pub(crate) fn flush_tables(&self, stream: &Stream, capture: CaptureState) -> Result<()> {
+        self.tables.flush(stream, capture)
+    }
+
+    /// Returns an error if the GPU has failed, for callers that wait for launches.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub fn check_gpu(&self) -> std::result::Result<(), GpuError> {
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for stream in streams {
+            match stream.is_idle() {
+                Ok(_) | Err(GpuError::Capturing { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
-        self.staging_refs.iter().for_each(|held| held.record_stream(stream));
-        self.ports.iter().for_each(|ports| ports.record_stream(stream));
-        self.peer_windows.record_stream(stream);
-        self.window_sequences.record_stream(stream);
-        self.ll_one_shot.record_stream(stream);
-        self.ll128_one_shot.record_stream(stream);
-        self.abort.record_stream(stream);
-        self.finalized.record_stream(stream);
-        self.wait_report.record_stream(stream);
+        Ok(())
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for stream in streams {
+            stream.record_memory(CaptureState::None, &self.memory_refs);
+        }
     }
 }
 
@@ -222,9 +357,8 @@ impl OneShotState {
         })
     }
 
-    fn record_stream(&self, stream: &Stream) {
-        self.mailboxes.record_stream(stream);
-        self.launches.record_stream(stream);
+    fn memory_refs(&self) -> [MemoryRef; 2] {
+        [self.mailboxes.memory_ref(), self.launches.memory_ref()]
     }
 }
 
@@ -234,12 +368,13 @@ impl DeviceProgram {
         &self.program
     }
 
-    pub(crate) fn record_stream(&self, stream: &Stream) {
-        self.instrs.record_stream(stream);
-        self.chunks.record_stream(stream);
-        self.lane_programs.record_stream(stream);
-        self.scratch.record_stream(stream);
-        self.lengths.record_stream(stream);
+    pub(crate) fn record_use(&self, stream: &Stream, capture: CaptureState) {
+        self.instrs.record_use(stream, capture);
+        self.chunks.record_use(stream, capture);
+        self.lane_programs.record_use(stream, capture);
+        if let Some(scratch) = &self.scratch {
+            stream.record_memory(capture, &[scratch.bytes.memory_ref(), scratch.lengths.memory_ref()]);
+        }
     }
 }
 
@@ -252,8 +387,8 @@ fn ports(arena: &PeerMemory, peers: &[Peer], protocol: Protocol) -> Vec<Port> {
             (Peer::Staged(stage), Protocol::Simple) => lock(stage).fifos(lane),
             _ => [nothing(), nothing()],
         };
-        // Direct links have been tested.
-        let direct = matches!(peers[peer], Peer::Direct(_));
+        // Direct links between GPUs have been tested.
+        let direct = matches!(&peers[peer], Peer::Direct(reached) if !reached.is_on(arena.gpu()));
         let tried = direct && protocol == Protocol::Simple && lane + 1 == arena.layout().geometry().lanes();
         let behind = if tried { LINK_TEST_MESSAGES } else { 0 };
         Port { out, into, sent: behind, received: behind }
@@ -265,3 +400,6 @@ fn ports(arena: &PeerMemory, peers: &[Peer], protocol: Protocol) -> Vec<Port> {
 fn lock(stage: &Mutex<HostStaging>) -> MutexGuard<'_, HostStaging> {
     stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Streams that are remembered before those without work are forgotten.
+const STREAMS_MAX: usize = 16;

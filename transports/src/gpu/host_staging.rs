@@ -9,7 +9,7 @@ use crate::gpu::layout::{CACHE_LINE_BYTES, DeviceGeometry};
 use crate::{Error, Link, Result, Tag};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use unisono_cuda::device::{Fifo, Gpu, Pinned, PinnedRef, Port, Protocol};
+use unisono_cuda::device::{Fifo, Gpu, MemoryRef, Pinned, Port, Protocol};
 
 /// The host's side of all FIFOs to and from one peer.
 pub struct HostStaging {
@@ -150,7 +150,7 @@ impl HostStaging {
 
     /// Returns references to the memory, for launches. The caller that moves messages owns the
     /// staging meanwhile.
-    pub(crate) fn memory_refs(&self) -> [PinnedRef; 2] {
+    pub(crate) fn memory_refs(&self) -> [MemoryRef; 2] {
         [self.slots.memory_ref(), self.counters.memory_ref()]
     }
 }

@@ -9,8 +9,8 @@ use crate::{Error, Result};
 use std::ptr::null;
 use std::time::Duration;
 use unisono_cuda::device::{
-    Deadline, Gpu, GpuError, Kernel, LaunchDims, PeerBuffers, Protocol, ReduceCopy, ScheduleArgs, Stream,
-    UserOpKernels,
+    CaptureState, Deadline, Gpu, GpuError, Kernel, LaunchDims, PeerBuffers, Protocol, ReduceCopy,
+    ScheduleArgs, Stream, UserOpKernels,
 };
 use unisono_cuda::{DType, ReduceKind, Scalar};
 
@@ -43,6 +43,27 @@ pub struct LaunchParams<'a> {
     pub protocol: Protocol,
     /// Time limit of each wait.
     pub timeout: Duration,
+    /// What captures the stream of the launch.
+    pub capture: CaptureState,
+    /// True if the driver has to check that all blocks can be resident at once.
+    pub cooperative: bool,
+}
+
+/// The kernels of an endpoint, by data type. Launches look nothing up by name.
+pub(crate) struct Kernels {
+    schedule: Vec<Kernel>,
+    one_shot: Vec<Kernel>,
+}
+
+impl Kernels {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self> {
+        let all = |name: &str| {
+            let kernel = |dtype: DType| gpu.kernel(&format!("{name}_{dtype}"))?.in_remote_domain();
+            DType::ON_GPU.into_iter().map(kernel).collect::<std::result::Result<Vec<_>, GpuError>>()
+        };
+        let [schedule, one_shot] = KERNEL_NAMES;
+        Ok(Self { schedule: all(schedule)?, one_shot: all(one_shot)? })
+    }
 }
 
 impl std::fmt::Debug for LaunchParams<'_> {
@@ -58,7 +79,7 @@ impl Endpoint {
     fn schedule_kernel(&self, order: &LaunchParams<'_>) -> Result<Kernel> {
         match order.user_op {
             Some(own) => self.user_op_kernel(order, own, own.schedule()),
-            None => self.kernel("schedule", order.dtype),
+            None => kernel_of(&self.kernels.schedule, order.dtype),
         }
     }
 
@@ -66,7 +87,7 @@ impl Endpoint {
     pub(crate) fn one_shot_kernel(&self, order: &LaunchParams<'_>) -> Result<Kernel> {
         match order.user_op {
             Some(own) => self.user_op_kernel(order, own, own.one_shot()),
-            None => self.kernel("one_shot", order.dtype),
+            None => kernel_of(&self.kernels.one_shot, order.dtype),
         }
     }
 
@@ -90,11 +111,6 @@ impl Endpoint {
             }
             _ => Ok(kernel.clone()),
         }
-    }
-
-    /// Returns the kernel of this name for elements of this type.
-    fn kernel(&self, name: &'static str, dtype: DType) -> Result<Kernel> {
-        Ok(self.memory.gpu().kernel(&format!("{name}_{dtype}"))?)
     }
 
     /// Returns the number of thread blocks, of any of the kernels, that can be resident at once.
@@ -139,19 +155,23 @@ impl Endpoint {
         let arguments = self.schedule_args(uploaded, order, input, output, peer_buffers)?;
         let blocks = uploaded.program.thread_blocks(order.channels) as u32;
         let threads = threads_per_block(self.memory.gpu().is_emulated());
-        let shape = LaunchDims { blocks, threads, cooperative: true };
+        let (shape, capture) =
+            (LaunchDims { blocks, threads, cooperative: order.cooperative }, order.capture);
         input.begin_use(stream).and(output.begin_use(stream))?;
+        // Tables that this launch reads come to the GPU before it, in the same stream.
+        self.flush_tables(stream, capture)?;
         // SAFETY: `arguments` is the struct of this kernel. Every table is as long as the kernel
         // takes it to be. Every index in the tables was checked against its bounds
         // (`Program::new`). The bounds were checked against the memory (`check`, `extent`). All of
         // it is borrowed until the stream is known to use it.
         let launched = unsafe { kernel.launch(stream, shape, &arguments) };
-        self.record_stream(stream);
-        uploaded.record_stream(stream);
+        self.count_launch(&launched, capture);
+        self.record_use(stream, capture);
+        uploaded.record_use(stream, capture);
         if let Some(addresses) = addresses {
-            addresses.record_stream(stream);
+            addresses.record_use(stream, capture);
         }
-        let ended = input.end_use(stream).and(output.end_use(stream));
+        let ended = input.end_use(stream, capture).and(output.end_use(stream, capture));
         launched?;
         ended
     }
@@ -182,6 +202,7 @@ impl Endpoint {
         let beside = order.channels == 1 && program.max_lane() < sizes.lanes();
         let (slot, lines) = (sizes.message_bytes(order.protocol), order.protocol != Protocol::Simple);
         let scratch = program.thread_blocks(order.channels) * bounds.scratch;
+        let room = self.scratch(uploaded);
         let problem = if !(in_channels || beside) || order.channels > sizes.channels || order.channels == 0 {
             "it has no such lanes"
         } else if (bounds.rank, bounds.ranks) != (self.memory.rank(), sizes.ranks) {
@@ -192,11 +213,11 @@ impl Endpoint {
             "messages do not fit a slot"
         } else if exceeds(bounds.window, slice, self.parity_bytes()) {
             "blocks do not fit the window"
-        } else if scratch > uploaded.lengths.len() || exceeds(scratch, slice, uploaded.scratch.len()) {
+        } else if scratch > room.lengths.len() || exceeds(scratch, slice, room.bytes.len()) {
             "blocks do not fit scratch"
         } else if lines && order.protocol != self.ll_protocol(order.user_op) {
             "there are no such lines"
-        } else if (bounds.uses_window || lines) && !self.all_peers_direct() {
+        } else if bounds.uses_window && !self.all_peers_direct() || lines && !uploaded.is_direct {
             "peers are out of reach"
         } else {
             return Ok(());
@@ -206,8 +227,7 @@ impl Endpoint {
 
     /// Returns the bytes of one of the two halves of a channel's window.
     pub fn parity_bytes(&self) -> usize {
-        let sizes = self.memory.layout().geometry();
-        sizes.window_bytes / (2 * sizes.channels) / 64 * 64
+        self.memory.layout().geometry().parity_bytes()
     }
 
     fn schedule_args(
@@ -228,8 +248,8 @@ impl Endpoint {
             ports: self.ports[order.protocol as usize].address() as *mut _,
             peer_windows: self.peer_windows.address() as *const _,
             window_sequences: self.window_sequences.address() as *mut _,
-            scratch: uploaded.scratch.address() as *mut _,
-            lengths: uploaded.lengths.address() as *mut _,
+            scratch: self.scratch(uploaded).bytes.address() as *mut _,
+            lengths: self.scratch(uploaded).lengths.address() as *mut _,
             input: input.checked_layout("input", program.bounds().input)?,
             output: output.checked_layout("output", program.bounds().output)?,
             slice_bytes: order.slice_bytes as u64,
@@ -253,7 +273,15 @@ impl Endpoint {
             peer_buffers,
             finalized: self.finalized.address() as *const _,
             deadline: self.deadline(order.timeout),
+            completion: self.counter.completion(order.capture),
         })
+    }
+
+    /// Counts a launch that runs now. Those of graphs are counted when the graph is launched.
+    pub(crate) fn count_launch(&self, launched: &std::result::Result<(), GpuError>, capture: CaptureState) {
+        if launched.is_ok() && capture == CaptureState::None {
+            self.counter.add_enqueued(1);
+        }
     }
 
     pub(crate) fn deadline(&self, limit: Duration) -> Deadline {
@@ -261,8 +289,16 @@ impl Endpoint {
             abort: self.abort.address() as *const _,
             report: self.wait_report.address() as *mut _,
             timeout_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX),
+            failed: self.failed.address() as *mut _,
         }
     }
+}
+
+/// Returns the kernel of a data type.
+fn kernel_of(kernels: &[Kernel], dtype: DType) -> Result<Kernel> {
+    let index = DType::ON_GPU.iter().position(|known| *known == dtype);
+    let kernel = index.and_then(|index| kernels.get(index)).cloned();
+    kernel.ok_or_else(|| Error::InvalidUsage(format!("{dtype} has no kernels")))
 }
 
 /// Kernels that exist once for each data type.

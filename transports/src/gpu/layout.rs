@@ -47,6 +47,60 @@ impl DeviceGeometry {
         if protocol == Protocol::Simple { self.slot_bytes } else { self.ll_bytes }
     }
 
+    /// Returns the bytes of one of the two halves of a channel's window.
+    pub fn parity_bytes(&self) -> usize {
+        self.window_bytes / (2 * self.channels) / CACHE_LINE_BYTES * CACHE_LINE_BYTES
+    }
+
+    /// Returns the geometry with messages short enough that a peer memory takes at most
+    /// [`PEER_MEMORY_BYTES_MAX`] bytes beside the window.
+    ///
+    /// Every rank has FIFOs from every other, so their messages become shorter as ranks are added.
+    /// The result depends on the geometry alone. It stays larger only where messages of one cache
+    /// line are too many.
+    #[must_use]
+    pub fn fit(mut self) -> Self {
+        loop {
+            let [messages, lines] = self.message_memory();
+            let shorter =
+                |bytes: usize| (bytes / 2 / CACHE_LINE_BYTES * CACHE_LINE_BYTES).max(CACHE_LINE_BYTES);
+            let (slot, ll) = (shorter(self.slot_bytes), shorter(self.ll_bytes));
+            let fixed = self.counter_bytes().saturating_add(self.inbox_bytes());
+            let whole = messages.saturating_add(lines).saturating_add(fixed);
+            if whole <= PEER_MEMORY_BYTES_MAX || (slot, ll) == (self.slot_bytes, self.ll_bytes) {
+                return self;
+            }
+            if ll >= self.ll_bytes || slot < self.slot_bytes && messages >= lines {
+                self.slot_bytes = slot;
+            } else {
+                self.ll_bytes = ll;
+            }
+        }
+    }
+
+    /// Returns the bytes of the FIFOs of whole messages, and those of FIFOs and mailboxes of lines.
+    fn message_memory(&self) -> [usize; 2] {
+        let fifos = self.fifo_slots();
+        let slots = |protocol| fifos.saturating_mul(self.slot_stride(protocol));
+        let lines = [Protocol::Ll, Protocol::Ll128];
+        let lines = lines.map(|protocol| slots(protocol).saturating_add(self.mailbox_bytes(protocol)));
+        [slots(Protocol::Simple), lines[0].saturating_add(lines[1])]
+    }
+
+    /// Returns the slots of all FIFOs into a rank.
+    fn fifo_slots(&self) -> usize {
+        self.lanes() * self.ranks.saturating_sub(1) * self.slots
+    }
+
+    fn counter_bytes(&self) -> usize {
+        PROTOCOLS * self.lanes() * self.ranks * 2 * CACHE_LINE_BYTES
+    }
+
+    fn inbox_bytes(&self) -> usize {
+        let words = ScheduleArgs::inbox_words(self.channels, self.ranks);
+        (words * WORD_BYTES).next_multiple_of(CACHE_LINE_BYTES)
+    }
+
     fn uses(&self, protocol: Protocol) -> bool {
         self.ll128 || protocol != Protocol::Ll128
     }
@@ -91,10 +145,9 @@ impl Layout {
         if !sizes.is_valid() {
             return Err(refused());
         }
-        let inbox = PROTOCOLS * sizes.lanes() * sizes.ranks * 2 * CACHE_LINE_BYTES;
-        let words = ScheduleArgs::inbox_words(sizes.channels, sizes.ranks);
-        let window = inbox + (words * WORD_BYTES).next_multiple_of(CACHE_LINE_BYTES);
-        let fifos = sizes.lanes() * (sizes.ranks - 1) * sizes.slots;
+        let inbox = sizes.counter_bytes();
+        let window = inbox + sizes.inbox_bytes();
+        let fifos = sizes.fifo_slots();
         let mut layout = Self {
             geometry: sizes,
             inbox,
@@ -187,6 +240,8 @@ impl Layout {
     }
 }
 
+/// Bytes that a peer memory takes at most beside the window, for up to 1,024 ranks on 8 channels.
+pub const PEER_MEMORY_BYTES_MAX: usize = 128 << 20;
 /// Alignment of every part.
 pub const CACHE_LINE_BYTES: usize = 64;
 const WORD_BYTES: usize = 8;
@@ -246,6 +301,32 @@ mod tests {
                 prop_assert_eq!(found.last().unwrap().end.next_multiple_of(CACHE_LINE_BYTES), layout.bytes());
             }
         }
+    }
+
+    #[test]
+    fn fit_bounds_memory_for_any_number_of_ranks() {
+        let default = DeviceGeometry {
+            channels: 8,
+            slots: 4,
+            slot_bytes: 128 << 10,
+            ll_bytes: 4 << 10,
+            window_bytes: 4 << 20,
+            ..GEOMETRY
+        };
+        let of = |ranks| DeviceGeometry { ranks, ..default }.fit();
+        let sizes = |ranks| (of(ranks).slot_bytes, of(ranks).ll_bytes);
+        assert_eq!([2, 8].map(sizes), [(128 << 10, 4 << 10); 2], "few ranks have the sizes of the settings");
+        assert_eq!(sizes(16), (64 << 10, 4 << 10));
+        assert_eq!(sizes(66), (16 << 10, 2 << 10));
+        assert_eq!(sizes(1024), (512, 128));
+        for ranks in 1..=1024 {
+            let fitted = of(ranks);
+            assert_eq!(fitted, fitted.fit());
+            let bytes = Layout::new(fitted).unwrap().bytes();
+            assert!(bytes - fitted.window_bytes <= PEER_MEMORY_BYTES_MAX, "{ranks} ranks: {bytes}");
+        }
+        let least = DeviceGeometry { ranks: 4000, channels: 4000, slots: 4000, ..default }.fit();
+        assert_eq!((least.slot_bytes, least.ll_bytes), (64, 64), "as short as messages can be");
     }
 
     #[test]

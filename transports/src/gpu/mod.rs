@@ -11,6 +11,7 @@
 mod endpoint;
 pub(crate) mod host_staging;
 mod launch;
+mod launch_counter;
 mod layout;
 pub(crate) mod link_test;
 pub(crate) mod one_shot;
@@ -18,14 +19,18 @@ mod operand;
 pub(crate) mod peer_memory;
 mod program;
 pub(crate) mod quiesce;
+mod reach;
+mod table_arena;
 pub(crate) mod window_set;
 
-pub use crate::gpu::endpoint::{DeviceProgram, Endpoint, Peer};
+pub use crate::gpu::endpoint::{DeviceProgram, Endpoint, Peer, Reserve};
 pub use crate::gpu::host_staging::HostStaging;
 pub use crate::gpu::launch::LaunchParams;
-pub use crate::gpu::layout::{CACHE_LINE_BYTES, DeviceGeometry, Layout};
+pub use crate::gpu::layout::{CACHE_LINE_BYTES, DeviceGeometry, Layout, PEER_MEMORY_BYTES_MAX};
+pub use crate::gpu::link_test::LinkTest;
 pub use crate::gpu::operand::{Operand, OperandMemory, Region, ShareTable, TypedRegion};
 pub use crate::gpu::peer_memory::{MappedPeerMemory, PeerMemory};
 pub use crate::gpu::program::{Program, ProgramBounds, ProgramTables};
+pub use crate::gpu::reach::Reach;
 pub use crate::gpu::window_set::{AddressTable, WindowSet};
 pub use unisono_cuda::device::Protocol;

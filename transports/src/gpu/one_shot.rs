@@ -39,15 +39,16 @@ impl Endpoint {
         let shape = LaunchDims {
             blocks,
             threads: threads_per_block(self.memory.gpu().is_emulated()),
-            cooperative: true,
+            cooperative: order.cooperative,
         };
         input.begin_use(stream).and(output.begin_use(stream))?;
         // SAFETY: `arguments` is the struct of this kernel. Both operands have as many bytes
         // (`shot`). No block exceeds the room of mailboxes and counters. All of it is borrowed
         // until the stream is known to use it.
         let launched = unsafe { kernel.launch(stream, shape, &arguments) };
-        self.record_stream(stream);
-        let ended = input.end_use(stream).and(output.end_use(stream));
+        self.count_launch(&launched, order.capture);
+        self.record_use(stream, order.capture);
+        let ended = input.end_use(stream, order.capture).and(output.end_use(stream, order.capture));
         launched?;
         ended
     }
@@ -86,6 +87,7 @@ impl Endpoint {
             protocol: lines as u32,
             finalized: self.finalized.address() as *const _,
             deadline: self.deadline(order.timeout),
+            completion: self.counter.completion(order.capture),
         })
     }
 }

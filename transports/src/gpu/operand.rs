@@ -1,9 +1,11 @@
 //! The memory of one operation in the form that kernels take: addresses whose lengths were checked.
 
+use crate::gpu::endpoint::Endpoint;
+use crate::gpu::table_arena::Table;
 use crate::gpu::window_set::WindowSet;
 use crate::{Error, Result};
 use std::ptr::null;
-use unisono_cuda::device::{Buffer, BufferLayout, DeviceBuffer, Gpu, Plain, Share, Stream};
+use unisono_cuda::device::{BufferLayout, CaptureState, DeviceBuffer, Plain, Share, Stream};
 
 mod sealed {
     pub trait Sealed {}
@@ -21,11 +23,11 @@ pub trait Region: sealed::Sealed {
     /// Returns an error if the region cannot be used in this stream.
     fn begin_use(&self, stream: &Stream) -> Result<()>;
     /// Keeps the region alive until the enqueued work is done. It is called after the work is
-    /// enqueued.
+    /// enqueued. `capture` is what captures the stream.
     ///
     /// # Errors
     /// Returns an error if the driver fails.
-    fn end_use(&self, stream: &Stream) -> Result<()>;
+    fn end_use(&self, stream: &Stream, capture: CaptureState) -> Result<()>;
 }
 
 /// Elements in GPU memory, which any library may have allocated.
@@ -47,29 +49,29 @@ impl<T: Plain> Region for TypedRegion<'_, T> {
         Ok(self.0.begin_use(stream)?)
     }
 
-    fn end_use(&self, stream: &Stream) -> Result<()> {
-        Ok(self.0.end_use(stream)?)
+    fn end_use(&self, stream: &Stream, capture: CaptureState) -> Result<()> {
+        Ok(self.0.end_use(stream, capture)?)
     }
 }
 
 /// Uneven shares of a buffer, as a table that is in GPU memory too.
 pub struct ShareTable {
-    table: Buffer<Share>,
+    table: Table<Share>,
     /// Start and bytes of each share.
     ranges: Vec<(u64, u64)>,
 }
 
 impl ShareTable {
-    /// Uploads the table.
+    /// Writes the table to memory of `endpoint`.
     ///
     /// # Errors
     /// Returns an error if there is no room for it, or if a share ends beyond any memory.
-    pub fn new(gpu: &Gpu, shares: &[Share]) -> Result<Self> {
+    pub fn new(endpoint: &Endpoint, shares: &[Share]) -> Result<Self> {
         if !shares.iter().all(is_valid) {
             return Err(Error::InvalidUsage("shares beyond all memory".to_owned()));
         }
         let places = shares.iter().map(|share| (share.start, share.bytes)).collect();
-        Ok(Self { table: gpu.upload(shares)?, ranges: places })
+        Ok(Self { table: endpoint.tables.table(shares)?, ranges: places })
     }
 
     /// Makes shares of regions at any addresses, each divided into chunks of `stride` bytes. See
@@ -77,13 +79,13 @@ impl ShareTable {
     ///
     /// # Errors
     /// Fails like [`ShareTable::new`].
-    pub fn from_regions(gpu: &Gpu, parts: &[&dyn Region], stride: usize) -> Result<Self> {
+    pub fn from_regions(endpoint: &Endpoint, parts: &[&dyn Region], stride: usize) -> Result<Self> {
         let share = |part: &&dyn Region| Share {
             start: part.address(),
             bytes: part.bytes() as u64,
             stride: stride as u64,
         };
-        Self::new(gpu, &parts.iter().map(share).collect::<Vec<_>>())
+        Self::new(endpoint, &parts.iter().map(share).collect::<Vec<_>>())
     }
 
     /// Returns the end of the last share.
@@ -215,13 +217,13 @@ impl Operand<'_> {
         self.for_each_region(|region| region.begin_use(stream))
     }
 
-    pub(crate) fn end_use(&self, stream: &Stream) -> Result<()> {
+    pub(crate) fn end_use(&self, stream: &Stream, capture: CaptureState) -> Result<()> {
         if let OperandMemory::UnevenShares { shares, .. } | OperandMemory::Regions { shares, .. } =
             self.memory
         {
-            shares.table.record_stream(stream);
+            shares.table.record_use(stream, capture);
         }
-        self.for_each_region(|region| region.end_use(stream))
+        self.for_each_region(|region| region.end_use(stream, capture))
     }
 
     /// Visits all regions, even after an error. Returns the first error.

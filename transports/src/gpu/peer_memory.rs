@@ -2,7 +2,9 @@
 
 use crate::gpu::layout::Layout;
 use crate::{Error, Result};
-use unisono_cuda::device::{Buffer, Fifo, Gpu, ImportedMemory, IpcHandle, PeerWindow, Protocol, Stream};
+use unisono_cuda::device::{
+    Buffer, Fifo, Gpu, ImportedMemory, IpcHandle, MemoryRef, PeerWindow, Protocol, Stream,
+};
 
 /// The peer memory of this rank.
 pub struct PeerMemory {
@@ -22,7 +24,7 @@ impl PeerMemory {
     /// # Errors
     /// Returns an error if there is no room for it.
     pub fn new(gpu: &Gpu, rank: usize, layout: Layout) -> Result<Self> {
-        Ok(Self { layout, rank, memory: gpu.alloc(layout.bytes())? })
+        Ok(Self { layout, rank, memory: gpu.alloc_exportable(layout.bytes())? })
     }
 
     /// Returns the handle that peers need to map the memory, in this process or in another of the
@@ -73,6 +75,10 @@ impl PeerMemory {
         self.memory.record_stream(stream);
     }
 
+    pub(crate) fn memory_ref(&self) -> MemoryRef {
+        self.memory.memory_ref()
+    }
+
     /// Returns the bytes before the window: counters and signals.
     pub(crate) fn counters(&self, stream: &Stream) -> Result<Vec<u8>> {
         Ok(self.memory.view(..self.layout.inbox().end).to_vec(stream)?)
@@ -110,12 +116,22 @@ impl PeerMemory {
 }
 
 impl MappedPeerMemory {
+    /// Returns true if this process has allocated the memory, on this GPU. Such memory is reached by
+    /// the same pointer, so no link can be broken.
+    pub fn is_on(&self, gpu: &Gpu) -> bool {
+        self.memory.owner() == Some(gpu)
+    }
+
     pub(crate) fn is_other_process(&self) -> bool {
         self.memory.is_other_process()
     }
 
     pub(crate) fn record_stream(&self, stream: &Stream) {
         self.memory.record_stream(stream);
+    }
+
+    pub(crate) fn memory_ref(&self) -> MemoryRef {
+        self.memory.memory_ref()
     }
 
     pub(crate) fn peer_window(&self, layout: &Layout) -> PeerWindow {

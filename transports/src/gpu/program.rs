@@ -17,6 +17,16 @@ pub struct ProgramTables {
     pub lane_programs: Vec<LaneProgram>,
 }
 
+impl ProgramTables {
+    /// Returns the ranks to which messages are sent or from which some are received. A rank occurs
+    /// once for each of its messages.
+    pub fn message_peers(&self) -> impl Iterator<Item = usize> {
+        let messages = self.instrs.iter().filter(|instr| is_message(instr.opcode));
+        let peers = messages.flat_map(|instr| [instr.peer, instr.forward]);
+        peers.filter(|&peer| peer != Instr::NO_PEER).map(|peer| peer as usize)
+    }
+}
+
 /// Limits of the chunks that a program may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramBounds {
@@ -96,6 +106,11 @@ impl Program {
     /// Returns the largest lane of the lane programs.
     pub fn max_lane(&self) -> usize {
         self.tables.lane_programs.iter().map(|lane_program| lane_program.lane as usize).max().unwrap_or(0)
+    }
+
+    /// Returns the ranks to which the program sends messages or from which it receives some.
+    pub fn message_peers(&self) -> impl Iterator<Item = usize> {
+        self.tables.message_peers()
     }
 
     /// Returns the thread blocks of a launch on this many channels.

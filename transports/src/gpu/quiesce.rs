@@ -18,7 +18,7 @@ impl Endpoint {
     /// # Errors
     /// Returns an error if the driver fails.
     pub fn is_quiescent(&self) -> Result<bool> {
-        let stream = self.memory.gpu().stream()?;
+        let stream = self.memory.gpu().utility_stream();
         let counters = self.memory.counters(&stream)?;
         let word = |start: usize| {
             let bytes = counters.get(start..start + size_of::<u64>());

@@ -3,10 +3,11 @@
 
 use crate::gpu::endpoint::{DeviceProgram, Endpoint};
 use crate::gpu::operand::{Operand, Region};
+use crate::gpu::table_arena::Table;
 use crate::{Error, Result};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use unisono_cuda::device::{Buffer, Gpu, ImportedMemory, IpcHandle, PeerBuffers, Stream};
+use unisono_cuda::device::{CaptureState, Gpu, ImportedMemory, IpcHandle, PeerBuffers, Stream};
 
 /// One buffer of each rank, by rank. The memory lives as long as this value.
 pub struct WindowSet {
@@ -18,7 +19,7 @@ pub struct WindowSet {
 /// Addresses of the buffers of all ranks in one operation.
 pub struct AddressTable {
     /// One row for each rank.
-    checked_address: Buffer<PeerBuffers>,
+    checked_address: Table<PeerBuffers>,
     /// Window set and offset of the input, and of the output. An entry is `None` if the program
     /// names no such buffer of a peer.
     windows: [Option<(Arc<WindowSet>, usize)>; 2],
@@ -91,8 +92,8 @@ impl WindowSet {
         self.buffers.iter().map(of).collect()
     }
 
-    fn record_stream(&self, stream: &Stream) {
-        self.buffers.iter().for_each(|buffer| buffer.record_stream(stream));
+    fn record_use(&self, stream: &Stream, capture: CaptureState) {
+        self.buffers.iter().for_each(|buffer| buffer.record_use(stream, capture));
     }
 }
 
@@ -123,7 +124,7 @@ impl Endpoint {
         let [inputs, outputs] = columns;
         let row = |(input, output)| PeerBuffers { input, output };
         let rows: Vec<PeerBuffers> = inputs.into_iter().zip(outputs).map(row).collect();
-        Ok(AddressTable { checked_address: self.memory.gpu().upload(&rows)?, windows: held })
+        Ok(AddressTable { checked_address: self.tables.table(&rows)?, windows: held })
     }
 }
 
@@ -155,8 +156,8 @@ impl AddressTable {
         Ok(self.checked_address.address() as *const PeerBuffers)
     }
 
-    pub(crate) fn record_stream(&self, stream: &Stream) {
-        self.checked_address.record_stream(stream);
-        self.windows.iter().flatten().for_each(|(window_set, _)| window_set.record_stream(stream));
+    pub(crate) fn record_use(&self, stream: &Stream, capture: CaptureState) {
+        self.checked_address.record_use(stream, capture);
+        self.windows.iter().flatten().for_each(|(window_set, _)| window_set.record_use(stream, capture));
     }
 }

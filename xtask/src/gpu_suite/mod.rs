@@ -6,8 +6,10 @@
 
 pub(crate) mod cells;
 mod environment;
+mod fatbin;
 mod gate;
 pub(crate) mod machine;
+pub(crate) mod nccl;
 pub(crate) mod pack;
 #[cfg(test)]
 mod planted;

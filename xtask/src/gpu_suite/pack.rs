@@ -1,6 +1,6 @@
 //! Packs the suite: executables for a machine where nothing is built.
 
-use super::{folder, skips};
+use super::{folder, nccl, skips};
 use crate::{Result, cargo};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,11 @@ pub(crate) fn pack(quickly: bool) -> Result {
         copy(&cargo::build_executable(arguments)?, &suite.join(name))?;
     }
     check_skips(&suite)?;
-    if quickly { Ok(()) } else { compress(&suite) }
+    if quickly {
+        return Ok(());
+    }
+    nccl::pack(&suite)?;
+    compress(&suite)
 }
 
 /// Programs of the suite, and the arguments of cargo that build each.
@@ -80,12 +84,28 @@ fn compress(suite: &Path) -> Result {
     }
 }
 
-/// Decompresses what `pack` has compressed.
+/// Decompresses what `pack` has compressed. A library of NCCL that cannot be unpacked is left out.
 pub(super) fn decompress(suite: &Path) -> Result {
+    let library = suite.join(NCCL_LIBRARY);
+    if suite.join(nccl::LIBRARY).is_file() && !library.is_file() {
+        let unpacked = nccl::unpack(suite, suite);
+        if let Err(error) = unpacked.or_else(|_| unpack_by_python(suite, &library)) {
+            let _ = std::fs::remove_file(&library);
+            println!("NCCL is left out: {error}");
+        }
+    }
     for file in files(suite)?.into_iter().filter(|file| file.extension().is_some_and(|end| end == "gz")) {
         cargo::run(Command::new("gunzip").arg("--force").arg(file))?;
     }
     Ok(())
+}
+
+/// Decompresses NCCL where there is no `xz`.
+fn unpack_by_python(suite: &Path, library: &Path) -> Result<PathBuf> {
+    let script =
+        "import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], 'wb'))";
+    cargo::run(Command::new("python3").args(["-c", script]).arg(suite.join(nccl::LIBRARY)).arg(library))?;
+    Ok(library.to_owned())
 }
 
 fn files(suite: &Path) -> Result<Vec<PathBuf>> {
@@ -109,4 +129,6 @@ fn copy(from: &Path, to: &Path) -> Result {
     std::fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
 }
 
+/// Name of the unpacked library of NCCL.
+pub(super) const NCCL_LIBRARY: &str = "libnccl.so.2";
 const BYTES_MAX: u64 = 60 << 20;

@@ -7,7 +7,7 @@ use crate::material::Random;
 use crate::naive::Naive;
 use std::ptr::{from_mut, null};
 use std::time::Duration;
-use unisono_cuda::device::{Deadline, OneShotArgs, Protocol, ReduceCopy, WaitReport, WaitState};
+use unisono_cuda::device::{Completion, Deadline, OneShotArgs, Protocol, ReduceCopy, WaitReport, WaitState};
 use unisono_cuda::{Element, F8E4M3, F8E5M2, ReduceKind, as_bytes, bf16, f16};
 
 const BLOCK_BYTES: usize = 128;
@@ -69,7 +69,9 @@ impl<'d> Ranks<'d> {
                     abort: &abort,
                     report: from_mut(&mut self.statuses[rank]),
                     timeout_ns: self.limit.as_nanos() as u64,
+                    failed: std::ptr::null_mut(),
                 },
+                completion: Completion::NONE,
             })
         };
         let launches: Vec<Launch> = (0..ranks).map(launch).collect();

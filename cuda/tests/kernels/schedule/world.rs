@@ -6,7 +6,7 @@ use std::ptr::{from_mut, null};
 use std::time::Duration;
 use unisono_cuda::ReduceKind;
 use unisono_cuda::device::{
-    BufferLayout, Deadline, Fifo, PeerWindow, Port, Protocol, ScheduleArgs, WaitReport,
+    BufferLayout, Completion, Deadline, Fifo, PeerWindow, Port, Protocol, ScheduleArgs, WaitReport,
 };
 
 /// Sizes of a communicator.
@@ -226,7 +226,9 @@ impl<'d> World<'d> {
                 abort: &own.abort,
                 report: from_mut(&mut own.status),
                 timeout_ns: self.limit.as_nanos() as u64,
+                failed: std::ptr::null_mut(),
             },
+            completion: Completion::NONE,
         }
     }
 }

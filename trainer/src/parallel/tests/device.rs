@@ -110,7 +110,9 @@ fn device_memory_matches_host() {
 
 #[test]
 fn absent_rank_times_out_on_device() {
-    let config = Config::default().with_timeout(Duration::from_millis(400));
+    let limit = Duration::from_millis(400);
+    let gpu = Config::default().gpu.with_timeout(limit);
+    let config = Config::default().with_timeout(limit).with_gpu(gpu);
     let errors = run_ranks_with(2, &config, |group| {
         let (inventory, memory, rank) = (inventory(Dtype::F32), memory(), group.rank());
         let mut strategy =

@@ -1,0 +1,265 @@
+//! Placement of ranks on GPUs: which ranks share a GPU, and the room that it has for them.
+
+use crate::bootstrap::host_identity;
+use crate::communicator::Communicator;
+use crate::device::occupancy;
+use crate::error::Result;
+use crate::hash::fnv1a;
+use unisono_cuda::device::{Gpu, GpuError};
+
+/// The process and the GPU of a rank, as it tells the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Placement {
+    /// Equal for all ranks of one host.
+    pub(super) host: u64,
+    pub(super) process: u64,
+    /// UUID of the GPU. Numbers of GPUs differ between processes that see different ones.
+    gpu: [u64; 2],
+    /// Hardware queues of the GPU for the process.
+    queues: usize,
+    /// Blocks that can be resident on the GPU at once.
+    room: usize,
+    /// Blocks of the GPU that communicators of the process have reserved.
+    reserved: usize,
+    /// Channels of the settings.
+    channels: usize,
+}
+
+/// The placements of all ranks, by rank.
+pub(super) struct Placements {
+    own: usize,
+    all: Vec<Placement>,
+}
+
+impl Placement {
+    /// Returns the placement of this rank on `gpu`, which has room for `room` blocks.
+    fn own(gpu: &Gpu, room: usize, channels: usize) -> Result<Self> {
+        let uuid = u128::from_le_bytes(gpu.info().uuid()?);
+        Ok(Self {
+            host: host_hash(),
+            process: u64::from(std::process::id()),
+            gpu: [uuid as u64, (uuid >> 64) as u64],
+            queues: gpu.hardware_queues(),
+            room,
+            reserved: occupancy::reserved_blocks(gpu),
+            channels,
+        })
+    }
+
+    fn to_words(self) -> [u64; WORDS] {
+        let [queues, room, reserved, channels] =
+            [self.queues, self.room, self.reserved, self.channels].map(|count| count as u64);
+        [self.host, self.process, self.gpu[0], self.gpu[1], queues, room, reserved, channels]
+    }
+
+    fn from_words(words: &[u64; WORDS]) -> Self {
+        let &[host, process, low, high, ref counts @ ..] = words;
+        let [queues, room, reserved, channels] = counts.map(|count| count as usize);
+        Self { host, process, gpu: [low, high], queues, room, reserved, channels }
+    }
+
+    pub(super) fn is_on_same_gpu(&self, other: &Placement) -> bool {
+        (self.host, self.gpu) == (other.host, other.gpu)
+    }
+
+    fn is_in_same_process(&self, other: &Placement) -> bool {
+        (self.host, self.process) == (other.host, other.process)
+    }
+}
+
+impl Placements {
+    /// Exchanges the placements of all ranks.
+    pub(super) fn exchange(base: &Communicator, gpu: &Gpu, room: usize) -> Result<Self> {
+        let own = Placement::own(gpu, room, base.config().gpu.channels)?.to_words();
+        let mut all = own.repeat(base.size());
+        base.all_gather(&own, &mut all)?;
+        let all = all.chunks_exact(WORDS).filter_map(|words| words.first_chunk());
+        Ok(Self { own: base.rank(), all: all.map(Placement::from_words).collect() })
+    }
+
+    /// Returns the placement of a rank.
+    pub(super) fn of(&self, rank: usize) -> &Placement {
+        &self.all[rank]
+    }
+
+    /// Returns an error if ranks of some process have to share hardware queues, the same error on
+    /// all ranks. A kernel that waits for another in the same queue would wait for ever.
+    pub(super) fn check_queues(&self) -> std::result::Result<(), GpuError> {
+        for one in &self.all {
+            let shares = |other: &&Placement| one.is_on_same_gpu(other) && one.is_in_same_process(other);
+            let ranks = self.all.iter().filter(shares).count();
+            // One queue remains for the copies and fills of the library. A single rank waits for
+            // no kernel of its process.
+            if ranks > 1 && ranks >= one.queues {
+                return Err(GpuError::TooFewQueues { ranks, queues: one.queues });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of channels with which all blocks of all ranks run at once, at least 1.
+    ///
+    /// The first communicator of a GPU gets what it asks for as far as there is room. Each later
+    /// one gets at most half of what is free, so that there is room for more.
+    pub(super) fn channels(&self) -> usize {
+        let channels = self.all.iter().map(|one| {
+            let ranks = self.on_gpu_of(one).count();
+            let taken = self.reserved_on_gpu_of(one);
+            let free = one.room.saturating_sub(taken);
+            let share = if taken == 0 { free } else { free / 2 };
+            (share / (ranks * BLOCKS_PER_CHANNEL)).min(one.channels)
+        });
+        // Too few free blocks are reported when the blocks are reserved.
+        channels.min().unwrap_or(1).max(1)
+    }
+
+    /// Returns the blocks of this rank's GPU that are left for its process: all but those that
+    /// other processes have reserved.
+    pub(super) fn room(&self) -> usize {
+        let own = self.of(self.own);
+        own.room.saturating_sub(self.reserved_on_gpu_of(own) - own.reserved)
+    }
+
+    /// Returns the number of processes on this rank's GPU, if this rank is the first of them.
+    /// One rank of each GPU reports what concerns all.
+    pub(super) fn processes_to_report(&self) -> Option<usize> {
+        let own = self.of(self.own);
+        let is_first = self.all[..self.own].iter().all(|other| !other.is_on_same_gpu(own));
+        is_first.then(|| self.first_of_processes(own).count())
+    }
+
+    fn on_gpu_of(&self, one: &Placement) -> impl Iterator<Item = &Placement> {
+        self.all.iter().filter(move |other| other.is_on_same_gpu(one))
+    }
+
+    /// Returns the placement of one rank of each process on the GPU.
+    fn first_of_processes(&self, one: &Placement) -> impl Iterator<Item = &Placement> {
+        let earlier = |rank: usize, other: &Placement| {
+            let same = |known: &Placement| known.is_on_same_gpu(other) && known.is_in_same_process(other);
+            self.all[..rank].iter().any(same)
+        };
+        let all = self.all.iter().enumerate();
+        all.filter(move |(rank, other)| other.is_on_same_gpu(one) && !earlier(*rank, other))
+            .map(|(_, other)| other)
+    }
+
+    /// Returns the blocks of the GPU that all communicators have reserved, as far as ranks of this
+    /// communicator know.
+    fn reserved_on_gpu_of(&self, one: &Placement) -> usize {
+        self.first_of_processes(one).map(|other| other.reserved).sum()
+    }
+}
+
+/// Returns what a user must know whose processes share a GPU without MPS.
+pub(super) fn time_slice_warning(gpu: &impl std::fmt::Debug, processes: usize) -> String {
+    format!(
+        "{processes} processes share {gpu:?}, and MPS does not run: the driver lets the kernels of one process \
+         run at a time. Ranks that wait for each other lose a time slice, some milliseconds, at every message. \
+         Start MPS before the programs (`nvidia-cuda-mps-control -d`), or run the ranks as threads of one process"
+    )
+}
+
+/// Returns a value that is equal for all ranks of one host.
+fn host_hash() -> u64 {
+    fnv1a(host_identity().bytes().map(u64::from))
+}
+
+/// Blocks that a rank reserves for each channel. A program has at most as many lane programs, and a
+/// group of sends and receives has one for each direction and channel.
+pub(super) const BLOCKS_PER_CHANNEL: usize = 2;
+const WORDS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(process: u64, gpu: u64) -> Placement {
+        Placement { host: 7, process, gpu: [gpu, 0], queues: 32, room: 132, reserved: 0, channels: 8 }
+    }
+
+    fn on_one_gpu(ranks: usize, process: impl Fn(usize) -> u64) -> Placements {
+        Placements { own: 0, all: (0..ranks).map(|rank| placement(process(rank), 1)).collect() }
+    }
+
+    #[test]
+    fn placement_survives_the_exchange() {
+        let one = Placement { reserved: 5, gpu: [u64::MAX, 3], queues: 9, ..placement(4, 1) };
+        assert_eq!(Placement::from_words(&one.to_words()), one);
+    }
+
+    #[test]
+    fn ranks_beyond_hardware_queues_are_refused() {
+        let with = |ranks, queues| {
+            let mut places = on_one_gpu(ranks, |_| 1);
+            places.all.iter_mut().for_each(|one| one.queues = queues);
+            places.check_queues()
+        };
+        assert_eq!(with(7, 8), Ok(()));
+        let refused = with(8, 8).unwrap_err();
+        assert_eq!(refused, GpuError::TooFewQueues { ranks: 8, queues: 8 });
+        let text = refused.to_string();
+        assert!(text.contains("8 ranks") && text.contains("8 hardware queues"), "{text}");
+        assert!(text.contains("CUDA_DEVICE_MAX_CONNECTIONS=32"), "{text}");
+        assert_eq!([with(1, 1), with(8, 32), with(31, 32)], [const { Ok(()) }; 3]);
+        let text = with(32, 32).unwrap_err().to_string();
+        assert!(text.contains("several processes, with at most 31 ranks each"), "{text}");
+        let mut elsewhere = on_one_gpu(8, |rank| rank as u64 % 2);
+        elsewhere.all.iter_mut().for_each(|one| one.queues = 8);
+        assert_eq!(elsewhere.check_queues(), Ok(()), "each process has its own queues");
+    }
+
+    /// Blocks of each communicator of `ranks` ranks on one GPU, until there is no room.
+    fn channels_of_each(ranks: usize) -> Vec<usize> {
+        let (mut found, mut reserved) = (Vec::new(), 0);
+        loop {
+            let mut places = on_one_gpu(ranks, |_| 1);
+            places.all.iter_mut().for_each(|one| one.reserved = reserved);
+            let channels = places.channels();
+            reserved += ranks * channels * BLOCKS_PER_CHANNEL;
+            if reserved > 132 {
+                return found;
+            }
+            found.push(channels);
+        }
+    }
+
+    #[test]
+    fn later_communicators_get_fewer_channels() {
+        assert_eq!(channels_of_each(2), [8, 8, 8, 4, 2, 1, 1, 1]);
+        assert_eq!(channels_of_each(8), [8]);
+        assert_eq!(channels_of_each(16), [4]);
+        assert_eq!(channels_of_each(66), [1]);
+        assert!(channels_of_each(67).is_empty(), "on one GPU");
+    }
+
+    #[test]
+    fn blocks_do_not_depend_on_ranks_elsewhere() {
+        for ranks in [2, 8, 66, 1024] {
+            let all = (0..ranks).map(|rank| placement(rank as u64, rank as u64)).collect();
+            assert_eq!(Placements { own: 0, all }.channels(), 8, "{ranks} ranks, each with a GPU");
+        }
+    }
+
+    #[test]
+    fn processes_on_one_gpu_count_together() {
+        let mut places = on_one_gpu(4, |rank| rank as u64 / 2);
+        assert_eq!(places.channels(), 8, "64 blocks");
+        places.all[..2].iter_mut().for_each(|one| one.reserved = 40);
+        places.all[2..].iter_mut().for_each(|one| one.reserved = 60);
+        assert_eq!(places.channels(), 2, "half of 32 free blocks for four ranks");
+        assert_eq!(places.room(), 72, "beside the 60 of the other process");
+        assert_eq!(places.processes_to_report(), Some(2));
+        places.own = 3;
+        assert_eq!((places.room(), places.processes_to_report()), (92, None));
+        places.all[3].gpu = [2, 0];
+        assert_eq!(places.processes_to_report(), Some(1), "another GPU");
+    }
+
+    #[test]
+    fn time_slice_warning_says_cost_and_remedy() {
+        let text = time_slice_warning(&"GPU 0", 2);
+        for part in ["2 processes", "milliseconds", "nvidia-cuda-mps-control -d", "one process"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}
