@@ -82,7 +82,13 @@ pub(super) const GPU: &[Stage] = &[
         "next command",
         steps::all_reduce,
     ),
-    stage("6 NCCL", [50, 1], "the same cells by NCCL in a process of its own", "left out", steps::nccl),
+    stage(
+        "6 NCCL",
+        [50, 1],
+        "the same cells by NCCL in a process of its own",
+        "left out",
+        steps::nccl_all_reduce,
+    ),
     any_launch(stage(
         "7 local peers",
         [25, 2],

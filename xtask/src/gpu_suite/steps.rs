@@ -1,6 +1,7 @@
 //! The commands of each stage.
 
-use super::Setting;
+use super::pack::NCCL_LIBRARY;
+use super::{Setting, nccl};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -200,25 +201,29 @@ pub(super) fn all_reduce(setting: &Setting) -> Vec<Step> {
     steps
 }
 
-pub(super) fn nccl(setting: &Setting) -> Vec<Step> {
+pub(super) fn nccl_all_reduce(setting: &Setting) -> Vec<Step> {
     let sizes =
         setting.either("8,1024,16384,65536,262144,1048576,4194304,16777216,67108864,268435456", "8,65536");
-    let cells = RANKS.map(|ranks| (ranks, "all_reduce", sizes, "float"));
-    let types = RANKS.map(|ranks| (ranks, "all_reduce", "67108864", "bfloat16"));
+    let cells = RANKS.map(|ranks| (ranks, "all_reduce".to_owned(), sizes, "float"));
+    let types = RANKS.map(|ranks| (ranks, "all_reduce".to_owned(), "67108864", "bfloat16"));
     nccl_steps(setting, cells.into_iter().chain(types))
 }
 
-/// Runs `nccl-bench`, which prints rows with the fields of `unisono perf --jsonl`, for these cells.
+/// Runs NCCL's benchmark, which prints a row for each cell, in a process for each number of ranks.
 fn nccl_steps<'a>(
     setting: &Setting,
-    cells: impl IntoIterator<Item = (usize, &'a str, &'a str, &'a str)>,
+    cells: impl IntoIterator<Item = (usize, String, &'a str, &'a str)>,
 ) -> Vec<Step> {
-    if !setting.has("nccl-bench") {
-        return vec![skipped("NCCL", "target/gpu-suite has no nccl-bench")];
+    if !setting.has(nccl::BENCH) || !setting.has(NCCL_LIBRARY) {
+        return vec![skipped("NCCL", "target/gpu-suite has no NCCL")];
     }
-    let step = |(ranks, collective, bytes, dtype): (usize, &str, &str, &str)| {
-        let arguments = format!("--ranks {ranks} --collective {collective} --bytes {bytes} --dtype {dtype}");
-        let step = setting.program("nccl-bench", 10, &arguments);
+    let library = setting.folder.join(NCCL_LIBRARY);
+    let step = |(ranks, collectives, bytes, dtype): (usize, String, &str, &str)| {
+        let arguments = format!(
+            "--ranks {ranks} --collective {collectives} --bytes {bytes} --dtype {dtype} --in-place no --library {}",
+            library.display()
+        );
+        let step = setting.program(nccl::BENCH, 14, &arguments);
         // Several ranks on one GPU share its multiprocessors.
         step.with("NCCL_MULTI_RANK_GPU_ENABLE", "1").with("NCCL_MAX_CTAS", "16")
     };
@@ -247,9 +252,7 @@ pub(super) fn others(setting: &Setting) -> Vec<Step> {
             steps.push(setting.perf(6, &format!("{name} -t {ranks} --sizes {large} {counts}")));
         }
     }
-    let cells = ranks
-        .iter()
-        .flat_map(|&ranks| OTHERS.map(|name| (ranks, name, "8,65536,16777216,134217728", "float")));
+    let cells = ranks.iter().map(|&ranks| (ranks, OTHERS.join(","), "8,65536,16777216,134217728", "float"));
     steps.extend(nccl_steps(setting, cells));
     steps
 }
