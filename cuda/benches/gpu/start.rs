@@ -21,6 +21,8 @@ pub(crate) fn run(options: &Options) -> BenchResult {
         let begun = Instant::now();
         let gpu = Gpu::open(0)?;
         row(case, begun);
+        let images = format!("{:?}", gpu.images());
+        print(&json!({"machine": "images of kernels", "label": options.label, "value": images}));
         let begun = Instant::now();
         drop(gpu);
         row("closing", begun);

@@ -50,7 +50,7 @@ pub(super) const GPU: &[Stage] = &[
     any_launch(stage(
         "1 start",
         [15, 6],
-        "first and second opening of the GPU, with one loading thread and with eight",
+        "openings of the GPU: machine code and PTX, one loading thread and eight",
         "later stages compile the kernels",
         steps::start,
     )),

@@ -123,9 +123,11 @@ pub(super) fn start(setting: &Setting) -> Vec<Step> {
         step
     };
     vec![
-        setting.experiments(12, "--label cold start"),
-        setting.experiments(4, "--label warm start"),
-        one_thread("warm-one-loader"),
+        setting.experiments(8, "--label first start"),
+        setting.experiments(4, "--label again start"),
+        one_thread("one-loader"),
+        // The driver compiles the PTX, and its cache is empty.
+        setting.experiments(12, "--label PTX start").with("CUDA_FORCE_PTX_JIT", "1"),
     ]
 }
 

@@ -58,6 +58,7 @@ impl Spinner {
             abort: at(ABORT).cast(),
             report: at(0).cast::<WaitReport>(),
             timeout_ns: 20_000_000_000,
+            failed: std::ptr::null_mut(),
         };
         Ok(Self { memory, arguments: Exchange { channels: at(CHANNEL).cast(), deadline } })
     }
