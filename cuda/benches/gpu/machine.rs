@@ -1,4 +1,4 @@
-//! What the driver says about the GPU, without opening it: opening compiles the kernels, which
+//! Answers of the driver about the GPU, without opening it: opening compiles the kernels, which
 //! another experiment times.
 
 use crate::rows::print;

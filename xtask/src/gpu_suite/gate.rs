@@ -1,4 +1,4 @@
-//! What the stage of driver rules has found out, and how later stages follow it.
+//! Answers of the stage of driver rules, and how later stages follow them.
 
 use super::rows::{Row, is, number, text};
 

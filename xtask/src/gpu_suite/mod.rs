@@ -5,6 +5,7 @@
 //! checkout on the GPU machine and run `target/gpu-suite/xtask gpu-suite run OUT` there.
 
 pub(crate) mod cells;
+mod cpu_steps;
 mod environment;
 mod fatbin;
 mod gate;
@@ -36,7 +37,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use steps::Step;
 
-/// What the steps of stages depend on.
+/// Facts that the steps of stages depend on.
 struct Setting {
     /// The checkout.
     root: PathBuf,
@@ -49,7 +50,7 @@ struct Setting {
     gate: Gate,
 }
 
-/// What has become of a stage.
+/// Outcome of a stage.
 #[derive(Debug, Default)]
 struct StageResult {
     name: &'static str,

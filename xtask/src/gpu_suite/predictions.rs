@@ -18,7 +18,7 @@ const MULTIPROCESSORS: f64 = 132.0;
 const REGISTERS_OF_MULTIPROCESSOR: f64 = 65_536.0;
 /// A plain launch, from the call to the first instruction.
 const LAUNCH_US: f64 = 2.2;
-/// What a cooperative launch takes longer.
+/// Time by which a cooperative launch is longer.
 const COOPERATIVE_US: f64 = 1.5;
 /// A launch that a graph replays.
 const REPLAYED_US: f64 = 1.4;

@@ -31,7 +31,7 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// What follows a line of output.
+/// Consequence of a line of output.
 pub(super) enum Next {
     /// The command goes on; its deadline stays.
     Continue,
@@ -73,7 +73,7 @@ pub(super) fn run(
         End::OverTime => Outcome::OverTime,
         End::Itself => describe(status),
     };
-    // What was written before the end is still in the pipes, which close with the last process.
+    // Output from before the end is still in the pipes, which close with the last process.
     while let Ok(rest) = lines.recv_timeout(DRAIN) {
         line(&rest)?;
     }

@@ -1,7 +1,7 @@
 //! The table of stages: a stage is a row.
 
-use super::steps;
-use super::{Setting, steps::Step};
+use super::steps::{self, Step};
+use super::{Setting, cpu_steps};
 
 /// A question, the commands that answer it, and their time.
 pub(super) struct Stage {
@@ -122,23 +122,23 @@ pub(super) const CPU: &[Stage] = &[
         [100, 10],
         "five collectives of 2 to 16 ranks, a core each where there are enough",
         "next command",
-        steps::cpu_collectives,
+        cpu_steps::cpu_collectives,
     ),
     stage(
         "c2 loopback TCP",
         [30, 3],
         "all_reduce and all_gather over TCP",
         "next command",
-        steps::loopback_tcp,
+        cpu_steps::loopback_tcp,
     ),
     stage(
         "c3 trainer step",
         [30, 8],
         "tokens per second of 1, 4 and 8 ranks",
         "next command",
-        steps::trainer_step,
+        cpu_steps::trainer_step,
     ),
-    stage("c4 peers", [75, 1], "the same collectives by other libraries", "left out", steps::cpu_peers),
+    stage("c4 peers", [75, 1], "the same collectives by other libraries", "left out", cpu_steps::cpu_peers),
 ];
 
 #[cfg(test)]

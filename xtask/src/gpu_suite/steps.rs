@@ -18,7 +18,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    fn new(program: impl Into<PathBuf>, seconds: u64, arguments: &str) -> Self {
+    pub(super) fn new(program: impl Into<PathBuf>, seconds: u64, arguments: &str) -> Self {
         let arguments = arguments.split_whitespace().map(str::to_owned).collect();
         Self { program: program.into(), arguments, variables: Vec::new(), fields: Vec::new(), seconds }
     }
@@ -29,7 +29,7 @@ impl Step {
     }
 
     /// Adds a field to all of its rows.
-    fn field(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+    pub(super) fn field(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.fields.push((name, value.into()));
         self
     }
@@ -49,7 +49,7 @@ impl Step {
 }
 
 /// Prints a row that says why something was left out.
-fn skipped(what: &str, why: &str) -> Step {
+pub(super) fn skipped(what: &str, why: &str) -> Step {
     let row = serde_json::json!({ "skipped": what, "why": why });
     Step::new("echo", 5, "").arg(row.to_string())
 }
@@ -61,7 +61,7 @@ pub(super) fn shell(script: &str) -> Step {
 }
 
 impl Setting {
-    fn program(&self, name: &str, seconds: u64, arguments: &str) -> Step {
+    pub(super) fn program(&self, name: &str, seconds: u64, arguments: &str) -> Step {
         Step::new(self.folder.join(name), seconds, arguments)
     }
 
@@ -97,7 +97,7 @@ impl Setting {
         self.task(seconds, &format!("tests {} {rehearsal} {arguments}", path.display()))
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.folder.join(name).is_file()
     }
 
@@ -315,47 +315,4 @@ pub(super) fn tools(setting: &Setting) -> Vec<Step> {
         false => steps.push(skipped("ncu", "there is no ncu")),
     }
     steps
-}
-
-pub(super) fn cpu_collectives(setting: &Setting) -> Vec<Step> {
-    let (sizes, ranks) = setting.either(("8,1K,16K,256K,1M,16M", &[16, 8, 4, 2][..]), ("8,64K", &[2, 4]));
-    let names = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"];
-    let step = |ranks: &usize, name: &str| {
-        let arguments = format!("perf {name} -N {ranks} --sizes {sizes} --samples 25 --jsonl");
-        setting.program("unisono", 10, &arguments)
-    };
-    ranks.iter().flat_map(|ranks| names.map(|name| step(ranks, name))).collect()
-}
-
-pub(super) fn loopback_tcp(setting: &Setting) -> Vec<Step> {
-    let (sizes, ranks) = setting.either(("8,64K,1M,16M", &[4, 16][..]), ("8,64K", &[2]));
-    let step = |ranks: &usize, name: &str| {
-        let arguments =
-            format!("perf {name} -N {ranks} --transport tcp --sizes {sizes} --samples 25 --jsonl");
-        setting.program("unisono", 10, &arguments)
-    };
-    ranks.iter().flat_map(|ranks| ["all_reduce", "all_gather"].map(|name| step(ranks, name))).collect()
-}
-
-pub(super) fn trainer_step(setting: &Setting) -> Vec<Step> {
-    if !setting.has("unisono-train") {
-        return vec![skipped("trainer step", "target/gpu-suite has no unisono-train")];
-    }
-    let (ranks, steps) = setting.either((&[1, 4, 8][..], 40), (&[1, 2], 4));
-    // The trainer appends its records, one JSON object a line, to a file.
-    let step = |&ranks: &i32| {
-        let arguments = format!(
-            "train -n {ranks} data.path=docs schedule.steps={steps} log.file=/dev/stdout checkpoint.last=false"
-        );
-        setting.program("unisono-train", 12, &arguments).field("trainer", "small GPT").field("ranks", ranks)
-    };
-    ranks.iter().map(step).collect()
-}
-
-pub(super) fn cpu_peers(setting: &Setting) -> Vec<Step> {
-    let program = setting.root.join("target/cpu-suite/compare");
-    match program.is_file() {
-        true => vec![Step::new(program, 75, setting.either("", "--quick"))],
-        false => vec![skipped("CPU peers", "there is no target/cpu-suite/compare")],
-    }
 }

@@ -1,4 +1,4 @@
-//! What a capture of mode GLOBAL refuses to other threads, and which calls end it.
+//! Calls that a capture of mode GLOBAL refuses to other threads, and calls that end it.
 
 use super::raw::{Driver, name};
 use crate::BenchResult;
@@ -80,11 +80,11 @@ fn ask(driver: &Driver, call: impl Fn() -> sys::CUresult + Sync) -> BenchResult<
     // SAFETY: the stream is alive.
     unsafe { result::stream::begin_capture(stream.handle(), mode)? };
     let answer = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| {
+        let caller = scope.spawn(|| {
             let _ = driver.bind();
             call()
         });
-        asked.join()
+        caller.join()
     });
     let mut graph = null_mut();
     // SAFETY: the stream is alive, and the graph has room.

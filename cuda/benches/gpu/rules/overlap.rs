@@ -1,4 +1,4 @@
-//! Which kernels of different streams run at once.
+//! Kernels of different streams that run at once.
 
 use super::raw::{Driver, RawStream, name};
 use super::spinner::Spinner;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(super) enum Launch {
     Plain,
     Cooperative,
-    /// Of a cooperative kernel, as graphs of collectives have them.
+    /// A graph with a cooperative kernel, as graphs of collectives have them.
     Graph,
 }
 

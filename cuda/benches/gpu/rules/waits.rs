@@ -1,4 +1,4 @@
-//! Which calls of the driver wait for a kernel that runs, and for how long.
+//! Calls of the driver that wait for a kernel that runs, and for how long.
 
 use super::raw::{Driver, module_of, name};
 use super::spinner::Spinner;
