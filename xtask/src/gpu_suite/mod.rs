@@ -5,6 +5,7 @@
 //! checkout on the GPU machine and run `target/gpu-suite/xtask gpu-suite run OUT` there.
 
 pub(crate) mod cells;
+mod compare;
 mod cpu_steps;
 mod environment;
 mod fatbin;

@@ -9,6 +9,8 @@ use std::process::Command;
 /// error. Quickly, they are neither stripped nor compressed: for a rehearsal on the same machine.
 pub(crate) fn pack(quickly: bool) -> Result {
     let suite = folder();
+    // Files of an earlier run, such as an unpacked library, would travel too.
+    let _ = std::fs::remove_dir_all(&suite);
     std::fs::create_dir_all(&suite).map_err(|error| format!("{}: {error}", suite.display()))?;
     for (name, arguments) in PROGRAMS {
         cargo::run(cargo::cargo().args(["build", "--release"]).args(arguments))?;

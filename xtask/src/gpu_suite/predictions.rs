@@ -92,8 +92,7 @@ fn collective(row: &Row) -> Option<(&'static str, f64)> {
     let blocks = ranks * if nccl { NCCL_CTAS } else { CHANNELS };
     let moving = us(floor * passes, rate(floor * passes, blocks));
     let steps = if bytes <= 65536.0 { 2.0 } else { 2.0 * (ranks - 1.0) };
-    let replayed = is(row, "replayed") || text(row, "mode") == "graph";
-    let start = match (nccl, replayed) {
+    let start = match (nccl, is(row, "replayed")) {
         (true, _) => NCCL_START_US + steps * NCCL_STEP_US,
         (false, true) => REPLAYED_US + COOPERATIVE_US + PCIE_READ_US + steps * HANDOVER_US,
         (false, false) => {

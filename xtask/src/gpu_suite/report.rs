@@ -2,7 +2,7 @@
 
 use super::rows::{Row, Rows, text};
 use super::tests::is_failed;
-use super::{StageResult, predictions};
+use super::{StageResult, compare, predictions};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -45,6 +45,7 @@ pub(super) fn text_of(title: &str, stages: &[StageResult], rows: &Rows) -> Strin
         let _ = writeln!(out, "| {name} | {question} | {outcome} | {seconds:.1} | {limit:.0} | {count} |");
     }
     out += &failures(stages, rows);
+    out += &compare::table(rows.all());
     for stage in stages {
         let own: Vec<&Row> = measured(rows, stage).filter(|row| !row.contains_key("test")).collect();
         let _ = write!(out, "\n## {}\n\n{}?\n", stage.name, capitalized(stage.question));

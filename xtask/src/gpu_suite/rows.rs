@@ -28,6 +28,7 @@ impl Rows {
     /// The row is on the disk before the next one is read: a machine that is taken away keeps all
     /// rows but the last.
     pub(super) fn add(&mut self, stage: &str, at: f64, mut row: Row) -> Result {
+        use_common_names(&mut row);
         row.insert("stage".to_owned(), stage.into());
         row.insert("at_s".to_owned(), round(at).into());
         if let Some(prediction) = predictions::predict(&row) {
@@ -48,6 +49,20 @@ impl Rows {
     /// Returns the rows of a stage.
     pub(super) fn of<'a>(&'a self, stage: &'a str) -> impl Iterator<Item = &'a Row> + 'a {
         self.all.iter().filter(move |row| text(row, "stage") == stage)
+    }
+}
+
+/// Gives fields of other libraries' benchmarks the names of `unisono perf --jsonl`.
+fn use_common_names(row: &mut Row) {
+    if let Some(dtype) = row.remove("dtype") {
+        row.insert("type".to_owned(), dtype);
+    }
+    if let Some(mode) = row.remove("mode") {
+        row.insert("replayed".to_owned(), (mode == "graph").into());
+    }
+    if let Some(registered) = row.remove("registered") {
+        let memory = if registered == true { "symmetric" } else { "ordinary" };
+        row.insert("memory".to_owned(), memory.into());
     }
 }
 
@@ -93,6 +108,14 @@ mod tests {
     fn parse_takes_objects_only() {
         assert_eq!(parse("{\"a\":1}\n"), Some(row(json!({"a": 1}))));
         assert!(parse("{not json}").is_none() && parse("# head").is_none() && parse("[1]").is_none());
+    }
+
+    #[test]
+    fn rows_of_other_libraries_get_common_names() {
+        let mut row = row(json!({"library": "nccl", "dtype": "float", "mode": "graph", "registered": false}));
+        use_common_names(&mut row);
+        let expected = json!({"library": "nccl", "type": "float", "replayed": true, "memory": "ordinary"});
+        assert_eq!(Value::Object(row), expected);
     }
 
     #[test]
