@@ -15,7 +15,7 @@ const VARIANTS: [(&str, &str); 4] = [
 ];
 
 pub(crate) fn run(bench: &Bench) -> BenchResult {
-    let rounds = bench.sized(200, 20_000);
+    let rounds = bench.sized(40, 20_000);
     let shape = LaunchDims { blocks: 1, threads: 32, cooperative: !bench.plain };
     for (kernel, way) in VARIANTS {
         let near = Words::Device(bench.gpu.alloc(WORDS)?);

@@ -50,8 +50,8 @@ pub(super) fn text_of(title: &str, stages: &[StageResult], rows: &Rows) -> Strin
         let own: Vec<&Row> = measured(rows, stage).filter(|row| !row.contains_key("test")).collect();
         let _ = write!(out, "\n## {}\n\n{}?\n", stage.name, capitalized(stage.question));
         out += &tests(rows.of(stage.name));
-        for group in own.chunk_by(|one, other| kind(one) == kind(other)) {
-            out += &table(group);
+        for group in by_kind(&own) {
+            out += &table(&group);
         }
     }
     out
@@ -97,6 +97,19 @@ fn tests<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
             )
         }
     }
+}
+
+/// Groups rows by their kind, in the order in which kinds appear.
+fn by_kind<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
+    let mut groups: Vec<(String, Vec<&Row>)> = Vec::new();
+    for row in rows {
+        let kind = kind(row);
+        match groups.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, group)) => group.push(row),
+            None => groups.push((kind, vec![row])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
 }
 
 /// The field that says what a row is about, with its value where rows of a value belong together.

@@ -23,7 +23,25 @@ const SKIPS: &[Skip] = &[
         "nvml::links_are_counted_where_there_is_nvml",
         "it makes the emulator the driver of its process",
     ),
+    rehearsal("train::tests::device::checkpoints_move_between_cpu_and_device", TRAINS),
+    rehearsal("train::tests::device::device_run_matches_cpu", TRAINS),
+    rehearsal("train::tests::device::device_strategies_match_cpu", TRAINS),
+    rehearsal("train::tests::device::device_tensor_parallel_matches_cpu", TRAINS),
+    rehearsal("train::tests::device::device_tensor_and_data_parallel_match_cpu", TRAINS),
+    rehearsal("train::tests::device::device_pipelines_match_cpu", TRAINS),
+    rehearsal("train::tests::device::device_mixed_strategies_match_cpu", TRAINS),
+    rehearsal("train::tests::device::device_optimizers_accumulation_and_bf16_match_cpu", TRAINS),
+    rehearsal("train::tests::device::offloaded_state_stays_on_host", TRAINS),
+    rehearsal("train::tests::device::device_trained_model_generates", TRAINS),
+    rehearsal("train::tests::device::steady_tensor_parallel_step_copies_no_activations", TRAINS),
+    rehearsal("train::tests::device::steady_step_copies_only_tokens_losses_and_norms", TRAINS),
+    rehearsal("train::tests::device::host_strategy_copies_weights_and_gradients", TRAINS),
+    rehearsal("train::tests::device::device_model_options_match_cpu", TRAINS),
+    rehearsal("train::tests::device::trace_has_tracks_of_the_gpu", TRAINS),
 ];
+
+/// The emulator runs blocks of 512 threads one thread after the other.
+const TRAINS: &str = "it trains a model, which takes minutes on the emulator";
 
 /// Returns the reason why a test is left out.
 pub(super) fn reason(test: &str, in_rehearsal: bool) -> Option<&'static str> {

@@ -40,13 +40,18 @@ impl Step {
         self
     }
 
-    /// Returns the command in one line.
+    /// Returns the command in one line, without the end of a long one.
     pub(super) fn line(&self) -> String {
         let name = self.program.file_name().map(|name| name.to_string_lossy().into_owned());
         let words = self.arguments.iter().map(|word| word.lines().next().unwrap_or_default().to_owned());
-        name.into_iter().chain(words).collect::<Vec<_>>().join(" ")
+        let line = name.into_iter().chain(words).collect::<Vec<_>>().join(" ");
+        let end = line.char_indices().nth(LINE_MAX).map_or(line.len(), |(at, _)| at);
+        line[..end].to_owned()
     }
 }
+
+/// Characters of a command in the summary and the log.
+const LINE_MAX: usize = 140;
 
 /// Prints a row that says why something was left out.
 pub(super) fn skipped(what: &str, why: &str) -> Step {
@@ -151,7 +156,7 @@ pub(super) fn smoke(setting: &Setting) -> Vec<Step> {
     let each = setting.either(3, 20);
     let mut steps =
         vec![setting.tests(18, "test-collectives", &format!("--only {SMOKE} --each {each} --timeouts 3"))];
-    let sizes = setting.either("8,64K,1M", "8,64K");
+    let sizes = setting.either("8,64K,1M", "8,4K");
     steps.extend(
         [2, 4, 8].map(|ranks| setting.perf(6, &format!("all_reduce -t {ranks} --sizes {sizes} -n 2 -w 1"))),
     );
@@ -173,7 +178,7 @@ pub(super) const OTHER_SMALL: &str = "8,64K,16M";
 pub(super) const OTHER_LARGE: &str = "128M";
 
 pub(super) fn all_reduce(setting: &Setting) -> Vec<Step> {
-    let (small, large) = setting.either((ALL_REDUCE_SMALL, ALL_REDUCE_LARGE), ("8,64K", "256K"));
+    let (small, large) = setting.either((ALL_REDUCE_SMALL, ALL_REDUCE_LARGE), ("8,4K", "32K"));
     let mut steps = Vec::new();
     for ranks in RANKS {
         // Checking takes longer than measuring where buffers are large; the tests check those.
@@ -189,7 +194,7 @@ pub(super) fn all_reduce(setting: &Setting) -> Vec<Step> {
                 steps.push(setting.perf(10, &step));
             }
         }
-        let size = setting.either("64M", "64K");
+        let size = setting.either("64M", "4K");
         for dtype in ["bfloat16", "fp8_e4m3"] {
             steps.push(
                 setting.perf(6, &format!("all_reduce -t {ranks} --sizes {size} -d {dtype} -n 5 -w 1 -c 0")),
@@ -243,7 +248,7 @@ pub(super) fn local_peers(setting: &Setting) -> Vec<Step> {
 pub(super) const OTHERS: [&str; 5] = ["all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"];
 
 pub(super) fn others(setting: &Setting) -> Vec<Step> {
-    let (small, large) = setting.either((OTHER_SMALL, OTHER_LARGE), ("8,64K", "256K"));
+    let (small, large) = setting.either((OTHER_SMALL, OTHER_LARGE), ("8,4K", "32K"));
     let ranks = setting.either(RANKS.as_slice(), &[2, 4]);
     let mut steps = Vec::new();
     for ranks in ranks {

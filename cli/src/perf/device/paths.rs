@@ -46,7 +46,8 @@ impl Paths {
         if as_json {
             let staged: Vec<String> = self.staged().map(|(from, to)| format!("{from}-{to}")).collect();
             let all = self.ranks * (self.ranks - 1);
-            let object = json!({ "ranks": self.ranks, "direct_paths": all - staged.len(), "staged_paths": staged });
+            let object =
+                json!({ "ranks": self.ranks, "direct_paths": all - staged.len(), "staged_paths": staged });
             return write_line(&object);
         }
         for from in 0..self.ranks {
