@@ -84,6 +84,48 @@ fn software_device_is_correct() {
     assert_eq!(corrupted.status.code(), Some(1));
 }
 
+/// Rows of JSON Lines, without those about the paths.
+fn jsonl(arguments: &[&str]) -> Vec<Value> {
+    let text = good(arguments);
+    let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
+    rows.filter(|row| row.get("collective").is_some()).collect()
+}
+
+#[test]
+fn jsonl_prints_an_object_for_each_half_row() {
+    let rows = jsonl(&["all_reduce", "-t", "2", "--sizes", "8,4096", "-n", "2", "--jsonl"]);
+    let halves: Vec<_> = rows.iter().map(|row| (row["bytes"].as_u64(), row["in_place"].as_bool())).collect();
+    let expected = [(8, false), (8, true), (4096, false), (4096, true)];
+    assert_eq!(halves, expected.map(|(bytes, in_place)| (Some(bytes), Some(in_place))));
+    for row in &rows {
+        assert!(row["us"].as_f64().is_some_and(|us| us > 0.0) && row["wrong"] == 0, "{row}");
+        assert_eq!((&row["library"], &row["memory"]), (&"unisono".into(), &"host".into()));
+    }
+}
+
+/// Only where there is a C++ compiler, which builds the software device.
+#[test]
+fn jsonl_of_gpus_names_paths_and_gpu_time() {
+    if Command::new("g++").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: needs a C++ compiler");
+        return;
+    }
+    let common = ["all_reduce", "-t", "2", "--device", "software", "--sizes", "8", "-n", "1", "-w", "0"];
+    let text = good(&[&common[..], &["--jsonl"]].concat());
+    let paths: Value = serde_json::from_str(text.lines().next().expect("a line")).expect("an object");
+    assert_eq!((&paths["direct_paths"], &paths["staged_paths"]), (&2.into(), &Vec::<Value>::new().into()));
+    let rows = jsonl(&[&common[..], &["--jsonl", "-R", "2", "-G", "2"]].concat());
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert!(row["gpu_us"].as_f64().is_some_and(|us| us > 0.0), "{row}");
+        assert_eq!((&row["path"], &row["memory"]), (&"direct".into(), &"symmetric".into()));
+        assert_eq!(row["replayed"], true);
+    }
+    // Ranks of one GPU that are staged are what somebody asked for, or an error.
+    let table = good(&[&common[..], &["-v"]].concat());
+    assert!(table.contains("# paths of rank 0: 1 direct"), "{table}");
+}
+
 #[test]
 fn unwritable_json_is_refused_before_measuring() {
     let refused = perf(&["all_reduce", "-t", "2", "--sizes", "8", "-J", "/nowhere/results.json"]);

@@ -157,6 +157,12 @@ impl DeviceCommunicator {
         self.shared.endpoint.memory().gpu()
     }
 
+    /// Returns true if data for `peer` goes through host memory, because the GPUs cannot reach each
+    /// other or the link between them failed its test.
+    pub fn is_staged(&self, peer: Rank) -> bool {
+        self.shared.endpoint.is_staged(peer)
+    }
+
     /// Returns the number of slices of one operation in flight at once: at most that of the
     /// settings (`UNISONO_GPU_CHANNELS`), and fewer where ranks or communicators share a GPU. A
     /// group of sends and receives serves as many peers at the same time in each direction.

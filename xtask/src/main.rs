@@ -72,8 +72,12 @@ enum Task {
 
 #[derive(Subcommand)]
 enum GpuSuite {
-    /// Build tests and benchmarks into target/gpu-suite, at most 64 MiB.
-    Pack,
+    /// Build tests and benchmarks into target/gpu-suite, at most 60 MiB with the tracked files.
+    Pack {
+        /// Neither strip nor compress: for a rehearsal on this machine.
+        #[arg(long)]
+        quick: bool,
+    },
     /// Pack NCCL and its benchmark into a folder, which `pack` does for the suite.
     PackNccl {
         /// Folder for the packed files.
@@ -81,14 +85,50 @@ enum GpuSuite {
     },
     /// Run target/gpu-suite on the GPU; nothing is built.
     Run {
-        /// Folder for JSON files, logs and the summary README.md.
+        /// Folder for results.jsonl, log.txt and the summary README.md.
         out: PathBuf,
+        /// Time for all stages. [default: 7, or 4 with --cpu]
+        #[arg(long)]
+        minutes: Option<f64>,
+        /// Run the stages about processors instead.
+        #[arg(long)]
+        cpu: bool,
     },
-    /// Run target/gpu-suite on the software device, with small sizes.
+    /// Run target/gpu-suite on the emulator under another name, with small sizes.
     Rehearse {
-        /// Folder for JSON files, logs and the summary README.md.
+        /// Folder for results.jsonl, log.txt and the summary README.md.
         out: PathBuf,
+        /// Time for all stages.
+        #[arg(long, default_value_t = 4.0)]
+        minutes: f64,
     },
+    /// Print the predictions of all cells, as benches/predictions-h100.tsv has them.
+    Predictions,
+    /// Print rows about the machine.
+    #[command(hide = true)]
+    Machine,
+    /// Run tests, each with its own deadline, and print a row for each.
+    #[command(hide = true)]
+    Tests(gpu_suite::tests::Arguments),
+}
+
+impl GpuSuite {
+    fn run(self) -> Result {
+        match self {
+            Self::Pack { quick } => gpu_suite::pack::pack(quick),
+            Self::PackNccl { folder } => gpu_suite::nccl::pack(&folder),
+            Self::Run { out, minutes, cpu } => {
+                gpu_suite::run(&out, minutes.unwrap_or(if cpu { 4.0 } else { 7.0 }), cpu)
+            }
+            Self::Rehearse { out, minutes } => gpu_suite::rehearse(&out, minutes),
+            Self::Predictions => {
+                print!("{}", gpu_suite::cells::table());
+                Ok(())
+            }
+            Self::Machine => gpu_suite::machine::run(),
+            Self::Tests(arguments) => gpu_suite::tests::run(&arguments),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -112,10 +152,7 @@ fn run(task: Task) -> Result {
         Task::Soak { minutes } => long_tests::soak(minutes),
         Task::Faults { filter } => long_tests::faults(&filter),
         Task::Memcheck => memcheck::run(),
-        Task::GpuSuite(GpuSuite::Pack) => gpu_suite::pack::pack(),
-        Task::GpuSuite(GpuSuite::PackNccl { folder }) => gpu_suite::nccl::pack(&folder),
-        Task::GpuSuite(GpuSuite::Run { out }) => gpu_suite::run(gpu_suite::Device::Cuda, &out),
-        Task::GpuSuite(GpuSuite::Rehearse { out }) => gpu_suite::run(gpu_suite::Device::Software, &out),
+        Task::GpuSuite(task) => task.run(),
     }
 }
 

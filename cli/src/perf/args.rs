@@ -64,6 +64,10 @@ pub(crate) struct Arguments {
     /// Write the results to this file as JSON.
     #[arg(short = 'J', long = "json")]
     pub(super) json: Option<PathBuf>,
+    /// Print each row as a JSON object on a line of its own as soon as it is measured, in place of
+    /// the table.
+    #[arg(long)]
+    pub(super) jsonl: bool,
     /// Also time every iteration by itself, and report the spread.
     #[arg(short = 'I', long = "per-iteration")]
     pub(super) per_iteration: bool,

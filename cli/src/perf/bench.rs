@@ -36,6 +36,8 @@ pub(super) struct Timing {
     pub(super) spread: Option<Spread>,
     /// One-way flag latency between the cores of two ranks, in microseconds.
     pub(super) flag_latency: Option<f64>,
+    /// Microseconds of one operation between two events of the rank's stream.
+    pub(super) gpu_micros: Option<f64>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -178,7 +180,7 @@ impl<'a, T: Element> Bench<'a, T> {
         let micros = self.arguments.reduce_time(self.comm, seconds * 1e6 / operations as f64)?;
         let spread = self.arguments.per_iteration || self.arguments.json.is_some();
         let spread = if spread { Some(self.spread(iterations.min(SAMPLES_MAX), in_place)?) } else { None };
-        Ok(Timing { micros, wrong, spread, flag_latency: None })
+        Ok(Timing { micros, wrong, spread, flag_latency: None, gpu_micros: None })
     }
 
     /// Seconds of some operations back to back.

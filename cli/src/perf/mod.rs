@@ -5,6 +5,7 @@ mod bench;
 pub(crate) mod bind;
 mod device;
 mod json;
+mod jsonl;
 mod memory;
 pub(crate) mod op_case;
 pub(crate) mod pattern;
@@ -94,7 +95,8 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     let roofline =
         if arguments.wants_roofline() { Some(crate::perf::roofline::measure(comm)?) } else { None };
     let speaks = comm.rank() == 0;
-    if speaks {
+    let writer = jsonl::Writer { arguments, paths: None };
+    if speaks && !arguments.jsonl {
         table::head(arguments, comm, roofline.as_ref());
     }
     // Bind after the roofline and the head, which use all cores.
@@ -106,8 +108,10 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
                 for size in arguments.sizes() {
                     let row =
                         row(arguments, comm, dtype, op, root, size).map_err(|error| error.to_string())?;
-                    if speaks {
-                        table::row(arguments, &row, roofline.as_ref());
+                    match speaks {
+                        true if arguments.jsonl => writer.row(&row)?,
+                        true => table::row(arguments, &row, roofline.as_ref()),
+                        false => {}
                     }
                     rows.push(row);
                 }
@@ -116,7 +120,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     }
     let summary = table::Summary::of(&rows);
     if speaks {
-        summary.print();
+        summary.print(arguments.jsonl);
         if let Some(path) = &arguments.json {
             json::write(path, arguments, comm, &rows, &summary, roofline.as_ref())?;
         }

@@ -102,11 +102,14 @@ impl Summary {
         self.out_of_bounds == 0 && self.wrong == 0
     }
 
-    pub(super) fn print(&self) {
+    /// Prints the summary; wrong results only where rows are printed as JSON.
+    pub(super) fn print(&self, as_json: bool) {
         let word = if self.out_of_bounds == 0 { "OK" } else { "FAILED" };
-        println!("# Out of bounds values : {} {word}", self.out_of_bounds);
-        println!("# Avg bus bandwidth    : {:.4}", self.average_bus_bandwidth);
-        println!("#");
+        if !as_json {
+            println!("# Out of bounds values : {} {word}", self.out_of_bounds);
+            println!("# Avg bus bandwidth    : {:.4}", self.average_bus_bandwidth);
+            println!("#");
+        }
         if !self.is_ok() {
             eprintln!("unisono: {} wrong elements, {} out of bounds", self.wrong, self.out_of_bounds);
         }

@@ -1,37 +1,54 @@
 //! Copies and reductions of memory, beside the driver's own copy in the same run. Bandwidths count
 //! bytes read plus bytes written.
 
-use crate::table::{Table, median};
+use crate::rows::{median, print};
 use crate::{Bench, BenchResult};
+use serde_json::json;
 use unisono_cuda::device::{Buffer, GpuError, LaunchDims, ReduceCopy, Stream};
 use unisono_cuda::{DType, ReduceKind};
 
-/// Copies by the kernel `reduce_copy_float_sum` on ever more blocks.
-pub(crate) fn copies(bench: &Bench) -> BenchResult<Table> {
-    let mut table =
-        Table::new("Copies, GB/s by bytes read plus written", &["GB/s", "share of the driver's copy"]);
-    let mut memory = Memory::new(bench, 2)?;
-    let driver = memory.gbs(2, Memory::copy)?;
-    table.row(format!("the driver's, {} MiB", memory.bytes() >> 20), [driver, 1.0]);
-    for blocks in BLOCKS {
-        let gbs = memory.gbs(2, |memory, stream| memory.reduce(stream, blocks, 1))?;
-        table.row(format!("{blocks} blocks"), [gbs, gbs / driver]);
+/// Copies by the kernel `reduce_copy_float_sum` on ever more blocks, of buffers that fit into the
+/// L2 cache and of such that do not.
+pub(crate) fn copies(bench: &Bench) -> BenchResult {
+    for bytes in bench.sized(vec![256 << 10], vec![256 << 20, 8 << 20]) {
+        let mut memory = Memory::new(bench, 2, bytes)?;
+        let row = |case: &str, blocks: Option<u32>, gbs: f64, driver: f64| {
+            let share = gbs / driver;
+            print(&json!({
+                "experiment": "copies", "case": case, "blocks": blocks, "bytes": bytes, "gbs": gbs,
+                "share_of_driver": share,
+            }));
+        };
+        let driver = memory.gbs(2, Memory::copy)?;
+        row("the driver's copy", None, driver, driver);
+        for blocks in BLOCKS {
+            let gbs = memory.gbs(2, |memory, stream| memory.reduce(stream, blocks, 1, DType::F32))?;
+            row("copy by blocks", Some(blocks), gbs, driver);
+        }
     }
-    Ok(table)
+    Ok(())
 }
 
-/// Sums of several sources on all multiprocessors.
-pub(crate) fn reductions(bench: &Bench) -> BenchResult<Table> {
-    let mut table =
-        Table::new("float32 sums, GB/s by bytes read plus written", &["GB/s", "share of the driver's copy"]);
-    let mut memory = Memory::new(bench, SOURCES_MAX + 1)?;
+/// Sums of several sources on all multiprocessors, and of two sources of narrow types.
+pub(crate) fn reductions(bench: &Bench) -> BenchResult {
+    let bytes = bench.sized(256 << 10, 128 << 20);
+    let mut memory = Memory::new(bench, SOURCES_MAX + 1, bytes)?;
     let driver = memory.gbs(2, Memory::copy)?;
-    let blocks = bench.sized(2, 2 * bench.gpu.multiprocessors()?);
-    for sources in [1, 2, 4, SOURCES_MAX] {
-        let gbs = memory.gbs(sources + 1, |memory, stream| memory.reduce(stream, blocks, sources))?;
-        table.row(format!("{sources} sources, {blocks} blocks"), [gbs, gbs / driver]);
+    let all = bench.gpu.multiprocessors()?;
+    for dtype in [DType::F32, DType::BF16, DType::F8E4M3] {
+        for blocks in bench.sized(vec![2], vec![all, 2 * all]) {
+            for sources in SOURCES {
+                let passes = sources + 1;
+                let gbs =
+                    memory.gbs(passes, |memory, stream| memory.reduce(stream, blocks, sources, dtype))?;
+                print(&json!({
+                    "experiment": "reductions", "type": dtype.name(), "sources": sources, "blocks": blocks,
+                    "bytes": bytes, "gbs": gbs, "share_of_driver": gbs / driver,
+                }));
+            }
+        }
     }
-    Ok(table)
+    Ok(())
 }
 
 /// Buffers to copy between.
@@ -43,14 +60,21 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(bench: &Bench, buffers: usize) -> BenchResult<Self> {
-        let count = bench.sized(64 << 10, 64 << 20);
+    fn new(bench: &Bench, buffers: usize, bytes: usize) -> BenchResult<Self> {
+        let count = bytes / size_of::<f32>();
         // Zeros can be faster than what real programs have.
         let numbers: Vec<f32> =
             (0..count).map(|at: usize| (at.wrapping_mul(2_654_435_761) >> 8) as u16 as f32).collect();
-        let buffers: Result<Vec<_>, _> = (0..buffers).map(|_| bench.gpu.upload(&numbers)).collect();
+        let stream = bench.gpu.stream()?;
+        let first = bench.gpu.upload(&numbers)?;
+        let mut all = vec![first];
+        for _ in 1..buffers {
+            let mut next = bench.gpu.alloc(count)?;
+            stream.copy(&mut next, &all[0])?;
+            all.push(next);
+        }
         let (threads, samples) = (bench.sized(32, 512), bench.sized(1, 9));
-        Ok(Self { stream: bench.gpu.stream()?, buffers: buffers?, threads, samples })
+        Ok(Self { stream, buffers: all, threads, samples })
     }
 
     fn bytes(&self) -> usize {
@@ -82,12 +106,12 @@ impl Memory {
     }
 
     /// The first buffer becomes the sum of those behind it.
-    fn reduce(&self, stream: &Stream, blocks: u32, sources: usize) -> Result<(), GpuError> {
-        let kernel = stream.gpu().kernel(&ReduceCopy::kernel(DType::F32, ReduceKind::Sum))?;
+    fn reduce(&self, stream: &Stream, blocks: u32, sources: usize, dtype: DType) -> Result<(), GpuError> {
+        let kernel = stream.gpu().kernel(&ReduceCopy::kernel(dtype, ReduceKind::Sum))?;
         let from: Vec<_> =
             self.buffers[1..=sources].iter().map(|buffer| buffer.address() as *const u8).collect();
-        let arguments =
-            ReduceCopy::new(&[self.buffers[0].address() as *mut u8], &from, self.buffers[0].len());
+        let count = self.bytes() / dtype.size();
+        let arguments = ReduceCopy::new(&[self.buffers[0].address() as *mut u8], &from, count);
         let shape = LaunchDims { blocks, threads: self.threads, cooperative: false };
         // SAFETY: all buffers have the same length, and are told that the stream uses them.
         unsafe { kernel.launch(stream, shape, &arguments)? };
@@ -96,5 +120,6 @@ impl Memory {
     }
 }
 
-const BLOCKS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+const BLOCKS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 132, 264];
+const SOURCES: [usize; 6] = [1, 2, 3, 4, 6, SOURCES_MAX];
 const SOURCES_MAX: usize = 8;

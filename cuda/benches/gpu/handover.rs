@@ -1,8 +1,9 @@
 //! Flag latency: a counter from one block to another and back, by two launches on two streams, as
 //! two ranks have them.
 
-use crate::table::{Table, median};
+use crate::rows::{median, print};
 use crate::{Bench, BenchResult};
+use serde_json::json;
 use unisono_cuda::device::{Buffer, Deadline, Gpu, LaunchDims, Ping, Pinned, Stream, WaitReport, WaitState};
 
 /// How it polls, and how it publishes.
@@ -13,21 +14,18 @@ const VARIANTS: [(&str, &str); 4] = [
     ("ping_acquire_fence", "acquiring polls; a fence and a relaxed store"),
 ];
 
-const SHAPE: LaunchDims = LaunchDims { blocks: 1, threads: 32, cooperative: true };
-
-pub(crate) fn run(bench: &Bench) -> BenchResult<Table> {
-    let mut table = Table::new("A hand-over, one way", &["µs, device memory", "µs, memory of the host"]);
-    let rounds = bench.sized(200, 20_000);
+pub(crate) fn run(bench: &Bench) -> BenchResult {
+    let rounds = bench.sized(40, 20_000);
+    let shape = LaunchDims { blocks: 1, threads: 32, cooperative: !bench.plain };
     for (kernel, way) in VARIANTS {
         let near = Words::Device(bench.gpu.alloc(WORDS)?);
         let far = Words::Host(bench.gpu.pin(WORDS)?);
-        let mut figures = Vec::new();
-        for words in [near, far] {
-            figures.push(micros(&bench.gpu, kernel, words, rounds)?);
+        for (memory, words, rounds) in [("device", near, rounds), ("host", far, rounds / 4)] {
+            let us = micros(&bench.gpu, kernel, words, rounds, shape)?;
+            print(&json!({"experiment": "handover", "case": way, "memory": memory, "us": us}));
         }
-        table.row(way, figures);
     }
-    Ok(table)
+    Ok(())
 }
 
 /// Two counters, each on lines of its own.
@@ -54,7 +52,7 @@ impl Words {
     }
 }
 
-fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64) -> BenchResult<f64> {
+fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64, shape: LaunchDims) -> BenchResult<f64> {
     let kernel = gpu.kernel(kernel)?;
     let streams = [gpu.stream()?, gpu.stream()?];
     let abort: Pinned<u32> = gpu.pin(1)?;
@@ -83,7 +81,7 @@ fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64) -> BenchResult<f64
             };
             // SAFETY: the arguments are the kernel's, and the memory that they point to records the
             // use by the stream.
-            unsafe { kernel.launch(stream, SHAPE, &ping)? };
+            unsafe { kernel.launch(stream, shape, &ping)? };
             words.used_by(stream);
             abort.record_stream(stream);
             status.record_stream(stream);

@@ -1,52 +1,79 @@
-//! Measures a GPU by experiments: resident blocks, flag latency by each way to poll and to publish,
-//! bandwidth of copies and reductions, launch cost, and memory shared between processes.
+//! Measures a GPU by experiments: rules of the driver, resident blocks, flag latency by each way to
+//! poll and to publish, bandwidth of copies and reductions, cost of launches and events, and memory
+//! shared between processes.
 //!
-//! Prints tables, and writes all figures as JSON to a file.
+//! Prints a JSON object on a line of its own for each figure, as soon as it is known. An experiment
+//! that fails is a row with its error, and the others follow.
 //!
-//! gpu [--device cuda|software] [--quick] [--json FILE] [EXPERIMENT...]
+//! gpu [--device cuda|software] [--quick] [--launch plain] [--label WORD] [EXPERIMENT...]
 
 mod copies;
+mod events;
 mod handover;
 mod launches;
+mod machine;
+mod page_locked;
 mod residents;
+mod rows;
+mod rules;
 mod sharing;
-mod table;
+mod start;
 
+use rows::print;
+use serde_json::json;
 use std::process::ExitCode;
-use table::Table;
-use unisono_cuda::device::{Gpu, GpuError};
+use unisono_cuda::device::{Gpu, GpuError, gpus};
 
 /// Result of an experiment.
-type BenchResult<T> = Result<T, Box<dyn std::error::Error>>;
+type BenchResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// Something to find out.
 struct Experiment {
     name: &'static str,
-    run: fn(&Bench) -> BenchResult<Table>,
+    run: Run,
 }
 
-const EXPERIMENTS: [Experiment; 6] = [
-    Experiment { name: "residents", run: residents::run },
-    Experiment { name: "handover", run: handover::run },
-    Experiment { name: "copies", run: copies::copies },
-    Experiment { name: "reductions", run: copies::reductions },
-    Experiment { name: "launches", run: launches::run },
-    Experiment { name: "sharing", run: sharing::run },
+/// An experiment prints its rows.
+enum Run {
+    /// On a GPU that is opened before.
+    Opened(fn(&Bench) -> BenchResult),
+    /// It opens the GPU itself, or starts processes that do.
+    Unopened(fn(&Options) -> BenchResult),
+}
+
+const EXPERIMENTS: [Experiment; 12] = [
+    Experiment { name: "machine", run: Run::Unopened(machine::run) },
+    Experiment { name: "start", run: Run::Unopened(start::run) },
+    Experiment { name: "rules", run: Run::Unopened(rules::run) },
+    Experiment { name: "rules-streams", run: Run::Unopened(rules::run_streams) },
+    Experiment { name: "residents", run: Run::Opened(residents::run) },
+    Experiment { name: "launches", run: Run::Opened(launches::run) },
+    Experiment { name: "handover", run: Run::Opened(handover::run) },
+    Experiment { name: "copies", run: Run::Opened(copies::copies) },
+    Experiment { name: "reductions", run: Run::Opened(copies::reductions) },
+    Experiment { name: "events", run: Run::Opened(events::run) },
+    Experiment { name: "page-locked", run: Run::Opened(page_locked::run) },
+    Experiment { name: "sharing", run: Run::Opened(sharing::run) },
 ];
 
 /// Settings of the experiments.
 struct Bench {
     gpu: Gpu,
     quick: bool,
+    /// Launches are plain, because cooperative ones do not run at once.
+    plain: bool,
 }
 
 /// Options of the command line.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Options {
     software: bool,
     quick: bool,
-    json: Option<String>,
+    plain: bool,
+    label: String,
     experiments: Vec<String>,
+    /// Rules to try in this process.
+    rules: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -68,8 +95,14 @@ fn parse_options(mut arguments: impl Iterator<Item = String>) -> Result<Options,
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
         match argument.as_str() {
             "--device" => wishes.software = device(&value()?)?,
-            "--json" => wishes.json = Some(value()?),
             "--quick" => wishes.quick = true,
+            "--launch" => wishes.plain = value()? == "plain",
+            "--label" => wishes.label = value()?,
+            "--rule" => wishes.rules.push(value()?),
+            "--emulator" => {
+                println!("{}", emulator_folder()?);
+                std::process::exit(0);
+            }
             // Added by cargo.
             "--bench" => {}
             name if EXPERIMENTS.iter().any(|experiment| experiment.name == name) => {
@@ -89,49 +122,65 @@ fn device(name: &str) -> Result<bool, String> {
     }
 }
 
+/// Returns a folder in which the loader finds the emulator as the driver.
+fn emulator_folder() -> Result<String, String> {
+    let folder = unisono_cuda::emulator::driver_folder().map_err(|error| error.to_string())?;
+    Ok(folder.display().to_string())
+}
+
+impl Options {
+    /// Makes the emulator the driver where that is asked for.
+    fn prepare(&self) -> BenchResult {
+        if self.software {
+            unisono_cuda::emulator::install()?;
+        }
+        Ok(())
+    }
+
+    fn bench(&self) -> BenchResult<Bench> {
+        Ok(Bench { gpu: Gpu::open(0)?, quick: self.quick, plain: self.plain })
+    }
+
+    fn wants(&self, experiment: &Experiment) -> bool {
+        self.experiments.is_empty() || self.experiments.iter().any(|name| name == experiment.name)
+    }
+}
+
 fn run(wishes: &Options) -> Result<(), String> {
-    if wishes.software {
-        unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
+    wishes.prepare().map_err(|error| error.to_string())?;
+    if !wishes.rules.is_empty() {
+        return rules::child(&wishes.rules).map_err(|error| error.to_string());
     }
-    let gpu = match Gpu::open(0) {
-        // Without a GPU, there is nothing to measure.
-        Err(error @ GpuError::NoDriver { .. }) if wishes.json.is_none() => {
-            println!("nothing measured: {error}");
-            return Ok(());
-        }
-        gpu => gpu.map_err(|error| error.to_string())?,
-    };
-    let mut tables = Vec::new();
-    let bench = Bench { gpu, quick: wishes.quick };
-    println!("{}", bench.title().map_err(|error| error.to_string())?);
-    for experiment in &EXPERIMENTS {
-        if !wishes.experiments.is_empty() && !wishes.experiments.iter().any(|name| name == experiment.name) {
-            continue;
-        }
-        let table = (experiment.run)(&bench).map_err(|error| format!("{}: {error}", experiment.name))?;
-        println!("\n{table}");
-        tables.push((experiment.name, table));
+    // Without a GPU, there is nothing to measure.
+    if let (true, Err(error @ GpuError::NoDriver { .. })) = (wishes.experiments.is_empty(), gpus()) {
+        println!("nothing measured: {error}");
+        return Ok(());
     }
-    wishes.json.as_ref().map_or(Ok(()), |file| {
-        let text = table::to_json(bench.gpu.name(), &tables);
-        std::fs::write(file, text).map_err(|error| format!("{file}: {error}"))
-    })
+    let (mut bench, mut failed) = (None, Vec::new());
+    for experiment in EXPERIMENTS.iter().filter(|experiment| wishes.wants(experiment)) {
+        if let Err(error) = measure(wishes, experiment, &mut bench) {
+            print(&json!({"experiment": experiment.name, "error": error.to_string()}));
+            failed.push(experiment.name);
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// Runs an experiment, on a GPU that stays open for the next one.
+fn measure(wishes: &Options, experiment: &Experiment, bench: &mut Option<Bench>) -> BenchResult {
+    match experiment.run {
+        Run::Unopened(run) => run(wishes),
+        Run::Opened(run) => {
+            let bench = match bench {
+                Some(bench) => bench,
+                None => bench.insert(wishes.bench()?),
+            };
+            run(bench)
+        }
+    }
 }
 
 impl Bench {
-    fn title(&self) -> BenchResult<String> {
-        let (major, minor) = self.gpu.capability()?;
-        let (free, all) = self.gpu.memory()?;
-        let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
-        Ok(format!(
-            "{:?}: compute capability {major}.{minor}, {} multiprocessors, {:.1} of {:.1} GiB free",
-            self.gpu,
-            self.gpu.multiprocessors()?,
-            gib(free),
-            gib(all)
-        ))
-    }
-
     /// The first where it shall be quick, or the device has no speed; else the second.
     fn sized<T>(&self, small: T, large: T) -> T {
         if self.quick || self.gpu.is_emulated() { small } else { large }

@@ -1,28 +1,29 @@
 //! Memory of one process opened by another: tests support, and measures the time.
 
-use crate::table::Table;
+use crate::rows::print;
 use crate::{Bench, BenchResult};
+use serde_json::json;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use unisono_cuda::device::{Gpu, IpcHandle};
 
-const HANDLE: &str = "UNISONO_BENCH_HANDLE";
-const SOFTWARE: &str = "UNISONO_BENCH_SOFTWARE";
+const HANDLE: &str = "GPU_BENCH_HANDLE";
+const SOFTWARE: &str = "GPU_BENCH_SOFTWARE";
 
-pub(crate) fn run(bench: &Bench) -> BenchResult<Table> {
-    let mut table = Table::new("Memory shared by handle", &["works", "ms to export, open and close"]);
+pub(crate) fn run(bench: &Bench) -> BenchResult {
+    let row = |case: &str, works: bool, begun: Instant| {
+        let ms = begun.elapsed().as_secs_f64() * 1e3;
+        print(&json!({"experiment": "sharing", "case": case, "works": works, "ms": ms}));
+    };
     let begun = Instant::now();
     let buffer = bench.gpu.upload(&[7u32; 1024])?;
     let exported = buffer.export();
     let here = exported.clone().and_then(|handle| bench.gpu.import(&handle)).is_ok();
-    table.row("in the same process", [f64::from(u8::from(here)), begun.elapsed().as_secs_f64() * 1e3]);
+    row("in the same process", here, begun);
     let begun = Instant::now();
     let there = exported.is_ok_and(|handle| other_process(&handle, bench.gpu.is_emulated()));
-    table.row(
-        "in another process, its start included",
-        [f64::from(u8::from(there)), begun.elapsed().as_secs_f64() * 1e3],
-    );
-    Ok(table)
+    row("in another process, its start included", there, begun);
+    Ok(())
 }
 
 fn other_process(handle: &IpcHandle, software: bool) -> bool {

@@ -1,32 +1,38 @@
 //! Packs the suite: executables for a machine where nothing is built.
 
-use super::{LAUNCH_FILTER, TRAINER_FILTERS, folder};
-use crate::{Result, cargo, filters};
-use std::path::Path;
+use super::{folder, nccl, skips};
+use crate::{Result, cargo};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds and compresses the executables; more than 64 MiB are an error.
-pub(crate) fn pack() -> Result {
+/// Builds and compresses the executables. More than 60 MiB together with the tracked files are an
+/// error. Quickly, they are neither stripped nor compressed: for a rehearsal on the same machine.
+pub(crate) fn pack(quickly: bool) -> Result {
     let suite = folder();
+    // Files of an earlier run, such as an unpacked library, would travel too.
     let _ = std::fs::remove_dir_all(&suite);
     std::fs::create_dir_all(&suite).map_err(|error| format!("{}: {error}", suite.display()))?;
-    cargo::run(cargo::cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "unisono-cli",
-        "--package",
-        "xtask",
-    ]))?;
-    copy(&cargo::target().join("release/unisono"), &suite.join("unisono"))?;
-    copy(&cargo::target().join("release/xtask"), &suite.join("xtask"))?;
+    for (name, arguments) in PROGRAMS {
+        cargo::run(cargo::cargo().args(["build", "--release"]).args(arguments))?;
+        copy(&cargo::target().join("release").join(name), &suite.join(name))?;
+    }
     for (name, arguments) in EXECUTABLES {
         copy(&cargo::build_executable(arguments)?, &suite.join(name))?;
     }
-    filters::check(&mut Command::new(suite.join("test-driver")), &[LAUNCH_FILTER])?;
-    filters::check(&mut Command::new(suite.join("test-trainer")), &TRAINER_FILTERS)?;
+    check_skips(&suite)?;
+    if quickly {
+        return Ok(());
+    }
+    nccl::pack(&suite)?;
     compress(&suite)
 }
+
+/// Programs of the suite, and the arguments of cargo that build each.
+const PROGRAMS: [(&str, &[&str]); 3] = [
+    ("unisono", &["--package", "unisono-cli"]),
+    ("xtask", &["--package", "xtask"]),
+    ("unisono-train", &["--package", "unisono-trainer"]),
+];
 
 /// Name in the suite, and the arguments of cargo that build it.
 const EXECUTABLES: [(&str, &[&str]); 4] = [
@@ -39,29 +45,92 @@ const EXECUTABLES: [(&str, &[&str]); 4] = [
     ("experiments", &["bench", "--package", "unisono-cuda", "--bench", "gpu"]),
 ];
 
-/// Strips all executables and compresses all but this program, which decompresses them.
-fn compress(suite: &Path) -> Result {
-    let mut kilobytes = 0;
-    let entries = std::fs::read_dir(suite).map_err(|error| format!("{}: {error}", suite.display()))?;
-    for file in entries.flatten().map(|entry| entry.path()) {
-        cargo::run(Command::new("strip").arg(&file))?;
-        let mut kept = file.clone();
-        if !file.ends_with("xtask") {
-            cargo::run(Command::new("gzip").args(["--force", "--fast"]).arg(&file))?;
-            kept.as_mut_os_string().push(".gz");
-        }
-        let bytes = std::fs::metadata(&kept).map_or(0, |found| found.len());
-        println!("{:>8} KiB {}", bytes.div_ceil(1024), kept.display());
-        kilobytes += bytes.div_ceil(1024);
-    }
-    match kilobytes <= KILOBYTES_MAX {
+/// A name in the table of skips that is no test would leave out nothing.
+fn check_skips(suite: &Path) -> Result {
+    let listed = ["test-driver", "test-collectives", "test-trainer"].map(|name| {
+        let listed = cargo::output(Command::new(suite.join(name)).arg("--list"));
+        listed.map(|text| {
+            text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+        })
+    });
+    let listed: Vec<Vec<String>> = listed.into_iter().collect::<Result<_>>()?;
+    let unknown: Vec<&str> =
+        skips::names().filter(|name| !listed.iter().flatten().any(|test| test == name)).collect();
+    match unknown.is_empty() {
         true => Ok(()),
-        false => Err(format!("the suite has {kilobytes} KiB, more than {KILOBYTES_MAX}")),
+        false => Err(format!("no test is called {}; correct gpu_suite/skips.rs", unknown.join(", "))),
     }
 }
 
+/// Strips all executables and compresses all but this program, which decompresses them.
+fn compress(suite: &Path) -> Result {
+    let mut bytes = 0;
+    for file in files(suite)? {
+        let mut kept = file.clone();
+        if file.extension().is_none() {
+            cargo::run(Command::new("strip").arg(&file))?;
+            if !file.ends_with("xtask") {
+                cargo::run(Command::new("gzip").args(["--force", "-9"]).arg(&file))?;
+                kept.as_mut_os_string().push(".gz");
+            }
+        }
+        let found = std::fs::metadata(&kept).map_or(0, |found| found.len());
+        println!("{:>8} KiB {}", found.div_ceil(1024), kept.display());
+        bytes += found;
+    }
+    let tracked = tracked_bytes()?;
+    println!("{:>8} KiB of tracked files", tracked.div_ceil(1024));
+    match bytes + tracked {
+        all if all <= BYTES_MAX => Ok(()),
+        all => Err(format!("the suite and the tracked files have {all} bytes, more than {BYTES_MAX}")),
+    }
+}
+
+/// Decompresses what `pack` has compressed. A library of NCCL that cannot be unpacked is left out.
+pub(super) fn decompress(suite: &Path) -> Result {
+    let library = suite.join(NCCL_LIBRARY);
+    if suite.join(nccl::LIBRARY).is_file() && !library.is_file() {
+        let unpacked = nccl::unpack(suite, suite);
+        if let Err(error) = unpacked.or_else(|_| unpack_by_python(suite, &library)) {
+            let _ = std::fs::remove_file(&library);
+            println!("NCCL is left out: {error}");
+        }
+    }
+    for file in files(suite)?.into_iter().filter(|file| file.extension().is_some_and(|end| end == "gz")) {
+        cargo::run(Command::new("gunzip").arg("--force").arg(file))?;
+    }
+    Ok(())
+}
+
+/// Decompresses NCCL where there is no `xz`.
+fn unpack_by_python(suite: &Path, library: &Path) -> Result<PathBuf> {
+    let script =
+        "import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], 'wb'))";
+    cargo::run(Command::new("python3").args(["-c", script]).arg(suite.join(nccl::LIBRARY)).arg(library))?;
+    Ok(library.to_owned())
+}
+
+fn files(suite: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(suite)
+        .map_err(|error| format!("{}: {error}; run `cargo xtask gpu-suite pack`", suite.display()))?;
+    Ok(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect())
+}
+
+/// Bytes of the files that git tracks, which travel with the suite.
+fn tracked_bytes() -> Result<u64> {
+    let listed = cargo::output(Command::new("git").arg("ls-files").current_dir(cargo::root()))?;
+    let sizes =
+        listed.lines().map(|name| std::fs::metadata(cargo::root().join(name)).map_or(0, |found| found.len()));
+    Ok(sizes.sum())
+}
+
+/// Replaces a file. A program that runs cannot be written to, but its name can be given to another
+/// file.
 fn copy(from: &Path, to: &Path) -> Result {
+    let _ = std::fs::remove_file(to);
     std::fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
 }
 
-const KILOBYTES_MAX: u64 = 64 << 10;
+/// Name of the unpacked library of NCCL.
+pub(super) const NCCL_LIBRARY: &str = "libnccl.so.2";
+const BYTES_MAX: u64 = 60 << 20;

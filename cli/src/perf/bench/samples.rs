@@ -35,7 +35,8 @@ impl<T: Element> Bench<'_, T> {
         }
         self.comm.all_reduce(&mut times, Max)?;
         let flag_latency = median(latencies);
-        Ok(Timing { micros: median(times).unwrap_or_default() * 1e6, wrong, spread: None, flag_latency })
+        let micros = median(times).unwrap_or_default() * 1e6;
+        Ok(Timing { micros, wrong, spread: None, flag_latency, gpu_micros: None })
     }
 
     /// Opens the page on which the first and the last rank measure their flag latency, if it was

@@ -9,6 +9,14 @@ use std::time::Instant;
 use unisono::device::{Buffer, DeviceCommunicator, GpuError, Stream};
 use unisono::{Communicator, Element, Result, Sum};
 
+/// Times of the same work by two clocks.
+struct Elapsed {
+    /// From the first call to the end of the stream.
+    host_seconds: f64,
+    /// Between two events of the stream.
+    gpu_seconds: f64,
+}
+
 /// Measurement of one size.
 pub(super) struct Bench<'a, T: Element> {
     arguments: &'a Arguments,
@@ -91,41 +99,42 @@ impl<'a, T: Element> Bench<'a, T> {
     fn timing(&mut self, in_place: bool) -> Result<Timing> {
         self.batch(self.arguments.warmup, in_place)?;
         let iterations = self.arguments.iterations.unwrap_or(ITERATIONS) * self.arguments.aggregate;
-        let seconds = match self.arguments.graphs {
+        let elapsed = match self.arguments.graphs {
             0 => self.batch(iterations, in_place)?,
-            graphs => self.replay_graphs(iterations, graphs, in_place)? / graphs as f64,
+            graphs => self.replay_graphs(iterations, graphs, in_place)?,
         };
+        let operations = (iterations * self.arguments.graphs.max(1)) as f64;
         let wrong = if self.arguments.check > 0 { Some(self.verify(in_place)?) } else { None };
         Ok(Timing {
-            micros: self.arguments.reduce_time(self.comm, seconds * 1e6 / iterations as f64)?,
+            micros: self.arguments.reduce_time(self.comm, elapsed.host_seconds * 1e6 / operations)?,
             wrong,
             spread: None,
             flag_latency: None,
+            gpu_micros: Some(self.arguments.reduce_time(self.comm, elapsed.gpu_seconds * 1e6 / operations)?),
         })
     }
 
-    /// Seconds of some operations on all ranks.
-    fn batch(&mut self, operations: usize, in_place: bool) -> Result<f64> {
-        self.comm.barrier()?;
-        let begun = Instant::now();
-        for _ in 0..operations {
-            self.call(in_place)?;
-        }
-        self.device_comm.synchronize(&self.stream)?;
-        Ok(begun.elapsed().as_secs_f64())
+    /// Runs some operations on all ranks.
+    fn batch(&mut self, operations: usize, in_place: bool) -> Result<Elapsed> {
+        self.timed(|bench| (0..operations).try_for_each(|_| bench.call(in_place)))
     }
 
-    /// Seconds of a graph of some operations, replayed so often on all ranks.
-    fn replay_graphs(&mut self, operations: usize, graphs: usize, in_place: bool) -> Result<f64> {
+    /// Replays a graph of some operations so often on all ranks.
+    fn replay_graphs(&mut self, operations: usize, graphs: usize, in_place: bool) -> Result<Elapsed> {
         let stream = self.stream.clone();
         let graph = stream.capture(|_| (0..operations).try_for_each(|_| self.call(in_place)))?;
+        self.timed(|_| (0..graphs).try_for_each(|_| graph.launch(&stream).map_err(gpu_error)))
+    }
+
+    /// Times what `enqueue` enqueues, from a barrier to the end of the stream.
+    fn timed(&mut self, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<Elapsed> {
         self.comm.barrier()?;
-        let begun = Instant::now();
-        for _ in 0..graphs {
-            graph.launch(&stream).map_err(gpu_error)?;
-        }
-        self.device_comm.synchronize(&stream)?;
-        Ok(begun.elapsed().as_secs_f64())
+        let (begun, first) = (Instant::now(), self.stream.record().map_err(gpu_error)?);
+        enqueue(self)?;
+        let last = self.stream.record().map_err(gpu_error)?;
+        self.device_comm.synchronize(&self.stream)?;
+        let gpu_seconds = f64::from(first.elapsed_ms(&last).map_err(gpu_error)?) / 1e3;
+        Ok(Elapsed { host_seconds: begun.elapsed().as_secs_f64(), gpu_seconds })
     }
 
     fn call(&mut self, in_place: bool) -> Result<()> {

@@ -2,11 +2,14 @@
 
 mod bench;
 mod call;
+mod paths;
 mod roofline;
+
+pub(super) use paths::Paths;
 
 use super::args::Arguments;
 use super::bench::Row;
-use super::table;
+use super::{jsonl, table};
 use crate::perf::op_case::OpCase;
 use bench::Bench;
 use unisono::device::{DeviceCommunicator, Gpu, gpus};
@@ -66,8 +69,16 @@ pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, 
         false => None,
     };
     let on_gpu = comm.to_device(&gpu).map_err(|error| error.to_string())?;
+    let paths = Paths::collect(comm, &on_gpu).map_err(|error| error.to_string())?;
+    let writer = jsonl::Writer { arguments, paths: Some(&paths) };
     let speaks = comm.rank() == 0;
     if speaks {
+        paths.print(arguments.jsonl)?;
+    }
+    if comm.config().gpu.peer_to_peer {
+        paths.check_one_gpu()?;
+    }
+    if speaks && !arguments.jsonl {
         let meaning = if gpu.is_emulated() { ": not a GPU, times mean nothing" } else { "" };
         println!("# device {} is {}{meaning}", gpu.ordinal(), gpu.name());
         table::head(arguments, comm, roofline.as_ref());
@@ -75,14 +86,16 @@ pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, 
     let mut rows = Vec::new();
     for (dtype, test, size) in arguments.cases(comm.size()) {
         let row = row(arguments, comm, &on_gpu, dtype, test, size).map_err(|error| error.to_string())?;
-        if speaks {
-            table::row(arguments, &row, roofline.as_ref());
+        match speaks {
+            true if arguments.jsonl => writer.row(&row)?,
+            true => table::row(arguments, &row, roofline.as_ref()),
+            false => {}
         }
         rows.push(row);
     }
     let summary = table::Summary::of(&rows);
     if speaks {
-        summary.print();
+        summary.print(arguments.jsonl);
         if let Some(path) = &arguments.json {
             super::json::write(path, arguments, comm, &rows, &summary, roofline.as_ref())?;
         }
