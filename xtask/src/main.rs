@@ -79,6 +79,11 @@ enum GpuSuite {
         /// Folder for the packed files.
         folder: PathBuf,
     },
+    /// Pack unisono and other libraries for a comparison on CPUs into a folder.
+    PackCpu {
+        /// Folder for the packed files.
+        folder: PathBuf,
+    },
     /// Run target/gpu-suite on the GPU; nothing is built.
     Run {
         /// Folder for JSON files, logs and the summary README.md.
@@ -114,6 +119,7 @@ fn run(task: Task) -> Result {
         Task::Memcheck => memcheck::run(),
         Task::GpuSuite(GpuSuite::Pack) => gpu_suite::pack::pack(),
         Task::GpuSuite(GpuSuite::PackNccl { folder }) => gpu_suite::nccl::pack(&folder),
+        Task::GpuSuite(GpuSuite::PackCpu { folder }) => gpu_suite::cpu_peers::pack(&folder),
         Task::GpuSuite(GpuSuite::Run { out }) => gpu_suite::run(gpu_suite::Device::Cuda, &out),
         Task::GpuSuite(GpuSuite::Rehearse { out }) => gpu_suite::run(gpu_suite::Device::Software, &out),
     }

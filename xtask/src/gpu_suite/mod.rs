@@ -4,6 +4,7 @@
 //! `cargo xtask gpu-suite pack` writes `target/gpu-suite`. Copy that folder to the same place of a
 //! checkout on the GPU machine and run `target/gpu-suite/xtask gpu-suite run OUT` there.
 
+pub(crate) mod cpu_peers;
 mod fatbin;
 pub(crate) mod nccl;
 pub(crate) mod pack;
