@@ -83,6 +83,11 @@ enum GpuSuite {
         /// Folder for the packed files.
         folder: PathBuf,
     },
+    /// Pack unisono and other libraries for a comparison on CPUs into a folder.
+    PackCpu {
+        /// Folder for the packed files.
+        folder: PathBuf,
+    },
     /// Run target/gpu-suite on the GPU; nothing is built.
     Run {
         /// Folder for results.jsonl, log.txt and the summary README.md.
@@ -117,6 +122,7 @@ impl GpuSuite {
         match self {
             Self::Pack { quick } => gpu_suite::pack::pack(quick),
             Self::PackNccl { folder } => gpu_suite::nccl::pack(&folder),
+            Self::PackCpu { folder } => gpu_suite::cpu_peers::pack(&folder),
             Self::Run { out, minutes, cpu } => {
                 gpu_suite::run(&out, minutes.unwrap_or(if cpu { 4.0 } else { 7.0 }), cpu)
             }

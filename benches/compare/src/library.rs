@@ -94,6 +94,8 @@ pub(crate) struct Paths {
     pub(crate) sources: PathBuf,
     /// True if PyTorch comes from PyPI.
     pub(crate) torch_wheel: bool,
+    /// True if benchmarks are built already.
+    pub(crate) built: bool,
 }
 
 /// Finds a library and builds its benchmark; an error says what is missing.
@@ -103,7 +105,10 @@ pub(crate) fn find(library: Library, places: &Paths) -> Result<InstalledLibrary,
         PackageSource::Wheels(name, _) => places.cache.join(name),
     };
     let bin = root.join("bin");
-    let launcher = existing(bin.join(launcher(library, &root)))?;
+    let launcher = match places.built && library == Library::Gloo {
+        true => PathBuf::from("python3"),
+        false => existing(bin.join(launcher(library, &root)))?,
+    };
     if library == Library::Gloo {
         let version = version(&launcher, "-c", "import torch; print(torch.__version__)")?;
         let program = existing(places.sources.join("torch_bench.py"))?;
@@ -163,8 +168,11 @@ fn build(library: Library, root: &Path, places: &Paths) -> Result<PathBuf, Strin
         _ => (root.join("bin/mpicc"), "mpi_bench.c", &[]),
     };
     let folder = places.cache.join("built");
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let program = folder.join(library.name().replace(' ', "-").to_lowercase());
+    if places.built {
+        return existing(program);
+    }
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut command = Command::new(compiler);
     command.arg("-O2").arg(places.sources.join(source)).arg("-o").arg(&program);
     if !links.is_empty() {

@@ -89,6 +89,10 @@ struct Arguments {
     /// Folder for virtual environments and built benchmarks.
     #[arg(long)]
     cache: Option<PathBuf>,
+    /// Take the benchmarks of the cache as they are and compile none, and PyTorch from the first
+    /// Python of PATH.
+    #[arg(long, conflicts_with = "install")]
+    built: bool,
     /// Origin of PyTorch: Debian's is older and small, PyPI's is new and 5 GB.
     #[arg(long, default_value = "debian", value_parser = ["debian", "pypi"])]
     torch: String,
@@ -119,10 +123,10 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
         std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     if arguments.install {
-        install::install(&Library::ALL, &places);
+        install::install(&arguments.libraries(), &places);
     }
     let unisono = Unisono::new(arguments.program()?, &places.cache)?;
-    let (peers, missing) = find_libraries(&places);
+    let (peers, missing) = find_libraries(&arguments.libraries(), &places);
     let plan = arguments.plan(machine.cores);
     let mut results = arguments.results(&out)?;
     if !arguments.no_startup && plan.rounds > 0 {
@@ -164,9 +168,12 @@ fn parse_library(text: &str) -> Result<String, String> {
 }
 
 /// Finds the installed libraries, and the reasons why others are missing.
-fn find_libraries(places: &Paths) -> (Vec<InstalledLibrary>, Vec<(&'static str, String)>) {
+fn find_libraries(
+    libraries: &[Library],
+    places: &Paths,
+) -> (Vec<InstalledLibrary>, Vec<(&'static str, String)>) {
     let (mut peers, mut missing) = (Vec::new(), Vec::new());
-    for library in Library::ALL {
+    for &library in libraries {
         match library::find(library, places) {
             Ok(peer) => {
                 eprintln!("{}: {}", library.name(), peer.version);
@@ -232,8 +239,16 @@ impl Arguments {
     fn paths(&self) -> Result<Paths, String> {
         let home = std::env::home_dir().map(|home| home.join(".cache/unisono-compare"));
         let cache = self.cache.clone().or(home).ok_or("no home directory; say --cache FOLDER")?;
-        let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        Ok(Paths { cache, sources, torch_wheel: self.torch == "pypi" })
+        // A machine where nothing is built may have a checkout elsewhere.
+        let sources = if self.built { "benches/compare" } else { env!("CARGO_MANIFEST_DIR") }.into();
+        Ok(Paths { cache, sources, torch_wheel: self.torch == "pypi", built: self.built })
+    }
+
+    /// The libraries that take part.
+    fn libraries(&self) -> Vec<Library> {
+        let is_chosen =
+            |library: &Library| self.only.is_empty() || self.only.iter().any(|name| name == library.name());
+        Library::ALL.into_iter().filter(is_chosen).collect()
     }
 
     /// `unisono` as built together with this program.

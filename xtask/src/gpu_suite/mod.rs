@@ -6,6 +6,7 @@
 
 pub(crate) mod cells;
 mod compare;
+pub(crate) mod cpu_peers;
 mod cpu_steps;
 mod environment;
 mod fatbin;
