@@ -14,7 +14,7 @@ use crate::device::proxy::spawn_proxy;
 use crate::device::topology::{Locations, agree_on_order};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduce_op::ReduceOp;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 use unisono_cuda::device::{Gpu, IpcHandle};
 use unisono_transports::gpu::{
@@ -109,13 +109,14 @@ fn reserve_blocks(
     }
 }
 
-/// Tells the user what processes cost each other on a GPU without MPS. One rank of each GPU does
-/// so.
+/// Tells the user, once in a process, what processes cost each other on a GPU without MPS. One rank
+/// of each GPU does so.
 fn warn_of_time_slices(gpu: &Gpu, placements: &Placements) {
+    static ONCE: Once = Once::new();
     if let Some(processes) = placements.processes_to_report().filter(|&processes| processes > 1)
         && !gpu.is_shared_by_mps()
     {
-        tracing::warn!(target: "device", "{}", time_slice_warning(gpu, processes));
+        ONCE.call_once(|| tracing::warn!(target: "device", "{}", time_slice_warning(gpu, processes)));
     }
 }
 
