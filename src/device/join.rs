@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reduce_op::ReduceOp;
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
-use unisono_cuda::device::{Gpu, IpcHandle};
+use unisono_cuda::device::{Gpu, GpuError, IpcHandle};
 use unisono_transports::gpu::{
     DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory, Reach,
 };
@@ -96,7 +96,7 @@ fn reserve_blocks(
     let mut attempt = 0;
     loop {
         let placements = Placements::exchange(base, gpu, room)?;
-        placements.check_queues().map_err(|error| base.attach_rank(error.into()))?;
+        placements.check_queues().map_err(|error| base.attach_rank(refuse(error)))?;
         // Communicators that join at the same time on other threads may have taken the blocks
         // since the exchange. Fewer are asked for each time, so that all of them find some.
         let channels = (placements.channels() >> attempt).max(1);
@@ -107,6 +107,11 @@ fn reserve_blocks(
             Err(_) => attempt += 1,
         }
     }
+}
+
+/// Returns the error of ranks that a GPU cannot serve, although nothing is wrong with it.
+fn refuse(error: GpuError) -> Error {
+    Error::new(ErrorKind::Unsupported(error.to_string())).with_source(error)
 }
 
 /// Tells the user, once in a process, what processes cost each other on a GPU without MPS. One rank

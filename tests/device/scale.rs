@@ -2,15 +2,16 @@
 
 use crate::collectives::{case, exercise};
 use crate::world::{config, gpu, run};
+use std::error::Error as _;
 use std::fmt::Debug;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::field::Field;
 use tracing::{Event, Level, Metadata, Subscriber, span};
-use unisono::device::{DeviceCommunicator, Gpu, Stream};
+use unisono::device::{DeviceCommunicator, Gpu, GpuError, Stream};
 use unisono::schedule::Collective;
-use unisono::{Communicator, Config, Sum, Transport, UniqueId};
+use unisono::{Communicator, Config, Error, Sum, Transport, UniqueId};
 use unisono_cuda::emulator;
 
 /// Runs `body` in a process of its own with this many hardware queues.
@@ -50,14 +51,14 @@ fn with_channels(channels: usize) -> Config {
     config().with_gpu(gpu.with_channels(channels))
 }
 
-/// Joins `ranks` ranks on one GPU, and returns the errors as text.
-fn join_errors(ranks: usize) -> Vec<String> {
+/// Joins `ranks` ranks on one GPU, and returns the errors.
+fn join_errors(ranks: usize) -> Vec<Error> {
     let gpu = gpu().unwrap();
     let comms = Communicator::builder().config(&config()).local(ranks).unwrap();
     std::thread::scope(|scope| {
         let join = |comm: Communicator| {
             let gpu = &gpu;
-            scope.spawn(move || comm.to_device(gpu).map(drop).map_err(|error| error.to_string()))
+            scope.spawn(move || comm.to_device(gpu).map(drop))
         };
         let threads: Vec<_> = comms.into_iter().map(join).collect();
         threads.into_iter().filter_map(|thread| thread.join().unwrap().err()).collect()
@@ -79,11 +80,14 @@ fn ranks_beyond_hardware_queues_get_a_remedy() {
         let errors = join_errors(8);
         assert_eq!(errors.len(), 8, "all ranks are refused");
         for error in errors {
+            let source = error.source().and_then(|source| source.downcast_ref::<GpuError>());
+            assert_eq!(source, Some(&GpuError::TooFewQueues { ranks: 8, queues: 8 }));
+            let error = error.to_string();
             for part in ["8 ranks", "8 hardware queues", "CUDA_DEVICE_MAX_CONNECTIONS=32"] {
                 assert!(error.contains(part), "{error}");
             }
         }
-        assert_eq!(join_errors(7), [""; 0]);
+        assert!(join_errors(7).is_empty());
     });
 }
 
