@@ -63,7 +63,7 @@ impl Error {
         Self::new(ErrorKind::System(format!("{what}: {source}"))).with_source(source)
     }
 
-    fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+    pub(crate) fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.0.source = Some(Arc::new(source));
         self
     }

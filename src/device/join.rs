@@ -15,9 +15,9 @@ use crate::device::proxy::spawn_proxy;
 use crate::device::topology::{Locations, agree_on_order};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduce_op::ReduceOp;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
-use unisono_cuda::device::{Gpu, IpcHandle, StreamFollower};
+use unisono_cuda::device::{Gpu, GpuError, IpcHandle, StreamFollower};
 use unisono_transports::gpu::{
     DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory, Reach,
 };
@@ -103,7 +103,7 @@ fn reserve_blocks(
     let mut attempt = 0;
     loop {
         let placements = Placements::exchange(base, gpu, room)?;
-        placements.check_queues().map_err(|error| base.attach_rank(error.into()))?;
+        placements.check_queues().map_err(|error| base.attach_rank(refuse(error)))?;
         // Communicators that join at the same time on other threads may have taken the blocks
         // since the exchange. Fewer are asked for each time, so that all of them find some.
         let channels = (placements.channels() >> attempt).max(1);
@@ -116,13 +116,19 @@ fn reserve_blocks(
     }
 }
 
-/// Tells the user what processes cost each other on a GPU without MPS. One rank of each GPU does
-/// so.
+/// Returns the error of ranks that a GPU cannot serve, although nothing is wrong with it.
+fn refuse(error: GpuError) -> Error {
+    Error::new(ErrorKind::Unsupported(error.to_string())).with_source(error)
+}
+
+/// Tells the user, once in a process, what processes cost each other on a GPU without MPS. One rank
+/// of each GPU does so.
 fn warn_of_time_slices(gpu: &Gpu, placements: &Placements) {
+    static ONCE: Once = Once::new();
     if let Some(processes) = placements.processes_to_report().filter(|&processes| processes > 1)
         && !gpu.is_shared_by_mps()
     {
-        tracing::warn!(target: "device", "{}", time_slice_warning(gpu, processes));
+        ONCE.call_once(|| tracing::warn!(target: "device", "{}", time_slice_warning(gpu, processes)));
     }
 }
 

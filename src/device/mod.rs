@@ -122,8 +122,8 @@ impl Communicator {
     /// # Errors
     /// If a GPU has too little memory, if too few multiprocessors are free for the blocks that must
     /// run at once, or if ranks cannot connect. Ranks that are threads of one process and share a
-    /// GPU need a hardware queue each, and one more: `CUDA_DEVICE_MAX_CONNECTIONS` sets their number
-    /// before the program starts, 8 by default and 32 at most.
+    /// GPU need a hardware queue each, and one more. `CUDA_DEVICE_MAX_CONNECTIONS` sets the number
+    /// of queues before the program starts, 8 by default and 32 at most.
     ///
     /// ```no_run
     /// use unisono::{Communicator, Sum, device::Gpu};

@@ -117,7 +117,8 @@ impl Placements {
     /// other processes have reserved.
     pub(super) fn room(&self) -> usize {
         let own = self.of(self.own);
-        own.room.saturating_sub(self.reserved_on_gpu_of(own) - own.reserved)
+        let others = self.first_of_processes(own).filter(|other| !other.is_in_same_process(own));
+        own.room.saturating_sub(others.map(|other| other.reserved).sum())
     }
 
     /// Returns the number of processes on this rank's GPU, if this rank is the first of them.

@@ -2,10 +2,16 @@
 
 use crate::collectives::{case, exercise};
 use crate::world::{config, gpu, run};
+use std::error::Error as _;
+use std::fmt::Debug;
 use std::process::Command;
-use unisono::device::{DeviceCommunicator, Gpu, Stream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tracing::field::Field;
+use tracing::{Event, Level, Metadata, Subscriber, span};
+use unisono::device::{DeviceCommunicator, Gpu, GpuError, Stream};
 use unisono::schedule::Collective;
-use unisono::{Communicator, Config, Sum, Transport, UniqueId};
+use unisono::{Communicator, Config, Error, Sum, Transport, UniqueId};
 use unisono_cuda::emulator;
 
 /// Runs `body` in a process of its own with this many hardware queues.
@@ -45,14 +51,14 @@ fn with_channels(channels: usize) -> Config {
     config().with_gpu(gpu.with_channels(channels))
 }
 
-/// Joins `ranks` ranks on one GPU, and returns the errors as text.
-fn join_errors(ranks: usize) -> Vec<String> {
+/// Joins `ranks` ranks on one GPU, and returns the errors.
+fn join_errors(ranks: usize) -> Vec<Error> {
     let gpu = gpu().unwrap();
     let comms = Communicator::builder().config(&config()).local(ranks).unwrap();
     std::thread::scope(|scope| {
         let join = |comm: Communicator| {
             let gpu = &gpu;
-            scope.spawn(move || comm.to_device(gpu).map(drop).map_err(|error| error.to_string()))
+            scope.spawn(move || comm.to_device(gpu).map(drop))
         };
         let threads: Vec<_> = comms.into_iter().map(join).collect();
         threads.into_iter().filter_map(|thread| thread.join().unwrap().err()).collect()
@@ -74,11 +80,14 @@ fn ranks_beyond_hardware_queues_get_a_remedy() {
         let errors = join_errors(8);
         assert_eq!(errors.len(), 8, "all ranks are refused");
         for error in errors {
+            let source = error.source().and_then(|source| source.downcast_ref::<GpuError>());
+            assert_eq!(source, Some(&GpuError::TooFewQueues { ranks: 8, queues: 8 }));
+            let error = error.to_string();
             for part in ["8 ranks", "8 hardware queues", "CUDA_DEVICE_MAX_CONNECTIONS=32"] {
                 assert!(error.contains(part), "{error}");
             }
         }
-        assert_eq!(join_errors(7), [""; 0]);
+        assert!(join_errors(7).is_empty());
     });
 }
 
@@ -276,9 +285,46 @@ fn share_blocks(id: &UniqueId, rank: usize) {
     let gpu = gpu().unwrap();
     let comm = Communicator::join(id, rank, 2, &with_channels(8).with_transport(Transport::Tcp)).unwrap();
     let stream = gpu.stream().unwrap();
-    let first = comm.to_device(&gpu).unwrap();
+    let warnings = Warnings::default();
+    let first = tracing::subscriber::with_default(warnings.clone(), || comm.to_device(&gpu).unwrap());
+    assert_eq!(warnings.count(), 1 - rank, "one rank tells that the driver shares out time");
     assert_eq!(first.channels(), 3, "both processes together have 12 blocks");
     sum_of_ones(&first, &stream, 3000);
     let error = comm.to_device(&gpu).map(drop).unwrap_err().to_string();
     assert!(error.contains("blocks at once"), "{error}");
+}
+
+/// Counts the warnings of a thread about processes that share a GPU without MPS.
+#[derive(Clone, Default)]
+struct Warnings(Arc<AtomicUsize>);
+
+impl Warnings {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "device" && *metadata.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut |_: &Field, value: &dyn Debug| {
+            let names_mps = format!("{value:?}").contains("nvidia-cuda-mps-control");
+            self.0.fetch_add(usize::from(names_mps), Ordering::Relaxed);
+        });
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
 }
