@@ -1,4 +1,5 @@
-//! Repeated operations call the driver a few times only, and allocate nothing.
+//! Repeated operations call the driver a few times only, and allocate no memory of GPUs. Those without
+//! lists allocate no memory of the host either.
 
 use crate::world::{config, gpu, run, run_in_own_process};
 use std::collections::BTreeMap;
@@ -63,6 +64,8 @@ const OPERATIONS: [Operation; 16] = [
     }),
 ];
 
+/// Allocations in host memory of calls that make lists of shares or of transfers.
+const LISTS: [(&str, u64); 3] = [("all_gather_v", 1), ("all_to_all_v", 4), ("send and recv", 12)];
 const RANKS: usize = 3;
 const COUNT: usize = 700;
 const REPETITIONS: u64 = 20;
@@ -124,7 +127,8 @@ fn repeated_operations_make_few_driver_calls() {
             assert!(total <= allowed, "{name}: {total} calls, more than {allowed}: {calls:?}");
             let of_memory = MEMORY_CALLS.map(|name| calls.get(name).copied().unwrap_or(0));
             assert_eq!(of_memory.iter().sum::<u64>(), 0, "{name}: {calls:?}");
-            assert_eq!(heap, 0, "{name} allocates in memory of the host");
+            let lists_max = LISTS.iter().find(|(listed, _)| *listed == name).map_or(0, |(_, count)| *count);
+            assert!(heap <= REPETITIONS * lists_max, "{name} allocates {heap} times in host memory");
         }
     });
 }

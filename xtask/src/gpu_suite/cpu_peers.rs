@@ -82,8 +82,8 @@ pub(crate) fn unpack(suite: &Path) -> Result {
     cargo::run(Command::new("tar").args(["-C", FOLDER, "-xJf"]).arg(archive))
 }
 
-/// Returns the comparison of an unpacked suite, which writes its record to `out`. Callers add ranks,
-/// collectives, sizes and limits.
+/// Returns the comparison of an unpacked suite, which writes its record to `out`. Callers add
+/// ranks, collectives, sizes and limits.
 pub(crate) fn comparison(out: &Path) -> Command {
     let program = |name: &str| PathBuf::from(FOLDER).join("bin").join(name);
     let mut command = Command::new(program("unisono-compare"));

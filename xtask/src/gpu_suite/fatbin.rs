@@ -2,9 +2,9 @@
 //!
 //! The section `.nv_fatbin` holds fat binaries, one after another, at multiples of 8 bytes. A fat
 //! binary is a header (magic number, version, bytes of the header, bytes of the entries behind it)
-//! and entries. An entry has a header of its own (kind, version, bytes of the header, bytes of the
-//! payload, and at byte 28 the architecture, 90 for sm_90) and a payload: machine code or PTX,
-//! mostly compressed. All numbers are little-endian.
+//! and entries. An entry has a header of its own and a payload: machine code or PTX, mostly
+//! compressed. Its header has kind, version, bytes of the header, bytes of the payload, and at byte
+//! 28 the architecture, 90 for sm_90. All numbers are little-endian.
 //!
 //! The driver takes the entry that fits its GPU, by the headers. An erased payload of another
 //! architecture is thus never read, and every offset of the library stays as it is.
