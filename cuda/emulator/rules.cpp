@@ -54,7 +54,8 @@ constexpr Row ROWS[] = {
      "A multiprocessor holds as many blocks as its registers and threads allow; otherwise one. On under another name "
      "than the default one.",
      "guide: hardware multithreading; ptxas for the registers"},
-    {"suballocate", true, "Allocations of less than 2 MiB share blocks of 2 MiB, which other processes open as a whole.",
+    {"suballocate", true,
+     "Allocations of less than 2 MiB share blocks of 2 MiB, which other processes open as a whole.",
      "guide: interprocess communication"},
     {"ipc-block-base", false,
      "An opened handle is the address of the block of 2 MiB, and its range is that block; otherwise those of the "

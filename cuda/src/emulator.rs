@@ -6,18 +6,18 @@
 //! `docs/decisions/0008-kernels-run-without-a-gpu.md`. Its timings say nothing about a GPU.
 //!
 //! It also keeps rules of real drivers: which calls wait for running kernels, which calls a capture
-//! forbids, and more. The table in `rules.cpp` of the crate `cuda-emulator` says what each rule does,
-//! whether it is kept by default, and why we take it for the driver's. [`rules`] lists them.
+//! forbids, and more. The table in `rules.cpp` of the crate `cuda-emulator` says the effect of each
+//! rule, whether it is kept by default, and why we take it for the driver's. [`rules`] lists them.
 //!
 //! A process takes its settings from these variables when it loads the library:
 //!
-//! | variable | meaning | default |
-//! |---|---|---|
-//! | `CUDA_EMULATOR_NAME` | name of the GPUs; under another name, programs take them for real ones | `unisono software device` |
-//! | `CUDA_EMULATOR_GPUS` | GPUs, 1 to 8 | 1 |
-//! | `CUDA_EMULATOR_MULTIPROCESSORS` | multiprocessors of each | 64 |
-//! | `CUDA_EMULATOR_CAPABILITY` | compute capability, 90 for 9.0 | 80 |
-//! | `CUDA_EMULATOR_RULES` | `all`, `none`, `rule` or `-rule`, by commas, from left to right over the defaults | |
+//! - `CUDA_EMULATOR_NAME`: name of the GPUs. Programs take GPUs of another name than the default
+//!   one for real ones.
+//! - `CUDA_EMULATOR_GPUS`: number of GPUs, 1 to 8; 1 by default.
+//! - `CUDA_EMULATOR_MULTIPROCESSORS`: multiprocessors of each GPU, 64 by default.
+//! - `CUDA_EMULATOR_CAPABILITY`: compute capability, 80 by default, which is 8.0.
+//! - `CUDA_EMULATOR_RULES`: `all`, `none`, a rule, or `-` and a rule, separated by commas. They
+//!   apply from left to right over the defaults.
 
 #[cfg(feature = "nvrtc")]
 use crate::device::user_op::UserOpSource;
@@ -177,7 +177,7 @@ pub fn set_stream_capacity(count: u32) -> Result<(), EmulatorError> {
     knobs().map(|knobs| knobs.set_stream_capacity(count))
 }
 
-/// Keeps a rule of real drivers, or does not, and returns false if there is no rule of this name. The
+/// Keeps a rule of real drivers, or does not. Returns false if there is no rule of this name. The
 /// variable `CUDA_EMULATOR_RULES` does the same for a process.
 ///
 /// # Errors

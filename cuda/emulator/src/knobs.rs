@@ -14,7 +14,7 @@ pub struct Knobs(Library);
 pub struct Rule {
     /// Name of the rule, as in `CUDA_EMULATOR_RULES`.
     pub name: String,
-    /// What the rule does.
+    /// Effect of the rule.
     pub effect: String,
     /// True if the emulator keeps it.
     pub on: bool,

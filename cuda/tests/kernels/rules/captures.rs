@@ -54,8 +54,8 @@ fn exchange(device: &Device, mut mode: c_int) -> c_int {
     mode
 }
 
-/// What a potentially unsafe call answers in a thread of this mode, here or in another thread,
-/// during a capture; and what the end of the capture answers.
+/// Makes a potentially unsafe call during a capture, in this thread or in another one, which has
+/// the mode `thread`. Returns the results of that call and of the end of the capture.
 fn during(device: &Device, capture: c_int, thread: c_int, own: bool) -> (c_int, c_int) {
     let (stream, event) = (stream(device), event(device).addr());
     begin(device, stream, capture);
@@ -195,11 +195,11 @@ fn user_object_lives_as_long_as_graphs() {
         ));
         begin(device, stream, RELAXED);
         let (mut status, mut number) = (0, 0u64);
-        let asked = call!(device, cuStreamGetCaptureInfo_v2(
+        let info = call!(device, cuStreamGetCaptureInfo_v2(
             stream => Handle, &mut status => *mut c_int, &mut number => *mut u64, &mut graph => *mut Handle,
             null_mut() => *mut Handle, null_mut() => *mut usize
         ));
-        assert_eq!((made, asked, status), (0, 0, 1));
+        assert_eq!((made, info, status), (0, 0, 1));
         let kept = call!(device, cuGraphRetainUserObject(
             graph => Handle, object => Handle, 1 => u32, 1 => u32
         ));

@@ -1,5 +1,5 @@
-//! A process of its own for each test and each setting of a rule, and a kernel that runs until it is
-//! told to end.
+//! A process of its own for each test and each setting of a rule, and a kernel that runs until a
+//! test ends it.
 
 use crate::emulator::{Build, Device};
 use crate::libcuda::*;
