@@ -165,7 +165,7 @@ pub(super) fn is_failed(row: &Row) -> bool {
 const STARTING: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
-mod tests {
+mod unit_tests {
     use super::*;
 
     #[test]
