@@ -1,6 +1,6 @@
 //! Measures a GPU by experiments: rules of the driver, resident blocks, flag latency by each way to
-//! poll and to publish, bandwidth of copies and reductions, cost of launches and events, and memory
-//! shared between processes.
+//! poll and to publish, and bandwidth of copies and reductions. Further ones measure the cost of
+//! launches and events, and memory shared between processes.
 //!
 //! Prints a JSON object on a line of its own for each figure, as soon as it is known. An experiment
 //! that fails is a row with its error, and the others follow.

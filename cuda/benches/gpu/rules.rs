@@ -100,7 +100,9 @@ fn ask_all(rules: &[Rule], options: &Options) -> BenchResult {
         let _ = (child.wait(), reader.join());
         if !pending.is_empty() {
             let name = pending.remove(0);
-            print(&row(name, json!({ "answer": false, "outcome": outcome })));
+            // Kernels that hang do not run at once. Any other call has no answer.
+            let answer = name.starts_with("overlap").then_some(false);
+            print(&row(name, json!({ "answer": answer, "outcome": outcome })));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The cells of the stages 4 to 8 with their predictions, as a table that is committed before a run.
+//! The cells of the stages 4 to 8 with their predictions: a table that is committed before a run.
 
 use super::predictions::predict;
 use super::rows::{Row, number, row, text};

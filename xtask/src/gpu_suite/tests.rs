@@ -1,7 +1,8 @@
 //! Runs the tests of an executable, each with its own deadline, and prints a row for each.
 //!
 //! All tests run in one process as long as they pass, because opening a GPU takes half a second.
-//! After a failure the rest gets a new process: an error of the GPU can stay until its process ends.
+//! After a failure the rest gets a new process: an error of the GPU can stay until its process
+//! ends.
 
 use super::rows::{Row, parse, text};
 use super::runner::{self, Next, Outcome};
@@ -165,7 +166,7 @@ pub(super) fn is_failed(row: &Row) -> bool {
 const STARTING: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
-mod tests {
+mod unit_tests {
     use super::*;
 
     #[test]
@@ -175,8 +176,8 @@ mod tests {
         assert!(!matches("b::cd", &wanted) && !matches("aa::x", &wanted));
     }
 
-    /// A program that behaves like the harness: of its tests, `fails` fails, `hangs` never ends, and
-    /// `crashes` ends the process.
+    /// A program that behaves like the harness: of its tests, `fails` fails, `hangs` never ends,
+    /// and `crashes` ends the process.
     const HARNESS: &str = r#"#!/bin/sh
 for name; do
     case $name in -*) continue ;; esac

@@ -60,7 +60,8 @@ impl Driver {
 
     pub(super) fn free(&self, address: u64) -> BenchResult {
         // SAFETY: the caller has it from `alloc`, and no kernel uses it.
-        Ok(unsafe { result::free_sync(address)? })
+        unsafe { result::free_sync(address)? };
+        Ok(())
     }
 
     /// Page-locked memory, all zeros, at the same address for kernels.
