@@ -65,7 +65,7 @@ const OPERATIONS: [Operation; 16] = [
 ];
 
 /// Allocations in host memory of calls that make lists of shares or of transfers.
-const LISTS: [(&str, u64); 3] = [("all_gather_v", 1), ("all_to_all_v", 4), ("send and recv", 12)];
+const LISTS: [(&str, u64); 3] = [("all_gather_v", 1), ("all_to_all_v", 5), ("send and recv", 12)];
 const RANKS: usize = 3;
 const COUNT: usize = 700;
 const REPETITIONS: u64 = 20;

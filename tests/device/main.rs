@@ -17,4 +17,5 @@ mod symmetric_memory;
 mod teardown;
 mod topology;
 mod user_op;
+mod waiting_driver;
 mod world;

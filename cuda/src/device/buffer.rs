@@ -5,6 +5,7 @@
 //! undefined behavior in Rust. Events order streams. Within one stream, the order is that of the
 //! calls.
 
+use super::capture_mode::RelaxedCapture;
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
 use super::memory::{Memory, MemoryRef};
@@ -66,7 +67,7 @@ impl Gpu {
         if count == 0 {
             return Ok(buffer);
         }
-        let house = &self.0.house;
+        let (_exempt, house) = (RelaxedCapture::enter(), &self.0.house);
         // SAFETY: the memory is new, and has this length.
         unsafe { result::memset_d8_async(buffer.address(), 0, buffer.bytes(), house.cu_stream()) }
             .or_gpu_error("cuMemsetD8Async")?;
@@ -78,6 +79,7 @@ impl Gpu {
     pub fn upload<T: Plain>(&self, elements: &[T]) -> Result<Buffer<T>, GpuError> {
         let buffer = Buffer::new(self, elements.len())?;
         let (from, house) = (elements.as_ptr().cast(), &self.0.house);
+        let _exempt = RelaxedCapture::enter();
         // SAFETY: the memory is new, has this length, and `elements` outlives the wait.
         unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), from, buffer.bytes(), house.cu_stream()) }
             .or_gpu_error("cuMemcpyHtoDAsync")?;

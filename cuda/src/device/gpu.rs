@@ -1,5 +1,6 @@
 //! A GPU: its memory, streams and kernels.
 
+use super::capture_mode::RelaxedCapture;
 use super::driver::gpus;
 use super::error::{GpuError, HARDWARE_QUEUES_MAX, IntoGpuResult};
 use super::modules::{ImageCounts, Modules};
@@ -45,6 +46,8 @@ impl Gpu {
         if ordinal >= gpus {
             return Err(GpuError::NoSuchGpu { ordinal, gpus });
         }
+        // To load kernels might spoil a capture of another library.
+        let _exempt = RelaxedCapture::enter();
         let mut open = lock(&OPEN);
         open.retain(|(_, device)| device.strong_count() > 0);
         let known =
@@ -123,6 +126,7 @@ impl Gpu {
 
     /// A new stream, which waits for no other.
     pub fn stream(&self) -> Result<Stream, GpuError> {
+        let _exempt = RelaxedCapture::enter();
         let stream = self.0.context.new_stream().or_gpu_error("cuStreamCreate")?;
         Ok(Stream::new(self.clone(), stream))
     }
@@ -130,6 +134,7 @@ impl Gpu {
     /// Creates a stream whose kernels start before those of other streams, as soon as blocks of
     /// these end. Use it for collectives beside other work, because ranks wait for them.
     pub fn high_priority_stream(&self) -> Result<Stream, GpuError> {
+        let _exempt = RelaxedCapture::enter();
         self.bind()?;
         let (_, first) = result::stream::get_priority_range().or_gpu_error("cuCtxGetStreamPriorityRange")?;
         let stream =
@@ -181,6 +186,7 @@ impl Gpu {
     #[cfg(feature = "nvrtc")]
     pub(crate) fn add_module(&self, mut image: Vec<u8>, names: &[&str]) -> Result<(), GpuError> {
         image.push(0);
+        let _exempt = RelaxedCapture::enter();
         self.bind()?;
         self.0.modules.add(&image, names)
     }
@@ -247,6 +253,7 @@ const HARDWARE_QUEUES_DEFAULT: usize = 8;
 
 impl Drop for Device {
     fn drop(&mut self) {
+        let _exempt = RelaxedCapture::enter();
         // Memory that cannot be freed is released with the context.
         let _ = self.context.synchronize().or_gpu_error("cuCtxSynchronize").and_then(|()| self.pool.trim());
         self.modules.unload();

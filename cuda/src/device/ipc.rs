@@ -1,6 +1,7 @@
 //! Memory of a GPU that other processes of the host open.
 
 use super::buffer::Buffer;
+use super::capture_mode::RelaxedCapture;
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::{Gpu, lock};
 use super::memory::{Memory, MemoryRef};
@@ -63,6 +64,7 @@ impl<T: Plain> Buffer<T> {
     /// Exports the buffer, so that other processes can open it. Keep the buffer until they have
     /// closed it. The memory of a dropped buffer is not reused, but the driver may free it.
     pub fn export(&self) -> Result<IpcHandle, GpuError> {
+        let _exempt = RelaxedCapture::enter();
         self.gpu().bind()?;
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the memory is alive, and of a kind that can be exported.
@@ -131,6 +133,7 @@ impl Gpu {
             within(0, handle.bytes, memory.bytes() as u64)?;
             return Ok(ImportedMemory::of(memory.address(), memory, bytes, false));
         }
+        let _exempt = RelaxedCapture::enter();
         self.bind()?;
         let driver = sys::CUipcMemHandle { reserved: handle.driver.map(|byte| byte as c_char) };
         let mut base = 0;

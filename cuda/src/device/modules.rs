@@ -1,5 +1,6 @@
 //! The kernels' machine code and PTX, part of the program, and loaded when a GPU is opened.
 
+use super::capture_mode::RelaxedCapture;
 use super::driver::{self, newer};
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::lock;
@@ -109,6 +110,8 @@ impl Modules {
     fn load_all(context: &CudaContext, images: &[Image], ll128: bool) -> Result<Self, GpuError> {
         let (modules, next) = (Self { loaded: Mutex::default(), ll128 }, AtomicUsize::new(0));
         let work = || {
+            // This thread has a capture mode of its own.
+            let _exempt = RelaxedCapture::enter();
             context.bind_to_thread().or_gpu_error("cuCtxSetCurrent")?;
             while let Some(image) = images.get(next.fetch_add(1, Ordering::Relaxed)) {
                 modules.add_image(*image)?;
