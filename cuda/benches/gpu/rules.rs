@@ -1,5 +1,5 @@
-//! Rules of the driver: which kernels run at once, which calls wait for a kernel, and what a capture
-//! refuses.
+//! Rules of the driver: which kernels run at once, which calls wait for a kernel, and what a
+//! capture refuses.
 //!
 //! Each rule is tried in a process that may hang. One process tries all rules as long as none does.
 

@@ -22,7 +22,9 @@ impl Paths {
         let mut staged = vec![0u8; ranks * ranks];
         base.all_gather(&own, &mut staged)?;
         let mut place = [0u8; PLACE_BYTES];
-        let text = format!("{} {}", comm.gpu().info().bus_id().unwrap_or_default(), base.config().host);
+        // The name of a host may have the number of the process behind it.
+        let host = base.config().host.split(" (pid").next().unwrap_or_default();
+        let text = format!("{} {host}", comm.gpu().info().bus_id().unwrap_or_default());
         place.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
         let mut places = vec![0u8; ranks * PLACE_BYTES];
         base.all_gather(&place, &mut places)?;

@@ -141,8 +141,8 @@ fn ask(driver: &Driver, call: impl Fn(usize) -> sys::CUresult + Sync) -> BenchRe
     }))
 }
 
-/// Fills a stream behind a kernel that runs until a launch waits for room, and asks meanwhile for an
-/// event of another stream.
+/// Fills a stream behind a kernel that runs until a launch waits for room, and asks meanwhile for
+/// an event of another stream.
 pub(super) fn full_queue(driver: &Driver) -> BenchResult<Value> {
     let (spinner, stream, other) = (Spinner::new(driver, true)?, driver.stream()?, driver.stream()?);
     let (nothing, launched) = (Spinner::new(driver, false)?, AtomicUsize::new(0));
