@@ -46,7 +46,7 @@ constexpr Row ROWS[] = {
      "Streams of a GPU share as many queues as CUDA_DEVICE_MAX_CONNECTIONS says, 8 if it says nothing. Work at the "
      "head of a queue that cannot start blocks the work of other streams behind it.",
      "guide: CUDA_DEVICE_MAX_CONNECTIONS, false dependencies of streams"},
-    // Off, because a thread that moves staged data calls the driver while a launch waits for room.
+    // Off, because a test fills a stream of two entries, and its ranks then cannot launch at all.
     {"context-lock", false,
      "A launch that waits for room in its stream holds the lock of its context, so that other calls wait.",
      "reports: PyTorch watchdogs that hang in cuEventQuery"},

@@ -33,6 +33,7 @@ impl Shared {
     ) -> Result<(), GpuError> {
         let sound = self.host_comm.with_engine(|engine| engine.poll_events(None));
         sound.map_err(|error| GpuError::GraphInvalidated { why: error.to_string() })?;
+        self.wait_for_room()?;
         let state = self.lock();
         self.wake_workers();
         let capture = stream.capture_state();

@@ -95,6 +95,7 @@ impl Shared {
     /// description.
     pub(super) fn enqueue_with(&self, enqueue: impl FnOnce(&mut CommState) -> Result<OpDesc>) -> Result<()> {
         self.host_comm.with_engine(|engine| engine.poll_events(None))?;
+        self.wait_for_room()?;
         let mut state = self.lock();
         self.wake_workers();
         let enqueued = enqueue(&mut state);
@@ -319,13 +320,25 @@ impl Shared {
         self.host_comm.config().gpu.launch == LaunchMode::Cooperative
     }
 
+    /// Waits on the host while very many launches are in flight.
+    ///
+    /// A launch into a full stream waits inside the driver, which may let no other thread launch
+    /// meanwhile. The full stream would then wait for a rank of this process that cannot launch.
+    pub(super) fn wait_for_room(&self) -> std::result::Result<(), GpuError> {
+        self.wait_while_more_than(LAUNCHES_IN_FLIGHT_MAX)
+    }
+
     /// Waits on the host until all launches have ended, each by its own time limit.
     ///
     /// # Errors
     /// The GPU has failed. Then no launch ends any more.
     pub(super) fn wait_until_idle(&self) -> std::result::Result<(), GpuError> {
+        self.wait_while_more_than(0)
+    }
+
+    fn wait_while_more_than(&self, launches: u64) -> std::result::Result<(), GpuError> {
         let mut rounds = 0u32;
-        while !self.endpoint.is_idle() {
+        while self.endpoint.launches_in_flight() > launches {
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(ROUNDS_PER_GPU_CHECK) {
                 self.endpoint.check_gpu()?;
@@ -372,6 +385,9 @@ fn protocol_and_slice_bytes(
 /// Longest wait for peers that still use this rank's memory. A peer that takes longer with its part
 /// of the last operation may find that this rank has left.
 const QUIESCE_TIMEOUT_MAX: Duration = Duration::from_secs(5);
+/// Launches of a communicator that may be in flight before the host waits. Drivers hold 1,024 in a
+/// stream, and work of the user needs room too.
+const LAUNCHES_IN_FLIGHT_MAX: u64 = 512;
 /// Interval at which a waiting host looks whether launches have ended.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Such looks between two questions to the driver, which knows whether the GPU has failed.

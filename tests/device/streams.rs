@@ -1,6 +1,7 @@
 //! Operations and streams: order, graphs, several communicators, several GPUs.
 
 use crate::world::{config, gpu, run, run_in_own_process, staged_config};
+use std::sync::atomic::Ordering;
 use unisono::device::Gpu;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Max, Sum};
@@ -137,6 +138,35 @@ fn proxy_progresses_while_launch_is_blocked() {
         }
         comm.synchronize(&stream).unwrap();
         assert_eq!(values.to_vec(&stream).unwrap(), vec![1 << 20; 5000]);
+    });
+}
+
+/// A driver that lets nobody launch while a launch waits for room in its stream.
+#[test]
+fn rank_that_is_far_ahead_blocks_nobody() {
+    if gpu().is_none_or(|gpu| !gpu.is_emulated())
+        || !run_in_own_process("streams::rank_that_is_far_ahead_blocks_nobody")
+    {
+        return;
+    }
+    assert!(emulator::set_rule("context-lock", true).unwrap());
+    let begun = std::sync::atomic::AtomicUsize::new(0);
+    run(2, &config(), |comm, stream| {
+        let mut values = comm.gpu().upload(&[0i32; 16]).unwrap();
+        let mut late = comm.rank() == 1;
+        for turn in 0..3000 {
+            while std::mem::take(&mut late) && begun.load(Ordering::Relaxed) < 400 {
+                // The other rank fills its stream first.
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                late = true;
+            }
+            comm.all_reduce(&stream, &mut values, Max).unwrap();
+            if comm.rank() == 0 {
+                begun.store(turn, Ordering::Relaxed);
+            }
+        }
+        comm.synchronize(&stream).unwrap();
+        assert_eq!(values.to_vec(&stream).unwrap(), [0; 16]);
     });
 }
 

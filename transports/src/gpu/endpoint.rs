@@ -283,6 +283,11 @@ impl Endpoint {
         self.counter.completed() >= self.counter.enqueued()
     }
 
+    /// Returns the number of launches that were enqueued and have not ended.
+    pub fn launches_in_flight(&self) -> u64 {
+        self.counter.enqueued().saturating_sub(self.counter.completed())
+    }
+
     /// Returns the number of launches that were enqueued, by calls and by graphs of this library.
     pub fn enqueued_launches(&self) -> u64 {
         self.counter.enqueued()
