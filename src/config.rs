@@ -177,11 +177,12 @@ pub struct DeviceConfig {
     /// every line is flags. `UNISONO_GPU_LL128`:
     /// `on` or `off`, on.
     pub ll128: bool,
-    /// The time after which a kernel gives up waiting for a peer that is alive. It is long, because a
-    /// rank may be late for good reasons, such as a checkpoint or a compilation. Peers that have left
-    /// end a wait at once. `UNISONO_GPU_TIMEOUT_MS`, 10 minutes.
+    /// The time after which a kernel gives up waiting for a peer that is alive. It is long, because
+    /// a rank may be late for good reasons, such as a checkpoint or a compilation. Peers that have
+    /// left end a wait at once. `UNISONO_GPU_TIMEOUT_MS`, 10 minutes.
     pub timeout: Duration,
-    /// The way in which kernels are launched. `UNISONO_GPU_LAUNCH`: `plain` or `cooperative`, plain.
+    /// The way in which kernels are launched. `UNISONO_GPU_LAUNCH`: `plain` or `cooperative`,
+    /// plain.
     pub launch: LaunchMode,
 }
 

@@ -40,8 +40,8 @@ pub fn other_gpu() -> Option<Gpu> {
     Gpu::open(1).map_err(|error| eprintln!("SKIPPED: needs two GPUs: {error}")).ok()
 }
 
-/// Returns true if user-defined reductions can be compiled: by the emulator, or by NVRTC where it is
-/// found. Otherwise prints a message and returns false.
+/// Returns true if user-defined reductions can be compiled: by the emulator, or by NVRTC where it
+/// is found. Otherwise prints a message and returns false.
 #[cfg(feature = "nvrtc")]
 pub fn can_compile(gpu: &Gpu) -> bool {
     use crate::device::{DeviceReduceOp, GpuError};

@@ -58,7 +58,8 @@ pub(super) enum LaunchKind<'w> {
 }
 
 impl CommState {
-    /// Returns memory of at least `bytes` bytes for the copy of a buffer. It is kept from call to call.
+    /// Returns memory of at least `bytes` bytes for the copy of a buffer. It is kept from call to
+    /// call.
     pub(super) fn aside(&mut self, gpu: &Gpu, bytes: usize) -> Result<Arc<Buffer<u8>>> {
         match &self.aside {
             Some(aside) if aside.len() >= bytes => Ok(Arc::clone(aside)),
@@ -130,14 +131,14 @@ impl Shared {
         stream: &Stream,
         capture: CaptureState,
     ) -> std::result::Result<(), GpuError> {
-        // A graph runs whenever it is launched, so a captured stream cannot wait for work outside of
-        // it. Within one stream the order is that of the calls.
+        // A graph runs whenever it is launched, so a captured stream cannot wait for work outside
+        // of it. Within one stream the order is that of the calls.
         let last = self.launch_state.last_other_than(stream);
         let Some(last) = last.filter(|_| capture == CaptureState::None && !self.endpoint.is_idle()) else {
             return Ok(());
         };
         match self.follower.follow(stream, &last) {
-            // What a stream did before its capture cannot be waited for by a stream.
+            // No stream can wait for the work of another one before its capture.
             Err(GpuError::Capturing { .. }) => self.wait_until_idle(),
             followed => followed,
         }

@@ -106,8 +106,8 @@ fn slice_bytes_max(algorithm: &Algorithm, widest: &Widest, sizes: &DeviceGeometr
     slice / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES
 }
 
-/// Returns the memory that a rank reserves when ranks meet, so that later launches allocate none: room
-/// for tables, and for the scratch of every built-in algorithm.
+/// Returns the memory that a rank reserves when ranks meet, so that later launches allocate none:
+/// room for tables, and for the scratch of every built-in algorithm.
 pub(super) fn reserve(sizes: &DeviceGeometry) -> Reserve {
     let mut reserve = Reserve {
         table_bytes: TABLE_BYTES,
@@ -129,7 +129,8 @@ pub(super) fn reserve(sizes: &DeviceGeometry) -> Reserve {
 /// Algorithms with scratch: the bounds of each, and the scratch chunks of one lane program.
 type ScratchOfAlgorithms = Arc<Vec<(&'static Algorithm, Widest, usize)>>;
 
-/// Returns the algorithms for `ranks` ranks that use scratch, computed once for each number of ranks.
+/// Returns the algorithms for `ranks` ranks that use scratch, computed once for each number of
+/// ranks.
 fn scratch_of_algorithms(ranks: usize) -> ScratchOfAlgorithms {
     static KNOWN: Mutex<Option<HashMap<usize, ScratchOfAlgorithms>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

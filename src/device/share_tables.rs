@@ -1,4 +1,5 @@
-//! Tables of uneven shares, kept by content: a call with the counts of an earlier one uploads nothing.
+//! Tables of uneven shares, kept by content: a call with the counts of an earlier one uploads
+//! nothing.
 
 use crate::device::op::OpBuffer;
 use crate::engine::{Layout, Shares as Places};

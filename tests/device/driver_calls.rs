@@ -1,5 +1,5 @@
-//! Repeated operations call the driver a few times only, and allocate no memory of GPUs. Those without
-//! lists allocate no memory of the host either.
+//! Repeated operations call the driver a few times only, and allocate no memory of GPUs. Those
+//! without lists allocate no memory of the host either.
 
 use crate::world::{config, gpu, run, run_in_own_process};
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! A driver that waits for running kernels before it allocates, pins, frees, loads, or copies pageable
-//! memory. Ranks that are ahead wait in kernels meanwhile, so such a call would never end.
+//! A driver that waits for running kernels before it allocates, pins, frees, loads, or copies
+//! pageable memory. Ranks that are ahead wait in kernels meanwhile, so such a call would never end.
 
 use crate::world::{config_with_timeout, gpu, run, run_in_own_process};
 use std::sync::Barrier;

@@ -151,8 +151,8 @@ impl Stream {
 }
 
 impl Stream {
-    /// Enqueues a copy of page-locked bytes to the same place of a buffer. The call does not wait, so
-    /// the bytes must stay as they are until the copy is done.
+    /// Enqueues a copy of page-locked bytes to the same place of a buffer. The call does not wait,
+    /// so the bytes must stay as they are until the copy is done.
     ///
     /// # Errors
     /// The driver fails.
@@ -170,7 +170,8 @@ impl Stream {
         let (at, bytes) = (range.start as u64, range.len());
         self.enqueue(&[&to.memory, &from.memory], "cuMemcpyHtoDAsync", |handle| {
             let source = (from.address() + at) as *const std::ffi::c_void;
-            // SAFETY: the range is inside both, which last until the copy is done, as the call says.
+            // SAFETY: the range is inside both, which last until the copy is done, as the call
+            // says.
             unsafe { sys::cuMemcpyHtoDAsync_v2(to.address() + at, source, bytes, handle) }
         })
     }

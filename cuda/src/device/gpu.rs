@@ -171,8 +171,8 @@ impl Gpu {
 
     /// Makes it the one that calls of this thread are about.
     ///
-    /// cudarc's call of the same effect would also return errors of other threads, which it keeps in
-    /// the context.
+    /// cudarc's call of the same effect would also return errors of other threads, which it keeps
+    /// in the context.
     pub(crate) fn bind(&self) -> Result<(), GpuError> {
         let wanted = self.0.context.cu_ctx();
         if result::ctx::get_current().or_gpu_error("cuCtxGetCurrent")? == Some(wanted) {

@@ -34,8 +34,8 @@ pub trait DeviceBuffer<T: Plain>: sealed::Sealed {
     /// in a captured stream, because a graph cannot keep it.
     fn begin_use(&self, stream: &Stream) -> Result<(), GpuError>;
 
-    /// Ends a use of the memory: it lasts until the enqueued work is done. `capture` is what captures
-    /// the stream.
+    /// Ends a use of the memory: it lasts until the enqueued work is done. `capture` is what
+    /// captures the stream.
     fn end_use(&self, stream: &Stream, capture: CaptureState) -> Result<(), GpuError>;
 }
 

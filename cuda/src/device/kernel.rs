@@ -55,9 +55,9 @@ impl Kernel {
         &self.gpu
     }
 
-    /// Returns the kernel for launches in the remote memory-synchronization domain, where the GPU has
-    /// it (compute capability 9.0). Fences of kernels there do not wait for stores of compute kernels,
-    /// which are in another domain.
+    /// Returns the kernel for launches in the remote memory-synchronization domain, where the GPU
+    /// has it (compute capability 9.0). Fences of kernels there do not wait for stores of compute
+    /// kernels, which are in another domain.
     ///
     /// # Errors
     /// The driver does not tell the capability.
@@ -161,7 +161,8 @@ impl Kernel {
             // A launch that is not cooperative leaves out the last one.
             numAttrs: 1 + u32::from(shape.cooperative),
         };
-        // SAFETY: the configuration lives until the call returns, and the rest is the caller's word.
+        // SAFETY: the configuration lives until the call returns, and the rest is the caller's
+        // word.
         unsafe { sys::cuLaunchKernelEx(&config, self.function, parameters, null_mut()) }
     }
 

@@ -6,8 +6,8 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult, CUstream};
 use std::ptr::null_mut;
 
-/// A point in a stream. cudarc's own event would leave an error of its end in the context, where the
-/// next call of any thread finds it.
+/// A point in a stream. cudarc's own event would leave an error of its end in the context, where
+/// the next call of any thread finds it.
 pub(crate) struct Mark(CUevent);
 
 // SAFETY: the driver's functions on events may be called by any thread.
@@ -78,8 +78,8 @@ impl Mark {
         unsafe { sys::cuStreamWaitEvent(stream, self.0, 0) }.or_gpu_error("cuStreamWaitEvent")
     }
 
-    /// Returns true if the driver says that the mark has been passed. Every error means that this is
-    /// not known: a driver refuses the question during some captures, and memory that counted as
+    /// Returns true if the driver says that the mark has been passed. Every error means that this
+    /// is not known: a driver refuses the question during some captures, and memory that counted as
     /// unused then would be given away while a kernel uses it.
     pub(crate) fn is_passed(&self) -> bool {
         self.query() == Ok(true)

@@ -135,7 +135,8 @@ impl Pinned<u8> {
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.count), "{bytes} bytes from {at}");
         let to = (self.address() as usize + at) as *mut T;
         assert!(to.is_aligned(), "{at} is not aligned");
-        // SAFETY: the range is inside and aligned. On the host, `&mut self` excludes other accesses.
+        // SAFETY: the range is inside and aligned. On the host, `&mut self` excludes other
+        // accesses.
         unsafe { std::ptr::copy_nonoverlapping(elements.as_ptr(), to, elements.len()) };
     }
 

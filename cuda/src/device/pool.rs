@@ -192,8 +192,8 @@ impl Usage {
         self.end.as_ref()
     }
 
-    /// Returns true if the use is known to be over. Memory of a GPU that has failed stays in use, so
-    /// that it is not given to others before the context ends.
+    /// Returns true if the use is known to be over. Memory of a GPU that has failed stays in use,
+    /// so that it is not given to others before the context ends.
     pub(crate) fn is_done(&mut self) -> bool {
         self.end().is_some_and(Mark::is_passed)
     }

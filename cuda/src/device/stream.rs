@@ -30,7 +30,7 @@ pub(crate) struct Queue {
     copied_bytes: [AtomicU64; 2],
 }
 
-/// What records the work that is enqueued in a stream, instead of running it.
+/// Tells by whom the work that is enqueued in a stream is recorded, instead of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureState {
     /// Nothing: work runs.
@@ -68,7 +68,8 @@ impl StreamFollower {
             stream.gpu.check_same_gpu(&self.gpu, "an event")?;
         }
         sooner.expect_no_capture("waiting for its earlier work")?;
-        // The lock keeps a capture of this library from beginning between the question and the call.
+        // The lock keeps a capture of this library from beginning between the question and the
+        // call.
         let captured = lock(&sooner.queue.captured);
         if captured.is_some() {
             return Err(GpuError::Capturing { what: "waiting for its earlier work" });
@@ -149,7 +150,8 @@ impl Stream {
         Ok(self.queue.is_captured())
     }
 
-    /// Returns what captures the stream. The driver is asked only if another library can capture it.
+    /// Returns what captures the stream. The driver is asked only if another library can capture
+    /// it.
     pub fn capture_state(&self) -> CaptureState {
         if lock(&self.queue.captured).is_some() {
             CaptureState::Own
@@ -212,16 +214,17 @@ impl Stream {
         self.keep(&mut captured, capture == CaptureState::Foreign, &[memory]);
     }
 
-    /// Records that the work that is enqueued so far uses this memory. `capture` is what captures the
-    /// stream. The memory then lasts until that work is done, and as long as a graph that repeats it.
+    /// Records that the work that is enqueued so far uses this memory. `capture` is what captures
+    /// the stream. The memory then lasts until that work is done, and as long as a graph that
+    /// repeats it.
     pub fn record_memory(&self, capture: CaptureState, memories: &[MemoryRef]) {
         let memories: Vec<&Arc<Memory>> = memories.iter().map(MemoryRef::memory).collect();
         self.keep(&mut lock(&self.queue.captured), capture == CaptureState::Foreign, &memories);
     }
 
-    /// Adds a hook that the graph calls at each of its launches, with the number of times that it was
-    /// added. Returns false where no [`Stream::capture`] is in progress: a graph of another library
-    /// calls no hook.
+    /// Adds a hook that the graph calls at each of its launches, with the number of times that it
+    /// was added. Returns false where no [`Stream::capture`] is in progress: a graph of another
+    /// library calls no hook.
     pub fn add_replay_hook(&self, whose: &Arc<dyn ReplayHook>) -> bool {
         let mut captured = lock(&self.queue.captured);
         if let Some(kept) = &mut *captured {
@@ -244,8 +247,8 @@ impl Stream {
         // SAFETY: the stream is alive, and its capture goes on while the caller enqueues in it.
         let kept = unsafe { foreign_graph::keep(self.queue.stream.cu_stream(), held.clone()) };
         if kept.is_err() {
-            // The graph cannot tell when it is destroyed, so the memory has to outlive the process's
-            // use of the GPU.
+            // The graph cannot tell when it is destroyed, so the memory has to outlive the
+            // process's use of the GPU.
             std::mem::forget(held);
         }
     }

@@ -32,7 +32,8 @@ fn memory_in_use_is_kept_during_a_foreign_capture() {
     let [stream, theirs] = [0, 1].map(|_| gpu.stream().unwrap());
     let busy = Busy::new(&gpu, &stream);
     let used = gpu.alloc::<u8>(COUNT).unwrap();
-    // Blocks for the allocations below, because a driver may wait for the kernel before it makes more.
+    // Blocks for the allocations below, because a driver may wait for the kernel before it makes
+    // more.
     let spare: Vec<_> = (0..4).map(|_| gpu.alloc::<u8>(COUNT).unwrap()).collect();
     let address = used.address();
     used.record_stream(&stream);

@@ -105,8 +105,8 @@ pub struct DeviceProgram {
 impl Endpoint {
     /// Makes the endpoint of a rank from the paths to all ranks, by rank.
     ///
-    /// `reach` tells which ranks have no staged path between them. Memory beyond `reserve` is allocated
-    /// when it is needed, which may wait for running kernels.
+    /// `reach` tells which ranks have no staged path between them. Memory beyond `reserve` is
+    /// allocated when it is needed, which may wait for running kernels.
     ///
     /// # Errors
     /// Returns an error if there is no room for the tables. Another error is a GPU without support

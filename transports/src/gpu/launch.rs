@@ -43,7 +43,7 @@ pub struct LaunchParams<'a> {
     pub protocol: Protocol,
     /// Time limit of each wait.
     pub timeout: Duration,
-    /// What captures the stream of the launch.
+    /// Capture of the stream of the launch, if there is one.
     pub capture: CaptureState,
     /// True if the driver has to check that all blocks can be resident at once.
     pub cooperative: bool,

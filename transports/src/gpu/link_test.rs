@@ -1,5 +1,5 @@
-//! Tests links between GPUs before their first use: every two ranks exchange bytes through each other's
-//! memory.
+//! Tests links between GPUs before their first use: every two ranks exchange bytes through each
+//! other's memory.
 
 use crate::Result;
 use crate::gpu::launch::threads_per_block;
@@ -90,8 +90,8 @@ impl PeerMemory {
 }
 
 impl LinkTest<'_> {
-    /// Exchanges bytes with all tested ranks at once, which must do the same. Returns, by rank, true
-    /// if the right bytes arrived, or if the link was not tested.
+    /// Exchanges bytes with all tested ranks at once, which must do the same. Returns, by rank,
+    /// true if the right bytes arrived, or if the link was not tested.
     ///
     /// # Errors
     /// Returns an error if the driver fails.

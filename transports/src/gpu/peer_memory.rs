@@ -116,8 +116,8 @@ impl PeerMemory {
 }
 
 impl MappedPeerMemory {
-    /// Returns true if this process has allocated the memory, on this GPU. Such memory is reached by
-    /// the same pointer, so no link can be broken.
+    /// Returns true if this process has allocated the memory, on this GPU. Such memory is reached
+    /// by the same pointer, so no link can be broken.
     pub fn is_on(&self, gpu: &Gpu) -> bool {
         self.memory.owner() == Some(gpu)
     }

@@ -51,7 +51,8 @@ enum TableMemory<T: Plain> {
 struct ReservedRange {
     arena: Arc<TableArena>,
     range: Range<usize>,
-    /// True if a graph repeats launches that read the table. It then stays for as long as the arena.
+    /// True if a graph repeats launches that read the table. It then stays for as long as the
+    /// arena.
     is_captured: AtomicBool,
 }
 
@@ -74,7 +75,7 @@ impl TableArena {
     }
 
     /// Writes a table. It is on the GPU for launches that follow the next [`TableArena::flush`].
-    /// Where the arena has no room, the table gets memory of its own, and the call waits.
+    /// A table that finds no room in the arena gets memory of its own, and then the call waits.
     pub(crate) fn table<T: Plain>(self: &Arc<Self>, elements: &[T]) -> Result<Table<T>> {
         let memory = match self.reserve(elements) {
             Some(range) => TableMemory::Reserved(ReservedRange {
