@@ -71,6 +71,39 @@ pub(crate) fn build_executable(arguments: &[&str]) -> Result<PathBuf> {
     executables.next_back().ok_or_else(|| format!("cargo {} builds no executable", arguments.join(" ")))
 }
 
+/// An executable that cargo has built.
+pub(crate) struct Executable {
+    /// Name of its package, for example `unisono-cuda`.
+    pub(crate) package: String,
+    /// Kind of its target: `bin`, `lib`, `test` or `bench`.
+    pub(crate) kind: String,
+    pub(crate) target: String,
+    pub(crate) path: PathBuf,
+}
+
+/// Builds what the arguments select with the features of the whole workspace, as the lane of tests
+/// does, and returns the executables.
+pub(crate) fn build_workspace(arguments: &[&str]) -> Result<Vec<Executable>> {
+    let common = ["test", "--workspace", "--release", "--no-run", "--message-format=json"];
+    let messages = output(cargo().args(common).args(arguments))?;
+    let executable = |line: &str| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let path = PathBuf::from(message["executable"].as_str()?);
+        // A package of a folder has an id that ends with `#name@version`, or with the folder's name
+        // and `#version`.
+        let id = message["package_id"].as_str()?;
+        let (folder, name) = id.rsplit_once('#')?;
+        let package = name.split_once('@').map_or_else(|| folder.rsplit('/').next(), |(name, _)| Some(name));
+        Some(Executable {
+            package: package?.to_owned(),
+            kind: message["target"]["kind"][0].as_str()?.to_owned(),
+            target: message["target"]["name"].as_str()?.to_owned(),
+            path,
+        })
+    };
+    Ok(messages.lines().filter_map(executable).collect())
+}
+
 fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")

@@ -201,6 +201,7 @@ impl Arguments {
         config.transport = self.transport.unwrap_or(config.transport);
         config.encryption |= self.encrypt;
         config.timeout = self.timeout_ms.map_or(config.timeout, Duration::from_millis);
+        config.gpu.timeout = self.timeout_ms.map_or(config.gpu.timeout, Duration::from_millis);
         config.channels = self.channels.unwrap_or(config.channels).max(1);
         config.gpu.channels = self.channels.unwrap_or(config.gpu.channels).max(1);
         Ok(config)

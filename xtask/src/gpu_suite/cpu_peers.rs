@@ -12,7 +12,7 @@ pub(crate) const FOLDER: &str = "/tmp/unisono-compare";
 /// The libraries that are packed, for `--only`.
 pub(crate) const LIBRARIES: &str = "Open MPI 5,MPICH 5,Intel MPI";
 /// Name of the archive in a suite.
-const ARCHIVE: &str = "peers.tar.xz";
+pub(super) const ARCHIVE: &str = "peers.tar.xz";
 
 /// Files and folders that a run needs. A star stands for any text. Intel MPI finds the fabric by a
 /// provider, and its algorithms by the tuning files of the processor.
@@ -90,6 +90,31 @@ pub(crate) fn comparison(out: &Path) -> Command {
     command.args(["--built", "--cache", FOLDER, "--unisono"]).arg(program("unisono")).arg("--out").arg(out);
     command
 }
+
+/// Returns a script that unpacks an archive, compares the libraries, and prints a row of JSON for each
+/// time.
+pub(super) fn script(archive: &Path, ranks: &str, sizes: &str) -> String {
+    let compare = "bin/unisono-compare --built --cache . --unisono bin/unisono --out record --no-startup";
+    format!(
+        "set -e; mkdir -p {FOLDER}; tar -C {FOLDER} -xJf '{}'; cd {FOLDER}; rm -rf record; \
+         {compare} --transport shm --ranks {ranks} --sizes {sizes} --rounds 1 --more 0 --budget 10 --limit 3 >&2 \
+         || true; python3 -c '{ROWS}' record/results.csv",
+        archive.display()
+    )
+}
+
+/// Prints the times of `results.csv` as rows.
+const ROWS: &str = r#"
+import csv, json, sys
+for row in csv.DictReader(open(sys.argv[1])):
+    try:
+        us = float(row["outcome"])
+    except ValueError:
+        continue
+    keys = ["library", "setting", "collective", "transport"]
+    numbers = {key: int(row[key]) for key in ["ranks", "bytes"]}
+    print(json.dumps({**{key: row[key] for key in keys}, **numbers, "us": us}), flush=True)
+"#;
 
 /// Installs the libraries, and builds their benchmarks.
 fn install(compare: &Path) -> Result {

@@ -1,7 +1,7 @@
 //! The commands of the stages about processors.
 
-use super::Setting;
 use super::steps::{Step, skipped};
+use super::{Setting, cpu_peers};
 
 pub(super) fn cpu_collectives(setting: &Setting) -> Vec<Step> {
     let (sizes, ranks) = setting.either(("8,1K,16K,256K,1M,16M", &[16, 8, 4, 2][..]), ("8,64K", &[2, 4]));
@@ -39,9 +39,10 @@ pub(super) fn trainer_step(setting: &Setting) -> Vec<Step> {
 }
 
 pub(super) fn cpu_peers(setting: &Setting) -> Vec<Step> {
-    let program = setting.root.join("target/cpu-suite/compare");
-    match program.is_file() {
-        true => vec![Step::new(program, 75, setting.either("", "--quick"))],
-        false => vec![skipped("CPU peers", "there is no target/cpu-suite/compare")],
+    let archive = setting.root.join("target/cpu-suite").join(cpu_peers::ARCHIVE);
+    if !archive.is_file() {
+        return vec![skipped("CPU peers", "there is no target/cpu-suite; see `gpu-suite pack-cpu`")];
     }
+    let (ranks, sizes) = setting.either(("2,4,8,16", "8,64K,1M,16M"), ("2", "8,64K"));
+    vec![Step::new("bash", 75, "-c").arg(cpu_peers::script(&archive, ranks, sizes))]
 }

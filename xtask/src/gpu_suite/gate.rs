@@ -27,6 +27,11 @@ impl Gate {
         gate
     }
 
+    /// Returns true if only cooperative launches run at once. Those of the library are plain.
+    pub(super) fn needs_cooperative_launches(self) -> bool {
+        self.plain == Some(false) && self.cooperative != Some(false)
+    }
+
     /// Returns true if launches must be plain from here on.
     pub(super) fn needs_plain_launches(self) -> bool {
         self.cooperative == Some(false) && self.plain != Some(false)
@@ -75,5 +80,7 @@ mod tests {
         let nothing = gate([Some(false), Some(false), Some(false)]);
         assert!(nothing.nothing_overlaps() && !nothing.needs_plain_launches());
         assert!(!gate([Some(true), Some(false), None]).nothing_overlaps());
+        assert!(gate([Some(false), Some(true), None]).needs_cooperative_launches());
+        assert!(!gate([None, Some(true), None]).needs_cooperative_launches());
     }
 }

@@ -12,6 +12,10 @@ pub(crate) fn pack(quickly: bool) -> Result {
     // Files of an earlier run, such as an unpacked library, would travel too.
     let _ = std::fs::remove_dir_all(&suite);
     std::fs::create_dir_all(&suite).map_err(|error| format!("{}: {error}", suite.display()))?;
+    if quickly {
+        copy_workspace(&suite)?;
+        return check_skips(&suite);
+    }
     for (name, arguments) in PROGRAMS {
         cargo::run(cargo::cargo().args(["build", "--release"]).args(arguments))?;
         copy(&cargo::target().join("release").join(name), &suite.join(name))?;
@@ -20,9 +24,6 @@ pub(crate) fn pack(quickly: bool) -> Result {
         copy(&cargo::build_executable(arguments)?, &suite.join(name))?;
     }
     check_skips(&suite)?;
-    if quickly {
-        return Ok(());
-    }
     nccl::pack(&suite)?;
     compress(&suite)
 }
@@ -44,6 +45,37 @@ const EXECUTABLES: [(&str, &[&str]); 4] = [
     ("test-trainer", &["test", "--release", "--package", "unisono-trainer", "--lib"]),
     ("experiments", &["bench", "--package", "unisono-cuda", "--bench", "gpu"]),
 ];
+
+/// Executables of a rehearsal: name in the suite, package, kind of target, and target. They are
+/// built as the tests of the workspace are, so that little is left to build after those.
+const WORKSPACE: [(&str, &str, &str, &str); 6] = [
+    ("unisono", "unisono-cli", "bin", "unisono"),
+    ("unisono-train", "unisono-trainer", "bin", "unisono-train"),
+    ("test-driver", "unisono-cuda", "test", "gpu"),
+    ("test-collectives", "unisono", "test", "device"),
+    ("test-trainer", "unisono-trainer", "lib", "unisono_trainer"),
+    ("experiments", "unisono-cuda", "bench", "gpu"),
+];
+
+fn copy_workspace(suite: &Path) -> Result {
+    let mut built = cargo::build_workspace(&[])?;
+    built.extend(cargo::build_workspace(&["--bench", "gpu"])?);
+    for (name, package, kind, target) in WORKSPACE {
+        let is_wanted = |one: &&cargo::Executable| {
+            (one.package.as_str(), one.kind.as_str(), one.target.as_str()) == (package, kind, target)
+        };
+        // The program comes before its tests, which have the same target.
+        let found = built.iter().find(|one| is_wanted(one) && is_program(one) == (kind == "bin"));
+        let found = found.ok_or_else(|| format!("cargo builds no {kind} {target} of {package}"))?;
+        copy(&found.path, &suite.join(name))?;
+    }
+    Ok(())
+}
+
+/// Returns true for an executable that is not below `deps`, where those of tests are.
+fn is_program(executable: &cargo::Executable) -> bool {
+    !executable.path.parent().is_some_and(|folder| folder.ends_with("deps"))
+}
 
 /// A name in the table of skips that is no test would leave out nothing.
 fn check_skips(suite: &Path) -> Result {

@@ -35,7 +35,7 @@ impl Step {
     }
 
     /// Adds an argument that may contain spaces.
-    fn arg(mut self, argument: impl Into<String>) -> Self {
+    pub(super) fn arg(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
     }
@@ -90,8 +90,8 @@ impl Setting {
         let timeout = self.either(5_000, 30_000);
         let common = format!("--device cuda --jsonl --timeout-ms {timeout}");
         let step = self.program("unisono", seconds, &format!("perf {arguments} {common}"));
-        match self.gate.needs_plain_launches() {
-            true => step.with("UNISONO_GPU_LAUNCH", "plain"),
+        match self.gate.needs_cooperative_launches() {
+            true => step.with("UNISONO_GPU_LAUNCH", "cooperative"),
             false => step,
         }
     }
