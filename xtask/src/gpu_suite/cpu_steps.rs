@@ -31,7 +31,7 @@ pub(super) fn trainer_step(setting: &Setting) -> Vec<Step> {
     // The trainer appends its records, one JSON object a line, to a file.
     let step = |&ranks: &i32| {
         let arguments = format!(
-            "train -n {ranks} data.path=docs schedule.steps={steps} log.file=/dev/stdout checkpoint.last=false"
+            "train -n {ranks} data.path=docs schedule.steps={steps} schedule.warmup=0 log.file=/dev/stdout checkpoint.last=false"
         );
         setting.program("unisono-train", 12, &arguments).field("trainer", "small GPT").field("ranks", ranks)
     };
