@@ -71,7 +71,7 @@ impl Gpu {
         // SAFETY: the memory is new, and has this length.
         unsafe { result::memset_d8_async(buffer.address(), 0, buffer.bytes(), house.cu_stream()) }
             .or_gpu_error("cuMemsetD8Async")?;
-        house.synchronize().or_gpu_error("cuStreamSynchronize")?;
+        self.0.utility.synchronize()?;
         Ok(buffer)
     }
 
@@ -83,7 +83,7 @@ impl Gpu {
         // SAFETY: the memory is new, has this length, and `elements` outlives the wait.
         unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), from, buffer.bytes(), house.cu_stream()) }
             .or_gpu_error("cuMemcpyHtoDAsync")?;
-        house.synchronize().or_gpu_error("cuStreamSynchronize")?;
+        self.0.utility.synchronize()?;
         Ok(buffer)
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Device {
     /// Stream for fills and copies that belong to no stream of the user.
     pub(crate) house: Arc<CudaStream>,
     /// The same stream, as one of this library.
-    utility: Arc<Queue>,
+    pub(crate) utility: Arc<Queue>,
     /// Hardware queues that streams of this process share.
     queues: usize,
 }
@@ -108,7 +108,8 @@ impl Gpu {
 
     /// Bytes of memory: free, and all.
     pub fn memory(&self) -> Result<(usize, usize), GpuError> {
-        self.0.context.mem_get_info().or_gpu_error("cuMemGetInfo")
+        self.bind()?;
+        result::mem_get_info().or_gpu_error("cuMemGetInfo")
     }
 
     /// Returns memory of dropped buffers to the driver, and waits for the work that used it.
@@ -205,7 +206,9 @@ impl Gpu {
 }
 
 fn attribute(context: &CudaContext, attribute: Attribute) -> Result<u32, GpuError> {
-    Ok(context.attribute(attribute).or_gpu_error("cuDeviceGetAttribute")? as u32)
+    // SAFETY: the device is one that the driver has given out.
+    let value = unsafe { result::device::get_attribute(context.cu_device(), attribute) };
+    Ok(value.or_gpu_error("cuDeviceGetAttribute")? as u32)
 }
 
 /// Major, minor.

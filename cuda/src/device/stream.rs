@@ -329,7 +329,7 @@ impl Queue {
         status != Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    fn synchronize(&self) -> Result<(), GpuError> {
+    pub(crate) fn synchronize(&self) -> Result<(), GpuError> {
         let _exempt = RelaxedCapture::enter();
         // SAFETY: the stream is alive.
         unsafe { result::stream::synchronize(self.stream.cu_stream()) }.or_gpu_error("cuStreamSynchronize")

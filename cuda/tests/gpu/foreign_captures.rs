@@ -7,25 +7,10 @@ use unisono_cuda::device::Stream;
 
 const COUNT: usize = 45_678;
 
-/// Returns true if this process runs only `test`. Otherwise starts a process that does and must
-/// succeed: a capture in the mode global would fail calls of the tests beside it.
-fn is_alone(test: &str) -> bool {
-    if std::env::var_os(ALONE).is_some() {
-        return true;
-    }
-    let mut process = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = process.args([test, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
-    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    // A wrong name would run no test and succeed.
-    assert!(output.status.success() && text[0].contains("1 passed"), "{test}: {}{}", text[0], text[1]);
-    false
-}
-
-const ALONE: &str = "TEST_CAPTURES_ALONE";
-
 #[test]
 fn memory_in_use_is_kept_during_a_foreign_capture() {
-    if !is_alone("foreign_captures::memory_in_use_is_kept_during_a_foreign_capture") {
+    // In the mode global, calls of other tests would fail too.
+    if !crate::is_alone("foreign_captures::memory_in_use_is_kept_during_a_foreign_capture") {
         return;
     }
     let Some(gpu) = crate::gpu() else { return };
@@ -56,7 +41,8 @@ fn memory_in_use_is_kept_during_a_foreign_capture() {
 
 #[test]
 fn questions_spoil_no_foreign_capture() {
-    if !is_alone("foreign_captures::questions_spoil_no_foreign_capture") {
+    // In the mode global, calls of other tests would fail too.
+    if !crate::is_alone("foreign_captures::questions_spoil_no_foreign_capture") {
         return;
     }
     let Some(gpu) = crate::gpu() else { return };

@@ -2,8 +2,8 @@
 
 use crate::busy::Busy;
 use std::time::Duration;
-use unisono_cuda::cudarc::driver::CudaContext;
-use unisono_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use unisono_cuda::cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use unisono_cuda::cudarc::driver::{CudaContext, DriverError};
 use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, GpuError, Stream};
 
 #[test]
@@ -60,6 +60,28 @@ fn a_stream_of_cudarc_s_is_a_stream() {
     let other = elsewhere.alloc_zeros::<u8>(10).unwrap();
     let refused = stream.copy(&mut slice, &other).unwrap_err();
     assert_eq!(refused, GpuError::WrongGpu { what: "memory", owner: 1, user: 0 });
+}
+
+/// cudarc keeps errors of its own calls that return none, for its next call of any thread.
+#[test]
+fn errors_of_cudarc_reach_callers_of_cudarc() {
+    // Calls of other tests would take the error.
+    if !crate::is_alone("interop::errors_of_cudarc_reach_callers_of_cudarc") {
+        return;
+    }
+    let Some(gpu) = crate::gpu() else { return };
+    let stream = gpu.stream().unwrap();
+    let kept = sys::CUresult::CUDA_ERROR_INVALID_VALUE;
+    gpu.context().record_err::<()>(Err(DriverError(kept)));
+    let mut buffer = gpu.upload(&[3u32; 10]).unwrap();
+    stream.copy(&mut buffer, &gpu.alloc::<u32>(10).unwrap()).unwrap();
+    let event = stream.record().unwrap();
+    stream.wait(&event).unwrap();
+    event.synchronize().unwrap();
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [0; 10]);
+    assert!(gpu.memory().is_ok() && gpu.multiprocessors().is_ok() && gpu.release_unused().is_ok());
+    drop((buffer, event));
+    assert_eq!(gpu.context().check_err(), Err(DriverError(kept)), "another call has taken the error");
 }
 
 #[test]

@@ -114,19 +114,17 @@ impl TableArena {
             return Ok(());
         }
         let mut state = self.lock();
-        let pending = std::mem::take(&mut state.pending);
+        let utility = (capture != CaptureState::None).then(|| self.device.gpu().utility_stream());
+        let copies = utility.as_ref().unwrap_or(stream);
+        for range in &state.pending {
+            copies.copy_pinned(&self.device, &state.staging, range.clone())?;
+        }
+        utility.map_or(Ok(()), |utility| utility.synchronize())?;
+        // Tables stay pending where a copy fails, so that the next launch does not read what never
+        // came.
+        state.pending.clear();
         self.has_pending.store(false, Ordering::Release);
-        if capture == CaptureState::None {
-            for range in pending {
-                stream.copy_pinned(&self.device, &state.staging, range)?;
-            }
-            return Ok(());
-        }
-        let utility = self.device.gpu().utility_stream();
-        for range in pending {
-            utility.copy_pinned(&self.device, &state.staging, range)?;
-        }
-        Ok(utility.synchronize()?)
+        Ok(())
     }
 
     /// Returns handles to its memory, on the GPU and page-locked.
