@@ -21,8 +21,8 @@ use unisono_cuda::device::{
 pub enum Peer {
     /// This rank itself.
     Local,
-    /// Kernels of each rank access the peer memory of the other. A [link test](crate::gpu::LinkTest) has
-    /// tested the path.
+    /// Kernels of each rank access the peer memory of the other. A [link
+    /// test](crate::gpu::LinkTest) has tested the path.
     Direct(MappedPeerMemory),
     /// Messages move through the host, which polls the staging FIFOs.
     Staged(Arc<Mutex<HostStaging>>),

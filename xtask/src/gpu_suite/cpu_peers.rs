@@ -91,8 +91,8 @@ pub(crate) fn comparison(out: &Path) -> Command {
     command
 }
 
-/// Returns a script that unpacks an archive, compares the libraries, and prints a row of JSON for each
-/// time.
+/// Returns a script that unpacks an archive, compares the libraries, and prints a row of JSON for
+/// each time.
 pub(super) fn script(archive: &Path, ranks: &str, sizes: &str) -> String {
     let compare = "bin/unisono-compare --built --cache . --unisono bin/unisono --out record --no-startup";
     format!(
