@@ -33,6 +33,11 @@ impl Shared {
     ) -> Result<(), GpuError> {
         let sound = self.host_comm.with_engine(|engine| engine.poll_events(None));
         sound.map_err(|error| GpuError::GraphInvalidated { why: error.to_string() })?;
+        if stream.capture_state() == CaptureState::Foreign {
+            // Its launches count themselves, and the host would not know of their repetitions.
+            let why = "another library captures the stream; let it capture the operations themselves";
+            return Err(GpuError::GraphInvalidated { why: why.to_owned() });
+        }
         self.wait_for_room()?;
         let state = self.lock();
         self.wake_workers();

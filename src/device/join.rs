@@ -9,7 +9,7 @@ use crate::device::launch::CommState;
 use crate::device::launch_state::LaunchState;
 use crate::device::monitor::spawn_monitor;
 use crate::device::occupancy::BlockReservation;
-use crate::device::placement::{BLOCKS_PER_CHANNEL, Placements, time_slice_warning};
+use crate::device::placement::{BLOCKS_PER_CHANNEL, Placement, Placements, time_slice_warning};
 use crate::device::plan;
 use crate::device::proxy::spawn_proxy;
 use crate::device::topology::{Locations, agree_on_order};
@@ -102,7 +102,9 @@ fn reserve_blocks(
 ) -> Result<(Placements, usize, BlockReservation)> {
     let mut attempt = 0;
     loop {
-        let placements = Placements::exchange(base, gpu, room)?;
+        let own = Placement::own(gpu, room, base.config().gpu.channels);
+        // All ranks learn of a driver that does not tell the place of its GPU.
+        let placements = Placements::exchange(base, &agree_on_success(base, own)?)?;
         placements.check_queues().map_err(|error| base.attach_rank(refuse(error)))?;
         // Communicators that join at the same time on other threads may have taken the blocks
         // since the exchange. Fewer are asked for each time, so that all of them find some.

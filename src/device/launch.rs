@@ -324,9 +324,14 @@ impl Shared {
     /// Waits on the host while very many launches are in flight.
     ///
     /// A launch into a full stream waits inside the driver, which may let no other thread launch
-    /// meanwhile. The full stream would then wait for a rank of this process that cannot launch.
+    /// meanwhile. The full stream would then wait for a rank of this process that cannot launch. A
+    /// thread that drives several ranks must not let one of them run so far ahead.
     pub(super) fn wait_for_room(&self) -> std::result::Result<(), GpuError> {
-        self.wait_while_more_than(LAUNCHES_IN_FLIGHT_MAX)
+        self.wait_while_more_than(LAUNCHES_IN_FLIGHT_MAX).inspect_err(|error| {
+            // Peers must not wait for a rank whose GPU has failed. The caller gets the error itself.
+            let error = self.host_comm.attach_rank(error.clone().into());
+            self.fail(error, self.launch_state.op());
+        })
     }
 
     /// Waits on the host until all launches have ended, each by its own time limit.

@@ -33,7 +33,7 @@ pub(super) struct Placements {
 
 impl Placement {
     /// Returns the placement of this rank on `gpu`, which has room for `room` blocks.
-    fn own(gpu: &Gpu, room: usize, channels: usize) -> Result<Self> {
+    pub(super) fn own(gpu: &Gpu, room: usize, channels: usize) -> Result<Self> {
         let uuid = u128::from_le_bytes(gpu.info().uuid()?);
         Ok(Self {
             host: host_hash(),
@@ -69,8 +69,8 @@ impl Placement {
 
 impl Placements {
     /// Exchanges the placements of all ranks.
-    pub(super) fn exchange(base: &Communicator, gpu: &Gpu, room: usize) -> Result<Self> {
-        let own = Placement::own(gpu, room, base.config().gpu.channels)?.to_words();
+    pub(super) fn exchange(base: &Communicator, own: &Placement) -> Result<Self> {
+        let own = own.to_words();
         let mut all = own.repeat(base.size());
         base.all_gather(&own, &mut all)?;
         let all = all.chunks_exact(WORDS).filter_map(|words| words.first_chunk());

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use unisono::device::Gpu;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Max, Sum};
+use unisono_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use unisono_cuda::emulator;
 use unisono_cuda::test_gpu::{other_gpu, test_gpu};
 
@@ -62,6 +63,20 @@ fn graph_captures_from_another_stream() {
         graph.launch(&other).unwrap();
         comm.synchronize(&other).unwrap();
         assert_eq!(values.to_vec(&stream).unwrap(), [4.0; 2000]);
+    });
+}
+
+#[test]
+fn graph_is_no_part_of_a_foreign_graph() {
+    run(1, &config(), |comm, stream| {
+        let mut values = comm.gpu().upload(&[1.0f32; 200]).unwrap();
+        let graph = stream.capture(|stream| comm.all_reduce(stream, &mut values, Sum)).unwrap();
+        stream.cudarc().begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+        let refused = graph.launch(&stream).unwrap_err();
+        assert!(refused.to_string().contains("another library captures the stream"), "{refused}");
+        drop(stream.cudarc().end_capture(CUgraphInstantiate_flags(0)).unwrap());
+        graph.launch(&stream).unwrap();
+        comm.synchronize(&stream).unwrap();
     });
 }
 
@@ -154,7 +169,7 @@ fn rank_that_is_far_ahead_blocks_nobody() {
     run(2, &config(), |comm, stream| {
         let mut values = comm.gpu().upload(&[0i32; 16]).unwrap();
         let mut late = comm.rank() == 1;
-        for turn in 0..3000 {
+        for turn in 0..1300 {
             while std::mem::take(&mut late) && begun.load(Ordering::Relaxed) < 400 {
                 // The other rank fills its stream first.
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -3,6 +3,7 @@
 use super::capture_mode::RelaxedCapture;
 use super::driver::gpus;
 use super::error::{GpuError, HARDWARE_QUEUES_MAX, IntoGpuResult};
+use super::foreign_graph::drop_released;
 use super::modules::{ImageCounts, Modules};
 use super::pool::Pool;
 use super::stream::{Queue, Stream};
@@ -108,6 +109,7 @@ impl Gpu {
 
     /// Bytes of memory: free, and all.
     pub fn memory(&self) -> Result<(usize, usize), GpuError> {
+        let _exempt = RelaxedCapture::enter();
         self.bind()?;
         result::mem_get_info().or_gpu_error("cuMemGetInfo")
     }
@@ -115,6 +117,7 @@ impl Gpu {
     /// Returns memory of dropped buffers to the driver, and waits for the work that used it.
     /// Without this call the memory is kept for new buffers.
     pub fn release_unused(&self) -> Result<(), GpuError> {
+        drop_released();
         self.bind()?;
         self.0.pool.trim()
     }
@@ -156,6 +159,7 @@ impl Gpu {
         if !self.can_access_peer(other)? {
             return Err(GpuError::Unreachable { from: self.ordinal(), to: other.ordinal() });
         }
+        let _exempt = RelaxedCapture::enter();
         self.bind()?;
         // SAFETY: the other's context is open, and primary contexts outlive all handles of memory.
         let answer = unsafe { sys::cuCtxEnablePeerAccess(other.0.context.cu_ctx(), 0) };

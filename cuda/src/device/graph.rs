@@ -1,5 +1,6 @@
 //! Graphs: work that is recorded once and enqueued many times.
 
+use super::capture_mode::RelaxedCapture;
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::{Gpu, lock};
 use super::memory::Memory;
@@ -26,7 +27,8 @@ pub trait ReplayHook: Send + Sync {
     /// owner.
     ///
     /// # Errors
-    /// The work cannot be done any more, or `launch` fails.
+    /// The work cannot be done any more, or cannot be a part of another library's graph; or `launch`
+    /// fails.
     fn wrap_launch(
         &self,
         stream: &Stream,
@@ -77,6 +79,7 @@ impl<'a> Capture<'a> {
     fn end(mut self) -> Result<Graph, GpuError> {
         let (graph, kept) = self.stop()?;
         let gpu = self.stream.gpu().clone();
+        let _exempt = RelaxedCapture::enter();
         // SAFETY: the graph was just made.
         match unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) } {
             Ok(ready) => Ok(Graph {
@@ -164,6 +167,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         let handles = lock(&self.handles);
+        let _exempt = RelaxedCapture::enter();
         // SAFETY: these are the only handles. The driver finishes launches that are enqueued.
         let _ = self.gpu.bind().map(|()| unsafe {
             (result::graph::exec_destroy(handles.ready), result::graph::destroy(handles.graph))

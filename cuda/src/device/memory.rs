@@ -35,6 +35,7 @@ impl Memory {
 
     /// For this stream, whose work uses it next.
     pub(crate) fn stream_ordered(gpu: &Gpu, queue: &Arc<Queue>, bytes: usize) -> Result<Arc<Self>, GpuError> {
+        drop_released();
         gpu.bind()?;
         let block = gpu.0.pool.alloc_stream_ordered(queue, bytes.max(1));
         let memory =
@@ -111,7 +112,7 @@ impl Memory {
         if users.iter().any(|user| Arc::ptr_eq(user, queue)) {
             return;
         }
-        if users.len() == USERS_MAX {
+        if users.len() >= USERS_MAX {
             users.retain(|user| !user.is_idle());
         }
         users.push(queue.clone());

@@ -292,8 +292,9 @@ impl Stream {
 }
 
 impl PartialEq for Stream {
+    /// Returns true for the same stream of the driver, even if it was wrapped twice.
     fn eq(&self, other: &Stream) -> bool {
-        Arc::ptr_eq(&self.queue, &other.queue)
+        self.queue.stream.cu_stream() == other.queue.stream.cu_stream()
     }
 }
 
@@ -325,8 +326,12 @@ impl Queue {
 
     pub(crate) fn is_captured(&self) -> bool {
         // SAFETY: the stream is alive.
-        let status = unsafe { result::stream::is_capturing(self.stream.cu_stream()) };
-        status != Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        match unsafe { result::stream::is_capturing(self.stream.cu_stream()) } {
+            Ok(status) => status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
+            // Other errors are those of a GPU that has failed. Waits for it must learn of that, and
+            // would not if they took its streams for captured ones.
+            Err(error) => error.0 == CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+        }
     }
 
     pub(crate) fn synchronize(&self) -> Result<(), GpuError> {
