@@ -328,7 +328,8 @@ impl Shared {
     /// thread that drives several ranks must not let one of them run so far ahead.
     pub(super) fn wait_for_room(&self) -> std::result::Result<(), GpuError> {
         self.wait_while_more_than(LAUNCHES_IN_FLIGHT_MAX).inspect_err(|error| {
-            // Peers must not wait for a rank whose GPU has failed. The caller gets the error itself.
+            // Peers must not wait for a rank whose GPU has failed. The caller gets the error
+            // itself.
             let error = self.host_comm.attach_rank(error.clone().into());
             self.fail(error, self.launch_state.op());
         })
