@@ -27,8 +27,8 @@ pub trait ReplayHook: Send + Sync {
     /// owner.
     ///
     /// # Errors
-    /// The work cannot be done any more, or cannot be a part of another library's graph; or `launch`
-    /// fails.
+    /// The work cannot be done any more, or cannot be a part of another library's graph; or
+    /// `launch` fails.
     fn wrap_launch(
         &self,
         stream: &Stream,
