@@ -21,11 +21,18 @@ fn perf(arguments: &[&str]) -> Output {
     command.arg("perf").args(arguments).env_remove("RANK").output().expect("it starts")
 }
 
-fn good(arguments: &[&str]) -> String {
+/// Returns the output of a run without errors.
+fn successful(arguments: &[&str]) -> String {
     let output = perf(arguments);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}\n{text}\n{errors}");
+    text
+}
+
+/// Returns the table of a run without errors, which says that all results are right.
+fn good(arguments: &[&str]) -> String {
+    let text = successful(arguments);
     assert!(text.contains("# Out of bounds values : 0 OK"), "{arguments:?}\n{text}");
     text
 }
@@ -86,7 +93,7 @@ fn software_device_is_correct() {
 
 /// Rows of JSON Lines, without those about the paths.
 fn jsonl(arguments: &[&str]) -> Vec<Value> {
-    let text = good(arguments);
+    let text = successful(arguments);
     let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
     rows.filter(|row| row.get("collective").is_some()).collect()
 }
@@ -111,7 +118,7 @@ fn jsonl_of_gpus_names_paths_and_gpu_time() {
         return;
     }
     let common = ["all_reduce", "-t", "2", "--device", "software", "--sizes", "8", "-n", "1", "-w", "0"];
-    let text = good(&[&common[..], &["--jsonl"]].concat());
+    let text = successful(&[&common[..], &["--jsonl"]].concat());
     let paths: Value = serde_json::from_str(text.lines().next().expect("a line")).expect("an object");
     assert_eq!((&paths["direct_paths"], &paths["staged_paths"]), (&2.into(), &Vec::<Value>::new().into()));
     let rows = jsonl(&[&common[..], &["--jsonl", "-R", "2", "-G", "2"]].concat());
