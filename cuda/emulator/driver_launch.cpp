@@ -117,12 +117,12 @@ int load(Module** module, const void* image, unsigned options, const int* which,
     if (int error = find_kernels(image, found.kernels)) {
         return error;
     }
-    count_image(is_cubin(image) ? Image::Cubin : Image::Ptx);
     for (const std::string& name : found.kernels) {
         if (!emulator::find(name.c_str())) {
             return explain(name, options, which, values);
         }
     }
+    count_image(is_cubin(image) ? Image::Cubin : Image::Ptx);
     return *module = new Module(found), SUCCESS;
 }
 

@@ -28,9 +28,9 @@ struct Rank {
 static bool exchange() {
     Rank left(1), right(2);
     Channel channels[] = {left.channel(right, 0), right.channel(left, 1)};
-    u32 abort_word = 0;
+    u32 abort_word = 0, failed = 0;
     WaitReport status = {};
-    Exchange arguments = {channels, {&abort_word, &status, 60'000'000'000}};
+    Exchange arguments = {channels, {&abort_word, &status, 60'000'000'000, &failed}};
     unisono_launch launch = {"exchange", &arguments, 2, 32, 1};
     if (unisono_run(&launch) != 0 || status.state != OK) {
         fprintf(stderr, "%s, state %u\n", unisono_error(), status.state);

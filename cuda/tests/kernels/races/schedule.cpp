@@ -95,6 +95,9 @@ struct Rank {
     Memory window{2 * BANK_BYTES}, slots{SLOTS_MAX * SLOT_BYTES}, mailbox{2 * RANKS * (HEADER_BYTES + 2 * COUNT * 4)};
     u64 tail = 0, head = 0, window_sequence = 0, shots = 0;
     WaitReport status = {};
+    // Whether a launch has given up, and the counts of launches that have ended.
+    u32 failed = 0, blocks_ended = 0;
+    u64 launches_ended = 0, done = 0;
 
     // The FIFO to this rank.
     Fifo fifo(Rank& sender, u32 count) { return {slots.start(), &tail, &sender.head, count, SLOT_BYTES}; }
@@ -152,7 +155,8 @@ static int launch_schedule(World& world, u32 index) {
     args.channels = args.channels_max = args.lane_program_count = 1;
     args.uses_window = rank.program.windows;
     args.protocol = world.which == "wide_lines" ? LL128 : world.which == "lines" ? LL : SIMPLE;
-    args.deadline = {&abort_word, &rank.status, timeout_ns};
+    args.deadline = {&abort_word, &rank.status, timeout_ns, &rank.failed};
+    args.completion = {&rank.blocks_ended, &rank.launches_ended, &rank.done};
     unisono_launch launch = {"schedule_int32", &args, 1, 32, 1};
     return unisono_run(&launch);
 }
@@ -169,7 +173,8 @@ static int launch_one_shot(World& world, u32 index) {
     args.rank = index;
     args.blocks_max = 1;
     args.protocol = world.which == "wide_one_shot" ? LL128 : LL;
-    args.deadline = {&abort_word, &rank.status, timeout_ns};
+    args.deadline = {&abort_word, &rank.status, timeout_ns, &rank.failed};
+    args.completion = {&rank.blocks_ended, &rank.launches_ended, &rank.done};
     unisono_launch launch = {"one_shot_int32", &args, 1, 32, 1};
     return unisono_run(&launch);
 }
