@@ -20,8 +20,9 @@ pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     // Cargo sets these for a program that it runs; inherited, they would describe the wrong
-    // package.
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_")) {
+    // package, and build scripts that read them would run again.
+    let is_of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars().filter(|(name, _)| is_of_package(name)) {
         command.env_remove(name);
     }
     command
