@@ -13,8 +13,8 @@ use unisono_cudarc::{Comm, Id, NcclError, NcclStatus, ReduceOp, group_end, group
 fn context() -> Option<Arc<CudaContext>> {
     let gpu = test_gpu(1)?;
     if gpu.is_emulated() {
-        // cudarc frees memory in the order of a stream. The emulator has no such calls, and those that
-        // cudarc makes instead would wait for kernels that wait for the rank that frees.
+        // cudarc frees memory in the order of a stream. The emulator has no such calls, and those
+        // that cudarc makes instead would wait for kernels that wait for the rank that frees.
         assert!(emulator::set_rule("free-waits", false).expect("the emulator"));
     }
     Some(CudaContext::new(0).expect("a device"))
