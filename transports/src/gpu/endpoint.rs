@@ -288,11 +288,6 @@ impl Endpoint {
         self.counter.enqueued().saturating_sub(self.counter.completed())
     }
 
-    /// Returns the number of launches that were enqueued, by calls and by graphs of this library.
-    pub fn enqueued_launches(&self) -> u64 {
-        self.counter.enqueued()
-    }
-
     /// Counts launches that a graph of this library has repeated.
     pub fn count_replayed(&self, launches: u64) {
         self.counter.add_enqueued(launches);
