@@ -51,9 +51,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
 /// Replaces this process by one in which each rank on a GPU has a hardware queue. The driver reads
 /// their number from the environment that a program starts with. Returns the error if it fails.
 fn restart_with_queues() -> String {
-    let mut again = Command::new("/proc/self/exe");
-    again.args(std::env::args_os().skip(1)).env(HARDWARE_QUEUES.0, HARDWARE_QUEUES.1);
-    format!("cannot start the measurement again with {HARDWARE_QUEUES:?}: {}", again.exec())
+    let mut restarted = Command::new("/proc/self/exe");
+    restarted.args(std::env::args_os().skip(1)).env(HARDWARE_QUEUES.0, HARDWARE_QUEUES.1);
+    format!("cannot start the measurement again with {HARDWARE_QUEUES:?}: {}", restarted.exec())
 }
 
 /// Most hardware queues that a process can have.

@@ -34,9 +34,9 @@ pub(crate) fn reductions(bench: &Bench) -> BenchResult {
     let bytes = bench.sized(256 << 10, 128 << 20);
     let mut memory = Memory::new(bench, SOURCES_MAX + 1, bytes)?;
     let driver = memory.gbs(2, Memory::copy)?;
-    let all = bench.gpu.multiprocessors()?;
+    let multiprocessors = bench.gpu.multiprocessors()?;
     for dtype in [DType::F32, DType::BF16, DType::F8E4M3] {
-        for blocks in bench.sized(vec![2], vec![all, 2 * all]) {
+        for blocks in bench.sized(vec![2], vec![multiprocessors, 2 * multiprocessors]) {
             for sources in SOURCES {
                 let passes = sources + 1;
                 let gbs =
@@ -67,14 +67,14 @@ impl Memory {
             (0..count).map(|at: usize| (at.wrapping_mul(2_654_435_761) >> 8) as u16 as f32).collect();
         let stream = bench.gpu.stream()?;
         let first = bench.gpu.upload(&numbers)?;
-        let mut all = vec![first];
+        let mut allocated = vec![first];
         for _ in 1..buffers {
             let mut next = bench.gpu.alloc(count)?;
-            stream.copy(&mut next, &all[0])?;
-            all.push(next);
+            stream.copy(&mut next, &allocated[0])?;
+            allocated.push(next);
         }
         let (threads, samples) = (bench.sized(32, 512), bench.sized(1, 9));
-        Ok(Self { stream, buffers: all, threads, samples })
+        Ok(Self { stream, buffers: allocated, threads, samples })
     }
 
     fn bytes(&self) -> usize {

@@ -15,9 +15,9 @@ pub(crate) fn run(bench: &Bench) -> BenchResult {
         for cooperative in [false, true] {
             let word = if cooperative { "cooperative" } else { "plain" };
             let shape = LaunchDims { blocks, threads, cooperative };
-            let all = |stream: &Stream| (0..count).try_for_each(|_| launch(stream, &buffers, shape));
-            row(word, blocks, figures(&stream, count, all)?);
-            let graph = stream.capture(all)?;
+            let launch_all = |stream: &Stream| (0..count).try_for_each(|_| launch(stream, &buffers, shape));
+            row(word, blocks, figures(&stream, count, launch_all)?);
+            let graph = stream.capture(launch_all)?;
             let replay = |stream: &Stream| graph.launch(stream);
             row(&format!("{word}, in a graph of all"), blocks, figures(&stream, count, replay)?);
         }

@@ -18,9 +18,9 @@ impl Paths {
     /// Collects the paths of all ranks. Every rank must call it.
     pub(super) fn collect(base: &Communicator, comm: &DeviceCommunicator) -> unisono::Result<Self> {
         let ranks = base.size();
-        let own: Vec<u8> = (0..ranks).map(|peer| u8::from(comm.is_staged(peer))).collect();
+        let staged_here: Vec<u8> = (0..ranks).map(|peer| u8::from(comm.is_staged(peer))).collect();
         let mut staged = vec![0u8; ranks * ranks];
-        base.all_gather(&own, &mut staged)?;
+        base.all_gather(&staged_here, &mut staged)?;
         let mut place = [0u8; PLACE_BYTES];
         // The name of a host may have the number of the process behind it.
         let host = base.config().host.split(" (pid").next().unwrap_or_default();
@@ -47,9 +47,9 @@ impl Paths {
         let word = |from: usize, to: usize| if self.is_staged(from, to) { "staged" } else { "direct" };
         if as_json {
             let staged: Vec<String> = self.staged().map(|(from, to)| format!("{from}-{to}")).collect();
-            let all = self.ranks * (self.ranks - 1);
+            let paths = self.ranks * (self.ranks - 1);
             let object =
-                json!({ "ranks": self.ranks, "direct_paths": all - staged.len(), "staged_paths": staged });
+                json!({ "ranks": self.ranks, "direct_paths": paths - staged.len(), "staged_paths": staged });
             return write_line(&object);
         }
         for from in 0..self.ranks {
