@@ -240,9 +240,11 @@ def check_tokenizer(name: str, tokenizer: Tokenizer, scratch: Path) -> None:
         checkpoint.folder={scratch}/checkpoints sample.tokens=0"""
     train("train", "-n", 1, *run.split())
     generate = ["generate", "--checkpoint", scratch / "checkpoints", "--tokens", 40, "--top-k", 50, "--top-p", 0.99]
-    command = [RELEASE / "unisono-train", *generate, "--seed", 3, "--temperature", 2, "--prompt", "naïve 你好"]
+    prompt = "naïve 你好"
+    command = [RELEASE / "unisono-train", *generate, "--seed", 3, "--temperature", 2, "--prompt", prompt]
     shown = subprocess.run(list(map(str, command)), check=True, capture_output=True).stdout.decode()
-    assert shown.startswith("naïve 你好") and len(shown) > 60, shown
+    # How long the text is depends on the tokens drawn: one stands for a word or for a part of a character.
+    assert shown.startswith(prompt) and len(shown.strip()) > len(prompt), shown
     train("export", "--checkpoint", scratch / "checkpoints", "--to", scratch / "exported")
     again = Tokenizer.from_file(str(scratch / "exported/tokenizer.json"))
     assert again.to_str() == tokenizer.to_str()
