@@ -1,5 +1,6 @@
 //! Flag latency: a counter from one block to another and back, by two launches on two streams, as
-//! two ranks have them.
+//! two ranks have them. The difference between publishing by a fence and by a release store is the
+//! cost of the fence, once on an idle GPU and once beside copies that keep its memory busy.
 
 use crate::rows::{median, print};
 use crate::{Bench, BenchResult};
@@ -21,11 +22,49 @@ pub(crate) fn run(bench: &Bench) -> BenchResult {
         let near = Words::Device(bench.gpu.alloc(WORDS)?);
         let far = Words::Host(bench.gpu.pin(WORDS)?);
         for (memory, words, rounds) in [("device", near, rounds), ("host", far, rounds / 4)] {
-            let us = micros(&bench.gpu, kernel, words, rounds, shape)?;
+            let us = micros(&bench.gpu, kernel, &words, rounds, shape)?;
             print(&json!({"experiment": "handover", "case": way, "memory": memory, "us": us}));
         }
+        let mut load = Load::new(bench)?;
+        let words = Words::Device(bench.gpu.alloc(WORDS)?);
+        load.begin()?;
+        let us = micros(&bench.gpu, kernel, &words, bench.sized(40, 500), shape)?;
+        // A load that has ended before the counters have would be no load.
+        let lasted = load.is_running()?;
+        print(&json!({
+            "experiment": "handover", "case": way, "memory": "device, loaded", "us": us, "lasted": lasted,
+        }));
+        load.stream.synchronize()?;
     }
     Ok(())
+}
+
+/// Copies that keep the memory busy.
+struct Load {
+    stream: Stream,
+    buffers: [Buffer<u8>; 2],
+    copies: usize,
+}
+
+impl Load {
+    fn new(bench: &Bench) -> BenchResult<Self> {
+        let bytes = bench.sized(64 << 10, 512 << 20);
+        let buffers = [bench.gpu.alloc(bytes)?, bench.gpu.alloc(bytes)?];
+        Ok(Self { stream: bench.gpu.stream()?, buffers, copies: bench.sized(4, 60) })
+    }
+
+    /// Enqueues all copies.
+    fn begin(&mut self) -> BenchResult {
+        let [to, from] = &mut self.buffers;
+        for _ in 0..self.copies {
+            self.stream.copy(to, from)?;
+        }
+        Ok(())
+    }
+
+    fn is_running(&self) -> BenchResult<bool> {
+        Ok(!self.stream.is_idle()?)
+    }
 }
 
 /// Two counters, each on lines of its own.
@@ -52,7 +91,7 @@ impl Words {
     }
 }
 
-fn micros(gpu: &Gpu, kernel: &str, words: Words, rounds: u64, shape: LaunchDims) -> BenchResult<f64> {
+fn micros(gpu: &Gpu, kernel: &str, words: &Words, rounds: u64, shape: LaunchDims) -> BenchResult<f64> {
     let kernel = gpu.kernel(kernel)?;
     let streams = [gpu.stream()?, gpu.stream()?];
     let abort: Pinned<u32> = gpu.pin(1)?;

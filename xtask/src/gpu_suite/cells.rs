@@ -87,7 +87,7 @@ fn experiments() -> Vec<Row> {
     for case in ["plain", "cooperative", "plain, in a graph of all", "cooperative, in a graph of all"] {
         cell(json!({"experiment": "launches", "case": case}));
     }
-    for memory in ["device", "host"] {
+    for memory in ["device", "host", "device, loaded"] {
         cell(json!({"experiment": "handover", "memory": memory}));
     }
     for bytes in [256 << 20, 8 << 20] {

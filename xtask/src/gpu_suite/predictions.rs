@@ -29,6 +29,8 @@ const LOCKED_US: f64 = 1.2;
 /// A counter from one block to another through the L2 cache, and through page-locked memory.
 const HANDOVER_US: f64 = 0.8;
 const FAR_HANDOVER_US: f64 = 2.0;
+/// The memory is busy with copies, so that a fence waits for what is in flight.
+const LOADED_HANDOVER_US: f64 = 1.6;
 /// A read over PCIe, of which each launch makes one before its first useful load.
 const PCIE_READ_US: f64 = 1.3;
 /// An event that is recorded, one with its creation and destruction, and one that is asked for.
@@ -133,7 +135,11 @@ fn experiment(row: &Row) -> Option<(&'static str, f64)> {
     let case = text(row, "case");
     Some(match text(row, "experiment") {
         "residents" => ("blocks", residents(case, number(row, "threads")?)),
-        "handover" => ("us", if text(row, "memory") == "host" { FAR_HANDOVER_US } else { HANDOVER_US }),
+        "handover" => match text(row, "memory") {
+            "host" => ("us", FAR_HANDOVER_US),
+            "device, loaded" => ("us", LOADED_HANDOVER_US),
+            _ => ("us", HANDOVER_US),
+        },
         "copies" => {
             let bytes = 2.0 * number(row, "bytes")?;
             ("gbs", rate(bytes, number(row, "blocks").unwrap_or(f64::MAX)))
