@@ -9,7 +9,10 @@ use unisono_cuda::{DType, DTypeClass, Element, PostOp, ReduceKind, Scalar, as_by
 
 /// Selects how the elements of all ranks are combined.
 ///
-/// Floats of 8 and 16 bits accumulate in float32 within one reduction and are rounded once per hop.
+/// Floats of 8 and 16 bits accumulate in float32. Where partial sums travel, they are rounded once
+/// per hop. The error is bounded for each type and operator, and the average of [`f16`](crate::f16)
+/// and of the 8-bit floats never leaves their range: see
+/// [Rounding and range](https://github.com/unisono-rs/unisono/blob/main/docs/book/src/numerics.md).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -113,9 +116,17 @@ impl ReduceOp {
     }
 
     /// Returns the factor to apply when this rank's input is read.
-    pub(crate) fn factor(self) -> Option<Scalar> {
+    ///
+    /// An average of a type with a narrow range has one unless its sums are rounded once: partial
+    /// sums that are stored in the type would leave its range, although the average is within it.
+    /// Then the inputs are divided by a power of two first, which is exact down to the type's
+    /// smallest numbers.
+    pub(crate) fn factor(self, dtype: DType, ranks: usize, rounds_once: bool) -> Option<Scalar> {
         match self {
             ReduceOp::PreMulSum(scalar) => Some(scalar),
+            ReduceOp::Avg if has_narrow_range(dtype) && !rounds_once => {
+                Some(Scalar::Float(1.0 / ranks.next_power_of_two() as f64))
+            }
             _ => None,
         }
     }
@@ -169,13 +180,21 @@ impl ReduceOp {
         Error::invalid_usage(format!("{kind} is not defined for {dtype}, which has {names}"))
     }
 
-    /// Returns the operation on complete values of a group of `ranks` ranks.
-    pub(crate) fn post_op(self, ranks: usize) -> PostOp {
-        match self {
-            ReduceOp::Avg => PostOp::Divide(ranks as u32),
-            _ => PostOp::Identity,
+    /// Returns the operation on partial values of a group of `ranks` ranks, and the one on complete
+    /// values.
+    pub(crate) fn post_ops(self, dtype: DType, ranks: usize, rounds_once: bool) -> [PostOp; 2] {
+        match (self, self.factor(dtype, ranks, rounds_once)) {
+            (ReduceOp::Avg, None) => [PostOp::Identity, PostOp::Divide(ranks as u32)],
+            (ReduceOp::Avg, Some(_)) => [PostOp::Saturate, PostOp::DivideScaled(ranks as u32)],
+            _ => [PostOp::Identity; 2],
         }
     }
+}
+
+/// Returns true if the type's range is so much narrower than that of the type in which it is summed
+/// that the sum of a few of its numbers is no longer in it.
+fn has_narrow_range(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::F8E4M3 | DType::F8E5M2)
 }
 
 /// Returns an element as a factor, with all its bits.
@@ -258,7 +277,10 @@ mod tests {
 
     #[test]
     fn for_dtype_keeps_factors_the_type_has() {
-        let kept = |scalar, dtype| ReduceOp::PreMulSum(scalar).for_dtype(dtype).unwrap().factor().unwrap();
+        let kept = |scalar, dtype| {
+            let reduction = ReduceOp::PreMulSum(scalar).for_dtype(dtype).unwrap();
+            reduction.factor(dtype, 3, true).unwrap()
+        };
         assert_eq!(kept(Scalar::Float(-2.0), DType::I8), Scalar::Int(-2));
         assert_eq!(kept(Scalar::Float(2f64.powi(63)), DType::U64), Scalar::Uint(1 << 63));
         assert_eq!(kept(Scalar::Int(7), DType::U32), Scalar::Uint(7));

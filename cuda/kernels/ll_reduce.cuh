@@ -31,7 +31,7 @@ DEVICE u64 reduce_packed64(const LinePass& pass, u64 own, u64 arrived) {
         auto remote_tag = O::template before<E>(lane_of<E>(arrived, lane), pass.one);
         auto value = pass.own ? O::template before<E>(lane_of<E>(own, lane), pass.factor) : remote_tag;
         value = pass.own && pass.arrived ? O::combine(value, remote_tag) : value;
-        eight |= lane_bits<E>(O::after(value, pass.divisor), lane);
+        eight |= lane_bits<E>(O::template after<E>(value, pass.divisor), lane);
     }
     return eight;
 }
@@ -49,7 +49,7 @@ DEVICE u64 reduce_word(const LinePass& pass, u64 own, u64 arrived) {
     case MAX:
         return reduce_packed64<E, Max>(pass, own, arrived);
     case PRE_MUL_SUM:
-        return reduce_packed64<E, PreMulSum>(pass, own, arrived);
+        return reduce_packed64<E, PreMulSumOrAvg>(pass, own, arrived);
     default:
         return pass.own ? own : arrived;
     }

@@ -96,8 +96,8 @@ struct Sum {
         return sum(left, right);
 #endif
     }
-    template <class V>
-    static DEVICE V after(V value, u32) {
+    template <class E>
+    static DEVICE typename E::Value after(typename E::Value value, u32) {
         return value;
     }
 };
@@ -124,8 +124,8 @@ struct Max : Sum {
 };
 
 struct Avg : Sum {
-    template <class V>
-    static DEVICE V after(V value, u32 divisor) {
+    template <class E>
+    static DEVICE typename E::Value after(typename E::Value value, u32 divisor) {
         return divide(value, divisor);
     }
 };

@@ -75,7 +75,7 @@ DEVICE void reduce_packs(const A& args, u64 at, u64 stride) {
     for (u32 index = 0; index < COUNT; index++) {
 #pragma unroll
         for (u32 lane = 0; lane < Pack<E>::ELEMENTS; lane++) {
-            results[index].values[lane] = O::after(results[index].values[lane], args.divisor);
+            results[index].values[lane] = O::template after<E>(results[index].values[lane], args.divisor);
         }
         Words words = packed(results[index]);
 #pragma unroll 1
@@ -94,7 +94,7 @@ DEVICE void reduce_element(const A& args, u64 at, bool whole) {
         auto value = O::template before<E>(element, args.factors[source]);
         result = source == 0 ? value : O::combine(result, value);
     }
-    u64 bits = E::bits(O::after(result, args.divisor));
+    u64 bits = E::bits(O::template after<E>(result, args.divisor));
 #pragma unroll 1
     for (u32 target = 0; target < args.target_count; target++) {
         store_element<E>(args.targets[target] + at, whole, bits);

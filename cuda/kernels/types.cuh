@@ -11,6 +11,19 @@ struct Element {
     using Bits = B;
     using Value = V;
     static constexpr u32 BYTES = sizeof(B);
+    // Averages of types with a narrow range are scaled.
+    static DEVICE V scaled_average(V value, float) { return value; }
+};
+
+// A float whose range is much narrower than that of float32, in which it accumulates.
+template <class B, u32 MAX>
+struct NarrowRange : Element<B, float> {
+    // The values were divided by the number of all of them, or more, so that only rounding leaves the range.
+    static DEVICE float scaled_average(float value, float divisor) {
+        float result = value / divisor, most = float(MAX), endless = float_of(0x7f800000);
+        bool above = result > most && result < endless, below = result < -most && result > -endless;
+        return above ? most : below ? -most : result;
+    }
 };
 
 template <class B, class V>
@@ -36,7 +49,7 @@ struct Float32 : Element<u32, float> {
     static DEVICE u64 bits(float value) { return bits_of(value); }
 };
 
-struct Float16 : Element<u16, float> {
+struct Float16 : NarrowRange<u16, 65504> {
     static DEVICE float value(u64 bits) { return half_value(u32(bits)); }
     static DEVICE u64 bits(float value) { return half_bits(value); }
 };
@@ -47,7 +60,7 @@ struct BFloat16 : Element<u16, float> {
 };
 
 // Converts through f16, which has all of its numbers, 2^8 times as small, but not its only NaN.
-struct Float8E4M3 : Element<u8, float> {
+struct Float8E4M3 : NarrowRange<u8, 448> {
     static DEVICE float value(u64 bits) {
         u32 code = u32(bits), magnitude = code & 0x7f;
         float value = half_value((code & 0x80) << 8 | magnitude << 7) * 256.0f;
@@ -57,7 +70,7 @@ struct Float8E4M3 : Element<u8, float> {
 };
 
 // An f16 with a shorter mantissa.
-struct Float8E5M2 : Element<u8, float> {
+struct Float8E5M2 : NarrowRange<u8, 57344> {
     static DEVICE float value(u64 bits) { return half_value(u32(bits) << 8); }
     static DEVICE u64 bits(float value) { return narrow<E5M2>(value); }
 };

@@ -28,7 +28,8 @@ struct WorkDesc {
     u32 target_count;
     // An `ReduceKind`, or `OP_COPY`.
     u32 op;
-    // Divisor of results. 0: they are not divided.
+    // Divisor of results, for `PRE_MUL_SUM` the bits of a float, by which also partial sums of a scaled average are
+    // divided. 0: they are not divided.
     u32 divisor;
     // Messages in LL lines, which are then neither among the sources nor the targets.
     LlState lines;
@@ -66,16 +67,39 @@ DEVICE Pass pass_of(const WorkDesc& work, u32 index) {
 
 // A sum, that of an average too.
 struct SumOrAvg : Sum {
-    template <class V>
-    static DEVICE V after(V value, u32 divisor) {
+    template <class E>
+    static DEVICE typename E::Value after(typename E::Value value, u32 divisor) {
         return divisor == 0 ? value : divide(value, divisor);
     }
 };
 
+// A pre-multiplied sum, or one of a scaled average, which has the bits of a float as its divisor.
+struct PreMulSumOrAvg : PreMulSum {
+    template <class E>
+    static DEVICE typename E::Value after(typename E::Value value, u32 divisor) {
+        return divisor == 0 ? value : E::scaled_average(value, float_of(divisor));
+    }
+};
+
+// Returns the bits of what is left to divide by: each source was divided by the least power of two that is not below
+// `divisor`, so that no partial sum leaves the range of its type.
+DEVICE u32 scaled_divisor(u32 divisor) {
+    u32 power = 1;
+    while (power < divisor) {
+        power *= 2;
+    }
+    return bits_of(float(divisor) / float(power));
+}
+
 // Sets the operation on sources. `scaled`: one of them is multiplied by a factor first.
 DEVICE void set_op(WorkDesc& work, const ScheduleArgs& args, bool scaled, bool post_op) {
-    u32 op = args.op == AVG || (args.op == PRE_MUL_SUM && !scaled) ? u32(SUM) : args.op;
-    work.divisor = args.op == AVG && post_op ? args.divisor : 0;
+    bool is_average = args.op == AVG, is_scaled_average = args.op == PRE_MUL_SUM && args.divisor > 1;
+    work.divisor = is_average && post_op ? args.divisor : 0;
+    if (is_scaled_average && (post_op || work.source_count > 1)) {
+        work.divisor = post_op ? scaled_divisor(args.divisor) : bits_of(1.0f);
+    }
+    bool sums = is_average || (args.op == PRE_MUL_SUM && !scaled && work.divisor == 0);
+    u32 op = sums ? u32(SUM) : args.op;
     work.op = work.source_count == 1 && work.divisor == 0 && op != PRE_MUL_SUM ? OP_COPY : op;
 }
 
@@ -100,7 +124,7 @@ DEVICE void run_work(const WorkDesc& work) {
             reduce<E, Max>(pass, alone);
             break;
         case PRE_MUL_SUM:
-            reduce<E, PreMulSum>(pass, alone);
+            reduce<E, PreMulSumOrAvg>(pass, alone);
             break;
         default:
             copy_all<E>(pass);

@@ -124,4 +124,10 @@ pub enum PostOp {
     Identity,
     /// Divide by this number of ranks ([`ReduceKind::Avg`]).
     Divide(u32),
+    /// Keep finite values within the type's range: a sum of values that were divided by the number
+    /// of all of them, or more, leaves it only by rounding. For floats of 8 and 16 bits.
+    Saturate,
+    /// Divide by this number of ranks, and multiply by the least power of two that is not below it,
+    /// because every source was divided by that power. Then [`PostOp::Saturate`].
+    DivideScaled(u32),
 }

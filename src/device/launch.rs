@@ -206,14 +206,15 @@ impl Shared {
         let (from, into) = (shares(&job.input)?, shares(&job.output)?);
         let input = job.input.operand(inputs, plan.chunks_per_share, element, from.as_deref());
         let output = job.output.operand(outputs, plan.chunks_per_share, element, into.as_deref());
-        let order = self.launch_args(job, plan, call, bytes);
+        let is_one_shot =
+            registration.is_none() && plan.is_one_shot && bytes <= self.endpoint.one_shot_bytes_max();
+        let order = self.launch_args(job, plan, (call, bytes), is_one_shot || plan.rounds_once);
         let operands = [&input, &output];
         if let Some(registration) = registration {
             let table =
                 state.address_tables.get(&self.endpoint, (plan, uploaded), (job, registration), operands)?;
             return self.launch(state, stream, LaunchKind::ZeroCopy(uploaded, &table), &order, operands);
         }
-        let is_one_shot = plan.is_one_shot && bytes <= self.endpoint.one_shot_bytes_max();
         let work = if is_one_shot { LaunchKind::OneShot(bytes) } else { LaunchKind::Program(uploaded) };
         self.launch(state, stream, work, &order, operands)
     }
@@ -283,8 +284,8 @@ impl Shared {
         &self,
         job: &DeviceOp<'j>,
         plan: &Plan,
-        call: OpDesc,
-        bytes: usize,
+        (call, bytes): (OpDesc, usize),
+        rounds_once: bool,
     ) -> LaunchParams<'j> {
         let longest =
             Layout::new(Shares::Even { bytes }, plan.chunks_per_share, job.dtype.size()).longest_chunk(1);
@@ -294,16 +295,23 @@ impl Shared {
         let slices = longest.div_ceil(slice_bytes).max(1);
         let ranks = self.host_comm.size();
         let [sequence, what, count, _] = call.tag(0).0;
+        let factor = job.op.and_then(|reduction| reduction.factor(job.dtype, ranks, rounds_once));
+        let post_ops = job.op.map(|reduction| reduction.post_ops(job.dtype, ranks, rounds_once));
+        let finish = post_ops.map(|[_, finish]| finish);
         LaunchParams {
             sequence,
             fingerprint: what,
             count,
             dtype: job.dtype,
-            op: job.op.map_or(ReduceKind::Sum, ReduceOp::kind),
+            // A scaled average is a pre-multiplied sum that is divided at the end.
+            op: match finish {
+                Some(PostOp::DivideScaled(_)) => ReduceKind::PreMulSum,
+                _ => job.op.map_or(ReduceKind::Sum, ReduceOp::kind),
+            },
             user_op: job.user_op,
-            factor: job.op.and_then(ReduceOp::factor),
-            divisor: match job.op.map(|reduction| reduction.post_op(ranks)) {
-                Some(PostOp::Divide(ranks)) => ranks,
+            factor,
+            divisor: match finish {
+                Some(PostOp::Divide(ranks) | PostOp::DivideScaled(ranks)) => ranks,
                 _ => 1,
             },
             slice_bytes,

@@ -5,6 +5,7 @@ use crate::device::shape::Shape;
 use crate::engine::ScheduleBounds as Widest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::AlgorithmDigest;
+use crate::schedule::lower::OPERANDS_MAX;
 use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program as ScheduleProgram, Rank, permuted};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +26,8 @@ pub(super) struct Plan {
     pub(super) ll_bytes_max: usize,
     /// True if a separate kernel computes the bit-identical result in one exchange.
     pub(super) is_one_shot: bool,
+    /// True if every sum is complete before it is stored, so that it is rounded once.
+    pub(super) rounds_once: bool,
 }
 
 /// Cache of plans.
@@ -92,6 +95,8 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
         slice_bytes_max,
         ll_bytes_max: line_bytes_max,
         is_one_shot: shape.is_one_shot,
+        // More operands are combined in several passes over memory.
+        rounds_once: algorithm.rounds_once(spec.ranks) && spec.ranks <= OPERANDS_MAX,
         uploaded,
     })
 }

@@ -1,12 +1,12 @@
 //! Tests of every collective on GPUs: every algorithm, type and operation, in place and out of
 //! place.
 
-use crate::support::{Case, input_and_expected, reduction};
+use crate::support::{Case, World, input_and_expected, reduction};
 use crate::world::{config, ll_config, run, staged_config};
 use std::fmt::Debug;
 use unisono::device::{DeviceCommunicator, Stream};
 use unisono::schedule::{Algorithm, Collective, GroupSpec, PeerAccess, find};
-use unisono::{Config, Element, F8E4M3, F8E5M2, ReduceKind, Sum, bf16, f16};
+use unisono::{Avg, Config, Element, F8E4M3, F8E5M2, ReduceKind, Sum, bf16, f16};
 
 /// Calls the collective of `case` and compares every element of the result, guard elements
 /// included.
@@ -127,6 +127,55 @@ fn algorithms_are_correct() {
                 assert_eq!(comm.last_algorithm().map(|row| row.name), Some(algorithm.name));
             }
         });
+    }
+}
+
+/// Returns the algorithms of all_reduce for ordinary buffers.
+fn all_reduce_rows(ranks: usize) -> impl Iterator<Item = &'static Algorithm> {
+    let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+    Algorithm::ALL.iter().filter(move |row| {
+        row.collective == Collective::AllReduce
+            && row.peer_access != PeerAccess::ZeroCopy
+            && (row.supports)(&spec)
+    })
+}
+
+/// Returns numbers of which some are the largest finite one on every rank.
+fn at_top_of_range<T: Element>(largest: f64, rank: usize) -> Vec<T> {
+    let part = |index: usize| if index.is_multiple_of(3) { 1.0 } else { 1.0 / (1 + rank + index % 7) as f64 };
+    (0..301).map(|index| T::from_f64(largest * part(index))).collect()
+}
+
+fn averages_at_top_of_range<T: Element + Debug>(ranks: usize, largest: f64, config: &Config) {
+    let on_cpu = World::Threads.run(ranks, &Config::default(), |comm| {
+        let averages = all_reduce_rows(ranks).map(|row| {
+            comm.set_algorithm(row.collective, Some(row.name)).unwrap();
+            let mut values = at_top_of_range::<T>(largest, comm.rank());
+            comm.all_reduce(&mut values, Avg).unwrap();
+            values
+        });
+        averages.collect::<Vec<_>>()
+    });
+    run(ranks, config, |comm, stream| {
+        for (row, expected) in all_reduce_rows(ranks).zip(&on_cpu[comm.rank()]) {
+            comm.set_algorithm(row.collective, Some(row.name)).unwrap();
+            let mut values = comm.gpu().upload(&at_top_of_range::<T>(largest, comm.rank())).unwrap();
+            comm.all_reduce(&stream, &mut values, Avg).unwrap();
+            comm.synchronize(&stream).unwrap();
+            let values = values.to_vec(&stream).unwrap();
+            assert!(values.iter().all(|value| value.to_f64().is_finite()), "{row:?} of {}", T::DTYPE);
+            assert_eq!(&values, expected, "{row:?} of {}", T::DTYPE);
+        }
+    });
+}
+
+/// Partial sums of narrow floats that travel stay in range, with the bits that CPU ranks give.
+#[test]
+fn averages_at_the_top_of_the_range_are_finite_and_those_of_cpu_ranks() {
+    for (ranks, config) in [(3, config()), (3, ll_config()), (4, config())] {
+        averages_at_top_of_range::<f16>(ranks, 65504.0, &config);
+        averages_at_top_of_range::<F8E4M3>(ranks, 448.0, &config);
+        averages_at_top_of_range::<F8E5M2>(ranks, 57344.0, &config);
     }
 }
 

@@ -114,6 +114,9 @@ fn finished(op: ReduceKind, finish: PostOp) -> Result<(ReduceKind, u32), GpuErro
         (ReduceKind::Sum | ReduceKind::Avg, PostOp::Divide(ranks)) => Ok((ReduceKind::Avg, ranks)),
         (ReduceKind::Avg, PostOp::Identity) => Ok((ReduceKind::Sum, 1)),
         (op, PostOp::Identity) => Ok((op, 1)),
+        (_, PostOp::Saturate | PostOp::DivideScaled(_)) => {
+            Err(GpuError::InvalidReduction("scaled sums are divided by schedules"))
+        }
         (_, PostOp::Divide(_)) => Err(GpuError::InvalidReduction("only sums are divided")),
     }
 }

@@ -101,9 +101,32 @@ impl<T: SimdElement, C: Combine> ElementOp for Nary<'_, T, C> {
         match self.finish {
             PostOp::Identity => pack,
             PostOp::Divide(ranks) => pack.divide(ranks),
+            PostOp::Saturate => saturated::<T, I, N>(cpu, pack),
+            PostOp::DivideScaled(ranks) => {
+                let power = splat::<T, I, N>(cpu, f64::from(ranks.next_power_of_two()));
+                saturated::<T, I, N>(cpu, pack.product(power).divide(ranks))
+            }
         }
     }
 }
+
+#[inline(always)]
+fn splat<T: SimdElement, I: Instructions, const N: usize>(cpu: I, value: f64) -> Pack<T, I, N> {
+    Array([T::splat(cpu, Scalar::Float(value)); N])
+}
+
+/// Moves finite values that are out of the type's range to its ends. Infinite values and NaN stay.
+#[inline(always)]
+fn saturated<T: SimdElement, I: Instructions, const N: usize>(cpu: I, pack: Pack<T, I, N>) -> Pack<T, I, N> {
+    let within = pack.smaller(splat::<T, I, N>(cpu, T::MAX)).larger(splat::<T, I, N>(cpu, -T::MAX));
+    let missing = within.sum(pack.product(splat::<T, I, N>(cpu, -1.0)));
+    // A tiny part of what is missing is lost when it is added, unless it is infinite. If nothing is
+    // missing, the product is -0, which changes no value, not even the sign of a zero.
+    within.sum(missing.product(splat::<T, I, N>(cpu, -TINY)))
+}
+
+/// A factor that makes what is missing of a sum less than half of the last bit of the range's end.
+const TINY: f64 = 1.0 / (1u64 << 40) as f64;
 
 /// first ⊕ second: the case that is frequent, and that calls of a few bytes are.
 pub(super) struct Binary<'a, T, C> {

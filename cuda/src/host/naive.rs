@@ -1,6 +1,6 @@
 //! The obviously right reductions, one element at a time, that every kernel is compared with.
 
-use crate::{Bool, Element, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar};
+use crate::{Bool, DType, Element, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar};
 use half::{bf16, f16};
 use num_complex::Complex;
 
@@ -31,6 +31,7 @@ macro_rules! integers {
                 match finish {
                     PostOp::Identity => result,
                     PostOp::Divide(ranks) => (i128::from(result) / i128::from(ranks)) as $type,
+                    PostOp::Saturate | PostOp::DivideScaled(_) => panic!("integers are not scaled"),
                 }
             }
 
@@ -65,6 +66,11 @@ macro_rules! floats {
                 match finish {
                     PostOp::Identity => $narrow(result.unwrap()),
                     PostOp::Divide(ranks) => $narrow(result.unwrap() / ranks as $wide),
+                    PostOp::Saturate => $narrow(saturated(Self::DTYPE, result.unwrap().into()) as $wide),
+                    PostOp::DivideScaled(ranks) => {
+                        let scaled = result.unwrap() * ranks.next_power_of_two() as $wide / ranks as $wide;
+                        $narrow(saturated(Self::DTYPE, scaled.into()) as $wide)
+                    }
                 }
             }
 
@@ -87,6 +93,17 @@ floats! {
     bf16, f32, bf16::to_f32, bf16::from_f32;
     F8E4M3, f32, F8E4M3::to_f32, F8E4M3::from_f32;
     F8E5M2, f32, F8E5M2::to_f32, F8E5M2::from_f32;
+}
+
+/// The finite value of the type that is next to a finite `value`.
+fn saturated(dtype: DType, value: f64) -> f64 {
+    let max = match dtype {
+        DType::F16 => f16::MAX.to_f64(),
+        DType::F8E4M3 => 448.0,
+        DType::F8E5M2 => 57344.0,
+        _ => panic!("{dtype} is not scaled"),
+    };
+    if value.is_finite() { value.clamp(-max, max) } else { value }
 }
 
 impl Naive for Bool {
@@ -118,6 +135,7 @@ macro_rules! complex {
                 match finish {
                     PostOp::Identity => result.unwrap(),
                     PostOp::Divide(ranks) => result.unwrap() / ranks as $part,
+                    PostOp::Saturate | PostOp::DivideScaled(_) => panic!("complex numbers are not scaled"),
                 }
             }
 

@@ -80,7 +80,8 @@ impl Reduction<'_> {
                 check(dtype, target.len(), source.len());
             }
         }
-        assert_ne!(self.finish, PostOp::Divide(0), "no average of no ranks");
+        let divides_by_zero = matches!(self.finish, PostOp::Divide(0) | PostOp::DivideScaled(0));
+        assert!(!divides_by_zero, "no average of no ranks");
         if self.rest.is_empty() && self.finish == PostOp::Identity {
             return copy_at(level, targets, *self.first);
         }

@@ -16,6 +16,8 @@ pub(super) trait SimdElement: Copy + 'static {
     const IS_CONVERTED: bool;
     /// Registers full of elements that are worked on together to hide latencies.
     const REGISTERS: usize;
+    /// The largest finite value, for the types that are converted.
+    const MAX: f64 = f64::MAX;
 
     /// Exact values of [`Instructions::REGISTER`] bytes of elements.
     ///
@@ -85,11 +87,12 @@ plain! {
 /// Lanes of types that are computed in as f32: the number of f32 registers for one of theirs, and
 /// the conversions.
 macro_rules! float32 {
-    ($($type:ty: $count:literal, $load:ident, $store:ident$(, $format:ty)?;)*) => {$(
+    ($($type:ty: $max:expr, $count:literal, $load:ident, $store:ident$(, $format:ty)?;)*) => {$(
         impl SimdElement for $type {
             type Lanes<I: Instructions> = Array<I::F32, $count>;
             const IS_CONVERTED: bool = $count > 1;
             const REGISTERS: usize = 4 / $count;
+            const MAX: f64 = $max;
 
             #[inline(always)]
             unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> Self::Lanes<I> {
@@ -115,9 +118,9 @@ macro_rules! float32 {
 }
 
 float32! {
-    f32: 1, load_f32, store_f32;
-    f16: 2, load_f16, store_f16;
-    bf16: 2, load_bf16, store_bf16;
-    F8E4M3: 4, load_f8, store_f8, E4M3;
-    F8E5M2: 4, load_f8, store_f8, E5M2;
+    f32: f32::MAX as f64, 1, load_f32, store_f32;
+    f16: 65504.0, 2, load_f16, store_f16;
+    bf16: 3.389_531_389_251_535_5e38, 2, load_bf16, store_bf16;
+    F8E4M3: 448.0, 4, load_f8, store_f8, E4M3;
+    F8E5M2: 57344.0, 4, load_f8, store_f8, E5M2;
 }

@@ -17,6 +17,8 @@ pub(in crate::engine) struct Arithmetic {
     pub(in crate::engine) custom: Option<CustomOp>,
     /// Factor that is applied where the input is read.
     pub(in crate::engine) factor: Option<Scalar>,
+    /// Operation that is applied to a sum that is not complete.
+    pub(in crate::engine) partial: PostOp,
     /// Operation that is applied where a value is complete.
     pub(in crate::engine) finish: PostOp,
     /// Store kind for output that is not read again soon.
@@ -26,7 +28,7 @@ pub(in crate::engine) struct Arithmetic {
 impl Arithmetic {
     /// Returns the operation to apply to a result, which is complete if `finish` is true.
     pub(in crate::engine) fn post_op(&self, finish: bool) -> PostOp {
-        if finish { self.finish } else { PostOp::Identity }
+        if finish { self.finish } else { self.partial }
     }
 
     /// Computes `target = sources[0] ⊕ sources[1] ⊕ …`, then `finish`.

@@ -56,7 +56,7 @@ impl Engine {
             Some((tuner, decision)) => self.store_decision(tuner, decision, remote_bytes == 0),
             None => (Store::Cached, Timed::No),
         };
-        let (sequence, tag) = (self.eager.next_sequence, op.tag(0));
+        let (sequence, tag, ranks) = (self.eager.next_sequence, op.tag(0), self.fabric.ranks);
         let (window, wait, plans) =
             slot_wait(&mut self.fabric, &mut self.watchdog, &mut self.eager, &mut self.messages)?;
         let plan = plans.plan(index);
@@ -67,8 +67,9 @@ impl Engine {
             payload_offset: plan.payload_rotation.offset(sequence),
             flag_value: flag_value(sequence, &tag),
             tag,
-            // The plan is kept for later operations, but each has a factor of its own.
-            factor: plan.arithmetic.factor.and_then(|_| job.reduction?.factor()),
+            // The plan is kept for later operations, but each has a factor of its own. A plan with a
+            // factor is of a pre-multiplied sum, or of an average whose sums are not rounded once.
+            factor: plan.arithmetic.factor.and_then(|_| job.reduction?.factor(job.dtype, ranks, false)),
             store,
             wait,
         };

@@ -138,7 +138,7 @@ impl Engine {
         PipelineOp {
             plan,
             op,
-            arithmetic: self.arithmetic(job, plan.uses_window),
+            arithmetic: self.arithmetic(job, plan.uses_window, plan.rounds_once),
             input,
             output,
             slice_bytes,
@@ -159,16 +159,19 @@ impl Engine {
     }
 
     /// Returns the arithmetic of `job`. With `direct`, large outputs are written once, past the
-    /// cache.
-    pub(in crate::engine) fn arithmetic(&self, job: &Job<'_>, direct: bool) -> Arithmetic {
-        let (ranks, reduction) = (self.fabric.ranks, job.reduction);
+    /// cache. With `rounds_once`, no sum is stored before it is complete.
+    pub(in crate::engine) fn arithmetic(&self, job: &Job<'_>, direct: bool, rounds_once: bool) -> Arithmetic {
+        let (dtype, ranks, reduction) = (job.dtype, self.fabric.ranks, job.reduction);
+        let post_ops = reduction.map(|reduction| reduction.post_ops(dtype, ranks, rounds_once));
+        let [partial, finish] = post_ops.unwrap_or([PostOp::Identity; 2]);
         let large = direct && self.footprint(job) >= self.config.nontemporal_min_bytes;
         Arithmetic {
-            dtype: job.dtype,
+            dtype,
             op: reduction.map_or(ReduceKind::Sum, |reduction| reduction.kind()),
             custom: reduction.and_then(ReduceOp::custom),
-            factor: reduction.and_then(|reduction| reduction.factor()),
-            finish: reduction.map_or(PostOp::Identity, |reduction| reduction.post_op(ranks)),
+            factor: reduction.and_then(|reduction| reduction.factor(dtype, ranks, rounds_once)),
+            partial,
+            finish,
             store: if large { Store::Stream } else { Store::Cached },
         }
     }

@@ -106,7 +106,7 @@ impl Engine {
 
     /// Runs a program whose first signal has been exchanged already.
     pub(in crate::engine) fn run_zero_copy(&mut self, plan: &Plan, job: &Job<'_>, op: OpDesc) -> Result<()> {
-        let arithmetic = self.arithmetic(job, true);
+        let arithmetic = self.arithmetic(job, true, plan.rounds_once);
         let element = job.dtype.size();
         let input = &Layout::new(job.input.clone(), plan.chunks_per_share, element);
         let output = &Layout::new(job.output.clone(), plan.chunks_per_share, element);

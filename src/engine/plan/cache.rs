@@ -74,7 +74,8 @@ impl Engine {
     #[cold]
     fn build_eager_plan(&mut self, key: PlanKey, job: &Job<'_>) -> Result<Option<usize>> {
         let (algorithm, spec) = self.select_for(job)?;
-        let (arithmetic, rank) = (self.arithmetic(job, false), self.fabric.rank);
+        let (rounds_once, rank) = (algorithm.rounds_once(spec.ranks), self.fabric.rank);
+        let arithmetic = self.arithmetic(job, false, rounds_once);
         let plan = match self.zero_copy_algorithm(job) {
             Some(_) => None,
             None => eager::plan_for(key, job, (algorithm, &spec), arithmetic, rank),

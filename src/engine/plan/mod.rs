@@ -7,7 +7,7 @@ pub(crate) use cache::{EagerPlans, PlanCache};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::AlgorithmDigest;
-use crate::schedule::lower::{Instr, LaneInstrs, lower};
+use crate::schedule::lower::{Instr, LaneInstrs, OPERANDS_MAX, lower};
 use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program, Rank, Step};
 use unisono_transports::Geometry;
 
@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) window_chunks: usize,
     /// Chunks in the windows of all ranks together.
     pub(crate) staged_chunks: usize,
+    /// True if every sum is complete before it is stored, so that it is rounded once.
+    pub(crate) rounds_once: bool,
 }
 
 impl Plan {
@@ -80,6 +82,8 @@ impl Plan {
             uses_window,
             window_chunks,
             staged_chunks,
+            // More operands are combined in several passes over memory.
+            rounds_once: algorithm.rounds_once(spec.ranks) && spec.ranks <= OPERANDS_MAX,
         })
     }
 }

@@ -31,7 +31,8 @@ pub struct LaunchParams<'a> {
     pub user_op: Option<&'a UserOpKernels>,
     /// Factor for [`ReduceKind::PreMulSum`].
     pub factor: Option<Scalar>,
-    /// Divisor of complete sums, for [`ReduceKind::Avg`].
+    /// Divisor of complete sums, for [`ReduceKind::Avg`]. A pre-multiplied sum with a divisor is an
+    /// average whose sources were divided by the least power of two that is not below the divisor.
     pub divisor: u32,
     /// Bytes of a slice.
     pub slice_bytes: usize,

@@ -10,6 +10,7 @@ fn arithmetic(plain: bool) -> Arithmetic {
         dtype: DType::U8,
         op: ReduceKind::Sum,
         factor: (!plain).then_some(Scalar::Uint(3)),
+        partial: PostOp::Identity,
         finish: PostOp::Identity,
         store: Store::Cached,
         custom: None,
