@@ -42,9 +42,9 @@ const BUILT: [&str; 3] = ["target", "node_modules", ".venv"];
 /// (path from the root, text) of every page.
 fn pages() -> Vec<(String, String)> {
     let mut files = Vec::new();
-    collect(root(), false, &mut files);
+    collect(root(), "md", false, &mut files);
     for folder in FOLDERS {
-        collect(&root().join(folder), true, &mut files);
+        collect(&root().join(folder), "md", true, &mut files);
     }
     let named =
         files.iter().map(|file| file.strip_prefix(root()).expect("below the root").display().to_string());
@@ -54,12 +54,13 @@ fn pages() -> Vec<(String, String)> {
     named.into_iter().map(|name| (name.clone(), read(&name))).collect()
 }
 
-fn collect(folder: &Path, deep: bool, files: &mut Vec<PathBuf>) {
+/// Adds the files with this ending in a folder, and below it if `deep`.
+fn collect(folder: &Path, ending: &str, deep: bool, files: &mut Vec<PathBuf>) {
     for path in fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path()) {
         let is_built = BUILT.iter().any(|built| path.ends_with(built));
         if path.is_dir() && deep && !is_built {
-            collect(&path, deep, files);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+            collect(&path, ending, deep, files);
+        } else if path.extension().is_some_and(|extension| extension == ending) {
             files.push(path);
         }
     }
@@ -388,6 +389,43 @@ fn workflows_run_every_lane() {
         }
     }
     assert_eq!(run, known, "lanes that no workflow runs, or the other way round");
+}
+
+/// Each name is what a flag of other libraries is needed for: docs/book/src/not_needed.md.
+#[test]
+fn what_is_not_needed_is_not_used() {
+    for lock in ["Cargo.lock", "python/Cargo.lock"] {
+        let packages = read(lock);
+        for name in ["bindgen", "clang-sys"] {
+            assert!(!packages.contains(&format!("name = \"{name}\"")), "{lock} has {name}");
+        }
+    }
+    let unused = ["shm_open", "/dev/shm", "process_vm_readv", "mlock", "gethostname", "getifaddrs"];
+    let never_bound = ["sched_setaffinity", "pin_near"];
+    for (folder, names) in [
+        ("src", &unused[..]),
+        ("transports/src", &unused[..]),
+        ("cli/src", &unused[..]),
+        ("cli/src/launch", &never_bound[..]),
+        ("src/engine", &never_bound[..]),
+        ("src/bootstrap", &never_bound[..]),
+    ] {
+        let mut files = Vec::new();
+        collect(&root().join(folder), "rs", true, &mut files);
+        assert!(!files.is_empty(), "{folder}");
+        for file in files {
+            let text = fs::read_to_string(&file).expect("readable");
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let code = code.collect::<Vec<_>>().join("\n");
+            for name in names {
+                assert!(
+                    !words(&code).any(|word| word == *name) && !code.contains(&format!("\"{name}")),
+                    "{} uses {name}",
+                    file.display()
+                );
+            }
+        }
+    }
 }
 
 #[test]
