@@ -91,8 +91,8 @@ fn names_of_settings() -> Vec<String> {
     let source = read("src/config/env.rs");
     let (_, body) = source.split_once("match setting {\n").expect("the first match");
     let arms = body.lines().filter_map(|line| line.trim().strip_prefix('"')?.split_once("\" =>"));
-    let names: Vec<String> =
-        arms.map(|(name, _)| name.to_owned()).filter(|name| !name.contains('"')).collect();
+    let is_name = |name: &str| name.chars().all(|letter| !letter.is_lowercase() && letter != '"');
+    let names: Vec<String> = arms.map(|(name, _)| name.to_owned()).filter(|name| is_name(name)).collect();
     assert!(names.len() > 20, "{names:?}");
     names
 }
