@@ -391,6 +391,44 @@ fn workflows_run_every_lane() {
     assert_eq!(run, known, "lanes that no workflow runs, or the other way round");
 }
 
+#[test]
+fn calls_of_the_migration_page_exist() {
+    let mut source = String::new();
+    let mut files = Vec::new();
+    collect(&root().join("src"), "rs", true, &mut files);
+    files.iter().for_each(|file| source += &fs::read_to_string(file).expect("readable"));
+    let page = read("docs/book/src/migration.md");
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .filter_map(|line| line.trim_end_matches(" |").rsplit_once(" | "));
+    let calls: BTreeSet<&str> = rows.flat_map(|(_, last)| words_after(last, "comm.")).collect();
+    assert!(calls.len() > 40, "{calls:?}");
+    let name = |call: &str| call.split(['(', '<', ':']).next().unwrap_or_default().to_owned();
+    let defined = |name: &str| ["<", "("].iter().any(|next| source.contains(&format!("pub fn {name}{next}")));
+    let missing: Vec<String> = calls.into_iter().map(name).filter(|name| !defined(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn functions_of_the_c_interface_are_on_its_page() {
+    let (page, header) = (read("capi/README.md"), read("capi/include/unisono.h"));
+    let spans = code_spans(&page);
+    let named = spans.iter().filter(|span| span.starts_with("unisono_") || span.starts_with('_'));
+    let missing: Vec<&String> = named.filter(|span| !header.contains(&format!("{span}("))).collect();
+    assert!(missing.is_empty(), "not in unisono.h: {missing:?}");
+    let collectives = read("src/schedule/mod.rs");
+    let is_collective = |name: &str| collectives.contains(&format!("=> \"{name}\""));
+    let functions = words(&header)
+        .filter(|word| header.contains(&format!("{word}(")))
+        .filter_map(|word| word.strip_prefix("unisono_"));
+    let on_page = |name: &str| {
+        spans.iter().any(|span| format!("unisono_{name}").ends_with(span.as_str()) && span.contains('_'))
+    };
+    let unnamed: BTreeSet<&str> = functions.filter(|name| !is_collective(name) && !on_page(name)).collect();
+    assert!(unnamed.is_empty(), "not in capi/README.md: {unnamed:?}");
+}
+
 /// Each name is what a flag of other libraries is needed for: docs/book/src/not_needed.md.
 #[test]
 fn what_is_not_needed_is_not_used() {
