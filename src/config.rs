@@ -116,8 +116,7 @@ pub struct Config {
     /// sockets, which do not leave the host, are never encrypted. All ranks must agree.
     /// `UNISONO_ENCRYPTION`: `on` or `off`, off.
     pub encryption: bool,
-    /// The address that TCP listens on and peers connect to. `UNISONO_BIND_ADDR`, the address of
-    /// this rank's connection to rank 0.
+    /// The address that TCP listens on and peers connect to. `UNISONO_BIND_ADDR`, loopback.
     pub bind_addr: Option<IpAddr>,
     /// The order in which operands are combined. Algorithms with another order are not used.
     /// `UNISONO_REDUCTION_ORDER`: `any` or `rank`, any.

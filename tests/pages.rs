@@ -429,6 +429,26 @@ fn functions_of_the_c_interface_are_on_its_page() {
     assert!(unnamed.is_empty(), "not in capi/README.md: {unnamed:?}");
 }
 
+#[test]
+fn every_kind_of_error_is_explained() {
+    let kinds = read("src/error/kind.rs");
+    let (_, body) = kinds.split_once("pub enum ErrorKind {").expect("the kinds");
+    let body = body.split("\n}").next().unwrap_or(body);
+    let variants = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .filter(|line| line.starts_with(char::is_uppercase));
+    let variants: Vec<&str> = variants.filter_map(|line| words(line).next()).collect();
+    let page = read("docs/book/src/errors.md");
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .map(|row| row.split(" | ").next().unwrap_or(row));
+    let explained: BTreeSet<&str> = rows.flat_map(words).collect();
+    let missing: Vec<&&str> = variants.iter().filter(|kind| !explained.contains(*kind)).collect();
+    assert!(variants.len() > 15 && missing.is_empty(), "{missing:?}");
+}
+
 /// Each name is what a flag of other libraries is needed for: docs/book/src/not_needed.md.
 #[test]
 fn what_is_not_needed_is_not_used() {
