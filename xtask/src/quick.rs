@@ -3,7 +3,7 @@
 //! It needs less than three minutes on two cores once the dependencies are built, because nothing
 //! is optimized. Lanes of `.ci/run` check the rest.
 
-use crate::{Result, cargo};
+use crate::{Result, cargo, filters};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -19,6 +19,12 @@ pub(crate) struct Arguments {
 
 /// Packages whose unit tests run, whatever has changed: all others depend on them.
 const CORE: [&str; 3] = ["unisono", "unisono-transports", "unisono-cuda"];
+/// Tests that take most of a minute unless they are optimized: they compare every value of narrow
+/// types. The lane of tests has them.
+const SLOW: [&str; 2] = [
+    "host::tests::every_reduction_is_the_naive_one",
+    "host::tests::small_floats_are_rounded_once_whatever_their_size",
+];
 /// Tests of the whole repository that need no process and no time: style, layers, pages.
 const REPOSITORY: [&str; 5] = ["tidy", "layers", "features", "book", "pages"];
 /// Folders with a workspace of their own, each with the lane of `.ci/run` that checks it.
@@ -51,8 +57,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result {
     let mut clippy = cargo::cargo();
     clippy.args(["clippy", "--quiet"]).args(selected(&linted)).args(["--", "--deny", "warnings"]);
     step(&format!("clippy of {}", linted.join(", ")), &mut clippy)?;
-    let mut tests = cargo::cargo();
-    step("unit tests", tests.args(["test", "--quiet", "--lib"]).args(selected(&CORE)))?;
+    let tests = || {
+        let mut command = cargo::cargo();
+        command.args(["test", "--quiet", "--lib"]).args(selected(&CORE)).arg("--");
+        command
+    };
+    filters::check(&mut tests(), &SLOW)?;
+    let skipped = SLOW.map(|test| format!("--skip={test}"));
+    step("unit tests", tests().args(skipped))?;
     println!("\nquick: {} s; `.ci/run` has all lanes", begun.elapsed().as_secs());
     for (folder, lane) in OTHER_WORKSPACES {
         if files.iter().any(|file| file.starts_with(folder)) {
