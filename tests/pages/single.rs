@@ -35,6 +35,18 @@ fn counts_on_pages_are_those_of_the_code() {
     for page in ["CONTRIBUTING.md", "docs/book/src/installation.md"] {
         assert!(read(page).contains(&rust), "{page} does not say `{rust}`");
     }
+    let report = read("benches/instructions/src/report.rs");
+    let (_, tolerance) = report.split_once("const TOLERANCE: f64 = ").expect("a tolerance");
+    let tolerance = tolerance.split('.').next().unwrap_or(tolerance);
+    let contributing = read("CONTRIBUTING.md");
+    assert!(
+        contributing.contains(&format!("grow by more than {tolerance} %")),
+        "CONTRIBUTING.md on {tolerance} %"
+    );
+    let script = read(".ci/run");
+    let (_, jax) = script.split_once("jax==").expect("a version of JAX");
+    let jax = format!("`pip install jax=={}", jax.split(' ').next().unwrap_or(jax));
+    assert!(read("docs/book/src/jax.md").contains(&jax), "jax.md does not say {jax}");
     let targets: BTreeSet<String> = names_in("fuzz/corpus").into_iter().collect();
     let security = read("SECURITY.md");
     let (_, table) = security.split_once("## Fuzzing").expect("a section");
