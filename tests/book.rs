@@ -38,7 +38,9 @@ fn documented_fields(source: &str) -> Vec<(String, String, String)> {
             container = name.trim_end_matches([' ', '{']).to_owned();
             doc.clear();
         } else if let Some((name, _)) = line.strip_prefix("pub ").and_then(|field| field.split_once(": ")) {
-            let is_field = name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_');
+            let is_letter =
+                |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+            let is_field = name.chars().all(is_letter);
             if is_field && line.ends_with(',') && !line.contains('(') {
                 fields.push((container.clone(), name.to_owned(), doc.trim().to_owned()));
             }
@@ -59,6 +61,42 @@ fn plain(doc: &str) -> String {
     text
 }
 
+/// Variables that are no field of `Config`: they say where ranks meet, and what is logged.
+const OTHER_VARIABLES: [(&str, &str); 4] = [
+    (
+        "ID",
+        "The address where the ranks meet and their secret, as `UniqueId` prints them. `unisono run` sets it.",
+    ),
+    (
+        "SECRET",
+        "The secret of the job, 64 hexadecimal digits, for ranks that meet at `MASTER_ADDR` and `MASTER_PORT`. It may \
+         be missing if that address is loopback.",
+    ),
+    ("SECRET_FILE", "The name of a file with the secret, in its place."),
+    (
+        "LOG",
+        "The filter of the log that the commands write to standard error, such as `unisono=debug`. `warn`.",
+    ),
+];
+
+/// Names that the environment may have and that no setter of `Config` takes.
+fn names_beside_config() -> Vec<String> {
+    let source = read("src/config/env.rs");
+    let arm = source.lines().find(|line| line.trim_end().ends_with("=> {}")).expect("names that are ignored");
+    arm.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Names of all settings that the environment may have.
+fn names_of_settings() -> Vec<String> {
+    let source = read("src/config/env.rs");
+    let (_, body) = source.split_once("match setting {\n").expect("the first match");
+    let arms = body.lines().filter_map(|line| line.trim().strip_prefix('"')?.split_once("\" =>"));
+    let is_name = |name: &str| name.chars().all(|letter| !letter.is_lowercase() && letter != '"');
+    let names: Vec<String> = arms.map(|(name, _)| name.to_owned()).filter(|name| is_name(name)).collect();
+    assert!(names.len() > 20, "{names:?}");
+    names
+}
+
 #[test]
 fn configuration_reference_matches_config() {
     let fields = documented_fields(&read("src/config.rs"));
@@ -73,6 +111,17 @@ fn configuration_reference_matches_config() {
             assert!(!doc.is_empty(), "{container}::{field} has no documentation");
             writeln!(page, "| `{field}` | {} |", plain(doc)).expect("memory");
         }
+    }
+    let mut names = names_beside_config();
+    names.sort_by_key(|name| OTHER_VARIABLES.iter().position(|(other, _)| other == name));
+    assert_eq!(names, OTHER_VARIABLES.map(|(name, _)| name), "variables beside Config");
+    page.push_str("\n## Other variables\n\n| variable | meaning |\n|---|---|\n");
+    for (name, meaning) in OTHER_VARIABLES {
+        writeln!(page, "| `UNISONO_{name}` | {meaning} |").expect("memory");
+    }
+    page.push_str("\nNames that begin with `UNISONO_EXT_` are left to wrappers.\n");
+    for name in names_of_settings() {
+        assert!(page.contains(&format!("UNISONO_{name}`")), "no field documents UNISONO_{name}");
     }
     require("configuration.md", &page);
 }

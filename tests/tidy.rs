@@ -37,6 +37,38 @@ fn sources() -> Vec<(String, String)> {
     files.iter().map(|path| (name(path), fs::read_to_string(path).expect("readable"))).collect()
 }
 
+#[test]
+fn pages_state_the_limits_that_are_checked() {
+    let read = |page: &str| {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        let text = fs::read_to_string(page).expect("readable");
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let (contributing, security) = (read("CONTRIBUTING.md"), read("SECURITY.md"));
+    for text in [
+        format!(
+            "lines, at most {LINES_PER_FILE_MAX}. A function has a few lines, at most {LINES_PER_FUNCTION_MAX}."
+        ),
+        format!("words as a rule and at most {}.", language::SENTENCE_WORDS_MAX),
+        format!("Comments wrap at {} columns.", language::COMMENT_WIDTH_MAX),
+        format!("in at most {} characters.", language::TEST_NAME_MAX),
+        format!("`{}`", language::BANNED_OPENINGS.join(", ")),
+    ] {
+        assert!(contributing.contains(&text), "CONTRIBUTING.md does not say: {text}");
+    }
+    for (page, text, start) in [
+        ("CONTRIBUTING.md", &contributing, "- `unsafe` is for"),
+        ("SECURITY.md", &security, "| `unsafe` code is in"),
+    ] {
+        let (_, rest) = text.split_once(start).expect("a sentence about it");
+        let sentence =
+            rest.split_once(", and each").or_else(|| rest.split_once(". Every")).expect("its end").0;
+        let mut named: Vec<&str> = sentence.split('`').filter(|word| word.ends_with('/')).collect();
+        named.sort_unstable();
+        assert_eq!(named, UNSAFE_ROOTS, "{page}");
+    }
+}
+
 /// Adds the files with this extension below a folder.
 fn collect(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -39,7 +39,7 @@ pub(crate) struct ExplainArguments {
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, String> {
     println!("# every algorithm for 1 to {} ranks, every root, every aggregation", arguments.max_ranks);
     println!(
-        "{:<15}{:<14}{:>8}{:>8}{:>8}{:>10}{:>9}{:>6}{:>9}  result",
+        "{:<15}{:<20}{:>8}{:>8}{:>8}{:>10}{:>9}{:>6}{:>9}  result",
         "collective", "algorithm", "cases", "ranks", "steps", "chunks", "scratch", "fifo", "seconds"
     );
     let (mut cases, mut violations) = (0, 0);
@@ -59,7 +59,7 @@ fn print_row(row: &AlgorithmReport) {
         Some((spec, violation)) => format!("VIOLATED for {spec:?}: {violation}"),
     };
     println!(
-        "{:<15}{:<14}{:>8}{:>8}{:>8}{:>10}{:>9}{:>6}{:>9.2}  {result}",
+        "{:<15}{:<20}{:>8}{:>8}{:>8}{:>10}{:>9}{:>6}{:>9.2}  {result}",
         row.collective,
         row.name,
         row.cases,
@@ -112,7 +112,7 @@ fn algorithm(collective: &str, name: &str) -> Result<&'static Algorithm, String>
 /// Prints the table of algorithms.
 pub(crate) fn list() -> Result<u8, String> {
     for row in Algorithm::ALL {
-        println!("{:<15}{:<14}{}", row.collective, row.name, row.summary);
+        println!("{:<15}{:<20}{}", row.collective, row.name, row.summary);
     }
     Ok(0)
 }

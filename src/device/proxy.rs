@@ -1,8 +1,9 @@
 //! The proxy thread: it moves messages between GPUs that cannot reach each other through host
 //! memory.
 //!
-//! The thread never calls the driver. It takes no lock under which other threads call the driver,
-//! because such a call may wait for a message that the proxy must deliver.
+//! The thread does not call the driver while an operation runs. It takes no lock under which other
+//! threads call the driver, because such a call may wait for a message that the proxy must deliver.
+//! Only its start and the drop of the last handle of a communicator, after its operations, call it.
 
 use crate::communicator::Communicator;
 use crate::device::Shared;

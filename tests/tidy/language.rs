@@ -106,11 +106,11 @@ const RETIRED_SETTINGS: &[&str] = &[
 ];
 
 /// Words with which no sentence of a comment or a page begins, unless it is a question.
-const BANNED_OPENINGS: &[&str] = &["What", "Whether", "Who", "Whoever", "Of", "Which", "Where"];
+pub(super) const BANNED_OPENINGS: &[&str] = &["What", "Whether", "Who", "Whoever", "Of", "Which", "Where"];
 
-const SENTENCE_WORDS_MAX: usize = 35;
-const COMMENT_WIDTH_MAX: usize = 100;
-const TEST_NAME_MAX: usize = 60;
+pub(super) const SENTENCE_WORDS_MAX: usize = 35;
+pub(super) const COMMENT_WIDTH_MAX: usize = 100;
+pub(super) const TEST_NAME_MAX: usize = 60;
 
 /// Pages that keep the words of their time, lists of retired names, and this file.
 const EXEMPT: &[&str] = &[

@@ -1,4 +1,5 @@
-//! Trains models over unisono's collectives: data parallel, ZeRO and tensor parallel.
+//! Trains models over unisono's collectives: data, tensor, sequence, pipeline, context and expert
+//! parallel, ZeRO stages 1 to 3, checkpoints, and a planner that chooses among them.
 //!
 //! A strategy keeps flat buffers of named parameters and knows no tensor type. It receives three
 //! events: a unit needs its weights, a unit is finished, a gradient is ready

@@ -8,6 +8,8 @@ mod gpu_suite;
 mod kernels;
 mod long_tests;
 mod memcheck;
+mod quick;
+mod release;
 mod sanitize;
 mod shuttle;
 
@@ -33,6 +35,12 @@ enum Task {
         /// Names of lanes; `.ci/run` lists them.
         lanes: Vec<String>,
     },
+    /// Check what a change is most likely to break, in three minutes: format, style and layers,
+    /// lints of the changed packages, unit tests of the core.
+    Quick(quick::Arguments),
+    /// Check that versions, dependencies and the changelog agree, and print the order in which the
+    /// packages are published.
+    Release(release::Arguments),
     /// Run a benchmark.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -150,6 +158,8 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result {
     match task {
         Task::Ci { lanes } => cargo::run(Command::new(cargo::root().join(".ci/run")).args(lanes)),
+        Task::Quick(arguments) => quick::run(&arguments),
+        Task::Release(arguments) => release::run(&arguments),
         Task::Bench(bench) => bench.run(),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Kernels { check, budget } => kernels::run(check, budget),
