@@ -177,3 +177,12 @@ fn remove_unexpected(folder: &PathBuf, expected: &[String]) {
         }
     }
 }
+
+/// The loop of the page on errors is that of the example, which tests run with killed ranks.
+#[test]
+fn recovery_loop_of_the_book_is_that_of_the_example() {
+    let (example, page) = (read("examples/07_fault_tolerance.rs"), read("docs/book/src/errors.md"));
+    let begin = example.find("/// Takes steps until").expect("the loop");
+    let end = example.find("/// The state of a rank.").expect("the end of the loop");
+    assert!(page.contains(example[begin..end].trim_end()), "copy the loop of the example into the page");
+}

@@ -48,6 +48,13 @@ pub(crate) struct View {
     pub(crate) endpoint: String,
 }
 
+impl View {
+    /// Returns the ranks that are considered failed.
+    pub(crate) fn failed_ranks(&self) -> Vec<Rank> {
+        (0..self.failed.len()).filter(|&rank| self.failed[rank]).collect()
+    }
+}
+
 /// The new group, as one of its ranks sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Membership {

@@ -2,7 +2,6 @@
 
 use crate::engine::Engine;
 use crate::engine::membership::agreement::{Agreement, Excluded, Membership};
-use crate::engine::watchdog::SHRINK_REASON;
 use crate::engine::watchdog::control_msg::{ControlMsg, VIEW_RANKS_MAX};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
@@ -89,10 +88,14 @@ impl Engine {
         }
         match &self.poisoned {
             Some(error) if matches!(error.kind(), ErrorKind::Excluded { .. }) => Err(error.clone()),
-            Some(_) => Ok(()),
+            // Peers that run on must hear of the cause before they hear of the shrink.
+            Some(error) => {
+                self.watchdog.repeat_error(&mut *self.fabric.control, error);
+                Ok(())
+            }
             // A shrink without an error is no failure, so no flight record is written.
             None => {
-                self.poison(self.abort_error(SHRINK_REASON));
+                self.poison(self.own_error(ErrorKind::shrunk(self.fabric.rank, &[])));
                 Ok(())
             }
         }

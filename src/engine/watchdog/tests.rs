@@ -65,7 +65,7 @@ impl ControlChannel for RecordingControl {
 #[test]
 fn watchdog_goodbye_repeats_error_heard_from_peer() {
     let (mut watchdog, mut control) = (watchdog_of_three(), RecordingControl::default());
-    let kind = ErrorKind::Aborted { by: 1, reason: "it may".to_owned() };
+    let kind = ErrorKind::abort_request(1, "it may");
     let message = ControlMsg::Failed { by: 1, kind: kind.clone() };
     let received = watchdog.on_event(PeerEvent::Message { from: 1, bytes: message.encode() }).unwrap_err();
     watchdog.broadcast_error(&mut control, &received);
