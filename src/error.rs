@@ -27,11 +27,11 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// # Buffers after an error
 ///
 /// A call that was [refused](Error::is_invalid_usage) has touched no buffer. After any other error
-/// of an operation, its outputs and in-place buffers are unspecified: parts may be as before, final,
-/// or partly reduced. So an operation in place is never repeated on the same buffer. Inputs of forms
-/// with separate buffers are unchanged. Symmetric memory, which peers write directly, stays
-/// unspecified until this communicator is dropped. Some ranks may have completed an operation in
-/// which others failed.
+/// of an operation, its outputs and in-place buffers are unspecified: parts may be as before,
+/// final, or partly reduced. So an operation in place is never repeated on the same buffer. Inputs
+/// of forms with separate buffers are unchanged. Symmetric memory, which peers write directly,
+/// stays unspecified until this communicator is dropped. Some ranks may have completed an operation
+/// in which others failed.
 ///
 /// ```
 /// use unisono::{Communicator, ErrorKind};

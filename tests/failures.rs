@@ -183,11 +183,8 @@ fn abort_from_other_thread_ends_waits_on_every_rank() {
         });
         assert!(begun.elapsed() < Duration::from_secs(2));
         for error in errors {
-            let kind = ErrorKind::Aborted {
-                by: 0,
-                reason: "enough of this".to_owned(),
-                cause: AbortCause::Request,
-            };
+            let kind =
+                ErrorKind::Aborted { by: 0, reason: "enough of this".to_owned(), cause: AbortCause::Request };
             assert_eq!(error.kind(), &kind, "{world:?}");
         }
     }

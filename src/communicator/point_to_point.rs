@@ -93,7 +93,8 @@ impl Communicator {
     /// Receives `buffer` from `peer`, which must send as many elements. See [`Communicator::send`].
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;
@@ -120,7 +121,8 @@ impl Communicator {
     /// Sends `input` to rank `to` and receives `output` from rank `from`, concurrently.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;
@@ -153,7 +155,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::send`].
+    /// As [`Communicator::send`]. After an error, the receive buffers are
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn group<'a>(&self, collect: impl FnOnce(&mut Group<'a>)) -> Result<()> {
         let mut group = Group::default();
         collect(&mut group);
@@ -175,7 +178,8 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the counts do not add up to
     /// the buffers; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) with both counts if two
-    /// ranks disagree; else as [`Communicator::all_reduce`].
+    /// ranks disagree; else as [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;

@@ -23,8 +23,8 @@ pub enum AbortCause {
     Request,
     /// It shrinks the communicator, and this rank heard of no failure before.
     Shrink,
-    /// It failed, or noticed this failure. Of a [`Timeout`](ErrorKind::Timeout), only the ranks are
-    /// known that it had heard nothing of.
+    /// It failed, or noticed this failure. A [`Timeout`](ErrorKind::Timeout) lists only the ranks
+    /// that it had heard nothing of.
     Failure(Box<ErrorKind>),
 }
 
@@ -51,7 +51,9 @@ impl AbortCause {
         match self {
             AbortCause::Request => "make a new communicator to go on, for example with `shrink`",
             AbortCause::Failure(kind) if !self.is_recoverable() => kind.help(),
-            AbortCause::Shrink | AbortCause::Failure(_) => "call `shrink` as well to go on with the ranks that are left",
+            AbortCause::Shrink | AbortCause::Failure(_) => {
+                "call `shrink` as well to go on with the ranks that are left"
+            }
         }
     }
 }

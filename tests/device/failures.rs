@@ -131,7 +131,10 @@ fn abort_ends_operations_on_all_ranks() {
         error
     });
     for error in errors.iter().flatten() {
-        assert_eq!(*error.kind(), ErrorKind::Aborted { by: 1, reason: "enough".to_owned(), cause: AbortCause::Request });
+        assert_eq!(
+            *error.kind(),
+            ErrorKind::Aborted { by: 1, reason: "enough".to_owned(), cause: AbortCause::Request }
+        );
     }
 }
 

@@ -23,8 +23,8 @@ const LENGTH: usize = 8 << 20;
 const SEEDS: usize = 6;
 const SEEDS_LONG: usize = 500;
 
-/// Runs a rank: takes steps, and reports its size at the end, one of its weights, and the ranks that
-/// the errors named.
+/// Runs a rank: takes steps, and reports its size at the end, one of its weights, and the ranks
+/// that the errors named.
 pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport] = order[..] else { panic!("{order:?}") };
     let config = Config::default()

@@ -91,8 +91,8 @@ fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
 }
 
 /// Encodes a kind of error: code, two ranks, two tags or lengths, text. Every field is always
-/// present. The failure that caused an abort follows its text. `bytes` has at most `bytes_max` bytes
-/// then.
+/// present. The failure that caused an abort follows its text. `bytes` has at most `bytes_max`
+/// bytes then.
 fn encode_kind(bytes: &mut Vec<u8>, kind: &ErrorKind, bytes_max: usize) {
     let none = Tag::default();
     let list = listed(kind);
@@ -115,9 +115,7 @@ fn encode_kind(bytes: &mut Vec<u8>, kind: &ErrorKind, bytes_max: usize) {
         ErrorKind::NotFinite { rank, index, what } => {
             (NOT_FINITE, *rank, 0, [Tag([*index, 0, 0, 0]), none], what.as_str())
         }
-        ErrorKind::BarrierTimeout { after, .. } => {
-            (BARRIER_TIMEOUT, 0, 0, [millis(*after), none], &*list)
-        }
+        ErrorKind::BarrierTimeout { after, .. } => (BARRIER_TIMEOUT, 0, 0, [millis(*after), none], &*list),
         ErrorKind::Timeout { after, .. } => (TIMEOUT, 0, 0, [millis(*after), none], &*list),
         ErrorKind::MessageTimeout { what, peer, after } => {
             (MESSAGE_TIMEOUT, peer.unwrap_or(NO_RANK), 0, [millis(*after), none], what.as_str())
