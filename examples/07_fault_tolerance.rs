@@ -53,11 +53,14 @@ fn survivors(comm: &Communicator, error: Error) -> unisono::Result<Communicator>
 
 /// The state of a rank. It can go back by one step.
 pub struct Model {
+    /// The number of steps taken.
     pub step: u64,
+    /// The weights after them.
     pub weights: Vec<f32>,
     /// The weights one step earlier.
     before: Vec<f32>,
     gradients: Vec<f32>,
+    /// The mean gradient of the last step.
     pub mean: Vec<f32>,
     /// The errors from which the rank has recovered.
     pub failures: Vec<Error>,

@@ -26,6 +26,10 @@ impl Communicator {
     /// reports it. A rank that was cut off in that moment may get a communicator of its own in
     /// which nothing succeeds.
     ///
+    /// The new communicator has the settings of the old one, and the
+    /// [algorithms](Communicator::set_algorithm) that this rank has set. If ranks may have failed
+    /// between two calls of `set_algorithm`, all call it again.
+    ///
     /// The old communicator is ended: running operations return [`ErrorKind::Aborted`], and it
     /// should be dropped. The new one has links, memory and a secret of its own, which late
     /// messages cannot reach.
@@ -81,7 +85,9 @@ impl Communicator {
         };
         tracing::info!(rank = mesh.rank, ranks = mesh.ranks, epoch, "shrunk");
         let doors = shared.listener_guards.iter().cloned().chain(door).collect();
-        Ok(Communicator::with_registry(&shared.registry, (epoch, doors), mesh, &shared.config, origin))
+        let left =
+            Communicator::with_registry(&shared.registry, (epoch, doors), mesh, &shared.config, origin);
+        self.bequeath_algorithms(left)
     }
 
     /// Returns how often the communicator's ancestors were shrunk since their ranks connected.

@@ -1,3 +1,4 @@
+use crate::engine::membership::agreement::{Phase, View};
 use crate::engine::telemetry::flight::Owner;
 use crate::engine::watchdog::peer_state::REPORT_TTL;
 use crate::engine::watchdog::*;
