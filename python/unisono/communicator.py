@@ -211,7 +211,7 @@ class Communicator:
         """
         source, target = self._both("all_gather_v", input, output)
         sizes = self._bytes("all_gather_v", counts, source)
-        step = _native.Operation.all_gather_v(source.parts, target.parts, sizes)
+        step = _native.Operation.all_gather_v(source.parts, target.parts, sizes, source.dtype)
         return self._run(step, (source, target), output, async_op)
 
     def reduce_scatter_v(self, input, output, counts, op="sum", *, factor=None, async_op=False):
@@ -232,7 +232,7 @@ class Communicator:
         source, target = self._both("all_to_all_v", input, output)
         sends = self._bytes("all_to_all_v", send_counts, source)
         receives = self._bytes("all_to_all_v", recv_counts, source)
-        step = _native.Operation.all_to_all_v(source.parts, target.parts, sends, receives)
+        step = _native.Operation.all_to_all_v(source.parts, target.parts, sends, receives, source.dtype)
         return self._run(step, (source, target), output, async_op)
 
     def gather_v(self, input, output=None, counts=None, root=0, *, async_op=False):
@@ -248,7 +248,7 @@ class Communicator:
         else:
             source, target, counts = self._memory("gather_v", input, "input", False), None, []
         sizes = self._bytes("gather_v", counts, source)
-        step = _native.Operation.gather_v(source.parts, target.parts if target else [], sizes, root)
+        step = _native.Operation.gather_v(source.parts, target.parts if target else [], sizes, root, source.dtype)
         return self._run(step, (source, target), output, async_op)
 
     def scatter_v(self, input, counts, output, root=0, *, async_op=False):
@@ -264,7 +264,7 @@ class Communicator:
         else:
             source, target, counts = None, self._memory("scatter_v", output, "output", True), []
         sizes = self._bytes("scatter_v", counts, target)
-        step = _native.Operation.scatter_v(source.parts if source else [], target.parts, sizes, root)
+        step = _native.Operation.scatter_v(source.parts if source else [], target.parts, sizes, root, target.dtype)
         return self._run(step, (source, target), output, async_op)
 
     def scan(self, buffer, op="sum", *, output=None, factor=None, async_op=False):
@@ -286,22 +286,22 @@ class Communicator:
         return self._even("exscan", buffer, output, async_op, (op, factor))
 
     def send(self, buffer, peer, *, async_op=False):
-        """Sends the buffer to ``peer``, which must receive as many bytes."""
+        """Sends the buffer to ``peer``, which must receive as many elements of the same type."""
         source, peer = self._memory("send", buffer, "buffer", False), self._peer("send", "peer", peer)
-        return self._run(_native.Operation.send(source.parts, peer), source, buffer, async_op)
+        return self._run(_native.Operation.send(source.parts, peer, source.dtype), source, buffer, async_op)
 
     def recv(self, buffer, peer, *, async_op=False):
-        """Receives the buffer from ``peer``, which must send as many bytes.
+        """Receives the buffer from ``peer``, which must send as many elements of the same type.
 
         After an error, ``buffer`` is unspecified.
         """
         target, peer = self._memory("recv", buffer, "buffer", True), self._peer("recv", "peer", peer)
-        return self._run(_native.Operation.recv(target.parts, peer), target, buffer, async_op)
+        return self._run(_native.Operation.recv(target.parts, peer, target.dtype), target, buffer, async_op)
 
     def isend(self, buffer, to, tag=0):
         """Starts to send the buffer to rank ``to`` under a tag. Returns a ``Work``.
 
-        An ``irecv`` of that rank receives it. Messages progress beside collectives and each other.
+        An ``irecv`` of that rank receives it, as bytes, whatever its type. Messages progress beside collectives and each other.
         """
         source = self._memory("isend", buffer, "buffer", False)
         to, tag = self._peer("isend", "to", to), self._whole("isend", "tag", tag)

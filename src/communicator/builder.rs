@@ -186,6 +186,7 @@ impl CommunicatorBuilder {
 
 fn connect(identity: RankInfo, config: &Config) -> Result<Communicator> {
     let fabric = bootstrap::join(&identity, config)?;
+    identity.id.release();
     Ok(Communicator::new(fabric, config, Origin::Bootstrap(identity.id)))
 }
 
