@@ -187,6 +187,25 @@ fn survivors_that_cannot_run_an_algorithm_choose_another() {
     }
 }
 
+/// A failure ended some ranks before a call of `set_algorithm`, and others after it.
+#[test]
+fn survivors_with_different_algorithms_choose_another() {
+    let config = Config::default().with_timeout(Duration::from_secs(20));
+    for world in World::ALL {
+        world.run(4, &config, |comm| {
+            if comm.rank() == 3 {
+                return;
+            }
+            while comm.barrier().is_ok() {}
+            if comm.rank() == 0 {
+                comm.set_algorithm(Collective::AllReduce, Some("ring")).expect("built in");
+            }
+            let left = comm.shrink().expect("three are left");
+            assert_ne!((left.size(), algorithm_of(&left)), (3, "ring"), "{world:?}");
+        });
+    }
+}
+
 #[test]
 fn algorithm_for_other_ranks_or_transport_is_refused_when_set() {
     let config = Config::default().with_timeout(Duration::from_secs(20));

@@ -4,6 +4,9 @@
 use crate::engine::plan::cache::insert_bounded;
 use crate::engine::{Engine, Job};
 use crate::error::Result;
+use crate::hash::fnv1a;
+use crate::log;
+use crate::op_desc::AlgorithmDigest;
 use crate::schedule::{Algorithm, Collective, GroupSpec, Rank};
 use crate::select::{self, Topology};
 
@@ -81,6 +84,26 @@ impl Engine {
     /// Returns the algorithms that the caller has set.
     pub(crate) fn overrides(&self) -> Overrides {
         self.overrides
+    }
+
+    /// Returns a digest of the algorithms that the caller has set, which is equal on ranks that made
+    /// the same calls.
+    pub(crate) fn overrides_digest(&self) -> u64 {
+        let set = self.overrides.iter().flatten();
+        let words = set.flat_map(|Override { algorithm, is_proved }| {
+            let digest = AlgorithmDigest::of(algorithm, self.fabric.ranks).bytes();
+            let facts = [algorithm.collective as u8, u8::from(*is_proved), digest[0], digest[1]];
+            facts.into_iter().chain(algorithm.name.bytes())
+        });
+        fnv1a(words.map(u64::from))
+    }
+
+    /// Forgets the algorithms that were set, because the ranks that are left do not agree on them.
+    pub(crate) fn drop_overrides(&mut self) {
+        self.overrides = Overrides::default();
+        log::warn_user(
+            "the ranks that are left had set different algorithms when others failed: the library chooses again",
+        );
     }
 
     /// Checks that an algorithm can be set.

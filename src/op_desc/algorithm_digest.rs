@@ -29,7 +29,7 @@ impl AlgorithmDigest {
     }
 
     /// Returns the low and the high byte.
-    pub(super) fn bytes(self) -> [u8; 2] {
+    pub(crate) fn bytes(self) -> [u8; 2] {
         self.0.to_le_bytes()
     }
 

@@ -41,7 +41,8 @@ impl Engine {
     /// out by it that the others continued.
     pub(crate) fn shrink(&mut self, regroup: &mut dyn Regroup) -> Result<(Fabric, Option<ListenerGuard>)> {
         self.revoke()?;
-        let agreement = Agreement::new(self.fabric.rank, self.watchdog.failed_ranks(), Duration::ZERO);
+        let agreement = Agreement::new(self.fabric.rank, self.watchdog.failed_ranks(), Duration::ZERO)
+            .with_settings(self.overrides_digest());
         let started = self.fabric.wait.now();
         let mut driver = ShrinkDriver { engine: self, agreement, started, last_sent: None, rounds: 0 };
         let mut connected = None;
@@ -71,6 +72,9 @@ impl Engine {
         driver.agreement.commit();
         driver.broadcast_view();
         let excludes_any = driver.agreement.excluded().next().is_some();
+        if !driver.agreement.agrees_on_settings() {
+            driver.engine.drop_overrides();
+        }
         let fabric = connected.ok_or_else(|| {
             Error::new(ErrorKind::Bug("a rank committed a membership that it is not connected to".to_owned()))
         })?;

@@ -177,11 +177,12 @@ fn unlisted(text: &str) -> Vec<Rank> {
     text.split_inclusive(',').filter_map(|rank| rank.strip_suffix(',')?.parse().ok()).collect()
 }
 
-/// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, number of ranks,
-/// one bit for each.
-fn encode_view(View { attempt, phase, failed, endpoint }: &View) -> Vec<u8> {
+/// Encodes a view: MEMBERSHIP, settings, attempt, phase, length of the endpoint, endpoint, number of
+/// ranks, one bit for each.
+fn encode_view(View { attempt, phase, failed, endpoint, settings }: &View) -> Vec<u8> {
     let endpoint = &endpoint.as_bytes()[..utf8_prefix_len(endpoint, ENDPOINT_BYTES_MAX)];
     let mut bytes = vec![MEMBERSHIP];
+    bytes.extend(settings.to_le_bytes());
     bytes.extend(attempt.to_le_bytes());
     bytes.push(*phase as u8);
     bytes.push(endpoint.len() as u8);
@@ -198,6 +199,9 @@ pub(crate) fn pack_bits(flags: &[bool]) -> impl Iterator<Item = u8> + '_ {
 }
 
 fn decode_view(rest: &mut &[u8]) -> Option<View> {
+    let (settings, tail) = rest.split_first_chunk::<8>()?;
+    *rest = tail;
+    let settings = u64::from_le_bytes(*settings);
     // The next attempt must have a number, too.
     let attempt = u32::try_from(take_rank(rest)?).ok().filter(|&attempt| attempt < u32::MAX)?;
     let (&[phase, length], tail) = rest.split_first_chunk::<2>()?;
@@ -209,11 +213,12 @@ fn decode_view(rest: &mut &[u8]) -> Option<View> {
         return None;
     }
     let failed = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
-    Some(View { attempt, phase, failed, endpoint: String::from_utf8_lossy(endpoint).into_owned() })
+    let endpoint = String::from_utf8_lossy(endpoint).into_owned();
+    Some(View { attempt, phase, failed, endpoint, settings })
 }
 
 /// Largest number of ranks in one view.
-pub(crate) const VIEW_RANKS_MAX: usize = 8 * (MAX_CONTROL_MSG_BYTES - 11 - ENDPOINT_BYTES_MAX);
+pub(crate) const VIEW_RANKS_MAX: usize = 8 * (MAX_CONTROL_MSG_BYTES - 19 - ENDPOINT_BYTES_MAX);
 /// Longest endpoint in bytes.
 pub(crate) const ENDPOINT_BYTES_MAX: usize = 64;
 
@@ -348,7 +353,8 @@ mod tests {
         ];
         let failures = kinds.into_iter().map(|kind| ControlMsg::Failed { by: 7, kind });
         let failed = (0..VIEW_RANKS_MAX).map(|rank| rank % 3 == 1).collect();
-        let view = View { attempt: 7, phase: Phase::Connected, failed, endpoint: "[::1]:80".to_owned() };
+        let (attempt, phase, endpoint) = (7, Phase::Connected, "[::1]:80".to_owned());
+        let view = View { attempt, phase, failed, endpoint, settings: 1 << 60 };
         assert!(ControlMsg::Membership(view.clone()).encode().len() <= MAX_CONTROL_MSG_BYTES);
         let waits = [ControlMsg::Waiting(call(1)), ControlMsg::WaitingElsewhere(call(2))];
         for message in failures.chain(waits).chain([ControlMsg::Finalized, ControlMsg::Membership(view)]) {
