@@ -1,16 +1,96 @@
-//! Ranks go on after others are killed: the survivors shrink the communicator and repeat the
-//! average.
+//! Ranks go on after others are killed: the survivors shrink the communicator and repeat the step.
 //!
 //! `cargo run --release --example 07_fault_tolerance` starts five processes, of which two kill
 //! themselves with SIGKILL. `unisono run --continue-on-failure -n 5 --
 //! target/release/examples/07_fault_tolerance` does the same under the launcher.
 
 use std::process::Command;
-use std::time::Instant;
-use unisono::{Avg, Communicator, UniqueId};
+use unisono::{Avg, Communicator, Error, Min, UniqueId};
+
+/// Takes steps until `model` has taken `steps` of them, with the ranks that are left.
+pub fn train(mut comm: Communicator, model: &mut Model, steps: u64) -> unisono::Result<Communicator> {
+    let mut agreed = true;
+    loop {
+        match advance(&comm, model, steps, agreed) {
+            Ok(true) => return Ok(comm),
+            Ok(false) => agreed = true,
+            Err(error) => {
+                model.failures.push(error.clone());
+                comm = survivors(&comm, error)?;
+                agreed = false;
+            }
+        }
+    }
+}
+
+/// Takes one step. Returns true if all ranks have taken all steps.
+fn advance(comm: &Communicator, model: &mut Model, steps: u64, agreed: bool) -> unisono::Result<bool> {
+    if !agreed {
+        // Some ranks may have completed the step in which others failed. All repeat it.
+        let mut lowest = [model.step];
+        comm.all_reduce(&mut lowest, Min)?;
+        model.go_back_to(lowest[0]);
+    }
+    if model.step == steps {
+        comm.barrier()?;
+        return Ok(true);
+    }
+    // After an error, `mean` is unspecified and the gradients are whole.
+    comm.all_reduce_into(&model.gradients, &mut model.mean, Avg)?;
+    model.update();
+    Ok(false)
+}
+
+/// Goes on without the ranks that failed, or returns `error`.
+fn survivors(comm: &Communicator, error: Error) -> unisono::Result<Communicator> {
+    if !error.is_recoverable() {
+        return Err(error);
+    }
+    let left = comm.shrink()?;
+    // A shrink that leaves nobody out has not removed the cause.
+    if left.size() < comm.size() { Ok(left) } else { Err(error) }
+}
+
+/// The state of a rank. It can go back by one step.
+pub struct Model {
+    /// The number of steps taken.
+    pub step: u64,
+    /// The weights after them.
+    pub weights: Vec<f32>,
+    /// The weights one step earlier.
+    before: Vec<f32>,
+    gradients: Vec<f32>,
+    /// The mean gradient of the last step.
+    pub mean: Vec<f32>,
+    /// The errors from which the rank has recovered.
+    pub failures: Vec<Error>,
+}
+
+impl Model {
+    /// Makes a model of `length` weights, with `gradient` as the gradient of each in each step.
+    pub fn new(length: usize, gradient: f32) -> Self {
+        let [weights, before, mean] = [(); 3].map(|()| vec![0.0; length]);
+        Self { step: 0, weights, before, gradients: vec![gradient; length], mean, failures: Vec::new() }
+    }
+
+    fn update(&mut self) {
+        self.before.copy_from_slice(&self.weights);
+        self.weights.iter_mut().zip(&self.mean).for_each(|(weight, mean)| *weight -= mean);
+        self.step += 1;
+    }
+
+    /// Returns to `step`, which is this one or the one before: no rank completes a step before all
+    /// have begun it.
+    fn go_back_to(&mut self, step: u64) {
+        if step < self.step {
+            self.weights.copy_from_slice(&self.before);
+            self.step = step;
+        }
+    }
+}
 
 const RANKS: usize = 5;
-const ROUNDS: usize = 300;
+const STEPS: u64 = 300;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::var_os("RANK").is_some() {
@@ -24,7 +104,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let ranks = (0..RANKS).map(start).collect::<Result<Vec<_>, _>>()?;
     for (rank, mut child) in ranks.into_iter().enumerate() {
-        if child.wait()?.success() == dies_in(rank).is_some() {
+        if child.wait()?.success() == dies_after(rank).is_some() {
             return Err(format!("rank {rank} ended otherwise than it should").into());
         }
     }
@@ -33,43 +113,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn rank_main(mut comm: Communicator) -> unisono::Result<()> {
     let number = comm.rank();
-    let mut round = 0;
-    while round < ROUNDS {
-        if dies_in(number) == Some(round) {
+    let mut model = Model::new(1 << 16, number as f32);
+    for steps in [100, 200, STEPS] {
+        comm = train(comm, &mut model, steps)?;
+        if dies_after(number) == Some(steps) {
             kill_this_process();
         }
-        let mut values = vec![number as f64; 1 << 16];
-        match comm.all_reduce(&mut values, Avg) {
-            Ok(()) => round += 1,
-            Err(error) => {
-                println!("rank {number}: {error}");
-                let begun = Instant::now();
-                comm = comm.shrink()?;
-                // Some ranks may have completed the round in which others failed: the lowest round
-                // is right for all.
-                round = agree(&comm, round)?;
-                let (rank, ranks, time) = (comm.rank(), comm.size(), begun.elapsed());
-                println!(
-                    "rank {number} goes on as rank {rank} of {ranks} in round {round}, after {time:.0?}"
-                );
-            }
-        }
     }
-    let mut left = [number as f64];
-    comm.all_reduce(&mut left, Avg)?;
-    assert_eq!((comm.size(), left), (3, [7.0 / 3.0]), "ranks 0, 3 and 4 are left");
+    model.failures.iter().for_each(|error| println!("rank {number}: {error}"));
+    println!("rank {number} ends as rank {} of {} after step {}", comm.rank(), comm.size(), model.step);
+    assert_eq!((comm.size(), model.mean[0]), (3, 7.0 / 3.0), "ranks 0, 3 and 4 are left");
     Ok(())
 }
 
-/// Returns the lowest round of all ranks.
-fn agree(comm: &Communicator, round: usize) -> unisono::Result<usize> {
-    let mut first = [round as u64];
-    comm.all_reduce(&mut first, unisono::Min)?;
-    Ok(first[0] as usize)
-}
-
-/// Returns the round in which a rank is killed.
-fn dies_in(number: usize) -> Option<usize> {
+/// Returns the number of steps after which a rank is killed.
+fn dies_after(number: usize) -> Option<u64> {
     [None, Some(100), Some(200), None, None][number]
 }
 

@@ -1,8 +1,10 @@
 //! The error type: an error kind, and the rank and operation that saw it.
 
+pub(crate) mod abort;
 pub(crate) mod bootstrap;
 mod kind;
 
+pub use abort::AbortCause;
 pub use kind::ErrorKind;
 
 use crate::op_desc::OpDesc;
@@ -21,6 +23,15 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// returns the same error, on every rank.
 ///
 /// Both `Display` and `Debug` print the whole message. It ends with [advice](Error::help).
+///
+/// # Buffers after an error
+///
+/// A call that was [refused](Error::is_invalid_usage) has touched no buffer. After any other error
+/// of an operation, its outputs and in-place buffers are unspecified: parts may be as before,
+/// final, or partly reduced. So an operation in place is never repeated on the same buffer. Inputs
+/// of forms with separate buffers are unchanged. Symmetric memory, which peers write directly,
+/// stays unspecified until this communicator is dropped. Some ranks may have completed an operation
+/// in which others failed.
 ///
 /// ```
 /// use unisono::{Communicator, ErrorKind};
@@ -107,7 +118,8 @@ impl Error {
     }
 
     /// Returns the other rank that the error is about: the one that failed, left, aborted, called
-    /// something else, or was waited for first.
+    /// something else, or was waited for first. All survivors of a failure get the rank that
+    /// failed.
     pub fn peer(&self) -> Option<Rank> {
         self.0.kind.peer(self.0.rank)
     }
@@ -148,6 +160,36 @@ impl Error {
     pub fn is_poisoning(&self) -> bool {
         let spares = matches!(self.0.kind, ErrorKind::Bootstrap(_) | ErrorKind::Object { .. });
         !spares && !self.is_invalid_usage()
+    }
+
+    /// Returns true if the ranks that are left can go on with
+    /// [`Communicator::shrink`](crate::Communicator::shrink), which leaves the cause out: a rank
+    /// that failed, left, or says nothing.
+    ///
+    /// False for errors that would come again: a mismatch, ranks that wait for each other, a call
+    /// of [`Communicator::abort`](crate::Communicator::abort), a failure of this rank itself. A
+    /// shrink that leaves nobody out has not removed the cause either, so a loop ends there.
+    ///
+    /// ```
+    /// use unisono::{Communicator, Error, Result};
+    ///
+    /// /// Goes on without the ranks that failed, or returns `error`.
+    /// fn survivors(comm: &Communicator, error: Error) -> Result<Communicator> {
+    ///     if !error.is_recoverable() {
+    ///         return Err(error);
+    ///     }
+    ///     let left = comm.shrink()?;
+    ///     if left.size() < comm.size() { Ok(left) } else { Err(error) }
+    /// }
+    /// # let mut ranks = Communicator::local(2)?;
+    /// # drop(ranks.pop());
+    /// # let comm = ranks.remove(0);
+    /// # let error = comm.barrier().unwrap_err();
+    /// # assert_eq!(survivors(&comm, error)?.size(), 1);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn is_recoverable(&self) -> bool {
+        self.0.kind.is_recoverable()
     }
 }
 
@@ -257,7 +299,7 @@ mod tests {
         assert_eq!(peer(ErrorKind::PeerFinalized { peer: 3 }, 0), Some(3));
         let mismatch = ErrorKind::CountMismatch { sender: 1, sent: 8, receiver: 4, expected: 12 };
         assert_eq!((peer(mismatch.clone(), 4), peer(mismatch, 1)), (Some(1), Some(4)));
-        assert_eq!(peer(ErrorKind::Aborted { by: 0, reason: "no".to_owned() }, 0), None);
+        assert_eq!(peer(ErrorKind::abort_request(0, "no"), 0), None);
         assert_eq!(peer(ErrorKind::Bug("no".to_owned()), 0), None);
     }
 

@@ -120,7 +120,7 @@ impl OpRecord {
             "sequence": self.op.sequence,
             "of_all": self.op.is_collective(),
             "call": self.op.to_string(),
-            "algorithm": self.op.algorithm_name().unwrap_or(""),
+            "algorithm": self.op.algorithm_name().unwrap_or_default(),
             "bytes": self.op.bytes(),
             "state": self.state.name(),
             "started_ms": self.started.map(milliseconds),

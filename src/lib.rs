@@ -63,7 +63,7 @@ pub use communicator::{
 pub use config::{Config, DeviceConfig, LaunchMode, ReductionOrder, Transport, parse_algorithms};
 pub use engine::messages::MessageInfo;
 pub use engine::{MemoryStats, TrafficStats};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{AbortCause, Error, ErrorKind, Result};
 pub use flight::{FlightRecord, OpRecord, OpState};
 pub use unisono_cuda::{
     Bool, Complex, DType, DTypeClass, Element, F8E4M3, F8E5M2, Locatable, Located, ReduceKind, Scalar, bf16,

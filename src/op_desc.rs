@@ -6,16 +6,22 @@
 //!  0-7   kind of operation
 //!  8-15  element type
 //! 16-23  reduction; 255 for none, from 128 on a digest of a user-defined one
-//! 24-31  digest of the algorithm's name
+//! 24-31  digest of the algorithm
 //! 32-54  root
 //!    55  set for operations on GPUs
 //! 56-63  on GPUs, part of a digest of the symmetric buffers; 0 for none
+//!        else, more of the digest of the algorithm; 0 for a built-in one
 //! ```
 //!
 //! The third word is the count. On GPUs, and where a reduction is user-defined, its upper 25 bits
 //! are more of the digests.
 
-use crate::schedule::{Algorithm, Collective};
+mod algorithm_digest;
+
+pub(crate) use algorithm_digest::{AlgorithmDigest, register_algorithm};
+
+use crate::schedule::Collective;
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use unisono_cuda::{DType, ReduceKind};
@@ -170,7 +176,7 @@ impl OpDesc {
     #[cfg(feature = "gpu")]
     pub(crate) fn on_gpu(self, place: Option<u64>) -> Self {
         let code = place.map_or(0, |place| place % u64::from(u8::MAX) + 1);
-        let packed = self.packed | GPU_BIT | code << OFFSET_DIGEST_SHIFT;
+        let packed = self.packed & !(0xff << HIGH_SHIFT) | GPU_BIT | code << HIGH_SHIFT;
         Self { packed, count: self.count & GPU_COUNT_MAX, ..self }.with_extra_bits(place)
     }
 
@@ -208,6 +214,16 @@ impl OpDesc {
         }
     }
 
+    fn is_on_gpu(&self) -> bool {
+        self.packed & GPU_BIT != 0
+    }
+
+    /// Returns the digest of the algorithm; on GPUs, its low byte.
+    fn algorithm(&self) -> AlgorithmDigest {
+        let high = if self.is_on_gpu() { 0 } else { (self.packed >> HIGH_SHIFT) as u8 };
+        AlgorithmDigest::from_bytes([(self.packed >> ALGORITHM_SHIFT) as u8, high])
+    }
+
     fn op_code(&self) -> u8 {
         (self.packed >> OP_SHIFT) as u8
     }
@@ -225,7 +241,11 @@ impl OpDesc {
 
     /// Sets the algorithm.
     pub(crate) fn with_algorithm(self, algorithm: AlgorithmDigest) -> Self {
-        let packed = self.packed & !(0xff << ALGORITHM_SHIFT) | u64::from(algorithm.0) << ALGORITHM_SHIFT;
+        let [low, high] = algorithm.bytes().map(u64::from);
+        let mut packed = self.packed & !(0xff << ALGORITHM_SHIFT) | low << ALGORITHM_SHIFT;
+        if !self.is_on_gpu() {
+            packed = packed & !(0xff << HIGH_SHIFT) | high << HIGH_SHIFT;
+        }
         Self { packed, ..self }
     }
 
@@ -292,19 +312,13 @@ impl OpDesc {
 
     /// Returns true if `other` is the same operation by another algorithm.
     pub(crate) fn differs_in_algorithm_only(&self, other: &Self) -> bool {
-        let digest = AlgorithmDigest((other.packed >> ALGORITHM_SHIFT) as u8);
-        self != other && self.with_algorithm(digest) == *other
+        self != other && self.with_algorithm(other.algorithm()) == *other
     }
 
-    /// Returns the name of the algorithm, built-in or of the caller's own.
-    pub(crate) fn algorithm_name(&self) -> Option<&'static str> {
-        let digest = (self.packed >> ALGORITHM_SHIFT) as u8;
-        let collective = self.algorithm_collective()?;
-        let custom = custom_names()
-            .iter()
-            .find(|own| own.0 == collective && name_digest(own.1) == digest)
-            .map(|own| own.1);
-        custom.or_else(|| built_in_name(collective, digest))
+    /// Returns the name of the algorithm, built-in or of the caller's own. Own ones that share a
+    /// digest are all named.
+    pub(crate) fn algorithm_name(&self) -> Option<Cow<'static, str>> {
+        self.algorithm().name(self.algorithm_collective()?, self.is_on_gpu())
     }
 
     /// Returns the collective whose algorithms can carry out the operation.
@@ -329,7 +343,8 @@ const ROOT_MAX: u64 = (1 << 23) - 1;
 /// First code of user-defined reductions. The last code, 255, means no reduction.
 const USER_OP: u64 = 0x80;
 const GPU_BIT: u64 = 1 << 55;
-const OFFSET_DIGEST_SHIFT: u32 = 56;
+/// The digest of symmetric buffers on GPUs; elsewhere the high byte of that of the algorithm.
+const HIGH_SHIFT: u32 = 56;
 /// Bits of the count on GPUs. No GPU has memory for more elements, so the bits above hold digests.
 /// Together with those in the second word, a digest has about 32 bits.
 const EXTRA_SHIFT: u32 = 39;
@@ -354,8 +369,8 @@ impl fmt::Display for OpDesc {
         if self.root() != 0 {
             write!(f, ", root {}", self.root())?;
         }
-        let place = self.packed >> OFFSET_DIGEST_SHIFT;
-        if place != 0 {
+        let place = self.packed >> HIGH_SHIFT;
+        if self.is_on_gpu() && place != 0 {
             write!(
                 f,
                 ", buffers at digest {:#x} of symmetric memory",
@@ -364,6 +379,7 @@ impl fmt::Display for OpDesc {
         }
         match self.algorithm_name() {
             Some(name) => write!(f, ", {name})"),
+            None if self.algorithm().is_own() => write!(f, ", own algorithm {:?})", self.algorithm()),
             None => write!(f, ")"),
         }
     }
@@ -380,35 +396,6 @@ fn is_user_op(code: u8) -> bool {
     u64::from(code) >= USER_OP && code != u8::MAX
 }
 
-/// An 8-bit hash of an algorithm's name: the third byte of its FNV-1a hash, unique among all names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AlgorithmDigest(u8);
-
-impl AlgorithmDigest {
-    /// Returns the digest of `algorithm`.
-    pub(crate) fn of(algorithm: &Algorithm) -> Self {
-        Self(name_digest(algorithm.name))
-    }
-}
-
-/// Makes the name of a caller's own algorithm known to errors.
-///
-/// # Errors
-/// Returns the name of another algorithm of the same collective that has the same digest.
-pub(crate) fn register_name(algorithm: &Algorithm) -> Result<(), &'static str> {
-    let (collective, digest) = (algorithm.collective, name_digest(algorithm.name));
-    let mut names = custom_names();
-    let taken = names.iter().find(|own| own.0 == collective && name_digest(own.1) == digest).map(|own| own.1);
-    match taken.or_else(|| built_in_name(collective, digest)) {
-        Some(other) if other != algorithm.name => Err(other),
-        Some(_) => Ok(()),
-        None => {
-            names.push((collective, algorithm.name));
-            Ok(())
-        }
-    }
-}
-
 /// Makes the name of a user-defined reduction known to errors.
 pub(crate) fn register_op_name(digest: u64, name: &str) {
     let mut names = op_names();
@@ -421,22 +408,6 @@ pub(crate) fn register_op_name(digest: u64, name: &str) {
 fn op_names() -> MutexGuard<'static, Vec<(u64, String)>> {
     static NAMES: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn built_in_name(collective: Collective, digest: u8) -> Option<&'static str> {
-    let mut rows = Algorithm::ALL.iter().filter(|row| row.collective == collective);
-    rows.find(|row| name_digest(row.name) == digest).map(|row| row.name)
-}
-
-/// Returns the names of callers' own algorithms in this process.
-fn custom_names() -> MutexGuard<'static, Vec<(Collective, &'static str)>> {
-    static NAMES: Mutex<Vec<(Collective, &str)>> = Mutex::new(Vec::new());
-    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn name_digest(name: &str) -> u8 {
-    let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ byte as u32).wrapping_mul(0x0100_0193));
-    (hash >> 16) as u8
 }
 
 #[cfg(test)]
@@ -456,7 +427,7 @@ mod tests {
         let kind = OpKind::Collective(Collective::AllReduce);
         let op = |name, count| {
             let row = crate::schedule::find(Collective::AllReduce, name).unwrap();
-            OpDesc::new(1, kind, DType::F32, None, 0, count).with_algorithm(AlgorithmDigest::of(row))
+            OpDesc::new(1, kind, DType::F32, None, 0, count).with_algorithm(AlgorithmDigest::of(row, 4))
         };
         assert!(op("ring", 8).differs_in_algorithm_only(&op("pat", 8)));
         assert!(!op("ring", 8).differs_in_algorithm_only(&op("pat", 9)));
@@ -478,19 +449,5 @@ mod tests {
         assert!(calls.iter().all(|call| OpDesc::from_tag(&call.tag(0)) == *call && call.count == 1 << 38));
         let tags: std::collections::HashSet<_> = calls.iter().map(|call| call.tag(0).0).collect();
         assert_eq!(tags.len(), calls.len());
-    }
-
-    #[test]
-    fn algorithm_digests_are_unique_among_all_names() {
-        for a in Algorithm::ALL {
-            for b in Algorithm::ALL {
-                assert!(
-                    a.name == b.name || name_digest(a.name) != name_digest(b.name),
-                    "{} and {}",
-                    a.name,
-                    b.name
-                );
-            }
-        }
     }
 }

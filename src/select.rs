@@ -7,19 +7,47 @@ use crate::config::{Config, ReductionOrder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Collective, CombineOrder, GroupSpec, PeerAccess};
 
-/// Returns `algorithm`, which the caller has set, if it can serve the operation.
+/// Checks that an algorithm can be set for a group of `ranks` ranks: that it can serve operations of
+/// some root.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] says what the algorithm needs.
+pub(crate) fn check_settable(algorithm: &'static Algorithm, ranks: usize, topology: Topology) -> Result<()> {
+    let roots = if algorithm.collective.has_root() { ranks } else { 1 };
+    let spec = |root| GroupSpec { ranks, root, aggregation: 1 };
+    let root = (0..roots).find(|&root| (algorithm.supports)(&spec(root))).unwrap_or(0);
+    set_by_caller(algorithm, &spec(root), topology).map(drop)
+}
+
+/// Returns the numbers of ranks near `spec` that an algorithm supports.
+fn supported_ranks(algorithm: &Algorithm, spec: &GroupSpec) -> String {
+    let supports = |&ranks: &usize| (algorithm.supports)(&GroupSpec { ranks, root: 0, aggregation: 1 });
+    let near: Vec<_> = (1..=2 * spec.ranks.max(4)).filter(supports).map(|ranks| ranks.to_string()).collect();
+    match near.is_empty() {
+        true => "another number of ranks".to_owned(),
+        false => format!("{} or some other number of ranks", near.join(", ")),
+    }
+}
+
+/// Returns `algorithm`, which the caller has set, if it can serve the operation.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] says what the algorithm needs, and what there is.
 pub(crate) fn set_by_caller(
     algorithm: &'static Algorithm,
     spec: &GroupSpec,
     topology: Topology,
 ) -> Result<&'static Algorithm> {
     let needs = match algorithm.peer_access {
-        PeerAccess::ZeroCopy => "buffers from `alloc_symmetric`, which select it automatically",
-        access if access > topology.peer_access() => "memory that all ranks reach",
-        _ if !(algorithm.supports)(spec) => "another number of ranks",
+        PeerAccess::ZeroCopy => "buffers from `alloc_symmetric`, which select it automatically".to_owned(),
+        access if access > topology.peer_access() => {
+            "memory that all ranks reach, and this transport gives none".to_owned()
+        }
+        _ if !(algorithm.supports)(spec) => {
+            let root =
+                if algorithm.collective.has_root() { format!(", root {}", spec.root) } else { String::new() };
+            format!("{}: these are {}{root}", supported_ranks(algorithm, spec), spec.ranks)
+        }
         _ => return Ok(algorithm),
     };
     let text = format!("{} {} needs {needs}", algorithm.collective, algorithm.name);

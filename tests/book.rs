@@ -226,3 +226,56 @@ fn remove_unexpected(folder: &PathBuf, expected: &[String]) {
         }
     }
 }
+
+/// The loop of the page on errors is that of the example, which tests run with killed ranks.
+#[test]
+fn recovery_loop_of_the_book_is_that_of_the_example() {
+    let (example, page) = (read("examples/07_fault_tolerance.rs"), read("docs/book/src/errors.md"));
+    let begin = example.find("/// Takes steps until").expect("the loop");
+    let end = example.find("/// The state of a rank.").expect("the end of the loop");
+    assert!(page.contains(example[begin..end].trim_end()), "copy the loop of the example into the page");
+}
+
+/// Every operation that writes a buffer of the caller says what is in it after an error.
+#[test]
+fn operations_document_buffers_after_an_error() {
+    let mut silent = Vec::new();
+    let sources =
+        ["communicator/collectives", "communicator/rooted", "communicator/scans", "communicator/uneven"]
+            .into_iter()
+            .chain(["communicator/lists", "communicator/operation", "communicator/point_to_point"])
+            .chain(["device/collectives", "device/rooted", "device/all_to_all", "device/p2p"]);
+    let mut seen = 0;
+    for path in sources.map(|file| format!("src/{file}.rs")) {
+        let source = read(&path);
+        for (before, after) in source.match_indices("    pub fn ").map(|(at, _)| source.split_at(at)) {
+            let signature = &after[..after.find('{').expect("a body")];
+            let writes = ["&mut [", "&mut impl DeviceBufferMut", "Option<&mut", "OpBuffers<'_>"];
+            let returns_result = signature.contains("-> Result<()>");
+            if returns_result && writes.iter().any(|argument| signature.contains(argument)) {
+                seen += 1;
+                let doc = before.lines().rev().take_while(|line| line.trim_start().starts_with(['/', '#']));
+                let says = doc.collect::<String>().contains("(crate::Error#buffers-after-an-error)");
+                silent.extend((!says).then(|| format!("{path}: {}", signature.trim())));
+            }
+        }
+    }
+    let header = read("capi/include/unisono.h");
+    for function in
+        header.split(";\n").filter(|part| part.contains(" void *output") && part.contains("unisono_"))
+    {
+        seen += 1;
+        silent.extend((!function.contains("unspecified")).then(|| function.to_owned()));
+    }
+    let python = read("python/unisono/communicator.py");
+    for method in python.split("\n    def ").filter(|method| {
+        let arguments = method.lines().next().unwrap_or("");
+        arguments.contains("output") || arguments.starts_with("recv(") || arguments.starts_with("broadcast(")
+    }) {
+        let is_public = !method.starts_with('_');
+        seen += usize::from(is_public);
+        silent.extend((is_public && !method.contains("unspecified")).then(|| method.to_owned()));
+    }
+    assert!(seen > 70, "only {seen} operations were found");
+    assert!(silent.is_empty(), "say what the buffers hold after an error:\n{}", silent.join("\n"));
+}

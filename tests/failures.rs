@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::World;
-use unisono::{Communicator, Config, Error, ErrorKind, Max, Sum};
+use unisono::{AbortCause, Communicator, Config, Error, ErrorKind, Max, Sum};
 
 fn long_timeout() -> Config {
     Config::default().with_timeout(Duration::from_secs(10))
@@ -183,7 +183,8 @@ fn abort_from_other_thread_ends_waits_on_every_rank() {
         });
         assert!(begun.elapsed() < Duration::from_secs(2));
         for error in errors {
-            let kind = ErrorKind::Aborted { by: 0, reason: "enough of this".to_owned() };
+            let kind =
+                ErrorKind::Aborted { by: 0, reason: "enough of this".to_owned(), cause: AbortCause::Request };
             assert_eq!(error.kind(), &kind, "{world:?}");
         }
     }

@@ -6,6 +6,10 @@
  * All ranks must make the same calls in the same order. A share is `count` elements. Lengths that differ between ranks, or
  * calls that differ, are errors on every rank. Buffers need no alignment. If input and output are the same memory, the
  * shorter one must be this rank's share of the longer one, as in NCCL. Other overlaps are an error.
+ *
+ * After UNISONO_INVALID_USAGE and UNISONO_UNSUPPORTED all buffers are as before. After any other error of an operation, its
+ * output is unspecified: parts may be as before, final, or partly reduced. An input that is not also the output is unchanged.
+ * So never repeat an operation in place on the same buffer. Some ranks may have completed an operation in which others failed.
  */
 #ifndef UNISONO_H
 #define UNISONO_H
@@ -32,7 +36,7 @@ enum {
     UNISONO_PEER_FAILED = 6,        /* a rank died, or its connection was lost */
     UNISONO_PEER_FINALIZED = 7,     /* a rank destroyed its communicator */
     UNISONO_TIMEOUT = 8,            /* nothing moved for UNISONO_TIMEOUT_MS */
-    UNISONO_ABORTED = 9,            /* a rank called unisono_comm_abort */
+    UNISONO_ABORTED = 9,            /* a rank ended the communicator for all: it failed, shrinks, or aborts */
     UNISONO_EXCLUDED = 10,          /* the others go on without this rank */
     UNISONO_PROTOCOL_VIOLATION = 11,
     UNISONO_NOT_FINITE = 12,
@@ -61,7 +65,7 @@ enum {
     UNISONO_F8E5M2 = 11,
     UNISONO_I16 = 12,
     UNISONO_U16 = 13,
-    UNISONO_Bool = 14,     /* one byte; every byte but 0 is true, and reductions store 1 */
+    UNISONO_BOOL = 14,     /* one byte; every byte but 0 is true, and reductions store 1 */
     UNISONO_C64 = 15,      /* two float: real and imaginary part */
     UNISONO_C128 = 16,     /* two double */
     UNISONO_F32I32 = 17,   /* struct { float value; int32_t index; } */
@@ -78,7 +82,7 @@ enum {
     UNISONO_MAX = 3,
     UNISONO_AVG = 4,
     /* 5 is not part of this interface. */
-    UNISONO_BITAND = 6,    /* of integers; of UNISONO_Bool the logical one */
+    UNISONO_BITAND = 6,    /* of integers; of UNISONO_BOOL the logical one */
     UNISONO_BITOR = 7,
     UNISONO_BITXOR = 8,
     UNISONO_MINLOC = 9,    /* of values with an index */
@@ -126,6 +130,14 @@ const char *unisono_version(void);
 /* Returns the text of the last error of this thread. It is valid until the next error of this thread. */
 const char *unisono_last_error(void);
 
+/* Returns 1 if the ranks that are left can go on with unisono_comm_shrink after the last error of this thread, because it leaves
+ * the cause out: a rank that failed, left or says nothing. Returns 0 for errors that would come again, such as calls that differ.
+ * A shrink that leaves nobody out has not removed the cause either. */
+int unisono_last_error_is_recoverable(void);
+
+/* Returns the other rank that the last error of this thread is about, such as the one that failed, or UNISONO_ANY_RANK. */
+size_t unisono_last_error_peer(void);
+
 /* A function that makes one communicator stores NULL if it fails. */
 
 /* Connects to the other ranks as the environment of unisono run, torchrun, mpirun or srun says. */
@@ -167,53 +179,62 @@ uint32_t unisono_comm_error(const unisono_comm *comm, uint32_t *code, char *text
  * needs, also when there are too few, which is UNISONO_INVALID_USAGE. `needed` may be NULL. Never waits for operations. */
 uint32_t unisono_flight_record(const unisono_comm *comm, char *json, size_t bytes, size_t *needed);
 
-/* One share in, one share out. */
+/* One share in, one share out. After an error, the output is unspecified. */
 uint32_t unisono_all_reduce(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                             uint32_t op);
-/* One share in, one for each rank out. */
+/* One share in, one for each rank out. After an error, the output is unspecified. */
 uint32_t unisono_all_gather(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype);
-/* One share for each rank in, one share out. In place, the input is written. */
+/* One share for each rank in, one share out. In place, the input is written. After an error, the output is unspecified. */
 uint32_t unisono_reduce_scatter(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                                 uint32_t op);
-/* One share in at the root, one share out. Other ranks may give NULL as the input. */
+/* One share in at the root, one share out. Other ranks may give NULL as the input. After an error, the output is
+ * unspecified. */
 uint32_t unisono_broadcast(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                            size_t root);
-/* One share in, one share out at the root. Other ranks may give NULL as the output. */
+/* One share in, one share out at the root. Other ranks may give NULL as the output. After an error, the output is
+ * unspecified. */
 uint32_t unisono_reduce(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype, uint32_t op,
                         size_t root);
-/* One share in, one for each rank out at the root. Other ranks may give NULL as the output. */
+/* One share in, one for each rank out at the root. Other ranks may give NULL as the output. After an error, the output is
+ * unspecified. */
 uint32_t unisono_gather(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                         size_t root);
-/* One share for each rank in at the root, one share out. Other ranks may give NULL as the input. */
+/* One share for each rank in at the root, one share out. Other ranks may give NULL as the input. After an error, the
+ * output is unspecified. */
 uint32_t unisono_scatter(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                          size_t root);
-/* One share for each rank in, one from each rank out. */
+/* One share for each rank in, one from each rank out. After an error, the output is unspecified. */
 uint32_t unisono_all_to_all(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype);
-/* One share in, one share out: the reduction of this rank and all ranks below it. There is no average. */
+/* One share in, one share out: the reduction of this rank and all ranks below it. There is no average. After an error, the
+ * output is unspecified. */
 uint32_t unisono_scan(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype, uint32_t op);
-/* One share in, one share out: the reduction of all ranks below this one. The output of rank 0 stays as it is. */
+/* One share in, one share out: the reduction of all ranks below this one. The output of rank 0 stays as it is. After an
+ * error, the output is unspecified. */
 uint32_t unisono_exscan(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                         uint32_t op);
 /* Waits until all ranks have called it. */
 uint32_t unisono_barrier(const unisono_comm *comm);
-/* The collective that `operation` describes. */
+/* The collective that `operation` describes. After an error, the output is unspecified. */
 uint32_t unisono_run(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output);
 
 /* Collectives with shares of different lengths. `counts` has a number of elements for each rank. Input and output must not
  * overlap. */
 
-/* counts[own rank] elements in, all counts out. All ranks give the same counts. */
+/* counts[own rank] elements in, all counts out. All ranks give the same counts. After an error, the output is unspecified. */
 uint32_t unisono_all_gather_v(const unisono_comm *comm, const void *input, void *output, const size_t *counts, uint32_t dtype);
-/* All counts in, counts[own rank] elements out. All ranks give the same counts. */
+/* All counts in, counts[own rank] elements out. All ranks give the same counts. After an error, the output is unspecified. */
 uint32_t unisono_reduce_scatter_v(const unisono_comm *comm, const void *input, void *output, const size_t *counts,
                                   uint32_t dtype, uint32_t op);
-/* send_counts[i] elements go to rank i; recv_counts[i] elements come from rank i. */
+/* send_counts[i] elements go to rank i; recv_counts[i] elements come from rank i. After an error, the output is
+ * unspecified. */
 uint32_t unisono_all_to_all_v(const unisono_comm *comm, const void *input, const size_t *send_counts, void *output,
                               const size_t *recv_counts, uint32_t dtype);
-/* `count` elements in, all counts out at the root. Other ranks may give NULL as the output and the counts. */
+/* `count` elements in, all counts out at the root. Other ranks may give NULL as the output and the counts. After an error,
+ * the output is unspecified. */
 uint32_t unisono_gather_v(const unisono_comm *comm, const void *input, size_t count, void *output, const size_t *counts,
                           uint32_t dtype, size_t root);
-/* All counts in at the root, `count` elements out. Other ranks may give NULL as the input and the counts. */
+/* All counts in at the root, `count` elements out. Other ranks may give NULL as the input and the counts. After an error,
+ * the output is unspecified. */
 uint32_t unisono_scatter_v(const unisono_comm *comm, const void *input, const size_t *counts, void *output, size_t count,
                            uint32_t dtype, size_t root);
 
@@ -222,7 +243,8 @@ uint32_t unisono_scatter_v(const unisono_comm *comm, const void *input, const si
 
 /* Returns when the buffer may be written again, which need not mean that the message was received. */
 uint32_t unisono_send(const unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag);
-/* Receives at most `bytes` bytes. Stores the message in `info`, which may be NULL. */
+/* Receives at most `bytes` bytes. Stores the message in `info`, which may be NULL. After an error, the buffer is
+ * unspecified. */
 uint32_t unisono_recv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
                       unisono_message_info *info);
 /* Stores 1 and the message if one has arrived that no receive has taken, else 0. `info` may be NULL. */
@@ -235,7 +257,8 @@ uint32_t unisono_isend(const unisono_comm *comm, const void *buffer, size_t byte
                        unisono_request **request);
 uint32_t unisono_irecv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
                        unisono_request **request);
-/* Starts what unisono_run does. Started collectives run one after the other, in order with the other collectives. */
+/* Starts what unisono_run does. Started collectives run one after the other, in order with the other collectives. After an
+ * error, the output is unspecified. */
 uint32_t unisono_start(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output,
                        unisono_request **request);
 

@@ -128,10 +128,12 @@ pub unsafe extern "C" fn unisono_unique_id(interface: *const c_char, id: *mut c_
         let Ok(address) = interface.parse() else {
             return argument(format!("`{interface}` is no IP address"));
         };
-        let made = UniqueId::new(address)?.to_string();
-        if id.is_null() || bytes <= made.len() {
-            return argument(format!("a unique id needs {} bytes, not {bytes}", made.len() + 1));
+        let unique = UniqueId::new(address)?;
+        let needed = unique.to_string().len() + 1;
+        if id.is_null() || bytes < needed {
+            return argument(format!("a unique id needs {needed} bytes, not {bytes}"));
         }
+        let made = unique.into_reserved_text();
         // SAFETY: by the contract, there is room for the text and its NUL.
         unsafe { write_text(id, &made) };
         Ok(())

@@ -1,7 +1,7 @@
 //! Codes and texts of errors.
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The reason why a call failed.
@@ -26,14 +26,29 @@ pub(crate) fn argument<T>(what: impl Into<String>) -> Result<T, Failure> {
 }
 
 impl Failure {
-    /// Returns the code and the text.
-    fn code_and_text(self) -> (u32, String) {
+    /// Returns the code and the facts.
+    fn into_facts(self) -> (u32, LastError) {
+        let facts = |text: String| LastError {
+            text: CString::new(text.replace('\0', " ")).unwrap_or_default(),
+            ..LastError::default()
+        };
         match self {
-            Failure::Library(error) => (error.code(), error.to_string()),
-            Failure::Argument(what) => (INVALID_USAGE, format!("{what}; correct the call")),
-            Failure::Code(code, text) => (code, text),
+            Failure::Library(error) => {
+                let (is_recoverable, peer) = (error.is_recoverable(), error.peer());
+                (error.code(), LastError { is_recoverable, peer, ..facts(error.to_string()) })
+            }
+            Failure::Argument(what) => (INVALID_USAGE, facts(format!("{what}; correct the call"))),
+            Failure::Code(code, text) => (code, facts(text)),
         }
     }
+}
+
+/// The last error of a thread.
+#[derive(Default)]
+struct LastError {
+    text: CString,
+    is_recoverable: bool,
+    peer: Option<usize>,
 }
 
 /// Runs a call of the interface and returns its code. The text of an error is kept for the thread.
@@ -45,11 +60,10 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<(), Failure>) -> u32 {
     }
 }
 
-/// Keeps the text of a failure for this thread, and returns its code.
+/// Keeps the facts of a failure for this thread, and returns its code.
 pub(crate) fn keep(failure: Failure) -> u32 {
-    let (code, text) = failure.code_and_text();
-    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    LAST_ERROR.with(|last| *last.borrow_mut() = text);
+    let (code, facts) = failure.into_facts();
+    LAST_ERROR.with(|last| *last.borrow_mut() = facts);
     code
 }
 
@@ -57,11 +71,24 @@ pub(crate) fn keep(failure: Failure) -> u32 {
 /// next call of this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn unisono_last_error() -> *const c_char {
-    LAST_ERROR.with(|last| last.borrow().as_ptr())
+    LAST_ERROR.with(|last| last.borrow().text.as_ptr())
+}
+
+/// Returns 1 if the ranks that are left can go on with `unisono_comm_shrink` after the last error
+/// of this thread, else 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn unisono_last_error_is_recoverable() -> c_int {
+    LAST_ERROR.with(|last| c_int::from(last.borrow().is_recoverable))
+}
+
+/// Returns the other rank that the last error of this thread is about, or `SIZE_MAX`.
+#[unsafe(no_mangle)]
+pub extern "C" fn unisono_last_error_peer() -> usize {
+    LAST_ERROR.with(|last| last.borrow().peer.unwrap_or(usize::MAX))
 }
 
 thread_local! {
-    static LAST_ERROR: RefCell<CString> = RefCell::default();
+    static LAST_ERROR: RefCell<LastError> = RefCell::default();
 }
 
 /// As [`unisono_core::Error::code`] of the same kinds.

@@ -85,6 +85,17 @@ fn c_program_calls_every_function() {
     }
 }
 
+/// What such a program prints must not go into a socket or a shared segment.
+#[test]
+fn closed_standard_descriptors_are_given_to_no_file() {
+    let program = compile("closed_descriptors", &libraries());
+    for settings in ["transport=shm", "transport=tcp", "transport=tcp\nencryption=on\nstatus_server=on"] {
+        output_of(command(&program).arg(settings));
+    }
+    let folder = std::env::temp_dir();
+    output_of(command(&program).arg(format!("trace_dir={}", folder.join("unisono-closed").display())));
+}
+
 /// Returns a seed that differs between runs, and prints it.
 fn new_seed() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
@@ -155,7 +166,10 @@ fn constant(header: &str, name: &str) -> u32 {
 fn header_has_the_numbers_of_the_library() {
     let header = std::fs::read_to_string(folder().join("include/unisono.h")).expect("readable");
     for (code, dtype) in DType::ALL.into_iter().enumerate() {
-        assert_eq!(constant(&header, &format!("UNISONO_{dtype:?}")), code as u32);
+        assert_eq!(
+            constant(&header, &format!("UNISONO_{}", format!("{dtype:?}").to_uppercase())),
+            code as u32
+        );
     }
     let ops = ReduceKind::ALL.into_iter().enumerate();
     for (code, op) in ops.filter(|(_, op)| *op != ReduceKind::PreMulSum) {

@@ -26,3 +26,16 @@ fn files_in_dir(folder: &Path, is_wanted: fn(&str) -> bool) -> Result<Vec<PathBu
     paths.sort();
     Ok(paths)
 }
+
+/// Parts the results of reading files into what was read and what is wrong with the others. One
+/// damaged file says nothing about the rest.
+pub(crate) fn partition<T>(read: impl Iterator<Item = Result<T, String>>) -> (Vec<T>, Vec<String>) {
+    let (mut whole, mut damaged) = (Vec::new(), Vec::new());
+    for file in read {
+        match file {
+            Ok(file) => whole.push(file),
+            Err(why) => damaged.push(why),
+        }
+    }
+    (whole, damaged)
+}

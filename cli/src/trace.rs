@@ -40,10 +40,9 @@ struct HeaderArgs {
 
 /// Writes the one file, and says what is in it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
-    let parts = files::expand_paths(&arguments.traces, |name| name.ends_with(files::TRACE_SUFFIX))?
-        .into_iter()
-        .map(TraceFile::open)
-        .collect::<Result<Vec<_>, _>>()?;
+    let paths = files::expand_paths(&arguments.traces, |name| name.ends_with(files::TRACE_SUFFIX))?;
+    let (parts, damaged) = files::partition(paths.into_iter().map(TraceFile::open));
+    damaged.iter().for_each(|why| eprintln!("left out: {why}"));
     let Some(begun_ns) = parts.iter().map(|part| part.begun_ns).min() else {
         return Err(
             "there are no traces: ranks write them into the folder that UNISONO_TRACE_DIR names".to_owned()

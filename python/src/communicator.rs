@@ -30,7 +30,7 @@ pub(crate) fn unique_id(py: Python<'_>, interface: &str) -> PyResult<String> {
     let Ok(address) = interface.parse::<IpAddr>() else {
         return Err(argument(py, format!("`{interface}` is no IP address")));
     };
-    UniqueId::new(address).map(|id| id.to_string()).map_err(|error| exception(py, &error))
+    UniqueId::new(address).map(UniqueId::into_reserved_text).map_err(|error| exception(py, &error))
 }
 
 #[pymethods]

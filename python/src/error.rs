@@ -20,6 +20,7 @@ fn raise(py: Python<'_>, error: &unisono::Error) -> PyResult<PyErr> {
     facts.set_item("operation", error.op().map(ToString::to_string))?;
     facts.set_item("help", error.help())?;
     facts.set_item("is_poisoning", error.is_poisoning())?;
+    facts.set_item("is_recoverable", error.is_recoverable())?;
     if let ErrorKind::BarrierTimeout { missing, .. } = error.kind() {
         facts.set_item("missing", missing)?;
     }

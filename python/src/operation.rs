@@ -21,14 +21,14 @@ pub(crate) struct Operation {
 #[derive(Clone, Debug)]
 enum Kind {
     Even { collective: Collective, dtype: DType, reduction: Option<ReduceOp>, root: usize, lists: bool },
-    AllGatherV { counts: Vec<usize> },
+    AllGatherV { dtype: DType, counts: Vec<usize> },
     ReduceScatterV { dtype: DType, counts: Vec<usize>, reduction: ReduceOp },
-    AllToAllV { sends: Vec<usize>, receives: Vec<usize> },
-    GatherV { counts: Vec<usize>, root: usize },
-    ScatterV { counts: Vec<usize>, root: usize },
+    AllToAllV { dtype: DType, sends: Vec<usize>, receives: Vec<usize> },
+    GatherV { dtype: DType, counts: Vec<usize>, root: usize },
+    ScatterV { dtype: DType, counts: Vec<usize>, root: usize },
     BarrierTimeout { timeout: Duration },
-    Send { peer: usize },
-    Recv { peer: usize },
+    Send { dtype: DType, peer: usize },
+    Recv { dtype: DType, peer: usize },
 }
 
 #[pymethods]
@@ -53,9 +53,7 @@ impl Operation {
         let Some(collective) = Collective::ALL.into_iter().find(|one| one.name() == collective) else {
             return Err(argument(py, format!("`{collective}` is no collective")));
         };
-        let Some(dtype) = dtype_of(dtype) else {
-            return Err(argument(py, format!("{collective} cannot carry elements of type `{dtype}`")));
-        };
+        let dtype = checked_dtype(py, collective.name(), dtype)?;
         let reduction = reduction.map(|(name, factor)| reduce_op(py, &name, factor)).transpose()?;
         let kind = Kind::Even { collective, dtype, reduction, root, lists };
         Ok(Self { kind, input, output })
@@ -63,8 +61,16 @@ impl Operation {
 
     /// Describes an all_gather with a number of bytes for each rank.
     #[staticmethod]
-    fn all_gather_v(input: Segments, output: Segments, counts: Vec<usize>) -> Self {
-        Self { kind: Kind::AllGatherV { counts }, input, output }
+    #[pyo3(signature = (input, output, counts, dtype="uint8"))]
+    fn all_gather_v(
+        py: Python<'_>,
+        input: Segments,
+        output: Segments,
+        counts: Vec<usize>,
+        dtype: &str,
+    ) -> PyResult<Self> {
+        let dtype = checked_dtype(py, "all_gather_v", dtype)?;
+        Ok(Self { kind: Kind::AllGatherV { dtype, counts }, input, output })
     }
 
     /// Describes a reduce_scatter with a number of elements for each rank.
@@ -77,9 +83,7 @@ impl Operation {
         counts: Vec<usize>,
         reduction: (String, Option<Factor>),
     ) -> PyResult<Self> {
-        let Some(dtype) = dtype_of(dtype) else {
-            return Err(argument(py, format!("reduce_scatter_v cannot carry elements of type `{dtype}`")));
-        };
+        let dtype = checked_dtype(py, "reduce_scatter_v", dtype)?;
         let reduction = reduce_op(py, &reduction.0, reduction.1)?;
         let kind = Kind::ReduceScatterV { dtype, counts, reduction };
         Ok(Self { kind, input, output })
@@ -87,23 +91,47 @@ impl Operation {
 
     /// Describes an all_to_all with numbers of bytes to and from each rank.
     #[staticmethod]
-    fn all_to_all_v(input: Segments, output: Segments, sends: Vec<usize>, receives: Vec<usize>) -> Self {
-        let kind = Kind::AllToAllV { sends, receives };
-        Self { kind, input, output }
+    #[pyo3(signature = (input, output, sends, receives, dtype="uint8"))]
+    fn all_to_all_v(
+        py: Python<'_>,
+        input: Segments,
+        output: Segments,
+        sends: Vec<usize>,
+        receives: Vec<usize>,
+        dtype: &str,
+    ) -> PyResult<Self> {
+        let kind = Kind::AllToAllV { dtype: checked_dtype(py, "all_to_all_v", dtype)?, sends, receives };
+        Ok(Self { kind, input, output })
     }
 
     /// Describes a gather with a number of bytes for each rank, which the root alone gives.
     #[staticmethod]
-    fn gather_v(input: Segments, output: Segments, counts: Vec<usize>, root: usize) -> Self {
-        let kind = Kind::GatherV { counts, root };
-        Self { kind, input, output }
+    #[pyo3(signature = (input, output, counts, root, dtype="uint8"))]
+    fn gather_v(
+        py: Python<'_>,
+        input: Segments,
+        output: Segments,
+        counts: Vec<usize>,
+        root: usize,
+        dtype: &str,
+    ) -> PyResult<Self> {
+        let kind = Kind::GatherV { dtype: checked_dtype(py, "gather_v", dtype)?, counts, root };
+        Ok(Self { kind, input, output })
     }
 
     /// Describes a scatter with a number of bytes for each rank, which the root alone gives.
     #[staticmethod]
-    fn scatter_v(input: Segments, output: Segments, counts: Vec<usize>, root: usize) -> Self {
-        let kind = Kind::ScatterV { counts, root };
-        Self { kind, input, output }
+    #[pyo3(signature = (input, output, counts, root, dtype="uint8"))]
+    fn scatter_v(
+        py: Python<'_>,
+        input: Segments,
+        output: Segments,
+        counts: Vec<usize>,
+        root: usize,
+        dtype: &str,
+    ) -> PyResult<Self> {
+        let kind = Kind::ScatterV { dtype: checked_dtype(py, "scatter_v", dtype)?, counts, root };
+        Ok(Self { kind, input, output })
     }
 
     /// Describes a barrier that names the ranks which do not come within `timeout` seconds.
@@ -115,14 +143,18 @@ impl Operation {
 
     /// Describes a send to a rank.
     #[staticmethod]
-    fn send(input: Segments, peer: usize) -> Self {
-        Self { kind: Kind::Send { peer }, input, output: Segments::default() }
+    #[pyo3(signature = (input, peer, dtype="uint8"))]
+    fn send(py: Python<'_>, input: Segments, peer: usize, dtype: &str) -> PyResult<Self> {
+        let kind = Kind::Send { dtype: checked_dtype(py, "send", dtype)?, peer };
+        Ok(Self { kind, input, output: Segments::default() })
     }
 
     /// Describes a receive from a rank.
     #[staticmethod]
-    fn recv(output: Segments, peer: usize) -> Self {
-        Self { kind: Kind::Recv { peer }, input: Segments::default(), output }
+    #[pyo3(signature = (output, peer, dtype="uint8"))]
+    fn recv(py: Python<'_>, output: Segments, peer: usize, dtype: &str) -> PyResult<Self> {
+        let kind = Kind::Recv { dtype: checked_dtype(py, "recv", dtype)?, peer };
+        Ok(Self { kind, input: Segments::default(), output })
     }
 }
 
@@ -146,8 +178,12 @@ impl Operation {
             Kind::Even { collective: Collective::Barrier, .. } => comm.barrier(),
             Kind::Even { collective, dtype, reduction, root, lists } => {
                 let (inputs, outputs) = collective.shares(comm.size(), *root, comm.rank());
-                let (bytes, shares) =
-                    if outputs > 0 { (output.bytes(), outputs) } else { (input.bytes(), inputs) };
+                // The side with one share says how long shares are, so that an error is about the other.
+                let (bytes, shares) = match (inputs, outputs) {
+                    (0, _) => (output.bytes(), outputs),
+                    (_, 1) if inputs > 1 => (output.bytes(), outputs),
+                    _ => (input.bytes(), inputs),
+                };
                 let count = bytes / dtype.size() / shares.max(1);
                 let share = count * dtype.size();
                 if *lists && share * comm.size() >= LISTS_MIN_BYTES {
@@ -167,8 +203,14 @@ impl Operation {
                 }
             }
             // SAFETY: by the contract. An input that overlaps the output is copied.
-            Kind::AllGatherV { counts } => unsafe {
-                separate(input, output, |input, output| comm.all_gather_v(input, output, counts))
+            Kind::AllGatherV { dtype, counts } => unsafe {
+                separate(input, output, |input, output| match elements(counts, *dtype) {
+                    Some(counts) => {
+                        let operation = UnevenOperation::all_gather(*dtype, &counts);
+                        comm.run_uneven_operation(&operation, OpBuffers::Separate { input, output })
+                    }
+                    None => comm.all_gather_v(input, output, counts),
+                })
             },
             Kind::ReduceScatterV { dtype, counts, reduction } => {
                 let operation = UnevenOperation::reduce_scatter(*dtype, counts, *reduction);
@@ -178,33 +220,51 @@ impl Operation {
                 unsafe { with_buffers(input, output, before.saturating_mul(dtype.size()), run) }
             }
             // SAFETY: as above.
-            Kind::AllToAllV { sends, receives } => unsafe {
-                let operation = ListOperation::new(Collective::AllToAll, DType::U8);
+            Kind::AllToAllV { dtype, sends, receives } => unsafe {
+                let operation = ListOperation::new(Collective::AllToAll, *dtype);
                 let lists = (sends.iter().copied(), receives.iter().copied());
                 if let Some(ended) = self.run_lists(comm, operation, lists) {
                     return ended;
                 }
-                separate(input, output, |input, output| comm.all_to_all_v(input, sends, output, receives))
-            },
-            // SAFETY: as above.
-            Kind::GatherV { counts, root } => unsafe {
                 separate(input, output, |input, output| {
-                    let at_root = comm.rank() == *root;
-                    comm.gather_v(input, at_root.then_some((output, &counts[..])), *root)
+                    let lists = (parts(input, sends), parts_mut(&mut *output, receives));
+                    let (Some(inputs), Some(mut outputs)) = lists else {
+                        return comm.all_to_all_v(input, sends, output, receives);
+                    };
+                    comm.run_list_operation(&operation, &inputs, &mut outputs)
                 })
             },
             // SAFETY: as above.
-            Kind::ScatterV { counts, root } => unsafe {
+            Kind::GatherV { dtype, counts, root } => unsafe {
                 separate(input, output, |input, output| {
                     let at_root = comm.rank() == *root;
-                    comm.scatter_v(at_root.then_some((input, &counts[..])), output, *root)
+                    let Some(mut outputs) = parts_mut(&mut *output, counts).filter(|_| counts.len() == shares_of_root(at_root, comm)) else {
+                        return comm.gather_v(input, at_root.then_some((output, &counts[..])), *root);
+                    };
+                    let operation = ListOperation::new(Collective::Gather, *dtype).with_root(*root);
+                    comm.run_list_operation(&operation, &[input], &mut outputs)
+                })
+            },
+            // SAFETY: as above.
+            Kind::ScatterV { dtype, counts, root } => unsafe {
+                separate(input, output, |input, output| {
+                    let at_root = comm.rank() == *root;
+                    let Some(inputs) = parts(input, counts).filter(|_| counts.len() == shares_of_root(at_root, comm)) else {
+                        return comm.scatter_v(at_root.then_some((input, &counts[..])), output, *root);
+                    };
+                    let operation = ListOperation::new(Collective::Scatter, *dtype).with_root(*root);
+                    comm.run_list_operation(&operation, &inputs, &mut [output])
                 })
             },
             Kind::BarrierTimeout { timeout } => comm.barrier_timeout(*timeout),
             // SAFETY: by the contract.
-            Kind::Send { peer } => unsafe { input.read(|bytes| comm.send(bytes, *peer)) },
+            Kind::Send { dtype, peer } => unsafe {
+                input.read(|bytes| comm.group(|group| drop(group.send_bytes(*dtype, bytes, *peer))))
+            },
             // SAFETY: by the contract.
-            Kind::Recv { peer } => unsafe { output.write(|bytes| comm.recv(bytes, *peer)) },
+            Kind::Recv { dtype, peer } => unsafe {
+                output.write(|bytes| comm.group(|group| drop(group.recv_bytes(*dtype, bytes, *peer))))
+            },
         }
     }
 }
@@ -253,6 +313,44 @@ unsafe fn separate(
             }
         })
     }
+}
+
+/// Returns the numbers of elements in numbers of bytes, if they are whole.
+fn elements(bytes: &[usize], dtype: DType) -> Option<Vec<usize>> {
+    let size = dtype.size();
+    bytes.iter().map(|bytes| bytes.is_multiple_of(size).then_some(bytes / size)).collect()
+}
+
+/// Returns the parts of `counts` bytes each, if they are all bytes.
+fn parts<'a>(mut bytes: &'a [u8], counts: &[usize]) -> Option<Vec<&'a [u8]>> {
+    let mut next = |&count: &usize| {
+        let (part, rest) = bytes.split_at_checked(count)?;
+        bytes = rest;
+        Some(part)
+    };
+    let parts = counts.iter().map(&mut next).collect::<Option<_>>()?;
+    bytes.is_empty().then_some(parts)
+}
+
+/// Returns the parts of `counts` bytes each for writing, if they are all bytes.
+fn parts_mut<'a>(mut bytes: &'a mut [u8], counts: &[usize]) -> Option<Vec<&'a mut [u8]>> {
+    let mut parts = Vec::with_capacity(counts.len());
+    for &count in counts {
+        let (part, rest) = std::mem::take(&mut bytes).split_at_mut_checked(count)?;
+        parts.push(part);
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(parts)
+}
+
+/// Returns the number of shares that the root of a gather or scatter has, and other ranks have not.
+fn shares_of_root(at_root: bool, comm: &unisono::Communicator) -> usize {
+    if at_root { comm.size() } else { 0 }
+}
+
+/// Returns the element type of a NumPy name, or an error that names the call.
+fn checked_dtype(py: Python<'_>, call: &str, name: &str) -> PyResult<DType> {
+    dtype_of(name).ok_or_else(|| argument(py, format!("{call} cannot carry elements of type `{name}`")))
 }
 
 /// Returns the element type of a NumPy name.

@@ -352,6 +352,27 @@ def test_forked_child_has_no_part_in_the_communicator():
     comm.barrier()
 
 
+def test_errors_say_who_left_and_whether_shrink_helps(threads):
+    def body(comm):
+        if comm.rank == 1:
+            return comm.close()
+        gradients, total = numpy.ones(3), numpy.empty(3)
+        with pytest.raises(errors.PeerFinalized) as raised:
+            comm.all_reduce(gradients, output=total)
+        assert raised.value.is_recoverable and raised.value.peer == 1
+        assert (gradients == 1).all()
+        left = comm.shrink()
+        left.all_reduce(gradients, output=total)
+        left.abort("enough")
+        with pytest.raises(errors.Aborted) as raised:
+            left.barrier()
+        assert not raised.value.is_recoverable
+        return total[0]
+
+    # The rank that is left alone aborts only its own group.
+    assert threads(2, body) == [1.0, None]
+
+
 def test_split_shrink_and_flight_record(threads):
     def body(comm):
         half = comm.split(comm.rank % 2, settings={"channels": 1})

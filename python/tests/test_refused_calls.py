@@ -131,3 +131,76 @@ def test_tensors_with_other_memory_than_values_are_refused(threads):
                 comm.isend(tensor, 0)
 
     threads(1, body)
+
+
+def test_lengths_blame_the_longer_side(threads):
+    """The side with one share says how long shares are; the error is about the other one."""
+
+    def body(comm):
+        one, many = numpy.zeros(4, "float32"), numpy.zeros(3, "float32")
+        for name, call in {
+            "all_gather #0: output has 12 bytes, but 32 are needed": lambda: comm.all_gather(one, many),
+            "reduce_scatter #0: input has 12 bytes, but 32 are needed": lambda: comm.reduce_scatter(many, one),
+            "all_reduce #0: output has 12 bytes, but 16 are needed": lambda: comm.all_reduce(one, output=many),
+            "scan #0: output has 12 bytes, but 16 are needed": lambda: comm.scan(one, output=many),
+        }.items():
+            with pytest.raises(errors.InvalidUsage, match=name):
+                call()
+
+    threads(2, body)
+
+
+def test_masked_arrays_are_refused(threads):
+    def body(comm):
+        masked = numpy.ma.masked_greater(numpy.ones(3), 0)
+        for call in (
+            lambda: comm.all_reduce(masked), lambda: comm.all_reduce(masked, output=numpy.ones(3)),
+            lambda: comm.all_reduce(numpy.ones(3), output=masked), lambda: comm.isend(masked, 0),
+        ):  # fmt: skip
+            with pytest.raises(errors.InvalidUsage, match="masked"):
+                call()
+        comm.all_reduce(masked.filled(2), output=(output := numpy.zeros(3)))
+        return output.tolist()
+
+    assert threads(1, body) == [[2.0] * 3]
+
+
+def test_different_types_are_a_mismatch_on_both_ranks(threads):
+    """Bytes of one type are not read as elements of another one of the same size."""
+
+    def send(comm, array):
+        comm.send(array, 1) if comm.rank == 0 else comm.recv(array, 0)
+
+    calls = {
+        "send": send,
+        "all_gather_v": lambda comm, array: comm.all_gather_v(array[:2], array, [2, 2]),
+        "all_to_all_v": lambda comm, array: comm.all_to_all_v(array.copy(), [2, 2], array, [2, 2]),
+        "gather_v": lambda comm, array: comm.gather_v(array[:2], array if comm.rank == 0 else None, [2, 2]),
+        "scatter_v": lambda comm, array: comm.scatter_v(array if comm.rank == 0 else None, [2, 2], array[:2].copy()),
+    }
+
+    def body(comm, call):
+        call(comm, numpy.zeros(4, "float32"))
+        with pytest.raises(errors.Mismatch, match="float"):
+            call(comm, numpy.zeros(4, "float32" if comm.rank == 0 else "int32"))
+            comm.barrier()
+
+    for call in calls.values():
+        threads(2, lambda comm, call=call: body(comm, call))
+
+
+def test_uneven_collectives_carry_every_type(threads):
+    def body(comm):
+        for dtype in ("uint8", "int16", "float32", "complex128"):
+            own, counts = numpy.arange(comm.rank + 1).astype(dtype), [1, 2, 3]
+            comm.all_gather_v(own, everything := numpy.zeros(6, dtype), counts)
+            assert everything.real.tolist() == [0, 0, 1, 0, 1, 2]
+            gathered = numpy.zeros(6, dtype) if comm.rank == 1 else None
+            comm.gather_v(own, gathered, counts, 1)
+            assert gathered is None or (gathered == everything).all()
+            comm.scatter_v(gathered, counts, back := numpy.zeros(comm.rank + 1, dtype), 1)
+            assert (back == own).all()
+            comm.all_to_all_v(everything[:3].copy(), [1] * 3, exchanged := numpy.zeros(3, dtype), [1] * 3)
+            assert exchanged.real.tolist() == [everything[comm.rank].real] * 3
+
+    threads(3, body)

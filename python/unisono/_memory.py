@@ -56,6 +56,8 @@ def _of_tensor(array):
         return None
     if array.device.type != "cpu":
         raise TypeError(f"the tensor is on {array.device}, not on the host")
+    if array.layout != torch.strided or array.is_nested:
+        raise TypeError(f"the tensor has layout {array.layout}, not one block of elements; pass tensor.to_dense()")
     if not array.is_contiguous():
         raise TypeError("the tensor is not contiguous; pass tensor.contiguous()")
     if array.is_conj() or array.is_neg():
@@ -69,6 +71,8 @@ def _of_numpy(array, writable):
     # A scalar of NumPy has the interface of arrays too, but memory that ends with the look at it.
     if numpy is None or not isinstance(array, numpy.ndarray):
         return None
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise TypeError("the array is masked, and its mask would be lost; pass array.filled(value) or array.data")
     dtype, (address, read_only) = array.dtype, array.__array_interface__["data"]
     if not array.flags.c_contiguous:
         raise TypeError("the array is not contiguous; pass numpy.ascontiguousarray(array)")

@@ -144,6 +144,8 @@ class Communicator:
     def all_reduce(self, buffer, op="sum", *, output=None, factor=None, async_op=False):
         """Combines the buffers of all ranks, in place or into ``output``.
 
+        After an error, ``output``, or ``buffer`` in place, is unspecified.
+
         Args:
             op: ``sum``, ``prod``, ``min``, ``max``, ``avg``, ``pre_mul_sum``, ``bitand``, ``bitor`` or
                 ``bitxor``. The bitwise ones are the logical ones of truth values.
@@ -153,60 +155,92 @@ class Communicator:
         return self._even("all_reduce", buffer, output, async_op, (op, factor))
 
     def reduce(self, buffer, op="sum", root=0, *, output=None, factor=None, async_op=False):
-        """Combines the buffers of all ranks into the output of the root."""
+        """Combines the buffers of all ranks into the output of the root.
+
+        After an error, ``output``, or ``buffer`` in place, is unspecified.
+        """
         output = buffer if output is None else output
         return self._even("reduce", buffer, output, async_op, (op, factor), root)
 
     def broadcast(self, buffer, root=0, *, async_op=False):
-        """Copies the buffer of the root to all ranks."""
+        """Copies the buffer of the root to all ranks.
+
+        After an error, ``buffer`` is unspecified.
+        """
         return self._even("broadcast", buffer, buffer, async_op, None, root)
 
     def all_gather(self, input, output, *, async_op=False):
-        """Writes the inputs of all ranks into ``output``, by rank."""
+        """Writes the inputs of all ranks into ``output``, by rank.
+
+        After an error, ``output`` is unspecified.
+        """
         return self._even("all_gather", input, output, async_op)
 
     def reduce_scatter(self, input, output, op="sum", *, factor=None, async_op=False):
-        """Combines the inputs of all ranks, and writes this rank's share into ``output``."""
+        """Combines the inputs of all ranks, and writes this rank's share into ``output``.
+
+        After an error, ``output`` is unspecified.
+        """
         return self._even("reduce_scatter", input, output, async_op, (op, factor))
 
     def all_to_all(self, input, output, *, async_op=False):
-        """Sends share i of ``input`` to rank i. ``output`` has the received shares, by sender."""
+        """Sends share i of ``input`` to rank i. ``output`` has the received shares, by sender.
+
+        After an error, ``output`` is unspecified.
+        """
         return self._even("all_to_all", input, output, async_op)
 
     def gather(self, input, output=None, root=0, *, async_op=False):
-        """Writes the inputs of all ranks into the output of the root, by rank."""
+        """Writes the inputs of all ranks into the output of the root, by rank.
+
+        After an error, ``output`` is unspecified.
+        """
         return self._even("gather", input, output, async_op, None, root)
 
     def scatter(self, input, output, root=0, *, async_op=False):
-        """Writes share i of the root's input into the output of rank i."""
+        """Writes share i of the root's input into the output of rank i.
+
+        After an error, ``output`` is unspecified.
+        """
         return self._even("scatter", input, output, async_op, None, root)
 
     def all_gather_v(self, input, output, counts, *, async_op=False):
-        """Gathers ``counts[i]`` elements of every rank i into ``output``, by rank."""
+        """Gathers ``counts[i]`` elements of every rank i into ``output``, by rank.
+
+        After an error, ``output`` is unspecified.
+        """
         source, target = self._both("all_gather_v", input, output)
         sizes = self._bytes("all_gather_v", counts, source)
-        step = _native.Operation.all_gather_v(source.parts, target.parts, sizes)
+        step = _native.Operation.all_gather_v(source.parts, target.parts, sizes, source.dtype)
         return self._run(step, (source, target), output, async_op)
 
     def reduce_scatter_v(self, input, output, counts, op="sum", *, factor=None, async_op=False):
-        """Combines the inputs of all ranks, and writes ``counts[i]`` elements into the output of rank i."""
+        """Combines the inputs of all ranks, and writes ``counts[i]`` elements into the output of rank i.
+
+        After an error, ``output`` is unspecified.
+        """
         source, target = self._both("reduce_scatter_v", input, output)
         numbers = self._counts("reduce_scatter_v", counts)
         step = _native.Operation.reduce_scatter_v(source.dtype, source.parts, target.parts, numbers, (op, factor))
         return self._run(step, (source, target), output, async_op)
 
     def all_to_all_v(self, input, send_counts, output, recv_counts, *, async_op=False):
-        """Sends ``send_counts[i]`` elements to rank i, and receives ``recv_counts[i]`` from it."""
+        """Sends ``send_counts[i]`` elements to rank i, and receives ``recv_counts[i]`` from it.
+
+        After an error, ``output`` is unspecified.
+        """
         source, target = self._both("all_to_all_v", input, output)
         sends = self._bytes("all_to_all_v", send_counts, source)
         receives = self._bytes("all_to_all_v", recv_counts, source)
-        step = _native.Operation.all_to_all_v(source.parts, target.parts, sends, receives)
+        step = _native.Operation.all_to_all_v(source.parts, target.parts, sends, receives, source.dtype)
         return self._run(step, (source, target), output, async_op)
 
     def gather_v(self, input, output=None, counts=None, root=0, *, async_op=False):
         """Writes the inputs of all ranks into the output of the root, by rank.
 
         The root alone gives ``output`` and ``counts``: ``counts[i]`` elements come from rank i.
+
+        After an error, ``output`` is unspecified.
         """
         root = self._peer("gather_v", "root", root)
         if self.rank == root:
@@ -214,13 +248,15 @@ class Communicator:
         else:
             source, target, counts = self._memory("gather_v", input, "input", False), None, []
         sizes = self._bytes("gather_v", counts, source)
-        step = _native.Operation.gather_v(source.parts, target.parts if target else [], sizes, root)
+        step = _native.Operation.gather_v(source.parts, target.parts if target else [], sizes, root, source.dtype)
         return self._run(step, (source, target), output, async_op)
 
     def scatter_v(self, input, counts, output, root=0, *, async_op=False):
         """Writes ``counts[i]`` elements of the root's input into the output of rank i.
 
         The root alone gives ``input`` and ``counts``.
+
+        After an error, ``output`` is unspecified.
         """
         root = self._peer("scatter_v", "root", root)
         if self.rank == root:
@@ -228,11 +264,14 @@ class Communicator:
         else:
             source, target, counts = None, self._memory("scatter_v", output, "output", True), []
         sizes = self._bytes("scatter_v", counts, target)
-        step = _native.Operation.scatter_v(source.parts if source else [], target.parts, sizes, root)
+        step = _native.Operation.scatter_v(source.parts if source else [], target.parts, sizes, root, target.dtype)
         return self._run(step, (source, target), output, async_op)
 
     def scan(self, buffer, op="sum", *, output=None, factor=None, async_op=False):
-        """Combines the buffers of this rank and all ranks below it, in place or into ``output``."""
+        """Combines the buffers of this rank and all ranks below it, in place or into ``output``.
+
+        After an error, ``output``, or ``buffer`` in place, is unspecified.
+        """
         output = buffer if output is None else output
         return self._even("scan", buffer, output, async_op, (op, factor))
 
@@ -240,24 +279,29 @@ class Communicator:
         """Combines the buffers of all ranks below this one, in place or into ``output``.
 
         The output of rank 0 does not change, because no rank is below it.
+
+        After an error, ``output``, or ``buffer`` in place, is unspecified.
         """
         output = buffer if output is None else output
         return self._even("exscan", buffer, output, async_op, (op, factor))
 
     def send(self, buffer, peer, *, async_op=False):
-        """Sends the buffer to ``peer``, which must receive as many bytes."""
+        """Sends the buffer to ``peer``, which must receive as many elements of the same type."""
         source, peer = self._memory("send", buffer, "buffer", False), self._peer("send", "peer", peer)
-        return self._run(_native.Operation.send(source.parts, peer), source, buffer, async_op)
+        return self._run(_native.Operation.send(source.parts, peer, source.dtype), source, buffer, async_op)
 
     def recv(self, buffer, peer, *, async_op=False):
-        """Receives the buffer from ``peer``, which must send as many bytes."""
+        """Receives the buffer from ``peer``, which must send as many elements of the same type.
+
+        After an error, ``buffer`` is unspecified.
+        """
         target, peer = self._memory("recv", buffer, "buffer", True), self._peer("recv", "peer", peer)
-        return self._run(_native.Operation.recv(target.parts, peer), target, buffer, async_op)
+        return self._run(_native.Operation.recv(target.parts, peer, target.dtype), target, buffer, async_op)
 
     def isend(self, buffer, to, tag=0):
         """Starts to send the buffer to rank ``to`` under a tag. Returns a ``Work``.
 
-        An ``irecv`` of that rank receives it. Messages progress beside collectives and each other.
+        An ``irecv`` of that rank receives it, as bytes, whatever its type. Messages progress beside collectives and each other.
         """
         source = self._memory("isend", buffer, "buffer", False)
         to, tag = self._peer("isend", "to", to), self._whole("isend", "tag", tag)
@@ -265,6 +309,8 @@ class Communicator:
 
     def irecv(self, buffer, source=None, tag=None):
         """Starts to receive a message. Returns a ``Message``, whose ``wait`` returns the buffer.
+
+        After an error, ``buffer`` is unspecified.
 
         Args:
             source: The rank that sends, or None for any rank.
@@ -303,7 +349,11 @@ class Communicator:
         return None if made is None else Communicator(made)
 
     def shrink(self):
-        """Returns a communicator of the ranks that are left after a failure."""
+        """Returns a communicator of the ranks that are left after a failure.
+
+        The attribute ``is_recoverable`` of an exception says whether that helps. Some ranks may have
+        completed an operation in which others failed, so agree on the step to continue from.
+        """
         return Communicator(self._native.shrink())
 
     def abort(self, reason="aborted by the application"):

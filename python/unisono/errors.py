@@ -15,6 +15,15 @@ class Error(RuntimeError):
         operation: The operation in which the error was seen, or None.
         help: What to do next.
         is_poisoning: True if every later call on the communicator raises the same error.
+        is_recoverable: True if the ranks that are left can go on with ``shrink``, which leaves the
+            cause out: a rank that failed, left or says nothing. False for errors that would come
+            again, such as a mismatch. A shrink that leaves nobody out has not removed the cause
+            either, so a loop ends there.
+
+    After ``InvalidUsage`` and ``Unsupported`` all buffers are as before. After any other error of an
+    operation, its output is unspecified: parts may be as before, final, or partly reduced. An input
+    that is not also the output is unchanged. So never repeat an operation in place on the same
+    buffer. Some ranks may have completed an operation in which others failed.
     """
 
     code = 0
@@ -23,6 +32,7 @@ class Error(RuntimeError):
     operation = None
     help = ""
     is_poisoning = False
+    is_recoverable = False
 
 
 class InvalidUsage(Error, ValueError):
@@ -74,7 +84,7 @@ class Timeout(Error):
 
 
 class Aborted(Error):
-    """A rank called ``abort``."""
+    """A rank ended the communicator for all ranks: it failed, shrinks, or called ``abort``."""
 
     code = 9
 

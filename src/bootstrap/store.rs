@@ -56,12 +56,24 @@ impl Store for FileStore {
         use std::os::unix::fs::OpenOptionsExt;
         let (path, draft) = (self.path(key), self.path(&format!("{key} {}", std::process::id())));
         // The secret in the value is for this user only.
+        // A process of an earlier job that was killed here may have had the same number.
+        let _ = fs::remove_file(&draft);
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
         let written = file.write_all(value).and_then(|()| file.sync_all());
         // A link appears whole, and not over an older one.
         let linked = written.and_then(|()| fs::hard_link(&draft, &path));
         fs::remove_file(&draft)?;
-        linked
+        linked.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => io::Error::new(
+                error.kind(),
+                format!(
+                    "{} is there already, written by an earlier job; remove it, or give each job a name or a folder of \
+                     its own",
+                    path.display()
+                ),
+            ),
+            _ => error,
+        })
     }
 
     fn get(&self, key: &str, timeout: Duration) -> io::Result<Vec<u8>> {

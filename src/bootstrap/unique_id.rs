@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use unisono_transports::secure::handshake::Secret;
 use unisono_transports::sys::listener::PortReservation;
 
@@ -32,6 +32,32 @@ impl UniqueId {
             .map_err(|error| Error::system(format_args!("no port is free on {interface}"), error))?;
         let (address, secret) = (reservation.address(), Secret::random()?);
         Ok(Self { address, secret, _reservation: Some(Arc::new(reservation)) })
+    }
+
+    /// Returns the text form. The port stays reserved until a rank of this process has joined with
+    /// the id, or this process ends; bindings, whose ids are texts, use it.
+    ///
+    /// A process that makes ids for others keeps the latest 256 ports.
+    ///
+    /// ```
+    /// use unisono::UniqueId;
+    ///
+    /// let id = UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into())?;
+    /// let text = id.into_reserved_text();
+    /// assert!(text.starts_with("127.0.0.1:"));
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn into_reserved_text(self) -> String {
+        let text = self.to_string();
+        let mut kept = kept_ids();
+        kept.truncate(KEPT_MAX - 1);
+        kept.insert(0, self);
+        text
+    }
+
+    /// Ends the reservation of [`UniqueId::into_reserved_text`] for this id, whose ranks have met.
+    pub(crate) fn release(&self) {
+        kept_ids().retain(|kept| kept.address != self.address);
     }
 
     /// Makes an id from an address and a secret that the ranks got in another way.
@@ -66,6 +92,15 @@ impl UniqueId {
     }
 }
 
+/// Returns the ids whose texts were given out, the latest first.
+fn kept_ids() -> MutexGuard<'static, Vec<UniqueId>> {
+    static KEPT: Mutex<Vec<UniqueId>> = Mutex::new(Vec::new());
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Each takes a descriptor.
+const KEPT_MAX: usize = 256;
+
 impl std::fmt::Display for UniqueId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.address, self.secret.to_hex())
@@ -94,6 +129,18 @@ impl FromStr for UniqueId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn port_of_a_text_stays_reserved_until_its_ranks_have_met() {
+        let interface = IpAddr::from([127, 0, 0, 1]);
+        let id: UniqueId = UniqueId::new(interface).unwrap().into_reserved_text().parse().unwrap();
+        let is_kept = || kept_ids().iter().any(|kept| kept.address == id.address);
+        assert!(is_kept());
+        let others: Vec<_> = (0..500).map(|_| UniqueId::new(interface).unwrap()).collect();
+        assert!(others.iter().all(|other| other.address != id.address));
+        id.release();
+        assert!(!is_kept());
+    }
 
     #[test]
     fn unique_id_round_trips_and_debug_hides_secret() {

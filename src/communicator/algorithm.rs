@@ -2,7 +2,9 @@
 
 use crate::communicator::Communicator;
 use crate::config::ReductionOrder;
+use crate::engine::{Override, Overrides};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log;
 use crate::op_desc;
 use crate::schedule::check::{cases, sweep};
 use crate::schedule::{Algorithm, Collective, PeerAccess, find};
@@ -11,9 +13,14 @@ impl Communicator {
     /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves
     /// the choice to the library again. Every rank must make the same call.
     ///
+    /// Communicators that are made of these ranks inherit it: by `duplicate`, `split`,
+    /// `create_group` and `shrink`. Where their ranks cannot run it, the library chooses again and
+    /// warns. Children with settings of their own and [`Communicator::grow`] begin without it.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`] lists the algorithms of `collective` if none is called `name`;
-    /// [`ErrorKind::Unsupported`] if the algorithm combines operands in another order than
+    /// [`ErrorKind::Unsupported`] if the algorithm needs another number of ranks or another
+    /// transport, combines operands in another order than
     /// [`Config::reduction_order`](crate::Config::reduction_order) asks for, or is one of those
     /// that symmetric buffers use by themselves; and the error of an earlier operation that failed.
     ///
@@ -36,22 +43,29 @@ impl Communicator {
         })
     }
 
-    /// Returns the algorithm of this name, if callers may set it.
+    /// Returns the algorithm of this name, if callers may set it here.
     pub(super) fn settable_algorithm(
         &self,
         collective: Collective,
         name: Option<&str>,
-    ) -> Result<Option<&'static Algorithm>> {
+    ) -> Result<Option<Override>> {
         let algorithm = name.map(|name| self.algorithm_by_name(collective, name)).transpose()?;
-        if let Some(row) = algorithm.filter(|row| row.peer_access == PeerAccess::ZeroCopy) {
+        let Some(algorithm) = algorithm else { return Ok(None) };
+        self.require_settable(algorithm)?;
+        Ok(Some(Override { algorithm, is_proved: false }))
+    }
+
+    /// Refuses an algorithm that cannot run on these ranks.
+    fn require_settable(&self, algorithm: &'static Algorithm) -> Result<()> {
+        if algorithm.peer_access == PeerAccess::ZeroCopy {
             let text = format!(
-                "{collective} {} cannot be set: large operations on buffers of Communicator::alloc_symmetric use it \
-                 by themselves",
-                row.name
+                "{} {} cannot be set: large operations on buffers of Communicator::alloc_symmetric use it by \
+                 themselves",
+                algorithm.collective, algorithm.name
             );
             return Err(self.attach_rank(Error::new(ErrorKind::Unsupported(text))));
         }
-        Ok(algorithm)
+        self.with_engine(|engine| engine.check_settable(algorithm))
     }
 
     /// Uses an algorithm of the caller for its collective in every later operation. Every rank must
@@ -61,8 +75,7 @@ impl Communicator {
     /// of ranks. Errors name the algorithm by its own name.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong, or a
-    /// built-in algorithm that errors could not tell from this one; else as
+    /// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong; else as
     /// [`Communicator::set_algorithm`].
     ///
     /// ```
@@ -77,8 +90,10 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn set_custom_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
+        self.require_order(algorithm)?;
+        self.require_settable(algorithm)?;
         self.prove_algorithm(algorithm)?;
-        self.set_custom_algorithm_unchecked(algorithm)
+        self.set_own_algorithm(algorithm, true)
     }
 
     /// As [`Communicator::set_custom_algorithm`], without the proof.
@@ -98,11 +113,41 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn set_custom_algorithm_unchecked(&self, algorithm: &'static Algorithm) -> Result<()> {
-        self.register_algorithm(algorithm)?;
+        self.require_order(algorithm)?;
+        self.require_settable(algorithm)?;
+        self.set_own_algorithm(algorithm, false)
+    }
+
+    fn set_own_algorithm(&self, algorithm: &'static Algorithm, is_proved: bool) -> Result<()> {
+        op_desc::register_algorithm(algorithm, self.size());
         self.with_engine(|engine| {
-            engine.set_override(algorithm.collective, Some(algorithm));
+            engine.set_override(algorithm.collective, Some(Override { algorithm, is_proved }));
             Ok(())
         })
+    }
+
+    /// Gives the algorithms that are set here to a communicator that was just made of these ranks.
+    ///
+    /// One that its ranks cannot run is left out with a warning, on all of them: they have the same
+    /// number and transport.
+    pub(super) fn bequeath_algorithms(&self, child: Communicator) -> Result<Communicator> {
+        let overrides = self.with_engine(|engine| Ok(engine.overrides()))?;
+        child.inherit_algorithms(&overrides).map(|()| child)
+    }
+
+    fn inherit_algorithms(&self, overrides: &Overrides) -> Result<()> {
+        for Override { algorithm, is_proved } in overrides.iter().copied().flatten() {
+            let proof = || if is_proved { self.prove_algorithm(algorithm) } else { Ok(()) };
+            match self.require_settable(algorithm).and_then(|()| proof()) {
+                Ok(()) => self.set_own_algorithm(algorithm, is_proved)?,
+                Err(error) if error.is_invalid_usage() => log::warn_user(&format!(
+                    "the library chooses the algorithm of {} again, because {error}",
+                    algorithm.collective
+                )),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Returns the algorithm that would serve `collective` with shares of `bytes` bytes.
@@ -153,7 +198,7 @@ impl Communicator {
     }
 
     /// Refuses an algorithm that combines operands in another order than the settings ask for.
-    fn require_order(&self, algorithm: &Algorithm) -> Result<()> {
+    pub(crate) fn require_order(&self, algorithm: &Algorithm) -> Result<()> {
         let any_order = self.config().reduction_order == ReductionOrder::Unspecified;
         if any_order || algorithm.keeps_rank_order(self.size()) {
             return Ok(());
@@ -175,18 +220,6 @@ impl Communicator {
             algorithm.collective, algorithm.name, spec.ranks, spec.root
         );
         Err(self.attach_rank(Error::invalid_usage(text)))
-    }
-
-    /// Makes the algorithm's own name known to errors.
-    pub(crate) fn register_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
-        self.require_order(algorithm)?;
-        op_desc::register_name(algorithm).map_err(|other| {
-            let text = format!(
-                "errors could not tell {} {} from {other}, whose name has the same digest: choose another name",
-                algorithm.collective, algorithm.name
-            );
-            self.attach_rank(Error::invalid_usage(text))
-        })
     }
 }
 

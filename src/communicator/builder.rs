@@ -186,6 +186,7 @@ impl CommunicatorBuilder {
 
 fn connect(identity: RankInfo, config: &Config) -> Result<Communicator> {
     let fabric = bootstrap::join(&identity, config)?;
+    identity.id.release();
     Ok(Communicator::new(fabric, config, Origin::Bootstrap(identity.id)))
 }
 
@@ -201,7 +202,8 @@ pub struct ChildBuilder<'c> {
 }
 
 impl ChildBuilder<'_> {
-    /// Uses `config` instead of the parent's settings. All ranks of a group need the same sizes.
+    /// Uses `config` instead of the parent's settings, and of the algorithms that were
+    /// [set](Communicator::set_algorithm) on it. All ranks of a group need the same sizes.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = Some(config.clone());
         self

@@ -20,6 +20,7 @@ impl Communicator {
     /// # Errors
     /// Refused arguments leave the communicator as it is; all other errors poison it: see
     /// [`Error::is_poisoning`](crate::Error::is_poisoning). Errors name rank, operation and number.
+    /// After an error, `buffer` is [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -40,7 +41,8 @@ impl Communicator {
     /// Reduces `input` over all ranks. Every rank gets the result in `output`, of equal length.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -78,7 +80,8 @@ impl Communicator {
     /// `input` has n elements on every rank, `output` has n × [`size`](Communicator::size).
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -111,7 +114,8 @@ impl Communicator {
     /// `buffer` has n × [`size`](Communicator::size) elements. Share i begins at element i × n.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -135,7 +139,8 @@ impl Communicator {
     /// `output` has n elements on every rank, `input` has n × [`size`](Communicator::size).
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -169,7 +174,8 @@ impl Communicator {
     /// The other shares stay as they were. `buffer` has n × [`size`](Communicator::size) elements.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -192,7 +198,8 @@ impl Communicator {
     /// `input` and `output` have n × [`size`](Communicator::size) elements.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -218,7 +225,8 @@ impl Communicator {
     /// temporary buffer first.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;

@@ -35,7 +35,8 @@ impl Communicator {
         if position > 0 {
             let (bytes, _) = self.irecv_any_tag_space(vec![0u8; ENDPOINT_BYTES], members[0], tag).wait()?;
             ticket.copy_from_slice(&bytes);
-            return self.connect_group(&ticket, position, members.len(), self.config());
+            let group = self.connect_group(&ticket, position, members.len(), self.config())?;
+            return self.bequeath_algorithms(group);
         }
         self.check_can_reconnect()?;
         let reserved = self.reserve_endpoint(&mut ticket);
@@ -44,7 +45,8 @@ impl Communicator {
         let sent: Vec<Work<Vec<u8>>> = members[1..].iter().map(send).collect();
         let _reserved = reserved.map_err(|error| self.attach_rank(error))?;
         sent.into_iter().try_for_each(|work| work.wait().map(drop))?;
-        self.connect_group(&ticket, 0, members.len(), self.config())
+        let group = self.connect_group(&ticket, 0, members.len(), self.config())?;
+        self.bequeath_algorithms(group)
     }
 
     /// Returns the position of this rank among `members`.

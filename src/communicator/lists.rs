@@ -63,6 +63,8 @@ impl Communicator {
     /// - [`ErrorKind::CountMismatch`](crate::ErrorKind::CountMismatch): two ranks give different
     ///   lengths for a share.
     ///
+    /// After an error, `outputs` is [unspecified](crate::Error#buffers-after-an-error).
+    ///
     /// ```
     /// # use unisono::{Communicator, DType, ListOperation, schedule::Collective};
     /// # let ranks = Communicator::local(2)?;

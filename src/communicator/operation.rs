@@ -112,7 +112,8 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) for another collective, if a
     /// length is not that of the shares, or if a reduction is missing or too much. Otherwise as the
-    /// typed method.
+    /// typed method. After an error, the output or the buffer in place is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, DType, OpBuffers, ReduceOp, UnevenOperation};
@@ -169,8 +170,9 @@ impl Communicator {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if a length is not that of the
-    /// shares, if a reduction is missing or too much, or if there is no such root. Otherwise as
-    /// the typed methods.
+    /// shares, if a reduction is missing or too much, or if there is no such root. Otherwise as the
+    /// typed methods. After an error, the output or the buffer in place is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// use unisono::schedule::Collective;

@@ -33,6 +33,18 @@ impl<'a> Group<'a> {
         self
     }
 
+    /// Adds a send of `bytes` that are elements of `dtype`, for callers whose types are values.
+    pub fn send_bytes(&mut self, dtype: DType, bytes: &'a [u8], peer: Rank) -> &mut Self {
+        self.entries.push(GroupEntry::Send { peer, bytes, dtype });
+        self
+    }
+
+    /// Adds a receive of `bytes` that are elements of `dtype`, for callers whose types are values.
+    pub fn recv_bytes(&mut self, dtype: DType, bytes: &'a mut [u8], peer: Rank) -> &mut Self {
+        self.entries.push(GroupEntry::Recv { peer, bytes, dtype });
+        self
+    }
+
     /// Checks that messages of a rank to itself have matching receives.
     fn check_self_transfers(&self, rank: Rank) -> std::result::Result<(), String> {
         let sends = self.entries.iter().filter_map(|entry| match entry {
@@ -56,6 +68,14 @@ impl GroupEntry<'_> {
     fn peer(&self) -> Rank {
         match self {
             GroupEntry::Send { peer, .. } | GroupEntry::Recv { peer, .. } => *peer,
+        }
+    }
+
+    /// Returns the element type, and the bytes after the last whole element.
+    fn remainder(&self) -> (DType, usize) {
+        match self {
+            GroupEntry::Send { bytes, dtype, .. } => (*dtype, bytes.len() % dtype.size()),
+            GroupEntry::Recv { bytes, dtype, .. } => (*dtype, bytes.len() % dtype.size()),
         }
     }
 }
@@ -93,7 +113,8 @@ impl Communicator {
     /// Receives `buffer` from `peer`, which must send as many elements. See [`Communicator::send`].
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;
@@ -120,7 +141,8 @@ impl Communicator {
     /// Sends `input` to rank `to` and receives `output` from rank `from`, concurrently.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;
@@ -153,12 +175,19 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::send`].
+    /// As [`Communicator::send`]. After an error, the receive buffers are
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn group<'a>(&self, collect: impl FnOnce(&mut Group<'a>)) -> Result<()> {
         let mut group = Group::default();
         collect(&mut group);
         for entry in &group.entries {
-            self.arg_check(OpKind::SendRecv).require_rank("peer", entry.peer())?;
+            let args = self.arg_check(OpKind::SendRecv);
+            args.require_rank("peer", entry.peer())?;
+            if let (dtype, rest @ 1..) = entry.remainder() {
+                let text =
+                    format!("the message for rank {} ends {rest} bytes after an element", entry.peer());
+                return Err(args.invalid(format!("{text} of {dtype}")));
+            }
         }
         let own = group.check_self_transfers(self.rank());
         own.map_err(|text| self.arg_check(OpKind::SendRecv).invalid(text))?;
@@ -175,7 +204,8 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the counts do not add up to
     /// the buffers; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) with both counts if two
-    /// ranks disagree; else as [`Communicator::all_reduce`].
+    /// ranks disagree; else as [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;

@@ -12,7 +12,8 @@ impl Communicator {
     /// Copies the root's `buffer` into every rank's `buffer`, which is equally long.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -36,7 +37,8 @@ impl Communicator {
     /// `input` and all outputs are equally long.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -70,7 +72,8 @@ impl Communicator {
     /// `buffer` has the same number of elements on all ranks.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -93,7 +96,8 @@ impl Communicator {
     /// output.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -127,7 +131,8 @@ impl Communicator {
     /// `input` has n elements on every rank, `output` has n × [`size`](Communicator::size).
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -155,7 +160,8 @@ impl Communicator {
     /// The root gives n × [`size`](Communicator::size) elements, the other ranks give their n.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -182,7 +188,8 @@ impl Communicator {
     /// `output` has n elements on every rank, `input` has n × [`size`](Communicator::size).
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -209,7 +216,8 @@ impl Communicator {
     /// The root gives n × [`size`](Communicator::size) elements, the other ranks give n.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;

@@ -15,7 +15,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) for an average, which has no
-    /// number of ranks to divide by; else as [`Communicator::all_reduce`].
+    /// number of ranks to divide by; else as [`Communicator::all_reduce`]. After an error, `buffer`
+    /// is [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -34,7 +35,8 @@ impl Communicator {
     /// Reduces `input` over this rank and all ranks below it into `output`, of equal length.
     ///
     /// # Errors
-    /// As [`Communicator::scan`].
+    /// As [`Communicator::scan`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # let comm = unisono::Communicator::local(1)?.remove(0);
@@ -54,7 +56,8 @@ impl Communicator {
     /// `buffer` has the same number of elements on all ranks.
     ///
     /// # Errors
-    /// As [`Communicator::scan`].
+    /// As [`Communicator::scan`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -75,7 +78,8 @@ impl Communicator {
     /// change, and may be empty.
     ///
     /// # Errors
-    /// As [`Communicator::scan`].
+    /// As [`Communicator::scan`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Prod};

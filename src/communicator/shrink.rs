@@ -26,6 +26,11 @@ impl Communicator {
     /// reports it. A rank that was cut off in that moment may get a communicator of its own in
     /// which nothing succeeds.
     ///
+    /// The new communicator has the settings of the old one, and the
+    /// [algorithms](Communicator::set_algorithm) that were set, if the ranks that are left agree on
+    /// them. A failure between two calls of `set_algorithm` may leave them with different ones; then
+    /// the library chooses again and warns.
+    ///
     /// The old communicator is ended: running operations return [`ErrorKind::Aborted`], and it
     /// should be dropped. The new one has links, memory and a secret of its own, which late
     /// messages cannot reach.
@@ -81,7 +86,9 @@ impl Communicator {
         };
         tracing::info!(rank = mesh.rank, ranks = mesh.ranks, epoch, "shrunk");
         let doors = shared.listener_guards.iter().cloned().chain(door).collect();
-        Ok(Communicator::with_registry(&shared.registry, (epoch, doors), mesh, &shared.config, origin))
+        let left =
+            Communicator::with_registry(&shared.registry, (epoch, doors), mesh, &shared.config, origin);
+        self.bequeath_algorithms(left)
     }
 
     /// Returns how often the communicator's ancestors were shrunk since their ranks connected.

@@ -34,7 +34,7 @@ fn two() -> [Communicator; 2] {
 
 /// Returns the error of an abort by rank `by` for `reason`.
 fn aborted(by: Rank, reason: &str) -> ErrorKind {
-    ErrorKind::Aborted { by, reason: reason.to_owned() }
+    ErrorKind::abort_request(by, reason)
 }
 
 /// Asserts that the communicator is poisoned and returns the same error again and again. Returns

@@ -59,7 +59,7 @@ impl Communicator {
     /// Groups the ranks that give the same color, by key and then by rank.
     ///
     /// Every rank must call it. A rank that gives no color gets no communicator. New communicators
-    /// have this one's settings; [`Communicator::child`] gives them others.
+    /// have this one's settings and algorithms; [`Communicator::child`] gives them others.
     ///
     /// # Errors
     /// If the ranks of a group cannot connect; [`ErrorKind::Unsupported`] over a custom fabric
@@ -75,7 +75,8 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Communicator>> {
-        self.split_with(color, key, self.config())
+        let made = self.split_with(color, key, self.config())?;
+        made.map(|group| self.bequeath_algorithms(group)).transpose()
     }
 
     /// Splits as [`Communicator::split`] does, with settings for the new communicator, which must

@@ -21,7 +21,8 @@ impl Communicator {
     /// Rank i gives `counts[i]` elements. `counts` is equal on all ranks; `output` has their sum.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -48,7 +49,8 @@ impl Communicator {
     /// their sum, the parts one after the other.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -84,7 +86,8 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the counts do not add up to
     /// the buffers; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) with both counts if the
-    /// root and a rank disagree; else as [`Communicator::all_reduce`].
+    /// root and a rank disagree; else as [`Communicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -121,7 +124,8 @@ impl Communicator {
     /// give `None`. Rank i's `output` has `counts[i]` elements.
     ///
     /// # Errors
-    /// As [`Communicator::gather_v`].
+    /// As [`Communicator::gather_v`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::Communicator;

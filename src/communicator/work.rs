@@ -414,7 +414,7 @@ pub(super) fn catch_panic<R>(
 ) -> Result<R> {
     catch_unwind(AssertUnwindSafe(|| operation(comm))).unwrap_or_else(|_| {
         comm.abort("an operation panicked");
-        let kind = ErrorKind::Aborted { by: comm.rank(), reason: "an operation panicked".to_owned() };
+        let kind = ErrorKind::abort_request(comm.rank(), "an operation panicked");
         Err(comm.attach_rank(Error::new(kind)))
     })
 }

@@ -30,9 +30,16 @@ impl Config {
             if let Some(setting) =
                 name.strip_prefix(ENV_PREFIX).filter(|name| !name.starts_with(WRAPPER_PREFIX))
             {
+                let refused = |why| match kubernetes_service(setting, &value) {
+                    Some(service) => format!(
+                        "{why}: Kubernetes sets it for the Service `{service}`; give the pods \
+                         `enableServiceLinks: false`, or the Service another name"
+                    ),
+                    None => why,
+                };
                 config
                     .set(setting, &value)
-                    .map_err(|why| Error::invalid_usage(format!("{name}={value}: {why}")))?;
+                    .map_err(|why| Error::invalid_usage(format!("{name}={value}: {}", refused(why))))?;
             }
         }
         tracing::debug!(?config, "settings");
@@ -177,6 +184,22 @@ fn parse_switch(text: &str) -> std::result::Result<bool, String> {
     }
 }
 
+/// Returns the name of the Service for which Kubernetes sets a variable, which begins with
+/// [`ENV_PREFIX`] where the name of the Service begins with `unisono`.
+fn kubernetes_service(setting: &str, value: &str) -> Option<String> {
+    let setting = format!("_{setting}");
+    let is_link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
+    let service = ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"].iter().find_map(|mark| {
+        let (service, rest) = setting.split_once(mark)?;
+        let is_of_port = rest.strip_prefix('_').is_some_and(|rest| {
+            *mark == "_SERVICE_PORT" || rest.starts_with(|letter: char| letter.is_ascii_digit())
+        });
+        let is_whole = rest.is_empty() && (*mark != "_PORT" || is_link);
+        (is_whole || is_of_port).then_some(service)
+    })?;
+    Some(format!("unisono{service}").to_ascii_lowercase().replace('_', "-"))
+}
+
 /// Returns the message for a name that is no setting, with the successor of a retired name.
 fn unknown_setting(name: &str) -> String {
     match RENAMED.iter().find(|(old, _)| *old == name) {
@@ -212,6 +235,27 @@ const RENAMED: &[(&str, &str)] = &[
 mod tests {
     use super::*;
     use crate::config::Transport;
+
+    #[test]
+    fn kubernetes_variables_of_a_service_are_recognized() {
+        let service = |name, value| kubernetes_service(name, value);
+        for (name, value, expected) in [
+            ("PORT", "tcp://10.0.0.7:29500", "unisono"),
+            ("SERVICE_HOST", "10.0.0.7", "unisono"),
+            ("SERVICE_PORT", "29500", "unisono"),
+            ("SERVICE_PORT_RENDEZVOUS", "29500", "unisono"),
+            ("PORT_29500_TCP", "tcp://10.0.0.7:29500", "unisono"),
+            ("PORT_29500_TCP_ADDR", "10.0.0.7", "unisono"),
+            ("MASTER_PORT", "tcp://10.0.0.7:29500", "unisono-master"),
+            ("RANK_0_SERVICE_HOST", "10.0.0.7", "unisono-rank-0"),
+        ] {
+            assert_eq!(service(name, value).as_deref(), Some(expected), "{name}={value}");
+        }
+        for (name, value) in [("PORT", "29500"), ("TIMEOUT", "5"), ("PORTS", "tcp://"), ("TRANSPROT", "tcp")]
+        {
+            assert_eq!(service(name, value), None, "{name}={value}");
+        }
+    }
 
     #[test]
     fn with_settings_names_the_first_wrong_pair() {

@@ -21,7 +21,8 @@ impl DeviceCommunicator {
     /// The contents of the buffer are first copied to other memory.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// See [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn all_to_all_in_place<T: Element>(
         &self,
         stream: &Stream,
@@ -50,7 +51,8 @@ impl DeviceCommunicator {
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`]. If the counts of two ranks differ, the error names
-    /// both ranks and both counts.
+    /// both ranks and both counts. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn all_to_all_v<T: Element>(
         &self,
         stream: &Stream,

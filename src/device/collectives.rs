@@ -19,7 +19,7 @@ impl DeviceCommunicator {
     /// # Errors
     /// Refused arguments leave the communicator as it is; all other errors poison it. Failures
     /// after the call has returned come out of [`DeviceCommunicator::check`] and of every later
-    /// call.
+    /// call. After an error, `buffer` is [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -53,7 +53,8 @@ impl DeviceCommunicator {
     /// long.
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -91,7 +92,8 @@ impl DeviceCommunicator {
     /// `input` has n elements, `output` has n × [`size`](DeviceCommunicator::size).
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -123,7 +125,8 @@ impl DeviceCommunicator {
     /// `buffer` has n × [`size`](DeviceCommunicator::size) elements.
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -153,7 +156,8 @@ impl DeviceCommunicator {
     /// sum.
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -191,7 +195,8 @@ impl DeviceCommunicator {
     /// `output` has n elements, `input` has n × [`size`](DeviceCommunicator::size).
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -231,7 +236,8 @@ impl DeviceCommunicator {
     /// The other shares stay as they were.
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -261,7 +267,8 @@ impl DeviceCommunicator {
     /// `input` and `output` have n × [`size`](DeviceCommunicator::size) elements.
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};

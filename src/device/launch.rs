@@ -259,6 +259,11 @@ impl Shared {
         }
     }
 
+    /// Returns what the ranks reach of each other.
+    pub(super) fn topology(&self) -> Topology {
+        if self.endpoint.all_peers_direct() { Topology::Gpu } else { Topology::Network }
+    }
+
     fn select_algorithm(
         &self,
         state: &mut CommState,
@@ -267,7 +272,7 @@ impl Shared {
         bytes: usize,
     ) -> Result<&'static Algorithm> {
         let slot = self.endpoint.memory().layout().geometry().slot_bytes;
-        let topology = if self.endpoint.all_peers_direct() { Topology::Gpu } else { Topology::Network };
+        let topology = self.topology();
         match state.overrides[job.collective as usize] {
             Some(algorithm) => select::set_by_caller(algorithm, spec, topology),
             None => {

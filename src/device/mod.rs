@@ -40,7 +40,9 @@ use crate::device::launch_state::LaunchState;
 use crate::device::monitor::Notifier;
 use crate::device::occupancy::BlockReservation;
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Collective, Rank};
+use crate::op_desc;
+use crate::schedule::{Algorithm, Collective, PeerAccess, Rank};
+use crate::select;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -199,7 +201,9 @@ impl DeviceCommunicator {
     pub fn set_algorithm(&self, collective: Collective, name: Option<&str>) -> Result<()> {
         self.require_device_form(collective)?;
         let find = |name| self.shared.host_comm.algorithm_by_name(collective, name);
-        self.shared.lock().overrides[collective as usize] = name.map(find).transpose()?;
+        let algorithm = name.map(find).transpose()?;
+        algorithm.map_or(Ok(()), |algorithm| self.require_settable(algorithm))?;
+        self.shared.lock().overrides[collective as usize] = algorithm;
         Ok(())
     }
 
@@ -209,6 +213,7 @@ impl DeviceCommunicator {
     /// # Errors
     /// As [`Communicator::set_custom_algorithm`].
     pub fn set_custom_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
+        self.require_settable(algorithm)?;
         self.shared.host_comm.prove_algorithm(algorithm)?;
         self.set_custom_algorithm_unchecked(algorithm)
     }
@@ -220,9 +225,21 @@ impl DeviceCommunicator {
     /// As [`Communicator::set_custom_algorithm_unchecked`].
     pub fn set_custom_algorithm_unchecked(&self, algorithm: &'static Algorithm) -> Result<()> {
         self.require_device_form(algorithm.collective)?;
-        self.shared.host_comm.register_algorithm(algorithm)?;
+        self.shared.host_comm.require_order(algorithm)?;
+        self.require_settable(algorithm)?;
+        op_desc::register_algorithm(algorithm, self.size());
         self.shared.lock().overrides[algorithm.collective as usize] = Some(algorithm);
         Ok(())
+    }
+
+    /// Refuses an algorithm that cannot run on these ranks.
+    fn require_settable(&self, algorithm: &'static Algorithm) -> Result<()> {
+        let settable = match algorithm.peer_access {
+            // Operations on symmetric buffers use it, and others are refused.
+            PeerAccess::ZeroCopy => Ok(()),
+            _ => select::check_settable(algorithm, self.size(), self.shared.topology()),
+        };
+        settable.map_err(|error| self.shared.host_comm.attach_rank(error))
     }
 
     /// Requires a collective that GPU ranks have.

@@ -193,7 +193,7 @@ impl Shared {
                 let said = self.wait_for_report(peer, call, after.min(config.timeout) / 4)?;
                 ErrorKind::Timeout { waiting_for: vec![(peer, said)], elsewhere: Vec::new(), after }
             }
-            _ => ErrorKind::Aborted { by: rank, reason: "its kernels were told to end".to_owned() },
+            _ => ErrorKind::abort_request(rank, "its kernels were told to end"),
         };
         let step = (status.instr != u32::MAX).then_some(status.instr);
         Ok(Error::new(kind).with_op(call, step))

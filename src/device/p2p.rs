@@ -145,7 +145,8 @@ impl DeviceCommunicator {
     /// Receives `buffer` from `peer`.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// See [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn recv<T: Element>(
         &self,
         stream: &Stream,
@@ -168,7 +169,8 @@ impl DeviceCommunicator {
     /// rank in between.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// See [`DeviceCommunicator::all_reduce`]. After an error, the receive buffers are
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn group<'a>(&self, stream: &Stream, collect: impl FnOnce(&mut DeviceGroup<'a>)) -> Result<()> {
         let mut group = DeviceGroup::default();
         collect(&mut group);

@@ -91,7 +91,7 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
     let line_bytes_max = line / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
     Ok(Plan {
         chunks_per_share: parts,
-        digest: AlgorithmDigest::of(algorithm),
+        digest: AlgorithmDigest::of(algorithm, spec.ranks),
         slice_bytes_max,
         ll_bytes_max: line_bytes_max,
         is_one_shot: shape.is_one_shot,

@@ -14,7 +14,8 @@ impl DeviceCommunicator {
     /// Copies the root's `buffer` into every rank's `buffer`, which is equally long.
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -47,7 +48,8 @@ impl DeviceCommunicator {
     /// Copies the root's `input` into every rank's `output`. Only the root gives an input.
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -80,7 +82,8 @@ impl DeviceCommunicator {
     /// they are.
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -114,7 +117,8 @@ impl DeviceCommunicator {
     /// Reduces `input` over all ranks into `output`, which only the root gives.
     ///
     /// # Errors
-    /// As [`DeviceCommunicator::all_reduce`].
+    /// As [`DeviceCommunicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -155,7 +159,8 @@ impl DeviceCommunicator {
     /// root gives.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// See [`DeviceCommunicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn gather<T: Element>(
         &self,
         stream: &Stream,
@@ -177,7 +182,8 @@ impl DeviceCommunicator {
     /// The root gives the whole `buffer`, the others their share.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// See [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn gather_in_place<T: Element>(
         &self,
         stream: &Stream,
@@ -193,7 +199,8 @@ impl DeviceCommunicator {
     /// Copies share i of `input`, which only the root gives, to rank i.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// See [`DeviceCommunicator::all_reduce`]. After an error, `output` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn scatter<T: Element>(
         &self,
         stream: &Stream,
@@ -215,7 +222,8 @@ impl DeviceCommunicator {
     /// their share.
     ///
     /// # Errors
-    /// See [`DeviceCommunicator::all_reduce`].
+    /// See [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     pub fn scatter_in_place<T: Element>(
         &self,
         stream: &Stream,

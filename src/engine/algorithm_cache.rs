@@ -4,6 +4,9 @@
 use crate::engine::plan::cache::insert_bounded;
 use crate::engine::{Engine, Job};
 use crate::error::Result;
+use crate::hash::fnv1a;
+use crate::log;
+use crate::op_desc::AlgorithmDigest;
 use crate::schedule::{Algorithm, Collective, GroupSpec, Rank};
 use crate::select::{self, Topology};
 
@@ -59,12 +62,57 @@ impl SelectionCache {
     }
 }
 
+/// An algorithm that the caller has set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Override {
+    pub(crate) algorithm: &'static Algorithm,
+    /// True if the schedule is proved for each number of ranks before it is used.
+    pub(crate) is_proved: bool,
+}
+
+/// The algorithms that the caller has set, by collective.
+pub(crate) type Overrides = [Option<Override>; Collective::ALL.len()];
+
 impl Engine {
     /// Sets the algorithm of a collective, or returns the choice to the tuning table.
-    pub(crate) fn set_override(&mut self, collective: Collective, algorithm: Option<&'static Algorithm>) {
+    pub(crate) fn set_override(&mut self, collective: Collective, algorithm: Option<Override>) {
         self.overrides[collective as usize] = algorithm;
         self.selections.clear();
         self.eager.plans.clear();
+    }
+
+    /// Returns the algorithms that the caller has set.
+    pub(crate) fn overrides(&self) -> Overrides {
+        self.overrides
+    }
+
+    /// Returns a digest of the algorithms that the caller has set, which is equal on ranks that made
+    /// the same calls.
+    pub(crate) fn overrides_digest(&self) -> u64 {
+        let set = self.overrides.iter().flatten();
+        let words = set.flat_map(|Override { algorithm, is_proved }| {
+            let digest = AlgorithmDigest::of(algorithm, self.fabric.ranks).bytes();
+            let facts = [algorithm.collective as u8, u8::from(*is_proved), digest[0], digest[1]];
+            facts.into_iter().chain(algorithm.name.bytes())
+        });
+        fnv1a(words.map(u64::from))
+    }
+
+    /// Forgets the algorithms that were set, because the ranks that are left do not agree on them.
+    pub(crate) fn drop_overrides(&mut self) {
+        self.overrides = Overrides::default();
+        log::warn_user(
+            "the ranks that are left had set different algorithms when others failed: the library chooses again",
+        );
+    }
+
+    /// Checks that an algorithm can be set.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if it needs another transport or
+    /// another number of ranks.
+    pub(crate) fn check_settable(&self, algorithm: &'static Algorithm) -> Result<()> {
+        select::check_settable(algorithm, self.fabric.ranks, self.topology())
     }
 
     /// Returns the algorithm and the group spec of `job`, from the cache if it has them.
@@ -95,7 +143,7 @@ impl Engine {
     ) -> Result<&'static Algorithm> {
         let spec = self.group_spec(collective, root, bytes);
         match self.overrides[collective as usize] {
-            Some(algorithm) => select::set_by_caller(algorithm, &spec, self.topology()),
+            Some(set) => select::set_by_caller(set.algorithm, &spec, self.topology()),
             None => select::algorithm(collective, &spec, bytes, self.topology(), narrow, &self.config),
         }
     }
@@ -107,7 +155,7 @@ impl Engine {
         root: Rank,
         bytes: usize,
     ) -> Result<&'static Algorithm> {
-        let set = self.overrides[collective as usize];
+        let set = self.overrides[collective as usize].map(|set| set.algorithm);
         select::in_rank_order(
             collective,
             &self.group_spec(collective, root, bytes),

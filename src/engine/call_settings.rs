@@ -1,7 +1,7 @@
 //! Settings that apply to some calls only.
 
-use crate::engine::Engine;
-use crate::schedule::{Algorithm, Collective};
+use crate::engine::{Engine, Override};
+use crate::schedule::Collective;
 use std::mem::replace;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) struct CallSettings {
     pub(crate) label: Option<Option<Arc<str>>>,
     pub(crate) wait: Option<WaitMode>,
     /// A collective and its algorithm; `None` as the algorithm leaves the choice to the library.
-    pub(crate) algorithm: Option<(Collective, Option<&'static Algorithm>)>,
+    pub(crate) algorithm: Option<(Collective, Option<Override>)>,
 }
 
 impl Engine {

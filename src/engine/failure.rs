@@ -29,17 +29,21 @@ impl Engine {
         self.poisoned.clone().map_or(Ok(()), Err)
     }
 
-    /// Tells all ranks that this communicator is over because of `reason`.
+    /// Tells all ranks that the program of this rank ended the communicator because of `reason`.
     pub(crate) fn abort(&mut self, reason: &str) {
+        self.end(ErrorKind::abort_request(self.fabric.rank, reason));
+    }
+
+    /// Tells all ranks that this communicator is over, unless it is already.
+    fn end(&mut self, kind: ErrorKind) {
         if self.poisoned.is_none() {
-            self.poison(self.abort_error(reason));
+            self.poison(self.own_error(kind));
             self.dump_flight_record();
         }
     }
 
-    /// Returns the error for an abort by this rank.
-    pub(super) fn abort_error(&self, reason: &str) -> Error {
-        let kind = ErrorKind::Aborted { by: self.fabric.rank, reason: reason.to_owned() };
+    /// Returns an error of this rank outside an operation.
+    pub(super) fn own_error(&self, kind: ErrorKind) -> Error {
         Error::new(kind).with_rank(self.fabric.rank, &self.config.host, None)
     }
 
@@ -142,13 +146,10 @@ impl Drop for Engine {
             return;
         }
         if std::thread::panicking() {
-            self.abort("its thread panicked");
+            self.end(ErrorKind::panicked(self.fabric.rank, "its thread panicked"));
         }
         // A shrunk communicator ended for all of its ranks, which is no error.
-        let dropped = Error::new(ErrorKind::Aborted {
-            by: self.fabric.rank,
-            reason: "the communicator was dropped".to_owned(),
-        });
+        let dropped = Error::new(ErrorKind::abort_request(self.fabric.rank, "the communicator was dropped"));
         self.messages.fail_all(&dropped);
         let error = self.poisoned.as_ref().filter(|_| !self.shrunk);
         self.watchdog.goodbye(&mut *self.fabric.control, error);

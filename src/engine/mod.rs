@@ -29,6 +29,7 @@ mod store_tuner;
 pub(crate) mod telemetry;
 mod watchdog;
 
+pub(crate) use crate::engine::algorithm_cache::{Override, Overrides};
 pub(crate) use crate::engine::buffers::Buffers;
 pub(crate) use crate::engine::call_settings::CallSettings;
 pub(crate) use crate::engine::membership::agreement::Membership;
@@ -192,7 +193,7 @@ pub(crate) struct Engine {
     /// Number of messages received from each peer.
     received: Vec<u64>,
     /// Algorithms that the caller has set, by collective.
-    overrides: [Option<&'static Algorithm>; Collective::ALL.len()],
+    overrides: Overrides,
     selections: SelectionCache,
     /// Algorithm of the last collective.
     pub(crate) last_algorithm: Option<&'static Algorithm>,

@@ -1,5 +1,6 @@
 //! Error kinds, by the party at fault.
 
+use crate::error::abort::AbortCause;
 use crate::error::bootstrap::BootstrapError;
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
@@ -63,12 +64,15 @@ pub enum ErrorKind {
         /// The time for which nothing moved.
         after: Duration,
     },
-    /// A rank called [`Communicator::abort`](crate::Communicator::abort).
+    /// A rank ended the communicator for all ranks.
     Aborted {
-        /// The rank that called it.
+        /// The rank that ended it.
         by: Rank,
-        /// The reason that the caller gave.
+        /// The reason as text.
         reason: String,
+        /// The reason as a value: a call of
+        /// [`Communicator::abort`](crate::Communicator::abort), or a failure.
+        cause: AbortCause,
     },
     /// A rank gave a NaN or an infinity under
     /// [`Config::check_finite`](crate::Config::check_finite).
@@ -143,7 +147,7 @@ impl ErrorKind {
             ErrorKind::NotFinite { .. } => {
                 "look for where it comes from on that rank, or let it pass with UNISONO_CHECK_FINITE=off"
             }
-            ErrorKind::Aborted { .. } => "make a new communicator to go on, for example with `shrink`",
+            ErrorKind::Aborted { cause, .. } => cause.help(),
             ErrorKind::Excluded { .. } => "end this process; another one may take its place",
             ErrorKind::ProtocolViolation { .. } => {
                 "check that all ranks run the same build, and that hosts and network are sound"
@@ -201,7 +205,10 @@ impl ErrorKind {
             | ErrorKind::ProtocolViolation { peer, .. } => peer,
             ErrorKind::Timeout { ref waiting_for, .. } => waiting_for.first()?.0,
             ErrorKind::BarrierTimeout { ref missing, .. } => *missing.first()?,
-            ErrorKind::Aborted { by, .. } | ErrorKind::Excluded { by } => by,
+            ErrorKind::Aborted { by, ref cause, .. } => {
+                cause.failure().and_then(|kind| kind.peer(own)).unwrap_or(by)
+            }
+            ErrorKind::Excluded { by } => by,
             ErrorKind::MessageTimeout { peer, .. } => peer?,
             ErrorKind::NotFinite { rank, .. } | ErrorKind::Object { rank, .. } => rank,
             ErrorKind::InvalidUsage(_)
@@ -243,7 +250,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::MessageTimeout { what, after, .. } => {
                 write!(f, "{what}: nothing moved for {:.1} s", after.as_secs_f64())
             }
-            ErrorKind::Aborted { by, reason } => write!(f, "rank {by} aborted: {reason}"),
+            ErrorKind::Aborted { by, reason, .. } => write!(f, "rank {by} aborted: {reason}"),
             ErrorKind::NotFinite { rank, index, what } => {
                 write!(f, "element {index} of what rank {rank} gave is {what}")
             }

@@ -4,7 +4,7 @@ use crate::world::{config, config_with_timeout, gpu, run, run_in_own_process};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use unisono::schedule::Collective;
-use unisono::{Communicator, Config, ErrorKind, Sum, UniqueId};
+use unisono::{AbortCause, Communicator, Config, ErrorKind, Sum, UniqueId};
 
 /// Returns settings with a timeout of which a quarter is longer than a busy host delays a rank: a
 /// rank that waits for a waiting one leaves it that quarter to report first.
@@ -131,7 +131,10 @@ fn abort_ends_operations_on_all_ranks() {
         error
     });
     for error in errors.iter().flatten() {
-        assert_eq!(*error.kind(), ErrorKind::Aborted { by: 1, reason: "enough".to_owned() });
+        assert_eq!(
+            *error.kind(),
+            ErrorKind::Aborted { by: 1, reason: "enough".to_owned(), cause: AbortCause::Request }
+        );
     }
 }
 

@@ -16,6 +16,7 @@ mod limits;
 mod network;
 mod process;
 mod proxy;
+mod recovery;
 mod soak;
 mod stopped;
 mod worker;

@@ -15,6 +15,7 @@ fn worker_entry() {
         "remote" => super::network::run_worker,
         "parted" => super::network::run_partitioned,
         "member" => super::grow::run_worker,
+        "stepper" => super::recovery::run_worker,
         "runner" => super::soak::run_worker,
         other => panic!("no part is called {other}"),
     };

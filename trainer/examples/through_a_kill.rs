@@ -91,7 +91,12 @@ fn rank_main(folder: &Path) -> Result<()> {
         return Err("nobody was missed".into());
     };
     println!("rank {rank}: {error}");
+    match error.downcast_ref() {
+        Some(unisono_trainer::Error::Collective(cause)) if cause.is_recoverable() => {}
+        _ => return Err(error),
+    }
     let begun = Instant::now();
+    // Nothing of the failed step is used: the run goes on from the checkpoint.
     let world = world.shrink()?;
     let run = Run::new(&config(folder, &checkpoints, true)?, world.clone())?;
     let (rank_now, ranks, step) = (world.rank(), world.size(), run.steps_taken());

@@ -13,6 +13,7 @@
 //! core belongs to the computation. A yield would not do. The scheduler returns the core to a
 //! thread that yields as long as it has used less of it than the computation.
 
+use crate::sys::descriptors::off_stdio;
 use crate::{WaitMode, WaitStrategy};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::thread::sched_yield;
@@ -201,8 +202,8 @@ fn watch(epoll: &OwnedFd, socket: &impl AsFd) -> rustix::io::Result<()> {
 }
 
 impl WatchedSockets {
-    fn new(sockets: Vec<OwnedFd>) -> rustix::io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    fn new(sockets: Vec<OwnedFd>) -> std::io::Result<Self> {
+        let epoll = off_stdio(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
         for socket in &sockets {
             watch(&epoll, socket)?;
         }

@@ -20,12 +20,13 @@ pub(crate) struct AnalyzeArguments {
 
 /// Says where ranks differ; 1 if they do, or wait.
 pub(crate) fn analyze(arguments: &AnalyzeArguments) -> Result<u8, String> {
-    let records = read_all(&arguments.dumps)?;
+    let (records, damaged) = read_all(&arguments.dumps)?;
+    damaged.iter().for_each(|why| eprintln!("left out: {why}"));
     if records.is_empty() {
-        return Err(
-            "there are no flight records; ranks write them to UNISONO_FLIGHT_RECORDER_DIR when they fail"
-                .to_owned(),
-        );
+        let whole = if damaged.is_empty() { "" } else { "whole " };
+        return Err(format!(
+            "there are no {whole}flight records; ranks write them to UNISONO_FLIGHT_RECORDER_DIR when they fail"
+        ));
     }
     Ok(u8::from(print(records)))
 }

@@ -75,11 +75,12 @@ pub(super) fn by_communicator(records: impl IntoIterator<Item = Record>) -> Comm
     communicators
 }
 
-/// Reads files, and the records in folders.
-pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Record>, String> {
+/// Reads files, and the records in folders. Returns the records, and what is wrong with each file
+/// that cannot be read: a rank that was killed, or whose disk was full, may have left a part of one.
+pub(super) fn read_all(paths: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), String> {
     // Traces may be in the same folder.
     let is_record = |name: &str| name.ends_with(".json") && !name.ends_with(files::TRACE_SUFFIX);
-    files::expand_paths(paths, is_record)?.iter().map(|file| read(file)).collect()
+    Ok(files::partition(files::expand_paths(paths, is_record)?.iter().map(|file| read(file))))
 }
 
 fn read(file: &Path) -> Result<Record, String> {

@@ -49,24 +49,85 @@ impl Outputs {
     }
 }
 
-fn copy_lines(rank: usize, from: impl Read, mut into: impl Write) -> std::io::Result<()> {
+fn copy_lines(rank: usize, from: impl Read, into: impl Write) -> std::io::Result<()> {
+    copy_lines_with(rank, from, into, PROGRESS_INTERVAL)
+}
+
+/// Copies lines. Of a line that a rank overwrites by carriage returns, as progress bars do, each
+/// state is a line of its own, at most one in `interval`, and the last one always.
+fn copy_lines_with(
+    rank: usize,
+    from: impl Read,
+    into: impl Write,
+    interval: Duration,
+) -> std::io::Result<()> {
     let mut from = BufReader::new(from);
-    let prefix = format!("[{rank}] ");
-    let mut line = prefix.clone().into_bytes();
-    while from.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? > 0 {
-        if line.last() != Some(&b'\n') {
-            line.push(b'\n');
+    let mut lines = Lines { prefix: format!("[{rank}] ").into_bytes(), into, shown_at: None };
+    let (mut line, mut overwritten, mut was_overwritten) = (Vec::new(), Vec::new(), false);
+    loop {
+        let bytes = from.fill_buf()?;
+        if bytes.is_empty() {
+            break;
         }
-        // A single write keeps lines of different ranks apart.
-        into.write_all(&line)?;
-        into.flush()?;
-        line.truncate(prefix.len());
+        for &byte in bytes {
+            match byte {
+                b'\n' => {
+                    let rest = if line.is_empty() { &overwritten } else { &line };
+                    if !rest.is_empty() || !was_overwritten {
+                        lines.show(rest)?;
+                    }
+                    (overwritten, was_overwritten) = (Vec::new(), false);
+                    line.clear();
+                }
+                b'\r' => {
+                    if lines.is_due(interval) && !line.is_empty() {
+                        lines.show(&line)?;
+                        line.clear();
+                    }
+                    overwritten = std::mem::take(&mut line);
+                    was_overwritten = true;
+                }
+                byte => {
+                    line.push(byte);
+                    if line.len() == LINE_MAX {
+                        lines.show(&line)?;
+                        line.clear();
+                    }
+                }
+            }
+        }
+        let length = bytes.len();
+        from.consume(length);
     }
-    Ok(())
+    let rest = if line.is_empty() { &overwritten } else { &line };
+    if rest.is_empty() { Ok(()) } else { lines.show(rest) }
+}
+
+/// Lines of one rank on their way out.
+struct Lines<W> {
+    prefix: Vec<u8>,
+    into: W,
+    shown_at: Option<Instant>,
+}
+
+impl<W: Write> Lines<W> {
+    fn show(&mut self, line: &[u8]) -> std::io::Result<()> {
+        self.shown_at = Some(Instant::now());
+        // A single write keeps lines of different ranks apart.
+        self.into.write_all(&[&self.prefix, line, b"\n"].concat())?;
+        self.into.flush()
+    }
+
+    /// Returns whether the last line was shown that long ago.
+    fn is_due(&self, interval: Duration) -> bool {
+        self.shown_at.is_none_or(|shown| shown.elapsed() >= interval)
+    }
 }
 
 /// Longer lines are split, so that a rank that prints no line ends cannot fill the memory.
-const LINE_MAX: u64 = 64 << 10;
+const LINE_MAX: usize = 64 << 10;
+/// Time between two states of a progress bar.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -80,9 +141,29 @@ mod tests {
     }
 
     #[test]
+    fn states_of_progress_bars_are_lines_of_their_own() {
+        let copied = |text: &str, interval| {
+            let mut found = Vec::new();
+            copy_lines_with(3, text.as_bytes(), &mut found, interval).unwrap();
+            String::from_utf8(found).unwrap()
+        };
+        let bar = "begin\n 10%\r 20%\r 30%\nend\n";
+        let all = "[3] begin\n[3]  10%\n[3]  20%\n[3]  30%\n[3] end\n";
+        assert_eq!(copied(bar, Duration::ZERO), all);
+        assert_eq!(copied(bar, Duration::MAX), "[3] begin\n[3]  30%\n[3] end\n");
+        // The last state is shown once, however the bar ends.
+        for interval in [Duration::ZERO, Duration::MAX] {
+            assert_eq!(copied("100%\r\n", interval), "[3] 100%\n");
+            assert_eq!(copied("x\n100%\r", interval), "[3] x\n[3] 100%\n");
+            assert_eq!(copied("x\r\n\r\n\ny", interval), "[3] x\n[3] \n[3] y\n");
+        }
+        assert_eq!(copied("\r 10%\r 20%", Duration::MAX), "[3]  10%\n[3]  20%\n");
+    }
+
+    #[test]
     fn endless_lines_are_cut() {
         let mut found = Vec::new();
-        copy_lines(0, &vec![b'x'; LINE_MAX as usize + 1][..], &mut found).unwrap();
-        assert_eq!(found.len(), LINE_MAX as usize + 1 + 2 * "[0] \n".len());
+        copy_lines(0, &vec![b'x'; LINE_MAX + 1][..], &mut found).unwrap();
+        assert_eq!(found.len(), LINE_MAX + 1 + 2 * "[0] \n".len());
     }
 }

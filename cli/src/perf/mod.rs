@@ -10,6 +10,7 @@ mod memory;
 pub(crate) mod op_case;
 pub(crate) mod pattern;
 mod roofline;
+mod room;
 mod table;
 mod tcp_baseline;
 
@@ -106,6 +107,8 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
         for op in arguments.ops() {
             for root in arguments.roots(comm.size()) {
                 for size in arguments.sizes() {
+                    let test = OpCase::new(arguments.collective, op, root);
+                    room::require_room(comm, test, dtype.size(), size)?;
                     let row =
                         row(arguments, comm, dtype, op, root, size).map_err(|error| error.to_string())?;
                     match speaks {

@@ -173,7 +173,7 @@ impl Checker<'_> {
             ErrorKind::Timeout { .. } => {
                 untruthful("none of them was in trouble, or waited for somebody who was")
             }
-            ErrorKind::Aborted { by, reason } => self.check_aborted(of(*by), entry, reason),
+            ErrorKind::Aborted { by, reason, .. } => self.check_aborted(of(*by), entry, reason),
             ErrorKind::Excluded { .. } if self.is_affected(host, host, entry.ended) => Ok(()),
             ErrorKind::Bootstrap(_) if self.is_anyone_affected(entry.ended) || self.has_failed(entry) => {
                 Ok(())
@@ -190,12 +190,12 @@ impl Checker<'_> {
         let own = || {
             history.entries.iter().filter(|other| other.group == entry.group && other.begun <= entry.ended)
         };
-        let shrinks = own().any(|other| other.action == Action::Shrink) && reason == SHRINK_TEXT;
+        let shrinks = own().any(|other| other.action == Action::Shrink) && reason.starts_with(SHRINK_TEXT);
         let says_so =
             own().filter_map(CallRecord::error).any(|error| announced_text(error).starts_with(reason));
         let planned = self.scenario.steps.iter().any(|step| step.mode == CallMode::Abort { by });
         match shrinks
-            || says_so && reason != SHRINK_TEXT && !reason.is_empty()
+            || says_so && !reason.starts_with(SHRINK_TEXT) && !reason.is_empty()
             || planned && reason == ABORT_REASON
         {
             true => Ok(()),

@@ -46,6 +46,15 @@ pub(crate) struct View {
     pub(crate) failed: Vec<bool>,
     /// Address at which the survivors connect, if this rank is the root of the new group.
     pub(crate) endpoint: String,
+    /// A digest of what the program has set on the communicator of the rank.
+    pub(crate) settings: u64,
+}
+
+impl View {
+    /// Returns the ranks that are considered failed.
+    pub(crate) fn failed_ranks(&self) -> Vec<Rank> {
+        (0..self.failed.len()).filter(|&rank| self.failed[rank]).collect()
+    }
 }
 
 /// The new group, as one of its ranks sees it.
@@ -93,8 +102,22 @@ impl Agreement {
     pub(crate) fn new(rank: Rank, failed: Vec<bool>, now: Duration) -> Self {
         let peers = vec![PeerState { last_heard: now, ..PeerState::default() }; failed.len()];
         let confirmed_failed = failed.clone();
-        let own = View { attempt: 0, phase: Phase::Proposing, failed, endpoint: String::new() };
+        let own = View { attempt: 0, phase: Phase::Proposing, failed, endpoint: String::new(), settings: 0 };
         Self { rank, own, confirmed_failed, peers, connected: None }
+    }
+
+    /// Sets the digest of what the program has set on this rank.
+    pub(crate) fn with_settings(mut self, settings: u64) -> Self {
+        self.own.settings = settings;
+        self
+    }
+
+    /// Returns whether the digests of all survivors are equal, and known.
+    ///
+    /// A failure may have ended some ranks between two calls that all had to make.
+    pub(crate) fn agrees_on_settings(&self) -> bool {
+        let agrees = |peer| self.view_of(peer).is_some_and(|view| view.settings == self.own.settings);
+        self.survivors().all(agrees)
     }
 
     /// Returns the view to send.

@@ -2,7 +2,6 @@
 
 use crate::engine::Engine;
 use crate::engine::membership::agreement::{Agreement, Excluded, Membership};
-use crate::engine::watchdog::SHRINK_REASON;
 use crate::engine::watchdog::control_msg::{ControlMsg, VIEW_RANKS_MAX};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
@@ -42,7 +41,8 @@ impl Engine {
     /// out by it that the others continued.
     pub(crate) fn shrink(&mut self, regroup: &mut dyn Regroup) -> Result<(Fabric, Option<ListenerGuard>)> {
         self.revoke()?;
-        let agreement = Agreement::new(self.fabric.rank, self.watchdog.failed_ranks(), Duration::ZERO);
+        let agreement = Agreement::new(self.fabric.rank, self.watchdog.failed_ranks(), Duration::ZERO)
+            .with_settings(self.overrides_digest());
         let started = self.fabric.wait.now();
         let mut driver = ShrinkDriver { engine: self, agreement, started, last_sent: None, rounds: 0 };
         let mut connected = None;
@@ -72,6 +72,9 @@ impl Engine {
         driver.agreement.commit();
         driver.broadcast_view();
         let excludes_any = driver.agreement.excluded().next().is_some();
+        if !driver.agreement.agrees_on_settings() {
+            driver.engine.drop_overrides();
+        }
         let fabric = connected.ok_or_else(|| {
             Error::new(ErrorKind::Bug("a rank committed a membership that it is not connected to".to_owned()))
         })?;
@@ -89,10 +92,14 @@ impl Engine {
         }
         match &self.poisoned {
             Some(error) if matches!(error.kind(), ErrorKind::Excluded { .. }) => Err(error.clone()),
-            Some(_) => Ok(()),
+            // Peers that run on must hear of the cause before they hear of the shrink.
+            Some(error) => {
+                self.watchdog.repeat_error(&mut *self.fabric.control, error);
+                Ok(())
+            }
             // A shrink without an error is no failure, so no flight record is written.
             None => {
-                self.poison(self.abort_error(SHRINK_REASON));
+                self.poison(self.own_error(ErrorKind::shrunk(self.fabric.rank, &[])));
                 Ok(())
             }
         }

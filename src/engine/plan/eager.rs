@@ -227,7 +227,7 @@ pub(crate) fn plan_for(
     }
     let chunks = ScheduleBounds::of(algorithm, spec).window_chunks;
     let fit = SlotFit::new(chunks, job.share_bytes_max, arithmetic.factor.is_some(), spec.ranks)?;
-    let digest = AlgorithmDigest::of(algorithm);
+    let digest = AlgorithmDigest::of(algorithm, spec.ranks);
     let tuning = SlotTuning::new(job.collective, digest, job.share_bytes_max, fit.slot_class);
     let op = key.op.with_algorithm(digest);
     EagerPlan::new((key, op), (algorithm.build)(spec, rank), (fit, tuning), arithmetic, rank)

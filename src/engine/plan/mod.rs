@@ -77,7 +77,7 @@ impl Plan {
             scratch_chunks,
             own_window_chunks,
             chunks_per_share: (algorithm.chunks_per_share)(spec),
-            digest: AlgorithmDigest::of(algorithm),
+            digest: AlgorithmDigest::of(algorithm, spec.ranks),
             slice_bytes_max,
             uses_window,
             window_chunks,

@@ -88,7 +88,7 @@ mod tests {
 
     fn op_class(chunk_bytes: usize) -> OpClass {
         let algorithm = crate::schedule::find(Collective::AllReduce, "ring").expect("a ring");
-        OpClass::new(Collective::AllReduce, AlgorithmDigest::of(algorithm), chunk_bytes)
+        OpClass::new(Collective::AllReduce, AlgorithmDigest::of(algorithm, 4), chunk_bytes)
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use unisono_transports::sys::descriptors::off_stdio;
 use unisono_transports::sys::fork_guard;
 
 /// The trace file of one communicator.
@@ -41,7 +42,7 @@ impl Trace {
         let row = NEXT_TRACK.fetch_add(1, Ordering::Relaxed);
         let file = format!("unisono-{communicator:016x}-{epoch}-rank-{rank}-row-{row}.trace.json");
         std::fs::create_dir_all(folder)?;
-        let mut out = BufWriter::new(File::create(folder.join(file))?);
+        let mut out = BufWriter::new(off_stdio(File::create(folder.join(file))?)?);
         let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let born = Instant::now();
         let (pid, host) = (std::process::id(), Value::from(host.as_str()));

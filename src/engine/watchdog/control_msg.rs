@@ -1,7 +1,7 @@
 //! Control messages between ranks: waits, failures, goodbyes and membership views.
 
 use crate::engine::membership::agreement::{Phase, View};
-use crate::error::ErrorKind;
+use crate::error::{AbortCause, ErrorKind};
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use std::time::Duration;
@@ -67,14 +67,33 @@ const PROTOCOL_VIOLATION: u8 = 5;
 const ABORTED: u8 = 6;
 const NOT_FINITE: u8 = 7;
 const BARRIER_TIMEOUT: u8 = 8;
+const TIMEOUT: u8 = 9;
+const MESSAGE_TIMEOUT: u8 = 10;
+const EXCLUDED: u8 = 11;
+const SYSTEM: u8 = 12;
+const GPU: u8 = 13;
+const BUG: u8 = 14;
+
+const BY_REQUEST: u64 = 0;
+const BY_SHRINK: u64 = 1;
+const BY_FAILURE: u64 = 2;
 
 fn encode_wait(kind: u8, op: &OpDesc) -> Vec<u8> {
     std::iter::once(kind).chain(op.tag(0).to_bytes()).collect()
 }
 
-/// Encodes a failure: FAILED, sender, error code, two ranks, two tags or lengths, text. Every field
-/// is always present.
+/// Encodes a failure: FAILED, sender, then its kind.
 fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
+    let mut bytes = vec![FAILED];
+    bytes.extend((by as u32).to_le_bytes());
+    encode_kind(&mut bytes, kind, MAX_CONTROL_MSG_BYTES);
+    bytes
+}
+
+/// Encodes a kind of error: code, two ranks, two tags or lengths, text. Every field is always
+/// present. The failure that caused an abort follows its text. `bytes` has at most `bytes_max`
+/// bytes then.
+fn encode_kind(bytes: &mut Vec<u8>, kind: &ErrorKind, bytes_max: usize) {
     let none = Tag::default();
     let list = listed(kind);
     let (code, one, other, tags, text) = match kind {
@@ -90,40 +109,80 @@ fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
         ErrorKind::ProtocolViolation { peer, what } => {
             (PROTOCOL_VIOLATION, *peer, 0, [none; 2], what.as_str())
         }
-        ErrorKind::Aborted { by, reason } => (ABORTED, *by, 0, [none; 2], reason.as_str()),
+        ErrorKind::Aborted { by, reason, cause } => {
+            (ABORTED, *by, 0, [Tag([cause_code(cause), 0, 0, 0]), none], reason.as_str())
+        }
         ErrorKind::NotFinite { rank, index, what } => {
             (NOT_FINITE, *rank, 0, [Tag([*index, 0, 0, 0]), none], what.as_str())
         }
-        ErrorKind::BarrierTimeout { after, .. } => {
-            (BARRIER_TIMEOUT, 0, 0, [Tag([after.as_millis() as u64, 0, 0, 0]), none], &*list)
+        ErrorKind::BarrierTimeout { after, .. } => (BARRIER_TIMEOUT, 0, 0, [millis(*after), none], &*list),
+        ErrorKind::Timeout { after, .. } => (TIMEOUT, 0, 0, [millis(*after), none], &*list),
+        ErrorKind::MessageTimeout { what, peer, after } => {
+            (MESSAGE_TIMEOUT, peer.unwrap_or(NO_RANK), 0, [millis(*after), none], what.as_str())
         }
-        other => (ABORTED, by, 0, [none; 2], &*other.to_string()),
+        ErrorKind::Excluded { by } => (EXCLUDED, *by, 0, [none; 2], ""),
+        ErrorKind::System(text) => (SYSTEM, 0, 0, [none; 2], text.as_str()),
+        ErrorKind::Gpu(text) => (GPU, 0, 0, [none; 2], text.as_str()),
+        other => (BUG, 0, 0, [none; 2], &*other.to_string()),
     };
-    let mut bytes = vec![FAILED];
-    bytes.extend((by as u32).to_le_bytes());
+    let failure = match kind {
+        ErrorKind::Aborted { cause, .. } => cause.failure(),
+        _ => None,
+    };
+    let room = bytes_max - bytes.len() - KIND_BYTES;
+    let text_bytes = utf8_prefix_len(text, if failure.is_some() { room / 2 } else { room });
     bytes.push(code);
     bytes.extend((one as u32).to_le_bytes());
-    bytes.extend((other as u32).to_le_bytes());
+    bytes.extend((if failure.is_some() { text_bytes } else { other } as u32).to_le_bytes());
     bytes.extend(tags[0].to_bytes());
     bytes.extend(tags[1].to_bytes());
-    let room = MAX_CONTROL_MSG_BYTES - bytes.len();
-    bytes.extend(&text.as_bytes()[..utf8_prefix_len(text, room)]);
-    bytes
+    bytes.extend(&text.as_bytes()[..text_bytes]);
+    // Causes have no cause of their own, and one that had would not fit.
+    if let Some(failure) = failure.filter(|_| bytes.len() + KIND_BYTES <= bytes_max) {
+        encode_kind(bytes, failure, bytes_max);
+    }
 }
 
-/// Returns the missing ranks of a barrier, each with a comma.
+/// Bytes of an encoded kind without its text.
+const KIND_BYTES: usize = 1 + 4 + 4 + 32 + 32;
+/// Stands for no rank.
+const NO_RANK: Rank = u32::MAX as Rank;
+
+fn millis(time: Duration) -> Tag {
+    Tag([time.as_millis() as u64, 0, 0, 0])
+}
+
+fn cause_code(cause: &AbortCause) -> u64 {
+    match cause {
+        AbortCause::Request => BY_REQUEST,
+        AbortCause::Shrink => BY_SHRINK,
+        AbortCause::Failure(_) => BY_FAILURE,
+    }
+}
+
+/// Returns the missing ranks of a barrier, or the silent ones of a timeout, each with a comma.
 fn listed(kind: &ErrorKind) -> String {
+    let list = |ranks: &mut dyn Iterator<Item = Rank>| ranks.map(|rank| format!("{rank},")).collect();
     match kind {
-        ErrorKind::BarrierTimeout { missing, .. } => missing.iter().map(|rank| format!("{rank},")).collect(),
+        ErrorKind::BarrierTimeout { missing, .. } => list(&mut missing.iter().copied()),
+        ErrorKind::Timeout { waiting_for, .. } => {
+            list(&mut waiting_for.iter().filter(|(_, op)| op.is_none()).map(|&(rank, _)| rank))
+        }
         _ => String::new(),
     }
 }
 
-/// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, number of ranks,
-/// one bit for each.
-fn encode_view(View { attempt, phase, failed, endpoint }: &View) -> Vec<u8> {
+/// Reads a list of ranks. A number without its comma was cut off.
+fn unlisted(text: &str) -> Vec<Rank> {
+    text.split_inclusive(',').filter_map(|rank| rank.strip_suffix(',')?.parse().ok()).collect()
+}
+
+/// Encodes a view: MEMBERSHIP, settings, attempt, phase, length of the endpoint, endpoint, number of
+/// ranks, one bit for each.
+fn encode_view(View { attempt, phase, failed, endpoint, settings }: &View) -> Vec<u8> {
     let endpoint = &endpoint.as_bytes()[..utf8_prefix_len(endpoint, ENDPOINT_BYTES_MAX)];
     let mut bytes = vec![MEMBERSHIP];
+    bytes.extend(settings.to_le_bytes());
     bytes.extend(attempt.to_le_bytes());
     bytes.push(*phase as u8);
     bytes.push(endpoint.len() as u8);
@@ -140,6 +199,9 @@ pub(crate) fn pack_bits(flags: &[bool]) -> impl Iterator<Item = u8> + '_ {
 }
 
 fn decode_view(rest: &mut &[u8]) -> Option<View> {
+    let (settings, tail) = rest.split_first_chunk::<8>()?;
+    *rest = tail;
+    let settings = u64::from_le_bytes(*settings);
     // The next attempt must have a number, too.
     let attempt = u32::try_from(take_rank(rest)?).ok().filter(|&attempt| attempt < u32::MAX)?;
     let (&[phase, length], tail) = rest.split_first_chunk::<2>()?;
@@ -151,11 +213,12 @@ fn decode_view(rest: &mut &[u8]) -> Option<View> {
         return None;
     }
     let failed = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
-    Some(View { attempt, phase, failed, endpoint: String::from_utf8_lossy(endpoint).into_owned() })
+    let endpoint = String::from_utf8_lossy(endpoint).into_owned();
+    Some(View { attempt, phase, failed, endpoint, settings })
 }
 
 /// Largest number of ranks in one view.
-pub(crate) const VIEW_RANKS_MAX: usize = 8 * (MAX_CONTROL_MSG_BYTES - 11 - ENDPOINT_BYTES_MAX);
+pub(crate) const VIEW_RANKS_MAX: usize = 8 * (MAX_CONTROL_MSG_BYTES - 19 - ENDPOINT_BYTES_MAX);
 /// Longest endpoint in bytes.
 pub(crate) const ENDPOINT_BYTES_MAX: usize = 64;
 
@@ -167,11 +230,17 @@ fn utf8_prefix_len(text: &str, bytes_max: usize) -> usize {
 
 fn decode_failure(rest: &mut &[u8]) -> Option<ControlMsg> {
     let by = take_rank(rest)?;
+    Some(ControlMsg::Failed { by, kind: decode_kind(rest, true)? })
+}
+
+/// Decodes a kind of error. Only the outermost kind may have a cause.
+fn decode_kind(rest: &mut &[u8], may_have_cause: bool) -> Option<ErrorKind> {
     let (&code, tail) = rest.split_first()?;
     *rest = tail;
     let (one, other) = (take_rank(rest)?, take_rank(rest)?);
     let tags = [take_tag(rest)?, take_tag(rest)?];
     let text = String::from_utf8_lossy(rest).into_owned();
+    let after = Duration::from_millis(tags[0].0[0]);
     let kind = match code {
         MISMATCH => ErrorKind::Mismatch {
             rank: one,
@@ -188,17 +257,35 @@ fn decode_failure(rest: &mut &[u8]) -> Option<ControlMsg> {
         PEER_FAILED => ErrorKind::PeerFailed { peer: one, what: text },
         PEER_FINALIZED => ErrorKind::PeerFinalized { peer: one },
         PROTOCOL_VIOLATION => ErrorKind::ProtocolViolation { peer: one, what: text },
-        ABORTED => ErrorKind::Aborted { by: one, reason: text },
-        BARRIER_TIMEOUT => {
-            // A number without its comma was cut off.
-            let ranks = text.split_inclusive(',').filter_map(|rank| rank.strip_suffix(',')?.parse().ok());
-            let after = Duration::from_millis(tags[0].0[0]);
-            ErrorKind::BarrierTimeout { missing: ranks.collect(), after }
+        ABORTED => {
+            let (reason, cause) = match tags[0].0[0] {
+                BY_REQUEST => (text, AbortCause::Request),
+                BY_SHRINK => (text, AbortCause::Shrink),
+                BY_FAILURE if may_have_cause => {
+                    let (reason, mut failure) = rest.split_at_checked(other)?;
+                    let failure = decode_kind(&mut failure, false)?;
+                    (String::from_utf8_lossy(reason).into_owned(), AbortCause::Failure(Box::new(failure)))
+                }
+                _ => return None,
+            };
+            ErrorKind::Aborted { by: one, reason, cause }
         }
+        BARRIER_TIMEOUT => ErrorKind::BarrierTimeout { missing: unlisted(&text), after },
+        TIMEOUT => {
+            let waiting_for = unlisted(&text).into_iter().map(|rank| (rank, None)).collect();
+            ErrorKind::Timeout { waiting_for, elsewhere: Vec::new(), after }
+        }
+        MESSAGE_TIMEOUT => {
+            ErrorKind::MessageTimeout { what: text, peer: (one != NO_RANK).then_some(one), after }
+        }
+        EXCLUDED => ErrorKind::Excluded { by: one },
+        SYSTEM => ErrorKind::System(text),
+        GPU => ErrorKind::Gpu(text),
+        BUG => ErrorKind::Bug(text),
         NOT_FINITE => ErrorKind::NotFinite { rank: one, index: tags[0].0[0], what: text },
         _ => return None,
     };
-    Some(ControlMsg::Failed { by, kind })
+    Some(kind)
 }
 
 fn take_rank(rest: &mut &[u8]) -> Option<Rank> {
@@ -246,12 +333,28 @@ mod tests {
             ErrorKind::PeerFailed { peer: 3, what: what() },
             ErrorKind::PeerFinalized { peer: 9 },
             ErrorKind::ProtocolViolation { peer: 0, what: what() },
-            ErrorKind::Aborted { by: 5, reason: what() },
+            ErrorKind::abort_request(5, what()),
+            ErrorKind::shrunk(5, &[]),
+            ErrorKind::shrunk(5, &[1, 2]),
+            ErrorKind::panicked(5, "it panicked"),
+            ErrorKind::Excluded { by: 2 }.for_peers(5, None),
+            ErrorKind::System(what()).for_peers(5, None),
+            ErrorKind::Gpu(what()).for_peers(5, None),
+            ErrorKind::Bug(what()).for_peers(5, None),
+            ErrorKind::MessageTimeout { what: what(), peer: None, after: Duration::from_secs(2) }
+                .for_peers(5, None),
+            ErrorKind::Timeout {
+                waiting_for: vec![(3, None), (4, None)],
+                elsewhere: Vec::new(),
+                after: Duration::from_secs(3),
+            }
+            .for_peers(5, Some(&call(3))),
             ErrorKind::NotFinite { rank: 2, index: 1 << 40, what: what() },
         ];
         let failures = kinds.into_iter().map(|kind| ControlMsg::Failed { by: 7, kind });
         let failed = (0..VIEW_RANKS_MAX).map(|rank| rank % 3 == 1).collect();
-        let view = View { attempt: 7, phase: Phase::Connected, failed, endpoint: "[::1]:80".to_owned() };
+        let (attempt, phase, endpoint) = (7, Phase::Connected, "[::1]:80".to_owned());
+        let view = View { attempt, phase, failed, endpoint, settings: 1 << 60 };
         assert!(ControlMsg::Membership(view.clone()).encode().len() <= MAX_CONTROL_MSG_BYTES);
         let waits = [ControlMsg::Waiting(call(1)), ControlMsg::WaitingElsewhere(call(2))];
         for message in failures.chain(waits).chain([ControlMsg::Finalized, ControlMsg::Membership(view)]) {
@@ -261,10 +364,19 @@ mod tests {
 
     #[test]
     fn control_msg_truncates_reason_at_char_boundary() {
-        let kind = ErrorKind::Aborted { by: 0, reason: "é".repeat(2000) };
-        let bytes = ControlMsg::Failed { by: 0, kind }.encode();
-        assert!(bytes.len() <= MAX_CONTROL_MSG_BYTES);
-        assert!(matches!(ControlMsg::decode(&bytes), Some(ControlMsg::Failed { .. })));
+        let long = "é".repeat(2000);
+        for kind in [ErrorKind::abort_request(0, &*long), ErrorKind::Gpu(long.clone()).for_peers(0, None)] {
+            let failed = matches!(kind, ErrorKind::Aborted { cause: AbortCause::Failure(_), .. });
+            let bytes = ControlMsg::Failed { by: 0, kind }.encode();
+            assert!(bytes.len() <= MAX_CONTROL_MSG_BYTES);
+            let Some(ControlMsg::Failed { kind: ErrorKind::Aborted { reason, cause, .. }, .. }) =
+                ControlMsg::decode(&bytes)
+            else {
+                panic!("an abort");
+            };
+            assert!(reason.len() > 400 && long.starts_with(&reason), "{reason}");
+            assert_eq!(cause.failure().is_some(), failed);
+        }
     }
 
     proptest! {

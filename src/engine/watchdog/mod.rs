@@ -119,7 +119,7 @@ impl Watchdog {
     ) -> Result<u32> {
         let round = self.deadline.next_round();
         if let Some(reason) = self.abort.reason() {
-            return Err(Error::new(ErrorKind::Aborted { by: self.rank, reason }));
+            return Err(Error::new(ErrorKind::abort_request(self.rank, reason)));
         }
         if self.deadline.needs_clock() {
             self.poll(control, wait.now(), blocked)?;
@@ -182,20 +182,18 @@ impl Watchdog {
         }
     }
 
+    /// Sends an error to all peers before a shrink, also one that came from a peer: the first
+    /// message of this rank may arrive before that of the rank that failed.
+    pub(super) fn repeat_error(&mut self, control: &mut dyn ControlChannel, error: &Error) {
+        self.send_error(control, error);
+    }
+
     /// Sends an error to all peers, once.
     fn send_error(&mut self, control: &mut dyn ControlChannel, error: &Error) {
         if std::mem::replace(&mut self.error_sent, true) {
             return;
         }
-        let kind = match (error.kind(), error.op()) {
-            (kind @ ErrorKind::Timeout { .. }, Some(op)) => {
-                ErrorKind::Aborted { by: self.rank, reason: format!("in {op}, {kind}") }
-            }
-            (kind @ ErrorKind::MessageTimeout { .. }, _) => {
-                ErrorKind::Aborted { by: self.rank, reason: kind.to_string() }
-            }
-            (kind, _) => kind.clone(),
-        };
+        let kind = error.kind().for_peers(self.rank, error.op());
         self.send(control, &ControlMsg::Failed { by: self.rank, kind });
     }
 
@@ -345,7 +343,7 @@ impl Watchdog {
                 self.error_received = true;
                 return Err(Error::new(match view.failed.get(self.rank) {
                     Some(true) => ErrorKind::Excluded { by: from },
-                    _ => ErrorKind::Aborted { by: from, reason: SHRINK_REASON.to_owned() },
+                    _ => ErrorKind::shrunk(from, &view.failed_ranks()),
                 }));
             }
             None => {
@@ -387,7 +385,5 @@ impl Watchdog {
     }
 }
 
-/// The reason that ranks of a shrinking communicator see.
-pub(super) const SHRINK_REASON: &str = "the communicator is being shrunk";
 /// Time in which data of a finalized peer may still arrive.
 const FINALIZE_GRACE: Duration = Duration::from_millis(100);

@@ -1,3 +1,4 @@
+use crate::engine::membership::agreement::{Phase, View};
 use crate::engine::telemetry::flight::Owner;
 use crate::engine::watchdog::peer_state::REPORT_TTL;
 use crate::engine::watchdog::*;
@@ -65,13 +66,39 @@ impl ControlChannel for RecordingControl {
 #[test]
 fn watchdog_goodbye_repeats_error_heard_from_peer() {
     let (mut watchdog, mut control) = (watchdog_of_three(), RecordingControl::default());
-    let kind = ErrorKind::Aborted { by: 1, reason: "it may".to_owned() };
+    let kind = ErrorKind::abort_request(1, "it may");
     let message = ControlMsg::Failed { by: 1, kind: kind.clone() };
     let received = watchdog.on_event(PeerEvent::Message { from: 1, bytes: message.encode() }).unwrap_err();
     watchdog.broadcast_error(&mut control, &received);
     assert_eq!(control.0, [], "the rank that failed tells all others itself");
     watchdog.goodbye(&mut control, Some(&received));
     assert_eq!(control.0, [ControlMsg::Failed { by: 0, kind }, ControlMsg::Finalized]);
+}
+
+/// A rank that hears of a failure from a peer may shrink before the peer's message arrives at all.
+#[test]
+fn watchdog_repeats_error_of_peer_before_a_shrink() {
+    let (mut watchdog, mut control) = (watchdog_of_three(), RecordingControl::default());
+    let kind = ErrorKind::PeerFailed { peer: 2, what: "it is gone".to_owned() };
+    let message = ControlMsg::Failed { by: 1, kind: kind.clone() };
+    let received = watchdog.on_event(PeerEvent::Message { from: 1, bytes: message.encode() }).unwrap_err();
+    watchdog.broadcast_error(&mut control, &received);
+    watchdog.repeat_error(&mut control, &received);
+    assert_eq!(control.0, [ControlMsg::Failed { by: 0, kind }]);
+}
+
+#[test]
+fn watchdog_names_failed_ranks_of_a_peer_that_shrinks() {
+    let cause_of = |failed: Vec<bool>| {
+        let view = View { attempt: 0, phase: Phase::Proposing, failed, endpoint: String::new(), settings: 0 };
+        let bytes = ControlMsg::Membership(view).encode();
+        watchdog_of_three().on_event(PeerEvent::Message { from: 1, bytes }).unwrap_err()
+    };
+    let known = cause_of(vec![false, false, true]).with_rank(0, "here", None);
+    assert_eq!((known.peer(), known.is_recoverable()), (Some(2), true), "{known}");
+    let unknown = cause_of(vec![false; 3]).with_rank(0, "here", None);
+    assert_eq!((unknown.peer(), unknown.is_recoverable()), (Some(1), true), "{unknown}");
+    assert!(matches!(cause_of(vec![true, false, false]).kind(), ErrorKind::Excluded { by: 1 }));
 }
 
 #[test]

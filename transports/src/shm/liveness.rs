@@ -6,6 +6,7 @@
 //! ranks. Forked children close their copies of the writing end.
 
 use crate::sys::close_on_fork::CloseOnFork;
+use crate::sys::descriptors::off_stdio;
 use crate::{Error, Result};
 use rustix::event::{Timespec, epoll};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -33,7 +34,9 @@ pub struct LivenessMonitor {
 /// # Errors
 /// Returns the system's error.
 pub fn liveness_pipe() -> Result<(LivenessPipe, OwnedFd)> {
-    let (end, held) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("make", errno))?;
+    let ends = pipe_with(PipeFlags::CLOEXEC).map_err(Into::into);
+    let ends = ends.and_then(|(end, held)| Ok((off_stdio(end)?, off_stdio(held)?)));
+    let (end, held) = ends.map_err(|source| failed("make", source))?;
     // The kernel limits the pipe pages of a user, and this pipe needs none.
     let _ = fcntl_setpipe_size(&held, 1);
     Ok((LivenessPipe { _close_on_fork: CloseOnFork::new(held.as_fd()), _write_end: held }, end))
@@ -46,12 +49,13 @@ impl LivenessMonitor {
     /// # Errors
     /// Returns the system's error.
     pub fn new(lines: Vec<Option<OwnedFd>>) -> Result<Self> {
-        let failed = |errno| failed("watch", errno);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let failed = |source| failed("watch", source);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Into::into);
+        let epoll = epoll.and_then(off_stdio).map_err(failed)?;
         for (peer, line) in lines.iter().enumerate() {
             if let Some(line) = line {
                 epoll::add(&epoll, line, epoll::EventData::new_u64(peer as u64), epoll::EventFlags::IN)
-                    .map_err(failed)?;
+                    .map_err(|errno| failed(errno.into()))?;
             }
         }
         Ok(Self { epoll, pipes: lines })
@@ -80,11 +84,8 @@ impl LivenessMonitor {
     }
 }
 
-fn failed(what: &str, errno: rustix::io::Errno) -> Error {
-    Error::System {
-        what: format!("cannot {what} a pipe to learn of the ends of ranks"),
-        source: errno.into(),
-    }
+fn failed(what: &str, source: std::io::Error) -> Error {
+    Error::System { what: format!("cannot {what} a pipe to learn of the ends of ranks"), source }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use crate::shm::lazy_part::{self, LazyPart};
 use crate::sync::AtomicU64;
+use crate::sys::descriptors::off_stdio;
 use crate::sys::fork_guard;
 use crate::sys::rlimit::max_file_bytes;
 use crate::{Error, Result};
@@ -104,6 +105,10 @@ impl Segment {
             return Err(Error::System { what, source: rustix::io::Errno::FBIG.into() });
         }
         let fd = memfd_create("unisono", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
+        let fd = off_stdio(fd).map_err(|source| {
+            let what = format!("cannot create a shared segment of {bytes} bytes");
+            Error::System { what, source }
+        })?;
         ftruncate(&fd, bytes as u64).map_err(system)?;
         fcntl_add_seals(&fd, required_seals()).map_err(system)?;
         Self::map(fd, extents)

@@ -1,6 +1,7 @@
 //! Listening sockets: ports that no other process gets meanwhile, and queues long enough for a
 //! whole job.
 
+use crate::sys::descriptors::off_stdio;
 use crate::sys::socket::Stream;
 use crate::sys::unix;
 use crate::{Error, Result};
@@ -24,7 +25,7 @@ impl Listener {
     /// # Errors
     /// Returns the system's error.
     pub fn tcp(address: SocketAddr) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
+        let listener = off_stdio(TcpListener::bind(address)?)?;
         // The standard library's queue of 128 delays connections of larger jobs by a second each.
         listen(&listener, BACKLOG)?;
         listener.set_nonblocking(true)?;
@@ -71,10 +72,13 @@ impl Listener {
         let failed = |source| Error::System { what: "cannot accept a connection".to_owned(), source };
         let accepted = match self {
             Listener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
+                let stream = off_stdio(stream)?;
                 stream.set_nodelay(true)?;
                 Ok(stream.into())
             }),
-            Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            Listener::Unix(listener) => {
+                listener.accept().and_then(|(stream, _)| off_stdio(stream)).map(Stream::Unix)
+            }
         };
         match accepted {
             Ok(stream) => {
@@ -116,7 +120,7 @@ impl PortReservation {
     /// Returns the system's error.
     pub fn new(interface: IpAddr) -> std::io::Result<Self> {
         let family = if interface.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let socket = off_stdio(socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &SocketAddr::new(interface, 0))?;
         let address = SocketAddr::try_from(getsockname(&socket)?)?;

@@ -3,6 +3,7 @@
 
 pub mod affinity;
 pub mod close_on_fork;
+pub mod descriptors;
 pub mod fork_guard;
 pub mod listener;
 pub mod mapped_file;

@@ -5,6 +5,7 @@
 //! authenticated like any other.
 
 use crate::secure::handshake::random;
+use crate::sys::descriptors::off_stdio;
 use crate::sys::socket::Stream;
 use crate::{Error, Result};
 use rustix::event::PollFlags;
@@ -34,7 +35,7 @@ pub fn listen() -> Result<(UnixListener, String)> {
 /// # Errors
 /// Returns the system's error, for example if another process listens under it.
 pub fn listen_as(name: &str) -> Result<UnixListener> {
-    let listener = address(name).and_then(|address| UnixListener::bind_addr(&address));
+    let listener = address(name).and_then(|address| UnixListener::bind_addr(&address)).and_then(off_stdio);
     listener.map_err(|source| failed("cannot listen on a local socket", source))
 }
 
@@ -43,7 +44,7 @@ pub fn listen_as(name: &str) -> Result<UnixListener> {
 /// # Errors
 /// Returns [`Error::AuthFailed`] if the peer is another user, or the system's error.
 pub fn connect(name: &str) -> Result<Stream> {
-    let stream = address(name).and_then(|address| UnixStream::connect_addr(&address));
+    let stream = address(name).and_then(|address| UnixStream::connect_addr(&address)).and_then(off_stdio);
     let stream = stream.map_err(|source| failed("cannot connect to a local socket", source))?;
     check_same_user(&stream)?;
     Ok(Stream::Unix(stream))
@@ -153,7 +154,8 @@ fn recv_batch(stream: &Stream) -> Result<Vec<OwnedFd>> {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
-    let fds = fds.flatten().collect();
+    let fds = fds.flatten().map(off_stdio).collect::<std::io::Result<_>>();
+    let fds = fds.map_err(|source| failed("cannot receive descriptors", source))?;
     if received.bytes == 0 {
         let source = std::io::ErrorKind::ConnectionAborted.into();
         return Err(failed(

@@ -4,6 +4,7 @@ use super::TcpLink;
 use crate::control::RemoteControl;
 use crate::secure::handshake;
 use crate::secure::handshake::{HandshakeConfig, Hello, Purpose, Secret};
+use crate::sys::descriptors::off_stdio;
 use crate::sys::socket::Stream;
 use crate::wait::AdaptiveWait;
 use crate::{Error, Fabric, Geometry, Link, Result};
@@ -25,7 +26,7 @@ pub fn local_fabrics(
     encrypted: bool,
 ) -> Result<Vec<Fabric>> {
     let failed = |source| Error::System { what: "cannot connect over loopback".to_owned(), source };
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(off_stdio).map_err(failed)?;
     let terms = HandshakeConfig { secret: Secret::random()?, encrypt: encrypted };
     let nobody = || (0..ranks).map(|_| Vec::new()).collect();
     let mut ends: Vec<Vec<Vec<Stream>>> = (0..ranks).map(|_| nobody()).collect();
@@ -79,11 +80,12 @@ fn fabric(rank: usize, geometry: Geometry, streams: Vec<Vec<Stream>>) -> Result<
 
 /// Returns both ends of a new connection. Connections from other processes meanwhile are closed.
 fn connected_pair(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStream)> {
-    let near = TcpStream::connect(listener.local_addr()?)?;
+    let near = off_stdio(TcpStream::connect(listener.local_addr()?)?)?;
     let own = near.local_addr()?;
     loop {
         let (far, address) = listener.accept()?;
         if address == own {
+            let far = off_stdio(far)?;
             near.set_nodelay(true)?;
             far.set_nodelay(true)?;
             return Ok((near, far));

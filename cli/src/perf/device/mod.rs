@@ -11,6 +11,7 @@ use super::args::Arguments;
 use super::bench::Row;
 use super::{jsonl, table};
 use crate::perf::op_case::OpCase;
+use crate::perf::room;
 use bench::Bench;
 use unisono::device::{DeviceCommunicator, Gpu, gpus};
 use unisono::{Communicator, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
@@ -85,6 +86,7 @@ pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, 
     }
     let mut rows = Vec::new();
     for (dtype, test, size) in arguments.cases(comm.size()) {
+        room::require_room(comm, test, dtype.size(), size)?;
         let row = row(arguments, comm, &on_gpu, dtype, test, size).map_err(|error| error.to_string())?;
         match speaks {
             true if arguments.jsonl => writer.row(&row)?,

@@ -180,7 +180,7 @@ fn agreement_without_failures_keeps_all_ranks() {
 fn agreement_tells_excluded_rank() {
     let mut late = Agreement::new(2, vec![false; 3], Duration::ZERO);
     let failed = vec![false, false, true];
-    let view = View { attempt: 0, phase: Phase::Committed, failed, endpoint: String::new() };
+    let view = View { attempt: 0, phase: Phase::Committed, failed, endpoint: String::new(), settings: 0 };
     assert_eq!(late.on_view(0, view, Duration::ZERO), Err(Excluded(0)));
 }
 
@@ -188,7 +188,13 @@ fn agreement_tells_excluded_rank() {
 fn agreement_excludes_unresponsive_only_by_majority() {
     let second = Duration::from_secs(1);
     let mut agreement = Agreement::new(0, vec![false; 4], Duration::ZERO);
-    let view = View { attempt: 0, phase: Phase::Proposing, failed: vec![false; 4], endpoint: String::new() };
+    let view = View {
+        attempt: 0,
+        phase: Phase::Proposing,
+        failed: vec![false; 4],
+        endpoint: String::new(),
+        settings: 0,
+    };
     agreement.on_view(1, view, 5 * second).expect("this rank is not excluded");
     assert_eq!(agreement.unresponsive(6 * second, 2 * second), [2, 3]);
     assert!(!agreement.is_majority_without(&[2, 3]) && agreement.is_majority_without(&[2]));
@@ -198,7 +204,13 @@ fn agreement_excludes_unresponsive_only_by_majority() {
 fn agreement_serial_exclusions_need_majority_too() {
     let second = Duration::from_secs(1);
     let mut agreement = Agreement::new(0, vec![false; 5], Duration::ZERO);
-    let view = View { attempt: 0, phase: Phase::Proposing, failed: vec![false; 5], endpoint: String::new() };
+    let view = View {
+        attempt: 0,
+        phase: Phase::Proposing,
+        failed: vec![false; 5],
+        endpoint: String::new(),
+        settings: 0,
+    };
     (1..5).for_each(|peer| {
         agreement.on_view(peer, view.clone(), peer as u32 * second).expect("this rank is not excluded")
     });
@@ -231,4 +243,19 @@ fn agreement_loses_majority_when_a_survivor_fails() {
     agreement.on_failure(2);
     agreement.on_view(3, agreement.own().clone(), Duration::ZERO).expect("this rank is not excluded");
     assert_eq!((agreement.membership(), agreement.excluded().collect::<Vec<_>>()), (None, vec![1, 4]));
+}
+
+/// The last rank failed, the others differ or agree in what was set on them.
+#[test]
+fn settings_agree_if_those_of_all_survivors_are_equal() {
+    for (others, expected) in [([5, 5, 6], true), ([5, 4, 5], false)] {
+        let mut agreement =
+            Agreement::new(0, vec![false, false, false, true], Duration::ZERO).with_settings(5);
+        assert!(!agreement.agrees_on_settings(), "nothing is known yet");
+        for (peer, settings) in (1..).zip(others) {
+            let view = View { settings, ..agreement.own().clone() };
+            agreement.on_view(peer, view, Duration::ZERO).unwrap();
+        }
+        assert_eq!(agreement.agrees_on_settings(), expected);
+    }
 }

@@ -119,7 +119,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 fn panicked_rank_is_named() {
     // Either the host communicator or the GPU communicator reports the loss first.
     let said = |kind: &ErrorKind| {
-        matches!(kind, ErrorKind::Aborted { by: 1, reason } if reason == "its thread panicked")
+        matches!(kind, ErrorKind::Aborted { by: 1, reason, .. } if reason == "its thread panicked")
             || is_departure(kind)
     };
     assert_failure_detected(|| panic!("a panic within a layer"), said);

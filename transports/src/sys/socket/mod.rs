@@ -8,6 +8,7 @@ pub(crate) use calls::{recv_now, send_now};
 
 use crate::secure::noise::SessionKeys;
 use crate::secure::record::RecordLayer;
+use crate::sys::descriptors::off_stdio;
 use crate::{Error, Result, sync};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -53,8 +54,8 @@ impl Stream {
         let failed = |source| Error::System { what: format!("cannot connect to {address}"), source };
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket =
-            socket_with(family, SocketType::STREAM, flags, None).map_err(|errno| failed(errno.into()))?;
+        let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(Into::into);
+        let socket = socket.and_then(off_stdio).map_err(failed)?;
         match connect(&socket, &address) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(errno) => return Err(failed(errno.into())),

@@ -10,6 +10,7 @@
 
 use crate::secure::handshake::{HandshakeConfig, Hello, Purpose};
 use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
+use crate::sys::descriptors::off_stdio;
 use crate::sys::fork_guard;
 use crate::sys::listener::Listener;
 use crate::sys::socket::Stream;
@@ -297,7 +298,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn new_event_fd() -> Result<OwnedFd> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| failed(errno.into()))
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Into::into);
+    event.and_then(off_stdio).map_err(failed)
 }
 
 fn failed(source: std::io::Error) -> Error {

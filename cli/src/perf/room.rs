@@ -1,0 +1,65 @@
+//! The memory of a host, compared with what the ranks on it will allocate.
+
+use crate::perf::op_case::OpCase;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use unisono::Communicator;
+
+/// Refuses a size whose buffers do not fit into the memory of a host, on all ranks.
+///
+/// The call is collective. Without it, the kernel ends a rank in the midst of the measurement.
+pub(super) fn require_room(
+    comm: &Communicator,
+    test: OpCase,
+    element: usize,
+    size: usize,
+) -> Result<(), String> {
+    let ranks = comm.size();
+    let (input, output) = test.shares(ranks, comm.rank());
+    let count = test.kind.count(size, element, ranks);
+    let shares = input + input.max(output);
+    let needed = [shares, count, element].into_iter().fold(1u64, |all, one| all.saturating_mul(one as u64));
+    let mut hasher = DefaultHasher::new();
+    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
+    let own = [hasher.finish(), needed, available_bytes()];
+    let mut all = vec![0; own.len() * ranks];
+    comm.all_gather(&own, &mut all).map_err(|error| error.to_string())?;
+    let rows: Vec<&[u64]> = all.chunks(own.len()).collect();
+    shortage(&rows).map_or(Ok(()), |(needed, available)| {
+        Err(format!(
+            "the buffers of all ranks of a host need {needed} bytes for a size of {size}, and {available} bytes of memory \
+             are available there; give smaller sizes (-e, --sizes) or fewer ranks"
+        ))
+    })
+}
+
+/// Returns the bytes that are needed and available on the first host with too few, of rows of host,
+/// bytes needed and bytes available.
+fn shortage(rows: &[&[u64]]) -> Option<(u64, u64)> {
+    rows.iter().find_map(|first| {
+        let on_host = || rows.iter().filter(|row| row[0] == first[0]);
+        let needed = on_host().fold(0u64, |sum, row| sum.saturating_add(row[1]));
+        let available = on_host().map(|row| row[2]).min()?;
+        (needed > available).then_some((needed, available))
+    })
+}
+
+/// Returns the memory that new allocations can get without swapping, or no limit if the kernel does
+/// not say.
+fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.map_or(u64::MAX, |kilobytes| kilobytes.saturating_mul(1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shortage_adds_the_ranks_of_each_host() {
+        assert_eq!(shortage(&[&[1, 40, 100], &[2, 90, 100], &[1, 60, 120]]), None);
+        assert_eq!(shortage(&[&[1, 40, 100], &[2, 90, 100], &[1, 61, 120]]), Some((101, 100)));
+        assert_eq!(shortage(&[&[1, u64::MAX, 100], &[1, 1, 100]]), Some((u64::MAX, 100)));
+    }
+}
