@@ -278,7 +278,7 @@ fn interruption(taken: u64, steps: u64, saved: Option<&Path>) -> String {
             "saved `{}`; the same command with checkpoint.resume=true goes on from there",
             folder.display()
         ),
-        None => "nothing is saved, because checkpoint.every = 0 and checkpoint.last = false".to_owned(),
+        None => train::NOTHING_SAVED.to_owned(),
     };
     format!("interrupted after step {taken} of {steps}: {how}")
 }
