@@ -128,7 +128,7 @@ pub unsafe extern "C" fn unisono_unique_id(interface: *const c_char, id: *mut c_
         let Ok(address) = interface.parse() else {
             return argument(format!("`{interface}` is no IP address"));
         };
-        let made = UniqueId::new(address)?.to_string();
+        let made = UniqueId::on(address)?.to_string();
         if id.is_null() || bytes <= made.len() {
             return argument(format!("a unique id needs {} bytes, not {bytes}", made.len() + 1));
         }

@@ -185,8 +185,8 @@ impl CommunicatorBuilder {
 }
 
 fn connect(identity: RankInfo, config: &Config) -> Result<Communicator> {
-    let fabric = bootstrap::join(&identity, config)?;
-    Ok(Communicator::new(fabric, config, Origin::Bootstrap(identity.id)))
+    let (fabric, id) = bootstrap::join_and_locate(&identity, config)?;
+    Ok(Communicator::new(fabric, config, Origin::Bootstrap(id)))
 }
 
 /// Makes communicators of another one's ranks, with settings of the caller.
