@@ -46,7 +46,7 @@ const SETUP: &str = r#"
     unshare --net --mount sleep 300 & far=$!
     while [ "$(readlink /proc/$far/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
     on_far() { nsenter --target $far --net --mount "$@"; }
-    ip link add pad type dummy
+    ip link add pad type veth peer name pad2
     ip link add near type veth peer name far netns $far
     ip addr add 10.0.0.9/24 dev near; ip addr add fe80::9/64 dev near nodad; ip link set near up
     on_far ip link set lo up

@@ -18,14 +18,22 @@ struct Launcher {
     markers: &'static [&'static str],
     rank: &'static str,
     ranks: &'static str,
-    /// The number of ranks of this host, for a job on one host.
-    local_ranks: &'static str,
+    /// The variable that shows whether all ranks are on this host.
+    extent: Extent,
     /// Variables that name the job, the same on all its ranks.
     job: &'static [&'static str],
     /// The hosts of the ranks, that of rank 0 first.
     hosts: Option<&'static str>,
     /// The command line that passes the meeting point to all ranks.
     example: &'static str,
+}
+
+/// A variable of how far a job extends.
+enum Extent {
+    /// The number of ranks of this host. Slurm lists those of all hosts: `2(x3)`.
+    LocalRanks(&'static str),
+    /// The number of hosts.
+    Hosts(&'static str),
 }
 
 /// The launchers whose variables are read, in this order: one within a job of another sees the
@@ -40,7 +48,7 @@ const LAUNCHERS: [Launcher; 6] = [
         markers: &["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
         rank: "OMPI_COMM_WORLD_RANK",
         ranks: "OMPI_COMM_WORLD_SIZE",
-        local_ranks: "OMPI_COMM_WORLD_LOCAL_SIZE",
+        extent: Extent::LocalRanks("OMPI_COMM_WORLD_LOCAL_SIZE"),
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
         hosts: None,
         example: "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500 -x UNISONO_SECRET ...",
@@ -50,7 +58,7 @@ const LAUNCHERS: [Launcher; 6] = [
         markers: &["PALS_RANKID"],
         rank: "PALS_RANKID",
         ranks: "PMI_SIZE",
-        local_ranks: "PMI_LOCAL_SIZE",
+        extent: Extent::LocalRanks("PMI_LOCAL_SIZE"),
         job: &["PALS_APID"],
         hosts: None,
         example: "mpiexec --env MASTER_ADDR=HOST --env MASTER_PORT=29500 --env UNISONO_SECRET=... ...",
@@ -60,7 +68,7 @@ const LAUNCHERS: [Launcher; 6] = [
         markers: &["MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
         rank: "PMI_RANK",
         ranks: "PMI_SIZE",
-        local_ranks: "MPI_LOCALNRANKS",
+        extent: Extent::LocalRanks("MPI_LOCALNRANKS"),
         job: &["PMI_PORT", "I_MPI_HYDRA_UUID", "PMI_ID_STRING"],
         hosts: None,
         example: "mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT 29500 -genvlist UNISONO_SECRET ...",
@@ -70,7 +78,7 @@ const LAUNCHERS: [Launcher; 6] = [
         markers: &["FLUX_TASK_RANK"],
         rank: "FLUX_TASK_RANK",
         ranks: "FLUX_JOB_SIZE",
-        local_ranks: "FLUX_TASK_LOCAL_SIZE",
+        extent: Extent::Hosts("FLUX_JOB_NNODES"),
         job: &["FLUX_JOB_ID"],
         hosts: None,
         example: "flux run --env=MASTER_ADDR=HOST --env=MASTER_PORT=29500 --env=UNISONO_SECRET=... ...",
@@ -80,7 +88,7 @@ const LAUNCHERS: [Launcher; 6] = [
         markers: &["SLURM_STEP_ID"],
         rank: "SLURM_PROCID",
         ranks: "SLURM_STEP_NUM_TASKS",
-        local_ranks: "SLURM_STEP_TASKS_PER_NODE",
+        extent: Extent::LocalRanks("SLURM_STEP_TASKS_PER_NODE"),
         job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
         hosts: Some("SLURM_STEP_NODELIST"),
         example: "MASTER_ADDR=HOST MASTER_PORT=29500 UNISONO_SECRET=... srun --export=ALL ...",
@@ -90,7 +98,7 @@ const LAUNCHERS: [Launcher; 6] = [
         markers: &["PMI_RANK"],
         rank: "PMI_RANK",
         ranks: "PMI_SIZE",
-        local_ranks: "PMI_LOCAL_SIZE",
+        extent: Extent::LocalRanks("PMI_LOCAL_SIZE"),
         job: &["PMI_JOBID"],
         hosts: None,
         example: "MASTER_ADDR=HOST MASTER_PORT=29500 UNISONO_SECRET=... mpiexec ...",
@@ -132,10 +140,10 @@ impl Launcher {
         };
         let (rank, ranks) = (number(self.rank)?, number(self.ranks)?);
         let job: Vec<String> = self.job.iter().filter_map(|name| var(name)).collect();
-        // Slurm lists the ranks of all hosts: `2(x3)`.
-        let is_one_host = match ranks {
-            1 => Some(true),
-            _ => var(self.local_ranks).map(|local| local == ranks.to_string()),
+        let is_one_host = match self.extent {
+            _ if ranks == 1 => Some(true),
+            Extent::LocalRanks(name) => var(name).map(|local| local == ranks.to_string()),
+            Extent::Hosts(name) => var(name).map(|hosts| hosts == "1"),
         };
         let root_host = match is_one_host {
             Some(true) => Some("127.0.0.1".to_owned()),

@@ -28,21 +28,16 @@ pub(crate) fn listen(
     deadline: Instant,
 ) -> Result<Vec<Listener>, Failure> {
     let id = &identity.id;
-    let begun = Instant::now();
     loop {
         let (listeners, reasons) = listen_once(identity, config, deadline);
         if !listeners.is_empty() {
             warn_of_loopback(identity, &listeners);
             return Ok(listeners);
         }
-        // A name may get its address later. A port may be taken for a moment by a connection that
-        // the system gave this port.
-        let patience = match reasons.iter().all(|error| error.kind() == ErrorKind::AddrInUse) {
-            true => begun + PORT_PATIENCE,
-            false if id.endpoint().is_name() => deadline,
-            false => begun,
-        };
-        if Instant::now() + LOOKUP_PAUSE >= patience {
+        // A name may get its address later, or another one.
+        let may_change =
+            id.endpoint().is_name() && reasons.iter().all(|error| error.kind() != ErrorKind::AddrInUse);
+        if !may_change || Instant::now() + LOOKUP_PAUSE >= deadline {
             let reasons: Vec<String> = reasons.iter().map(explain).collect();
             return Err(Failure::Listen { address: id.endpoint().to_string(), what: reasons.join("; ") });
         }
@@ -136,7 +131,7 @@ pub(crate) fn connect(
             return Err(Failure::RootUnreachable { address: identity.id.endpoint().to_string(), what });
         }
         std::thread::sleep(pause);
-        patience *= 2;
+        patience = (2 * patience).min(ATTEMPT_TIME_MAX);
     }
 }
 
@@ -203,7 +198,6 @@ pub(crate) const LOOPBACK_REMEDY: &str =
     "set UNISONO_BIND_ADDR on rank 0 to its address in their network, or let MASTER_ADDR name that address";
 /// The first limit for one of several addresses. A lost request is repeated after a second.
 const ATTEMPT_TIME: Duration = Duration::from_millis(1500);
+const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(30);
 /// Pause before a name is looked up again.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(100);
-/// Time in which a port may become free.
-const PORT_PATIENCE: Duration = Duration::from_millis(300);

@@ -40,8 +40,8 @@ def _own_address(store):
     if not host:
         return "127.0.0.1"
     address = _source_address(host)
-    if address.startswith("127.") and socket.gethostname() == host:
-        # The host's own name often means loopback. Ranks of other hosts need a real address.
+    if address.startswith("127.") and not host.startswith(("127.", "localhost")):
+        # A host's own name often means loopback. Ranks of other hosts need a real address.
         return _source_address("10.255.255.255")
     return address
 

@@ -55,6 +55,8 @@ impl Stream {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             socket_with(family, SocketType::STREAM, flags, None).map_err(|errno| failed(errno.into()))?;
+        // The system may choose a port for this end on which a rank will want to listen.
+        sockopt::set_socket_reuseaddr(&socket, true).map_err(|errno| failed(errno.into()))?;
         match connect(&socket, &address) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(errno) => return Err(failed(errno.into())),
