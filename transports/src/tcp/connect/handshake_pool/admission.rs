@@ -128,7 +128,7 @@ mod tests {
         let now = Instant::now();
         let conn = |&(address, age): &(u8, Duration)| PendingConn {
             accepted_at: now - age,
-            address: Some(Ipv4Addr::new(192, 0, 2, address).into()),
+            address: Some((Ipv4Addr::new(192, 0, 2, address), 0).into()),
             ..PendingConn::new(Stream::Unix(UnixStream::pair().unwrap().0))
         };
         who.iter().map(conn).collect()
@@ -174,6 +174,6 @@ mod tests {
     fn pending_connection_records_address() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        assert_eq!(PendingConn::new(stream.into()).address, Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(PendingConn::new(stream.into()).address, Some((Ipv4Addr::LOCALHOST, 0).into()));
     }
 }
