@@ -61,7 +61,10 @@ fn listen_once(identity: &RankInfo, config: &Config, deadline: Instant) -> (Vec<
             Ok(listener) => listeners.push(listener),
             Err(error) => {
                 tracing::info!(%address, %error, "rank 0 does not listen here");
-                reasons.push(SystemError::new(error.kind(), format!("{address}: {error}")));
+                reasons.push(match identity.id.endpoint().is_name() {
+                    true => SystemError::new(error.kind(), format!("{address}: {error}")),
+                    false => error,
+                });
             }
         }
     }

@@ -158,7 +158,10 @@ impl BootstrapError {
             Failure::Listen { what, .. } if what.contains("open files") => {
                 "raise `ulimit -n`, the limit of open files"
             }
-            Failure::Listen { .. } => "choose another address or port, or end the job that uses it",
+            Failure::Listen { what, .. } if what.contains("in use") => {
+                "choose another port, or end the job that uses it"
+            }
+            Failure::Listen { .. } => "choose another address or port",
             Failure::Other { .. } => "check the launch parameters of the ranks named",
         }
     }
