@@ -2,13 +2,14 @@
 
 mod check;
 mod env;
+pub(crate) mod interface;
 mod setters;
 
 pub use env::parse_algorithms;
+pub use interface::Interface;
 
 use crate::schedule::{Algorithm, Collective};
 use crate::tuning::TuningTable;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -116,8 +117,9 @@ pub struct Config {
     /// sockets, which do not leave the host, are never encrypted. All ranks must agree.
     /// `UNISONO_ENCRYPTION`: `on` or `off`, off.
     pub encryption: bool,
-    /// The address that TCP listens on and peers connect to. `UNISONO_BIND_ADDR`, loopback.
-    pub bind_addr: Option<IpAddr>,
+    /// The address that TCP listens on and peers connect to. Rank 0 also meets the others there, at
+    /// the port of `MASTER_PORT` or the id. `UNISONO_BIND_ADDR`, the way to rank 0.
+    pub bind_addr: Option<Interface>,
     /// The order in which operands are combined. Algorithms with another order are not used.
     /// `UNISONO_REDUCTION_ORDER`: `any` or `rank`, any.
     pub reduction_order: ReductionOrder,

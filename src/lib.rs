@@ -60,7 +60,7 @@ pub use communicator::{
     CallOptions, ChildBuilder, Communicator, CommunicatorBuilder, Group, ListOperation, OpBuffers, Operation,
     RecvBuffer, Scope, ScopedWork, SendBuffer, SymmetricBuffer, UnevenOperation, Work,
 };
-pub use config::{Config, DeviceConfig, LaunchMode, ReductionOrder, Transport, parse_algorithms};
+pub use config::{Config, DeviceConfig, Interface, LaunchMode, ReductionOrder, Transport, parse_algorithms};
 pub use engine::messages::MessageInfo;
 pub use engine::{MemoryStats, TrafficStats};
 pub use error::{AbortCause, Error, ErrorKind, Result};

@@ -128,7 +128,7 @@ pub unsafe extern "C" fn unisono_unique_id(interface: *const c_char, id: *mut c_
         let Ok(address) = interface.parse() else {
             return argument(format!("`{interface}` is no IP address"));
         };
-        let unique = UniqueId::new(address)?;
+        let unique = UniqueId::on(address)?;
         let needed = unique.to_string().len() + 1;
         if id.is_null() || bytes < needed {
             return argument(format!("a unique id needs {needed} bytes, not {bytes}"));

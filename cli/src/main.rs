@@ -80,8 +80,9 @@ struct RunArguments {
     /// Let the other ranks go on when one fails; they may shrink the communicator.
     #[arg(short, long)]
     continue_on_failure: bool,
-    /// Milliseconds that the ranks get to end after a failure or a signal.
-    #[arg(long, default_value_t = 2000)]
+    /// Milliseconds that the ranks get to end after SIGTERM, SIGINT or SIGHUP, before SIGKILL. Two
+    /// seconds after the failure of a rank, the others get SIGTERM.
+    #[arg(long, default_value_t = 30_000)]
     grace_ms: u64,
     /// Program and its arguments.
     #[arg(last = true, required = true)]

@@ -7,7 +7,6 @@ use crate::segments::{check_address, memory_at};
 use crate::work::{CompleteOnDrop, Completion, Work};
 use pyo3::prelude::*;
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use unisono::{CallOptions, Config, UniqueId};
@@ -27,10 +26,10 @@ type Steps<'py> = Vec<PyRef<'py, Operation>>;
 /// Returns the text of a new unique id, whose root listens at the address `interface`.
 #[pyfunction]
 pub(crate) fn unique_id(py: Python<'_>, interface: &str) -> PyResult<String> {
-    let Ok(address) = interface.parse::<IpAddr>() else {
+    let Ok(address) = interface.parse() else {
         return Err(argument(py, format!("`{interface}` is no IP address")));
     };
-    UniqueId::new(address).map(UniqueId::into_reserved_text).map_err(|error| exception(py, &error))
+    UniqueId::on(address).map(UniqueId::into_reserved_text).map_err(|error| exception(py, &error))
 }
 
 #[pymethods]

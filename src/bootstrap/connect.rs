@@ -3,10 +3,10 @@
 use crate::bootstrap::RankInfo;
 use crate::bootstrap::local_exchange::SharedFds;
 use crate::bootstrap::peer_info::PeerInfo;
-use crate::config::{Config, Transport};
+use crate::config::{Config, Interface, Transport};
 use crate::error::bootstrap::BootstrapError as Failure;
 use crate::schedule::Rank;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,14 +34,14 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Listens at the configured address, or at the one that reaches the root.
-    pub(crate) fn bind(rank: Rank, config: &Config, interface: Option<IpAddr>) -> Result<Self> {
-        let interface = config.bind_addr.or(interface).unwrap_or(Ipv4Addr::LOCALHOST.into());
+    /// Listens at the configured address, or at `interface`, which reaches the root.
+    pub(crate) fn bind(rank: Rank, config: &Config, interface: Interface) -> Result<Self> {
+        let interface = config.bind_addr.unwrap_or(interface);
         let failed = |what: String| {
             let address = format!("{interface} for rank {rank} on {}", config.host);
             Failure::Listen { address, what }
         };
-        let tcp = Listener::tcp((interface, 0).into()).map_err(|error| failed(error.to_string()))?;
+        let tcp = Listener::tcp(interface.at_port(0)).map_err(|error| failed(error.to_string()))?;
         let tcp_address = tcp.address().ok_or_else(|| failed("it has no address".to_owned()))?;
         let (unix, unix_name) = Listener::unix()?;
         tracing::info!(%tcp_address, "listening for peers");

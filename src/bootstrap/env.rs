@@ -1,17 +1,20 @@
 //! Reads the rank, the world and the meeting point from the environment.
 
+use crate::bootstrap::endpoint::Endpoint;
 use crate::bootstrap::launcher::{Placement, port_of};
 use crate::bootstrap::{RankInfo, UniqueId};
+use crate::config::Interface;
 use crate::error::{Error, Result};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 use unisono_transports::secure::handshake::Secret;
 
 impl RankInfo {
     /// Reads this process's place from its environment.
     ///
     /// `RANK` and `WORLD_SIZE` come first, as `unisono run` and torchrun set them. Without both,
-    /// the variables of Open MPI, of MPICH and Intel MPI, or of `srun` give the rank and the number
-    /// of ranks. The meeting point is `UNISONO_ID`, or `MASTER_ADDR` and `MASTER_PORT` with the
+    /// the variables of Open MPI, Cray PALS, MPICH and Intel MPI, Flux, or `srun` give the rank and
+    /// the number of ranks. The meeting point is `UNISONO_ID`, or `MASTER_ADDR` and `MASTER_PORT` with the
     /// secret in `UNISONO_SECRET` or `UNISONO_SECRET_FILE`. Ranks that an MPI launcher started on
     /// one host need no meeting point: they meet on loopback, at a port derived from the job name.
     ///
@@ -25,10 +28,17 @@ impl RankInfo {
     }
 
     /// Returns true if the environment names a rank, so that [`RankInfo::from_env`] applies.
+    ///
+    /// The only process of a launcher is none, such as the shell of `salloc`: it may as well start
+    /// ranks itself.
     pub fn is_in_env() -> bool {
         let var = |name: &str| std::env::var(name).ok();
-        var("RANK").is_some() && var("WORLD_SIZE").is_some()
-            || !matches!(Placement::from_vars(&var), Ok(None))
+        let is_explicit = var("RANK").is_some() && var("WORLD_SIZE").is_some();
+        is_explicit
+            || match Placement::from_vars(&var) {
+                Ok(placement) => placement.is_some_and(|placement| placement.ranks > 1),
+                Err(_) => true,
+            }
     }
 
     /// Reads another process's place, as [`RankInfo::from_env`] reads this one's, by its variables.
@@ -53,7 +63,11 @@ impl RankInfo {
                 .map_err(|error: Error| Error::invalid_usage(format!("UNISONO_ID: {}", error.kind())))?,
             None => id_from_parts(&var, placement.as_ref())?,
         };
-        Ok(Self { rank, ranks, id })
+        let is_one_host = match &placement {
+            Some(placement) => placement.is_one_host,
+            None => var("LOCAL_WORLD_SIZE").map(|local| local == ranks.to_string()),
+        };
+        Ok(Self { rank, ranks, id: id.with_hosts(is_one_host == Some(false)) })
     }
 }
 
@@ -74,15 +88,14 @@ fn id_from_parts(var: &impl Fn(&str) -> Option<String>, placement: Option<&Place
         (None, Some(placement)) => port_of(&placement.job),
         _ => parse_port(parse_var(var, "MASTER_PORT")?)?,
     };
-    let addresses = (host.as_str(), port).to_socket_addrs();
-    let address = addresses.ok().and_then(|mut addresses| addresses.next());
-    let address =
-        address.ok_or_else(|| Error::invalid_usage(format!("MASTER_ADDR={host} is no known host")))?;
     // The launcher's own store listens on MASTER_PORT itself; ranks meet beside it.
     let own_port = var("TORCHELASTIC_RUN_ID").map_or(port, |_| adjacent_port(port));
-    let address = SocketAddr::new(address.ip(), own_port);
+    let endpoint = Endpoint::new(&host, own_port).ok_or_else(|| {
+        Error::invalid_usage(format!("MASTER_ADDR={host} is neither a host name nor an IP address"))
+    })?;
     let run = var("TORCHELASTIC_RUN_ID").or_else(|| placement.map(|placement| placement.job.clone()));
-    Ok(UniqueId::from_parts(address, secret(var, address, &run.unwrap_or_default())?))
+    let secret = secret(var, &endpoint, &run.unwrap_or_default())?;
+    Ok(UniqueId::at(endpoint, secret))
 }
 
 /// Port 0 is refused: every rank would be given another one, and none would find rank 0.
@@ -96,7 +109,7 @@ fn parse_port(port: usize) -> Result<u16> {
     }
 }
 
-fn secret(var: &impl Fn(&str) -> Option<String>, address: SocketAddr, run: &str) -> Result<Secret> {
+fn secret(var: &impl Fn(&str) -> Option<String>, endpoint: &Endpoint, run: &str) -> Result<Secret> {
     let malformed = |name: &str| Error::invalid_usage(format!("{name} must hold 64 hexadecimal digits"));
     if let Some(text) = var("UNISONO_SECRET") {
         return Secret::from_hex(text.trim()).ok_or_else(|| malformed("UNISONO_SECRET"));
@@ -107,15 +120,35 @@ fn secret(var: &impl Fn(&str) -> Option<String>, address: SocketAddr, run: &str)
         return Secret::from_hex(text.trim())
             .ok_or_else(|| malformed("the file named by UNISONO_SECRET_FILE"));
     }
-    if !address.ip().is_loopback() {
-        let text = format!(
-            "ranks that meet at {address} need a secret: set UNISONO_SECRET to the same 64 hexadecimal digits on \
+    let address = loopback_address(var, endpoint).map_err(|where_else| {
+        Error::invalid_usage(format!(
+            "ranks that meet at {where_else} need a secret: set UNISONO_SECRET to the same 64 hexadecimal digits on \
              all of them (for example from `openssl rand -hex 32`)"
-        );
-        return Err(Error::invalid_usage(text));
-    }
+        ))
+    })?;
     crate::log::warn_user("no UNISONO_SECRET: any process of this host could join the job");
     Ok(Secret::from_public(&format!("{address} {run}")))
+}
+
+/// The first address of an endpoint that only this host reaches, or a text of where else rank 0 can
+/// be reached.
+fn loopback_address(
+    var: &impl Fn(&str) -> Option<String>,
+    endpoint: &Endpoint,
+) -> std::result::Result<SocketAddr, String> {
+    let bind = var("UNISONO_BIND_ADDR").and_then(|text| text.parse::<Interface>().ok());
+    if let Some(bind) = bind.filter(|bind| !bind.ip().is_loopback()) {
+        return Err(format!("UNISONO_BIND_ADDR={bind}"));
+    }
+    // Loopback has its names from a file. A name that has to wait for its address is none of them.
+    let addresses = endpoint.look_up(Instant::now() + LOOKUP_TIME);
+    let addresses =
+        addresses.map_err(|error| format!("{endpoint}, whose name has no address yet ({error}),"))?;
+    match addresses.iter().find(|address| !address.ip().is_loopback()) {
+        Some(address) if endpoint.is_name() => Err(format!("{endpoint} ({})", address.ip())),
+        Some(address) => Err(address.to_string()),
+        None => Ok(addresses[0]),
+    }
 }
 
 /// A whole number from the environment.
@@ -132,6 +165,9 @@ fn missing_var(name: &str) -> Error {
         "{name} is not set: start this program with `unisono run`, torchrun, mpirun or srun, or set it"
     ))
 }
+
+/// The limit for the question whether a name is one of loopback.
+const LOOKUP_TIME: Duration = Duration::from_secs(10);
 
 /// The port next to a launcher's own.
 fn adjacent_port(port: u16) -> u16 {
@@ -188,6 +224,43 @@ mod tests {
         let secret = "5a".repeat(32);
         set.push(("UNISONO_SECRET", &secret));
         assert!(identity(&set).is_ok());
+    }
+
+    #[test]
+    fn from_vars_keeps_names_and_scopes_for_the_meeting() {
+        let secret = "5a".repeat(32);
+        let id = |host| {
+            let mut set = vec![("MASTER_ADDR", host), ("UNISONO_SECRET", &*secret)];
+            set.extend(GOOD);
+            identity(&set).unwrap().id.to_string()
+        };
+        // Nobody has this name yet; ranks wait for it when they meet.
+        assert_eq!(id("rank-0.invalid"), format!("rank-0.invalid:29500/{secret}"));
+        assert_eq!(id("fe80::1%lo"), format!("[fe80::1%1]:29500/{secret}"));
+        assert_eq!(id("::1"), format!("[::1]:29500/{secret}"));
+    }
+
+    #[test]
+    fn from_vars_without_secret_says_where_ranks_would_meet() {
+        for (name, value, place) in [
+            ("MASTER_ADDR", "rank-0.invalid", "rank-0.invalid:29500, whose name has no address yet"),
+            ("UNISONO_BIND_ADDR", "192.0.2.7", "UNISONO_BIND_ADDR=192.0.2.7"),
+        ] {
+            let mut set = vec![(name, value)];
+            set.extend(GOOD);
+            let error = identity(&set).unwrap_err().to_string();
+            assert!(error.contains(place) && error.contains("set UNISONO_SECRET"), "{error}");
+        }
+    }
+
+    #[test]
+    fn from_vars_knows_jobs_of_several_hosts() {
+        for (local, several) in [("1", true), ("2", false)] {
+            let mut set = vec![("LOCAL_WORLD_SIZE", local)];
+            set.extend(GOOD);
+            assert_eq!(identity(&set).unwrap().id.spans_hosts(), several);
+        }
+        assert!(!identity(&GOOD).unwrap().id.spans_hosts(), "nobody says so");
     }
 
     #[test]

@@ -1,7 +1,10 @@
-//! Reads the rank, the world and the meeting point from the environment of MPI and Slurm launchers.
+//! Reads the rank, the world and the meeting point from the environment of MPI, Slurm and other
+//! launchers.
 //!
-//! `mpirun`, `mpiexec` and `srun` set no `RANK`. They set variables of their own, of which three
-//! say the same: the rank, the number of ranks, and the rank among those of its host.
+//! Launchers set no `RANK`. They set variables of their own, of which two say the same: the rank and
+//! the number of ranks. Some of the variables are those of several launchers, and some are also set
+//! in shells of a job that are no rank. So a launcher is known by variables that it alone gives to
+//! the ranks that it starts.
 
 use crate::bootstrap::env::parse_var;
 use crate::error::{Error, Result};
@@ -11,52 +14,94 @@ use crate::hash::fnv1a;
 struct Launcher {
     /// Name, for errors.
     name: &'static str,
+    /// The launcher started this process if one of these is set.
+    markers: &'static [&'static str],
     rank: &'static str,
     ranks: &'static str,
-    local_rank: &'static str,
-    /// The number of ranks of this host.
-    local_ranks: &'static str,
-    /// A variable that is set only within a started task, where `rank` alone would not show that.
-    marker: Option<&'static str>,
+    /// The variable that shows whether all ranks are on this host.
+    extent: Extent,
     /// Variables that name the job, the same on all its ranks.
     job: &'static [&'static str],
+    /// The hosts of the ranks, that of rank 0 first.
+    hosts: Option<&'static str>,
     /// The command line that passes the meeting point to all ranks.
     example: &'static str,
 }
 
-/// The launchers whose variables are read, in this order.
+/// A variable of how far a job extends.
+enum Extent {
+    /// The number of ranks of this host. Slurm lists those of all hosts: `2(x3)`.
+    LocalRanks(&'static str),
+    /// The number of hosts.
+    Hosts(&'static str),
+}
+
+/// The launchers whose variables are read, in this order: one within a job of another sees the
+/// variables of both.
 ///
-/// Slurm comes last: an `mpirun` within an allocation sees its variables as well.
-const LAUNCHERS: [Launcher; 3] = [
+/// Slurm's counts are those of the step. `SLURM_NTASKS` may be that of the job, in which a shell of
+/// `salloc` is one process. Any launcher with a PMI server may set `PMI_RANK` and `PMI_SIZE`, and
+/// so does Slurm with `--mpi=pmi2`: they come last.
+const LAUNCHERS: [Launcher; 6] = [
     Launcher {
         name: "Open MPI",
+        markers: &["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
         rank: "OMPI_COMM_WORLD_RANK",
         ranks: "OMPI_COMM_WORLD_SIZE",
-        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        local_ranks: "OMPI_COMM_WORLD_LOCAL_SIZE",
-        marker: None,
+        extent: Extent::LocalRanks("OMPI_COMM_WORLD_LOCAL_SIZE"),
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
+        hosts: None,
         example: "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500 -x UNISONO_SECRET ...",
     },
     Launcher {
+        name: "Cray PALS",
+        markers: &["PALS_RANKID"],
+        rank: "PALS_RANKID",
+        ranks: "PMI_SIZE",
+        extent: Extent::LocalRanks("PMI_LOCAL_SIZE"),
+        job: &["PALS_APID"],
+        hosts: None,
+        example: "mpiexec --env MASTER_ADDR=HOST --env MASTER_PORT=29500 --env UNISONO_SECRET=... ...",
+    },
+    Launcher {
         name: "MPICH or Intel MPI",
+        markers: &["MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
         rank: "PMI_RANK",
         ranks: "PMI_SIZE",
-        local_rank: "MPI_LOCALRANKID",
-        local_ranks: "MPI_LOCALNRANKS",
-        marker: None,
+        extent: Extent::LocalRanks("MPI_LOCALNRANKS"),
         job: &["PMI_PORT", "I_MPI_HYDRA_UUID", "PMI_ID_STRING"],
+        hosts: None,
         example: "mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT 29500 -genvlist UNISONO_SECRET ...",
     },
     Launcher {
+        name: "Flux",
+        markers: &["FLUX_TASK_RANK"],
+        rank: "FLUX_TASK_RANK",
+        ranks: "FLUX_JOB_SIZE",
+        extent: Extent::Hosts("FLUX_JOB_NNODES"),
+        job: &["FLUX_JOB_ID"],
+        hosts: None,
+        example: "flux run --env=MASTER_ADDR=HOST --env=MASTER_PORT=29500 --env=UNISONO_SECRET=... ...",
+    },
+    Launcher {
         name: "Slurm",
+        markers: &["SLURM_STEP_ID"],
         rank: "SLURM_PROCID",
-        ranks: "SLURM_NTASKS",
-        local_rank: "SLURM_LOCALID",
-        local_ranks: "SLURM_STEP_TASKS_PER_NODE",
-        marker: Some("SLURM_STEP_ID"),
+        ranks: "SLURM_STEP_NUM_TASKS",
+        extent: Extent::LocalRanks("SLURM_STEP_TASKS_PER_NODE"),
         job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+        hosts: Some("SLURM_STEP_NODELIST"),
         example: "MASTER_ADDR=HOST MASTER_PORT=29500 UNISONO_SECRET=... srun --export=ALL ...",
+    },
+    Launcher {
+        name: "PMI",
+        markers: &["PMI_RANK"],
+        rank: "PMI_RANK",
+        ranks: "PMI_SIZE",
+        extent: Extent::LocalRanks("PMI_LOCAL_SIZE"),
+        job: &["PMI_JOBID"],
+        hosts: None,
+        example: "MASTER_ADDR=HOST MASTER_PORT=29500 UNISONO_SECRET=... mpiexec ...",
     },
 ];
 
@@ -65,7 +110,8 @@ const LAUNCHERS: [Launcher; 3] = [
 pub(super) struct Placement {
     pub(super) rank: usize,
     pub(super) ranks: usize,
-    pub(super) local_rank: usize,
+    /// True if all ranks are on this host, or false if they are not, as far as the launcher says.
+    pub(super) is_one_host: Option<bool>,
     /// The host of rank 0, if the launcher names it.
     pub(super) root_host: Option<String>,
     /// Text that names the job on all its ranks; empty if the launcher gives none.
@@ -75,16 +121,13 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Reads the variables of the first launcher that set any. `None` if there is none.
+    /// Reads the variables of the first launcher that started this process. `None` if there is
+    /// none.
     ///
     /// # Errors
     /// Names the variable that is missing beside those that are set.
     pub(super) fn from_vars(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
-        let is_set = |name: &str| var(name).is_some();
-        let started = |launcher: &&Launcher| match launcher.marker {
-            Some(marker) => is_set(marker),
-            None => is_set(launcher.rank) || is_set(launcher.ranks),
-        };
+        let started = |launcher: &&Launcher| launcher.markers.iter().any(|name| var(name).is_some());
         LAUNCHERS.iter().find(started).map(|launcher| launcher.placement(var)).transpose()
     }
 }
@@ -96,33 +139,24 @@ impl Launcher {
             None => Err(self.incomplete(name)),
         };
         let (rank, ranks) = (number(self.rank)?, number(self.ranks)?);
-        let local_rank = number(self.local_rank)?;
         let job: Vec<String> = self.job.iter().filter_map(|name| var(name)).collect();
-        Ok(Placement {
-            rank,
-            ranks,
-            local_rank,
-            root_host: self.root_host(var, ranks),
-            job: job.join("."),
-            example: self.example,
-        })
-    }
-
-    /// The host of rank 0: loopback if all ranks are here, else the first node of a Slurm step.
-    fn root_host(&self, var: &impl Fn(&str) -> Option<String>, ranks: usize) -> Option<String> {
-        if var(self.local_ranks).is_some_and(|local| local == ranks.to_string()) {
-            return Some("127.0.0.1".to_owned());
-        }
-        let nodes = var("SLURM_STEP_NODELIST").or_else(|| var("SLURM_NODELIST"));
-        let first = nodes.as_deref().and_then(first_node).or_else(|| var("SLURM_LAUNCH_NODE_IPADDR"));
-        first.filter(|_| self.marker.is_some())
+        let is_one_host = match self.extent {
+            _ if ranks == 1 => Some(true),
+            Extent::LocalRanks(name) => var(name).map(|local| local == ranks.to_string()),
+            Extent::Hosts(name) => var(name).map(|hosts| hosts == "1"),
+        };
+        let root_host = match is_one_host {
+            Some(true) => Some("127.0.0.1".to_owned()),
+            _ => self.hosts.and_then(var).as_deref().and_then(first_node),
+        };
+        Ok(Placement { rank, ranks, is_one_host, root_host, job: job.join("."), example: self.example })
     }
 
     fn incomplete(&self, missing: &str) -> Error {
-        let Launcher { name, rank, ranks, local_rank, .. } = self;
+        let Launcher { name, rank, ranks, .. } = self;
         Error::invalid_usage(format!(
             "{missing} is not set beside the other variables of {name}: set it, or map what there is in the \
-             started shell: export RANK=${rank} WORLD_SIZE=${ranks} LOCAL_RANK=${local_rank}"
+             started shell: export RANK=${rank} WORLD_SIZE=${ranks}"
         ))
     }
 }
@@ -184,6 +218,7 @@ mod tests {
     /// As `srun -N 2 -n 4` sets them.
     const SLURM: &[(&str, &str)] = &[
         ("SLURM_PROCID", "2"),
+        ("SLURM_STEP_NUM_TASKS", "4"),
         ("SLURM_NTASKS", "4"),
         ("SLURM_LOCALID", "0"),
         ("SLURM_STEP_ID", "0"),
@@ -192,18 +227,53 @@ mod tests {
         ("SLURM_STEP_NODELIST", "node[07-08]"),
         ("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"),
     ];
+    /// What `srun --mpi=pmi2` adds.
+    const SLURM_PMI2: &[(&str, &str)] =
+        &[("PMI_RANK", "2"), ("PMI_SIZE", "4"), ("PMI_FD", "9"), ("PMI_JOBID", "4711.0")];
+    /// As `flux run -N 1 -n 4` sets them.
+    const FLUX: &[(&str, &str)] = &[
+        ("FLUX_TASK_RANK", "3"),
+        ("FLUX_TASK_LOCAL_ID", "3"),
+        ("FLUX_JOB_SIZE", "4"),
+        ("FLUX_JOB_NNODES", "1"),
+        ("FLUX_JOB_ID", "f4Ue2X"),
+        ("PMI_RANK", "3"),
+        ("PMI_SIZE", "4"),
+        ("PMI_FD", "9"),
+    ];
+    /// As `mpiexec -n 4` of Cray PALS sets them.
+    const PALS: &[(&str, &str)] = &[
+        ("PALS_RANKID", "1"),
+        ("PALS_LOCAL_RANKID", "1"),
+        ("PALS_APID", "6a1b"),
+        ("PMI_RANK", "1"),
+        ("PMI_SIZE", "4"),
+        ("PMI_LOCAL_RANK", "1"),
+        ("PMI_LOCAL_SIZE", "4"),
+    ];
 
     #[test]
     fn recorded_environments_give_rank_size_and_root() {
-        let expected = [
-            (OPEN_MPI, (3, 4, 3), "127.0.0.1", "2467889153"),
-            (HYDRA, (1, 2, 1), "127.0.0.1", ""),
-            (SLURM, (2, 4, 0), "node07", "4711.0"),
+        let pmi2 = [SLURM, SLURM_PMI2].concat();
+        let flux_within_slurm = [FLUX, SLURM].concat();
+        let (mpirun_within_slurm, hydra_within_slurm) = ([OPEN_MPI, SLURM].concat(), [HYDRA, SLURM].concat());
+        let here = Some("127.0.0.1");
+        let expected: [(&[_], _, _, _); 10] = [
+            (OPEN_MPI, (3, 4), here, "2467889153"),
+            (HYDRA, (1, 2), here, ""),
+            (SLURM, (2, 4), Some("node07"), "4711.0"),
+            (&pmi2, (2, 4), Some("node07"), "4711.0"),
+            (FLUX, (3, 4), here, "f4Ue2X"),
+            (PALS, (1, 4), here, "6a1b"),
+            (&flux_within_slurm, (3, 4), here, "f4Ue2X"),
+            (&mpirun_within_slurm, (3, 4), here, "2467889153"),
+            (&hydra_within_slurm, (1, 2), here, ""),
+            (SLURM_PMI2, (2, 4), None, "4711.0"),
         ];
         for (set, numbers, root, job) in expected {
             let found = placement(set).unwrap().unwrap();
-            assert_eq!((found.rank, found.ranks, found.local_rank), numbers);
-            assert_eq!((found.root_host.as_deref(), &*found.job), (Some(root), job));
+            assert_eq!((found.rank, found.ranks), numbers, "{set:?}");
+            assert_eq!((found.root_host.as_deref(), &*found.job), (root, job), "{set:?}");
         }
     }
 
@@ -221,10 +291,50 @@ mod tests {
     }
 
     #[test]
+    fn variables_that_nobody_needs_are_not_demanded() {
+        let needless = ["LOCAL_RANK", "LOCALID", "LOCALRANKID", "LOCAL_ID", "LOCAL_RANKID", "SLURM_NTASKS"];
+        for set in [OPEN_MPI, HYDRA, SLURM, FLUX, PALS] {
+            let is_needed = |name: &str| !needless.iter().any(|end| name.ends_with(end));
+            let left: Vec<_> = set.iter().copied().filter(|(name, _)| is_needed(name)).collect();
+            assert_eq!(placement(&left).unwrap(), placement(set).unwrap());
+        }
+    }
+
+    #[test]
     fn slurm_batch_script_is_no_task() {
-        let batch: Vec<_> = SLURM.iter().copied().filter(|(name, _)| *name != "SLURM_STEP_ID").collect();
+        let is_of_step = |name: &str| name.starts_with("SLURM_STEP_");
+        let batch: Vec<_> = SLURM.iter().copied().filter(|(name, _)| !is_of_step(name)).collect();
         assert_eq!(placement(&batch).unwrap(), None);
         assert_eq!(placement(&[]).unwrap(), None);
+    }
+
+    /// `salloc -n 3` runs the shell as a step of one task with the number of tasks of the job, as
+    /// `srun --preserve-env` does.
+    #[test]
+    fn interactive_shell_of_salloc_is_a_single_process() {
+        let shell = [
+            ("SLURM_PROCID", "0"),
+            ("SLURM_NTASKS", "3"),
+            ("SLURM_STEP_NUM_TASKS", "1"),
+            ("SLURM_STEP_ID", "4294967290"),
+            ("SLURM_JOB_ID", "4711"),
+            ("SLURM_STEP_TASKS_PER_NODE", "1"),
+            ("SLURM_STEP_NODELIST", "node07"),
+            ("SLURM_NODELIST", "node[07-08]"),
+        ];
+        let found = placement(&shell).unwrap().unwrap();
+        assert_eq!((found.rank, found.ranks, found.root_host.as_deref()), (0, 1, Some("127.0.0.1")));
+    }
+
+    /// Only a launcher within the job starts ranks.
+    #[test]
+    fn shells_of_pbs_flux_and_lsf_jobs_are_no_rank() {
+        let pbs = [("PBS_JOBID", "1.host"), ("PBS_NODENUM", "0"), ("PBS_TASKNUM", "1"), ("NCPUS", "4")];
+        let flux = [("FLUX_URI", "local:///run/flux/local-0"), ("FLUX_JOB_ID", "f4Ue2X")];
+        let lsf = [("LSB_JOBID", "1"), ("LSB_DJOB_NUMPROC", "4")];
+        for shell in [&pbs[..], &flux, &lsf] {
+            assert_eq!(placement(shell).unwrap(), None);
+        }
     }
 
     #[test]

@@ -15,10 +15,12 @@
 
 pub(crate) mod connect;
 pub(crate) mod cpu_mask;
+pub(crate) mod endpoint;
 mod env;
 mod host;
 mod launcher;
 pub(crate) mod local_exchange;
+mod meeting_point;
 pub(crate) mod peer_info;
 mod store;
 pub(crate) mod unique_id;
@@ -38,16 +40,16 @@ pub use crate::error::bootstrap::BootstrapError;
 
 use crate::bootstrap::peer_info::{PeerInfo, RootReply};
 pub(crate) use crate::bootstrap::peer_info::{recv_text, send_text};
-use crate::config::{Config, Transport};
+use crate::config::{Config, Interface, Transport};
 use crate::error::bootstrap::BootstrapError as Failure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::warn_user;
 use crate::schedule::Rank;
+use std::net::SocketAddr;
 use std::sync::Once;
 use std::time::{Duration, Instant};
-use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose};
+use unisono_transports::secure::handshake::HandshakeConfig;
 use unisono_transports::sys::socket::Stream;
-use unisono_transports::tcp::connect::acceptor::Backoff;
 use unisono_transports::{Error as TransportError, Fabric, sys::rlimit};
 
 /// A process's rank, the number of ranks, and the address where they meet.
@@ -73,6 +75,14 @@ impl RankInfo {
 /// # Errors
 /// [`ErrorKind::Bootstrap`], the same on all ranks; [`ErrorKind::InvalidUsage`] for bad numbers.
 pub fn join(identity: &RankInfo, config: &Config) -> Result<Fabric> {
+    join_and_locate(identity, config).map(|(fabric, _)| fabric)
+}
+
+/// As [`join`], and returns the id with the address at which the ranks have met.
+///
+/// # Errors
+/// As [`join`].
+pub(crate) fn join_and_locate(identity: &RankInfo, config: &Config) -> Result<(Fabric, UniqueId)> {
     join_until(identity, config, (config.join_timeout, crate::bootstrap::root::LINGER_TIME))
 }
 
@@ -81,14 +91,14 @@ pub fn join(identity: &RankInfo, config: &Config) -> Result<Fabric> {
 /// # Errors
 /// As [`join`].
 pub(crate) fn rejoin(identity: &RankInfo, config: &Config, patience: Duration) -> Result<Fabric> {
-    join_until(identity, config, (patience, Duration::ZERO))
+    join_until(identity, config, (patience, Duration::ZERO)).map(|(fabric, _)| fabric)
 }
 
 fn join_until(
     identity: &RankInfo,
     config: &Config,
     (patience, linger): (Duration, Duration),
-) -> Result<Fabric> {
+) -> Result<(Fabric, UniqueId)> {
     let RankInfo { rank, ranks, .. } = *identity;
     if ranks == 0 || rank >= ranks || ranks > RANKS_MAX {
         let text =
@@ -105,7 +115,9 @@ fn join_until(
         }
         met => met,
     };
-    met.map_err(|failure| Error::new(ErrorKind::Bootstrap(failure)).with_rank(rank, &config.host, None))
+    let (fabric, address) =
+        met.map_err(|failure| Error::new(ErrorKind::Bootstrap(failure)).with_rank(rank, &config.host, None))?;
+    Ok((fabric, identity.id.clone().reached_at(address)))
 }
 
 /// Warns once a process, and from rank 0 only, that this host's ranks use TCP among themselves.
@@ -118,18 +130,20 @@ fn warn_fallback(rank: Rank, failure: &Failure) {
     }
 }
 
-/// Holds one meeting; rank 0 collects the others in a thread of its own.
+/// Holds one meeting; rank 0 collects the others in a thread of its own. Also returns the address of
+/// the meeting.
 fn meet(
     identity: &RankInfo,
     config: &Config,
     (deadline, linger): (Instant, Duration),
-) -> std::result::Result<Fabric, Failure> {
+) -> std::result::Result<(Fabric, SocketAddr), Failure> {
     let rank = identity.rank;
     std::thread::scope(|scope| {
         let root = match rank {
             0 => Some(crate::bootstrap::root::Root::listen(identity, config, (deadline, linger))?),
             _ => None,
         };
+        let own_address = root.as_ref().and_then(root::Root::own_address);
         if let Some(root) = root {
             std::thread::Builder::new().spawn_scoped(scope, move || root.run()).map_err(|error| {
                 let what =
@@ -137,21 +151,23 @@ fn meet(
                 Failure::Other { what }.with_rank(rank)
             })?;
         }
-        connect_all(identity, config, deadline)
+        connect_all(identity, config, own_address, deadline)
     })
 }
 
-/// Joins the root, connects to all ranks and reports.
+/// Joins the root, connects to all ranks and reports. `own_address` is that of rank 0.
 fn connect_all(
     identity: &RankInfo,
     config: &Config,
+    own_address: Option<SocketAddr>,
     deadline: Instant,
-) -> std::result::Result<Fabric, Failure> {
+) -> std::result::Result<(Fabric, SocketAddr), Failure> {
     // The root tells why it failed shortly after the ranks' deadline.
     let patience = deadline + ROOT_GRACE;
     let begun = Instant::now();
-    let mut root = connect_root(identity, config, deadline)?;
-    let listeners = crate::bootstrap::connect::Listeners::bind(identity.rank, config, root_interface(&root))
+    let mut root = meeting_point::connect(identity, config, own_address, deadline)?;
+    let [own, met_at] = ends(&root)?;
+    let listeners = connect::Listeners::bind(identity.rank, config, Interface::of(own))
         .map_err(|failure| failure.with_rank(identity.rank));
     let listeners = listeners.inspect_err(|failure| {
         // The other ranks then need not wait for this one. A root that is gone is noticed later.
@@ -163,9 +179,8 @@ fn connect_all(
         return Err(Failure::Other { what: "the root sent an unexpected reply".to_owned() });
     };
     let all_here = begun.elapsed();
-    let mut connector = crate::bootstrap::connect::PeerConnector::new(
-        identity, config, session, records, &mut root, deadline,
-    )?;
+    let records = records.into_iter().map(|record| record.seen_from(met_at)).collect();
+    let mut connector = connect::PeerConnector::new(identity, config, session, records, &mut root, deadline)?;
     let fabric = connector.connect(listeners);
     if let Some(failure) = connector.heard() {
         return Err(failure);
@@ -178,7 +193,7 @@ fn connect_all(
         RootReply::Ready => {
             let encrypted = config.encryption;
             tracing::info!(?all_here, ?connected, everybody = ?begun.elapsed(), encrypted, "connected to all ranks");
-            fabric
+            fabric.map(|fabric| (fabric, met_at))
         }
         _ => Err(Failure::Other { what: "the root sent an unexpected reply".to_owned() }),
     }
@@ -211,57 +226,6 @@ fn root_lost(error: TransportError) -> Failure {
     }
 }
 
-/// Connects to the root, which may not be there yet, and proves the secret.
-fn connect_root(
-    identity: &RankInfo,
-    config: &Config,
-    deadline: Instant,
-) -> std::result::Result<Stream, Failure> {
-    let hello = Hello {
-        purpose: Purpose::Join,
-        rank: identity.rank as u32,
-        ranks: identity.ranks as u32,
-        index: 0,
-        session: 0,
-    };
-    let (address, handshake_config) = (identity.id.address(), identity.handshake_config(config));
-    let mut pauses = Backoff::default();
-    loop {
-        let reached = Stream::connect(address, deadline).and_then(|mut stream| {
-            handshake::connect(&mut stream, &handshake_config, &hello, deadline)?;
-            Ok(stream)
-        });
-        let pause = pauses.next_delay();
-        match reached {
-            Ok(stream) => return Ok(stream),
-            Err(ref error) if is_transient(error) && Instant::now() + pause < deadline => {
-                std::thread::sleep(pause);
-            }
-            Err(TransportError::EncryptionMismatch { peer, encrypts, .. }) => {
-                return Err(encryption_mismatch((identity.rank, config), (0, peer), encrypts));
-            }
-            Err(TransportError::AuthFailed { what, .. }) => {
-                return Err(Failure::Secret { address: format!("rank 0 at {address}"), what });
-            }
-            Err(error @ TransportError::VersionMismatch { .. }) => return Err(error.into()),
-            Err(error) => {
-                return Err(Failure::RootUnreachable {
-                    address: address.to_string(),
-                    what: error.to_string(),
-                });
-            }
-        }
-    }
-}
-
-/// Returns true for errors that may pass: a listener that is not there yet, or a full backlog.
-fn is_transient(error: &TransportError) -> bool {
-    match error {
-        TransportError::System { source, .. } => !rlimit::is_fd_exhausted(source),
-        error => matches!(error, TransportError::ConnectionClosed { .. }),
-    }
-}
-
 /// The failure of this rank and another, of which only one encrypts.
 fn encryption_mismatch(own: (Rank, &Config), (rank, address): (Rank, String), encrypts: bool) -> Failure {
     let setting = |on| format!("encryption {}", if on { "on" } else { "off" });
@@ -273,9 +237,12 @@ fn encryption_mismatch(own: (Rank, &Config), (rank, address): (Rank, String), en
     }
 }
 
-/// The local address of the connection to the root, which peers on that network reach as well.
-fn root_interface(root: &Stream) -> Option<std::net::IpAddr> {
-    root.tcp()?.local_addr().ok().map(|address| address.ip())
+/// The addresses of the connection to the root: this rank's, by which peers in that network reach
+/// it as well, and the root's.
+fn ends(root: &Stream) -> std::result::Result<[SocketAddr; 2], Failure> {
+    let ends = root.tcp().map(|stream| Ok([stream.local_addr()?, stream.peer_addr()?]));
+    let lost = |error: std::io::Error| Failure::Other { what: format!("rank 0 is gone: {error}") };
+    ends.unwrap_or_else(|| Err(std::io::ErrorKind::Unsupported.into())).map_err(lost)
 }
 
 /// The largest number of ranks that is accepted.

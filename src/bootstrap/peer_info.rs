@@ -4,6 +4,7 @@ use crate::bootstrap::RankInfo;
 use crate::bootstrap::connect::Listeners;
 use crate::bootstrap::cpu_mask::CpuMask;
 use crate::bootstrap::host;
+use crate::config::interface::on_own_link;
 use crate::config::{Config, Transport};
 use crate::error::bootstrap::BootstrapError;
 use crate::schedule::Rank;
@@ -72,6 +73,11 @@ impl PeerInfo {
         let cores = all.iter().fold(CpuMask::default(), |all, info| all.union(info.cpu_mask));
         let one_host = all.iter().all(|info| info.host_id == all[0].host_id);
         one_host && (1..all.len()).contains(&cores.count())
+    }
+
+    /// This description, from a table that came over a connection to `root`.
+    pub(crate) fn seen_from(self, root: SocketAddr) -> Self {
+        Self { tcp: on_own_link(self.tcp, root), ..self }
     }
 
     pub(crate) fn encode(&self) -> String {

@@ -3,15 +3,15 @@
 use crate::bootstrap::peer_info::{
     JoinRequest, PeerInfo, RootReply, differing_settings, recv_text, send_text,
 };
-use crate::bootstrap::{RankInfo, encryption_mismatch};
+use crate::bootstrap::{RankInfo, encryption_mismatch, meeting_point};
 use crate::config::Config;
 use crate::error::bootstrap::BootstrapError as Failure;
 use crate::schedule::Rank;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use unisono_transports::Error as TransportError;
 use unisono_transports::secure::handshake::{self, Purpose};
-use unisono_transports::sys::listener::Listener;
 use unisono_transports::sys::socket::Stream;
 use unisono_transports::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
 
@@ -32,6 +32,10 @@ pub(crate) struct Root<'r> {
     rejected: Vec<String>,
     /// The failure of a rank whose encryption setting differs from this one's.
     encryption_mismatch: Option<Failure>,
+    /// The address at which rank 0 itself connects.
+    own_address: Option<SocketAddr>,
+    /// The addresses of the listeners, if only this host reaches them.
+    only_loopback: Option<String>,
     config: &'r Config,
 }
 
@@ -47,14 +51,12 @@ impl<'r> Root<'r> {
         config: &'r Config,
         (deadline, linger): (Instant, Duration),
     ) -> Result<Self> {
-        let address = identity.id.address();
-        let listener = Listener::tcp(address).map_err(|error| {
-            let what = format!("{error}; is another job using the port?");
-            Failure::Listen { address: address.to_string(), what }
-        })?;
-        tracing::info!(%address, host = config.host, "waiting for {} ranks", identity.ranks);
+        let listeners = meeting_point::listen(identity, config, deadline)?;
+        let (own_address, only_loopback) =
+            (meeting_point::own_address(&listeners), meeting_point::only_loopback(&listeners));
+        tracing::info!(?listeners, host = config.host, "waiting for {} ranks", identity.ranks);
         Ok(Self {
-            pool: HandshakePool::new(vec![listener], identity.handshake_config(config)),
+            pool: HandshakePool::new(listeners, identity.handshake_config(config)),
             ranks: identity.ranks,
             deadline,
             linger,
@@ -62,8 +64,15 @@ impl<'r> Root<'r> {
             joined: (0..identity.ranks).map(|_| None).collect(),
             rejected: Vec::new(),
             encryption_mismatch: None,
+            own_address,
+            only_loopback,
             config,
         })
+    }
+
+    /// The address at which rank 0 itself connects.
+    pub(crate) fn own_address(&self) -> Option<SocketAddr> {
+        self.own_address
     }
 
     /// Collects the ranks, sends the table, collects the reports and sends the result.
@@ -249,7 +258,8 @@ impl<'r> Root<'r> {
 
     fn missing_ranks(&self) -> Failure {
         let missing = (0..self.ranks).filter(|&rank| self.joined[rank].is_none()).collect();
-        Failure::RanksMissing { missing, ranks: self.ranks, rejected: self.rejected.clone() }
+        let (rejected, only_loopback) = (self.rejected.clone(), self.only_loopback.clone());
+        Failure::RanksMissing { missing, ranks: self.ranks, rejected, only_loopback }
     }
 
     fn late_rank(&self, waiting: &[bool]) -> Failure {

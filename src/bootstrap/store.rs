@@ -96,7 +96,7 @@ pub(crate) fn exchange_id(store: &dyn Store, name: &str, rank: Rank, config: &Co
     let key = format!("unisono/{name}/id");
     let failed = |what: String| Error::new(ErrorKind::Bootstrap(BootstrapError::Other { what }));
     if rank == 0 {
-        let id = UniqueId::new(config.bind_addr.unwrap_or_else(default_address))?;
+        let id = UniqueId::on(config.bind_addr.unwrap_or_else(|| default_address().into()))?;
         let stored = store.set(&key, id.to_string().as_bytes());
         stored.map_err(|error| failed(format!("rank 0 cannot write `{key}` to the store: {error}")))?;
         return Ok(id);

@@ -1,7 +1,7 @@
 //! Ranks that end while others connect to them, and ports that nobody takes.
 
 use crate::bootstrap::peer_info::{PeerInfo, RootReply, recv_text, send_text};
-use crate::bootstrap::{RankInfo, UniqueId, connect, connect_root, join, send_to_root};
+use crate::bootstrap::{RankInfo, UniqueId, connect, join, meeting_point, send_to_root};
 use crate::config::{Config, Transport};
 use crate::error::ErrorKind;
 use crate::error::bootstrap::BootstrapError as Failure;
@@ -27,8 +27,8 @@ fn transport(name: &str) -> Transport {
 fn join_and_hang(id: &str, transport: Transport) {
     let (config, soon) = (join_config(transport), Instant::now() + Duration::from_secs(5));
     let identity = RankInfo { rank: 2, ranks: RANKS, id: id.parse().expect("an id") };
-    let mut root = connect_root(&identity, &config, soon).expect("a root");
-    let doors = connect::Listeners::bind(identity.rank, &config, None).expect("doors");
+    let mut root = meeting_point::connect(&identity, &config, None, soon).expect("a root");
+    let doors = connect::Listeners::bind(identity.rank, &config, LOOPBACK.into()).expect("doors");
     let record = PeerInfo::local(&identity, &config, &doors);
     send_text(&mut root, &record.encode(), soon).expect("sent");
     recv_text(&mut root, soon).expect("the table");

@@ -1,23 +1,33 @@
 //! The address where ranks meet, and their secret.
 
+use crate::bootstrap::endpoint::Endpoint;
+use crate::config::Interface;
+use crate::config::interface::on_own_link;
 use crate::error::{Error, Result};
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use unisono_transports::secure::handshake::Secret;
 use unisono_transports::sys::listener::PortReservation;
 
 /// An address and a 256-bit secret, with which a rank finds the others.
 ///
 /// The text form (`Display`, `FromStr`) contains the secret: give it to the ranks of the job only.
-/// `Debug` shows the address only.
+/// Its address may be the name of a host, which each rank looks up when it connects. `Debug` shows
+/// the address only.
 ///
 /// The port stays reserved while the process that made the id keeps it or a clone. Rank 0 can
 /// listen there in any process.
 #[derive(Clone)]
 pub struct UniqueId {
-    address: SocketAddr,
+    endpoint: Endpoint,
     secret: Secret,
+    /// The address at which this rank has met the others.
+    reached: Option<SocketAddr>,
+    /// True if ranks are known to be on several hosts.
+    spans_hosts: bool,
     /// Keeps the port reserved; the text form does not.
     _reservation: Option<Arc<PortReservation>>,
 }
@@ -28,10 +38,18 @@ impl UniqueId {
     /// # Errors
     /// If no port is free or the system has no random numbers.
     pub fn new(interface: IpAddr) -> Result<Self> {
-        let reservation = PortReservation::new(interface)
+        Self::on(interface.into())
+    }
+
+    /// Makes an id as [`UniqueId::new`] does, also on a link-local interface with its scope.
+    ///
+    /// # Errors
+    /// As [`UniqueId::new`].
+    pub fn on(interface: Interface) -> Result<Self> {
+        let reservation = PortReservation::new(interface.at_port(0))
             .map_err(|error| Error::system(format_args!("no port is free on {interface}"), error))?;
         let (address, secret) = (reservation.address(), Secret::random()?);
-        Ok(Self { address, secret, _reservation: Some(Arc::new(reservation)) })
+        Ok(Self { _reservation: Some(Arc::new(reservation)), ..Self::from_parts(address, secret) })
     }
 
     /// Returns the text form. The port stays reserved until a rank of this process has joined with
@@ -57,34 +75,73 @@ impl UniqueId {
 
     /// Ends the reservation of [`UniqueId::into_reserved_text`] for this id, whose ranks have met.
     pub(crate) fn release(&self) {
-        kept_ids().retain(|kept| kept.address != self.address);
+        kept_ids().retain(|kept| kept.endpoint != self.endpoint);
     }
 
     /// Makes an id from an address and a secret that the ranks got in another way.
     pub fn from_parts(address: SocketAddr, secret: Secret) -> Self {
-        Self { address, secret, _reservation: None }
+        Self::at(Endpoint::Address(address), secret)
     }
 
-    /// Makes an id at `bind`, or at the interface of `other`, which must be one of this host.
-    pub(crate) fn new_near(other: &Self, bind: Option<IpAddr>) -> Result<Self> {
-        let interface = bind.unwrap_or(other.address.ip());
-        Self::new(interface)
+    pub(crate) fn at(endpoint: Endpoint, secret: Secret) -> Self {
+        Self { endpoint, secret, reached: None, spans_hosts: false, _reservation: None }
+    }
+
+    /// Makes an id at `bind`, or at this host's interface toward the address of `other`.
+    pub(crate) fn new_near(other: &Self, bind: Option<Interface>) -> Result<Self> {
+        Self::on(bind.map_or_else(|| local_address_toward(other.address()), Ok)?)
     }
 
     /// The id of a later regroup of some of these ranks. This secret and `label` give its secret.
     pub(crate) fn derive(&self, address: SocketAddr, label: &[u8]) -> Self {
-        Self::from_parts(address, self.secret.derive(label))
+        Self::from_parts(on_own_link(address, self.address()), self.secret.derive(label))
+    }
+
+    /// This id, made by another rank with the id `parent`, as this rank sees it.
+    pub(crate) fn seen_by(mut self, parent: &Self) -> Self {
+        if let Endpoint::Address(address) = &mut self.endpoint {
+            *address = on_own_link(*address, parent.address());
+        }
+        self
+    }
+
+    /// This id, after the ranks have met at `address`.
+    pub(crate) fn reached_at(self, address: SocketAddr) -> Self {
+        Self { reached: Some(address), ..self }
+    }
+
+    /// This id, with the knowledge whether ranks are on several hosts.
+    pub(crate) fn with_hosts(self, spans_hosts: bool) -> Self {
+        Self { spans_hosts, ..self }
+    }
+
+    pub(crate) fn spans_hosts(&self) -> bool {
+        self.spans_hosts
     }
 
     /// A number that is equal on all ranks with this id and does not reveal the secret.
     pub(crate) fn group_id(&self) -> u64 {
-        let name = self.secret.derive(format!("name {}", self.address).as_bytes()).to_hex();
+        let name = self.secret.derive(format!("name {}", self.endpoint.name()).as_bytes()).to_hex();
         u64::from_str_radix(&name[..16], 16).unwrap_or_default()
     }
 
-    /// The address where rank 0 listens.
+    /// The address where rank 0 listens. A host name is looked up. It gives port and address 0 while
+    /// it has no address.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        let looked_up = || self.look_up(Instant::now() + LOOKUP_TIME).ok()?.first().copied();
+        self.reached.or_else(looked_up).unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
+    }
+
+    /// All addresses at which rank 0 may listen.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(crate) fn look_up(&self, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+        self.endpoint.look_up(deadline)
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     pub(crate) fn secret(&self) -> &Secret {
@@ -103,13 +160,13 @@ const KEPT_MAX: usize = 256;
 
 impl std::fmt::Display for UniqueId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.address, self.secret.to_hex())
+        write!(f, "{}/{}", self.endpoint, self.secret.to_hex())
     }
 }
 
 impl std::fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "UniqueId({})", self.address)
+        write!(f, "UniqueId({})", self.endpoint)
     }
 }
 
@@ -117,14 +174,31 @@ impl FromStr for UniqueId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let parts = text.split_once('/').and_then(|(address, secret)| {
-            Some(Self::from_parts(address.parse().ok()?, Secret::from_hex(secret)?))
-        });
+        let parts = text
+            .split_once('/')
+            .and_then(|(endpoint, secret)| Some(Self::at(endpoint.parse().ok()?, Secret::from_hex(secret)?)));
         parts.ok_or_else(|| {
             Error::invalid_usage("a unique id is an address and 64 hexadecimal digits, `ADDRESS:PORT/DIGITS`")
         })
     }
 }
+
+/// Returns the address by which other hosts know this one: the source address of packets to
+/// `address`, at which all ranks first connected.
+fn local_address_toward(address: SocketAddr) -> Result<Interface> {
+    let any: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Connecting a datagram socket sends no packet.
+    let socket = UdpSocket::bind((any, 0));
+    let own = socket.and_then(|socket| socket.connect(address).and_then(|()| socket.local_addr()));
+    let failed = |error| Error::system(format_args!("no route to {address}"), error);
+    own.map(Interface::of).map_err(failed)
+}
+
+/// The limit of a lookup outside of a meeting.
+const LOOKUP_TIME: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -146,8 +220,25 @@ mod tests {
     fn unique_id_round_trips_and_debug_hides_secret() {
         let id = UniqueId::new(IpAddr::from([127, 0, 0, 1])).unwrap();
         let again: UniqueId = id.to_string().parse().unwrap();
-        assert_eq!((again.address, again.secret.to_hex()), (id.address, id.secret.to_hex()));
+        assert_eq!((again.address(), again.secret.to_hex()), (id.address(), id.secret.to_hex()));
         assert!(!format!("{id:?}").contains(&id.secret.to_hex()));
         assert!("127.0.0.1:1/zz".parse::<UniqueId>().is_err());
+    }
+
+    #[test]
+    fn ids_of_one_name_have_one_group_whatever_its_address() {
+        let id = |text: &str| format!("{text}/{}", "5a".repeat(32)).parse::<UniqueId>().unwrap();
+        let group = id("host:5").reached_at(([127, 0, 1, 1], 5).into()).group_id();
+        assert_eq!(id("host:5").reached_at(([10, 0, 0, 1], 5).into()).group_id(), group);
+        assert_eq!(id("[fe80::1%1]:5").group_id(), id("[fe80::1%2]:5").group_id());
+        assert_ne!(id("host:6").group_id(), group);
+    }
+
+    #[test]
+    fn local_address_toward_loopback_is_loopback() {
+        for address in ["127.0.0.1:9", "[::1]:9"] {
+            let address: SocketAddr = address.parse().unwrap();
+            assert_eq!(local_address_toward(address).unwrap().ip(), address.ip());
+        }
     }
 }

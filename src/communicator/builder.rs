@@ -185,9 +185,9 @@ impl CommunicatorBuilder {
 }
 
 fn connect(identity: RankInfo, config: &Config) -> Result<Communicator> {
-    let fabric = bootstrap::join(&identity, config)?;
+    let (fabric, id) = bootstrap::join_and_locate(&identity, config)?;
     identity.id.release();
-    Ok(Communicator::new(fabric, config, Origin::Bootstrap(identity.id)))
+    Ok(Communicator::new(fabric, config, Origin::Bootstrap(id)))
 }
 
 /// Makes communicators of another one's ranks, with settings of the caller.

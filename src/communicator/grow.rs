@@ -56,7 +56,8 @@ impl Communicator {
             return Err(self.attach_rank(Error::invalid_usage(text)));
         }
         let (rank, ranks) = (self.rank(), self.size() + newcomers);
-        let mesh = bootstrap::join(&RankInfo { rank, ranks, id: id.clone() }, self.config())?;
-        Ok(self.with_same_parent(mesh, self.config(), Origin::Bootstrap(id.clone())))
+        let identity = RankInfo { rank, ranks, id: id.clone() };
+        let (mesh, id) = bootstrap::join_and_locate(&identity, self.config())?;
+        Ok(self.with_same_parent(mesh, self.config(), Origin::Bootstrap(id)))
     }
 }

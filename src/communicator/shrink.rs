@@ -7,7 +7,7 @@ use crate::bootstrap::{RankInfo, UniqueId};
 use crate::config::Config;
 use crate::engine::{Membership, Regroup, pack_bits};
 use crate::error::{Error, ErrorKind, Result};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use unisono_transports::{Fabric, Reconnect, RegroupRequest};
@@ -146,9 +146,8 @@ struct SocketRegroup<'a> {
 
 impl Regroup for SocketRegroup<'_> {
     fn endpoint(&mut self) -> Result<String> {
-        let interface =
-            self.config.bind_addr.map_or_else(|| local_address_toward(self.parent.address()), Ok)?;
-        Ok(self.own_id.insert(UniqueId::new(interface)?).address().to_string())
+        let own_id = UniqueId::new_near(self.parent, self.config.bind_addr)?;
+        Ok(self.own_id.insert(own_id).address().to_string())
     }
 
     fn connect(&mut self, membership: &Membership, patience: Duration) -> Result<Fabric> {
@@ -190,20 +189,6 @@ fn group_label(epoch: u64, membership: &Membership) -> Vec<u8> {
     label
 }
 
-/// Returns the address by which other hosts know this one: the source address of packets to
-/// `address`, at which all ranks first connected.
-fn local_address_toward(address: SocketAddr) -> Result<IpAddr> {
-    let any: IpAddr = match address {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    // Connecting a datagram socket sends no packet.
-    let socket = UdpSocket::bind((any, 0));
-    let own = socket.and_then(|socket| socket.connect(address).and_then(|()| socket.local_addr()));
-    let failed = |error| Error::system(format_args!("no route to {address}"), error);
-    own.map(|own| own.ip()).map_err(failed)
-}
-
 fn unreadable_endpoint() -> Error {
     let what = "a place to meet that cannot be read".to_owned();
     Error::new(ErrorKind::ProtocolViolation { peer: 0, what })
@@ -213,6 +198,7 @@ fn unreadable_endpoint() -> Error {
 mod tests {
     use super::*;
     use crate::bootstrap::BootstrapError;
+    use std::net::Ipv4Addr;
 
     #[test]
     fn rejoin_with_another_label_is_rejected() {
@@ -234,13 +220,5 @@ mod tests {
             bootstrap::join(&identity(1, b"these"), &config).expect("it is expected");
             first.join().expect("no panic").expect("rejected connections harm no rank");
         });
-    }
-
-    #[test]
-    fn local_address_toward_loopback_is_loopback() {
-        for address in ["127.0.0.1:9", "[::1]:9"] {
-            let address: SocketAddr = address.parse().unwrap();
-            assert_eq!(local_address_toward(address).unwrap(), address.ip());
-        }
     }
 }

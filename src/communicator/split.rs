@@ -176,8 +176,9 @@ impl Communicator {
                 let mesh = exchange.take(group, (rank, ranks), config.join_timeout)?;
                 Ok(self.with_same_parent(mesh, config, Origin::Threads(Arc::clone(exchange), group)))
             }
-            Origin::Bootstrap(_) => {
+            Origin::Bootstrap(parent) => {
                 let id = read_endpoint(ticket)?.parse::<UniqueId>().map_err(|_| unreadable_endpoint())?;
+                let id = id.seen_by(parent);
                 let mesh = bootstrap::join(&RankInfo { rank, ranks, id: id.clone() }, config)?;
                 Ok(self.with_same_parent(mesh, config, Origin::Bootstrap(id)))
             }
@@ -285,7 +286,12 @@ impl FabricExchange {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let missing = BootstrapError::RanksMissing { missing: vec![0], ranks, rejected: Vec::new() };
+                let missing = BootstrapError::RanksMissing {
+                    missing: vec![0],
+                    ranks,
+                    rejected: Vec::new(),
+                    only_loopback: None,
+                };
                 return Err(Error::new(ErrorKind::Bootstrap(missing)));
             }
             waiting =

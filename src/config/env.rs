@@ -103,7 +103,7 @@ impl Config {
             "WAIT" => self.wait = value.parse()?,
             "SOCKETS_PER_PEER" => self.sockets_per_peer = parse_number(value, limits::SOCKETS_PER_PEER)?,
             "ENCRYPTION" => self.encryption = parse_switch(value)?,
-            "BIND_ADDR" => self.bind_addr = Some(value.parse().map_err(|_| "not an IP address".to_owned())?),
+            "BIND_ADDR" => self.bind_addr = Some(value.parse()?),
             "REDUCTION_ORDER" => self.reduction_order = value.parse()?,
             "ALGO" => self.algorithms = parse_algorithms(value)?,
             "TUNING_FILE" => {

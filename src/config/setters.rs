@@ -1,9 +1,8 @@
 //! Setters that take and return the settings, for building them in one expression.
 
-use crate::config::{Config, DeviceConfig, LaunchMode, ReductionOrder, Transport};
+use crate::config::{Config, DeviceConfig, Interface, LaunchMode, ReductionOrder, Transport};
 use crate::schedule::Algorithm;
 use crate::tuning::TuningTable;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use unisono_transports::WaitMode;
@@ -36,7 +35,7 @@ setters! {
         with_wait: wait: WaitMode,
         with_sockets_per_peer: sockets_per_peer: usize,
         with_encryption: encryption: bool,
-        with_bind_addr: bind_addr: Option<IpAddr>,
+        with_bind_addr: bind_addr: Option<Interface>,
         with_reduction_order: reduction_order: ReductionOrder,
         with_algorithms: algorithms: Vec<&'static Algorithm>,
         with_tuning_table: tuning_table: TuningTable,

@@ -15,6 +15,8 @@ pub enum BootstrapError {
         ranks: usize,
         /// Connections that were rejected: a wrong secret, another version.
         rejected: Vec<String>,
+        /// The addresses of rank 0, if only its own host reaches them.
+        only_loopback: Option<String>,
     },
     /// Two processes have the same rank.
     DuplicateRank {
@@ -121,6 +123,10 @@ impl BootstrapError {
     /// The remedy, as advice to the user.
     pub(crate) fn help(&self) -> &'static str {
         match self {
+            Failure::RanksMissing { only_loopback: Some(_), .. } => {
+                "check the output of those ranks, or raise UNISONO_JOIN_TIMEOUT_MS; if they are on other hosts, set \
+                 UNISONO_BIND_ADDR on rank 0 to its address in their network, or let MASTER_ADDR name that address"
+            }
             Failure::RanksMissing { .. } => {
                 "check the output of those ranks and whether they can reach rank 0, or raise \
                  UNISONO_JOIN_TIMEOUT_MS"
@@ -143,13 +149,19 @@ impl BootstrapError {
                 "give all ranks the same UNISONO_ID or UNISONO_SECRET, and check that the other side still runs"
             }
             Failure::Version { .. } => "run the same build of unisono on all ranks",
+            Failure::RootUnreachable { what, .. } if what.contains("has no address") => {
+                "check the name for typing errors and that the name servers know it, or raise UNISONO_JOIN_TIMEOUT_MS"
+            }
             Failure::RootUnreachable { .. } => {
                 "check that rank 0 runs, at this address, and that no firewall is in between"
             }
             Failure::Listen { what, .. } if what.contains("open files") => {
                 "raise `ulimit -n`, the limit of open files"
             }
-            Failure::Listen { .. } => "choose another address or port, or end the job that uses it",
+            Failure::Listen { what, .. } if what.contains("in use") => {
+                "choose another port, or end the job that uses it"
+            }
+            Failure::Listen { .. } => "choose another address or port",
             Failure::Other { .. } => "check the launch parameters of the ranks named",
         }
     }
@@ -171,8 +183,9 @@ impl BootstrapError {
     pub(crate) fn encode(&self) -> String {
         let list = |ranks: &[Rank]| ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",");
         let fields = match self {
-            Failure::RanksMissing { missing, ranks, rejected } => {
-                let head = ["missing".to_owned(), list(missing), ranks.to_string()];
+            Failure::RanksMissing { missing, ranks, rejected, only_loopback } => {
+                let own = only_loopback.clone().unwrap_or_default();
+                let head = ["missing".to_owned(), list(missing), ranks.to_string(), own];
                 head.into_iter().chain(rejected.iter().cloned()).collect()
             }
             Failure::DuplicateRank { rank, hosts: [one, other] } => {
@@ -221,10 +234,11 @@ impl BootstrapError {
             |text: &str| -> Option<Vec<Rank>> { text.split(',').map(|rank| rank.parse().ok()).collect() };
         let own = |text: &str| text.to_owned();
         Some(match fields[..] {
-            ["missing", missing, ranks, ref rejected @ ..] => Failure::RanksMissing {
+            ["missing", missing, ranks, only_loopback, ref rejected @ ..] => Failure::RanksMissing {
                 missing: list(missing)?,
                 ranks: ranks.parse().ok()?,
                 rejected: rejected.iter().copied().map(own).collect(),
+                only_loopback: Some(own(only_loopback)).filter(|text| !text.is_empty()),
             },
             ["twice", rank, one, other] => {
                 Failure::DuplicateRank { rank: rank.parse().ok()?, hosts: [own(one), own(other)] }
@@ -268,11 +282,14 @@ impl BootstrapError {
 impl fmt::Display for BootstrapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::RanksMissing { missing, ranks, rejected } => {
+            Failure::RanksMissing { missing, ranks, rejected, only_loopback } => {
                 let names: Vec<String> = missing.iter().map(Rank::to_string).collect();
                 write!(f, "{} of {ranks} ranks did not come in time: {}", missing.len(), names.join(", "))?;
                 if !rejected.is_empty() {
                     write!(f, " (rejected connections: {})", rejected.join("; "))?;
+                }
+                if let Some(addresses) = only_loopback {
+                    write!(f, "; rank 0 listened at {addresses}, which no other host reaches")?;
                 }
                 Ok(())
             }
@@ -337,8 +354,18 @@ mod tests {
     fn bootstrap_error_round_trips_and_has_help() {
         let own = |text: &str| text.to_owned();
         let failures = [
-            Failure::RanksMissing { missing: vec![2, 5], ranks: 6, rejected: Vec::new() },
-            Failure::RanksMissing { missing: vec![0], ranks: 6, rejected: vec![own("one"), own("two")] },
+            Failure::RanksMissing {
+                missing: vec![2, 5],
+                ranks: 6,
+                rejected: Vec::new(),
+                only_loopback: Some(own("127.0.1.1:5")),
+            },
+            Failure::RanksMissing {
+                missing: vec![0],
+                ranks: 6,
+                rejected: vec![own("one"), own("two")],
+                only_loopback: None,
+            },
             Failure::DuplicateRank { rank: 3, hosts: [own("a (pid 1)"), own("b (pid 2)")] },
             Failure::WorldSize { rank: 1, host: own("a"), expects: 3, root_expects: 2 },
             Failure::Settings { ranks: [1, 0], hosts: [own("a"), own("b")], settings: [own("x"), own("y")] },

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use support::World;
-use unisono::{Communicator, Config, Result, Sum, Transport, UniqueId, status};
+use unisono::{Communicator, Config, Interface, Result, Sum, Transport, UniqueId, status};
 use unisono_transports::sys::rlimit;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -121,7 +121,7 @@ fn listeners_bind_loopback_and_never_all_interfaces() {
     let own = |last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
     for (meeting, bind) in [(own(1), None), (own(1), Some(own(3))), ("::1".parse().unwrap(), None)] {
         let id = UniqueId::new(meeting).expect("a free port");
-        let config = config().with_bind_addr(bind);
+        let config = config().with_bind_addr(bind.map(Interface::from));
         let before = listening_addresses();
         let new = || {
             listening_addresses().into_iter().filter(|address| !before.contains(address)).collect::<Vec<_>>()

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use unisono::bootstrap::RankInfo;
 use unisono_trainer::config::{Config, KeyDoc};
 use unisono_trainer::data::{TokenizeOptions, Tokenizer};
 use unisono_trainer::flat::Dtype;
@@ -231,13 +232,14 @@ fn train(arguments: &TrainArguments) -> Result<ExitCode> {
     if arguments.ranks == Some(0) {
         return Err(Error::invalid("-n 0: there is at least 1 rank"));
     }
-    let (outcome, speaks) = match (std::env::var_os("RANK"), arguments.ranks) {
-        (None, ranks) => {
+    let is_rank = std::env::var_os("RANK").is_some() || RankInfo::is_in_env();
+    let (outcome, speaks) = match (is_rank, arguments.ranks) {
+        (false, ranks) => {
             (train::train_on_threads_until(ranks.unwrap_or(2), &config, &Interrupt::on_signals()?)?, true)
         }
-        (Some(_), None) => train::train_from_env(&config, &Interrupt::on_signals()?)?,
-        (Some(_), Some(_)) => {
-            let what = "-n makes threads, and RANK in the environment says that ranks are processes";
+        (true, None) => train::train_from_env(&config, &Interrupt::on_signals()?)?,
+        (true, Some(_)) => {
+            let what = "-n makes threads, and the launcher's environment says that ranks are processes";
             return Err(Error::invalid(format!("{what}: leave one of them out")));
         }
     };
@@ -278,7 +280,7 @@ fn interruption(taken: u64, steps: u64, saved: Option<&Path>) -> String {
             "saved `{}`; the same command with checkpoint.resume=true goes on from there",
             folder.display()
         ),
-        None => "nothing is saved, because checkpoint.every = 0 and checkpoint.last = false".to_owned(),
+        None => train::NOTHING_SAVED.to_owned(),
     };
     format!("interrupted after step {taken} of {steps}: {how}")
 }

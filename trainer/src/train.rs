@@ -35,7 +35,7 @@ pub(crate) use crate::train::available_memory::host_memory;
 pub use crate::train::data_loader::DataLoader;
 pub use crate::train::generate::generate;
 pub use crate::train::memory_report::MemoryReport;
-pub use crate::train::train_loop::{Interruption, TrainResult};
+pub use crate::train::train_loop::{Interruption, NOTHING_SAVED, TrainResult};
 pub use batch::BatchPlan;
 pub(crate) use batch::factors;
 pub use dry_run::DryRun;

@@ -447,7 +447,16 @@ fn keys_are_documented() {
 
 /// Starts a run, and sends SIGINT to it `times` times once it prints `sign`.
 fn interrupt(arguments: &[String], sign: &str, times: usize) -> (Output, Duration) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
+    interrupt_command(Command::new(env!("CARGO_BIN_EXE_unisono-train")), arguments, sign, times)
+}
+
+/// As [`interrupt`], with another command in front of the arguments.
+fn interrupt_command(
+    mut command: Command,
+    arguments: &[String],
+    sign: &str,
+    times: usize,
+) -> (Output, Duration) {
     command.args(arguments).env_remove("RANK").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the command");
     let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
@@ -464,6 +473,20 @@ fn interrupt(arguments: &[String], sign: &str, times: usize) -> (Output, Duratio
     }
     std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
     (child.wait_with_output().expect("an end"), begun.elapsed())
+}
+
+#[test]
+fn inherited_ignored_interrupt_does_not_end_a_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new("sh");
+    // As a script starts its background jobs.
+    let script = format!("trap '' INT; exec {} \"$@\"", env!("CARGO_BIN_EXE_unisono-train"));
+    command.args(["-c", &script, "sh"]);
+    let arguments: Vec<String> =
+        small(folder.path()).into_iter().chain(["schedule.steps=300".to_owned()]).collect();
+    let (output, _) = interrupt_command(command, &arguments, "step 1/", 2);
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && out.contains("300 steps"), "{out}");
 }
 
 #[test]

@@ -98,6 +98,28 @@ fn signal_to_one_process_ends_all_with_a_checkpoint() {
 }
 
 #[test]
+fn notice_to_one_process_saves_and_the_run_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let every = 200;
+    let overrides = ["schedule.steps=1000000", "data.global_batch=6", "checkpoint.every=200"];
+    let job = Job::of(3, folder.path(), &overrides);
+    wait_until(|| last_step(folder.path()) > 0);
+    let pid = job.0[2].id().to_string();
+    let signal =
+        |name: &str| assert!(Command::new("kill").args([name, &pid]).status().expect("kill").success());
+    signal("-USR1");
+    wait_until(|| !last_step(folder.path()).is_multiple_of(every));
+    let saved = last_step(folder.path());
+    wait_until(|| last_step(folder.path()) > saved);
+    signal("-TERM");
+    let outputs = job.finish();
+    let codes: Vec<_> = outputs.iter().map(|output| output.status.code()).collect();
+    assert_eq!(codes, [Some(130); 3]);
+    let said = String::from_utf8_lossy(&outputs[0].stderr);
+    assert!(said.contains(&format!("step {saved}: saving `")) && said.contains("as requested"), "{said}");
+}
+
+#[test]
 fn kill_during_an_asynchronous_save_leaves_a_good_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");
     for kills in 0..4 {

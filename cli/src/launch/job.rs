@@ -1,8 +1,8 @@
 //! The running job: the first failure, and how every process comes to its end.
 
 use super::output::Outputs;
-use super::{Event, reap_orphans};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use super::{Event, reap_orphans, signals};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, waitid};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -17,8 +17,20 @@ pub(super) struct Job {
     /// True once a rank has exited with success.
     succeeded: bool,
     failure: Option<Failure>,
-    /// True once the launcher has killed the ranks.
-    killed: bool,
+    phase: Phase,
+    /// Times that the user has pressed Ctrl-C.
+    interrupts: usize,
+}
+
+/// How far the end of the ranks has come.
+#[derive(Clone, Copy)]
+enum Phase {
+    Running,
+    /// A rank has failed, and the others notice it by themselves until this time.
+    Noticing(Instant),
+    /// The ranks have got this signal, and are killed at this time.
+    Asked(Signal, Instant),
+    Killed,
 }
 
 /// The process of one rank, which leads its own process group.
@@ -47,7 +59,8 @@ impl Job {
             continue_on_failure: keep_going,
             succeeded: false,
             failure: None,
-            killed: false,
+            phase: Phase::Running,
+            interrupts: 0,
         }
     }
 
@@ -82,16 +95,13 @@ impl Job {
         Ok(())
     }
 
-    /// Waits for all ranks; when one fails, the others get their grace and are then killed.
+    /// Waits for all ranks; when one fails, the others get time to end and are then killed.
     pub(super) fn watch(&mut self, events: &Receiver<Event>) -> u8 {
         while self.ranks.iter().any(|rank| !rank.exited) {
             match self.next(events) {
                 Ok(Event::Exited(number)) => self.on_exit(number),
                 Ok(Event::Signal(signal)) => self.on_signal(signal),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    self.killed = true;
-                    self.signal(Signal::KILL);
-                }
+                Err(_) => self.on_timeout(),
             }
         }
         match &self.failure {
@@ -103,13 +113,56 @@ impl Job {
         }
     }
 
-    /// The next event; a timeout when the grace is over.
+    /// The next event; a timeout when this phase is over.
     fn next(&self, events: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
-        match &self.failure {
-            Some(failure) if failure.ends_job && !self.killed => {
-                events.recv_timeout((failure.since + self.grace).saturating_duration_since(Instant::now()))
+        match self.phase {
+            Phase::Noticing(until) | Phase::Asked(_, until) => {
+                events.recv_timeout(until.saturating_duration_since(Instant::now()))
             }
-            _ => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Phase::Running | Phase::Killed => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    /// Asks the remaining ranks to end, or kills those that were asked, and says so.
+    fn on_timeout(&mut self) {
+        let remaining = self.remaining();
+        match self.phase {
+            Phase::Asked(signal, _) => {
+                self.kill(&format!("{:?} after {}", self.grace, signals::name(signal)))
+            }
+            _ => {
+                eprintln!(
+                    "unisono: {remaining} still running {NOTICE_TIME:?} after that failure: passing SIGTERM on"
+                );
+                self.ask_to_end(Signal::TERM);
+            }
+        }
+    }
+
+    /// Sends a signal that asks the ranks to end, and starts their grace period unless it has begun.
+    fn ask_to_end(&mut self, signal: Signal) {
+        self.signal(signal);
+        // A stopped rank would get the signal only once somebody continues it.
+        self.signal(Signal::CONT);
+        if matches!(self.phase, Phase::Running | Phase::Noticing(_)) {
+            self.phase = Phase::Asked(signal, Instant::now() + self.grace);
+        }
+    }
+
+    fn kill(&mut self, when: &str) {
+        let remaining = self.remaining();
+        eprintln!("unisono: {remaining} still running {when}: killed; --grace-ms gives ranks longer to end");
+        self.phase = Phase::Killed;
+        self.signal(Signal::KILL);
+    }
+
+    /// Returns the numbers of the ranks that still run, for messages.
+    fn remaining(&self) -> String {
+        let numbers = (0..self.ranks.len()).filter(|&number| !self.ranks[number].exited);
+        let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+        match &numbers[..] {
+            [one] => format!("rank {one} is"),
+            more => format!("ranks {} are", more.join(", ")),
         }
     }
 
@@ -122,7 +175,7 @@ impl Job {
         let Ok(status) = rank.child.wait() else { return };
         let code = exit_code(status);
         self.succeeded |= code == 0;
-        if code != 0 && !self.killed {
+        if code != 0 && !matches!(self.phase, Phase::Killed) {
             eprintln!("unisono: rank {number} failed: {status}");
             self.on_failure(code, status.signal().is_some(), !self.continue_on_failure);
         }
@@ -142,12 +195,43 @@ impl Job {
             Some(first) if first.ends_job || !ends_job => {}
             _ => self.failure = Some(Failure { code, by_signal, ends_job, since: now }),
         }
+        if ends_job && matches!(self.phase, Phase::Running) {
+            self.phase = Phase::Noticing(now + NOTICE_TIME);
+        }
     }
 
-    /// Forwards a signal to the ranks and starts the grace period.
+    /// Passes a signal on to the ranks. Ranks that have to end get their grace period.
+    ///
+    /// Programs may take a second signal as the wish to end at once, so it is passed on as well. The
+    /// third Ctrl-C kills.
     fn on_signal(&mut self, signal: Signal) {
-        self.signal(signal);
+        self.interrupts += usize::from(signal == Signal::INT);
+        if signal == Signal::TSTP {
+            return self.stop();
+        }
+        if !signals::ends_job(signal) {
+            return self.signal(signal);
+        }
+        if self.interrupts == INTERRUPTS_MAX {
+            return self.kill(&format!("at Ctrl-C number {INTERRUPTS_MAX}"));
+        }
+        if !matches!(self.phase, Phase::Asked(..) | Phase::Killed) {
+            let (name, grace) = (signals::name(signal), self.grace);
+            eprintln!("unisono: passing {name} on; ranks that still run after {grace:?} are killed");
+        }
+        self.ask_to_end(signal);
         self.on_failure(128 + signal.as_raw() as u8, true, true);
+    }
+
+    /// Stops the ranks and then this process, until somebody continues it. The time in which ranks
+    /// are stopped does not count for their deadlines.
+    fn stop(&mut self) {
+        self.signal(Signal::TSTP);
+        let begun = Instant::now();
+        let _ = kill_process(getpid(), Signal::STOP);
+        if let Phase::Noticing(until) | Phase::Asked(_, until) = &mut self.phase {
+            *until += begun.elapsed();
+        }
     }
 
     /// Sends a signal to every rank that still runs, and to its children.
@@ -188,5 +272,9 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// Interval after an exit in which a death by signal still counts as the cause of that exit.
 const SETTLE: Duration = Duration::from_millis(200);
+/// Time in which ranks notice the failure of another one and say what they know about it.
+const NOTICE_TIME: Duration = Duration::from_secs(2);
+/// Number of the Ctrl-C that kills.
+const INTERRUPTS_MAX: usize = 3;
 /// Limit for steps that normally take no time.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);

@@ -6,17 +6,16 @@ mod limits;
 mod output;
 mod rank;
 mod reap_orphans;
+mod signals;
 
 pub(crate) use hosts::Hosts;
 pub(crate) use rank::exec_program;
 
 use job::Job;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 use unisono::UniqueId;
 
@@ -32,7 +31,7 @@ pub(crate) struct Launch {
     pub(crate) verbose: bool,
     /// Let the other ranks go on when one fails.
     pub(crate) continue_on_failure: bool,
-    /// Time that the other ranks get to end after a failure.
+    /// Time between a signal that asks the ranks to end and `SIGKILL`.
     pub(crate) grace: Duration,
 }
 
@@ -60,7 +59,7 @@ impl Launch {
     pub(crate) fn run(&self) -> Result<u8, String> {
         limits::check(self.ranks)?;
         let (sender, events) = channel();
-        forward_signals(sender.clone())?;
+        signals::forward(sender.clone())?;
         // Descendants that leave their rank's process group become children of this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|error| format!("cannot adopt the processes of ranks: {error}"))?;
@@ -85,20 +84,4 @@ impl JobEndpoint {
         let master_port = free.map_err(|error| format!("no port is free: {error}"))?.port();
         Ok(Self { id, master_port })
     }
-}
-
-/// Turns signals into events, so that they do not end the launcher.
-fn forward_signals(events: Sender<Event>) -> Result<(), String> {
-    let failed = |error| format!("cannot watch for signals: {error}");
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    let pass_on = move || {
-        for number in signals.forever() {
-            let Some(signal) = Signal::from_named_raw(number) else { continue };
-            if events.send(Event::Signal(signal)).is_err() {
-                break;
-            }
-        }
-    };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(pass_on).map_err(failed)?;
-    Ok(())
 }

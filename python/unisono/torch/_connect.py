@@ -40,18 +40,33 @@ def _own_address(store):
     if not host:
         return "127.0.0.1"
     address = _source_address(host)
-    if address.startswith("127.") and socket.gethostname() == host:
-        # The host's own name often means loopback. Ranks of other hosts need a real address.
+    if address.startswith("127.") and not host.startswith(("127.", "localhost")):
+        # A host's own name often means loopback. Ranks of other hosts need a real address.
         return _source_address("10.255.255.255")
     return address
 
 
 def _source_address(host):
-    """Returns the local address from which packets to ``host`` leave. Nothing is sent."""
+    """Returns the local address from which packets to ``host`` leave. Nothing is sent.
+
+    A name may have addresses of networks that this host is not in, so each is tried.
+    """
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)
-            return probe.getsockname()[0]
+        addresses = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
         return "127.0.0.1"
+    for family, kind, _, _, address in addresses:
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)
+                return _with_scope(probe.getsockname())
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def _with_scope(address):
+    """Returns the IP address of a socket's address; a link-local one means nothing without scope."""
+    ip = address[0]
+    has_scope = len(address) == 4 and address[3] and "%" not in ip
+    return f"{ip}%{address[3]}" if has_scope else ip

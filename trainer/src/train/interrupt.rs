@@ -1,33 +1,45 @@
-//! Requests to end a run early, by a signal or by the program.
+//! Requests to a run from outside, by a signal or by the program: to end early, or to save.
 
 use super::report::print_line;
 use crate::error::{Error, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use unisono_transports::sys::signals::without_ignored;
 
-/// Request to end a run after its current step. Clones share it.
+/// Request to end a run after its current step, or to save a checkpoint then. Clones share it.
 ///
-/// All ranks end after the same step if any rank has the request.
+/// All ranks end, or save, after the same step if any rank has the request.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    end: AtomicBool,
+    save: AtomicBool,
+}
 
 impl Interrupt {
-    /// Returns a request that Ctrl-C (`SIGINT`) and `SIGTERM` make. A second signal ends the
-    /// process at once.
+    /// Returns a request to end that Ctrl-C (`SIGINT`) and `SIGTERM` make, and to save that
+    /// `SIGUSR1` makes. A second signal that asks for the end ends the process at once. Signals
+    /// that this process inherited as ignored stay ignored.
     ///
     /// # Errors
     /// Fails if signals cannot be watched.
     pub fn on_signals() -> Result<Self> {
         let failed = |error| Error::Unsupported(format!("signals cannot be watched: {error}"));
-        let (interrupt, mut signals) = (Self::default(), Signals::new([SIGINT, SIGTERM]).map_err(failed)?);
+        let watched = without_ignored(&[SIGINT, SIGTERM, SIGUSR1]);
+        let (interrupt, mut signals) = (Self::default(), Signals::new(watched).map_err(failed)?);
         let own = interrupt.clone();
         let watch = move || {
             let mut first = None;
             for signal in signals.forever() {
-                own.on_signal(signal, *first.get_or_insert_with(Instant::now));
+                match signal {
+                    SIGUSR1 => own.on_save_signal(),
+                    _ => own.on_end_signal(signal, *first.get_or_insert_with(Instant::now)),
+                }
             }
         };
         std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map_err(failed)?;
@@ -36,26 +48,45 @@ impl Interrupt {
 
     /// Requests the end after the current step.
     pub fn request(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.end.store(true, Ordering::Relaxed);
     }
 
     /// Returns true once the end is requested.
     pub fn is_requested(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.end.load(Ordering::Relaxed)
     }
 
-    /// Handles a signal. `first` is the time of the first one.
-    fn on_signal(&self, signal: i32, first: Instant) {
+    /// Requests a checkpoint after the current step. The run then goes on.
+    pub fn request_save(&self) {
+        self.0.save.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if a checkpoint is requested, once for each request.
+    pub(super) fn take_save_request(&self) -> bool {
+        self.0.save.swap(false, Ordering::Relaxed)
+    }
+
+    fn on_save_signal(&self) {
+        self.request_save();
+        print_on_root("SIGUSR1: saving a checkpoint after this step, and going on");
+    }
+
+    /// Handles a signal that asks for the end. `first` is the time of the first one.
+    fn on_end_signal(&self, signal: i32, first: Instant) {
         let is_first = !self.is_requested();
         self.request();
         if is_first {
-            let is_root = std::env::var_os("RANK").is_none_or(|rank| rank == "0");
-            if is_root {
-                print_line("ending after this step; once more ends at once, without a checkpoint");
-            }
+            print_on_root("ending after this step; once more ends at once, without a checkpoint");
         } else if !is_repeated_by_launcher(first) {
             std::process::exit(128 + signal);
         }
+    }
+}
+
+/// Prints a line if this process has rank 0.
+fn print_on_root(line: &str) {
+    if std::env::var_os("RANK").is_none_or(|rank| rank == "0") {
+        print_line(line);
     }
 }
 

@@ -92,6 +92,8 @@ pub struct StepStats {
     pub pipeline_wait: Duration,
     /// True on all ranks if any rank has a request to end the run.
     pub interrupted: bool,
+    /// True on all ranks if any rank had a request to save a checkpoint.
+    pub save_requested: bool,
 }
 
 impl Run {
@@ -121,7 +123,7 @@ impl Run {
         self.trace.span(TraceTrack::Communication, "gradients", || self.strategy.finish_backward())?;
         self.memory_report.update(&self.memory);
         let mut exposed = self.strategy.take_wait_time();
-        let (loss, added, interrupted, waited) = self.all_reduce_loss(own_loss, &sums)?;
+        let (loss, added, [interrupted, save_requested], waited) = self.all_reduce_loss(own_loss, &sums)?;
         exposed += waited;
         let norm = self.trace.span(TraceTrack::Communication, "norm", || self.strategy.grad_norm())?;
         // The norm is known, so GPU errors of tensor parallel layers are known too.
@@ -144,6 +146,7 @@ impl Run {
             tensor_parallel_wait: in_layers,
             pipeline_wait: for_stages,
             interrupted,
+            save_requested,
         })
     }
 
@@ -215,26 +218,33 @@ impl Run {
     }
 
     /// Averages the loss, and what blocks have added, over all data ranks and adds up stages. Also
-    /// returns true on all ranks if any rank is interrupted, and the time of the exchange.
-    fn all_reduce_loss(&mut self, loss: f64, sums: &AddedSums) -> Result<(f64, AddedValues, bool, Duration)> {
+    /// returns the requests of any rank on all ranks, to end the run and to save a checkpoint, and
+    /// the time of the exchange.
+    fn all_reduce_loss(
+        &mut self,
+        loss: f64,
+        sums: &AddedSums,
+    ) -> Result<(f64, AddedValues, [bool; 2], Duration)> {
         let start = Instant::now();
         let is_new = f64::from(u8::from(self.added_names.lack(sums)));
-        let requested = f64::from(u8::from(self.interrupt.is_requested()));
+        let requests = [self.interrupt.is_requested(), self.interrupt.take_save_request()];
+        let [end, save] = requests.map(|requested| f64::from(u8::from(requested)));
         let own = |names: &AddedNames| names.numbers(sums, self.batch.micro_count());
-        let mut numbers = [vec![loss, is_new, requested], own(&self.added_names)].concat();
+        let mut numbers = [vec![loss, is_new, end, save], own(&self.added_names)].concat();
         self.all_reduce_means(&mut numbers)?;
         // Ranks with parts of the same layers have the same loss, but each its own requests.
         if let Some(tensor) = self.groups.get(GroupKind::Tensor) {
-            tensor.all_reduce(&mut numbers[2..3], Max)?;
+            tensor.all_reduce(&mut numbers[2..4], Max)?;
         }
-        let mut added = numbers.split_off(3);
+        let mut added = numbers.split_off(4);
         if numbers[1] > 0.0 {
             let groups = [GroupKind::Data, GroupKind::Pipeline].map(|kind| self.groups.get(kind));
             self.added_names.extend(sums, groups.into_iter().flatten())?;
             added = own(&self.added_names);
             self.all_reduce_means(&mut added)?;
         }
-        Ok((numbers[0], self.added_names.values(&added), numbers[2] > 0.0, start.elapsed()))
+        let requests = [numbers[2] > 0.0, numbers[3] > 0.0];
+        Ok((numbers[0], self.added_names.values(&added), requests, start.elapsed()))
     }
 
     /// Averages numbers over all data ranks, and adds them up over the stages of a pipeline.

@@ -73,6 +73,9 @@ pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interru
     finish(run, losses, interruption)
 }
 
+/// Reason why a request saves no checkpoint.
+pub const NOTHING_SAVED: &str = "nothing is saved, because checkpoint.every = 0 and checkpoint.last = false";
+
 /// Adds to an error that ended the run where its last step is saved.
 fn with_saved(error: Error, interruption: Option<&Interruption>) -> Error {
     match (error, interruption) {
@@ -118,13 +121,21 @@ impl Run {
     }
 
     /// Saves a checkpoint after a step if one is due, and returns its folder. One is also due after
-    /// the last step, and after an interrupted one, unless the configuration saves none.
+    /// the last step, and after an interrupted one or at a request, unless the configuration saves
+    /// none.
     fn save_if_due(&mut self, taken: &StepStats) -> Result<Option<PathBuf>> {
         let Checkpoint { every, last, .. } = self.config.checkpoint;
         let is_last = last && taken.step == self.config.schedule.steps;
-        let is_interrupted = taken.interrupted && (last || every > 0);
-        let is_due = is_last || is_interrupted || is_due(every, taken);
-        is_due.then(|| self.save()).transpose()
+        let is_requested = taken.interrupted || taken.save_requested;
+        let is_due = is_last || is_requested && (last || every > 0) || is_due(every, taken);
+        let saved = is_due.then(|| self.save()).transpose()?;
+        if taken.save_requested {
+            self.log(&match &saved {
+                Some(folder) => format!("step {}: saving `{}` as requested", taken.step, folder.display()),
+                None => format!("step {}: {NOTHING_SAVED}", taken.step),
+            });
+        }
+        Ok(saved)
     }
 
     /// Writes the trace if configured, and stops recording.

@@ -6,7 +6,7 @@ use crate::sys::socket::Stream;
 use crate::sys::unix;
 use crate::{Error, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with, sockopt};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
@@ -114,15 +114,16 @@ pub struct PortReservation {
 }
 
 impl PortReservation {
-    /// Reserves a free port of `interface`.
+    /// Reserves a free port of the interface of `address`, whose own port is not read.
     ///
     /// # Errors
     /// Returns the system's error.
-    pub fn new(interface: IpAddr) -> std::io::Result<Self> {
-        let family = if interface.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    pub fn new(mut address: SocketAddr) -> std::io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = off_stdio(socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
-        bind(&socket, &SocketAddr::new(interface, 0))?;
+        address.set_port(0);
+        bind(&socket, &address)?;
         let address = SocketAddr::try_from(getsockname(&socket)?)?;
         Ok(Self { address, _socket: socket })
     }
@@ -139,12 +140,12 @@ const BACKLOG: i32 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
 
     #[test]
     fn reserved_port_is_only_given_on_request() {
         for interface in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
-            let reservation = PortReservation::new(interface).unwrap();
+            let reservation = PortReservation::new((interface, 0).into()).unwrap();
             let address = reservation.address();
             assert!(TcpStream::connect(address).is_err(), "it listens");
             // A good part of the ports that the system assigns.

@@ -1,5 +1,5 @@
-//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files, and what
-//! keeps forked children apart.
+//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files, inherited
+//! signals, and what keeps forked children apart.
 
 pub mod affinity;
 pub mod close_on_fork;
@@ -8,6 +8,7 @@ pub mod fork_guard;
 pub mod listener;
 pub mod mapped_file;
 pub mod rlimit;
+pub mod signals;
 pub mod socket;
 pub mod timer_slack;
 pub mod unix;

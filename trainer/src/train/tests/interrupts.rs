@@ -31,6 +31,26 @@ fn request_of_one_rank_ends_all_ranks_after_the_same_step() {
 }
 
 #[test]
+fn save_request_of_one_rank_saves_on_all_and_goes_on() {
+    for mesh in ["mesh.tensor=1", "mesh.tensor=2", "mesh.sequence_data=2", "mesh.pipeline=2"] {
+        let folder = folder();
+        let config = config(folder.path(), &["data.micro_batch=1", "checkpoint.every=1000", mesh]);
+        let results = run_ranks(4, |world| {
+            let interrupt = Interrupt::default();
+            if world.rank() == 3 {
+                interrupt.request_save();
+            }
+            train_loop::run_rank(world, &config, &interrupt).unwrap()
+        });
+        let saved: Vec<u64> =
+            list(&folder.path().join("checkpoints")).into_iter().map(|(step, _)| step).collect();
+        assert_eq!(saved, [1], "{mesh}");
+        let whole = |result: &TrainResult| result.steps > 1 && result.interruption.is_none();
+        assert!(results.iter().all(whole), "{mesh}");
+    }
+}
+
+#[test]
 fn interrupted_run_goes_on_to_the_same_weights() {
     let whole = folder();
     let expected = train_on_threads(2, &config(whole.path(), &[])).unwrap();

@@ -56,6 +56,8 @@ impl Stream {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(Into::into);
         let socket = socket.and_then(off_stdio).map_err(failed)?;
+        // The system may choose a port for this end on which a rank will want to listen.
+        sockopt::set_socket_reuseaddr(&socket, true).map_err(|errno| failed(errno.into()))?;
         match connect(&socket, &address) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(errno) => return Err(failed(errno.into())),
@@ -80,7 +82,19 @@ impl Stream {
             source: errno.into(),
         };
         sockopt::socket_error(self).and_then(|ended| ended).map_err(failed)?;
-        Ok(true)
+        match self.is_connected_to_itself() {
+            true => Err(failed(Errno::CONNREFUSED)),
+            false => Ok(true),
+        }
+    }
+
+    /// Returns true if both ends of a TCP connection are this socket.
+    ///
+    /// A socket that connects to a port of this host on which nobody listens may be given that very
+    /// port as its own, and then meets itself. For its user, the connection is refused.
+    fn is_connected_to_itself(&self) -> bool {
+        let ends = self.tcp().map(|stream| (stream.local_addr().ok(), stream.peer_addr().ok()));
+        ends.is_some_and(|(own, peer)| own.is_some() && own == peer)
     }
 
     /// Returns the socket of a TCP connection.
@@ -304,5 +318,25 @@ impl AsFd for Stream {
 impl From<TcpStream> for Stream {
     fn from(stream: TcpStream) -> Self {
         Stream::Tcp(stream, None)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use rustix::net::{bind, getsockname};
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn socket_connected_to_itself_counts_as_refused() {
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+        connect(&socket, &address).unwrap();
+        let stream = Stream::from(TcpStream::from(socket));
+        let error = stream.is_connected(address).unwrap_err();
+        let Error::System { source, .. } = &error else { panic!("{error}") };
+        assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
     }
 }

@@ -10,7 +10,7 @@ use crate::tcp::connect::handshake_pool::{GRACE, HANDSHAKE_TIMEOUT};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// A connection that is not authenticated yet.
@@ -19,8 +19,8 @@ pub(crate) struct PendingConn {
     pub(crate) stream: Stream,
     pub(crate) handshake: ServerHandshake,
     pub(crate) accepted_at: Instant,
-    /// Address of the peer; `None` for a Unix socket.
-    address: Option<IpAddr>,
+    /// Address of the peer, without its port; `None` for a Unix socket.
+    address: Option<SocketAddr>,
 }
 
 // With the received bytes, the keys of the connection, and room to grow.
@@ -31,7 +31,8 @@ const _: () = assert!(
 
 impl PendingConn {
     pub(crate) fn new(stream: Stream) -> Self {
-        let address = stream.tcp().and_then(|socket| socket.peer_addr().ok()).map(|address| address.ip());
+        let mut address = stream.tcp().and_then(|socket| socket.peer_addr().ok());
+        address.iter_mut().for_each(|address| address.set_port(0));
         Self { stream, handshake: ServerHandshake::default(), accepted_at: Instant::now(), address }
     }
 
@@ -51,7 +52,7 @@ impl PendingConn {
 /// Returns the index of the connection to evict: the oldest one of the address with the most
 /// connections, among those whose grace period is over. `pending` is in the order of arrival.
 pub(crate) fn evict_candidate(pending: &[PendingConn], now: Instant) -> Option<usize> {
-    let mut shares: HashMap<Option<IpAddr>, usize> = HashMap::new();
+    let mut shares: HashMap<Option<SocketAddr>, usize> = HashMap::new();
     pending.iter().for_each(|conn| *shares.entry(conn.address).or_default() += 1);
     let grace_is_over = |conn: &PendingConn| now >= conn.accepted_at + GRACE;
     let candidates = pending.iter().enumerate().filter(|(_, conn)| grace_is_over(conn));
@@ -127,7 +128,7 @@ mod tests {
         let now = Instant::now();
         let conn = |&(address, age): &(u8, Duration)| PendingConn {
             accepted_at: now - age,
-            address: Some(Ipv4Addr::new(192, 0, 2, address).into()),
+            address: Some((Ipv4Addr::new(192, 0, 2, address), 0).into()),
             ..PendingConn::new(Stream::Unix(UnixStream::pair().unwrap().0))
         };
         who.iter().map(conn).collect()
@@ -173,6 +174,6 @@ mod tests {
     fn pending_connection_records_address() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        assert_eq!(PendingConn::new(stream.into()).address, Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(PendingConn::new(stream.into()).address, Some((Ipv4Addr::LOCALHOST, 0).into()));
     }
 }
