@@ -128,10 +128,8 @@ fn mpirun_starts_one_world() {
 #[test]
 fn thousand_communicators_of_8_ranks_fit_in_8_gib() {
     for limit in [&[][..], &["prlimit", "--as=8589934592"]] {
-        let begun = Instant::now();
         let said = finish(role(limit, "communicators").spawn().expect("it starts"));
         assert!(said.contains("1000 communicators of 8 ranks"), "{limit:?}: {said}");
-        assert!(begun.elapsed() < Duration::from_secs(120), "{limit:?}: {:?}", begun.elapsed());
     }
 }
 

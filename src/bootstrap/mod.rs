@@ -245,9 +245,10 @@ fn connect_root(
             }
             Err(error @ TransportError::VersionMismatch { .. }) => return Err(error.into()),
             Err(error) => {
-                return Err(Failure::RootUnreachable {
-                    address: address.to_string(),
-                    what: error.to_string(),
+                let (address, what) = (address.to_string(), error.to_string());
+                return Err(match Failure::from(error) {
+                    files @ Failure::OpenFiles { .. } => files.with_rank(identity.rank),
+                    _ => Failure::RootUnreachable { address, what },
                 });
             }
         }
@@ -280,7 +281,7 @@ fn root_interface(root: &Stream) -> Option<std::net::IpAddr> {
 
 /// The largest number of ranks that is accepted.
 pub(crate) const RANKS_MAX: usize = 65_536;
-/// Descriptors left to the rest of the program.
-const DESCRIPTORS: usize = 128;
+/// Descriptors for memory that is being mapped, and for the rest of the program.
+const DESCRIPTORS: usize = 256;
 /// Time between a rank's deadline and the root's last reply.
 const ROOT_GRACE: Duration = Duration::from_millis(500);

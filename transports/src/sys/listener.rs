@@ -135,11 +135,13 @@ const BACKLOG: i32 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::has_ipv6;
     use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
 
     #[test]
     fn reserved_port_is_only_given_on_request() {
-        for interface in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+        let ipv6 = has_ipv6("a reserved port").then_some(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        for interface in [IpAddr::V4(Ipv4Addr::LOCALHOST)].into_iter().chain(ipv6) {
             let reservation = PortReservation::new(interface).unwrap();
             let address = reservation.address();
             assert!(TcpStream::connect(address).is_err(), "it listens");
@@ -157,12 +159,8 @@ mod tests {
     fn backlog_exceeds_default() {
         let listener = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = listener.address().unwrap();
-        let begun = std::time::Instant::now();
+        // Nobody accepts meanwhile, so a connection beyond the backlog would wait for minutes.
         let clients: Vec<_> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
-        assert!(
-            begun.elapsed() < std::time::Duration::from_millis(900),
-            "connections were lost and repeated"
-        );
         let accepted = std::iter::from_fn(|| listener.accept().unwrap()).count();
         assert_eq!(accepted, clients.len());
     }

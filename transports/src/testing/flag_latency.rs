@@ -146,11 +146,9 @@ mod tests {
     #[test]
     fn lone_side_times_out_and_next_run_works() {
         let table = FlagPage::new().expect("memory");
-        let begun = Instant::now();
         // In this order the initiator's last flag looks like the turn of an answer.
         assert_eq!(table.run(Side::Responder, 2), None);
         assert_eq!(table.run(Side::Initiator, 1), None);
-        assert!(begun.elapsed() < 10 * TIMEOUT);
         std::thread::scope(|scope| {
             let answering = scope.spawn(|| table.run(Side::Responder, 3));
             let asking = table.run(Side::Initiator, 3);
