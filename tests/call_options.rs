@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::World;
 use unisono::schedule::Collective;
 use unisono::{CallOptions, Communicator, Config, Sum, WaitMode};

@@ -3,7 +3,7 @@
 mod support;
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::World;
 use unisono::{Communicator, Config, FileStore, Store, Sum};
 

@@ -2,7 +2,6 @@
 //! space.
 
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, Sum, UniqueId};
 
 const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);

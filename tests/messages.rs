@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::World;
 use unisono::{Communicator, Config, ErrorKind, MessageInfo, Sum, Work};

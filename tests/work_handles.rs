@@ -5,7 +5,6 @@ mod support;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::{Duration, Instant};
 use support::World;
 use unisono::{Communicator, Config, ErrorKind, Sum};
 

@@ -42,3 +42,16 @@ fn many_ranks_start_with_few_descriptors() {
         assert!(output.status.success(), "{transport}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
+
+#[test]
+fn missing_descriptors_are_named_by_every_rank() {
+    // The command itself needs fewer: a rank has two pipes.
+    let perf = "run -n 32 -- \"$0\" perf barrier -n 1 -w 0 --transport shm";
+    let output = shell(&format!("ulimit -n 90; exec \"$0\" {perf}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    let named =
+        |line: &&str| line.contains("rank 0 may have no more descriptors") && line.contains("ulimit -n");
+    assert!(text.lines().any(|line| named(&line)), "{text}");
+    assert!(!text.contains("as one user") && !text.contains("cannot share memory"), "{text}");
+}

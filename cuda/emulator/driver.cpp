@@ -107,10 +107,10 @@ const char* emulator::result_name(int result) {
 
 int emulator::system_error() {
     int error = errno;
-    if (error == ENOMEM || error == ENOSPC) {
+    bool files = error == EMFILE || error == ENFILE;
+    if (!files && error != EACCES && error != EPERM) {
         return OUT_OF_MEMORY;
     }
-    bool files = error == EMFILE || error == ENFILE;
     system_text = std::string("the system gives the emulator no memory: ") + strerror(error) +
                   (files ? "; raise `ulimit -n`, the limit of open files" : "");
     return OPERATING_SYSTEM;

@@ -155,7 +155,7 @@ int cuMemCreate(uint64_t* handle, size_t bytes, const Properties* properties, ui
         return NOT_SUPPORTED;
     }
     wait_if(Rule::AllocWaits);
-    int file = memfd_create("unisono device memory", MFD_CLOEXEC);
+    int file = memfd_create("unisono memory handle", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, off_t(bytes)) != 0) {
         int error = system_error();
         return close(file), error;

@@ -364,12 +364,8 @@ pub(crate) fn no_shared_memory(rank: Rank, peer: Rank, error: TransportError) ->
 }
 
 pub(crate) fn unreachable(rank: Rank, peer: Rank, error: &TransportError) -> Failure {
-    match error {
-        TransportError::System { source, .. } if rlimit::is_fd_exhausted(source) => {
-            Failure::OpenFiles { rank: Some(rank), what: error.to_string() }
-        }
-        _ => Failure::Unreachable { rank, peer, what: error.to_string() },
-    }
+    let unreachable = || Failure::Unreachable { rank, peer, what: error.to_string() };
+    Failure::open_files(Some(rank), error).unwrap_or_else(unreachable)
 }
 
 /// Rounds of waiting over TCP before a rank sleeps until something arrives.

@@ -342,13 +342,25 @@ impl fmt::Display for BootstrapError {
     }
 }
 
+impl BootstrapError {
+    /// Returns the failure of a process that may have no more descriptors, if the error is that.
+    pub(crate) fn open_files(rank: Option<Rank>, error: &unisono_transports::Error) -> Option<Self> {
+        match error {
+            unisono_transports::Error::System { what, source } if is_fd_exhausted(source) => {
+                Some(Failure::OpenFiles { rank, what: format!("{what}: {source}") })
+            }
+            _ => None,
+        }
+    }
+}
+
 impl From<unisono_transports::Error> for BootstrapError {
     fn from(error: unisono_transports::Error) -> Self {
         use unisono_transports::Error as From;
+        if let Some(failure) = Self::open_files(None, &error) {
+            return failure;
+        }
         match error {
-            From::System { ref source, .. } if is_fd_exhausted(source) => {
-                Failure::OpenFiles { rank: None, what: error.to_string() }
-            }
             From::AuthFailed { peer, what } => Failure::Secret { address: peer, what },
             From::VersionMismatch { peer, theirs, ours } => Failure::Version { address: peer, theirs, ours },
             other => Failure::Other { what: other.to_string() },

@@ -4,7 +4,7 @@
 use crate::world::{config, gpu, run_in_own_process, staged_config};
 use std::collections::HashSet;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Sum, Transport, UniqueId};
 use unisono_transports::testing::HANG;

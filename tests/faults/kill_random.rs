@@ -20,7 +20,7 @@ const OPERATIONS: usize = 40;
 /// Phase in which a rank is killed, and the approximate duration of the phase in microseconds.
 const PHASES: [(&str, usize); 3] = [("joining", 10_000), ("working", 40_000), ("leaving", 1_500)];
 /// A rank that is killed before anybody knows of it is missed when ranks should have met.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A rank of one world: it meets the others, works, leaves, and says when and how that failed.
 pub(crate) fn run_worker(order: &[&str]) {
