@@ -1,4 +1,5 @@
-//! Handles of operations under way: one has them before anything is done, and what follows from their results.
+//! Handles of operations under way: one has them before anything is done, and what follows from
+//! their results.
 
 mod support;
 

@@ -24,11 +24,11 @@ const FDS_OF_RANKS: usize = 640;
 
 /// Returns how many of `wanted` attackers the descriptors of this process allow, more than one pool
 /// of connections holds.
-fn crowd(wanted: usize) -> usize {
+fn attackers(wanted: usize) -> usize {
     let room = rlimit::raise_fd_limit(wanted + FDS_OF_RANKS);
-    let crowd = wanted.min(room.saturating_sub(FDS_OF_RANKS));
-    assert!(crowd > POOL, "only {room} descriptors: `ulimit -n` must be 1024 at least");
-    crowd
+    let attackers = wanted.min(room.saturating_sub(FDS_OF_RANKS));
+    assert!(attackers > POOL, "only {room} descriptors: `ulimit -n` must be 1024 at least");
+    attackers
 }
 
 /// Connections that a listener holds before they are authenticated.
@@ -79,11 +79,11 @@ fn id() -> UniqueId {
 #[test]
 fn unauthenticated_flood_does_not_delay_bootstrap() {
     let _alone = exclusive();
-    let (usual, crowd) = (bootstrap(&id(), |_| {}), crowd(1000));
+    let (usual, attackers) = (bootstrap(&id(), |_| {}), attackers(1000));
     for kinds in [attacks::ALL, &attacks::ALL[..1]] {
         let (id, mut flood) = (id(), None);
-        let took = bootstrap(&id, |address| flood = Some(Flood::begin(address, &id, kinds, crowd)));
-        println!("{} kinds of {crowd} attacks: {took:?} instead of {usual:?}", kinds.len());
+        let took = bootstrap(&id, |address| flood = Some(Flood::begin(address, &id, kinds, attackers)));
+        println!("{} kinds of {attackers} attacks: {took:?} instead of {usual:?}", kinds.len());
         // One after the other, the silent ones would cost two seconds each.
         assert!(took < HANG, "it took {took:?} instead of {usual:?}");
         let came = flood.expect("begun").end();
@@ -98,7 +98,7 @@ fn unauthenticated_flood_does_not_harm_running_job() {
     let listeners: Vec<SocketAddr> =
         listening_addresses().into_iter().filter(|address| !before.contains(address)).collect();
     assert_eq!(listeners.len(), 2, "a listener for each rank");
-    let each = crowd(1000) / 2;
+    let each = attackers(1000) / 2;
     let floods: Vec<_> =
         listeners.iter().map(|&address| Flood::begin(address, &id(), attacks::ALL, each)).collect();
     // The first operation makes the data connections, through these listeners.
@@ -121,9 +121,9 @@ fn silent_clients_do_not_block_status() {
     comm.barrier().expect("it works");
     let name = format!("unisono-status-{}", std::process::id());
     let address = std::os::unix::net::SocketAddr::from_abstract_name(name).expect("a name");
-    let crowd = crowd(1000);
-    let silent: Vec<_> = (0..crowd).filter_map(|_| UnixStream::connect_addr(&address).ok()).collect();
-    assert_eq!(silent.len(), crowd);
+    let attackers = attackers(1000);
+    let silent: Vec<_> = (0..attackers).filter_map(|_| UnixStream::connect_addr(&address).ok()).collect();
+    assert_eq!(silent.len(), attackers);
     let begun = Instant::now();
     let answer = status::query(std::process::id(), &id).expect("an answer");
     assert!(answer.contains("barrier #0"), "{answer}");

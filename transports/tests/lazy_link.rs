@@ -184,7 +184,8 @@ fn connections_are_made_on_first_use() {
     }
 }
 
-/// Returns the error of a send to rank 1, and the number of attempts until then. No attempt waits: it would wait for the timeout.
+/// Returns the error of a send to rank 1, and the number of attempts until then. No attempt waits:
+/// it would wait for the timeout.
 fn failure(fabric: &mut Fabric) -> (Error, usize) {
     let (begun, mut attempts) = (Instant::now(), 0);
     loop {

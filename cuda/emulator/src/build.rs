@@ -77,8 +77,8 @@ pub struct UserKernels {
 impl Emulator<'_> {
     /// Builds the library unless the cache has it, and returns its path.
     ///
-    /// The cache is `$XDG_CACHE_HOME/unisono` or `~/.cache/unisono`. Where neither can be written, it
-    /// is a folder of this user in the folder for temporary files. One process builds at a time, and
+    /// The cache is `$XDG_CACHE_HOME/unisono` or `~/.cache/unisono`. If neither can be written, it
+    /// is a folder of this user among the temporary files. One process builds at a time, and
     /// others wait for it.
     ///
     /// # Errors
