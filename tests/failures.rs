@@ -5,13 +5,18 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::World;
+<<<<<<< HEAD
 use unisono::{AbortCause, Communicator, Config, Error, ErrorKind, Max, Sum};
+=======
+use unisono::{Communicator, Config, Error, ErrorKind, Max, Sum};
+use unisono_transports::testing::{HANG, NEVER};
+>>>>>>> environment
 
 fn long_timeout() -> Config {
-    Config::default().with_timeout(Duration::from_secs(10))
+    Config::default().with_timeout(NEVER)
 }
 
-/// The error of every rank, all of them within two seconds.
+/// The error of every rank, which a failure ends and no timeout.
 fn errors(
     world: World,
     ranks: usize,
@@ -25,7 +30,7 @@ fn errors(
         std::thread::sleep(Duration::from_millis(300));
         error
     });
-    assert!(begun.elapsed() < Duration::from_secs(3), "{world:?}: took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < HANG, "{world:?}: took {:?}", begun.elapsed());
     errors
 }
 
@@ -127,20 +132,16 @@ fn missing_rank_is_named_at_deadline() {
     let config = Config::default().with_timeout(Duration::from_millis(400));
     for world in World::ALL {
         let begun = Instant::now();
+        let reported = std::sync::Barrier::new(3);
         let results = world.run(3, &config, |comm| {
-            if comm.rank() == 1 {
-                std::thread::sleep(Duration::from_millis(1200));
-                return None;
-            }
-            let error = comm.all_reduce(&mut [1.0f32; 1000], Sum).unwrap_err();
-            Some((error, begun.elapsed()))
+            let error = (comm.rank() != 1).then(|| comm.all_reduce(&mut [1.0f32; 1000], Sum).unwrap_err());
+            let elapsed = begun.elapsed();
+            reported.wait();
+            error.map(|error| (error, elapsed))
         });
         for (error, elapsed) in results.into_iter().flatten() {
             assert!(error.to_string().contains("rank 1"), "{error}");
-            assert!(
-                elapsed > Duration::from_millis(390) && elapsed < Duration::from_millis(1200),
-                "{elapsed:?}"
-            );
+            assert!(elapsed > Duration::from_millis(390), "{elapsed:?}");
         }
     }
 }
@@ -154,7 +155,7 @@ fn finalized_rank_is_named_before_deadline() {
             }
             let begun = Instant::now();
             let error = comm.all_reduce(&mut [1.0f32; 1000], Sum).unwrap_err();
-            assert!(begun.elapsed() < Duration::from_secs(2));
+            assert!(begun.elapsed() < HANG);
             Some(error)
         });
         for error in errors.into_iter().flatten() {
@@ -181,7 +182,7 @@ fn abort_from_other_thread_ends_waits_on_every_rank() {
             }
             comm.recv(&mut [0u8; 10], 0).unwrap_err()
         });
-        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert!(begun.elapsed() < HANG);
         for error in errors {
             let kind =
                 ErrorKind::Aborted { by: 0, reason: "enough of this".to_owned(), cause: AbortCause::Request };
@@ -212,7 +213,7 @@ fn abort_reaches_all_ranks_during_success() {
             let begun = Instant::now();
             let error = (0..).find_map(|_| far.recv(&mut [0u8], 0).err()).expect("an end");
             assert!(matches!(error.kind(), ErrorKind::Aborted { by: 0, .. }), "{error}");
-            assert!(begun.elapsed() < Duration::from_secs(1), "after {:?}", begun.elapsed());
+            assert!(begun.elapsed() < HANG, "after {:?}", begun.elapsed());
         });
     }
 }

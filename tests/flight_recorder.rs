@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::World;
 use unisono::{Communicator, Config, FlightRecord, OpState, Sum};
+use unisono_transports::testing::HANG;
 
 #[test]
 fn record_keeps_last_operations_in_order() {
@@ -39,7 +40,7 @@ fn waiting_operation_is_visible_to_other_threads() {
             if comm.rank() == 1 {
                 let begun = Instant::now();
                 while !seen.load(Ordering::Relaxed) {
-                    assert!(begun.elapsed() < Duration::from_secs(20), "{world:?}: rank 0 has failed");
+                    assert!(begun.elapsed() < HANG, "{world:?}: rank 0 has failed");
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 return comm.barrier().unwrap();
@@ -50,7 +51,7 @@ fn waiting_operation_is_visible_to_other_threads() {
             let waits =
                 |flight: &FlightRecord| flight.operations.first().is_some_and(|first| first.peer == Some(1));
             while !waits(&comm.flight_record()) {
-                assert!(begun.elapsed() < Duration::from_secs(5), "{world:?}: {:?}", comm.flight_record());
+                assert!(begun.elapsed() < HANG, "{world:?}: {:?}", comm.flight_record());
                 std::thread::sleep(Duration::from_millis(1));
             }
             let flight = comm.flight_record();

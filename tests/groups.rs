@@ -3,7 +3,7 @@
 mod support;
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::World;
 use unisono::{Communicator, Config, FileStore, Store, Sum};
 
@@ -120,8 +120,6 @@ fn store_failures_name_the_key() {
     assert!(join(&refuses, 1).contains("rank 1 cannot read `unisono/x/id`"));
     assert!(join(&Broken(|| Ok(b"nonsense".to_vec())), 1).contains("is no unique id"));
     let folder = Folder::new("missing");
-    let begun = Instant::now();
     let text = join(&FileStore::new(&folder.0), 1);
     assert!(text.contains("rank 1 waited 0.2 s for `unisono/x/id`"), "{text}");
-    assert!(begun.elapsed() < Duration::from_secs(3));
 }

@@ -2,7 +2,6 @@
 //! space.
 
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, Sum, UniqueId};
 
 const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -128,10 +127,8 @@ fn mpirun_starts_one_world() {
 #[test]
 fn thousand_communicators_of_8_ranks_fit_in_8_gib() {
     for limit in [&[][..], &["prlimit", "--as=8589934592"]] {
-        let begun = Instant::now();
         let said = finish(role(limit, "communicators").spawn().expect("it starts"));
         assert!(said.contains("1000 communicators of 8 ranks"), "{limit:?}: {said}");
-        assert!(begun.elapsed() < Duration::from_secs(120), "{limit:?}: {:?}", begun.elapsed());
     }
 }
 

@@ -3,10 +3,12 @@
 mod support;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::World;
 use unisono::{Communicator, Config, ErrorKind, MessageInfo, Sum, Work};
 use unisono_transports::sim::{self, FaultPlan, Rng};
+use unisono_transports::testing::{HANG, NEVER};
 
 /// One message of a random schedule. Tags below [`ANY_SOURCE_TAGS`] are received from a named rank,
 /// the others from any rank.
@@ -208,16 +210,20 @@ fn opposite_irecv_and_isend_do_not_block() {
 #[test]
 fn messages_progress_while_sender_computes() {
     for world in World::ALL {
+        let received = AtomicBool::new(false);
         world.run(2, &Config::default(), |comm| {
             if comm.rank() == 0 {
                 let work = comm.isend(vec![7u8; 64 << 20], 1, 0);
-                std::thread::sleep(Duration::from_secs(3));
-                assert!(work.is_finished());
+                // It makes no call until the message is there.
+                let begun = Instant::now();
+                while !(received.load(Ordering::Acquire) && work.is_finished()) {
+                    assert!(begun.elapsed() < HANG, "{world:?}: the message waits for a call of its sender");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 work.wait().unwrap();
             } else {
-                let begun = Instant::now();
                 comm.irecv(vec![0u8; 64 << 20], 0, 0).wait().unwrap();
-                assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+                received.store(true, Ordering::Release);
             }
         });
     }
@@ -350,7 +356,7 @@ fn wait_timeout_returns_handle_and_message_goes_on() {
 #[test]
 fn abort_ends_pending_messages() {
     for world in World::ALL {
-        world.run(2, &Config::default(), |comm| {
+        world.run(2, &Config::default().with_timeout(NEVER), |comm| {
             let work = comm.irecv(vec![0u8; 5], None, None);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -362,7 +368,7 @@ fn abort_ends_pending_messages() {
                 let begun = Instant::now();
                 let error = work.wait().unwrap_err();
                 assert!(matches!(error.kind(), ErrorKind::Aborted { by: 0, .. }), "{error}");
-                assert!(begun.elapsed() < Duration::from_secs(2));
+                assert!(begun.elapsed() < HANG);
             });
             assert!(comm.isend(vec![0u8], 0, 0).wait().is_err());
         });

@@ -98,6 +98,26 @@ fn files_and_functions_are_short() {
     assert!(long.is_empty(), "{long:#?}");
 }
 
+/// A busy machine may take any time, so a limit only ends a hang. Virtual time is no such limit.
+#[test]
+fn assertions_hold_no_short_wall_clock_limits() {
+    let mut short = Vec::new();
+    for (name, text) in sources() {
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.contains(".now()")) {
+            let Some((before, limit)) = line.split_once(concat!("< Duration", "::from_")) else { continue };
+            let Some((unit, rest)) = limit.split_once('(') else { continue };
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            let seconds = digits.parse::<u64>().unwrap_or(0);
+            if before.contains("assert") && (unit != "secs" || seconds < SECONDS_OF_A_HANG) {
+                short.push(format!("{name}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(short.is_empty(), "assert an event; a limit of a minute may end a hang: {short:#?}");
+}
+
+const SECONDS_OF_A_HANG: u64 = 60;
+
 /// (first line, number of lines) of every function, by its indentation: rustfmt keeps that honest.
 fn functions(lines: &[&str]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();

@@ -133,7 +133,8 @@ fn random_collectives_match_naive_results() {
 #[test]
 fn makefile_builds_the_example_with_pkg_config() {
     let libraries = libraries();
-    let out = libraries.join("unisono-c-example");
+    // Folders of users have spaces and letters of any language.
+    let out = libraries.join("unisono C, exämple");
     let variable = |name: &str, path: &Path| format!("{name}={}", path.display());
     let mut make = Command::new("make");
     make.arg("-C").arg(folder()).args([variable("LIBRARY_DIR", &libraries), variable("OUT", &out)]);

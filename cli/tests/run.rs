@@ -23,7 +23,7 @@ fn is_alive(pid: &str) -> bool {
 fn gone_soon(pid: &str) -> bool {
     let begun = Instant::now();
     while is_alive(pid) {
-        if begun.elapsed() > Duration::from_secs(3) {
+        if begun.elapsed() > Duration::from_secs(100) {
             return false;
         }
         std::thread::sleep(Duration::from_millis(10));

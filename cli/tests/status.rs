@@ -34,7 +34,7 @@ fn status_shows_ranks_waiting_for_stopped_rank() {
                 if text.contains(word) {
                     return text;
                 }
-                assert!(begun.elapsed() < Duration::from_secs(20), "{transport}: no `{word}` in {text}");
+                assert!(begun.elapsed() < Duration::from_secs(100), "{transport}: no `{word}` in {text}");
                 std::thread::sleep(Duration::from_millis(50));
             }
         };

@@ -76,10 +76,11 @@ fn explicit_ranks_override_launcher_environment() {
 #[test]
 fn invalid_environment_variable_is_named() {
     for (name, value) in [("RANK", "one"), ("RANK", "2"), ("WORLD_SIZE", "two"), ("MASTER_PORT", "-1")] {
-        let begun = std::time::Instant::now();
+        // It is told before it waits for anybody.
         let output = Command::new(env!("CARGO_BIN_EXE_unisono"))
             .args(["perf", "all_reduce"])
             .envs([
+                ("UNISONO_JOIN_TIMEOUT_MS", "3600000"),
                 ("RANK", "0"),
                 ("WORLD_SIZE", "2"),
                 ("MASTER_ADDR", "127.0.0.1"),
@@ -88,7 +89,6 @@ fn invalid_environment_variable_is_named() {
             .env(name, value)
             .output()
             .expect("it starts");
-        assert!(begun.elapsed().as_secs() < 1, "took {:?}", begun.elapsed());
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && text.contains(&format!("{name}={value}")), "{name}: {text}");
     }

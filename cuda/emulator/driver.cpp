@@ -9,7 +9,9 @@
 
 #include <atomic>
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
+#include <string>
 #include <string.h>
 
 using namespace emulator;
@@ -28,6 +30,8 @@ Path paths[GPUS_MAX][GPUS_MAX];
 // Peer access between GPUs.
 std::atomic<bool> peers[GPUS_MAX][GPUS_MAX];
 thread_local char* current = nullptr;
+// The text of the last failed call of the system.
+thread_local std::string system_text;
 
 int gpu_of(const void* context) {
     auto* known = static_cast<const char*>(context);
@@ -48,6 +52,7 @@ const Named RESULTS[] = {
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
     {PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported"},
+    {OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
     {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
@@ -100,6 +105,17 @@ const char* emulator::result_name(int result) {
     return known ? known->name : "an unknown error";
 }
 
+int emulator::system_error() {
+    int error = errno;
+    bool files = error == EMFILE || error == ENFILE;
+    if (!files && error != EACCES && error != EPERM) {
+        return OUT_OF_MEMORY;
+    }
+    system_text = std::string("the system gives the emulator no memory: ") + strerror(error) +
+                  (files ? "; raise `ulimit -n`, the limit of open files" : "");
+    return OPERATING_SYSTEM;
+}
+
 void unisono_set_gpu_count(uint32_t count) { gpus = count < GPUS_MAX ? int(count) : GPUS_MAX; }
 
 void unisono_set_peer_path(uint32_t from, uint32_t to, uint32_t direct, uint32_t rank, uint32_t atomics) {
@@ -136,7 +152,11 @@ int cuGetErrorName(int result, const char** name) {
 int cuGetErrorString(int result, const char** text) {
     CALL(PLAIN)
     const Named* known = named(result);
-    return *text = known ? known->text : nullptr, known ? SUCCESS : INVALID_VALUE;
+    *text = known ? known->text : nullptr;
+    if (result == OPERATING_SYSTEM && !system_text.empty()) {
+        *text = system_text.c_str();
+    }
+    return known ? SUCCESS : INVALID_VALUE;
 }
 
 // Functions have their newest version, whatever version is asked for.

@@ -19,6 +19,7 @@ enum Result : int {
     INVALID_CONTEXT = 201,
     NO_BINARY_FOR_GPU = 209,
     PEER_ACCESS_UNSUPPORTED = 217,
+    OPERATING_SYSTEM = 304,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
     NOT_READY = 600,
@@ -55,6 +56,10 @@ void let_reach(int gpu, int owner);
 
 // The name of an error for messages.
 const char* result_name(int result);
+
+// The result of a call of the system that failed for memory, from `errno`. Its text has the cause
+// for this thread: too few descriptors are no lack of memory.
+int system_error();
 
 // Kinds of module images.
 enum class Image : unsigned { Ptx, Cubin };

@@ -5,6 +5,7 @@
 #include "rules.hpp"
 #include "emulator.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 #include <vector>
@@ -56,7 +57,7 @@ int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
     CALL(CONTEXT | UNSAFE)
     wait_if(Rule::AllocWaits);
     *memory = bytes == 0 ? 0 : (uint64_t)allocate_device(bytes, current_gpu());
-    return bytes == 0 ? INVALID_VALUE : *memory ? SUCCESS : OUT_OF_MEMORY;
+    return bytes == 0 ? INVALID_VALUE : *memory ? SUCCESS : system_error();
 }
 
 int cuMemFree_v2(uint64_t memory) {
@@ -73,7 +74,8 @@ int cuIpcGetMemHandle(MemoryHandle* handle, uint64_t memory) {
 int cuIpcOpenMemHandle_v2(uint64_t* memory, MemoryHandle handle, unsigned) {
     CALL(CONTEXT | UNSAFE)
     *memory = (uint64_t)emulator::open_shared(handle.shared);
-    return *memory ? SUCCESS : INVALID_VALUE;
+    bool gone = errno == EINVAL || errno == ENOENT;
+    return *memory ? SUCCESS : gone ? INVALID_VALUE : system_error();
 }
 
 int cuIpcCloseMemHandle(uint64_t memory) {
@@ -156,7 +158,7 @@ int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     CALL(CONTEXT | UNSAFE)
     wait_if(Rule::PinnedAllocWaits);
     *memory = bytes == 0 ? nullptr : allocate_host(bytes);
-    return bytes == 0 ? INVALID_VALUE : *memory ? SUCCESS : OUT_OF_MEMORY;
+    return bytes == 0 ? INVALID_VALUE : *memory ? SUCCESS : system_error();
 }
 
 int cuMemFreeHost(void* memory) {

@@ -5,6 +5,7 @@
 #include "rules.hpp"
 #include "virtual_memory.hpp"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <iterator>
 #include <map>
@@ -100,7 +101,7 @@ int bind(uint64_t multicast, uint64_t offset, const std::shared_ptr<Physical>& m
     }
     void* view = memory->map(nullptr, bytes, memory_offset, PROT_READ | PROT_WRITE);
     if (!view) {
-        return OUT_OF_MEMORY;
+        return system_error();
     }
     object->bindings.push_back({memory->gpu, offset, bytes, memory, static_cast<unsigned char*>(view)});
     return SUCCESS;
@@ -154,9 +155,10 @@ int cuMemCreate(uint64_t* handle, size_t bytes, const Properties* properties, ui
         return NOT_SUPPORTED;
     }
     wait_if(Rule::AllocWaits);
-    int file = memfd_create("unisono device memory", MFD_CLOEXEC);
+    int file = memfd_create("unisono memory handle", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, off_t(bytes)) != 0) {
-        return close(file), OUT_OF_MEMORY;
+        int error = system_error();
+        return close(file), error;
     }
     std::lock_guard lock(mutex);
     return *handle = name({std::make_shared<Physical>(file, bytes, properties->location.id), nullptr}), SUCCESS;
@@ -189,7 +191,7 @@ int cuMemAddressReserve(uint64_t* start, size_t bytes, size_t alignment, uint64_
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* mapped = mmap(nullptr, bytes + align, PROT_NONE, flags, -1, 0);
     if (mapped == MAP_FAILED) {
-        return OUT_OF_MEMORY;
+        return system_error();
     }
     uint64_t first = (uint64_t)mapped, aligned = (first + align - 1) / align * align;
     if (aligned > first) {
@@ -224,7 +226,7 @@ int cuMemMap(uint64_t start, size_t bytes, size_t offset, uint64_t handle, uint6
         return INVALID_VALUE;
     }
     if (what->memory && !what->memory->map((void*)start, bytes, offset, PROT_NONE)) {
-        return OUT_OF_MEMORY;
+        return system_error();
     }
     mappings[start] = {bytes, offset, *what, PROT_NONE};
     return SUCCESS;
@@ -291,13 +293,16 @@ int cuMemExportToShareableHandle(void* shareable, uint64_t handle, int type, uin
         return NOT_SUPPORTED;
     }
     int file = fcntl(what->memory->file, F_DUPFD_CLOEXEC, 0);
-    return file < 0 ? OUT_OF_MEMORY : (*static_cast<int*>(shareable) = file, SUCCESS);
+    return file < 0 ? system_error() : (*static_cast<int*>(shareable) = file, SUCCESS);
 }
 
 int cuMemImportFromShareableHandle(uint64_t* handle, void* shareable, int type) {
     CALL(CONTEXT)
     struct stat status;
     int file = fcntl(int((intptr_t)shareable), F_DUPFD_CLOEXEC, 0);
+    if (file < 0 && errno != EBADF) {
+        return system_error();
+    }
     if (type != FILE_DESCRIPTOR || file < 0 || fstat(file, &status) != 0 || !is_whole(uint64_t(status.st_size))) {
         return close(file), INVALID_VALUE;
     }

@@ -1,6 +1,7 @@
 // Device memory: shared memory without a name, so that another process can map it. It is filled
 // with a pattern when it is allocated, between guards that are checked when it is freed. Small
-// allocations share a block, as a driver's do.
+// allocations share a block, as a driver's do. All blocks of a process are parts of one file,
+// because an ordinary user may have only 1,024 descriptors.
 #include "memory.hpp"
 
 #include "driver.hpp"
@@ -9,6 +10,7 @@
 #include "rules.hpp"
 
 #include <algorithm>
+#include <errno.h>
 #include <fcntl.h>
 #include <iterator>
 #include <map>
@@ -27,22 +29,18 @@ constexpr uint64_t GUARD = 256, PAGE = 4096, BLOCK = 2 << 20;
 constexpr unsigned char POISON = 0xa5, GUARD_BYTE = 0x5a;
 constexpr unsigned ALL_GPUS = ~0u;
 
-// A file of memory, mapped as a whole.
+// A part of a file of memory, mapped as a whole.
 struct Block {
-    Block(int file, uint64_t bytes) : file(file), bytes(bytes) {
-        void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    Block(int file, uint64_t offset, uint64_t bytes, pid_t maker) : offset(offset), bytes(bytes), maker(maker) {
+        void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, off_t(offset));
         start = mapped == MAP_FAILED ? nullptr : static_cast<unsigned char*>(mapped);
     }
     Block(const Block&) = delete;
-    ~Block() {
-        if (start) {
-            munmap(start, bytes);
-        }
-        close(file);
-    }
+    ~Block();
 
-    int file;
-    uint64_t bytes;
+    // Place in the file of the process that made it.
+    uint64_t offset, bytes;
+    pid_t maker;
     unsigned char* start;
     // Bytes given out, from the start on. They are not given out again.
     uint64_t used = 0;
@@ -66,6 +64,14 @@ std::map<unsigned char*, Allocation>& allocations = *new std::map<unsigned char*
 // Blocks in which there may be room for small allocations.
 std::weak_ptr<Block>* const open_blocks = new std::weak_ptr<Block>[GPUS_MAX];
 
+// The file of a process, and its length. A forked child makes a file of its own. Offsets are not
+// given out again, because a file of memory takes as much as its parts that hold something.
+struct OwnFile {
+    pid_t process = 0;
+    int file = -1;
+    uint64_t bytes = 0;
+} own;
+
 // Bytes of an allocation with its guards.
 uint64_t whole(uint64_t bytes) { return (bytes + 3 * GUARD - 1) / GUARD * GUARD; }
 
@@ -73,15 +79,39 @@ bool intact(const unsigned char* guard) {
     return std::all_of(guard, guard + GUARD, [](unsigned char byte) { return byte == GUARD_BYTE; });
 }
 
-// Null if there is no memory.
+// Returns the memory of a part of a block to the system. A forked child leaves it to its parent.
+void give_back(const Block& block, uint64_t offset, uint64_t bytes) {
+    if (block.maker == own.process && block.maker == getpid()) {
+        off_t start = off_t(block.offset + offset);
+        fallocate(own.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, off_t(bytes));
+    }
+}
+
+Block::~Block() {
+    if (start) {
+        munmap(start, bytes);
+        give_back(*this, 0, bytes);
+    }
+}
+
+// Null if there is no memory; `errno` says why.
 std::shared_ptr<Block> new_block(uint64_t bytes) {
-    int file = memfd_create("unisono device memory", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, off_t(bytes)) != 0) {
-        close(file);
+    if (own.process != getpid()) {
+        int file = memfd_create("unisono device memory", MFD_CLOEXEC);
+        if (file < 0) {
+            return nullptr;
+        }
+        own = {getpid(), file, 0};
+    }
+    if (ftruncate(own.file, off_t(own.bytes + bytes)) != 0) {
         return nullptr;
     }
-    auto block = std::make_shared<Block>(file, bytes);
-    return block->start ? block : nullptr;
+    auto block = std::make_shared<Block>(own.file, own.bytes, bytes, own.process);
+    if (!block->start) {
+        return nullptr;
+    }
+    own.bytes += bytes;
+    return block;
 }
 
 // The block of an allocation with its guards, which occupies whole pages.
@@ -98,7 +128,7 @@ std::shared_ptr<Block> block_for(uint64_t pages, int gpu, bool small) {
 
 void* allocate(Kind kind, uint64_t bytes, int gpu) {
     if (bytes > uint64_t(1) << 62) {
-        return nullptr;
+        return errno = ENOMEM, nullptr;
     }
     uint64_t pages = (whole(bytes) + PAGE - 1) / PAGE * PAGE;
     std::lock_guard lock(mutex);
@@ -138,7 +168,7 @@ bool share(void* memory, Shared& shared) {
         return false;
     }
     const Block& block = *found->second.block;
-    shared = {uint64_t(getpid()), uint64_t(block.file), block.bytes, uint64_t(found->first - block.start),
+    shared = {uint64_t(getpid()), uint64_t(own.file), block.offset, block.bytes, uint64_t(found->first - block.start),
               found->second.bytes};
     return true;
 }
@@ -147,10 +177,16 @@ void* open_shared(const Shared& shared) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%llu/fd/%llu", (unsigned long long)shared.process,
              (unsigned long long)shared.file);
+    errno = EINVAL;
     int file = shared.process == uint64_t(getpid()) ? -1 : open(path, O_RDWR | O_CLOEXEC);
-    auto block = file < 0 ? nullptr : std::make_shared<Block>(file, shared.block_bytes);
-    if (!block || !block->start) {
+    if (file < 0) {
         return nullptr;
+    }
+    auto block = std::make_shared<Block>(file, shared.block_offset, shared.block_bytes, pid_t(shared.process));
+    int error = errno;
+    close(file);
+    if (!block->start) {
+        return errno = error, nullptr;
     }
     // The whole block is mapped, whatever part of it was meant.
     bool base = on(Rule::IpcBlockBase);
@@ -234,8 +270,7 @@ int unisono_free(void* memory) {
     // Other allocations may keep the block: an access to this one ends the process nevertheless.
     uint64_t pages = (whole(allocation.bytes) + PAGE - 1) / PAGE * PAGE;
     mprotect(inner - GUARD, pages, PROT_NONE);
-    off_t offset = off_t(inner - GUARD - allocation.block->start);
-    fallocate(allocation.block->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, off_t(pages));
+    give_back(*allocation.block, uint64_t(inner - GUARD - allocation.block->start), pages);
     allocations.erase(found);
     return good ? 0 : fail("written outside of an allocation");
 }

@@ -9,16 +9,17 @@ namespace emulator {
 // Data by which another process finds an allocation: its place in a block of memory, which a file
 // descriptor of the owner names.
 struct Shared {
-    uint64_t process, file, block_bytes, offset, bytes;
+    uint64_t process, file, block_offset, block_bytes, offset, bytes;
 };
 
-// Memory of a GPU, or page-locked memory; null where there is none left.
+// Memory of a GPU, or page-locked memory; null if the system gives none, and `errno` says why.
 void* allocate_device(uint64_t bytes, int gpu);
 void* allocate_host(uint64_t bytes);
 
 // False if there is no such allocation.
 bool share(void* memory, Shared& shared);
-// Null if there is no such allocation any more, or if it is this process's own, as on a GPU.
+// Null if there is no such allocation any more, or if it is this process's own, as on a GPU;
+// `errno` says why.
 void* open_shared(const Shared& shared);
 // Returns start and length of the allocation that has this address inside. Returns false if there
 // is none.

@@ -20,10 +20,19 @@ namespace emulator {
 
 namespace {
 
-// A file that the processes of a user share for a GPU.
+// A file that the processes of a user share for a GPU. It is in memory, except where a host has no
+// folder for shared memory.
 int open_file(const char* what, int gpu) {
-    std::string path = "/dev/shm/unisono-emulator-" + std::to_string(getuid()) + "-" + what + std::to_string(gpu);
-    int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    std::string name = "unisono-emulator-" + std::to_string(getuid()) + "-" + what + std::to_string(gpu);
+    std::string path;
+    int file = -1;
+    for (const char* folder : {"/dev/shm/", "/tmp/"}) {
+        path = folder + name;
+        file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (file >= 0 || (errno != ENOENT && errno != EROFS && errno != EACCES)) {
+            break;
+        }
+    }
     if (file < 0) {
         perror(("CUDA emulator: " + path).c_str());
         abort();

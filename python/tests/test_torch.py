@@ -186,7 +186,7 @@ def test_timeout_of_the_group_ends_a_wait(processes):
         if rank == 0:
             with pytest.raises(errors.Timeout, match="waiting for rank 1"):
                 dist.barrier(group)
-            assert 0.9 < time.monotonic() - begun < 10
+            assert 0.9 < time.monotonic() - begun
         dist.barrier()
 
     processes(2, body)

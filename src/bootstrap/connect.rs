@@ -41,7 +41,11 @@ impl Listeners {
             let address = format!("{interface} for rank {rank} on {}", config.host);
             Failure::Listen { address, what }
         };
-        let tcp = Listener::tcp(interface.at_port(0)).map_err(|error| failed(error.to_string()))?;
+        let tcp =
+            Listener::tcp(interface.at_port(0)).map_err(|error| match rlimit::is_fd_exhausted(&error) {
+                true => Failure::OpenFiles { rank: Some(rank), what: format!("cannot listen: {error}") },
+                false => failed(error.to_string()),
+            })?;
         let tcp_address = tcp.address().ok_or_else(|| failed("it has no address".to_owned()))?;
         let (unix, unix_name) = Listener::unix()?;
         tracing::info!(%tcp_address, "listening for peers");
@@ -160,14 +164,16 @@ impl<'m> PeerConnector<'m> {
         testing::check_sharing(rank)?;
         let (held, end) = liveness_pipe()?;
         let fds = SharedFds { segment: own.duplicate_fd()?, liveness: end };
-        let shared = self.exchange_local(members, fds, listener)?;
         let mut segments: Vec<Option<Segment>> = (0..ranks).map(|_| None).collect();
         let mut lines: Vec<_> = (0..ranks).map(|_| None).collect();
-        for (&peer, fds) in members.iter().zip(shared).filter(|(peer, _)| **peer != rank) {
-            let segment = Segment::attach_parts(fds.segment, &extents);
-            segments[peer] = Some(segment.map_err(|error| no_shared_memory(rank, peer, error))?);
+        self.exchange_local(members, fds, listener, &mut |peer, fds| {
+            let attached = Segment::attach_parts(fds.segment, &extents);
+            // The memory of peers only needs to be mapped, and descriptors are scarce.
+            let attached = attached.and_then(|mut segment| segment.close_fd().map(|()| segment));
+            segments[peer] = Some(attached.map_err(|error| no_shared_memory(rank, peer, error))?);
             lines[peer] = Some(fds.liveness);
-        }
+            Ok(())
+        })?;
         let connected = shm::connect(rank, ranks, &geometry, own, segments)?;
         Ok(LocalGroup { connected, liveness: held, monitor: LivenessMonitor::new(lines)? })
     }
@@ -342,8 +348,12 @@ impl<'m> PeerConnector<'m> {
 /// The failure of two ranks of one host over memory. Descriptors that ran out, silence and a closed
 /// connection are no fault of the memory: TCP would not help.
 pub(crate) fn no_shared_memory(rank: Rank, peer: Rank, error: TransportError) -> Failure {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     match &error {
-        TransportError::System { source, .. } if rlimit::is_fd_exhausted(source) => {
+        TransportError::System { source, .. }
+            if rlimit::is_fd_exhausted(source)
+                || [BrokenPipe, ConnectionAborted, ConnectionReset].contains(&source.kind()) =>
+        {
             unreachable(rank, peer, &error)
         }
         TransportError::System { .. } | TransportError::InvalidUsage(_) => {
@@ -354,7 +364,8 @@ pub(crate) fn no_shared_memory(rank: Rank, peer: Rank, error: TransportError) ->
 }
 
 pub(crate) fn unreachable(rank: Rank, peer: Rank, error: &TransportError) -> Failure {
-    Failure::Unreachable { rank, peer, what: error.to_string() }
+    let unreachable = || Failure::Unreachable { rank, peer, what: error.to_string() };
+    Failure::open_files(Some(rank), error).unwrap_or_else(unreachable)
 }
 
 /// Rounds of waiting over TCP before a rank sleeps until something arrives.

@@ -1,9 +1,14 @@
 //! Passes the memory and the liveness pipes of a host's ranks to the first of them, and from it to
 //! all.
+//!
+//! This goes in groups of ranks. A rank maps the memory of a group, and closes its descriptors,
+//! before the next group comes. So only a pipe for each rank stays open, besides the connections of
+//! the first rank.
 
-use crate::bootstrap::connect::{PeerConnector, no_shared_memory};
+use crate::bootstrap::connect::{PeerConnector, no_shared_memory, unreachable};
 use crate::error::bootstrap::BootstrapError as Failure;
 use crate::schedule::Rank;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use unisono_transports::secure::handshake::{Hello, Purpose};
 use unisono_transports::sys::listener::Listener;
@@ -17,14 +22,10 @@ pub(crate) struct SharedFds {
     pub(crate) liveness: OwnedFd,
 }
 
-/// A connected rank of this host, with its descriptors once they have arrived.
-struct LocalPeer {
-    rank: Rank,
-    stream: Stream,
-    fds: Option<SharedFds>,
-}
-
 type Result<T> = std::result::Result<T, Failure>;
+
+/// Takes the descriptors of a rank.
+type Keep<'k> = dyn FnMut(Rank, SharedFds) -> Result<()> + 'k;
 
 impl SharedFds {
     fn fds(&self) -> [BorrowedFd<'_>; FDS_PER_RANK] {
@@ -44,90 +45,102 @@ impl SharedFds {
 }
 
 impl PeerConnector<'_> {
-    /// Passes this rank's descriptors to all `members` of its host. Returns those of all members,
-    /// its own included, in rank order.
+    /// Passes this rank's descriptors to all `members` of its host, and those of each other member
+    /// to `keep`.
     pub(crate) fn exchange_local(
         &mut self,
         members: &[Rank],
         own: SharedFds,
         listener: Listener,
-    ) -> Result<Vec<SharedFds>> {
+        keep: &mut Keep<'_>,
+    ) -> Result<()> {
         let (rank, first) = (self.rank(), members[0]);
-        match members.len() {
-            1 => Ok(vec![own]),
-            _ if first == rank => self.distribute_fds(members, own, listener),
-            count => {
-                let failed = |error| no_shared_memory(rank, first, error);
-                let stream = self.dial_peer(first, |record, _| unix::connect(&record.unix))?;
-                unix::send_fds(&stream, &own.fds(), self.deadline).map_err(failed)?;
-                self.wait_readable(stream.as_fd(), first)?;
-                SharedFds::receive(&stream, count, self).map_err(failed)
+        if members.len() == 1 {
+            return Ok(());
+        }
+        if first == rank {
+            return self.distribute_fds(members, own, listener, keep);
+        }
+        let failed = |error| no_shared_memory(rank, first, error);
+        let stream = self.dial_peer(first, |record, _| unix::connect(&record.unix))?;
+        unix::send_fds(&stream, &own.fds(), self.deadline).map_err(failed)?;
+        for group in members.chunks(RANKS_PER_GROUP) {
+            self.wait_readable(stream.as_fd(), first)?;
+            let received = SharedFds::receive(&stream, group.len(), self).map_err(failed)?;
+            for (&peer, fds) in group.iter().zip(received).filter(|(peer, _)| **peer != rank) {
+                keep(peer, fds)?;
             }
         }
+        Ok(())
     }
 
-    /// Collects the descriptors of all members and sends all of them to each: the first rank's
-    /// part.
+    /// Collects the descriptors of all members, group by group, and sends those of each group to
+    /// all: the first rank's part.
     fn distribute_fds(
         &mut self,
         members: &[Rank],
         own: SharedFds,
         listener: Listener,
-    ) -> Result<Vec<SharedFds>> {
-        let local_peers = self.collect_fds(members, listener)?;
-        let (streams, others): (Vec<_>, Vec<_>) = local_peers
-            .into_iter()
-            .filter_map(|peer_fds| Some(((peer_fds.rank, peer_fds.stream), peer_fds.fds?)))
-            .unzip();
-        let all_fds: Vec<SharedFds> = std::iter::once(own).chain(others).collect();
-        let fds: Vec<BorrowedFd<'_>> = all_fds.iter().flat_map(SharedFds::fds).collect();
-        for (peer, stream) in &streams {
-            let sent = unix::send_fds(stream, &fds, self.deadline);
-            sent.map_err(|error| no_shared_memory(self.rank(), *peer, error))?;
+        keep: &mut Keep<'_>,
+    ) -> Result<()> {
+        let (rank, streams) = (self.rank(), self.collect_streams(members, listener)?);
+        let mut own = Some(own);
+        for group in members.chunks(RANKS_PER_GROUP) {
+            let mut all_fds = Vec::with_capacity(group.len());
+            for peer in group {
+                all_fds.push(match streams.get(peer) {
+                    Some(stream) => self.receive_one(*peer, stream)?,
+                    None => own.take().ok_or_else(|| not_connected(rank, *peer))?,
+                });
+            }
+            let fds: Vec<BorrowedFd<'_>> = all_fds.iter().flat_map(SharedFds::fds).collect();
+            for (peer, stream) in &streams {
+                let sent = unix::send_fds(stream, &fds, self.deadline);
+                sent.map_err(|error| no_shared_memory(rank, *peer, error))?;
+            }
+            for (&peer, fds) in group.iter().zip(all_fds).filter(|(peer, _)| **peer != rank) {
+                keep(peer, fds)?;
+            }
         }
-        Ok(all_fds)
+        Ok(())
     }
 
-    /// The other members with their descriptors, in rank order.
-    fn collect_fds(&mut self, members: &[Rank], listener: Listener) -> Result<Vec<LocalPeer>> {
+    /// Receives the descriptors of one rank.
+    fn receive_one(&mut self, peer: Rank, stream: &Stream) -> Result<SharedFds> {
+        self.wait_readable(stream.as_fd(), peer)?;
+        let received = SharedFds::receive(stream, 1, self);
+        let mut received = received.map_err(|error| no_shared_memory(self.rank(), peer, error))?;
+        received.pop().ok_or_else(|| not_connected(self.rank(), peer))
+    }
+
+    /// The connections of the other members.
+    fn collect_streams(&mut self, members: &[Rank], listener: Listener) -> Result<BTreeMap<Rank, Stream>> {
         let mut pool = HandshakePool::new(vec![listener], self.handshake_config());
-        let mut local_peers: Vec<LocalPeer> = Vec::new();
-        let missing = |local_peers: &[LocalPeer]| {
-            let given =
-                |rank| local_peers.iter().any(|peer_fds| peer_fds.rank == rank && peer_fds.fds.is_some());
-            members[1..].iter().copied().find(|&rank| !given(rank))
-        };
-        while let Some(missing_rank) = missing(&local_peers) {
-            self.check_deadline(missing_rank)?;
-            let waiting: Vec<usize> =
-                (0..local_peers.len()).filter(|&index| local_peers[index].fds.is_none()).collect();
-            let root = std::iter::once(self.root.as_fd());
-            let watched: Vec<_> =
-                root.chain(waiting.iter().map(|&index| local_peers[index].stream.as_fd())).collect();
-            for event in pool.wait(&watched, self.deadline)? {
+        let mut streams = BTreeMap::new();
+        let mut exhausted = None;
+        while let Some(&missing) = members[1..].iter().find(|rank| !streams.contains_key(*rank)) {
+            // The system refused descriptors, so the rank could not be accepted.
+            self.check_deadline(missing).map_err(|late| exhausted.take().unwrap_or(late))?;
+            for event in pool.wait(&[self.root.as_fd()], self.deadline)? {
                 match event {
-                    PoolEvent::Ready(0) => return Err(self.recv_root_failure()),
-                    PoolEvent::Ready(index) => {
-                        let peer_fds = &mut local_peers[waiting[index - 1]];
-                        let received = SharedFds::receive(&peer_fds.stream, 1, self);
-                        peer_fds.fds = received
-                            .map_err(|error| no_shared_memory(self.rank(), peer_fds.rank, error))?
-                            .pop();
-                    }
+                    PoolEvent::Ready(_) => return Err(self.recv_root_failure()),
                     // A connection that has proved nothing must not end the meeting.
-                    PoolEvent::Unauthenticated(_) => {}
+                    PoolEvent::Unauthenticated(error) => {
+                        let failure = unreachable(self.rank(), missing, &error);
+                        if matches!(failure, Failure::OpenFiles { .. }) {
+                            exhausted = Some(failure);
+                        }
+                    }
                     PoolEvent::Authenticated(stream, hello) => {
                         let rank = hello.rank as Rank;
-                        let is_new = local_peers.iter().all(|peer_fds| peer_fds.rank != rank);
-                        if self.expects(&hello) && members[1..].contains(&rank) && is_new {
-                            local_peers.push(LocalPeer { rank, stream, fds: None });
+                        if self.expects(&hello) && members[1..].contains(&rank) {
+                            streams.entry(rank).or_insert(stream);
                         }
                     }
                 }
             }
         }
-        local_peers.sort_by_key(|peer_fds| peer_fds.rank);
-        Ok(local_peers)
+        Ok(streams)
     }
 
     fn expects(&self, hello: &Hello) -> bool {
@@ -135,5 +148,11 @@ impl PeerConnector<'_> {
     }
 }
 
+fn not_connected(rank: Rank, peer: Rank) -> Failure {
+    Failure::Unreachable { rank, peer, what: "it passed no memory".to_owned() }
+}
+
 /// Descriptors that one rank passes.
 const FDS_PER_RANK: usize = 2;
+/// Ranks whose descriptors are open at a time, while their memory is being mapped.
+const RANKS_PER_GROUP: usize = 64;

@@ -183,7 +183,13 @@ fn failure(identity: &RankInfo, config: &Config, address: SocketAddr, error: Tra
             Failure::Secret { address: format!("rank 0 at {address}"), what }
         }
         error @ TransportError::VersionMismatch { .. } => error.into(),
-        error => Failure::RootUnreachable { address: address.to_string(), what: error.to_string() },
+        error => {
+            let what = error.to_string();
+            match Failure::from(error) {
+                files @ Failure::OpenFiles { .. } => files.with_rank(identity.rank),
+                _ => Failure::RootUnreachable { address: address.to_string(), what },
+            }
+        }
     }
 }
 

@@ -247,7 +247,7 @@ fn ends(root: &Stream) -> std::result::Result<[SocketAddr; 2], Failure> {
 
 /// The largest number of ranks that is accepted.
 pub(crate) const RANKS_MAX: usize = 65_536;
-/// Descriptors left to the rest of the program.
-const DESCRIPTORS: usize = 128;
+/// Descriptors for memory that is being mapped, and for the rest of the program.
+const DESCRIPTORS: usize = 256;
 /// Time between a rank's deadline and the root's last reply.
 const ROOT_GRACE: Duration = Duration::from_millis(500);

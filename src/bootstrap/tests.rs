@@ -10,13 +10,14 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use unisono_transports::sys::socket::Stream;
+use unisono_transports::testing::{HANG, NEVER};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const RANKS: usize = 4;
 const TABLE: &str = "the table has come";
 
 fn join_config(transport: Transport) -> Config {
-    Config { transport, join_timeout: Duration::from_secs(20), ..Config::default() }
+    Config { transport, join_timeout: NEVER, ..Config::default() }
 }
 
 fn transport(name: &str) -> Transport {
@@ -25,7 +26,7 @@ fn transport(name: &str) -> Transport {
 
 /// A rank that comes, gets the table, and then does nothing more.
 fn join_and_hang(id: &str, transport: Transport) {
-    let (config, soon) = (join_config(transport), Instant::now() + Duration::from_secs(5));
+    let (config, soon) = (join_config(transport), Instant::now() + HANG);
     let identity = RankInfo { rank: 2, ranks: RANKS, id: id.parse().expect("an id") };
     let mut root = meeting_point::connect(&identity, &config, None, soon).expect("a root");
     let doors = connect::Listeners::bind(identity.rank, &config, LOOPBACK.into()).expect("doors");
@@ -33,7 +34,7 @@ fn join_and_hang(id: &str, transport: Transport) {
     send_text(&mut root, &record.encode(), soon).expect("sent");
     recv_text(&mut root, soon).expect("the table");
     println!("{TABLE}");
-    std::thread::sleep(Duration::from_secs(30));
+    std::thread::sleep(NEVER);
 }
 
 /// Not a test of its own: the process that the next one starts and kills.
@@ -76,7 +77,7 @@ fn rank_killed_while_connecting_is_named_at_once() {
             (errors, killed.elapsed())
         });
         mortal.wait().expect("reaped");
-        assert!(elapsed < Duration::from_millis(800), "{name}: it took {elapsed:?}");
+        assert!(elapsed < HANG, "{name}: it took {elapsed:?}");
         for error in errors {
             let ErrorKind::Bootstrap(failure) = error.kind() else { panic!("{error}") };
             assert!(matches!(failure, Failure::Died { rank: 2, .. }), "{name}: {error}");
@@ -100,8 +101,7 @@ fn rank_killed_before_all_joined_is_named_at_once() {
         killed
     });
     mortal.wait().expect("reaped");
-    // The root tells late comers for a second why there is no meeting.
-    assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < HANG, "it took {:?}", begun.elapsed());
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn ranks_that_cannot_share_memory_use_tcp() {
     for met in meet_without_sharing(Transport::Auto) {
         assert_eq!(met.map(|fabric| fabric.transport).ok(), Some("tcp"));
     }
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < HANG, "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn local_address_toward_loopback_is_loopback() {
-        for address in ["127.0.0.1:9", "[::1]:9"] {
+        let ipv6 = has_ipv6("an address toward a peer").then_some("[::1]:9");
+        for address in ["127.0.0.1:9"].into_iter().chain(ipv6) {
             let address: SocketAddr = address.parse().unwrap();
             assert_eq!(local_address_toward(address).unwrap().ip(), address.ip());
         }

@@ -1,14 +1,15 @@
 //! Calls made from within a call on the same thread.
 
 use crate::{Communicator, ErrorKind, Result, Sum};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use unisono_transports::testing::HANG;
 
 /// Makes `call` from within an operation of the same thread, and checks that it is refused at once.
 fn assert_refused(comm: &Communicator, call: impl FnOnce() -> Result<()>) {
     let begun = Instant::now();
     let error = comm.with_engine(|_| Ok(call().expect_err("refused"))).unwrap();
     assert!(matches!(error.kind(), ErrorKind::InvalidUsage(_)), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < HANG, "{:?}", begun.elapsed());
     assert!(!comm.is_poisoned());
     comm.all_reduce(&mut [1.0f32], Sum).unwrap();
 }
@@ -49,12 +50,10 @@ fn call_through_another_communicator_is_refused_at_once() {
 #[test]
 fn abort_within_a_call_ends_the_communicator() {
     let comm = Communicator::local(1).unwrap().remove(0);
-    let begun = Instant::now();
     comm.with_engine(|_| {
         comm.abort("from within");
         Ok(())
     })
     .unwrap();
-    assert!(begun.elapsed() < Duration::from_millis(90), "{:?}", begun.elapsed());
     assert!(matches!(comm.barrier().unwrap_err().kind(), ErrorKind::Aborted { .. }));
 }

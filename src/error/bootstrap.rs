@@ -2,6 +2,7 @@
 
 use crate::schedule::Rank;
 use std::fmt;
+use unisono_transports::sys::rlimit::is_fd_exhausted;
 
 /// The reason why ranks could not connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,13 @@ pub enum BootstrapError {
         /// Message of the system.
         what: String,
     },
+    /// A process may have no more descriptors.
+    OpenFiles {
+        /// Its rank, if it is known.
+        rank: Option<Rank>,
+        /// Message of the system.
+        what: String,
+    },
     /// The other side of this rank's connection does not prove the same secret.
     Secret {
         /// Its address.
@@ -116,6 +124,7 @@ impl BootstrapError {
     pub(crate) fn with_rank(self, rank: Rank) -> Self {
         match self {
             Failure::Other { what } => Failure::Other { what: format!("rank {rank}: {what}") },
+            Failure::OpenFiles { rank: None, what } => Failure::OpenFiles { rank: Some(rank), what },
             named => named,
         }
     }
@@ -145,6 +154,10 @@ impl BootstrapError {
             Failure::SharedMemory { .. } => {
                 "start the ranks of a host as one user with the same limits, or set UNISONO_TRANSPORT=tcp"
             }
+            Failure::OpenFiles { .. } => {
+                "raise `ulimit -n`, the limit of open files: while ranks connect, rank 0 needs three for \
+                 each rank and 192 more"
+            }
             Failure::Secret { .. } => {
                 "give all ranks the same UNISONO_ID or UNISONO_SECRET, and check that the other side still runs"
             }
@@ -155,6 +168,7 @@ impl BootstrapError {
             Failure::RootUnreachable { .. } => {
                 "check that rank 0 runs, at this address, and that no firewall is in between"
             }
+<<<<<<< HEAD
             Failure::Listen { what, .. } if what.contains("open files") => {
                 "raise `ulimit -n`, the limit of open files"
             }
@@ -162,14 +176,24 @@ impl BootstrapError {
                 "choose another port, or end the job that uses it"
             }
             Failure::Listen { .. } => "choose another address or port",
+=======
+            Failure::Listen { .. } => "choose another address or port, or end the job that uses it",
+>>>>>>> environment
             Failure::Other { .. } => "check the launch parameters of the ranks named",
         }
     }
 
     /// Returns true if this failure explains another: a rank that ended explains failed
-    /// connections.
+    /// connections, and so does a rank that may open no more.
     pub(crate) fn is_cause_of(&self, other: &Self) -> bool {
         match self {
+            Failure::OpenFiles { .. } => matches!(
+                other,
+                Failure::Died { .. }
+                    | Failure::Unreachable { .. }
+                    | Failure::SharedMemory { .. }
+                    | Failure::Other { .. }
+            ),
             Failure::Died { .. } => matches!(
                 other,
                 Failure::Unreachable { .. } | Failure::SharedMemory { .. } | Failure::Other { .. }
@@ -212,6 +236,9 @@ impl BootstrapError {
             }
             Failure::SharedMemory { rank, peer, what } => {
                 vec!["memory".to_owned(), list(&[*rank, *peer]), what.clone()]
+            }
+            Failure::OpenFiles { rank, what } => {
+                vec!["files".to_owned(), rank.map_or_else(String::new, |rank| rank.to_string()), what.clone()]
             }
             Failure::Secret { address, what } => vec!["secret".to_owned(), address.clone(), what.clone()],
             Failure::Version { address, theirs, ours } => {
@@ -265,6 +292,10 @@ impl BootstrapError {
                 let [rank, peer] = list(ranks)?.try_into().ok()?;
                 Failure::SharedMemory { rank, peer, what: own(what) }
             }
+            ["files", rank, what] => {
+                let rank = if rank.is_empty() { None } else { Some(rank.parse().ok()?) };
+                Failure::OpenFiles { rank, what: own(what) }
+            }
             ["secret", address, what] => Failure::Secret { address: own(address), what: own(what) },
             ["version", address, theirs, ours] => Failure::Version {
                 address: own(address),
@@ -316,6 +347,10 @@ impl fmt::Display for BootstrapError {
             Failure::SharedMemory { rank, peer, what } => {
                 write!(f, "ranks {rank} and {peer} of one host cannot share memory: {what}")
             }
+            Failure::OpenFiles { rank, what } => {
+                let who = rank.map_or_else(|| "this process".to_owned(), |rank| format!("rank {rank}"));
+                write!(f, "{who} may have no more descriptors while ranks are connecting: {what}")
+            }
             Failure::Secret { address, what } => {
                 write!(f, "{address} did not prove the job's secret: {what}")
             }
@@ -331,9 +366,24 @@ impl fmt::Display for BootstrapError {
     }
 }
 
+impl BootstrapError {
+    /// Returns the failure of a process that may have no more descriptors, if the error is that.
+    pub(crate) fn open_files(rank: Option<Rank>, error: &unisono_transports::Error) -> Option<Self> {
+        match error {
+            unisono_transports::Error::System { what, source } if is_fd_exhausted(source) => {
+                Some(Failure::OpenFiles { rank, what: format!("{what}: {source}") })
+            }
+            _ => None,
+        }
+    }
+}
+
 impl From<unisono_transports::Error> for BootstrapError {
     fn from(error: unisono_transports::Error) -> Self {
         use unisono_transports::Error as From;
+        if let Some(failure) = Self::open_files(None, &error) {
+            return failure;
+        }
         match error {
             From::AuthFailed { peer, what } => Failure::Secret { address: peer, what },
             From::VersionMismatch { peer, theirs, ours } => Failure::Version { address: peer, theirs, ours },
@@ -372,6 +422,8 @@ mod tests {
             Failure::Died { rank: 7, host: own("a"), what: own("closed") },
             Failure::Unreachable { rank: 7, peer: 1, what: own("refused") },
             Failure::SharedMemory { rank: 7, peer: 1, what: own("another user") },
+            Failure::OpenFiles { rank: Some(3), what: own("too many") },
+            Failure::OpenFiles { rank: None, what: own("too many") },
             Failure::Secret { address: own("[::1]:7"), what: own("wrong") },
             Failure::Version { address: own("[::1]:7"), theirs: 2, ours: 1 },
             Failure::RootUnreachable { address: own("[::1]:7"), what: own("refused") },
@@ -382,6 +434,17 @@ mod tests {
             assert!(!failure.to_string().is_empty() && !failure.help().is_empty());
             assert_eq!(Failure::decode(&failure.encode()), Some(failure));
         }
+    }
+
+    #[test]
+    fn missing_descriptors_explain_closed_connections() {
+        let what = "closed".to_owned();
+        let files = Failure::OpenFiles { rank: Some(0), what: what.clone() };
+        let closed = Failure::Unreachable { rank: 5, peer: 0, what: what.clone() };
+        let unshared = Failure::SharedMemory { rank: 5, peer: 0, what };
+        assert!(files.is_cause_of(&closed) && files.is_cause_of(&unshared));
+        assert!(!closed.is_cause_of(&files) && !unshared.is_cause_of(&files));
+        assert!(files.help().contains("ulimit -n"));
     }
 
     #[test]

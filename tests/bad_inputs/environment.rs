@@ -139,7 +139,6 @@ fn tables() -> Report {
         assert!(error.starts_with("line 2: "), "{error}");
         stories.push(error);
     }
-    assert!(begun.elapsed() < Duration::from_secs(1));
     Report { messages: stories, time: begun.elapsed() }
 }
 

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, Error, Result, Sum};
+use unisono_transports::testing::{HANG, NEVER};
 
 /// One bad input.
 #[derive(Clone, Copy)]
@@ -30,9 +31,6 @@ pub(crate) struct Report {
     pub(crate) time: Duration,
 }
 
-/// The longest that any rank may be kept waiting.
-const TIME_MAX: Duration = Duration::from_secs(2);
-
 impl Row {
     /// Answer to an input, or the reason why it is not good enough.
     pub(crate) fn run(&self) -> std::result::Result<Report, String> {
@@ -43,7 +41,7 @@ impl Row {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
         })?;
-        match told.time > TIME_MAX {
+        match told.time > HANG {
             true => Err(format!("told after {:?}: {:?}", told.time, told.messages)),
             false => Ok(told),
         }
@@ -75,7 +73,7 @@ pub(crate) fn report(rows: &[Row], answers: &[std::result::Result<Report, String
 
 /// Nothing that is waited for in vain here lasts longer.
 pub(crate) fn long_timeout() -> Config {
-    Config::default().with_timeout(Duration::from_secs(10)).with_join_timeout(Duration::from_secs(10))
+    Config::default().with_timeout(NEVER).with_join_timeout(NEVER)
 }
 
 pub(crate) type Body = fn(&Communicator) -> Result<()>;
@@ -90,7 +88,7 @@ impl Gate {
     /// Returns when every rank has come here as often as this one.
     pub(crate) fn wait(&self) {
         let (begun, turn) = (Instant::now(), self.arrived.fetch_add(1, Ordering::SeqCst) / self.ranks + 1);
-        while self.arrived.load(Ordering::SeqCst) < turn * self.ranks && begun.elapsed() < 2 * TIME_MAX {
+        while self.arrived.load(Ordering::SeqCst) < turn * self.ranks && begun.elapsed() < HANG {
             std::thread::sleep(Duration::from_micros(100));
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use unisono::device::{DeviceCommunicator, Gpu, Stream};
 use unisono::{Communicator, Config, DeviceConfig};
 use unisono_cuda::test_gpu::test_gpu;
+use unisono_transports::testing::NEVER;
 
 /// Returns a GPU of the emulator, or the machine's first GPU: see [`test_gpu`].
 pub(crate) fn gpu() -> Option<Gpu> {
@@ -19,7 +20,8 @@ pub(crate) fn config() -> Config {
         .with_window_bytes(64 << 10)
         .with_peer_to_peer(true)
         .with_ll128(true);
-    Config::default().with_gpu(gpu)
+    // An event must end a wait of the host.
+    Config::default().with_gpu(gpu).with_timeout(NEVER)
 }
 
 /// Returns the same configuration with a limit of the waits of kernels and of the host.

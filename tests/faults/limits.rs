@@ -6,6 +6,7 @@ use super::worker::{resources_after_acceptor_exit, say};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, Sum};
+use unisono_transports::testing::HANG;
 
 /// A rank of two that may be refused something.
 pub(crate) fn run_worker(order: &[&str]) {
@@ -15,7 +16,7 @@ pub(crate) fn run_worker(order: &[&str]) {
     let config = Config::default()
         .with_transport(transport)
         .with_symmetric_heap_bytes(heap_bytes)
-        .with_join_timeout(Duration::from_secs(2));
+        .with_join_timeout(Duration::from_secs(4));
     let before = resources_after_acceptor_exit();
     let met = Communicator::join(&id.parse().expect("an id"), rank.parse().expect("a rank"), 2, &config);
     say(match met.and_then(|comm| comm.all_reduce(&mut vec![1.0f32; 5000], Sum)) {
@@ -32,7 +33,7 @@ fn meet([free, limited]: [&mut Process; 2], transport: &str, heap_bytes: usize) 
     free.order(&format!("{id} 0 {transport} {heap_bytes}"));
     limited.order(&format!("{id} 1 {transport} {heap_bytes}"));
     let said = [&*free, &*limited].map(Process::read_line);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{transport}: {said:?} after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < HANG, "{transport}: {said:?} after {:?}", begun.elapsed());
     for (process, said) in [&*free, &*limited].into_iter().zip(&said) {
         let kept = numbers(&process.read_until("kept"));
         assert_eq!(kept[..2], kept[3..5], "{transport}, after `{said}`: descriptors, threads");

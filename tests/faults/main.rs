@@ -21,11 +21,6 @@ mod soak;
 mod stopped;
 mod worker;
 
-/// Factor by which a fault may be noticed late: higher where other tests keep the cores busy.
-fn lateness() -> f64 {
-    if times(0, 1) == 1 { 1.1 } else { 2.0 }
-}
-
 /// Repetitions in the short form, and in the long form.
 fn times(quick: usize, long: usize) -> usize {
     if std::env::var_os("TEST_LONG").is_some() { long } else { quick }

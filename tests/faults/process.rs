@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use unisono::UniqueId;
+use unisono_transports::testing::HANG;
 
 /// A process that plays a part; it ends with this value.
 pub(crate) struct Process {
@@ -58,7 +59,7 @@ impl Process {
 
     /// The next line that it says.
     pub(crate) fn read_line(&self) -> String {
-        self.read_line_within(TIMEOUT)
+        self.read_line_within(HANG)
     }
 
     /// The same, if it takes no longer.
@@ -69,7 +70,7 @@ impl Process {
     /// The rest of the next line that begins with `word`; others before it are left out.
     pub(crate) fn read_until(&self, word: &str) -> String {
         let begun = Instant::now();
-        while begun.elapsed() < TIMEOUT {
+        while begun.elapsed() < HANG {
             if let Some(rest) = self.read_line().strip_prefix(word) {
                 return rest.trim().to_owned();
             }
@@ -101,9 +102,6 @@ impl Drop for Process {
         let _ = self.child.wait();
     }
 }
-
-/// Longer than anything takes that ends at all.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Endpoint where the ranks of a new world meet.
 pub(crate) fn new_id() -> UniqueId {

@@ -66,7 +66,7 @@ impl Flood {
         let threads = kinds.iter().map(start).collect();
         // The attackers must be there before the ranks.
         let begun = Instant::now();
-        while came.load(Ordering::Relaxed) < count / 3 && begun.elapsed() < Duration::from_secs(2) {
+        while came.load(Ordering::Relaxed) < count / 3 && begun.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(1));
         }
         Self { stop, connected: came, threads }

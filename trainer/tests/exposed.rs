@@ -4,6 +4,8 @@
 
 #[path = "support/slow.rs"]
 mod slow;
+#[path = "support/yardstick.rs"]
+mod yardstick;
 
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -131,8 +133,8 @@ const GATHER: f64 = 15e-3;
 #[test]
 fn only_the_first_gather_is_exposed() {
     let _alone = ALONE.lock();
-    let waited = waits_for_weights(1);
-    assert!((0.9 * GATHER..1.9 * GATHER).contains(&waited), "{waited}, and a gather takes {GATHER}");
+    let is_one = |waited: &f64| (0.9 * GATHER..1.9 * GATHER).contains(waited);
+    yardstick::assert_measured("wait for gathers of 15 ms", || waits_for_weights(1), is_one);
     let without = waits_for_weights(0);
     // The last unit stays from forward to backward.
     let gathers = (2 * GATHERED_UNITS - 1) as f64;
@@ -164,8 +166,9 @@ fn waits_for_new_weights(kind: ParallelKind, overlaps: bool) -> f64 {
 fn forward_hides_nine_tenths_of_the_gathers_behind_a_step() {
     let _alone = ALONE.lock();
     for kind in [ParallelKind::Zero1, ParallelKind::Zero2] {
-        let (all, exposed) = (waits_for_new_weights(kind, false), waits_for_new_weights(kind, true));
-        assert!(all > UNITS as f64 * 6e-3, "{kind:?}: {all} for {UNITS} gathers of 8 ms");
-        assert!(exposed < 0.1 * all, "{kind:?}: {exposed} of {all}");
+        let measure = || [waits_for_new_weights(kind, false), waits_for_new_weights(kind, true)];
+        let is_hidden = |[all, exposed]: &[f64; 2]| *all > UNITS as f64 * 6e-3 && *exposed < 0.1 * all;
+        let what = format!("{kind:?}: waits for gathers of 8 ms, and those behind a step");
+        yardstick::assert_measured(&what, measure, is_hidden);
     }
 }

@@ -37,14 +37,20 @@ fn repeatedly_killed_job_reaches_same_weights() {
 /// Kills rank 1 of `ranks` during a run. The others must end soon and name it.
 fn kill_one_rank(ranks: usize, overrides: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut job = Job::of(ranks, folder.path(), &[&["schedule.steps=1000000"], overrides].concat());
+    let mut job = Job::with_env(
+        ranks,
+        folder.path(),
+        &[&["schedule.steps=1000000"], overrides].concat(),
+        // The end of the rank must end the waits of the others.
+        &[("UNISONO_TIMEOUT_MS", "3600000")],
+    );
     wait_until(|| last_step(folder.path()) > 0);
     // A random point in a step.
     sleep(Duration::from_millis(100));
     job.0[1].kill().expect("a process to kill");
     let start = Instant::now();
     let outputs = job.finish();
-    assert!(start.elapsed() < Duration::from_secs(20), "{overrides:?}: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(100), "{overrides:?}: {:?}", start.elapsed());
     for rank in (0..ranks).filter(|&rank| rank != 1) {
         let said = String::from_utf8_lossy(&outputs[rank].stderr);
         assert_eq!(outputs[rank].status.code(), Some(1), "{overrides:?}, rank {rank}: {said}");

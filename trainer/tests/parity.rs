@@ -1,5 +1,6 @@
 //! Compares weights, data and steps with PyTorch. `parity/reference.py` computes the reference.
-//! Without a Python with PyTorch, nothing is compared; one that `PYTHON` names must have it.
+//! Without a Python with PyTorch 2.4 or newer, nothing is compared; one that `PYTHON` names must
+//! have it.
 
 #[path = "parity/layouts.rs"]
 mod layouts;
@@ -32,11 +33,10 @@ const NORM_MAX: f64 = 1.0;
 static REFERENCE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     let named = std::env::var("PYTHON");
     let python = named.clone().unwrap_or_else(|_| "python3".to_owned());
-    let has_torch = Command::new(&python).args(["-c", "import torch"]).output();
-    if !has_torch.is_ok_and(|output| output.status.success()) {
-        assert!(named.is_err(), "PYTHON={python} has no PyTorch");
+    if let Err(lack) = torch_of(&python) {
+        assert!(named.is_err(), "PYTHON={python}: {lack}");
         // The test harness captures macros' output.
-        let _ = writeln!(std::io::stderr(), "parity with PyTorch SKIPPED: {python} has none (set PYTHON)");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: parity with PyTorch: {python}: {lack} (set PYTHON)");
         return None;
     }
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("parity");
@@ -45,6 +45,34 @@ static REFERENCE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     assert!(Command::new(python).arg(script).arg(&folder).status().unwrap().success());
     Some(folder)
 });
+
+/// Checks that a Python has the PyTorch that the reference needs, and returns what it lacks.
+fn torch_of(python: &str) -> Result<(), String> {
+    let show = "import torch; print(torch.__version__)";
+    let output = Command::new(python).args(["-c", show]).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err("it has no PyTorch".to_owned());
+    }
+    check_version(String::from_utf8_lossy(&output.stdout).trim())
+}
+
+/// Refuses versions of PyTorch before `nn.RMSNorm`, such as 1.13 of Debian 12.
+fn check_version(version: &str) -> Result<(), String> {
+    let mut numbers = version.split(['.', '+']).map_while(|number| number.parse::<u32>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if (major, minor) >= (2, 4) => Ok(()),
+        _ => Err(format!("PyTorch 2.4 or newer is needed, and it has {version}")),
+    }
+}
+
+#[test]
+fn old_pytorch_is_named_with_the_version_that_is_needed() {
+    assert_eq!(["2.4.0", "2.10.0+cpu", "3.0"].map(check_version), [const { Ok(()) }; 3]);
+    for old in ["1.13.1", "2.3.1+cpu", "nonsense"] {
+        let lack = check_version(old).unwrap_err();
+        assert!(lack.contains("2.4 or newer") && lack.contains(old), "{lack}");
+    }
+}
 
 /// Reads named arrays from a file of the reference.
 fn read(name: &str) -> Option<BTreeMap<String, Vec<f32>>> {

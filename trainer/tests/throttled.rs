@@ -2,6 +2,8 @@
 
 #[path = "support/slow.rs"]
 mod slow;
+#[path = "support/yardstick.rs"]
+mod yardstick;
 
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -26,6 +28,11 @@ static ALONE: Mutex<()> = Mutex::new(());
 #[test]
 fn fitted_link_predicts_other_sizes() {
     let _alone = ALONE.lock();
+    yardstick::assert_measured("error of a prediction", prediction_error, |error| *error < 0.15);
+}
+
+/// Returns the error of a link that is fitted to some sizes, at other sizes.
+fn prediction_error() -> f64 {
     let groups = slow::groups(2e-3, 2.5e-7, &whole_messages()).unwrap();
     let sizes = [1, 8, 32, 64, 96, 128, 256].map(|kibibytes| kibibytes << 10);
     let points = sweep(groups, &sizes).unwrap();
@@ -33,8 +40,7 @@ fn fitted_link_predicts_other_sizes() {
         points.iter().copied().filter(|point| sizes.contains(&(point.bytes as usize))).collect()
     };
     let link = Link::fit(ring(), 2, &of(&[1 << 10, 8 << 10, 32 << 10, 256 << 10])).unwrap();
-    let error = link.error(ring(), 2, &of(&[64 << 10, 96 << 10, 128 << 10]));
-    assert!(error < 0.15, "{error} with {link:?} of {points:?}");
+    link.error(ring(), 2, &of(&[64 << 10, 96 << 10, 128 << 10]))
 }
 
 /// Number of buckets, with one parameter each.
@@ -106,13 +112,17 @@ fn seconds(exchange: Exchange, pace: &StepTime, link: &Link, most: f64) -> f64 {
 
 /// Measures a step whose communication is as predicted, and compares.
 fn compare(pace: &StepTime, link: &Link) {
-    let most = 1.05 * pace.overlapped();
-    let overlapped = seconds(Exchange::Beside, pace, link, most);
-    assert!(overlapped <= most, "{overlapped}, not {}", pace.overlapped());
-    assert!(overlapped >= 0.95 * pace.overlapped(), "{overlapped}, not {}", pace.overlapped());
-    let naive = seconds(Exchange::After, pace, link, 1.15 * pace.naive());
-    assert!((naive / pace.naive() - 1.0).abs() < 0.15, "{naive}, not {}", pace.naive());
-    assert!(overlapped < naive);
+    let measure = || {
+        let overlapped = seconds(Exchange::Beside, pace, link, 1.05 * pace.overlapped());
+        [overlapped, seconds(Exchange::After, pace, link, 1.15 * pace.naive())]
+    };
+    let is_predicted = |[overlapped, naive]: &[f64; 2]| {
+        (overlapped / pace.overlapped() - 1.0).abs() <= 0.05
+            && (naive / pace.naive() - 1.0).abs() < 0.15
+            && overlapped < naive
+    };
+    let what = format!("steps predicted to take {} and {}", pace.overlapped(), pace.naive());
+    yardstick::assert_measured(&what, measure, is_predicted);
 }
 
 /// Returns the times of a step whose optimizer takes 0.1 seconds.

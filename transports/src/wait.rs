@@ -254,6 +254,7 @@ const EVENTS_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::HANG;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
@@ -295,9 +296,7 @@ mod tests {
     fn blocking_waits_use_little_processor_time() {
         let mut wait = AdaptiveWait::new(1);
         wait.set_mode(WaitMode::Block);
-        let begun = Instant::now();
         (1..SPINS_ALONE).for_each(|rounds| wait.pause(rounds));
-        assert!(begun.elapsed() < Duration::from_millis(1), "the first rounds spin");
         let rounds = rounds(&mut wait, 2 * YIELD_TIME) - SPINS_ALONE;
         assert!(rounds < 400, "{rounds} rounds in {YIELD_TIME:?} are no sleep");
     }
@@ -346,9 +345,9 @@ mod tests {
     #[test]
     fn event_wakes_sleep_once() {
         let (pace, mut far) = watcher();
-        let slept = |pace: &AdaptiveWait| {
+        let slept = |pace: &AdaptiveWait, time| {
             let begun = Instant::now();
-            pace.sleep(Duration::from_millis(600));
+            pace.sleep(time);
             begun.elapsed()
         };
         for end in [false, true] {
@@ -356,8 +355,9 @@ mod tests {
                 false => far.write_all(&[1]).unwrap(),
                 true => drop(far.try_clone().map(|far| far.shutdown(std::net::Shutdown::Both))),
             }
-            assert!(slept(&pace) < Duration::from_millis(300), "news was slept through");
-            assert!(slept(&pace) > Duration::from_millis(590), "unread news keeps everybody awake");
+            assert!(slept(&pace, HANG) < HANG, "news was slept through");
+            let short = Duration::from_millis(200);
+            assert!(slept(&pace, short) >= short * 9 / 10, "unread news keeps everybody awake");
         }
     }
 }

@@ -11,6 +11,7 @@ use unisono_transports::secure::handshake::{HandshakeConfig, Secret};
 use unisono_transports::sys::listener::Listener;
 use unisono_transports::tcp::connect::acceptor::Acceptor;
 use unisono_transports::tcp::connect::lazy_link::DialContext;
+use unisono_transports::testing::{HANG, NEVER};
 use unisono_transports::{ControlChannel, Geometry, PeerEvent};
 
 const SESSION: u64 = 7;
@@ -70,7 +71,7 @@ fn rank(
 fn reset(address: SocketAddr, config: &HandshakeConfig, timeout: Duration) -> RemoteControl {
     let (mut near, _, far) = rank(0, address, config, timeout);
     near.post(b"never read");
-    let arrived = Instant::now() + SECOND;
+    let arrived = Instant::now() + HANG;
     while far.peek(&mut [0; 4]).expect("it is sound") < 4 && Instant::now() < arrived {}
     drop(far);
     near
@@ -83,7 +84,7 @@ fn next_event(control: &mut RemoteControl) -> (PeerEvent, Duration) {
         if let Some(event) = control.poll() {
             return (event, begun.elapsed());
         }
-        assert!(begun.elapsed() < 10 * SECOND, "there is no event");
+        assert!(begun.elapsed() < HANG, "there is no event");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -96,9 +97,9 @@ fn answering_peer_is_alive() {
     for encrypted in [false, true] {
         let config = handshake_config(encrypted);
         let (_acceptor, address) = spawn_acceptor(&config, SESSION, 1);
-        let mut near = reset(address, &config, 5 * SECOND);
+        let mut near = reset(address, &config, NEVER);
         let (event, after) = next_event(&mut near);
-        assert!(event == RESET && after < SECOND, "{event:?} after {after:?}, encrypted: {encrypted}");
+        assert!(event == RESET && after < HANG, "{event:?} after {after:?}, encrypted: {encrypted}");
         assert_eq!(near.poll(), None, "the event is reported once");
     }
 }
@@ -106,15 +107,15 @@ fn answering_peer_is_alive() {
 #[test]
 fn refused_probe_means_exited() {
     let (config, address) = (handshake_config(false), listener().1);
-    let (event, after) = next_event(&mut reset(address, &config, 5 * SECOND));
-    assert!(event == EXITED && after < SECOND / 2, "{event:?} after {after:?}");
+    let (event, after) = next_event(&mut reset(address, &config, NEVER));
+    assert!(event == EXITED && after < HANG, "{event:?} after {after:?}");
 }
 
 #[test]
 fn orderly_close_needs_no_probe() {
     let config = handshake_config(false);
     let (_acceptor, address) = spawn_acceptor(&config, SESSION, 1);
-    let (mut near, _, far) = rank(0, address, &config, 5 * SECOND);
+    let (mut near, _, far) = rank(0, address, &config, NEVER);
     drop(far);
     assert_eq!(next_event(&mut near).0, EXITED);
 }
@@ -128,7 +129,7 @@ fn inconclusive_probe_does_not_prove_exit() {
     let (_job, other_job) = spawn_acceptor(&handshake_config(false), SESSION, 1);
     for address in [silent.local_addr().expect("one"), other_session, other_job] {
         let (event, after) = next_event(&mut reset(address, &own, timeout));
-        assert!(event == RESET && after < 2 * SECOND, "{event:?} after {after:?}");
+        assert!(event == RESET && after < HANG, "{event:?} after {after:?}");
         assert!(address == other_job || after >= timeout * 9 / 10, "the probe ended after {after:?}");
     }
 }
@@ -138,12 +139,12 @@ fn inconclusive_probe_does_not_prove_exit() {
 #[test]
 fn probe_retries_closing_listener() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let mut near = reset(listener.local_addr().expect("one"), &handshake_config(false), 5 * SECOND);
+    let mut near = reset(listener.local_addr().expect("one"), &handshake_config(false), NEVER);
     let shutting =
         std::thread::spawn(move || (0..3).for_each(|_| drop(listener.accept().expect("a connection"))));
     let (event, after) = next_event(&mut near);
     shutting.join().expect("no panic");
-    assert!(event == EXITED && after < SECOND, "{event:?} after {after:?}");
+    assert!(event == EXITED && after < HANG, "{event:?} after {after:?}");
 }
 
 #[test]
@@ -163,10 +164,10 @@ fn listener_guard_keeps_listener_open() {
     let (peer, address, _far) = rank(1, listener().1, &config, SECOND);
     let held = peer.listener_guard().expect("it has one");
     drop(peer);
-    assert_eq!(next_event(&mut reset(address, &config, 5 * SECOND)).0, RESET);
+    assert_eq!(next_event(&mut reset(address, &config, NEVER)).0, RESET);
     drop(held);
     let begun = Instant::now();
-    while next_event(&mut reset(address, &config, 5 * SECOND)).0 != EXITED {
-        assert!(begun.elapsed() < 2 * SECOND, "the last guard is gone");
+    while next_event(&mut reset(address, &config, NEVER)).0 != EXITED {
+        assert!(begun.elapsed() < HANG, "the last guard is gone");
     }
 }

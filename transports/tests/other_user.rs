@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use unisono_transports::sys::listener::Listener;
+use unisono_transports::testing::HANG;
 use unisono_transports::{Error, sys::unix};
 
 /// Environment variable with the name of the socket, for the process of the other user.
@@ -37,7 +38,7 @@ fn other_user_is_refused_on_both_sides() {
     let begun = Instant::now();
     let error = loop {
         match listener.accept() {
-            Ok(None) => assert!(begun.elapsed() < Duration::from_secs(10), "no connection came"),
+            Ok(None) => assert!(begun.elapsed() < HANG, "no connection came"),
             Ok(Some(_)) => panic!("another user was accepted"),
             Err(error) => break error,
         }

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -77,15 +77,15 @@ pub struct UserKernels {
 impl Emulator<'_> {
     /// Builds the library unless the cache has it, and returns its path.
     ///
-    /// The cache is `$XDG_CACHE_HOME/unisono` or `~/.cache/unisono`. One process builds at a time,
-    /// and others wait for it.
+    /// The cache is `$XDG_CACHE_HOME/unisono` or `~/.cache/unisono`. If neither can be written, it
+    /// is a folder of this user among the temporary files. One process builds at a time, and
+    /// others wait for it.
     ///
     /// # Errors
     /// There is no compiler, it refuses a source, or no folder can be written.
     pub fn build(&self) -> Result<PathBuf, BuildError> {
         let compiler = compiler();
-        let cache = cache()
-            .ok_or_else(|| BuildError::NoFolder("neither XDG_CACHE_HOME nor HOME is set".to_owned()))?;
+        let cache = cache()?;
         let folder = cache.join(format!("cuda-emulator-{:016x}", self.key(&compiler)));
         let file = folder.join(NAME);
         let unfit = |error: io::Error| BuildError::NoFolder(format!("{}: {error}", folder.display()));
@@ -208,11 +208,41 @@ fn compiler() -> String {
     std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned())
 }
 
-/// The user's cache folder, which only the user can write.
-fn cache() -> Option<PathBuf> {
+/// A folder for libraries that are loaded later, so only this user may write it.
+fn cache() -> Result<PathBuf, BuildError> {
     let folder = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-    Some(cache.join("unisono"))
+    let home = || Some(folder("HOME")?.join(".cache"));
+    let usual = folder("XDG_CACHE_HOME").or_else(home).map(|folder| folder.join("unisono"));
+    match usual {
+        Some(cache) if can_write(&cache) => Ok(cache),
+        _ => cache_of_user(&std::env::temp_dir()),
+    }
+}
+
+/// Returns true if files can be made in a folder, which is made first if it is not there.
+fn can_write(folder: &Path) -> bool {
+    let probe = folder.join(format!("probe-{}-{:?}", std::process::id(), std::thread::current().id()));
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.and_then(|()| File::create(&probe)).and_then(|_| fs::remove_file(&probe)).is_ok()
+}
+
+/// Returns a folder of this user among those of all users, and refuses one that another user made
+/// or may write.
+fn cache_of_user(among: &Path) -> Result<PathBuf, BuildError> {
+    let unfit = |path: &Path, what: &dyn std::fmt::Display| {
+        BuildError::NoFolder(format!("{}: {what}; set XDG_CACHE_HOME", path.display()))
+    };
+    let own = fs::metadata("/proc/self").map_err(|error| unfit(Path::new("/proc/self"), &error))?.uid();
+    let folder = among.join(format!("unisono-{own}"));
+    match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unfit(&folder, &error)),
+        _ => (),
+    }
+    let found = fs::symlink_metadata(&folder).map_err(|error| unfit(&folder, &error))?;
+    match found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
+        true => Ok(folder),
+        false => Err(unfit(&folder, &"another user can write it")),
+    }
 }
 
 pub(crate) fn start(compiler: &str, folder: &Path, arguments: &[impl AsRef<OsStr>]) -> io::Result<Child> {
@@ -234,4 +264,34 @@ pub(crate) fn finish(compiler: &str, child: io::Result<Child>) -> Result<(), Bui
         return Ok(());
     }
     Err(BuildError::Refused { said: String::from_utf8_lossy(&output.stderr).into_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn cache_among_users_is_private() {
+        let among = std::env::temp_dir().join(format!("unisono-cache-test-{}", std::process::id()));
+        fs::create_dir_all(&among).unwrap();
+        let cache = cache_of_user(&among).unwrap();
+        assert_eq!(fs::metadata(&cache).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(cache_of_user(&among).unwrap(), cache);
+        fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = cache_of_user(&among).unwrap_err().to_string();
+        assert!(refused.contains("another user can write it"), "{refused}");
+        fs::remove_dir(&cache).unwrap();
+        // A link of another user would lead to a folder of that user's choice.
+        std::os::unix::fs::symlink("/", &cache).unwrap();
+        assert!(cache_of_user(&among).is_err());
+        fs::remove_dir_all(&among).unwrap();
+    }
+
+    #[test]
+    fn unwritable_cache_is_noticed() {
+        assert!(can_write(&std::env::temp_dir()));
+        assert!(!can_write(Path::new("/proc/unisono")));
+        assert!(!can_write(Path::new("/dev/null/unisono")));
+    }
 }

@@ -124,6 +124,52 @@ fn out_of_bounds_stores_are_found_on_free() {
     gpu.release_unused().unwrap();
 }
 
+/// Descriptors of this process that name memory of the emulator.
+fn memory_files() -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("proc").flatten();
+    let names = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    names.filter(|name| name.to_string_lossy().contains("unisono device memory")).count()
+}
+
+#[test]
+fn allocations_of_the_emulator_share_a_descriptor() {
+    let Some(gpu) = crate::gpu().filter(Gpu::is_emulated) else {
+        return eprintln!("SKIPPED: needs the emulator");
+    };
+    // An ordinary user may have 1,024 descriptors.
+    let buffers: Vec<_> = (0..2000u64).map(|index| gpu.upload(&[index; 3]).unwrap()).collect();
+    let stream = gpu.stream().unwrap();
+    for index in [0, 1000, 1999] {
+        assert_eq!(buffers[index].to_vec(&stream).unwrap(), [index as u64; 3]);
+    }
+    assert_eq!(memory_files(), 1);
+}
+
+#[test]
+fn missing_descriptors_are_named() {
+    const ALONE: &str = "UNISONO_TEST_MISSING_DESCRIPTORS";
+    if std::env::var_os(ALONE).is_none() {
+        let own = std::env::current_exe().expect("this test");
+        let arguments = ["memory::missing_descriptors_are_named", "--exact"];
+        let alone = std::process::Command::new(own).args(arguments).env(ALONE, "1").output();
+        let output = alone.expect("it starts");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+        return;
+    }
+    let Some(gpu) = crate::gpu().filter(Gpu::is_emulated) else {
+        return eprintln!("SKIPPED: needs the emulator");
+    };
+    let is_open = |number: &usize| std::path::Path::new(&format!("/proc/self/fd/{number}")).exists();
+    let next = (0..).find(|number| !is_open(number)).expect("a number");
+    let own = std::process::id().to_string();
+    let limit = format!("--nofile={next}:{next}");
+    let set = std::process::Command::new("prlimit").args(["--pid", &own, &limit]).status().expect("prlimit");
+    assert!(set.success());
+    let refused = gpu.alloc::<u8>(1 << 20).err().expect("there is no descriptor").to_string();
+    assert!(refused.contains("Too many open files") && refused.contains("ulimit -n"), "{refused}");
+}
+
 #[test]
 fn too_much_is_refused() {
     let Some(gpu) = crate::gpu() else { return };

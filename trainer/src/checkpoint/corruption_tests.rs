@@ -184,12 +184,10 @@ fn corrupt_checkpoints_are_rejected() {
         let inventory = inventory(Dtype::F32);
         load(&folder, save_on_one_rank(), &mut *strategy(&inventory), &inventory).expect("it is sound");
         change.apply(&folder);
-        let begun = std::time::Instant::now();
         let error = load(&folder, save_on_one_rank(), &mut *strategy(&inventory), &inventory)
             .expect_err(what)
             .to_string();
         assert!(error.contains(word), "{what}: {error}");
-        assert!(begun.elapsed().as_secs() < 2, "{what}: {:?}", begun.elapsed());
     }
 }
 

@@ -100,25 +100,26 @@ impl Worker {
 mod tests {
     use super::*;
     use crate::data::{LastBatch, TokenBatch, TokenSource};
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
-    /// Tokens that take time to read.
-    struct SlowTokens(Duration);
+    /// Tokens that count how often they are read.
+    struct CountedTokens(Arc<AtomicUsize>);
 
-    impl TokenSource for SlowTokens {
+    impl TokenSource for CountedTokens {
         fn count(&self) -> usize {
             1 + 4 * 24
         }
 
         fn read(&self, start: usize, into: &mut [u32]) -> Result<()> {
-            thread::sleep(self.0);
             into.iter_mut().zip(start..).for_each(|(token, place)| *token = place as u32);
+            self.0.fetch_add(1, Ordering::Release);
             Ok(())
         }
     }
 
-    fn reader(delay: Duration) -> BatchReader {
-        let samples = Arc::new(TokenWindows::new(SlowTokens(delay), 4).unwrap());
+    fn reader(reads: &Arc<AtomicUsize>) -> BatchReader {
+        let samples = Arc::new(TokenWindows::new(CountedTokens(Arc::clone(reads)), 4).unwrap());
         BatchReader { samples, micro_batch: 2, micro_sequences: 1, chunk: SequenceChunk::WHOLE }
     }
 
@@ -129,7 +130,7 @@ mod tests {
     #[test]
     fn batches_come_in_the_order_of_the_sampler_over_epochs() {
         let sampler = Sampler::new(24, 4, Some(7), LastBatch::Drop).unwrap();
-        let reader = reader(Duration::ZERO);
+        let reader = reader(&Arc::default());
         for workers in [1, 2, 5] {
             let (mut ahead, mut own) =
                 (ReadAhead::start(workers, &reader, &sampler).unwrap(), sampler.clone());
@@ -141,19 +142,18 @@ mod tests {
     }
 
     #[test]
-    fn slow_source_is_hidden_behind_the_step() {
+    fn next_steps_are_read_while_a_step_computes() {
         let sampler = Sampler::new(24, 2, None, LastBatch::Drop).unwrap();
-        let reader = reader(Duration::from_millis(10));
-        let mut ahead = ReadAhead::start(1, &reader, &sampler).unwrap();
-        ahead.next().unwrap();
-        let mut waited = Duration::ZERO;
-        for _ in 0..5 {
-            // A step that takes longer than reading its 2 sequences.
-            thread::sleep(Duration::from_millis(60));
-            let start = Instant::now();
+        let reads = Arc::default();
+        let mut ahead = ReadAhead::start(1, &reader(&reads), &sampler).unwrap();
+        for step in 1..6 {
             ahead.next().unwrap();
-            waited += start.elapsed();
+            // The 2 sequences of the next step are read, although nobody asks for them yet.
+            let begun = Instant::now();
+            while reads.load(Ordering::Acquire) < 2 * (step + 1) {
+                assert!(begun.elapsed() < Duration::from_secs(100), "step {step}: nothing is read ahead");
+                thread::sleep(Duration::from_millis(1));
+            }
         }
-        assert!(waited < Duration::from_millis(50), "{waited:?} of 100 ms of reading were waited for");
     }
 }

@@ -3,15 +3,19 @@
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit of open descriptors to `count`, as far as the hard limit allows. The soft limit
-/// is only ever raised, and only when it is too low. It exists for programs that use `select`.
-pub fn raise_fd_limit(count: usize) {
+/// Makes room for `more` descriptors beside those that are open, as far as the hard limit allows,
+/// and returns how many more may then be opened. The soft limit is only ever raised, and only when
+/// it is too low. It exists for programs that use `select`.
+pub fn raise_fd_limit(more: usize) -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = maximum.map_or(count as u64, |maximum| maximum.min(count as u64));
+    let wanted = maximum.unwrap_or(u64::MAX).min((open + more) as u64);
     if current.is_some_and(|current| current < wanted) {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
         tracing::info!(from = current, to = wanted, ok = raised.is_ok(), "the limit of open descriptors");
     }
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(open)
 }
 
 /// Returns the largest file that this process may make, or `None` if there is no limit. The limit
@@ -32,12 +36,13 @@ mod tests {
 
     #[test]
     fn fd_limit_is_raised_and_never_lowered() {
-        let before = getrlimit(Resource::Nofile).current;
-        raise_fd_limit(8);
-        assert_eq!(getrlimit(Resource::Nofile).current, before);
+        let before = getrlimit(Resource::Nofile).current.expect("a limit");
+        assert!(raise_fd_limit(8) <= before as usize, "those that are open count");
+        assert_eq!(getrlimit(Resource::Nofile).current, Some(before));
         let maximum = getrlimit(Resource::Nofile).maximum;
-        setrlimit(Resource::Nofile, Rlimit { current: before.map(|before| before - 1), maximum }).unwrap();
-        raise_fd_limit(before.unwrap_or(8) as usize);
-        assert_eq!(getrlimit(Resource::Nofile).current, before);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(before - 1), maximum }).unwrap();
+        raise_fd_limit(before as usize);
+        let raised = getrlimit(Resource::Nofile).current;
+        assert!(raised >= Some(before) && (maximum.is_none() || raised <= maximum), "{raised:?}");
     }
 }

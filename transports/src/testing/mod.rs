@@ -1,6 +1,8 @@
 //! Test support: the conformance suite of transports, fuzz targets, the Shuttle façade and the flag
 //! latency probe.
 
+use std::time::Duration;
+
 #[doc(hidden)]
 pub mod conformance;
 pub mod flag_latency;
@@ -10,3 +12,21 @@ pub mod fuzzing;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub mod shuttle;
+
+/// Longer than anything takes that ends at all, on the busiest machine. Tests assert events; this
+/// limit only ends a test that hangs, or whose wait ended by [`NEVER`] and not by the event.
+pub const HANG: Duration = Duration::from_secs(100);
+
+/// Timeout of ranks in tests of waits that an event must end: far beyond [`HANG`].
+pub const NEVER: Duration = Duration::from_secs(3600);
+
+/// Returns true if this host has IPv6 addresses. Otherwise says that the part `what` of a test is
+/// skipped; the test harness does not capture the line.
+pub fn has_ipv6(what: &str) -> bool {
+    use std::io::Write;
+    let has = std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_ok();
+    if !has {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {what} over IPv6: this host has no ::1");
+    }
+    has
+}

@@ -1,5 +1,8 @@
 //! Schedules as they run: idle shares of ranks whose work is padded by sleep.
 
+#[path = "../../../tests/support/yardstick.rs"]
+mod yardstick;
+
 use super::*;
 use crate::allocator::Allocator;
 use crate::error::Result;
@@ -143,16 +146,16 @@ fn idle_shares_of_running_pipelines_are_those_of_the_formulas() {
         ("zb-v", 2, 3.0 / 51.0),
     ];
     for (name, chunks, formula) in cases {
-        let idle = idle_share(name, 4, 8, chunks);
-        println!("{name}: idle {idle:.3}, formula {formula:.3}");
-        assert!((idle - formula).abs() < 0.03, "{name}: {idle:.3}, not {formula:.3}");
+        let what = format!("idle share of {name}, {formula:.3} by the formula");
+        let measure = || idle_share(name, 4, 8, chunks);
+        yardstick::assert_measured(&what, measure, |idle| (idle - formula).abs() < 0.03);
     }
 }
 
 #[test]
 fn zero_bubble_v_is_faster_than_1f1b_when_it_runs() {
     let best = |name, chunks| (0..3).map(|_| step_times(name, 4, 8, chunks)[0]).min().unwrap();
-    let (plain, split) = (best("1f1b", 1), best("zb-v", 2));
-    println!("zb-v {split:?}, 1f1b {plain:?}");
-    assert!(split.as_secs_f64() < 0.9 * plain.as_secs_f64(), "{split:?}, and 1F1B takes {plain:?}");
+    let measure = || [best("1f1b", 1), best("zb-v", 2)];
+    let is_faster = |[plain, split]: &[Duration; 2]| split.as_secs_f64() < 0.9 * plain.as_secs_f64();
+    yardstick::assert_measured("times of 1F1B and ZB-V", measure, is_faster);
 }

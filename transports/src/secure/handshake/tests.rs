@@ -59,13 +59,11 @@ fn right_secret_is_accepted() {
 #[test]
 fn wrong_secret_fails_on_both_sides() {
     for encrypted in [false, true] {
-        let begun = Instant::now();
         let (near, far) = tcp_pair();
         let terms = || HandshakeConfig { encrypt: encrypted, ..other_secret() };
         let (client, server) = run_handshake((near.into(), far.into()), &terms(), terms());
         assert!(matches!(client.unwrap_err(), Error::AuthFailed { .. }));
         assert!(server.is_err());
-        assert!(begun.elapsed() < Duration::from_millis(100));
     }
 }
 

@@ -1,12 +1,9 @@
 //! Cases about control messages, and about ranks that have ended.
 
 use crate::testing::conformance::test_rank::{TestRank, run};
-use crate::testing::conformance::{FabricFactory, SMALL_GEOMETRY, pattern};
+use crate::testing::conformance::{FabricFactory, SMALL_GEOMETRY, TIMEOUT, pattern};
 use crate::{Error, Geometry, MAX_CONTROL_MSG_BYTES, PeerEvent, Tag};
 use std::time::{Duration, Instant};
-
-/// Time within which the others must know.
-const EXIT_REPORT_MAX: Duration = Duration::from_secs(1);
 
 /// Checks that control messages of every size arrive whole and, from one sender, in order.
 pub fn control_messages_arrive_in_order(make: FabricFactory<'_>) {
@@ -42,7 +39,7 @@ pub fn exit_is_reported_once_and_soon(make: FabricFactory<'_>) {
             let of_the_dead = std::iter::repeat_with(|| side.next_event()).find(|event| !is_not_exit(event));
             assert_eq!(of_the_dead, Some(news));
         }
-        assert!(begun.elapsed() < EXIT_REPORT_MAX, "the news took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < TIMEOUT, "the news took {:?}", begun.elapsed());
         // Control messages to a dead rank are dropped without harm, and its death is not reported
         // again.
         let begun = Instant::now();
@@ -100,7 +97,7 @@ pub fn exited_peer_blocks_nobody(make: FabricFactory<'_>) {
                 assert_ok_or_lost(side.link(1).progress());
             }
         }
-        assert!(begun.elapsed() < EXIT_REPORT_MAX, "calls to a dead peer took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < TIMEOUT, "calls to a dead peer took {:?}", begun.elapsed());
         ((), Some::<TestRank>(side))
     });
 }
