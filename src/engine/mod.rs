@@ -200,6 +200,8 @@ pub(crate) struct Engine {
     poisoned: Option<Error>,
     /// True if this communicator was shrunk, or a shrink was tried.
     shrunk: bool,
+    /// True if this rank has said goodbye.
+    left: bool,
     /// The way in which operations wait now.
     wait_mode: WaitMode,
     /// Buffer for input that is overwritten while it is sent. Keeps its memory from call to call.
@@ -240,6 +242,7 @@ impl Engine {
             last_algorithm: None,
             poisoned: None,
             shrunk: false,
+            left: false,
             temp: Vec::new(),
         }
     }

@@ -1,7 +1,8 @@
-//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files, and what
-//! keeps forked children apart.
+//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files, the end of
+//! the process, and what keeps forked children apart.
 
 pub mod affinity;
+pub mod at_exit;
 pub mod close_on_fork;
 pub mod fork_guard;
 pub mod listener;
