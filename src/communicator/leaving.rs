@@ -58,7 +58,8 @@ impl Drop for Ownership {
         // Other threads use the engine of a communicator without handles only for moments. A thread
         // that drops the handle in a callback of a message uses the engine itself, and leaves when
         // it is done.
-        while !shared.try_leave() && !shared.engine_user.is_this_thread() && begun.elapsed() < ENGINE_TIMEOUT {
+        while !shared.try_leave() && !shared.engine_user.is_this_thread() && begun.elapsed() < ENGINE_TIMEOUT
+        {
             thread::sleep(PAUSE);
         }
     }
