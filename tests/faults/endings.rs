@@ -81,6 +81,9 @@ fn play(story: &str, comm: &Communicator) -> Result<()> {
             assert_eq!(received, vec![8; 200_000]);
         }
         "late" => {}
+        // The other rank leaves without receiving it.
+        "lost" if rank == 0 => drop(comm.isend(vec![0u8; 1 << 20], 1, 5)),
+        "lost" => {}
         "join" => {}
         other => panic!("no story is called {other}"),
     }
@@ -102,6 +105,25 @@ fn run(ranks: usize, wire: &str, story: &str, end: &str) -> Vec<String> {
         }
     }
     bad
+}
+
+/// Nobody waits for the message, so the library says that it did not arrive.
+#[test]
+fn lost_send_that_nobody_waits_for_is_told() {
+    for wire in WIRES {
+        let (id, told) = (new_id(), std::env::temp_dir().join(format!("lost-send-{}", std::process::id())));
+        let command = format!("exec \"$0\" \"$@\" 2> '{}'", told.display());
+        let mut sender = Process::start_by(&["sh", "-c", &command], "leaver");
+        let mut receiver = Process::start("leaver");
+        for (rank, process) in [&mut sender, &mut receiver].into_iter().enumerate() {
+            process.order(&format!("{id} {rank} 2 {wire} lost exit"));
+        }
+        assert_eq!((receiver.wait_for_exit(), sender.wait_for_exit()), (Some(0), Some(0)));
+        let text = std::fs::read_to_string(&told).expect("what it said");
+        std::fs::remove_file(&told).expect("it is there");
+        assert!(text.contains("rank 0 of 2"), "{text}");
+        assert!(text.contains("isend to rank 1 with tag 5 (1048576 bytes) is lost"), "{text}");
+    }
 }
 
 /// Plays a story many times over every wire, with communicators that are dropped and that are not.
