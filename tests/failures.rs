@@ -5,12 +5,8 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::World;
-<<<<<<< HEAD
 use unisono::{AbortCause, Communicator, Config, Error, ErrorKind, Max, Sum};
-=======
-use unisono::{Communicator, Config, Error, ErrorKind, Max, Sum};
 use unisono_transports::testing::{HANG, NEVER};
->>>>>>> environment
 
 fn long_timeout() -> Config {
     Config::default().with_timeout(NEVER)

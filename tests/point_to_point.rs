@@ -248,9 +248,50 @@ fn scoped_operations_borrow_buffers() {
             let gathered = scope.all_gather(&input, &mut gathered);
             assert_eq!(reduced.wait().unwrap()[99_999], 3.0);
             assert_eq!(gathered.wait().unwrap()[25], 2);
-        });
+            Ok(())
+        })
+        .unwrap();
         assert_eq!((values[0], gathered[10]), (3.0, 1));
     });
+}
+
+/// Whoever looks at no handle hears of the first failure, and whoever took an error hears of it
+/// once.
+#[test]
+fn scope_returns_first_error_that_no_handle_returned() {
+    let failing = |root: usize| move |comm: &Communicator| comm.broadcast(&mut [0u8], root);
+    let comm = Communicator::local(1).unwrap().remove(0);
+    let dropped = comm.scope(|scope| {
+        let taken = scope.spawn(failing(70));
+        drop((scope.spawn(failing(71)), scope.spawn(failing(72)), scope.spawn(|_| Ok(()))));
+        assert!(taken.wait().unwrap_err().to_string().contains("70"));
+        Ok(())
+    });
+    assert!(dropped.unwrap_err().to_string().contains("71"));
+    let taken = comm.scope(|scope| {
+        assert!(scope.spawn(failing(70)).wait().is_err());
+        Ok(7)
+    });
+    assert_eq!(taken.unwrap(), 7);
+    let own = comm.scope(|scope| {
+        drop(scope.spawn(failing(71)));
+        failing(70)(&comm)
+    });
+    assert!(own.unwrap_err().to_string().contains("70"));
+}
+
+/// Ranks that disagree do not go on with what they had before.
+#[test]
+fn scope_returns_mismatch_of_dropped_handle() {
+    let errors = World::Threads.run(2, &Config::default(), |comm| {
+        let mut gradients = vec![1.0f32; 10 + comm.rank()];
+        comm.scope(|scope| {
+            drop(scope.all_reduce(&mut gradients, Sum));
+            Ok(())
+        })
+        .unwrap_err()
+    });
+    assert!(errors.iter().all(|error| error.to_string().contains("all_reduce")), "{errors:?}");
 }
 
 #[test]

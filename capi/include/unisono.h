@@ -21,6 +21,15 @@
 extern "C" {
 #endif
 
+/* Compilers warn where a code is not looked at, because its error would be lost. */
+#ifndef UNISONO_CHECKED
+#ifdef __GNUC__
+#define UNISONO_CHECKED __attribute__((warn_unused_result))
+#else
+#define UNISONO_CHECKED
+#endif
+#endif
+
 typedef struct unisono_comm unisono_comm;
 /* An operation that was started, or its result. */
 typedef struct unisono_request unisono_request;
@@ -141,139 +150,139 @@ size_t unisono_last_error_peer(void);
 /* A function that makes one communicator stores NULL if it fails. */
 
 /* Connects to the other ranks as the environment of unisono run, torchrun, mpirun or srun says. */
-uint32_t unisono_comm_from_env(unisono_comm **comm);
+UNISONO_CHECKED uint32_t unisono_comm_from_env(unisono_comm **comm);
 
 /* Makes `size` ranks that are threads of this process. `comms` has room for `size` pointers, and keeps its
    contents if the call fails. */
-uint32_t unisono_comm_local(size_t size, unisono_comm **comms);
+UNISONO_CHECKED uint32_t unisono_comm_local(size_t size, unisono_comm **comms);
 
 /* Writes a unique id with its NUL into `bytes` bytes at `id`; 160 are enough. Rank 0 makes it, with the address of the
  * interface that the other ranks reach, and hands it to them. */
-uint32_t unisono_unique_id(const char *interface_address, char *id, size_t bytes);
+UNISONO_CHECKED uint32_t unisono_unique_id(const char *interface_address, char *id, size_t bytes);
 
 /* Connects to the ranks with the same unique id. `settings` is NULL or lines of the form name=value, such as
  * "timeout_ms=5000\ntransport=tcp". They win over UNISONO_* variables. */
-uint32_t unisono_comm_join(const char *id, size_t rank, size_t size, const char *settings, unisono_comm **comm);
+UNISONO_CHECKED uint32_t unisono_comm_join(const char *id, size_t rank, size_t size, const char *settings, unisono_comm **comm);
 
 /* Makes a communicator of the ranks that give the same color, by key and then by rank. All ranks call it. Color -1 is none:
  * that rank stores NULL. */
-uint32_t unisono_comm_split(const unisono_comm *comm, int64_t color, int32_t key, unisono_comm **group);
+UNISONO_CHECKED uint32_t unisono_comm_split(const unisono_comm *comm, int64_t color, int32_t key, unisono_comm **group);
 
 /* Makes a communicator of the ranks that are still there, after an error has ended this one. All of them call it. */
-uint32_t unisono_comm_shrink(const unisono_comm *comm, unisono_comm **survivors);
+UNISONO_CHECKED uint32_t unisono_comm_shrink(const unisono_comm *comm, unisono_comm **survivors);
 
 /* Ends a communicator. No call on it may be under way. Requests stay valid: wait for them and free them. NULL is allowed. */
 uint32_t unisono_comm_destroy(unisono_comm *comm);
 
-uint32_t unisono_comm_rank(const unisono_comm *comm, size_t *rank);
-uint32_t unisono_comm_size(const unisono_comm *comm, size_t *size);
+UNISONO_CHECKED uint32_t unisono_comm_rank(const unisono_comm *comm, size_t *rank);
+UNISONO_CHECKED uint32_t unisono_comm_size(const unisono_comm *comm, size_t *size);
 
 /* Ends the operations of a communicator on all ranks. Works from any thread. */
 uint32_t unisono_comm_abort(const unisono_comm *comm, const char *reason);
 
 /* Stores the code of the error that ended a communicator, or 0 while it is usable. Its text goes into `bytes` bytes at `text`,
  * cut if it is longer. `text` may be NULL. Never waits. */
-uint32_t unisono_comm_error(const unisono_comm *comm, uint32_t *code, char *text, size_t bytes);
+UNISONO_CHECKED uint32_t unisono_comm_error(const unisono_comm *comm, uint32_t *code, char *text, size_t bytes);
 
 /* Writes the last operations of this rank as JSON, with a NUL, into `bytes` bytes at `json`. Stores the number of bytes that it
  * needs, also when there are too few, which is UNISONO_INVALID_USAGE. `needed` may be NULL. Never waits for operations. */
-uint32_t unisono_flight_record(const unisono_comm *comm, char *json, size_t bytes, size_t *needed);
+UNISONO_CHECKED uint32_t unisono_flight_record(const unisono_comm *comm, char *json, size_t bytes, size_t *needed);
 
 /* One share in, one share out. After an error, the output is unspecified. */
-uint32_t unisono_all_reduce(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
+UNISONO_CHECKED uint32_t unisono_all_reduce(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                             uint32_t op);
 /* One share in, one for each rank out. After an error, the output is unspecified. */
-uint32_t unisono_all_gather(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype);
+UNISONO_CHECKED uint32_t unisono_all_gather(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype);
 /* One share for each rank in, one share out. In place, the input is written. After an error, the output is unspecified. */
-uint32_t unisono_reduce_scatter(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
+UNISONO_CHECKED uint32_t unisono_reduce_scatter(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                                 uint32_t op);
 /* One share in at the root, one share out. Other ranks may give NULL as the input. After an error, the output is
  * unspecified. */
-uint32_t unisono_broadcast(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
+UNISONO_CHECKED uint32_t unisono_broadcast(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                            size_t root);
 /* One share in, one share out at the root. Other ranks may give NULL as the output. After an error, the output is
  * unspecified. */
-uint32_t unisono_reduce(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype, uint32_t op,
+UNISONO_CHECKED uint32_t unisono_reduce(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype, uint32_t op,
                         size_t root);
 /* One share in, one for each rank out at the root. Other ranks may give NULL as the output. After an error, the output is
  * unspecified. */
-uint32_t unisono_gather(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
+UNISONO_CHECKED uint32_t unisono_gather(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                         size_t root);
 /* One share for each rank in at the root, one share out. Other ranks may give NULL as the input. After an error, the
  * output is unspecified. */
-uint32_t unisono_scatter(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
+UNISONO_CHECKED uint32_t unisono_scatter(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                          size_t root);
 /* One share for each rank in, one from each rank out. After an error, the output is unspecified. */
-uint32_t unisono_all_to_all(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype);
+UNISONO_CHECKED uint32_t unisono_all_to_all(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype);
 /* One share in, one share out: the reduction of this rank and all ranks below it. There is no average. After an error, the
  * output is unspecified. */
-uint32_t unisono_scan(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype, uint32_t op);
+UNISONO_CHECKED uint32_t unisono_scan(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype, uint32_t op);
 /* One share in, one share out: the reduction of all ranks below this one. The output of rank 0 stays as it is. After an
  * error, the output is unspecified. */
-uint32_t unisono_exscan(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
+UNISONO_CHECKED uint32_t unisono_exscan(const unisono_comm *comm, const void *input, void *output, size_t count, uint32_t dtype,
                         uint32_t op);
 /* Waits until all ranks have called it. */
-uint32_t unisono_barrier(const unisono_comm *comm);
+UNISONO_CHECKED uint32_t unisono_barrier(const unisono_comm *comm);
 /* The collective that `operation` describes. After an error, the output is unspecified. */
-uint32_t unisono_run(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output);
+UNISONO_CHECKED uint32_t unisono_run(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output);
 
 /* Collectives with shares of different lengths. `counts` has a number of elements for each rank. Input and output must not
  * overlap. */
 
 /* counts[own rank] elements in, all counts out. All ranks give the same counts. After an error, the output is unspecified. */
-uint32_t unisono_all_gather_v(const unisono_comm *comm, const void *input, void *output, const size_t *counts, uint32_t dtype);
+UNISONO_CHECKED uint32_t unisono_all_gather_v(const unisono_comm *comm, const void *input, void *output, const size_t *counts, uint32_t dtype);
 /* All counts in, counts[own rank] elements out. All ranks give the same counts. After an error, the output is unspecified. */
-uint32_t unisono_reduce_scatter_v(const unisono_comm *comm, const void *input, void *output, const size_t *counts,
+UNISONO_CHECKED uint32_t unisono_reduce_scatter_v(const unisono_comm *comm, const void *input, void *output, const size_t *counts,
                                   uint32_t dtype, uint32_t op);
 /* send_counts[i] elements go to rank i; recv_counts[i] elements come from rank i. After an error, the output is
  * unspecified. */
-uint32_t unisono_all_to_all_v(const unisono_comm *comm, const void *input, const size_t *send_counts, void *output,
+UNISONO_CHECKED uint32_t unisono_all_to_all_v(const unisono_comm *comm, const void *input, const size_t *send_counts, void *output,
                               const size_t *recv_counts, uint32_t dtype);
 /* `count` elements in, all counts out at the root. Other ranks may give NULL as the output and the counts. After an error,
  * the output is unspecified. */
-uint32_t unisono_gather_v(const unisono_comm *comm, const void *input, size_t count, void *output, const size_t *counts,
+UNISONO_CHECKED uint32_t unisono_gather_v(const unisono_comm *comm, const void *input, size_t count, void *output, const size_t *counts,
                           uint32_t dtype, size_t root);
 /* All counts in at the root, `count` elements out. Other ranks may give NULL as the input and the counts. After an error,
  * the output is unspecified. */
-uint32_t unisono_scatter_v(const unisono_comm *comm, const void *input, const size_t *counts, void *output, size_t count,
+UNISONO_CHECKED uint32_t unisono_scatter_v(const unisono_comm *comm, const void *input, const size_t *counts, void *output, size_t count,
                            uint32_t dtype, size_t root);
 
 /* Messages progress by themselves, beside collectives and each other. They need no order among ranks. Two messages to one rank
  * under the same tag arrive in the order sent. Tags are below 2^63. A message that is longer than its receive is an error. */
 
 /* Returns when the buffer may be written again, which need not mean that the message was received. */
-uint32_t unisono_send(const unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag);
+UNISONO_CHECKED uint32_t unisono_send(const unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag);
 /* Receives at most `bytes` bytes. Stores the message in `info`, which may be NULL. After an error, the buffer is
  * unspecified. */
-uint32_t unisono_recv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
+UNISONO_CHECKED uint32_t unisono_recv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
                       unisono_message_info *info);
 /* Stores 1 and the message if one has arrived that no receive has taken, else 0. `info` may be NULL. */
-uint32_t unisono_probe(const unisono_comm *comm, size_t from, uint64_t tag, int *found, unisono_message_info *info);
+UNISONO_CHECKED uint32_t unisono_probe(const unisono_comm *comm, size_t from, uint64_t tag, int *found, unisono_message_info *info);
 
 /* A function that starts an operation stores a request, or NULL if it fails. Buffers belong to the operation until the request
  * is done: they stay valid, and nobody else accesses them. A request can be used from any thread. */
 
-uint32_t unisono_isend(const unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag,
+UNISONO_CHECKED uint32_t unisono_isend(const unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag,
                        unisono_request **request);
-uint32_t unisono_irecv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
+UNISONO_CHECKED uint32_t unisono_irecv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
                        unisono_request **request);
 /* Starts what unisono_run does. Started collectives run one after the other, in order with the other collectives. After an
  * error, the output is unspecified. */
-uint32_t unisono_start(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output,
+UNISONO_CHECKED uint32_t unisono_start(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output,
                        unisono_request **request);
 
 /* Waits for a request, for at most `timeout_ms` milliseconds unless it is negative. Returns the code of the operation's result,
  * or UNISONO_NOT_DONE. Can be called again. */
-uint32_t unisono_wait(const unisono_request *request, int64_t timeout_ms);
+UNISONO_CHECKED uint32_t unisono_wait(const unisono_request *request, int64_t timeout_ms);
 /* Stores 1 if the request is done, else 0. Never waits. */
-uint32_t unisono_test(const unisono_request *request, int *done);
+UNISONO_CHECKED uint32_t unisono_test(const unisono_request *request, int *done);
 /* Stores the message of a receive that is done. */
-uint32_t unisono_request_info(const unisono_request *request, unisono_message_info *info);
+UNISONO_CHECKED uint32_t unisono_request_info(const unisono_request *request, unisono_message_info *info);
 /* Calls `function` once with the code of the result and `data` when the request is done: at once, or on a thread of the library
  * or one that waits. It may start operations and free the request. It must not wait, nor destroy a communicator. */
-uint32_t unisono_request_on_complete(const unisono_request *request, void (*function)(uint32_t code, void *data), void *data);
+UNISONO_CHECKED uint32_t unisono_request_on_complete(const unisono_request *request, void (*function)(uint32_t code, void *data), void *data);
 /* Frees a request that is done, else returns UNISONO_NOT_DONE. No other call on it may be under way. NULL is allowed. */
-uint32_t unisono_request_free(unisono_request *request);
+UNISONO_CHECKED uint32_t unisono_request_free(unisono_request *request);
 
 #ifdef __cplusplus
 }

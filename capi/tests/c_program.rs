@@ -130,6 +130,57 @@ fn random_collectives_match_naive_results() {
     }
 }
 
+/// Starts a rank of a program, which reads its place from the environment.
+fn start_rank(program: &Path, rank: usize, ranks: usize, port: &str) -> Command {
+    let mut process = command(program);
+    process.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string()).env("LOCAL_RANK", rank.to_string());
+    process.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
+    process
+}
+
+/// Returns a port that nobody listens at.
+fn free_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port().to_string()
+}
+
+/// Processes that destroy their communicator and end, or only end, are not taken for dead.
+#[test]
+fn processes_may_end_after_their_last_message() {
+    let program = compile("endings", &libraries());
+    for transport in ["shm", "tcp"] {
+        for end in ["destroy", "return", "exit"] {
+            for _ in 0..3 {
+                let port = free_port();
+                let start = |rank| {
+                    let mut process = start_rank(&program, rank, 4, &port);
+                    process.arg(end).env("UNISONO_TRANSPORT", transport);
+                    std::thread::spawn(move || output_of(&mut process))
+                };
+                let ranks: Vec<_> = (0..4).map(start).collect();
+                ranks.into_iter().for_each(|rank| drop(rank.join().expect("it ends well")));
+            }
+        }
+    }
+}
+
+/// A program that does not look at a code does not compile with warnings as errors.
+#[test]
+fn ignored_code_is_a_compiler_warning() {
+    let folder_of_test = libraries();
+    let source = folder_of_test.join("unisono-c-ignored.c");
+    std::fs::write(&source, "#include \"unisono.h\"\nvoid sum(unisono_comm *comm) { unisono_barrier(comm); }\n")
+        .expect("a source");
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Werror", "-c", "-o", "/dev/null", "-I"])
+        .arg(folder().join("include"))
+        .arg(&source)
+        .output()
+        .expect("a C compiler");
+    let said = String::from_utf8_lossy(&compiled.stderr);
+    assert!(!compiled.status.success() && said.contains("unused-result"), "{said}");
+}
+
 #[test]
 fn makefile_builds_the_example_with_pkg_config() {
     let libraries = libraries();
@@ -141,14 +192,10 @@ fn makefile_builds_the_example_with_pkg_config() {
     output_of(make.arg("example"));
     let program = out.join("pipeline");
     assert_eq!(output_of(&mut command(&program)), "sum 10, message from rank 3\n");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port().to_string();
-    drop(listener);
+    let port = free_port();
     let ranks: Vec<_> = (0..4)
         .map(|rank| {
-            let mut process = command(&program);
-            process.env("RANK", rank.to_string()).env("WORLD_SIZE", "4").env("LOCAL_RANK", rank.to_string());
-            process.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+            let mut process = start_rank(&program, rank, 4, &port);
             std::thread::spawn(move || output_of(&mut process))
         })
         .collect();

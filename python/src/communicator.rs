@@ -4,7 +4,7 @@ use crate::error::{argument, exception};
 use crate::messages::forward;
 use crate::operation::Operation;
 use crate::segments::{check_address, memory_at};
-use crate::work::{CompleteOnDrop, Completion, Work};
+use crate::work::{Completion, Work};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -98,25 +98,17 @@ impl Communicator {
         let options = call_options(py, timeout)?;
         let steps: Vec<Operation> = steps.iter().map(|step| Operation::clone(step)).collect();
         let completion = Completion::new(keep);
-        let ended = Arc::clone(&completion);
         py.detach(|| {
             let started = comm.spawn(move |comm| {
-                let ended = CompleteOnDrop(ended);
                 let run = |comm: &unisono::Communicator| {
                     // SAFETY: `keep` holds the objects that own the memory until the end. The
                     // callers in the package say that nobody else may access it meanwhile.
                     steps.iter().try_for_each(|step| unsafe { step.run(comm) })
                 };
-                let result = run_with(comm, options.as_ref(), run);
-                ended.0.complete(result.clone().map_err(Some));
-                result
+                run_with(comm, options.as_ref(), run)
             });
-            // An operation that could not be started has ended with the reason.
-            if started.is_finished()
-                && let Err(error) = started.wait()
-            {
-                completion.complete(Err(Some(error)));
-            }
+            // The thread of the operation holds the communicator no longer when it is complete.
+            forward(started, &completion, |()| None);
         });
         Ok(Work { completion, driver: None })
     }

@@ -33,11 +33,6 @@ pub(crate) fn argument(py: Python<'_>, what: impl std::fmt::Display) -> PyErr {
     made(py, "InvalidUsage", format!("{what}; correct the call"))
 }
 
-/// Returns the exception for an operation that panicked.
-pub(crate) fn panicked(py: Python<'_>) -> PyErr {
-    made(py, "Bug", "an operation panicked; please report this".to_owned())
-}
-
 /// Returns the exception for an operation that goes on after the time for which a caller waited.
 pub(crate) fn timed_out(py: Python<'_>, waited: std::time::Duration) -> PyErr {
     let text = format!(

@@ -1,14 +1,14 @@
 //! Handles of operations in the background.
 
 use crate::callbacks;
-use crate::error::{exception, panicked, timed_out};
+use crate::error::{exception, timed_out};
 use pyo3::prelude::*;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use unisono::MessageInfo;
 
-/// The result of an operation, with no error where it panicked.
-pub(crate) type Ended = Result<(), Option<unisono::Error>>;
+/// The result of an operation.
+pub(crate) type Ended = unisono::Result<()>;
 
 /// A handle of operations that run in the background, in the order in which they were started.
 #[pyclass(frozen, module = "unisono._native")]
@@ -68,7 +68,7 @@ impl Completion {
         if let Ok(info) = &result {
             self.lock().info = *info;
         }
-        self.complete(result.map(drop).map_err(Some));
+        self.complete(result.map(drop));
     }
 
     fn result(&self) -> Option<Ended> {
@@ -91,15 +91,6 @@ impl Completion {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-/// Completes an operation that ends without a result because it panicked.
-pub(crate) struct CompleteOnDrop(pub(crate) Arc<Completion>);
-
-impl Drop for CompleteOnDrop {
-    fn drop(&mut self) {
-        self.0.complete(Err(None));
     }
 }
 
@@ -166,9 +157,5 @@ impl Work {
 }
 
 fn raise(py: Python<'_>, ended: Ended) -> PyResult<()> {
-    match ended {
-        Ok(()) => Ok(()),
-        Err(Some(error)) => Err(exception(py, &error)),
-        Err(None) => Err(panicked(py)),
-    }
+    ended.map_err(|error| exception(py, &error))
 }

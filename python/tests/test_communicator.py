@@ -2,6 +2,8 @@
 
 import array
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -470,3 +472,34 @@ def test_several_threads_wait_for_one_message(threads):
         comm.barrier()
 
     threads(2, body)
+
+
+ENDING_RANK = """
+import sys, time, numpy, unisono
+rank, end = int(sys.argv[2]), sys.argv[4]
+comm = unisono.Communicator.join(sys.argv[1], rank, 4, {"transport": sys.argv[3], "timeout_ms": 20000})
+for number in range(1 if rank < 2 else 50):
+    value = numpy.array([number])
+    sent, received = comm.isend(numpy.array([number]), rank ^ 1), comm.irecv(value, rank ^ 1)
+    received.wait()
+    sent.wait()
+    assert value[0] == number
+    time.sleep(0.001)
+if end == "close":
+    comm.close()
+elif end == "exit":
+    sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("end", ["close", "end", "exit"])
+def test_process_may_end_after_its_last_message(transport, end):
+    id = unisono.unique_id()
+    start = [sys.executable, "-c", ENDING_RANK, id]
+    ranks = [
+        subprocess.Popen([*start, str(rank), transport, end], stderr=subprocess.PIPE, text=True) for rank in range(4)
+    ]
+    for rank in ranks:
+        said = rank.communicate(timeout=60)[1]
+        assert rank.returncode == 0, said

@@ -34,6 +34,10 @@ pub(crate) fn listen(
             warn_of_loopback(identity, &listeners);
             return Ok(listeners);
         }
+        if let Some(error) = reasons.iter().find(|error| rlimit::is_fd_exhausted(error)) {
+            let what = format!("cannot listen: {error}");
+            return Err(Failure::OpenFiles { rank: Some(identity.rank), what });
+        }
         // A name may get its address later, or another one.
         let may_change =
             id.endpoint().is_name() && reasons.iter().all(|error| error.kind() != ErrorKind::AddrInUse);

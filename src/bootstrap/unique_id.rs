@@ -203,6 +203,7 @@ const LOOKUP_TIME: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unisono_transports::testing::has_ipv6;
 
     #[test]
     fn port_of_a_text_stays_reserved_until_its_ranks_have_met() {

@@ -23,14 +23,10 @@ static ARRIVALS: Mutex<Arrivals> = Mutex::new(Arrivals { list: Vec::new(), proce
 static ARRIVED: Condvar = Condvar::new();
 
 /// Lets the background thread move the messages of a communicator for as long as there are any.
-///
-/// With `sends`, the communicator lives until its messages are sent, even if the caller drops it.
-pub(super) fn attend(shared: &Arc<Shared>, sends: bool) {
-    if sends {
-        *shared.kept_for_sends() = Some(Arc::clone(shared));
-    }
+/// Returns false if there is no thread.
+pub(super) fn attend(shared: &Arc<Shared>) -> bool {
     if shared.attended.swap(true, Ordering::SeqCst) {
-        return;
+        return true;
     }
     let mut arrivals = lock();
     if arrivals.process != Some(shared.process) {
@@ -42,14 +38,14 @@ pub(super) fn attend(shared: &Arc<Shared>, sends: bool) {
         arrivals.asleep = false;
         if thread.is_err() {
             shared.attended.store(false, Ordering::SeqCst);
-            *shared.kept_for_sends() = None;
-            return;
+            return false;
         }
     }
     arrivals.list.push(Arc::downgrade(shared));
     if arrivals.asleep {
         ARRIVED.notify_one();
     }
+    true
 }
 
 fn lock() -> MutexGuard<'static, Arrivals> {
@@ -118,7 +114,10 @@ fn look(entry: &Weak<Shared>) -> Look {
     let mut engine = match shared.engine.try_lock() {
         Ok(engine) => engine,
         Err(TryLockError::WouldBlock) => return Look::Waits,
-        Err(TryLockError::Poisoned(_)) => return Look::Done,
+        Err(TryLockError::Poisoned(_)) => {
+            drop(shared.lingering().take());
+            return Look::Done;
+        }
     };
     let mark = shared.engine_user.set();
     let moved = engine.drive_messages(u32::MAX);
@@ -131,14 +130,9 @@ fn look(entry: &Weak<Shared>) -> Look {
         // A message that is posted from now on registers again.
         shared.attended.swap(false, Ordering::SeqCst);
     }
-    let mut kept = shared.kept_for_sends().take();
-    // A message is posted before its communicator is kept, so a look in this order misses none.
-    if engine.has_unsent_messages() || shared.submissions.is_filled() {
-        *shared.kept_for_sends() = kept.take().or_else(|| Some(Arc::clone(&shared)));
-    }
     drop(mark);
     drop(engine);
-    drop(kept);
+    shared.leave_if_ownerless();
     let again = look == Look::Done && shared.submissions.is_filled();
     if again && !shared.attended.swap(true, Ordering::SeqCst) { Look::Waits } else { look }
 }

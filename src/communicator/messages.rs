@@ -1,6 +1,7 @@
 //! Messages with tags: `isend`, `irecv` and `probe`.
 
 use crate::communicator::background;
+use crate::communicator::leaving::process_is_ending;
 use crate::communicator::work::Completion;
 use crate::communicator::{Communicator, Shared, Work};
 use crate::engine::messages::{INTERNAL_TAGS, MessageInfo, Pattern, RecvTask, SendTask, Submission};
@@ -203,7 +204,6 @@ impl Communicator {
             return submission.fail(&self.fork_error());
         }
         let shared = &self.shared;
-        let mut sends = matches!(submission, Submission::Send { .. });
         if shared.op_queue.is_idle()
             && let Ok(mut engine) = shared.engine.try_lock()
         {
@@ -212,12 +212,11 @@ impl Communicator {
             if !engine.has_messages() {
                 return;
             }
-            sends = engine.has_unsent_messages();
         } else {
             shared.submissions.push(submission);
         }
         if !shared.is_simulated {
-            background::attend(shared, sends);
+            background::attend(shared);
         }
     }
 }
@@ -247,6 +246,7 @@ impl<B: SendBuffer> SendTask for Sending<B> {
 
     fn finish(mut self: Box<Self>, result: Result<()>) {
         if let Some(buffer) = self.buffer.take() {
+            result.as_ref().err().into_iter().for_each(|error| self.completion.warn_of_loss(error));
             self.completion.finish_message(result.map(|()| buffer));
         }
     }
@@ -347,6 +347,24 @@ impl<R> Completion<R> {
         self.finish_message(Err(Error::new(bug)));
     }
 
+    /// Warns of a message that is lost if nobody will hear of it by its handle.
+    ///
+    /// The first one of a communicator is enough to find the cause.
+    fn warn_of_loss(self: &Arc<Self>, error: &Error) {
+        let is_abandoned = Arc::strong_count(self) == 1 && !self.has_callback();
+        let (Some(shared), Some(message)) = (self.shared.upgrade(), &self.message) else { return };
+        if (is_abandoned || process_is_ending()) && !shared.loss_told.swap(true, Ordering::Relaxed) {
+            let reason = match error.kind() {
+                ErrorKind::Aborted { reason, .. } => reason.clone(),
+                kind => kind.to_string(),
+            };
+            crate::log::warn_user(&format!(
+                "rank {} of {} on {}: the {} is lost: {reason}. Wait for the handle of every send before that",
+                shared.rank, shared.ranks, shared.host, message.desc
+            ));
+        }
+    }
+
     fn finish_message(&self, result: Result<R>) {
         let attach = |error: Error| match self.shared.upgrade() {
             Some(shared) => error.with_rank(shared.rank, &shared.host, None),
@@ -366,8 +384,10 @@ impl<R> Completion<R> {
             };
             match shared.engine.try_lock() {
                 Ok(mut engine) => {
-                    let _mark = shared.engine_user.set();
+                    let mark = shared.engine_user.set();
                     wait.round(&mut engine, shared.config.timeout);
+                    drop((mark, engine));
+                    shared.leave_if_ownerless();
                 }
                 Err(TryLockError::WouldBlock) => self.sleep(BUSY_ENGINE_SLEEP),
                 Err(TryLockError::Poisoned(_)) => {

@@ -21,6 +21,7 @@ mod create_group;
 pub mod foreign;
 mod grow;
 mod info;
+mod leaving;
 mod lists;
 mod messages;
 #[cfg(feature = "serde")]
@@ -58,6 +59,7 @@ pub(crate) use counts::{digest_words, displacements};
 pub use scope::{Scope, ScopedWork};
 
 use crate::bootstrap::UniqueId;
+use crate::communicator::leaving::Ownership;
 use crate::communicator::op_queue::{ThreadMark, Ticket, TicketLock};
 use crate::communicator::work::TaskQueue;
 use crate::config::Config;
@@ -86,7 +88,11 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 /// returns it, and [`Communicator::shrink`] makes a new communicator of the ranks that are left. A
 /// call from within a call on the same communicator and thread is refused.
 ///
-/// Dropping the last handle of a rank tells the other ranks that it has left:
+/// Dropping the last handle of a rank tells the other ranks that it has left, at once or after the
+/// last operation and message that it has started. A process that ends with the code 0 leaves in
+/// the same way. It gives messages and operations that nobody has waited for two seconds, and warns
+/// of those that are lost. One that ends otherwise has failed, and the other ranks are told so.
+///
 ///
 /// ```compile_fail,E0382
 /// # let comm = unisono::Communicator::local(1).unwrap().remove(0);
@@ -98,6 +104,8 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 #[derive(Clone)]
 pub struct Communicator {
     shared: Arc<Shared>,
+    /// Ends the communicator with the last of its handles.
+    _ownership: Arc<Ownership>,
     /// True for the handle that an operation gets, whose turn it is already.
     with_ticket: bool,
 }
@@ -123,8 +131,14 @@ struct Shared {
     process: u64,
     /// Messages of threads that found the engine busy.
     submissions: Arc<SubmissionQueue>,
-    /// This communicator itself, while it has messages to send.
-    kept_for_sends: Mutex<Option<Arc<Shared>>>,
+    /// True if no handle is left.
+    ownerless: AtomicBool,
+    /// This communicator itself, while it has messages to send and no handle is left.
+    lingering: Mutex<Option<Arc<Shared>>>,
+    /// False for a communicator of GPUs: a process that ends regularly says no goodbye for it.
+    leaves_at_exit: AtomicBool,
+    /// True if a warning of a lost message was given.
+    loss_told: AtomicBool,
     /// True while the background thread moves messages of this communicator.
     attended: AtomicBool,
     /// True if time is simulated; see [`unisono_transports::WaitStrategy::is_simulated`].
@@ -138,8 +152,8 @@ impl Shared {
     }
 
     /// Returns the place where the communicator keeps itself while it has messages to send.
-    fn kept_for_sends(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
-        self.kept_for_sends.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lingering(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
+        self.lingering.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -265,7 +279,10 @@ impl Communicator {
             listener_guards: doors,
             process: fork_guard::current_pid(),
             submissions,
-            kept_for_sends: Mutex::default(),
+            ownerless: AtomicBool::new(false),
+            lingering: Mutex::default(),
+            leaves_at_exit: AtomicBool::new(true),
+            loss_told: AtomicBool::new(false),
             attended: AtomicBool::new(false),
             is_simulated,
         };
@@ -276,7 +293,8 @@ impl Communicator {
             let recorded: Weak<Shared> = Arc::downgrade(&shared);
             status::register(recorded, shared.origin.secret());
         }
-        Self { shared, with_ticket: false }
+        let ownership = Arc::new(Ownership::new(&shared));
+        Self { shared, _ownership: ownership, with_ticket: false }
     }
 
     /// Ends this communicator on all ranks. Works from any thread, during any operation.
@@ -374,7 +392,12 @@ impl Communicator {
     /// Waits for the ticket's turn and runs `task` with a handle that has it.
     fn in_turn<R>(&self, ticket: Ticket, task: impl FnOnce(&Communicator) -> R) -> R {
         let _turn = self.shared.op_queue.wait_for_turn(ticket);
-        task(&Communicator { shared: Arc::clone(&self.shared), with_ticket: true })
+        task(&self.with_turn())
+    }
+
+    /// Returns the handle for an operation whose turn it is.
+    fn with_turn(&self) -> Communicator {
+        Communicator { with_ticket: true, ..self.clone() }
     }
 
     /// As [`Communicator::in_turn`], on a thread beside which a computation of this rank goes on.

@@ -3,10 +3,11 @@
 use super::Communicator;
 use crate::communicator::op_queue::Ticket;
 use crate::communicator::work::{Completion, catch_panic};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::reduce_op::ReduceOp;
 use crate::sync::mpsc::{Sender, channel};
-use crate::sync::thread;
+use crate::sync::{Mutex, MutexGuard, thread};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,24 +21,54 @@ type Task<'env> = Box<dyn FnOnce(&Communicator) + Send + 'env>;
 pub struct Scope<'env> {
     comm: &'env Communicator,
     tasks: Sender<(Ticket, Task<'env>)>,
+    failures: Arc<Failures>,
 }
 
 /// A handle of an operation that runs in a scope.
 ///
-/// It may be dropped: the scope waits for the operation in any case. An error of a dropped handle
-/// comes out of every later call.
+/// It may be dropped: the scope waits for the operation in any case, and returns its error.
+#[must_use = "wait for it, or drop it and let the scope return its error"]
 #[derive(Debug)]
 pub struct ScopedWork<R> {
     completion: Arc<Completion<R>>,
+    failures: Arc<Failures>,
+    /// The number of the operation among those of the scope.
+    number: usize,
+}
+
+/// The errors of operations in a scope that no handle has returned.
+#[derive(Debug, Default)]
+struct Failures(Mutex<FailureList>);
+
+#[derive(Debug, Default)]
+struct FailureList {
+    /// Number of operations that were started.
+    started: usize,
+    /// Errors by the number of their operation.
+    errors: BTreeMap<usize, Error>,
+}
+
+impl Failures {
+    fn lock(&self) -> MutexGuard<'_, FailureList> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
 
 impl<R> ScopedWork<R> {
+    /// Returns the result of the operation, whose error the caller then has.
+    fn deliver(&self, result: Result<R>) -> Result<R> {
+        if result.is_err() {
+            self.failures.lock().errors.remove(&self.number);
+        }
+        result
+    }
+
     /// Waits until the operation has finished, and returns its result.
     ///
     /// # Errors
     /// The error of the operation.
     pub fn wait(self) -> Result<R> {
-        self.completion.wait()
+        self.deliver(self.completion.wait())
     }
 
     /// Returns true if [`ScopedWork::wait`] would return at once.
@@ -50,7 +81,7 @@ impl<R> Future for ScopedWork<R> {
     type Output = Result<R>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.completion.poll(context)
+        self.completion.poll(context).map(|result| self.deliver(result))
     }
 }
 
@@ -61,19 +92,31 @@ impl<'env> Scope<'env> {
         operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'env,
     ) -> ScopedWork<R> {
         let slot = Completion::new(Arc::downgrade(&self.comm.shared));
+        let number = {
+            let mut list = self.failures.lock();
+            list.started += 1;
+            list.started
+        };
+        let (filled, failures) = (Arc::clone(&slot), Arc::clone(&self.failures));
+        let work = ScopedWork { completion: slot, failures: Arc::clone(&failures), number };
+        let complete = move |result: Result<R>| {
+            if let Err(error) = &result {
+                failures.lock().errors.insert(number, error.clone());
+            }
+            filled.complete(result);
+        };
         if self.comm.is_forked() {
-            slot.complete(Err(self.comm.fork_error()));
-            return ScopedWork { completion: slot };
+            complete(Err(self.comm.fork_error()));
+            return work;
         }
-        let filled = Arc::clone(&slot);
-        let task: Task<'env> = Box::new(move |comm| filled.complete(catch_panic(comm, operation)));
+        let task: Task<'env> = Box::new(move |comm| complete(catch_panic(comm, operation)));
         let ticket = self.comm.shared.op_queue.take_ticket();
         if let Err(unsent) = self.tasks.send((ticket, task)) {
             // The thread could not be started: this one runs the operation.
             let (ticket, task) = unsent.0;
             self.comm.in_turn(ticket, task);
         }
-        ScopedWork { completion: slot }
+        work
     }
 
     /// Starts an all_reduce in place. The handle returns the buffer.
@@ -113,6 +156,9 @@ impl<'env> Scope<'env> {
 impl Communicator {
     /// Runs `body`, which may start operations on borrowed buffers. Returns when all have finished.
     ///
+    /// # Errors
+    /// That of `body`, or else that of the first operation whose error no handle has returned.
+    ///
     /// ```
     /// # use unisono::{Communicator, Sum};
     /// # let comm = Communicator::local(1)?.remove(0);
@@ -124,6 +170,18 @@ impl Communicator {
     /// })?;
     /// assert_eq!(gradients[0], 1.0);
     /// # Ok::<(), unisono::Error>(())
+    /// ```
+    ///
+    /// A scope that does not look at its handles returns their error, and one without a result is
+    /// refused:
+    ///
+    /// ```compile_fail,E0308
+    /// # use unisono::{Communicator, Sum};
+    /// # let comm = Communicator::local(1).unwrap().remove(0);
+    /// let mut gradients = vec![1.0f32; 1000];
+    /// comm.scope(|scope| {
+    ///     scope.all_reduce(&mut gradients, Sum);
+    /// });
     /// ```
     ///
     /// A buffer is borrowed for as long as the scope lasts:
@@ -138,14 +196,17 @@ impl Communicator {
     ///     one.wait().and(two.wait()).map(|_| ())
     /// });
     /// ```
-    pub fn scope<'env, R>(&'env self, body: impl FnOnce(&Scope<'env>) -> R) -> R {
-        thread::scope(|threads| {
+    pub fn scope<'env, R>(&'env self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
+        let failures = Arc::new(Failures::default());
+        let value = thread::scope(|threads| {
             let (tasks, todo) = channel::<(Ticket, Task<'env>)>();
             let serve =
                 move || todo.into_iter().for_each(|(ticket, task)| self.in_background_turn(ticket, task));
             // If no thread can be started, no thread takes the tasks, and `spawn` runs them itself.
             let _ = thread::Builder::new().spawn_scoped(threads, serve);
-            body(&Scope { comm: self, tasks })
-        })
+            body(&Scope { comm: self, tasks, failures: Arc::clone(&failures) })
+        })?;
+        let first = failures.lock().errors.pop_first();
+        first.map_or(Ok(value), |(_, error)| Err(error))
     }
 }

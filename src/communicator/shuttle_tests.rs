@@ -272,8 +272,9 @@ fn shuttle_scope_waits_for_spawned_ops() {
                 *two = 2;
                 Ok(())
             });
-            last.wait().unwrap();
-        });
+            last.wait()
+        })
+        .unwrap();
         assert_eq!(numbers, [1, 2]);
         beside.join().unwrap().unwrap();
     });

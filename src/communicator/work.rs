@@ -3,7 +3,7 @@
 use crate::communicator::messages::{MessageHandle, MessageState};
 use crate::communicator::op_queue::Ticket;
 use crate::communicator::thread_pool;
-use crate::communicator::{Communicator, SELF_WAIT_MESSAGE, Shared};
+use crate::communicator::{BackgroundWait, Communicator, SELF_WAIT_MESSAGE, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -188,6 +188,11 @@ impl<R> Completion<R> {
         }
     }
 
+    /// Returns true if a callback will get the result.
+    pub(super) fn has_callback(&self) -> bool {
+        self.lock().callback.is_some()
+    }
+
     fn is_delivered(&self) -> bool {
         self.lock().delivered
     }
@@ -316,7 +321,7 @@ impl<R> Future for Work<R> {
     }
 }
 
-type Task = Box<dyn FnOnce(&Communicator) + Send>;
+type Task = Box<dyn FnOnce() + Send>;
 
 /// The started operations of one communicator that have not run, in order.
 #[derive(Default)]
@@ -335,6 +340,9 @@ impl TaskQueue {
     }
 
     /// Runs operations until none is left.
+    ///
+    /// Callers who wait for an operation may end their process when it is complete. So this thread
+    /// holds the communicator without a handle.
     fn run(&self, shared: &Weak<Shared>) {
         loop {
             let mut pending = self.lock();
@@ -344,8 +352,15 @@ impl TaskQueue {
                 return;
             };
             drop(pending);
-            Communicator { shared, with_ticket: false }.in_background_turn(ticket, task);
+            let _turn = shared.op_queue.wait_for_turn(ticket);
+            let _background = BackgroundWait::begin(&shared);
+            task();
         }
+    }
+
+    /// Returns true if started operations run, or wait for their turn.
+    pub(super) fn is_running(&self) -> bool {
+        self.lock().running
     }
 }
 
@@ -380,10 +395,11 @@ impl Communicator {
             return Work { completion: slot };
         }
         let filled = Arc::clone(&slot);
-        let keep = self.shared.clone();
-        let task: Task = Box::new(move |comm| {
-            let result = catch_panic(comm, operation);
-            drop(keep);
+        let inside = self.with_turn();
+        let task: Task = Box::new(move || {
+            let result = catch_panic(&inside, operation);
+            // This handle may be the last one. Who waits for the result may then end the process.
+            drop(inside);
             filled.complete(result);
         });
         let mut pending = self.shared.tasks.lock();

@@ -24,6 +24,7 @@ use unisono_transports::gpu::{
 
 pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommunicator> {
     let base = communicator.duplicate()?;
+    base.leave_only_by_drop();
     agree_on_sizes(&base)?;
     let room = agree_on_success(&base, Endpoint::max_resident_blocks(gpu).map_err(Error::from))?;
     let (placements, channels, reservation) = reserve_blocks(&base, gpu, room)?;
@@ -54,9 +55,11 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
         _blocks: reservation,
     });
     shared.lock().replay_hook = Some(Arc::new(CommReplayHook { shared: Arc::downgrade(&shared) }));
-    let mut owner = Owner { shared, proxy: None };
-    let threads = spawn_monitor(&owner.shared)
-        .and_then(|()| carrier.map(|carrier| spawn_proxy(&owner.shared, carrier)).transpose());
+    let mut owner = Owner { shared, monitor: None, proxy: None };
+    let threads = spawn_monitor(&owner.shared).and_then(|monitor| {
+        owner.monitor = Some(monitor);
+        carrier.map(|carrier| spawn_proxy(&owner.shared, carrier)).transpose()
+    });
     owner.proxy = agree_on_success(&owner.host_comm, threads)?;
     Ok(DeviceCommunicator { shared: Arc::new(owner) })
 }
@@ -314,7 +317,9 @@ fn relay_comm(base: &Communicator, reach: &Reach, sizes: &DeviceGeometry) -> Res
         symmetric_heap_bytes: heap_bytes,
         ..config.clone()
     };
-    base.child().config(&relay).duplicate().map(Some)
+    let relay = base.child().config(&relay).duplicate()?;
+    relay.leave_only_by_drop();
+    Ok(Some(relay))
 }
 
 /// Returns this rank's result if all ranks succeeded. Otherwise returns the error of a rank that

@@ -88,6 +88,8 @@ pub struct DeviceCommunicator {
 /// The state that callers hold. The monitor and the proxy thread hold only the shared part.
 struct Owner {
     shared: Arc<Shared>,
+    /// The thread that monitors the communicator.
+    monitor: Option<JoinHandle<()>>,
     /// The thread that moves messages through the host, if any do.
     proxy: Option<JoinHandle<()>>,
 }
@@ -303,7 +305,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         if self.shared.host_comm.is_forked() {
             // The threads and the GPU belong to the parent process.
-            std::mem::forget(self.proxy.take());
+            std::mem::forget((self.monitor.take(), self.proxy.take()));
             return;
         }
         let open = self.shared.endpoint.is_open_in_other_process();
@@ -316,9 +318,10 @@ impl Drop for Owner {
             self.shared.lock().window_sets.iter().for_each(|window_set| window_set.withdraw());
         }
         self.shared.notifiers.iter().for_each(|notifier| notifier.close());
-        if let Some(pump) = self.proxy.take() {
-            // A thread that panicked moves no more messages.
-            let _ = pump.join();
+        // Neither thread may keep the communicator longer than its handles do.
+        for thread in self.monitor.take().into_iter().chain(self.proxy.take()) {
+            // A thread that panicked does nothing more.
+            let _ = thread.join();
         }
         crate::device::monitor::close(&self.shared);
     }

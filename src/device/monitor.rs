@@ -5,6 +5,7 @@ use crate::device::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use unisono_cuda::device::{WaitReport, WaitState as Ending, exempt_thread_from_captures};
 use unisono_transports::Tag;
@@ -78,15 +79,14 @@ impl Notifier {
 }
 
 /// Starts a thread that monitors the communicator until it is dropped.
-pub(super) fn spawn_monitor(shared: &Arc<Shared>) -> Result<()> {
+pub(super) fn spawn_monitor(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     let (notifier, shared) = (Arc::clone(&shared.notifiers[0]), Arc::downgrade(shared));
     let named = std::thread::Builder::new().name("unisono watch".to_owned());
     let started = named.spawn(move || {
-        // The last handle of a communicator may be dropped here, which returns memory to the pool.
         exempt_thread_from_captures();
         while notifier.wait() && monitor(&notifier, &shared) {}
     });
-    started.map(drop).map_err(|error| Error::system("cannot start the monitor thread", error))
+    started.map_err(|error| Error::system("cannot start the monitor thread", error))
 }
 
 /// Polls until no operation is running. Returns false if the communicator was dropped.

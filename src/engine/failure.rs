@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
 #[cfg(feature = "gpu")]
 use crate::schedule::Rank;
+use std::time::Duration;
 use unisono_transports::sys::fork_guard;
 
 impl Engine {
@@ -94,6 +95,9 @@ impl Engine {
 
     /// Tells the peers that this rank waits in `op` of another communicator.
     pub(crate) fn announce_wait_elsewhere(&mut self, op: OpDesc) {
+        if self.left {
+            return;
+        }
         self.watchdog.announce_wait_elsewhere(&mut *self.fabric.control, op);
         // An abort may have been raised while the engine was locked, when its caller could not tell
         // the peers.
@@ -139,19 +143,72 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
+/// The regular end.
+impl Engine {
+    /// Returns true if this rank has left the communicator.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// Ends all messages with `reason`, says goodbye to the peers and closes the links. Later calls
+    /// return an error.
+    ///
+    /// The systems of the peers have all that this rank sent when this returns, so its process may
+    /// end. They have the data before the goodbye.
+    pub(crate) fn leave(&mut self, reason: &str) {
         // A forked child must not say goodbye: its parent still uses the communicator.
-        if self.process != fork_guard::current_pid() {
+        if self.left || self.process != fork_guard::current_pid() {
             return;
         }
+        self.left = true;
         if std::thread::panicking() {
             self.end(ErrorKind::panicked(self.fabric.rank, "its thread panicked"));
         }
+        let left = Error::new(ErrorKind::abort_request(self.fabric.rank, reason));
+        self.messages.fail_all(&left);
+        if self.poisoned.is_none() {
+            self.drain_links();
+        }
         // A shrunk communicator ended for all of its ranks, which is no error.
-        let dropped = Error::new(ErrorKind::abort_request(self.fabric.rank, "the communicator was dropped"));
-        self.messages.fail_all(&dropped);
         let error = self.poisoned.as_ref().filter(|_| !self.shrunk);
         self.watchdog.goodbye(&mut *self.fabric.control, error);
+        self.fabric.control.drain(GOODBYE_TIME_MAX);
+        self.fabric.links.iter_mut().for_each(|link| *link = None);
+        self.poisoned.get_or_insert(left);
+    }
+
+    /// Waits until the systems of the peers have all that was sent. Warns of peers that do not take
+    /// it.
+    fn drain_links(&mut self) {
+        let begun = self.fabric.wait.now();
+        let limit = self.config.timeout.min(DRAIN_TIME_MAX);
+        let mut lost = Vec::new();
+        for (peer, link) in self.fabric.links.iter_mut().enumerate() {
+            let rest = limit.saturating_sub(self.fabric.wait.now().saturating_sub(begun));
+            if link.as_mut().is_some_and(|link| !link.drain(rest)) {
+                lost.push(peer);
+            }
+        }
+        if !lost.is_empty() {
+            crate::log::warn_user(&format!(
+                "rank {} of {} on {} leaves the communicator, and what it sent last to ranks {lost:?} may be lost: they \
+                 have not taken it for {:.1} s. Keep the communicator until they have received it",
+                self.fabric.rank,
+                self.fabric.ranks,
+                self.config.host,
+                limit.as_secs_f64()
+            ));
+        }
     }
 }
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.leave("the communicator was dropped");
+    }
+}
+
+/// Time in which the peers' systems must take what was sent last.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+/// Time in which they must take the goodbye.
+const GOODBYE_TIME_MAX: Duration = Duration::from_millis(500);

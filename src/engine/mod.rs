@@ -201,6 +201,8 @@ pub(crate) struct Engine {
     poisoned: Option<Error>,
     /// True if this communicator was shrunk, or a shrink was tried.
     shrunk: bool,
+    /// True if this rank has said goodbye.
+    left: bool,
     /// The way in which operations wait now.
     wait_mode: WaitMode,
     /// Buffer for input that is overwritten while it is sent. Keeps its memory from call to call.
@@ -241,6 +243,7 @@ impl Engine {
             last_algorithm: None,
             poisoned: None,
             shrunk: false,
+            left: false,
             temp: Vec::new(),
         }
     }

@@ -168,17 +168,10 @@ impl BootstrapError {
             Failure::RootUnreachable { .. } => {
                 "check that rank 0 runs, at this address, and that no firewall is in between"
             }
-<<<<<<< HEAD
-            Failure::Listen { what, .. } if what.contains("open files") => {
-                "raise `ulimit -n`, the limit of open files"
-            }
             Failure::Listen { what, .. } if what.contains("in use") => {
                 "choose another port, or end the job that uses it"
             }
             Failure::Listen { .. } => "choose another address or port",
-=======
-            Failure::Listen { .. } => "choose another address or port, or end the job that uses it",
->>>>>>> environment
             Failure::Other { .. } => "check the launch parameters of the ranks named",
         }
     }

@@ -4,12 +4,8 @@ use crate::world::{config, config_with_timeout, gpu, run, run_in_own_process};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use unisono::schedule::Collective;
-<<<<<<< HEAD
 use unisono::{AbortCause, Communicator, Config, ErrorKind, Sum, UniqueId};
-=======
-use unisono::{Communicator, Config, ErrorKind, Sum, UniqueId};
 use unisono_transports::testing::HANG;
->>>>>>> environment
 
 /// Returns settings with a timeout of which a quarter is longer than a busy host delays a rank: a
 /// rank that waits for a waiting one leaves it that quarter to report first.

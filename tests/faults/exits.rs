@@ -1,5 +1,5 @@
-//! Ranks that exit irregularly: without a goodbye, by a panic, or by a panic in a spawned
-//! operation.
+//! Ranks that exit while others still need them: with an error code, without one, by a panic, or by
+//! a panic in a spawned operation.
 
 use super::process::{Process, assert_flat, new_id, numbers};
 use super::worker::{resources_after_acceptor_exit, say};
@@ -37,7 +37,8 @@ pub(crate) fn run_worker(order: &[&str]) {
 
 fn exit_as(how: &str, comm: &Communicator) {
     match how {
-        "exit" => std::process::exit(0),
+        "exit" => std::process::exit(1),
+        "leave" => std::process::exit(0),
         "panic" => panic!("as it was told"),
         "operation" => drop(comm.spawn(|_| -> unisono::Result<()> { panic!("as it was told") }).wait()),
         "callback" => comm
@@ -56,10 +57,11 @@ fn every_exit_is_reported_with_reason() {
         let mut first: Option<Vec<Vec<usize>>> = None;
         for (how, why) in [
             ("exit", "rank 1 is gone"),
+            ("leave", "rank 1 has left the communicator"),
             ("panic", "rank 1 aborted: its thread panicked"),
             ("operation", "rank 1 aborted: an operation panicked"),
-            // Either the panicking thread or the worker thread may drop the communicator last.
-            ("callback", "rank 1 "),
+            // The caller's thread panics when it has heard of the panic.
+            ("callback", "rank 1 aborted: its thread panicked"),
         ] {
             let (id, mut ender) = (new_id(), Process::start("ender"));
             for (process, rank) in others.iter_mut().zip([0, 2]).chain([(&mut ender, EXITING_RANK)]) {

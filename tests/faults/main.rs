@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod endings;
 mod exits;
 mod faulty_connection;
 mod grow;

@@ -78,6 +78,18 @@ impl Process {
         panic!("it does not say `{word}` in time")
     }
 
+    /// Waits until it has ended by itself. Returns its exit code; none after a signal.
+    pub(crate) fn wait_for_exit(&mut self) -> Option<i32> {
+        let begun = Instant::now();
+        while begun.elapsed() < TIMEOUT {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("it does not end in time")
+    }
+
     /// Sends it a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([name, &self.id()]).status().expect("kill");

@@ -11,6 +11,7 @@ fn worker_entry() {
         "mortal" => super::kill_random::run_worker,
         "patient" => super::stopped::run_worker,
         "ender" => super::exits::run_worker,
+        "leaver" => super::endings::run_worker,
         "limited" => super::limits::run_worker,
         "remote" => super::network::run_worker,
         "parted" => super::network::run_partitioned,

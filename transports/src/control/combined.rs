@@ -2,6 +2,7 @@
 
 use crate::control::{LocalControl, RemoteControl};
 use crate::{ControlChannel, Footprint, ListenerGuard, PeerEvent};
+use std::time::Duration;
 
 /// A control channel that joins the one of this host and the one to other hosts.
 #[derive(Debug)]
@@ -15,6 +16,10 @@ impl ControlChannel for CombinedControl {
 
     fn poll(&mut self) -> Option<PeerEvent> {
         self.0.poll().or_else(|| self.1.poll())
+    }
+
+    fn drain(&mut self, limit: Duration) {
+        self.1.drain(limit);
     }
 
     fn listener_guard(&self) -> Option<ListenerGuard> {

@@ -127,7 +127,7 @@ impl Peer {
         self.unacked_bytes = 0;
     }
 
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         while !self.outgoing.is_empty() {
             match self.stream.write(&self.outgoing) {
                 Ok(0) => return,

@@ -1,7 +1,8 @@
 //! The control channel over sockets.
 
 use crate::control::peer::Peer;
-use crate::sys::socket::Stream;
+use crate::sync::Instant;
+use crate::sys::socket::{Stream, drain_socket};
 use crate::tcp::connect::lazy_link::DialContext;
 use crate::{ControlChannel, Footprint, ListenerGuard, MAX_CONTROL_MSG_BYTES, PeerEvent, Result};
 use std::net::SocketAddr;
@@ -81,6 +82,15 @@ impl ControlChannel for RemoteControl {
             }
         }
         None
+    }
+
+    fn drain(&mut self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        for peer in self.peers.iter_mut().flatten() {
+            peer.flush();
+            // A peer that does not take the last message notices the end of the connection.
+            let _ = drain_socket(&peer.stream, deadline);
+        }
     }
 
     fn listener_guard(&self) -> Option<ListenerGuard> {

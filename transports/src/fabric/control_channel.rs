@@ -3,6 +3,7 @@
 use crate::Footprint;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// News that a control channel reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +58,10 @@ pub trait ControlChannel: Send {
     fn post(&mut self, message: &[u8]);
     /// Returns the next event, if there is one. The end of a peer is reported once.
     fn poll(&mut self) -> Option<PeerEvent>;
+
+    /// Waits until the systems of the peers have all that was posted, but not longer than `limit`.
+    /// Nothing may be posted afterwards.
+    fn drain(&mut self, _limit: Duration) {}
 
     /// Returns a guard of this rank's listener, if the rank has one.
     fn listener_guard(&self) -> Option<ListenerGuard> {

@@ -1,6 +1,7 @@
 //! Links: FIFOs of messages between two ranks.
 
 use crate::{Footprint, Result, Tag};
+use std::time::Duration;
 use unisono_cuda::{Source, Target};
 
 /// Header of a message that has arrived.
@@ -50,6 +51,14 @@ pub trait Link: Send {
     /// Moves arrived bytes out of the operating system into free slots, so that the peer can
     /// continue while this rank waits for something else.
     fn progress(&mut self) -> Result<()>;
+
+    /// Waits until the peer's system has all that was sent, so that the end of this process loses
+    /// nothing. Returns false if it has not within `limit`.
+    ///
+    /// Nothing may be sent afterwards.
+    fn drain(&mut self, _limit: Duration) -> bool {
+        true
+    }
 
     /// Returns the memory and the descriptors of this link.
     fn footprint(&self) -> Footprint {

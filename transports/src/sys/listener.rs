@@ -140,23 +140,14 @@ const BACKLOG: i32 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
-<<<<<<< HEAD
-    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
-
-    #[test]
-    fn reserved_port_is_only_given_on_request() {
-        for interface in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
-            let reservation = PortReservation::new((interface, 0).into()).unwrap();
-=======
     use crate::testing::has_ipv6;
-    use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
 
     #[test]
     fn reserved_port_is_only_given_on_request() {
         let ipv6 = has_ipv6("a reserved port").then_some(IpAddr::V6(Ipv6Addr::LOCALHOST));
         for interface in [IpAddr::V4(Ipv4Addr::LOCALHOST)].into_iter().chain(ipv6) {
-            let reservation = PortReservation::new(interface).unwrap();
->>>>>>> environment
+            let reservation = PortReservation::new((interface, 0).into()).unwrap();
             let address = reservation.address();
             assert!(TcpStream::connect(address).is_err(), "it listens");
             // A good part of the ports that the system assigns.

@@ -1,7 +1,8 @@
 //! Services of the operating system: sockets, CPU affinity, resource limits, mapped files, inherited
-//! signals, and what keeps forked children apart.
+//! signals, the end of the process, and what keeps forked children apart.
 
 pub mod affinity;
+pub mod at_exit;
 pub mod close_on_fork;
 pub mod descriptors;
 pub mod fork_guard;

@@ -2,11 +2,10 @@
 
 use crate::Result;
 use crate::secure::record::RecordLayer;
-use crate::sync::{Instant, thread};
+use crate::sync::Instant;
 use crate::sys::close_on_fork::CloseOnFork;
-use crate::sys::socket::Stream;
+use crate::sys::socket::{Stream, drain_socket};
 use crate::tcp::frame::HEADER_BYTES;
-use rustix::net::{Shutdown, shutdown};
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -182,12 +181,10 @@ impl Connection {
         self.queued.is_empty()
     }
 
-    /// Shuts down the sending side, and waits until the peer's kernel has the written data.
-    pub(super) fn drain(&self, deadline: Instant) {
-        let _ = shutdown(&self.stream, Shutdown::Write);
-        while self.closed_at.is_none() && unacked_bytes(&self.stream) > 0 && Instant::now() < deadline {
-            thread::sleep(Duration::from_micros(100));
-        }
+    /// Waits until the peer's kernel has the written data. Returns false if it has not at the
+    /// deadline.
+    pub(super) fn drain(&self, deadline: Instant) -> bool {
+        drain_socket(&self.stream, deadline)
     }
 
     fn fill_read_ahead(&mut self, bytes: usize) -> usize {
@@ -240,16 +237,6 @@ impl Connection {
         self.tampered |= error.kind() == ErrorKind::InvalidData;
         self.closed_at.get_or_insert_with(Instant::now);
     }
-}
-
-/// Returns the bytes written that the peer's kernel has not confirmed.
-fn unacked_bytes(stream: &Stream) -> i32 {
-    use rustix::ioctl::{Getter, ioctl};
-    /// `TIOCOUTQ`, which on a TCP socket counts unacknowledged bytes (see tcp(7)).
-    const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
-    // SAFETY: this request writes one `int` and nothing else.
-    let counted = unsafe { ioctl(stream, Getter::<SIOCOUTQ, i32>::new()) };
-    counted.unwrap_or(0)
 }
 
 /// Look-ahead for short bodies. One call reads a message of up to 32 KiB, or many small ones.

@@ -40,6 +40,8 @@ pub struct TcpLink {
     sockets: Vec<Socket>,
     /// The process that owns these connections.
     owner_pid: u64,
+    /// The last messages were given the time to arrive.
+    drained: bool,
 }
 
 /// One connection, and the frames that are partly sent or received on it.
@@ -100,6 +102,7 @@ impl TcpLink {
             lanes: (0..geometry.lanes).map(lane).collect(),
             sockets: streams.into_iter().map(socket).collect::<Result<_>>()?,
             owner_pid: fork_guard::current_pid(),
+            drained: false,
         })
     }
 
@@ -322,6 +325,12 @@ impl Link for TcpLink {
         Ok(())
     }
 
+    fn drain(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        self.drained = true;
+        self.sockets.iter_mut().all(|socket| socket.connection.drain(deadline))
+    }
+
     fn footprint(&self) -> Footprint {
         let lanes: usize = self.lanes.iter().map(Lane::buffer_bytes).sum();
         let connections: usize = self.sockets.iter().map(|socket| socket.connection.buffer_bytes()).sum();
@@ -333,12 +342,8 @@ impl Link for TcpLink {
 impl Drop for TcpLink {
     /// Lets the last messages reach the peer's kernel. Data there survives the end of this process.
     fn drop(&mut self) {
-        if self.owner_pid != fork_guard::current_pid() {
-            return;
-        }
-        let deadline = Instant::now() + DRAIN_TIME_MAX;
-        for socket in &self.sockets {
-            socket.connection.drain(deadline);
+        if !self.drained && self.owner_pid == fork_guard::current_pid() {
+            self.drain(DRAIN_TIME_MAX);
         }
     }
 }

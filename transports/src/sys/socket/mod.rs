@@ -3,8 +3,8 @@
 mod calls;
 mod options;
 
+pub(crate) use calls::{drain_socket, recv_now, send_now};
 pub use calls::{first_ready, is_reset, is_unreachable};
-pub(crate) use calls::{recv_now, send_now};
 
 use crate::secure::noise::SessionKeys;
 use crate::secure::record::RecordLayer;

@@ -176,6 +176,10 @@ impl Link for LazyLink {
         self.poll_link()?.map_or(Ok(()), |link| link.progress())
     }
 
+    fn drain(&mut self, limit: Duration) -> bool {
+        self.link.as_mut().is_none_or(|link| link.drain(limit))
+    }
+
     fn footprint(&self) -> Footprint {
         self.link.as_ref().map_or_else(Footprint::default, Link::footprint)
     }
