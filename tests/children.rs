@@ -4,7 +4,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use support::World;
 use unisono::WaitMode;
@@ -81,7 +81,7 @@ fn unusual(folder: &std::path::Path) -> Config {
         .with_wait(WaitMode::Block)
         .with_sockets_per_peer(1)
         .with_encryption(true)
-        .with_bind_addr(Some(Ipv4Addr::LOCALHOST.into()))
+        .with_bind_addr(Some(IpAddr::from(Ipv4Addr::LOCALHOST).into()))
         .with_reduction_order(ReductionOrder::RankOrder)
         .with_algorithms(vec![find(Collective::Broadcast, "binomial").expect("built in")])
         .with_tuning_table(TuningTable::parse("broadcast tcp any any binomial\n").expect("a table"))

@@ -209,10 +209,10 @@ mod tests {
     fn port_of_a_text_stays_reserved_until_its_ranks_have_met() {
         let interface = IpAddr::from([127, 0, 0, 1]);
         let id: UniqueId = UniqueId::new(interface).unwrap().into_reserved_text().parse().unwrap();
-        let is_kept = || kept_ids().iter().any(|kept| kept.address == id.address);
+        let is_kept = || kept_ids().iter().any(|kept| kept.endpoint == id.endpoint);
         assert!(is_kept());
         let others: Vec<_> = (0..500).map(|_| UniqueId::new(interface).unwrap()).collect();
-        assert!(others.iter().all(|other| other.address != id.address));
+        assert!(others.iter().all(|other| other.endpoint != id.endpoint));
         id.release();
         assert!(!is_kept());
     }
