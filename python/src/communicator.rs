@@ -7,7 +7,7 @@ use crate::segments::{check_address, memory_at};
 use crate::work::{Completion, Work};
 use pyo3::prelude::*;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 use unisono::{CallOptions, Config, UniqueId};
 

@@ -238,7 +238,9 @@ impl Operation {
             Kind::GatherV { dtype, counts, root } => unsafe {
                 separate(input, output, |input, output| {
                     let at_root = comm.rank() == *root;
-                    let Some(mut outputs) = parts_mut(&mut *output, counts).filter(|_| counts.len() == shares_of_root(at_root, comm)) else {
+                    let Some(mut outputs) = parts_mut(&mut *output, counts)
+                        .filter(|_| counts.len() == shares_of_root(at_root, comm))
+                    else {
                         return comm.gather_v(input, at_root.then_some((output, &counts[..])), *root);
                     };
                     let operation = ListOperation::new(Collective::Gather, *dtype).with_root(*root);
@@ -249,7 +251,9 @@ impl Operation {
             Kind::ScatterV { dtype, counts, root } => unsafe {
                 separate(input, output, |input, output| {
                     let at_root = comm.rank() == *root;
-                    let Some(inputs) = parts(input, counts).filter(|_| counts.len() == shares_of_root(at_root, comm)) else {
+                    let Some(inputs) =
+                        parts(input, counts).filter(|_| counts.len() == shares_of_root(at_root, comm))
+                    else {
                         return comm.scatter_v(at_root.then_some((input, &counts[..])), output, *root);
                     };
                     let operation = ListOperation::new(Collective::Scatter, *dtype).with_root(*root);
@@ -259,11 +263,19 @@ impl Operation {
             Kind::BarrierTimeout { timeout } => comm.barrier_timeout(*timeout),
             // SAFETY: by the contract.
             Kind::Send { dtype, peer } => unsafe {
-                input.read(|bytes| comm.group(|group| drop(group.send_bytes(*dtype, bytes, *peer))))
+                input.read(|bytes| {
+                    comm.group(|group| {
+                        let _ = group.send_bytes(*dtype, bytes, *peer);
+                    })
+                })
             },
             // SAFETY: by the contract.
             Kind::Recv { dtype, peer } => unsafe {
-                output.write(|bytes| comm.group(|group| drop(group.recv_bytes(*dtype, bytes, *peer))))
+                output.write(|bytes| {
+                    comm.group(|group| {
+                        let _ = group.recv_bytes(*dtype, bytes, *peer);
+                    })
+                })
             },
         }
     }

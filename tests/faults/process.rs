@@ -81,7 +81,7 @@ impl Process {
     /// Waits until it has ended by itself. Returns its exit code; none after a signal.
     pub(crate) fn wait_for_exit(&mut self) -> Option<i32> {
         let begun = Instant::now();
-        while begun.elapsed() < TIMEOUT {
+        while begun.elapsed() < HANG {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status.code();
             }
