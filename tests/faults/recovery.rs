@@ -61,8 +61,8 @@ fn after_step(model: &Model) {
     }
 }
 
-/// Returns what is wrong, unless every element is the mean over the same ranks, this one among them,
-/// and every weight was updated once in each step.
+/// Returns what is wrong, unless every element is the mean over the same ranks, this one among
+/// them, and every weight was updated once in each step.
 fn wrong_elements(model: &Model) -> Option<String> {
     let (mean, weight) = (model.mean[0], model.weights[0]);
     let odd = model.mean.iter().filter(|element| **element != mean).count();

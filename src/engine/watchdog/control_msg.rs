@@ -177,8 +177,8 @@ fn unlisted(text: &str) -> Vec<Rank> {
     text.split_inclusive(',').filter_map(|rank| rank.strip_suffix(',')?.parse().ok()).collect()
 }
 
-/// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, settings, number of
-/// ranks, one bit for each.
+/// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, settings, number
+/// of ranks, one bit for each.
 fn encode_view(View { attempt, phase, failed, endpoint, settings }: &View) -> Vec<u8> {
     let endpoint = &endpoint.as_bytes()[..utf8_prefix_len(endpoint, ENDPOINT_BYTES_MAX)];
     let mut bytes = vec![MEMBERSHIP];
