@@ -7,8 +7,8 @@ use crate::config::{Config, ReductionOrder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Algorithm, Collective, CombineOrder, GroupSpec, PeerAccess};
 
-/// Checks that an algorithm can be set for a group of `ranks` ranks: that it can serve operations of
-/// some root.
+/// Checks that an algorithm can be set for a group of `ranks` ranks: that it can serve operations
+/// of some root.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] says what the algorithm needs.

@@ -1,5 +1,5 @@
-//! What communicators inherit from the one they are made of: every setting, and the algorithms that
-//! were set on it.
+//! Communicators inherit from the one they are made of: every setting, and the algorithms that were
+//! set on it.
 
 mod support;
 

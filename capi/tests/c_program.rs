@@ -85,7 +85,7 @@ fn c_program_calls_every_function() {
     }
 }
 
-/// What such a program prints must not go into a socket or a shared segment.
+/// Text that such a program prints must not go into a socket or a shared segment.
 #[test]
 fn closed_standard_descriptors_are_given_to_no_file() {
     let program = compile("closed_descriptors", &libraries());

@@ -176,41 +176,11 @@ impl Operation {
         let Self { kind, input, output } = self;
         match kind {
             Kind::Even { collective: Collective::Barrier, .. } => comm.barrier(),
-            Kind::Even { collective, dtype, reduction, root, lists } => {
-                let (inputs, outputs) = collective.shares(comm.size(), *root, comm.rank());
-                // The side with one share says how long shares are, so that an error is about the other.
-                let (bytes, shares) = match (inputs, outputs) {
-                    (0, _) => (output.bytes(), outputs),
-                    (_, 1) if inputs > 1 => (output.bytes(), outputs),
-                    _ => (input.bytes(), inputs),
-                };
-                let count = bytes / dtype.size() / shares.max(1);
-                let share = count * dtype.size();
-                if *lists && share * comm.size() >= LISTS_MIN_BYTES {
-                    let operation = ListOperation::new(*collective, *dtype).with_root(*root);
-                    let lists = (repeat_n(share, inputs), repeat_n(share, outputs));
-                    // SAFETY: by the contract.
-                    if let Some(ended) = unsafe { self.run_lists(comm, operation, lists) } {
-                        return ended;
-                    }
-                }
-                let mut operation = unisono::Operation::new(*collective, *dtype, count).with_root(*root);
-                operation.reduction = *reduction;
-                let own_offset = comm.rank() * share;
-                // SAFETY: by the contract.
-                unsafe {
-                    with_buffers(input, output, own_offset, |buffers| comm.run_operation(&operation, buffers))
-                }
-            }
+            // SAFETY: by the contract.
+            Kind::Even { .. } => unsafe { self.run_even(comm) },
             // SAFETY: by the contract. An input that overlaps the output is copied.
             Kind::AllGatherV { dtype, counts } => unsafe {
-                separate(input, output, |input, output| match elements(counts, *dtype) {
-                    Some(counts) => {
-                        let operation = UnevenOperation::all_gather(*dtype, &counts);
-                        comm.run_uneven_operation(&operation, OpBuffers::Separate { input, output })
-                    }
-                    None => comm.all_gather_v(input, output, counts),
-                })
+                separate(input, output, |input, output| all_gather_v(comm, *dtype, counts, input, output))
             },
             Kind::ReduceScatterV { dtype, counts, reduction } => {
                 let operation = UnevenOperation::reduce_scatter(*dtype, counts, *reduction);
@@ -227,37 +197,19 @@ impl Operation {
                     return ended;
                 }
                 separate(input, output, |input, output| {
-                    let lists = (parts(input, sends), parts_mut(&mut *output, receives));
-                    let (Some(inputs), Some(mut outputs)) = lists else {
-                        return comm.all_to_all_v(input, sends, output, receives);
-                    };
-                    comm.run_list_operation(&operation, &inputs, &mut outputs)
+                    all_to_all_v(comm, *dtype, (sends, receives), input, output)
                 })
             },
             // SAFETY: as above.
             Kind::GatherV { dtype, counts, root } => unsafe {
                 separate(input, output, |input, output| {
-                    let at_root = comm.rank() == *root;
-                    let Some(mut outputs) = parts_mut(&mut *output, counts)
-                        .filter(|_| counts.len() == shares_of_root(at_root, comm))
-                    else {
-                        return comm.gather_v(input, at_root.then_some((output, &counts[..])), *root);
-                    };
-                    let operation = ListOperation::new(Collective::Gather, *dtype).with_root(*root);
-                    comm.run_list_operation(&operation, &[input], &mut outputs)
+                    gather_v(comm, (*dtype, *root), counts, input, output)
                 })
             },
             // SAFETY: as above.
             Kind::ScatterV { dtype, counts, root } => unsafe {
                 separate(input, output, |input, output| {
-                    let at_root = comm.rank() == *root;
-                    let Some(inputs) =
-                        parts(input, counts).filter(|_| counts.len() == shares_of_root(at_root, comm))
-                    else {
-                        return comm.scatter_v(at_root.then_some((input, &counts[..])), output, *root);
-                    };
-                    let operation = ListOperation::new(Collective::Scatter, *dtype).with_root(*root);
-                    comm.run_list_operation(&operation, &inputs, &mut [output])
+                    scatter_v(comm, (*dtype, *root), counts, input, output)
                 })
             },
             Kind::BarrierTimeout { timeout } => comm.barrier_timeout(*timeout),
@@ -278,6 +230,40 @@ impl Operation {
                 })
             },
         }
+    }
+}
+
+impl Operation {
+    /// Runs a collective of equal shares, and nothing for another operation.
+    ///
+    /// # Safety
+    /// As [`Operation::run`].
+    unsafe fn run_even(&self, comm: &unisono::Communicator) -> Result<()> {
+        let Self { kind, input, output } = self;
+        let Kind::Even { collective, dtype, reduction, root, lists } = kind else { return Ok(()) };
+        let (inputs, outputs) = collective.shares(comm.size(), *root, comm.rank());
+        // The side with one share says how long shares are, so that an error is about the
+        // other.
+        let (bytes, shares) = match (inputs, outputs) {
+            (0, _) => (output.bytes(), outputs),
+            (_, 1) if inputs > 1 => (output.bytes(), outputs),
+            _ => (input.bytes(), inputs),
+        };
+        let count = bytes / dtype.size() / shares.max(1);
+        let share = count * dtype.size();
+        if *lists && share * comm.size() >= LISTS_MIN_BYTES {
+            let operation = ListOperation::new(*collective, *dtype).with_root(*root);
+            let lists = (repeat_n(share, inputs), repeat_n(share, outputs));
+            // SAFETY: by the contract.
+            if let Some(ended) = unsafe { self.run_lists(comm, operation, lists) } {
+                return ended;
+            }
+        }
+        let mut operation = unisono::Operation::new(*collective, *dtype, count).with_root(*root);
+        operation.reduction = *reduction;
+        let own_offset = comm.rank() * share;
+        // SAFETY: by the contract.
+        unsafe { with_buffers(input, output, own_offset, |buffers| comm.run_operation(&operation, buffers)) }
     }
 }
 
@@ -325,6 +311,68 @@ unsafe fn separate(
             }
         })
     }
+}
+
+fn all_gather_v(
+    comm: &unisono::Communicator,
+    dtype: DType,
+    counts: &[usize],
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<()> {
+    match elements(counts, dtype) {
+        Some(counts) => {
+            let operation = UnevenOperation::all_gather(dtype, &counts);
+            comm.run_uneven_operation(&operation, OpBuffers::Separate { input, output })
+        }
+        None => comm.all_gather_v(input, output, counts),
+    }
+}
+
+fn all_to_all_v(
+    comm: &unisono::Communicator,
+    dtype: DType,
+    (sends, receives): (&[usize], &[usize]),
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<()> {
+    let (Some(inputs), Some(mut outputs)) = (parts(input, sends), parts_mut(&mut *output, receives)) else {
+        // Counts that do not add up are its error.
+        return comm.all_to_all_v(input, sends, output, receives);
+    };
+    comm.run_list_operation(&ListOperation::new(Collective::AllToAll, dtype), &inputs, &mut outputs)
+}
+
+fn gather_v(
+    comm: &unisono::Communicator,
+    (dtype, root): (DType, usize),
+    counts: &[usize],
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<()> {
+    let at_root = comm.rank() == root;
+    let fits = counts.len() == shares_of_root(at_root, comm);
+    let Some(mut outputs) = parts_mut(&mut *output, counts).filter(|_| fits) else {
+        return comm.gather_v(input, at_root.then_some((output, counts)), root);
+    };
+    let operation = ListOperation::new(Collective::Gather, dtype).with_root(root);
+    comm.run_list_operation(&operation, &[input], &mut outputs)
+}
+
+fn scatter_v(
+    comm: &unisono::Communicator,
+    (dtype, root): (DType, usize),
+    counts: &[usize],
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<()> {
+    let at_root = comm.rank() == root;
+    let fits = counts.len() == shares_of_root(at_root, comm);
+    let Some(inputs) = parts(input, counts).filter(|_| fits) else {
+        return comm.scatter_v(at_root.then_some((input, counts)), output, root);
+    };
+    let operation = ListOperation::new(Collective::Scatter, dtype).with_root(root);
+    comm.run_list_operation(&operation, &inputs, &mut [output])
 }
 
 /// Returns the numbers of elements in numbers of bytes, if they are whole.

@@ -14,7 +14,7 @@ impl Communicator {
     /// the choice to the library again. Every rank must make the same call.
     ///
     /// Communicators that are made of these ranks inherit it: by `duplicate`, `split`,
-    /// `create_group` and `shrink`. Where their ranks cannot run it, the library chooses again and
+    /// `create_group` and `shrink`. If their ranks cannot run it, the library chooses again and
     /// warns. Children with settings of their own and [`Communicator::grow`] begin without it.
     ///
     /// # Errors

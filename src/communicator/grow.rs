@@ -16,8 +16,8 @@ impl Communicator {
     /// caller delivers the id to the newcomers; it holds a secret.
     ///
     /// The new communicator has this one's settings. Algorithms that were
-    /// [set](Communicator::set_algorithm) are not part of them, because newcomers have set none: all
-    /// ranks set them again.
+    /// [set](Communicator::set_algorithm) are not part of them, because newcomers have set none:
+    /// all ranks set them again.
     ///
     /// This communicator stays as it is. If newcomers do not join within
     /// [`Config::join_timeout`](crate::Config::join_timeout), the ranks get an error and may use it

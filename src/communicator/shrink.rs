@@ -28,8 +28,8 @@ impl Communicator {
     ///
     /// The new communicator has the settings of the old one, and the
     /// [algorithms](Communicator::set_algorithm) that were set, if the ranks that are left agree on
-    /// them. A failure between two calls of `set_algorithm` may leave them with different ones; then
-    /// the library chooses again and warns.
+    /// them. A failure between two calls of `set_algorithm` may leave them with different ones;
+    /// then the library chooses again and warns.
     ///
     /// The old communicator is ended: running operations return [`ErrorKind::Aborted`], and it
     /// should be dropped. The new one has links, memory and a secret of its own, which late

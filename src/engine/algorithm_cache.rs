@@ -86,8 +86,8 @@ impl Engine {
         self.overrides
     }
 
-    /// Returns a digest of the algorithms that the caller has set, which is equal on ranks that made
-    /// the same calls.
+    /// Returns a digest of the algorithms that the caller has set, which is equal on ranks that
+    /// made the same calls.
     pub(crate) fn overrides_digest(&self) -> u64 {
         let set = self.overrides.iter().flatten();
         let words = set.flat_map(|Override { algorithm, is_proved }| {

@@ -2,9 +2,9 @@
 //!
 //! A built-in algorithm has a digest of its name. A caller's own has a digest of its programs, so
 //! that ranks notice if they have different ones under one name. It does not depend on what else a
-//! process has set, because all ranks must get the same. Two own algorithms of one process may share
-//! a digest, for one pair in 65,000, and on GPUs, which have 8 of the 16 bits, in 256. Then errors
-//! name both.
+//! process has set, because all ranks must get the same. Two own algorithms of one process may
+//! share a digest, for one pair in 65,000, and on GPUs, which have 8 of the 16 bits, in 256. Then
+//! errors name both.
 
 use crate::hash::fnv1a;
 use crate::schedule::{Algorithm, Chunk, ChunkRef, Collective, GroupSpec, LaneProgram, Program, Step, find};
@@ -46,8 +46,8 @@ impl AlgorithmDigest {
         Self::from_bytes([(hash >> 16) as u8, 0])
     }
 
-    /// Returns the digest of a caller's own algorithm. Its low byte is that of no built-in algorithm
-    /// of the collective.
+    /// Returns the digest of a caller's own algorithm. Its low byte is that of no built-in
+    /// algorithm of the collective.
     fn own(algorithm: &Algorithm, programs: u64) -> Self {
         let mut mixed = programs;
         loop {

@@ -76,7 +76,8 @@ pub(super) fn by_communicator(records: impl IntoIterator<Item = Record>) -> Comm
 }
 
 /// Reads files, and the records in folders. Returns the records, and what is wrong with each file
-/// that cannot be read: a rank that was killed, or whose disk was full, may have left a part of one.
+/// that cannot be read: a rank that was killed, or whose disk was full, may have left a part of
+/// one.
 pub(super) fn read_all(paths: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), String> {
     // Traces may be in the same folder.
     let is_record = |name: &str| name.ends_with(".json") && !name.ends_with(files::TRACE_SUFFIX);

@@ -53,8 +53,8 @@ fn copy_lines(rank: usize, from: impl Read, into: impl Write) -> std::io::Result
     copy_lines_with(rank, from, into, PROGRESS_INTERVAL)
 }
 
-/// Copies lines. Of a line that a rank overwrites by carriage returns, as progress bars do, each
-/// state is a line of its own, at most one in `interval`, and the last one always.
+/// Copies lines. A rank may overwrite a line by carriage returns, as progress bars do. Each state
+/// is then a line of its own, at most one in `interval`, and the last one always.
 fn copy_lines_with(
     rank: usize,
     from: impl Read,

@@ -177,16 +177,16 @@ fn unlisted(text: &str) -> Vec<Rank> {
     text.split_inclusive(',').filter_map(|rank| rank.strip_suffix(',')?.parse().ok()).collect()
 }
 
-/// Encodes a view: MEMBERSHIP, settings, attempt, phase, length of the endpoint, endpoint, number of
-/// ranks, one bit for each.
+/// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, settings, number
+/// of ranks, one bit for each.
 fn encode_view(View { attempt, phase, failed, endpoint, settings }: &View) -> Vec<u8> {
     let endpoint = &endpoint.as_bytes()[..utf8_prefix_len(endpoint, ENDPOINT_BYTES_MAX)];
     let mut bytes = vec![MEMBERSHIP];
-    bytes.extend(settings.to_le_bytes());
     bytes.extend(attempt.to_le_bytes());
     bytes.push(*phase as u8);
     bytes.push(endpoint.len() as u8);
     bytes.extend(endpoint);
+    bytes.extend(settings.to_le_bytes());
     bytes.extend((failed.len() as u32).to_le_bytes());
     bytes.extend(pack_bits(failed));
     bytes
@@ -199,15 +199,14 @@ pub(crate) fn pack_bits(flags: &[bool]) -> impl Iterator<Item = u8> + '_ {
 }
 
 fn decode_view(rest: &mut &[u8]) -> Option<View> {
-    let (settings, tail) = rest.split_first_chunk::<8>()?;
-    *rest = tail;
-    let settings = u64::from_le_bytes(*settings);
     // The next attempt must have a number, too.
     let attempt = u32::try_from(take_rank(rest)?).ok().filter(|&attempt| attempt < u32::MAX)?;
     let (&[phase, length], tail) = rest.split_first_chunk::<2>()?;
     let phase = *[Phase::Proposing, Phase::Connected, Phase::Committed].get(phase as usize)?;
     let (endpoint, tail) = tail.split_at_checked(length as usize)?;
+    let (settings, tail) = tail.split_first_chunk::<8>()?;
     *rest = tail;
+    let settings = u64::from_le_bytes(*settings);
     let ranks = take_rank(rest)?;
     if ranks > VIEW_RANKS_MAX || rest.len() != ranks.div_ceil(8) {
         return None;
