@@ -2,9 +2,9 @@
 //! launchers.
 //!
 //! Launchers set no `RANK`. They set variables of their own, of which two say the same: the rank
-//! and the number of ranks. Some of the variables are those of several launchers, and some are also set
-//! in shells of a job that are no rank. So a launcher is known by variables that it alone gives to
-//! the ranks that it starts.
+//! and the number of ranks. Some of the variables are those of several launchers, and some are
+//! also set in shells of a job that are no rank. So a launcher is known by variables that it
+//! alone gives to the ranks that it starts.
 
 use crate::bootstrap::env::parse_var;
 use crate::error::{Error, Result};
