@@ -35,7 +35,7 @@ struct Hosts {
     folder: PathBuf,
     /// Variables of both ranks, of rank 0, and of rank 1.
     variables: [String; 3],
-    /// What the shell does while the ranks run.
+    /// Commands of the shell while the ranks run.
     meanwhile: String,
 }
 

@@ -64,8 +64,8 @@ impl Endpoint {
         matches!(self, Self::Name { .. })
     }
 
-    /// Returns a text that is the same on all ranks: without scopes, which every host numbers in its
-    /// own way.
+    /// Returns a text that is the same on all ranks: without scopes, which every host numbers in
+    /// its own way.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Address(address) => SocketAddr::new(address.ip(), address.port()).to_string(),

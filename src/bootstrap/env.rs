@@ -14,9 +14,10 @@ impl RankInfo {
     ///
     /// `RANK` and `WORLD_SIZE` come first, as `unisono run` and torchrun set them. Without both,
     /// the variables of Open MPI, Cray PALS, MPICH and Intel MPI, Flux, or `srun` give the rank and
-    /// the number of ranks. The meeting point is `UNISONO_ID`, or `MASTER_ADDR` and `MASTER_PORT` with the
-    /// secret in `UNISONO_SECRET` or `UNISONO_SECRET_FILE`. Ranks that an MPI launcher started on
-    /// one host need no meeting point: they meet on loopback, at a port derived from the job name.
+    /// the number of ranks. The meeting point is `UNISONO_ID`, or `MASTER_ADDR` and `MASTER_PORT`
+    /// with the secret in `UNISONO_SECRET` or `UNISONO_SECRET_FILE`. Ranks that an MPI launcher
+    /// started on one host need no meeting point: they meet on loopback, at a port derived from the
+    /// job name.
     ///
     /// On loopback the secret may be missing. The port and the name of the run then take its place.
     /// They keep jobs apart but let any process of the host join, which a warning says.

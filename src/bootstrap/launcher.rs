@@ -1,10 +1,10 @@
 //! Reads the rank, the world and the meeting point from the environment of MPI, Slurm and other
 //! launchers.
 //!
-//! Launchers set no `RANK`. They set variables of their own, of which two say the same: the rank and
-//! the number of ranks. Some of the variables are those of several launchers, and some are also set
-//! in shells of a job that are no rank. So a launcher is known by variables that it alone gives to
-//! the ranks that it starts.
+//! Launchers set no `RANK`. They set variables of their own, of which two say the same: the rank
+//! and the number of ranks. Some of the variables are those of several launchers, and some are
+//! also set in shells of a job that are no rank. So a launcher is known by variables that it
+//! alone gives to the ranks that it starts.
 
 use crate::bootstrap::env::parse_var;
 use crate::error::{Error, Result};
@@ -227,7 +227,7 @@ mod tests {
         ("SLURM_STEP_NODELIST", "node[07-08]"),
         ("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"),
     ];
-    /// What `srun --mpi=pmi2` adds.
+    /// Added by `srun --mpi=pmi2`.
     const SLURM_PMI2: &[(&str, &str)] =
         &[("PMI_RANK", "2"), ("PMI_SIZE", "4"), ("PMI_FD", "9"), ("PMI_JOBID", "4711.0")];
     /// As `flux run -N 1 -n 4` sets them.

@@ -1,4 +1,4 @@
-//! The two sides of the place where ranks meet: rank 0 listens there, and every rank connects to it.
+//! The two sides of the place where ranks meet: rank 0 listens there, and every rank connects.
 //!
 //! A name may have several addresses, of which some lead nowhere, and may get them late. So rank 0
 //! listens at every address that is its own, and all others try every address until the deadline.
@@ -206,7 +206,7 @@ fn is_transient(error: &TransportError) -> bool {
     }
 }
 
-/// What to do about a rank 0 that only its own host reaches.
+/// The remedy for a rank 0 that only its own host reaches.
 pub(crate) const LOOPBACK_REMEDY: &str =
     "set UNISONO_BIND_ADDR on rank 0 to its address in their network, or let MASTER_ADDR name that address";
 /// The first limit for one of several addresses. A lost request is repeated after a second.

@@ -130,8 +130,8 @@ fn warn_fallback(rank: Rank, failure: &Failure) {
     }
 }
 
-/// Holds one meeting; rank 0 collects the others in a thread of its own. Also returns the address of
-/// the meeting.
+/// Holds one meeting; rank 0 collects the others in a thread of its own. Also returns the address
+/// of the meeting.
 fn meet(
     identity: &RankInfo,
     config: &Config,

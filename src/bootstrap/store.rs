@@ -1,13 +1,14 @@
 //! Rendezvous through a key-value store.
 
 use crate::bootstrap::UniqueId;
-use crate::config::Config;
+use crate::bootstrap::unique_id::local_address_toward;
+use crate::config::{Config, Interface};
 use crate::error::bootstrap::BootstrapError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -96,7 +97,7 @@ pub(crate) fn exchange_id(store: &dyn Store, name: &str, rank: Rank, config: &Co
     let key = format!("unisono/{name}/id");
     let failed = |what: String| Error::new(ErrorKind::Bootstrap(BootstrapError::Other { what }));
     if rank == 0 {
-        let id = UniqueId::on(config.bind_addr.unwrap_or_else(|| default_address().into()))?;
+        let id = UniqueId::on(config.bind_addr.unwrap_or_else(default_interface))?;
         let stored = store.set(&key, id.to_string().as_bytes());
         stored.map_err(|error| failed(format!("rank 0 cannot write `{key}` to the store: {error}")))?;
         return Ok(id);
@@ -112,16 +113,13 @@ pub(crate) fn exchange_id(store: &dyn Store, name: &str, rank: Rank, config: &Co
     id.ok_or_else(|| failed(format!("`{key}` in the store is no unique id of this version")))
 }
 
-/// Returns the address of the interface of the default route, or that of this host alone.
-fn default_address() -> IpAddr {
-    // Connecting a datagram socket sends nothing: it only picks the interface.
-    let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
-        socket.connect(DOCUMENTATION_ADDRESS)?;
-        socket.local_addr()
-    });
-    routed.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
+/// Returns the interface of the default route, or that of this host alone.
+fn default_interface() -> Interface {
+    let routed = OUTSIDE_ADDRESSES.iter().find_map(|outside| local_address_toward((*outside, 9).into()).ok());
+    routed.unwrap_or_else(|| IpAddr::from(Ipv4Addr::LOCALHOST).into())
 }
 
-/// An address outside this host that nobody has (RFC 5737).
-const DOCUMENTATION_ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
+/// Addresses outside this host that nobody has (RFC 5737, RFC 3849).
+const OUTSIDE_ADDRESSES: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

@@ -125,8 +125,8 @@ impl UniqueId {
         u64::from_str_radix(&name[..16], 16).unwrap_or_default()
     }
 
-    /// The address where rank 0 listens. A host name is looked up. It gives port and address 0 while
-    /// it has no address.
+    /// The address where rank 0 listens. A host name is looked up. It gives port and address 0
+    /// while it has no address.
     pub fn address(&self) -> SocketAddr {
         let looked_up = || self.look_up(Instant::now() + LOOKUP_TIME).ok()?.first().copied();
         self.reached.or_else(looked_up).unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
@@ -184,8 +184,8 @@ impl FromStr for UniqueId {
 }
 
 /// Returns the address by which other hosts know this one: the source address of packets to
-/// `address`, at which all ranks first connected.
-fn local_address_toward(address: SocketAddr) -> Result<Interface> {
+/// `address`. Nothing is sent.
+pub(super) fn local_address_toward(address: SocketAddr) -> Result<Interface> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -4,9 +4,8 @@
 mod output;
 
 use output::{output_text, run};
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -440,74 +439,4 @@ fn keys_are_documented() {
     assert!(printed.contains("# Number of features per token.\nwidth = 128\n"), "{printed}");
     let help = output_text(&["train", "--help"]);
     assert!(help.contains("exposed ") && help.contains("model FLOPs utilization"), "{help}");
-}
-
-/// Starts a run, and sends SIGINT to it `times` times once it prints `sign`.
-fn interrupt(arguments: &[String], sign: &str, times: usize) -> (Output, Duration) {
-    interrupt_command(Command::new(env!("CARGO_BIN_EXE_unisono-train")), arguments, sign, times)
-}
-
-/// As [`interrupt`], with another command in front of the arguments.
-fn interrupt_command(
-    mut command: Command,
-    arguments: &[String],
-    sign: &str,
-    times: usize,
-) -> (Output, Duration) {
-    command.args(arguments).env_remove("RANK").stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the command");
-    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-    let mut line = String::new();
-    while !line.contains(sign) {
-        line.clear();
-        assert!(stderr.read_line(&mut line).expect("text") > 0, "it ended without `{sign}`");
-    }
-    let begun = Instant::now();
-    for _ in 0..times {
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-    (child.wait_with_output().expect("an end"), begun.elapsed())
-}
-
-#[test]
-fn inherited_ignored_interrupt_does_not_end_a_run() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut command = Command::new("sh");
-    // As a script starts its background jobs.
-    let script = format!("trap '' INT; exec {} \"$@\"", env!("CARGO_BIN_EXE_unisono-train"));
-    command.args(["-c", &script, "sh"]);
-    let arguments: Vec<String> =
-        small(folder.path()).into_iter().chain(["schedule.steps=300".to_owned()]).collect();
-    let (output, _) = interrupt_command(command, &arguments, "step 1/", 2);
-    let out = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && out.contains("300 steps"), "{out}");
-}
-
-#[test]
-fn interrupted_run_saves_and_second_signal_ends_at_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let more = |changes: &[&str]| {
-        small(folder.path())
-            .into_iter()
-            .chain(changes.iter().map(|&change| change.to_owned()))
-            .collect::<Vec<_>>()
-    };
-    let (output, _) = interrupt(&more(&["schedule.steps=100000000"]), "step 1/", 1);
-    let out = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(130), "{out}");
-    let line = out.lines().last().expect("a line");
-    assert!(line.starts_with("interrupted after step ") && line.contains("checkpoint.resume=true"), "{out}");
-    let saved =
-        unisono_trainer::checkpoint::latest(&folder.path().join("checkpoints")).expect("a checkpoint");
-    assert!(line.contains(&format!("saved `{}`", saved.display())), "{out}");
-
-    // A step of many hours.
-    let long = ["model.width=512", "model.layers=8", "model.context=512", "data.global_batch=1048576"];
-    let fresh = format!("checkpoint.folder={}", folder.path().join("other").display());
-    let (output, took) = interrupt(&more(&[&long[..], &[&fresh]].concat()), "checkpoints ", 2);
-    assert_eq!(output.status.code(), Some(130));
-    assert!(took < Duration::from_secs(100), "{took:?}");
 }

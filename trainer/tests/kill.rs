@@ -1,10 +1,12 @@
-//! Processes killed at random times resume without a difference.
+//! Processes killed at random times resume without a difference, and signals end runs well.
 
 #[path = "support/job.rs"]
 mod job;
 
 use job::{Job, STEPS, last_step, wait_until, weights};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -141,4 +143,66 @@ fn kill_during_an_asynchronous_save_leaves_a_good_checkpoint() {
             unisono_trainer::checkpoint::latest(&folder.path().join("checkpoints")).expect("a checkpoint");
         unisono_trainer::checkpoint::verify_files(&last).expect("good");
     }
+}
+
+/// Returns the arguments of a run of a small model on threads, in `folder`.
+fn arguments(folder: &Path, changes: &[&str]) -> Vec<String> {
+    let changes = changes.iter().map(|&change| change.to_owned());
+    ["train".to_owned()].into_iter().chain(job::small(folder)).chain(changes).collect()
+}
+
+/// Starts a run by a command, and sends SIGINT to it `times` times once it prints `sign`.
+fn interrupt(mut command: Command, arguments: &[String], sign: &str, times: usize) -> (Output, Duration) {
+    command.args(arguments).env_remove("RANK").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command");
+    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains(sign) {
+        line.clear();
+        assert!(stderr.read_line(&mut line).expect("text") > 0, "it ended without `{sign}`");
+    }
+    let begun = Instant::now();
+    for _ in 0..times {
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+    (child.wait_with_output().expect("an end"), begun.elapsed())
+}
+
+#[test]
+fn inherited_ignored_interrupt_does_not_end_a_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new("sh");
+    // As a script starts its background jobs.
+    let script = format!("trap '' INT; exec {} \"$@\"", env!("CARGO_BIN_EXE_unisono-train"));
+    command.args(["-c", &script, "sh"]);
+    let arguments = arguments(folder.path(), &["schedule.steps=300", "checkpoint.every=0"]);
+    let (output, _) = interrupt(command, &arguments, "step 1/", 2);
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && out.contains("300 steps"), "{out}");
+}
+
+#[test]
+fn interrupted_run_saves_and_second_signal_ends_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let command = || Command::new(env!("CARGO_BIN_EXE_unisono-train"));
+    let endless = arguments(folder.path(), &["schedule.steps=100000000"]);
+    let (output, _) = interrupt(command(), &endless, "step 1/", 1);
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{out}");
+    let line = out.lines().last().expect("a line");
+    assert!(line.starts_with("interrupted after step ") && line.contains("checkpoint.resume=true"), "{out}");
+    let saved =
+        unisono_trainer::checkpoint::latest(&folder.path().join("checkpoints")).expect("a checkpoint");
+    assert!(line.contains(&format!("saved `{}`", saved.display())), "{out}");
+
+    // A step of many minutes.
+    let long = ["model.width=512", "model.layers=8", "model.context=512", "data.global_batch=65536"];
+    let fresh = format!("checkpoint.folder={}", folder.path().join("other").display());
+    let slow = arguments(folder.path(), &[&long[..], &[&fresh]].concat());
+    let (output, took) = interrupt(command(), &slow, "checkpoints ", 2);
+    assert_eq!(output.status.code(), Some(130));
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }

@@ -29,7 +29,7 @@ enum Phase {
     /// A rank has failed, and the others notice it by themselves until this time.
     Noticing(Instant),
     /// The ranks have got this signal, and are killed at this time.
-    Asked(Signal, Instant),
+    Ending(Signal, Instant),
     Killed,
 }
 
@@ -116,36 +116,37 @@ impl Job {
     /// The next event; a timeout when this phase is over.
     fn next(&self, events: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
         match self.phase {
-            Phase::Noticing(until) | Phase::Asked(_, until) => {
+            Phase::Noticing(until) | Phase::Ending(_, until) => {
                 events.recv_timeout(until.saturating_duration_since(Instant::now()))
             }
             Phase::Running | Phase::Killed => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
     }
 
-    /// Asks the remaining ranks to end, or kills those that were asked, and says so.
+    /// Tells the remaining ranks to end, or kills those that were told before, and says so.
     fn on_timeout(&mut self) {
         let remaining = self.remaining();
         match self.phase {
-            Phase::Asked(signal, _) => {
+            Phase::Ending(signal, _) => {
                 self.kill(&format!("{:?} after {}", self.grace, signals::name(signal)))
             }
             _ => {
                 eprintln!(
                     "unisono: {remaining} still running {NOTICE_TIME:?} after that failure: passing SIGTERM on"
                 );
-                self.ask_to_end(Signal::TERM);
+                self.signal_end(Signal::TERM);
             }
         }
     }
 
-    /// Sends a signal that asks the ranks to end, and starts their grace period unless it has begun.
-    fn ask_to_end(&mut self, signal: Signal) {
+    /// Sends a signal that tells the ranks to end, and starts their grace period unless it has
+    /// begun.
+    fn signal_end(&mut self, signal: Signal) {
         self.signal(signal);
         // A stopped rank would get the signal only once somebody continues it.
         self.signal(Signal::CONT);
         if matches!(self.phase, Phase::Running | Phase::Noticing(_)) {
-            self.phase = Phase::Asked(signal, Instant::now() + self.grace);
+            self.phase = Phase::Ending(signal, Instant::now() + self.grace);
         }
     }
 
@@ -202,8 +203,8 @@ impl Job {
 
     /// Passes a signal on to the ranks. Ranks that have to end get their grace period.
     ///
-    /// Programs may take a second signal as the wish to end at once, so it is passed on as well. The
-    /// third Ctrl-C kills.
+    /// Programs may take a second signal as the wish to end at once, so it is passed on as well.
+    /// The third Ctrl-C kills.
     fn on_signal(&mut self, signal: Signal) {
         self.interrupts += usize::from(signal == Signal::INT);
         if signal == Signal::TSTP {
@@ -215,11 +216,11 @@ impl Job {
         if self.interrupts == INTERRUPTS_MAX {
             return self.kill(&format!("at Ctrl-C number {INTERRUPTS_MAX}"));
         }
-        if !matches!(self.phase, Phase::Asked(..) | Phase::Killed) {
+        if !matches!(self.phase, Phase::Ending(..) | Phase::Killed) {
             let (name, grace) = (signals::name(signal), self.grace);
             eprintln!("unisono: passing {name} on; ranks that still run after {grace:?} are killed");
         }
-        self.ask_to_end(signal);
+        self.signal_end(signal);
         self.on_failure(128 + signal.as_raw() as u8, true, true);
     }
 
@@ -229,7 +230,7 @@ impl Job {
         self.signal(Signal::TSTP);
         let begun = Instant::now();
         let _ = kill_process(getpid(), Signal::STOP);
-        if let Phase::Noticing(until) | Phase::Asked(_, until) = &mut self.phase {
+        if let Phase::Noticing(until) | Phase::Ending(_, until) = &mut self.phase {
             *until += begun.elapsed();
         }
     }

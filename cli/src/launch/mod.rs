@@ -31,7 +31,7 @@ pub(crate) struct Launch {
     pub(crate) verbose: bool,
     /// Let the other ranks go on when one fails.
     pub(crate) continue_on_failure: bool,
-    /// Time between a signal that asks the ranks to end and `SIGKILL`.
+    /// Time between a signal that tells the ranks to end and `SIGKILL`.
     pub(crate) grace: Duration,
 }
 

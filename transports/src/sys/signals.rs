@@ -1,4 +1,4 @@
-//! Signals that whoever started this process wants it to survive.
+//! Signals that a process inherits as ignored.
 
 use std::fs::read_to_string;
 
