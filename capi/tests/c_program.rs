@@ -122,7 +122,10 @@ fn random_collectives_match_naive_results() {
 /// Starts a rank of a program, which reads its place from the environment.
 fn start_rank(program: &Path, rank: usize, ranks: usize, port: &str) -> Command {
     let mut process = command(program);
-    process.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string()).env("LOCAL_RANK", rank.to_string());
+    process
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", ranks.to_string())
+        .env("LOCAL_RANK", rank.to_string());
     process.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
     process
 }
@@ -158,8 +161,11 @@ fn processes_may_end_after_their_last_message() {
 fn ignored_code_is_a_compiler_warning() {
     let folder_of_test = libraries();
     let source = folder_of_test.join("unisono-c-ignored.c");
-    std::fs::write(&source, "#include \"unisono.h\"\nvoid sum(unisono_comm *comm) { unisono_barrier(comm); }\n")
-        .expect("a source");
+    std::fs::write(
+        &source,
+        "#include \"unisono.h\"\nvoid sum(unisono_comm *comm) { unisono_barrier(comm); }\n",
+    )
+    .expect("a source");
     let compiled = Command::new("cc")
         .args(["-std=c11", "-Wall", "-Werror", "-c", "-o", "/dev/null", "-I"])
         .arg(folder().join("include"))
