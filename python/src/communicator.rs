@@ -8,7 +8,7 @@ use crate::work::{Completion, Work};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 use unisono::{CallOptions, Config, UniqueId};
 

@@ -1,5 +1,5 @@
-//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files, the end of
-//! the process, and what keeps forked children apart.
+//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files, the end
+//! of the process, and what keeps forked children apart.
 
 pub mod affinity;
 pub mod at_exit;
