@@ -255,8 +255,7 @@ fn scoped_operations_borrow_buffers() {
     });
 }
 
-/// Whoever looks at no handle hears of the first failure, and whoever took an error hears of it
-/// once.
+/// A caller that looks at no handle gets the first error. One that took an error gets it once.
 #[test]
 fn scope_returns_first_error_that_no_handle_returned() {
     let failing = |root: usize| move |comm: &Communicator| comm.broadcast(&mut [0u8], root);

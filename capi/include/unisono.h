@@ -43,7 +43,7 @@ enum {
     UNISONO_MISMATCH = 4,           /* two ranks made different calls */
     UNISONO_COUNT_MISMATCH = 5,     /* two ranks gave different lengths */
     UNISONO_PEER_FAILED = 6,        /* a rank died, or its connection was lost */
-    UNISONO_PEER_FINALIZED = 7,     /* a rank destroyed its communicator */
+    UNISONO_PEER_FINALIZED = 7,     /* a rank destroyed its communicator, or its process ended with code 0 */
     UNISONO_TIMEOUT = 8,            /* nothing moved for UNISONO_TIMEOUT_MS */
     UNISONO_ABORTED = 9,            /* a rank ended the communicator for all: it failed, shrinks, or aborts */
     UNISONO_EXCLUDED = 10,          /* the others go on without this rank */

@@ -369,7 +369,11 @@ class Communicator:
         return json.loads(self._native.flight_record())
 
     def close(self):
-        """Leaves the group. Later calls are errors."""
+        """Leaves the group. Later calls are errors.
+
+        A process that ends with the code 0 leaves as well. One that ends otherwise has failed, and
+        the other ranks are told so.
+        """
         self._native.close()
 
     def __enter__(self):

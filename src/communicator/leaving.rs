@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::time::Duration;
 use unisono_transports::sys::{at_exit, fork_guard};
 
-/// What the handles of a communicator share, and only they. Dropping it ends the communicator.
+/// Belongs to all handles of a communicator, and to nothing else. Dropping it ends the
+/// communicator.
 pub(super) struct Ownership(Arc<Shared>);
 
 /// How far the end of a communicator is when its process ends.

@@ -398,7 +398,8 @@ impl Communicator {
         let inside = self.with_turn();
         let task: Task = Box::new(move || {
             let result = catch_panic(&inside, operation);
-            // This handle may be the last one. Who waits for the result may then end the process.
+            // This handle may be the last one, and a caller may end the process once it has the
+            // result.
             drop(inside);
             filled.complete(result);
         });

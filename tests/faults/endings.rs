@@ -51,7 +51,7 @@ fn play(story: &str, comm: &Communicator) -> Result<()> {
         }
         // Two ranks go on when the others have ended.
         "pairs" => {
-            let rounds = if rank < 2 { 1 } else { 50 };
+            let rounds: u64 = if rank < 2 { 1 } else { 50 };
             for round in 0..rounds {
                 let sent = comm.isend(vec![round], rank ^ 1, 0);
                 assert_eq!(comm.irecv(vec![0u64], rank ^ 1, 0).wait()?.0, [round]);

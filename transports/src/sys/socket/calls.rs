@@ -41,7 +41,7 @@ pub(crate) fn send_now(socket: impl AsFd, bytes: &[u8]) -> std::io::Result<usize
 ///
 /// A connection that the peer has closed too carries nothing more.
 pub(crate) fn drain_socket(stream: &Stream, deadline: sync::Instant) -> bool {
-    // What was written to a local socket is with the peer already.
+    // Bytes written to a local socket are with the peer already.
     let Some(socket) = stream.tcp() else { return true };
     while unacked_bytes(socket) > 0 && !is_hung_up(socket) {
         if sync::Instant::now() >= deadline {
