@@ -6,7 +6,6 @@ mod output;
 use output::{output_text, run};
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 #[test]
 fn printed_config_is_valid() {
