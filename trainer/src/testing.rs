@@ -1,5 +1,8 @@
 //! Helpers for tests of several modules.
 
+#[path = "../tests/support/yardstick.rs"]
+pub(crate) mod yardstick;
+
 use crate::device::Device;
 use crate::error::Result;
 use crate::nn::Module;

@@ -2,8 +2,6 @@
 
 #[path = "../../../tests/support/slow.rs"]
 mod slow;
-#[path = "../../../tests/support/yardstick.rs"]
-mod yardstick;
 
 use super::shared_sequence::SharedSequence;
 use super::*;
@@ -11,7 +9,7 @@ use crate::allocator::Allocator;
 use crate::parameter::Inventory;
 use crate::pass::Seeds;
 use crate::strategy::LocalStrategy;
-use crate::testing::run_ranks;
+use crate::testing::{run_ranks, yardstick};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,5 @@
 //! Schedules as they run: idle shares of ranks whose work is padded by sleep.
 
-#[path = "../../../tests/support/yardstick.rs"]
-mod yardstick;
-
 use super::*;
 use crate::allocator::Allocator;
 use crate::error::Result;
@@ -11,7 +8,7 @@ use crate::parameter::{Init, Parameter, Registry, UnitId};
 use crate::pass::{Pass, Seeds};
 use crate::pipeline::{Program, run_program};
 use crate::strategy::LocalStrategy;
-use crate::testing::run_ranks;
+use crate::testing::{run_ranks, yardstick};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
