@@ -63,7 +63,7 @@ fn exact_and_bound<T: Element>(op: ReduceKind, ranks: usize, index: usize) -> (f
     let (count, share) = (ranks as f64, 1.0 / ranks as f64);
     let all = || (0..ranks).map(|rank| input::<T>(op, ranks, rank, index).to_f64());
     let relative = (1.0 + unit).powi(ranks as i32 + 1) - 1.0;
-    // Where the type is the one that sums, the reference rounds as often.
+    // The reference is a float64, which rounds as often as a float64 that is tested.
     let relative = relative + (count + 2.0) * f64::EPSILON;
     let absolute = count * least;
     match op {
