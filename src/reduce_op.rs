@@ -9,9 +9,9 @@ use unisono_cuda::{DType, DTypeClass, Element, PostOp, ReduceKind, Scalar, as_by
 
 /// Selects how the elements of all ranks are combined.
 ///
-/// Floats of 8 and 16 bits accumulate in float32. Partial sums that travel are rounded once per hop.
-/// The error is bounded for each type and operator, and the average of [`f16`](crate::f16)
-/// and of the 8-bit floats never leaves their range: see
+/// Floats of 8 and 16 bits accumulate in float32. Partial sums that travel are rounded once per
+/// hop. The error is bounded for each type and operator, and the average of [`f16`](crate::f16) and
+/// of the 8-bit floats never leaves their range: see
 /// [Rounding and range](https://github.com/unisono-rs/unisono/blob/main/docs/book/src/numerics.md).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]

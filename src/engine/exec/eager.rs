@@ -67,8 +67,8 @@ impl Engine {
             payload_offset: plan.payload_rotation.offset(sequence),
             flag_value: flag_value(sequence, &tag),
             tag,
-            // The plan is kept for later operations, but each has a factor of its own. Only plans of
-            // pre-multiplied sums, and of averages whose sums are not rounded once, have one.
+            // The plan is kept for later operations, but each has a factor of its own. Only plans
+            // of pre-multiplied sums, and of averages whose sums are not rounded once, have one.
             factor: plan.arithmetic.factor.and_then(|_| job.reduction?.factor(job.dtype, ranks, false)),
             store,
             wait,
