@@ -69,7 +69,8 @@ fn under_valgrind(program: &Path) -> Option<Command> {
     }
     let mut valgrind = command(Path::new("valgrind"));
     let checks = ["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
-    valgrind.args(checks).args(["--show-leak-kinds=definite", "--fair-sched=yes"]).arg(program);
+    let suppressions = concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/valgrind.supp");
+    valgrind.args(checks).args(["--show-leak-kinds=definite", "--fair-sched=yes", suppressions]).arg(program);
     Some(valgrind)
 }
 

@@ -103,11 +103,21 @@ impl<T: SimdElement, C: Combine> ElementOp for Nary<'_, T, C> {
             PostOp::Divide(ranks) => pack.divide(ranks),
             PostOp::Saturate => saturated::<T, I, N>(cpu, pack),
             PostOp::DivideScaled(ranks) => {
-                let power = splat::<T, I, N>(cpu, f64::from(ranks.next_power_of_two()));
+                let power = splat::<T, I, N>(cpu, power_not_below(ranks));
                 saturated::<T, I, N>(cpu, pack.product(power).divide(ranks))
             }
         }
     }
+}
+
+/// Returns the least power of two that is not below a number of ranks.
+///
+/// It has no branch, because the compiler moves this out of the `match` on the operation, where
+/// other operations have no number.
+#[inline(always)]
+fn power_not_below(ranks: u32) -> f64 {
+    const EXPONENT: u64 = 0x7ff << 52;
+    f64::from_bits((2.0 * f64::from(ranks) - 1.0).to_bits() & EXPONENT)
 }
 
 #[inline(always)]
@@ -178,5 +188,17 @@ impl ElementOp for Identity<'_> {
     fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<f32, I, N> {
         // SAFETY: sources of a op reach to the end of the part.
         unsafe { read.pack::<f32, I, N>(cpu, self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::power_not_below;
+
+    #[test]
+    fn power_not_below_is_next_power_of_two() {
+        for ranks in (1..70).chain([1023, 1024, 1025, (1 << 31) - 1, 1 << 31]) {
+            assert_eq!(power_not_below(ranks), f64::from(ranks.next_power_of_two()), "{ranks}");
+        }
     }
 }

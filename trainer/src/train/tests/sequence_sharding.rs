@@ -116,8 +116,8 @@ fn sequence_sharding_traffic_matches_formula() {
     }
 }
 
-/// Bytes of the request to end the run, which is no traffic of layers.
-const REQUEST_BYTES: f64 = 8.0;
+/// Bytes of the requests to end the run and to save, which are no traffic of layers.
+const REQUEST_BYTES: f64 = 16.0;
 
 /// Returns the bytes that tensor parallel ranks sent in one step for their layers.
 fn tensor_parallel_bytes_sent(ranks: usize, config: &Config) -> f64 {
