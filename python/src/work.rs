@@ -33,6 +33,10 @@ pub(crate) struct Completion {
 #[derive(Default)]
 struct State {
     result: Option<Ended>,
+    /// True once the caller has been given the result, or has asked to be called at the end.
+    is_seen: bool,
+    /// True once the caller has dropped the handle.
+    is_dropped: bool,
     callbacks: Vec<Py<PyAny>>,
     /// The message that a receive got.
     info: Option<MessageInfo>,
@@ -51,6 +55,13 @@ impl Completion {
         let mut state = self.lock();
         if state.result.is_some() {
             return;
+        }
+        if let Err(error) = &result
+            && state.is_dropped
+            && !state.is_seen
+        {
+            // The interpreter may be ending, so nothing of it is used here.
+            eprintln!("unisono: an operation failed whose handle nobody kept: {error}");
         }
         state.result = Some(result);
         let (callbacks, keep) = (std::mem::take(&mut state.callbacks), state.keep.take());
@@ -72,7 +83,19 @@ impl Completion {
     }
 
     fn result(&self) -> Option<Ended> {
-        self.lock().result.clone()
+        let mut state = self.lock();
+        state.is_seen |= state.result.is_some();
+        state.result.clone()
+    }
+
+    /// Notes that the caller has no handle any more. Returns an error that nobody has seen.
+    fn drop_handle(&self) -> Option<unisono::Error> {
+        let mut state = self.lock();
+        state.is_dropped = true;
+        match &state.result {
+            Some(Err(error)) if !state.is_seen => Some(error.clone()),
+            _ => None,
+        }
     }
 
     /// Waits until the end, or until `deadline`, which returns nothing.
@@ -86,6 +109,7 @@ impl Completion {
             let waited = self.ended.wait_timeout(state, left);
             state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         }
+        state.is_seen = true;
         state.result.clone()
     }
 
@@ -136,6 +160,7 @@ impl Work {
     /// come, this thread calls it at once.
     fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         let mut state = self.completion.lock();
+        state.is_seen = true;
         if state.result.is_none() {
             state.callbacks.push(callback);
             return Ok(());
@@ -153,6 +178,15 @@ impl Work {
             Arc::clone(driver).drive(deadline.saturating_duration_since(Instant::now()));
         }
         self.completion.wait_until(deadline)
+    }
+}
+
+/// An error that the caller never looked at goes to `sys.unraisablehook`, which prints it.
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Some(error) = self.completion.drop_handle() {
+            Python::attach(|py| exception(py, &error).write_unraisable(py, None));
+        }
     }
 }
 

@@ -301,6 +301,35 @@ def test_wait_ends_at_its_timeout(threads):
     threads(2, body)
 
 
+def test_failure_of_a_dropped_handle_is_told(threads, monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+
+    def body(comm):
+        work = comm.all_reduce(numpy.zeros(3 + comm.rank), async_op=True)
+        while not work.is_finished():
+            time.sleep(0.001)
+        if comm.rank == 0:
+            # Who has looked at the error is not told again.
+            assert isinstance(work.exception(), errors.Mismatch)
+
+    threads(2, body)
+    assert [type(error) for error in told] == [errors.Mismatch] and told[0].rank == 1
+
+
+def test_failure_after_the_handle_was_dropped_is_told(threads, capfd):
+    def body(comm):
+        if comm.rank == 0:
+            comm.all_reduce(numpy.zeros(3), async_op=True)
+        else:
+            comm.abort("enough")
+        while comm.error() is None:
+            time.sleep(0.001)
+
+    threads(2, body)
+    assert "an operation failed whose handle nobody kept: " in capfd.readouterr().err
+
+
 def test_mismatch_is_an_error_on_both_ranks(threads):
     def body(comm):
         with pytest.raises(errors.Mismatch) as caught:
