@@ -246,7 +246,10 @@ impl<B: SendBuffer> SendTask for Sending<B> {
 
     fn finish(mut self: Box<Self>, result: Result<()>) {
         if let Some(buffer) = self.buffer.take() {
-            result.as_ref().err().into_iter().for_each(|error| self.completion.warn_of_loss(error));
+            // Where the process ends, no handle will be looked at or dropped any more.
+            if let (Err(error), true) = (&result, process_is_ending()) {
+                self.completion.warn_of_loss(error);
+            }
             self.completion.finish_message(result.map(|()| buffer));
         }
     }
@@ -347,13 +350,12 @@ impl<R> Completion<R> {
         self.finish_message(Err(Error::new(bug)));
     }
 
-    /// Warns of a message that is lost if nobody will hear of it by its handle.
+    /// Warns of a sent message that is lost, because nobody will hear of it by its handle.
     ///
     /// The first one of a communicator is enough to find the cause.
-    fn warn_of_loss(self: &Arc<Self>, error: &Error) {
-        let is_abandoned = Arc::strong_count(self) == 1 && !self.has_callback();
+    pub(super) fn warn_of_loss(&self, error: &Error) {
         let (Some(shared), Some(message)) = (self.shared.upgrade(), &self.message) else { return };
-        if (is_abandoned || process_is_ending()) && !shared.loss_told.swap(true, Ordering::Relaxed) {
+        if message.desc.sends && !shared.loss_told.swap(true, Ordering::Relaxed) {
             let reason = match error.kind() {
                 ErrorKind::Aborted { reason, .. } => reason.clone(),
                 kind => kind.to_string(),

@@ -48,6 +48,16 @@ struct CompletionState<R> {
     callback: Option<Callback<R>>,
 }
 
+/// The handle of a send may be dropped before the send fails or after that.
+impl<R> Drop for Completion<R> {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(Err(error)) = state.result.take() {
+            self.warn_of_loss(&error);
+        }
+    }
+}
+
 /// A function that consumes a result, instead of storing it.
 type Callback<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
@@ -188,11 +198,6 @@ impl<R> Completion<R> {
         }
     }
 
-    /// Returns true if a callback will get the result.
-    pub(super) fn has_callback(&self) -> bool {
-        self.lock().callback.is_some()
-    }
-
     fn is_delivered(&self) -> bool {
         self.lock().delivered
     }
@@ -301,7 +306,9 @@ impl<R: Send + 'static> Work<R> {
     ) -> Work<S> {
         let origin = self.completion.message_state().map(|_| Arc::clone(&self.completion) as _);
         let shared = self.completion.shared.clone();
-        let slot = Arc::new(Completion { origin, ..Completion::unfinished(shared, None) });
+        let mut slot = Completion::unfinished(shared, None);
+        slot.origin = origin;
+        let slot = Arc::new(slot);
         let filled = Arc::clone(&slot);
         let follow = move |value| {
             catch_unwind(AssertUnwindSafe(|| callback(value)))

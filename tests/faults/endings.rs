@@ -121,7 +121,7 @@ fn lost_send_that_nobody_waits_for_is_told() {
         assert_eq!((receiver.wait_for_exit(), sender.wait_for_exit()), (Some(0), Some(0)));
         let text = std::fs::read_to_string(&told).expect("what it said");
         std::fs::remove_file(&told).expect("it is there");
-        assert!(text.contains("rank 0 of 2"), "{text}");
+        assert!(text.contains("rank 0 of 2"), "over {wire}: `{text}`");
         assert!(text.contains("isend to rank 1 with tag 5 (1048576 bytes) is lost"), "{text}");
     }
 }
