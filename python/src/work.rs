@@ -185,7 +185,12 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         if let Some(error) = self.completion.drop_handle() {
-            Python::attach(|py| exception(py, &error).write_unraisable(py, None));
+            Python::attach(|py| {
+                // An exception may be on its way up while handles are dropped, and must stay.
+                let raised = PyErr::take(py);
+                exception(py, &error).write_unraisable(py, None);
+                raised.into_iter().for_each(|raised| raised.restore(py));
+            });
         }
     }
 }

@@ -317,6 +317,23 @@ def test_failure_of_a_dropped_handle_is_told(threads, monkeypatch):
     assert [type(error) for error in told] == [errors.Mismatch] and told[0].rank == 1
 
 
+def test_failure_of_a_dropped_handle_leaves_the_exception_that_is_raised(threads, monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+
+    def start_two(comm):
+        works = [comm.all_reduce(numpy.zeros(3 + comm.rank), async_op=True) for _ in range(2)]
+        works[0].wait(20)
+
+    def body(comm):
+        with pytest.raises(errors.Mismatch):
+            start_two(comm)
+        while not told:
+            time.sleep(0.001)
+
+    threads(2, body)
+
+
 def test_failure_after_the_handle_was_dropped_is_told(threads, capfd):
     def body(comm):
         if comm.rank == 0:
