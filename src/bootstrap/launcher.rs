@@ -236,7 +236,7 @@ mod tests {
         ("FLUX_TASK_LOCAL_ID", "3"),
         ("FLUX_JOB_SIZE", "4"),
         ("FLUX_JOB_NNODES", "1"),
-        ("FLUX_JOB_ID", "f4Ue2X"),
+        ("FLUX_JOB_ID", "f9B2xyz"),
         ("PMI_RANK", "3"),
         ("PMI_SIZE", "4"),
         ("PMI_FD", "9"),
@@ -263,9 +263,9 @@ mod tests {
             (HYDRA, (1, 2), here, ""),
             (SLURM, (2, 4), Some("node07"), "4711.0"),
             (&pmi2, (2, 4), Some("node07"), "4711.0"),
-            (FLUX, (3, 4), here, "f4Ue2X"),
+            (FLUX, (3, 4), here, "f9B2xyz"),
             (PALS, (1, 4), here, "6a1b"),
-            (&flux_within_slurm, (3, 4), here, "f4Ue2X"),
+            (&flux_within_slurm, (3, 4), here, "f9B2xyz"),
             (&mpirun_within_slurm, (3, 4), here, "2467889153"),
             (&hydra_within_slurm, (1, 2), here, ""),
             (SLURM_PMI2, (2, 4), None, "4711.0"),
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn shells_of_pbs_flux_and_lsf_jobs_are_no_rank() {
         let pbs = [("PBS_JOBID", "1.host"), ("PBS_NODENUM", "0"), ("PBS_TASKNUM", "1"), ("NCPUS", "4")];
-        let flux = [("FLUX_URI", "local:///run/flux/local-0"), ("FLUX_JOB_ID", "f4Ue2X")];
+        let flux = [("FLUX_URI", "local:///run/flux/local-0"), ("FLUX_JOB_ID", "f9B2xyz")];
         let lsf = [("LSB_JOBID", "1"), ("LSB_DJOB_NUMPROC", "4")];
         for shell in [&pbs[..], &flux, &lsf] {
             assert_eq!(placement(shell).unwrap(), None);

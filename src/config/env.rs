@@ -251,7 +251,7 @@ mod tests {
         ] {
             assert_eq!(service(name, value).as_deref(), Some(expected), "{name}={value}");
         }
-        for (name, value) in [("PORT", "29500"), ("TIMEOUT", "5"), ("PORTS", "tcp://"), ("TRANSPROT", "tcp")]
+        for (name, value) in [("PORT", "29500"), ("TIMEOUT", "5"), ("PORTS", "tcp://"), ("TRANSPORTS", "tcp")]
         {
             assert_eq!(service(name, value), None, "{name}={value}");
         }
