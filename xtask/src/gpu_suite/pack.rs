@@ -102,8 +102,8 @@ fn compress(suite: &Path) -> Result {
         if file.extension().is_none() {
             cargo::run(Command::new("strip").arg(&file))?;
             if !file.ends_with("xtask") {
-                cargo::run(Command::new("gzip").args(["--force", "-9"]).arg(&file))?;
-                kept.as_mut_os_string().push(".gz");
+                cargo::run(Command::new("xz").args(["--force", "-9"]).arg(&file))?;
+                kept.as_mut_os_string().push(".xz");
             }
         }
         let found = std::fs::metadata(&kept).map_or(0, |found| found.len());
@@ -122,24 +122,28 @@ fn compress(suite: &Path) -> Result {
 pub(super) fn decompress(suite: &Path) -> Result {
     let library = suite.join(NCCL_LIBRARY);
     if suite.join(nccl::LIBRARY).is_file() && !library.is_file() {
-        let unpacked = nccl::unpack(suite, suite);
-        if let Err(error) = unpacked.or_else(|_| unpack_by_python(suite, &library)) {
+        let unpacked = nccl::unpack(suite, suite).map(drop);
+        let packed = suite.join(nccl::LIBRARY);
+        if let Err(error) = unpacked.or_else(|_| unpack_by_python(&packed, &library)) {
             let _ = std::fs::remove_file(&library);
             println!("NCCL is left out: {error}");
         }
     }
-    for file in files(suite)?.into_iter().filter(|file| file.extension().is_some_and(|end| end == "gz")) {
-        cargo::run(Command::new("gunzip").arg("--force").arg(file))?;
+    let is_program =
+        |file: &PathBuf| file.extension().is_some_and(|end| end == "xz") && !file.ends_with(nccl::LIBRARY);
+    for file in files(suite)?.into_iter().filter(is_program) {
+        let unpacked = cargo::run(Command::new("xz").args(["--decompress", "--force"]).arg(&file));
+        unpacked.or_else(|_| unpack_by_python(&file, &file.with_extension("")))?;
     }
     Ok(())
 }
 
-/// Decompresses NCCL where there is no `xz`.
-fn unpack_by_python(suite: &Path, library: &Path) -> Result<PathBuf> {
-    let script =
-        "import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], 'wb'))";
-    cargo::run(Command::new("python3").args(["-c", script]).arg(suite.join(nccl::LIBRARY)).arg(library))?;
-    Ok(library.to_owned())
+/// Decompresses a file where there is no `xz`. The result may be executed.
+fn unpack_by_python(packed: &Path, target: &Path) -> Result {
+    let script = "import lzma, os, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], 'wb')); \
+                  os.chmod(sys.argv[2], 0o755)";
+    cargo::run(Command::new("python3").args(["-c", script]).arg(packed).arg(target))?;
+    std::fs::remove_file(packed).map_err(|error| format!("{}: {error}", packed.display()))
 }
 
 fn files(suite: &Path) -> Result<Vec<PathBuf>> {
