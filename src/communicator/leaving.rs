@@ -166,8 +166,8 @@ fn leave_all(code: i32) {
     let (begun, process) = (Instant::now(), fork_guard::current_pid());
     let mut open = all_communicators(begun);
     open.retain(|shared| shared.process == process && shared.leaves_at_exit.load(Ordering::Relaxed));
-    // Once something was under way, a moment in which the background thread uses the engine must not
-    // end the wait.
+    // Once something was under way, a moment in which the background thread uses the engine must
+    // not end the wait.
     let mut limit = ENGINE_EXIT_TIMEOUT;
     loop {
         open.retain(|shared| {

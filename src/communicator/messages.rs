@@ -246,7 +246,7 @@ impl<B: SendBuffer> SendTask for Sending<B> {
 
     fn finish(mut self: Box<Self>, result: Result<()>) {
         if let Some(buffer) = self.buffer.take() {
-            // Where the process ends, no handle will be looked at or dropped any more.
+            // In a process that ends, no handle will be looked at or dropped any more.
             if let (Err(error), true) = (&result, process_is_ending()) {
                 self.completion.warn_of_loss(error);
             }
