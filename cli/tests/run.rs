@@ -10,6 +10,14 @@ fn run(ranks: &str, script: &str) -> Output {
     Command::new(UNISONO).args(["run", "-n", ranks, "--", "sh", "-c", script]).output().expect("it starts")
 }
 
+/// Returns a launcher that gets SIGINT also where this test inherited it as ignored, as a job in
+/// the background of a script does.
+fn interruptible() -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", UNISONO]);
+    command
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -34,7 +42,7 @@ fn gone_soon(pid: &str) -> bool {
 /// Starts a job whose ranks print their process and a child's, and waits for `lines` of them.
 fn start_sleepers(lines: usize) -> (Child, Vec<String>) {
     let script = "sleep 300 & echo $$ $!; wait";
-    let mut job = Command::new(UNISONO)
+    let mut job = interruptible()
         .args(["run", "-n", "2", "--", "sh", "-c", script])
         .stdout(Stdio::piped())
         .spawn()
@@ -104,7 +112,7 @@ fn signals_are_forwarded_without_leftovers() {
 fn interrupted_ranks_leave_no_shm() {
     let segments = || std::fs::read_dir("/dev/shm").map_or(0, Iterator::count);
     let before = segments();
-    let mut job = Command::new(UNISONO)
+    let mut job = interruptible()
         .args(["run", "-n", "2", "--no-prefix", "--", UNISONO, "perf", "all_reduce", "-b", "8", "-e", "8"])
         .args(["-n", "1000000000", "--transport", "shm"])
         .stdout(Stdio::piped())

@@ -19,8 +19,10 @@ impl Job {
     /// Starts ranks that run `script`, from a shell that first runs `before`.
     fn start(before: &str, options: &str, script: &str) -> Self {
         let shell = format!("{before} exec {UNISONO} run -n 2 {options} --no-prefix -- sh -c '{script}'");
-        let mut command = Command::new("sh");
-        command.args(["-c", &shell]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // This test may have inherited signals as ignored, as a job in the background of a script
+        // does.
+        let mut command = Command::new("env");
+        command.args(["--default-signal", "sh", "-c", &shell]).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut launcher = command.spawn().expect("it starts");
         let lines = BufReader::new(launcher.stdout.take().expect("piped")).lines();
         let mut job = Self { launcher, lines };
@@ -150,11 +152,11 @@ fn stop_and_continue_reach_ranks() {
     let ranks = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children"));
     let ranks: Vec<String> = ranks.expect("children").split_whitespace().map(str::to_owned).collect();
     assert_eq!(ranks.len(), 2);
-    let all: Vec<&str> = ranks.iter().map(String::as_str).chain([launcher.as_str()]).collect();
+    let processes: Vec<&str> = ranks.iter().map(String::as_str).chain([launcher.as_str()]).collect();
     job.signal("TSTP");
-    wait_until_stopped(&all, true);
+    wait_until_stopped(&processes, true);
     job.signal("CONT");
-    wait_until_stopped(&all, false);
+    wait_until_stopped(&processes, false);
     std::fs::write(&file, "").expect("a file");
     job.expect_twice("end");
     assert_eq!(job.finish().0, Some(0));

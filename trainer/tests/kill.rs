@@ -151,6 +151,14 @@ fn arguments(folder: &Path, changes: &[&str]) -> Vec<String> {
     ["train".to_owned()].into_iter().chain(job::small(folder)).chain(changes).collect()
 }
 
+/// Returns a trainer that gets SIGINT also where this test inherited it as ignored, as a job in the
+/// background of a script does.
+fn interruptible() -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_unisono-train")]);
+    command
+}
+
 /// Starts a run by a command, and sends SIGINT to it `times` times once it prints `sign`.
 fn interrupt(mut command: Command, arguments: &[String], sign: &str, times: usize) -> (Output, Duration) {
     command.args(arguments).env_remove("RANK").stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -187,9 +195,8 @@ fn inherited_ignored_interrupt_does_not_end_a_run() {
 #[test]
 fn interrupted_run_saves_and_second_signal_ends_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
-    let command = || Command::new(env!("CARGO_BIN_EXE_unisono-train"));
     let endless = arguments(folder.path(), &["schedule.steps=100000000"]);
-    let (output, _) = interrupt(command(), &endless, "step 1/", 1);
+    let (output, _) = interrupt(interruptible(), &endless, "step 1/", 1);
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(130), "{out}");
     let line = out.lines().last().expect("a line");
@@ -202,7 +209,7 @@ fn interrupted_run_saves_and_second_signal_ends_at_once() {
     let long = ["model.width=512", "model.layers=8", "model.context=512", "data.global_batch=1048576"];
     let fresh = format!("checkpoint.folder={}", folder.path().join("other").display());
     let slow = arguments(folder.path(), &[&long[..], &[&fresh]].concat());
-    let (output, took) = interrupt(command(), &slow, "checkpoints ", 2);
+    let (output, took) = interrupt(interruptible(), &slow, "checkpoints ", 2);
     assert_eq!(output.status.code(), Some(130));
     assert!(took < Duration::from_secs(100), "{took:?}");
 }
