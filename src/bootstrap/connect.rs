@@ -41,11 +41,9 @@ impl Listeners {
             let address = format!("{interface} for rank {rank} on {}", config.host);
             Failure::Listen { address, what }
         };
-        let tcp =
-            Listener::tcp(interface.at_port(0)).map_err(|error| match rlimit::is_fd_exhausted(&error) {
-                true => Failure::OpenFiles { rank: Some(rank), what: format!("cannot listen: {error}") },
-                false => failed(error.to_string()),
-            })?;
+        let tcp = Listener::tcp(interface.at_port(0)).map_err(|error| {
+            Failure::open_files_of_listener(rank, &error).unwrap_or_else(|| failed(error.to_string()))
+        })?;
         let tcp_address = tcp.address().ok_or_else(|| failed("it has no address".to_owned()))?;
         let (unix, unix_name) = Listener::unix()?;
         tracing::info!(%tcp_address, "listening for peers");

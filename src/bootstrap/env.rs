@@ -2,11 +2,12 @@
 
 use crate::bootstrap::endpoint::Endpoint;
 use crate::bootstrap::launcher::{Placement, port_of};
+use crate::bootstrap::unique_id::LOOKUP_TIME;
 use crate::bootstrap::{RankInfo, UniqueId};
 use crate::config::Interface;
 use crate::error::{Error, Result};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use unisono_transports::secure::handshake::Secret;
 
 impl RankInfo {
@@ -166,9 +167,6 @@ fn missing_var(name: &str) -> Error {
         "{name} is not set: start this program with `unisono run`, torchrun, mpirun or srun, or set it"
     ))
 }
-
-/// The limit for the question whether a name is one of loopback.
-const LOOKUP_TIME: Duration = Duration::from_secs(10);
 
 /// The port next to a launcher's own.
 fn adjacent_port(port: u16) -> u16 {

@@ -34,9 +34,9 @@ pub(crate) fn listen(
             warn_of_loopback(identity, &listeners);
             return Ok(listeners);
         }
-        if let Some(error) = reasons.iter().find(|error| rlimit::is_fd_exhausted(error)) {
-            let what = format!("cannot listen: {error}");
-            return Err(Failure::OpenFiles { rank: Some(identity.rank), what });
+        let open_files = |error| Failure::open_files_of_listener(identity.rank, error);
+        if let Some(failure) = reasons.iter().find_map(open_files) {
+            return Err(failure);
         }
         // A name may get its address later, or another one.
         let may_change =
@@ -188,11 +188,9 @@ fn failure(identity: &RankInfo, config: &Config, address: SocketAddr, error: Tra
         }
         error @ TransportError::VersionMismatch { .. } => error.into(),
         error => {
-            let what = error.to_string();
-            match Failure::from(error) {
-                files @ Failure::OpenFiles { .. } => files.with_rank(identity.rank),
-                _ => Failure::RootUnreachable { address: address.to_string(), what },
-            }
+            let unreachable =
+                || Failure::RootUnreachable { address: address.to_string(), what: error.to_string() };
+            Failure::open_files(Some(identity.rank), &error).unwrap_or_else(unreachable)
         }
     }
 }

@@ -198,7 +198,7 @@ pub(super) fn local_address_toward(address: SocketAddr) -> Result<Interface> {
 }
 
 /// The limit of a lookup outside of a meeting.
-const LOOKUP_TIME: Duration = Duration::from_secs(10);
+pub(super) const LOOKUP_TIME: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@
 #[cfg(feature = "gpu")]
 use crate::communicator::Communicator;
 use crate::communicator::{Shared, background};
-use crate::engine::{Engine, ROUNDS_WITHOUT_CLOCK};
+use crate::engine::{DROPPED, Engine, ROUNDS_WITHOUT_CLOCK};
 use crate::sync::{Instant, thread};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
@@ -203,7 +203,6 @@ fn all_communicators(begun: Instant) -> Vec<Arc<Shared>> {
     }
 }
 
-const DROPPED: &str = "the communicator was dropped";
 const PROCESS_ENDED: &str = "the process has ended";
 /// Time that a process that ends gives to sends and started operations.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);

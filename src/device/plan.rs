@@ -5,7 +5,7 @@ use crate::device::shape::Shape;
 use crate::engine::ScheduleBounds as Widest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::AlgorithmDigest;
-use crate::schedule::lower::OPERANDS_MAX;
+use crate::schedule::lower::stores_complete_sums;
 use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program as ScheduleProgram, Rank, permuted};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -95,8 +95,7 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
         slice_bytes_max,
         ll_bytes_max: line_bytes_max,
         is_one_shot: shape.is_one_shot,
-        // More operands are combined in several passes over memory.
-        rounds_once: algorithm.rounds_once(spec.ranks) && spec.ranks <= OPERANDS_MAX,
+        rounds_once: stores_complete_sums(algorithm, spec.ranks),
         uploaded,
     })
 }

@@ -164,7 +164,7 @@ impl Engine {
         if std::thread::panicking() {
             self.end(ErrorKind::panicked(self.fabric.rank, "its thread panicked"));
         }
-        let left = Error::new(ErrorKind::abort_request(self.fabric.rank, reason));
+        let left = self.own_error(ErrorKind::abort_request(self.fabric.rank, reason));
         self.messages.fail_all(&left);
         if self.poisoned.is_none() {
             self.drain_links();
@@ -204,10 +204,12 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.leave("the communicator was dropped");
+        self.leave(DROPPED);
     }
 }
 
+/// The reason of a rank that has no handle of the communicator any more.
+pub(crate) const DROPPED: &str = "the communicator was dropped";
 /// Time in which the peers' systems must take what was sent last.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 /// Time in which they must take the goodbye.

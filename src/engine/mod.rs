@@ -32,6 +32,7 @@ mod watchdog;
 pub(crate) use crate::engine::algorithm_cache::{Override, Overrides};
 pub(crate) use crate::engine::buffers::Buffers;
 pub(crate) use crate::engine::call_settings::CallSettings;
+pub(crate) use crate::engine::failure::DROPPED;
 pub(crate) use crate::engine::membership::agreement::Membership;
 pub(crate) use crate::engine::membership::shrink::Regroup;
 pub(crate) use crate::engine::p2p::{Direction, Transfer};

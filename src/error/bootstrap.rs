@@ -369,6 +369,12 @@ impl BootstrapError {
             _ => None,
         }
     }
+
+    /// Likewise, for the error of a rank that wanted to listen.
+    pub(crate) fn open_files_of_listener(rank: Rank, error: &std::io::Error) -> Option<Self> {
+        let failure = || Failure::OpenFiles { rank: Some(rank), what: format!("cannot listen: {error}") };
+        is_fd_exhausted(error).then(failure)
+    }
 }
 
 impl From<unisono_transports::Error> for BootstrapError {

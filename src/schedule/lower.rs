@@ -3,7 +3,7 @@
 //! Copies and reductions become a [`Transfer`], one pass over memory with any number of sources and
 //! targets. Steps that access the same memory share a pass.
 
-use crate::schedule::{Chunk, ChunkRef, LaneProgram, Program, Rank, Space, Step};
+use crate::schedule::{Algorithm, Chunk, ChunkRef, LaneProgram, Program, Rank, Space, Step};
 
 /// One instruction of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,6 +157,12 @@ impl Instr {
 
 /// Operands combined in one pass over memory on the host.
 pub(crate) const OPERANDS_MAX: usize = 64;
+
+/// Returns true if every sum of `algorithm` is complete before it is stored. More operands than
+/// [`OPERANDS_MAX`] are combined in several passes over memory.
+pub(crate) fn stores_complete_sums(algorithm: &Algorithm, ranks: usize) -> bool {
+    algorithm.rounds_once(ranks) && ranks <= OPERANDS_MAX
+}
 
 #[cfg(test)]
 mod tests {

@@ -23,9 +23,9 @@ pub(crate) fn analyze(arguments: &AnalyzeArguments) -> Result<u8, String> {
     let (records, damaged) = read_all(&arguments.dumps)?;
     damaged.iter().for_each(|why| eprintln!("left out: {why}"));
     if records.is_empty() {
-        let whole = if damaged.is_empty() { "" } else { "whole " };
+        let qualifier = if damaged.is_empty() { "" } else { "whole " };
         return Err(format!(
-            "there are no {whole}flight records; ranks write them to UNISONO_FLIGHT_RECORDER_DIR when they fail"
+            "there are no {qualifier}flight records; ranks write them to UNISONO_FLIGHT_RECORDER_DIR when they fail"
         ));
     }
     Ok(u8::from(print(records)))

@@ -148,8 +148,8 @@ mod tests {
             String::from_utf8(found).unwrap()
         };
         let bar = "begin\n 10%\r 20%\r 30%\nend\n";
-        let all = "[3] begin\n[3]  10%\n[3]  20%\n[3]  30%\n[3] end\n";
-        assert_eq!(copied(bar, Duration::ZERO), all);
+        let every_state = "[3] begin\n[3]  10%\n[3]  20%\n[3]  30%\n[3] end\n";
+        assert_eq!(copied(bar, Duration::ZERO), every_state);
         assert_eq!(copied(bar, Duration::MAX), "[3] begin\n[3]  30%\n[3] end\n");
         // The last state is shown once, however the bar ends.
         for interval in [Duration::ZERO, Duration::MAX] {

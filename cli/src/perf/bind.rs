@@ -53,15 +53,21 @@ fn core_of(index: usize, threads: usize, cores: usize) -> usize {
 ///
 /// The call is collective.
 fn local_rank_and_size(comm: &Communicator) -> Result<(usize, usize)> {
-    let mut hasher = DefaultHasher::new();
-    // Ranks share a host if they read the same boot identifier.
-    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
+    let mut hasher = host_hasher();
     available_cpus().hash(&mut hasher);
     let own = hasher.finish();
     let mut hosts = vec![0; comm.size()];
     comm.all_gather(&[own], &mut hosts)?;
     let before = |ranks: &[u64]| ranks.iter().filter(|&&host| host == own).count();
     Ok((before(&hosts[..comm.rank()]), before(&hosts)))
+}
+
+/// Returns a hasher that has taken in the host. Ranks share a host if they read the same boot
+/// identifier.
+pub(super) fn host_hasher() -> DefaultHasher {
+    let mut hasher = DefaultHasher::new();
+    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
+    hasher
 }
 
 #[cfg(test)]

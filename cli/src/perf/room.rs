@@ -1,7 +1,8 @@
 //! The memory of a host, compared with what the ranks on it will allocate.
 
+use crate::perf::bind::host_hasher;
 use crate::perf::op_case::OpCase;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hasher;
 use unisono::Communicator;
 
 /// Refuses a size whose buffers do not fit into the memory of a host, on all ranks.
@@ -18,12 +19,10 @@ pub(super) fn require_room(
     let count = test.kind.count(size, element, ranks);
     let shares = input + input.max(output);
     let needed = [shares, count, element].into_iter().fold(1u64, |all, one| all.saturating_mul(one as u64));
-    let mut hasher = DefaultHasher::new();
-    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
-    let own = [hasher.finish(), needed, available_bytes()];
-    let mut all = vec![0; own.len() * ranks];
-    comm.all_gather(&own, &mut all).map_err(|error| error.to_string())?;
-    let rows: Vec<&[u64]> = all.chunks(own.len()).collect();
+    let own_row = [host_hasher().finish(), needed, available_bytes()];
+    let mut words = vec![0; own_row.len() * ranks];
+    comm.all_gather(&own_row, &mut words).map_err(|error| error.to_string())?;
+    let rows: Vec<&[u64]> = words.chunks(own_row.len()).collect();
     shortage(&rows).map_or(Ok(()), |(needed, available)| {
         Err(format!(
             "the buffers of all ranks of a host need {needed} bytes for a size of {size}, and {available} bytes of memory \

@@ -232,14 +232,14 @@ fn cache_of_user(among: &Path) -> Result<PathBuf, BuildError> {
     let unfit = |path: &Path, what: &dyn std::fmt::Display| {
         BuildError::NoFolder(format!("{}: {what}; set XDG_CACHE_HOME", path.display()))
     };
-    let own = fs::metadata("/proc/self").map_err(|error| unfit(Path::new("/proc/self"), &error))?.uid();
-    let folder = among.join(format!("unisono-{own}"));
+    let own_uid = fs::metadata("/proc/self").map_err(|error| unfit(Path::new("/proc/self"), &error))?.uid();
+    let folder = among.join(format!("unisono-{own_uid}"));
     match fs::DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unfit(&folder, &error)),
         _ => (),
     }
     let found = fs::symlink_metadata(&folder).map_err(|error| unfit(&folder, &error))?;
-    match found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0 {
+    match found.is_dir() && found.uid() == own_uid && found.mode() & 0o022 == 0 {
         true => Ok(folder),
         false => Err(unfit(&folder, &"another user can write it")),
     }

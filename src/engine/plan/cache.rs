@@ -4,6 +4,7 @@ use crate::engine::plan::Plan;
 use crate::engine::plan::eager::{self, EagerPlan, PlanKey, SlotInstr};
 use crate::engine::{Engine, Job};
 use crate::error::Result;
+use crate::schedule::lower::stores_complete_sums;
 use crate::schedule::{Algorithm, GroupSpec, Rank};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl Engine {
     #[cold]
     fn build_eager_plan(&mut self, key: PlanKey, job: &Job<'_>) -> Result<Option<usize>> {
         let (algorithm, spec) = self.select_for(job)?;
-        let (rounds_once, rank) = (algorithm.rounds_once(spec.ranks), self.fabric.rank);
+        let (rounds_once, rank) = (stores_complete_sums(algorithm, spec.ranks), self.fabric.rank);
         let arithmetic = self.arithmetic(job, false, rounds_once);
         let plan = match self.zero_copy_algorithm(job) {
             Some(_) => None,

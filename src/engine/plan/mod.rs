@@ -7,7 +7,7 @@ pub(crate) use cache::{EagerPlans, PlanCache};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::AlgorithmDigest;
-use crate::schedule::lower::{Instr, LaneInstrs, OPERANDS_MAX, lower};
+use crate::schedule::lower::{Instr, LaneInstrs, lower, stores_complete_sums};
 use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program, Rank, Step};
 use unisono_transports::Geometry;
 
@@ -82,8 +82,7 @@ impl Plan {
             uses_window,
             window_chunks,
             staged_chunks,
-            // More operands are combined in several passes over memory.
-            rounds_once: algorithm.rounds_once(spec.ranks) && spec.ranks <= OPERANDS_MAX,
+            rounds_once: stores_complete_sums(algorithm, spec.ranks),
         })
     }
 }

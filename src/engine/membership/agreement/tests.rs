@@ -176,11 +176,15 @@ fn agreement_without_failures_keeps_all_ranks() {
     assert_eq!(simulation.states, vec![State::Committed(attempt, vec![false; 4]); 4]);
 }
 
+/// Returns the view of the first attempt of a peer.
+fn first_view(phase: Phase, failed: Vec<bool>) -> View {
+    View { attempt: 0, phase, failed, endpoint: String::new(), settings: 0 }
+}
+
 #[test]
 fn agreement_tells_excluded_rank() {
     let mut late = Agreement::new(2, vec![false; 3], Duration::ZERO);
-    let failed = vec![false, false, true];
-    let view = View { attempt: 0, phase: Phase::Committed, failed, endpoint: String::new(), settings: 0 };
+    let view = first_view(Phase::Committed, vec![false, false, true]);
     assert_eq!(late.on_view(0, view, Duration::ZERO), Err(Excluded(0)));
 }
 
@@ -188,13 +192,7 @@ fn agreement_tells_excluded_rank() {
 fn agreement_excludes_unresponsive_only_by_majority() {
     let second = Duration::from_secs(1);
     let mut agreement = Agreement::new(0, vec![false; 4], Duration::ZERO);
-    let view = View {
-        attempt: 0,
-        phase: Phase::Proposing,
-        failed: vec![false; 4],
-        endpoint: String::new(),
-        settings: 0,
-    };
+    let view = first_view(Phase::Proposing, vec![false; 4]);
     agreement.on_view(1, view, 5 * second).expect("this rank is not excluded");
     assert_eq!(agreement.unresponsive(6 * second, 2 * second), [2, 3]);
     assert!(!agreement.is_majority_without(&[2, 3]) && agreement.is_majority_without(&[2]));
@@ -204,13 +202,7 @@ fn agreement_excludes_unresponsive_only_by_majority() {
 fn agreement_serial_exclusions_need_majority_too() {
     let second = Duration::from_secs(1);
     let mut agreement = Agreement::new(0, vec![false; 5], Duration::ZERO);
-    let view = View {
-        attempt: 0,
-        phase: Phase::Proposing,
-        failed: vec![false; 5],
-        endpoint: String::new(),
-        settings: 0,
-    };
+    let view = first_view(Phase::Proposing, vec![false; 5]);
     (1..5).for_each(|peer| {
         agreement.on_view(peer, view.clone(), peer as u32 * second).expect("this rank is not excluded")
     });
