@@ -243,7 +243,7 @@ impl<'m> PeerConnector<'m> {
             // A socket wakes its reader, so waiting soon sleeps.
             pace = pace.sleep_after_yields(TCP_YIELDS);
         }
-        let pace = pace.wake_on(Vec::new());
+        let mut pace = pace.wake_on(Vec::new());
         let watcher = pace.watcher();
         let watch = |stream: &dyn AsFd| watcher.iter().for_each(|watcher| watcher.add(&stream.as_fd()));
         let mut links: Vec<Option<Box<dyn Link>>> = (0..ranks).map(|_| None).collect();
@@ -251,6 +251,7 @@ impl<'m> PeerConnector<'m> {
         if let Some(LocalGroup { connected, liveness: lifeline, monitor }) = local_group {
             watch(&monitor.fd());
             (links, window) = (connected.links, connected.window);
+            pace = pace.woken_by(connected.sleepers);
             local = Some(LocalControl::new(connected.mailboxes, lifeline, monitor));
         }
         if let Some((acceptor, control_streams)) = remote_ranks {

@@ -7,6 +7,7 @@ pub(crate) mod eager;
 pub(crate) mod seqlock;
 pub(crate) mod signal;
 pub(crate) mod spsc;
+pub(crate) mod wake;
 
 mod connect;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -18,6 +19,7 @@ mod link;
 pub mod liveness;
 mod mailbox;
 pub mod segment;
+pub mod sleep;
 mod window;
 
 pub use connect::*;

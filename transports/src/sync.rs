@@ -5,10 +5,10 @@
 //! state machines, in the tests of this crate: see `testing::shuttle`.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(not(any(loom, all(test, shuttle))))]
 pub(crate) use std::{

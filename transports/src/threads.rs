@@ -17,7 +17,8 @@ pub fn fabrics(ranks: usize, geometry: Geometry) -> Result<Vec<Fabric>> {
     let segments: Vec<_> = (0..ranks).map(segment).collect::<Result<_>>()?;
     let boxes: Arc<[Mailbox]> = (0..ranks).map(|_| Mailbox::default()).collect();
     let fabric = |rank| {
-        let Connected { links, window, .. } = connect_shared(rank, ranks, &geometry, segments.clone())?;
+        let Connected { links, window, sleepers, .. } =
+            connect_shared(rank, ranks, &geometry, segments.clone())?;
         Ok(Fabric {
             rank,
             ranks,
@@ -25,7 +26,7 @@ pub fn fabrics(ranks: usize, geometry: Geometry) -> Result<Vec<Fabric>> {
             links,
             window,
             control: Box::new(ThreadControl { rank, mailboxes: Arc::clone(&boxes) }),
-            wait: Box::new(AdaptiveWait::new(ranks)),
+            wait: Box::new(AdaptiveWait::new(ranks).woken_by(sleepers)),
             transport: "threads",
             oversubscribed: false,
         })

@@ -6,13 +6,14 @@
 //! yields tells these cases apart: see `CpuContention`. Beside such a process a wait sleeps: the
 //! scheduler returns the core at once to a thread that slept.
 //!
-//! Waking a sleeping thread on another core is slow, so sleep comes last and is short. No rank has
-//! to remember to wake another. If sockets are watched, every event on them ends a sleep.
+//! A sleep ends as soon as an awaited rank publishes something in memory that both share, or when
+//! something happens on a watched socket. It also ends after a time, so nothing depends on that.
 //!
 //! A thread that waits beside a computation of the same rank sleeps soon ([`WaitMode::Block`]): its
 //! core belongs to the computation. A yield would not do. The scheduler returns the core to a
 //! thread that yields as long as it has used less of it than the computation.
 
+use crate::shm::sleep::Sleepers;
 use crate::sys::descriptors::off_stdio;
 use crate::{WaitMode, WaitStrategy};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -32,6 +33,9 @@ pub struct AdaptiveWait {
     /// Time at which the spinning of this wait ended.
     yielding_since: Option<Instant>,
     sockets: Option<WatchedSockets>,
+    sleepers: Option<Arc<Sleepers>>,
+    /// Set once the awaited ranks have been asked to wake this one: whether they certainly will.
+    requested: Option<bool>,
     mode: WaitMode,
 }
 
@@ -48,6 +52,8 @@ impl AdaptiveWait {
             yields: None,
             yielding_since: None,
             sockets: None,
+            sleepers: None,
+            requested: None,
             mode: WaitMode::Auto,
         }
     }
@@ -65,6 +71,13 @@ impl AdaptiveWait {
         self.sockets.as_ref().map(|sockets| Watcher(Arc::clone(&sockets.epoll)))
     }
 
+    /// Lets the ranks that share memory with this one end its sleeps.
+    #[must_use]
+    pub fn woken_by(mut self, sleepers: Arc<Sleepers>) -> Self {
+        self.sleepers = Some(sleepers);
+        self
+    }
+
     /// Sleeps after `yields` rounds beyond spinning. Few rounds suffice if the awaited event wakes
     /// the sleeper, as on sockets.
     #[must_use]
@@ -73,7 +86,27 @@ impl AdaptiveWait {
         self
     }
 
-    fn sleep(&self, time: Duration) {
+    /// Sleeps until one of `awaited` has done something, or for some time if not all of them can
+    /// wake this rank.
+    ///
+    /// The first call of a sleep only asks them to. Then the caller looks once more, because what
+    /// it waits for may have happened before.
+    fn sleep(&mut self, least: Duration, idle: Duration, awaited: &mut dyn Iterator<Item = usize>) {
+        // Sleeps in proportion: a sleep prolongs no wait by much more than a sixteenth.
+        let timed = (idle / 16).clamp(least, SLEEP_MAX);
+        match (&self.sleepers, self.requested.take()) {
+            (Some(sleepers), Some(certain)) => _ = sleepers.sleep(if certain { SLEEP_MAX } else { timed }),
+            (Some(sleepers), None) => {
+                self.requested = sleepers.request(awaited);
+                if self.requested.is_none() {
+                    self.sleep_for(timed);
+                }
+            }
+            (None, _) => self.sleep_for(timed),
+        }
+    }
+
+    fn sleep_for(&self, time: Duration) {
         match &self.sockets {
             Some(sockets) => sockets.sleep(time),
             None => std::thread::sleep(time),
@@ -90,7 +123,7 @@ impl WaitStrategy for AdaptiveWait {
         self.started.elapsed()
     }
 
-    fn pause(&mut self, rounds: u32) {
+    fn pause(&mut self, rounds: u32, awaited: &mut dyn Iterator<Item = usize>) {
         let spins = match self.mode {
             WaitMode::Auto | WaitMode::Yield => self.contention.spin_rounds(),
             WaitMode::Block => SPINS_ALONE,
@@ -98,6 +131,9 @@ impl WaitStrategy for AdaptiveWait {
         };
         if rounds <= 1 {
             self.yielding_since = None;
+            if self.requested.take().is_some() {
+                self.sleepers.iter().for_each(|sleepers| sleepers.wake_up());
+            }
         }
         if rounds < spins {
             return std::hint::spin_loop();
@@ -106,7 +142,7 @@ impl WaitStrategy for AdaptiveWait {
         let idle = now - *self.yielding_since.get_or_insert(now);
         let contended = self.mode == WaitMode::Auto && self.contention.is_contended(now);
         if self.mode == WaitMode::Block || contended {
-            return self.sleep((idle / 16).clamp(BLOCK_SLEEP_MIN, SLEEP_MAX));
+            return self.sleep(BLOCK_SLEEP_MIN, idle, awaited);
         }
         let patient = self.mode == WaitMode::Yield
             || self.yields.map_or(idle < YIELD_TIME, |yields| rounds < spins.saturating_add(yields));
@@ -115,8 +151,7 @@ impl WaitStrategy for AdaptiveWait {
                 sched_yield();
                 self.contention.record_yield(now, now.elapsed());
             }
-            // Sleeps in proportion: a sleep prolongs no wait by much more than a sixteenth.
-            false => self.sleep((idle / 16).clamp(SLEEP_MIN, SLEEP_MAX)),
+            false => self.sleep(SLEEP_MIN, idle, awaited),
         }
     }
 }
@@ -131,8 +166,7 @@ struct CpuContention {
     contended_until: Option<Instant>,
     /// Length of that time. It doubles with each yield that takes long.
     contended_for: Duration,
-    /// More ranks than cores share the host. A long yield then goes to a peer that does useful
-    /// work.
+    /// More ranks than cores share the host, so that the awaited peer may need this core.
     oversubscribed: bool,
 }
 
@@ -144,6 +178,7 @@ impl CpuContention {
     /// Returns the round in which the core is first given away.
     fn spin_rounds(self) -> u32 {
         match self {
+            Self { contended_until: Some(_), oversubscribed: true, .. } => SPINS_CONTENDED_AND_SHARED,
             Self { contended_until: Some(_), .. } => SPINS_CONTENDED,
             Self { sharing: SHARING_LIKELY.., .. } => SPINS_SHARED,
             _ => SPINS_ALONE,
@@ -158,7 +193,8 @@ impl CpuContention {
 
     /// Records how long a yield took that began at `start`.
     fn record_yield(&mut self, start: Instant, took: Duration) {
-        if took > YIELD_TO_PEER_MAX && !self.oversubscribed {
+        let peers_at_most = if self.oversubscribed { YIELD_TO_PEERS_MAX } else { YIELD_TO_PEER_MAX };
+        if took > peers_at_most {
             self.contended_for = (self.contended_for * 2).clamp(CONTENDED_MIN, CONTENDED_MAX);
             self.contended_until = Some(start + took + self.contended_for);
         } else if took > YIELD_ALONE_MAX {
@@ -233,13 +269,19 @@ const SPINS_SHARED: u32 = 1;
 /// Rounds of spinning if an unrelated process wants the core. Sleeping takes longer than most waits
 /// for a peer that runs, and much less than those for a peer whose core another process has.
 const SPINS_CONTENDED: u32 = 400;
+/// Rounds of spinning if an unrelated process and peers want the core. The awaited peer may be one
+/// of those.
+const SPINS_CONTENDED_AND_SHARED: u32 = 20;
 /// Time for which waits sleep after a yield that took long.
 const CONTENDED_MIN: Duration = Duration::from_millis(4);
-const CONTENDED_MAX: Duration = Duration::from_millis(64);
+const CONTENDED_MAX: Duration = Duration::from_millis(250);
 /// Longest yield that went to no thread. A switch to another process and back takes longer.
 const YIELD_ALONE_MAX: Duration = Duration::from_nanos(900);
 /// Longest yield to a waiting peer, which returns the core much sooner.
 const YIELD_TO_PEER_MAX: Duration = Duration::from_micros(700);
+/// Longest yield to several peers, each of which may do some work. A process that computes keeps
+/// the core for its time slice, some milliseconds.
+const YIELD_TO_PEERS_MAX: Duration = Duration::from_micros(1300);
 const SHARING_MAX: u8 = 8;
 const SHARING_LIKELY: u8 = 4;
 /// Time of yielding before the first sleep.
@@ -261,7 +303,9 @@ mod tests {
     /// Counts the rounds that fit into `time`, from the first.
     fn rounds(pace: &mut AdaptiveWait, time: Duration) -> u32 {
         let begun = Instant::now();
-        let rounds = (1..).inspect(|&rounds| pace.pause(rounds)).find(|_| begun.elapsed() > time);
+        let rounds = (1..)
+            .inspect(|&rounds| pace.pause(rounds, &mut std::iter::empty()))
+            .find(|_| begun.elapsed() > time);
         rounds.expect("time passes")
     }
 
@@ -286,7 +330,7 @@ mod tests {
             rounds(&mut pace, 4 * YIELD_TIME);
             let before = cpu();
             let begun = Instant::now();
-            (100_000..100_040).for_each(|rounds| pace.pause(rounds));
+            (100_000..100_040).for_each(|rounds| pace.pause(rounds, &mut std::iter::empty()));
             assert!(begun.elapsed() > Duration::from_millis(20));
             assert!(cpu() - before < 10_000_000, "{} ns of processor time asleep", cpu() - before);
         }
@@ -296,7 +340,7 @@ mod tests {
     fn blocking_waits_use_little_processor_time() {
         let mut wait = AdaptiveWait::new(1);
         wait.set_mode(WaitMode::Block);
-        (1..SPINS_ALONE).for_each(|rounds| wait.pause(rounds));
+        (1..SPINS_ALONE).for_each(|rounds| wait.pause(rounds, &mut std::iter::empty()));
         let rounds = rounds(&mut wait, 2 * YIELD_TIME) - SPINS_ALONE;
         assert!(rounds < 400, "{rounds} rounds in {YIELD_TIME:?} are no sleep");
     }
@@ -321,8 +365,9 @@ mod tests {
         assert!(sleeps(alone, &[4000, 4000], 2 * CONTENDED_MIN), "it is still there");
         assert!(!sleeps(alone, &[4000, 0, 4000], CONTENDED_MIN + slice), "another one");
         assert!(!sleeps(alone, &[4000; 20], CONTENDED_MAX + slice), "the time is bounded");
-        assert_eq!(learned(oversubscribed, &[4000]), SPINS_SHARED);
-        assert!(!sleeps(oversubscribed, &[4000], Duration::ZERO), "a peer at work");
+        assert!(!sleeps(oversubscribed, &[1000], Duration::ZERO), "peers at work");
+        assert!(sleeps(oversubscribed, &[4000], CONTENDED_MIN), "a process computes");
+        assert_eq!(learned(oversubscribed, &[4000]), SPINS_CONTENDED_AND_SHARED);
         assert_eq!(learned(oversubscribed, &[0; 8]), SPINS_ALONE, "the peers have left");
     }
 
@@ -333,9 +378,9 @@ mod tests {
         // Forget other threads that ran meanwhile.
         pace.contention = CpuContention::default();
         let begun = Instant::now();
-        (1..SPINS_ALONE).for_each(|rounds| pace.pause(rounds));
+        (1..SPINS_ALONE).for_each(|rounds| pace.pause(rounds, &mut std::iter::empty()));
         assert!(pace.yielding_since.is_none(), "it yields or sleeps at once");
-        pace.pause(SPINS_ALONE);
+        pace.pause(SPINS_ALONE, &mut std::iter::empty());
         assert!(
             pace.yielding_since.is_some_and(|since| since >= begun),
             "the clock of the wait before still runs"
@@ -347,7 +392,7 @@ mod tests {
         let (pace, mut far) = watcher();
         let slept = |pace: &AdaptiveWait, time| {
             let begun = Instant::now();
-            pace.sleep(time);
+            pace.sleep_for(time);
             begun.elapsed()
         };
         for end in [false, true] {

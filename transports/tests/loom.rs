@@ -20,6 +20,8 @@ mod spsc;
 mod sync;
 #[path = "../src/fabric/tag.rs"]
 mod tag;
+#[path = "../src/shm/wake.rs"]
+mod wake;
 
 pub use tag::Tag;
 

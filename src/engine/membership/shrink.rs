@@ -138,7 +138,8 @@ impl ShrinkDriver<'_> {
             }
             self.check_deadlines()?;
             self.rounds = self.rounds.saturating_add(1).max(ROUNDS_SLEEPING);
-            self.engine.fabric.wait.pause(self.rounds);
+            // Control messages wake nobody.
+            self.engine.fabric.wait.pause(self.rounds, &mut std::iter::empty());
         }
     }
 

@@ -22,11 +22,14 @@ pub(in crate::engine) fn wait_round(
     wait: &mut dyn WaitStrategy,
     blocked: impl Iterator<Item = Rank> + Clone,
 ) -> Result<()> {
-    let round = watchdog.check_round(control, wait, blocked)?;
+    let round = watchdog.check_round(control, wait, blocked.clone())?;
+    if !messages.is_active() {
+        wait.pause(round, &mut { blocked });
+        return Ok(());
+    }
     let looks = round.is_multiple_of(ROUNDS_PER_LOOK) || round > ROUNDS_WITHOUT_CLOCK;
-    let moved = looks && messages.is_active() && messages.progress(links)?;
-    if !moved {
-        wait.pause(round);
+    if !(looks && messages.progress(links)?) {
+        wait.pause(round, &mut blocked.chain(messages.partners()));
     }
     Ok(())
 }
@@ -117,7 +120,7 @@ impl Engine {
 
     /// Lets time pass between two calls of [`Engine::drive_messages`].
     pub(crate) fn pause(&mut self, round: u32) {
-        self.fabric.wait.pause(round);
+        self.fabric.wait.pause(round, &mut self.messages.partners());
     }
 
     /// Returns the time of this rank's clock.

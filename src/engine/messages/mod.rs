@@ -410,6 +410,15 @@ impl Messages {
         (0..self.peers.len()).filter(|&peer| self.peers[peer].awaited > 0)
     }
 
+    /// Returns the ranks without which no message moves: those from which one is expected, and
+    /// those that have no room for one.
+    pub(super) fn partners(&self) -> impl Iterator<Item = Rank> {
+        let any_source = self.awaits_any_source();
+        (0..self.peers.len()).filter(move |&peer| {
+            peer != self.rank && (any_source || self.awaits(peer) || !self.peers[peer].outgoing.is_empty())
+        })
+    }
+
     /// Ends the messages to and from `peer` with `error`.
     pub(super) fn fail_peer(&mut self, peer: Rank, error: &Error) {
         let posted = self.matcher.take_posted_where(|pattern| pattern.source == Some(peer));

@@ -73,8 +73,9 @@ pub trait WaitStrategy: Send {
     /// Lets time pass.
     ///
     /// `rounds` counts the calls since the last progress. The more there are, the more of the
-    /// processor is given away: the strategy first spins, then yields, then sleeps.
-    fn pause(&mut self, rounds: u32);
+    /// processor is given away: the strategy first spins, then yields, then sleeps. A publication of
+    /// one of the `awaited` ranks ends a sleep, where they share memory.
+    fn pause(&mut self, rounds: u32, awaited: &mut dyn Iterator<Item = usize>);
     /// Sets the way to wait from now on. A strategy with a single way ignores it.
     fn set_mode(&mut self, _mode: WaitMode) {}
     /// Returns whether time is simulated. Then only a thread that waits may touch the fabric.

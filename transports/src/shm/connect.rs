@@ -5,6 +5,7 @@ use super::Window;
 use super::layout::Layout;
 use super::link::ShmLink;
 use super::segment::Segment;
+use super::sleep::Sleepers;
 use crate::{Error, Geometry, Link, Result};
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ pub struct Connected {
     pub window: Option<Window>,
     /// The mailboxes for control messages of all ranks that share memory.
     pub mailboxes: ControlMailboxes,
+    /// What waits of this rank sleep with, until a rank that shares memory wakes them.
+    pub sleepers: Arc<Sleepers>,
 }
 
 /// Makes this rank's links and, if all ranks share memory, its window. `peers[i]` is the segment of
@@ -59,14 +62,15 @@ pub(crate) fn connect_shared(
     let Some(own) = segments.get(rank).cloned().flatten() else {
         return Err(Error::InvalidUsage("a rank needs a segment of its own".to_owned()));
     };
+    let sleepers = Arc::new(Sleepers::new(rank, &own, segments.clone()));
     let link = |(peer, segment): (usize, &Option<Arc<Segment>>)| {
         let segment = segment.as_ref().filter(|_| peer != rank)?;
-        Some(Box::new(ShmLink::new(rank, peer, &layout, &own, segment)) as Box<dyn Link>)
+        Some(Box::new(ShmLink::new(rank, peer, &layout, &own, segment, &sleepers)) as Box<dyn Link>)
     };
     let links = segments.iter().enumerate().map(link).collect();
     let everybody: Option<Vec<_>> = segments.iter().cloned().collect();
-    let window = everybody.map(|segments| Window::new(rank, layout, segments));
-    Ok(Connected { links, window, mailboxes: ControlMailboxes::new(rank, segments) })
+    let window = everybody.map(|segments| Window::new(rank, layout, segments, &sleepers));
+    Ok(Connected { links, window, mailboxes: ControlMailboxes::new(rank, segments), sleepers })
 }
 
 #[cfg(test)]

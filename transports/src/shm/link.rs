@@ -6,6 +6,7 @@
 
 use super::layout::{Layout, SLOT_HEADER_BYTES};
 use crate::shm::segment::Segment;
+use crate::shm::sleep::Sleepers;
 use crate::shm::spsc::{Invalid, Receiver, Ring, Sender};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Error, Header, Link, Result, Tag};
@@ -109,6 +110,8 @@ pub(super) struct ShmLink {
     layout: Layout,
     own: Arc<Segment>,
     theirs: Arc<Segment>,
+    /// The ranks that sleep until this one publishes something.
+    sleepers: Arc<Sleepers>,
     /// Empty until a lane is used: a rank has many links and uses a few.
     lanes: Vec<Lane>,
 }
@@ -130,9 +133,10 @@ impl ShmLink {
         layout: &Layout,
         own: &Arc<Segment>,
         theirs: &Arc<Segment>,
+        sleepers: &Arc<Sleepers>,
     ) -> Self {
         let (layout, own, theirs) = (*layout, Arc::clone(own), Arc::clone(theirs));
-        Self { rank, peer, layout, own, theirs, lanes: Vec::new() }
+        Self { rank, peer, layout, own, theirs, sleepers: Arc::clone(sleepers), lanes: Vec::new() }
     }
 
     #[inline]
@@ -214,6 +218,7 @@ impl Link for ShmLink {
         }
         outgoing.write_header(number, &Header { tag: *tag, bytes });
         sender.publish(outgoing);
+        self.sleepers.notify();
         Ok(true)
     }
 
@@ -236,6 +241,7 @@ impl Link for ShmLink {
         let Some(Lane { incoming, receiver, header: head, .. }) = self.lanes.get_mut(lane) else { return };
         if head.take().is_some() {
             receiver.release(incoming);
+            self.sleepers.notify();
         }
     }
 
@@ -291,7 +297,11 @@ mod tests {
     fn pair() -> Pair {
         let layout = Layout::new(2, &GEOMETRY).unwrap();
         let segments = [(); 2].map(|()| Arc::new(Segment::private(layout.bytes()).unwrap()));
-        let link = |rank: usize| ShmLink::new(rank, 1 - rank, &layout, &segments[rank], &segments[1 - rank]);
+        let link = |rank: usize| {
+            let (own, theirs) = (&segments[rank], &segments[1 - rank]);
+            let sleepers = Arc::new(Sleepers::new(rank, own, segments.iter().cloned().map(Some).collect()));
+            ShmLink::new(rank, 1 - rank, &layout, own, theirs, &sleepers)
+        };
         let (near, far) = (link(0), link(1));
         Pair { layout, segments, near, far }
     }

@@ -5,7 +5,7 @@
 //! file, an access to the mapping could crash this process.
 
 use crate::shm::lazy_part::{self, LazyPart};
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU32, AtomicU64};
 use crate::sys::descriptors::off_stdio;
 use crate::sys::fork_guard;
 use crate::sys::rlimit::max_file_bytes;
@@ -260,6 +260,18 @@ impl Segment {
         // SAFETY: mapped for as long as the segment, aligned because mappings begin on pages; all
         // ranks reach words as atomics only.
         unsafe { &*pointer.cast::<[AtomicU64; COUNT]>() }
+    }
+
+    /// Returns the half of a word at `offset`, a multiple of four, as all ranks reach it.
+    ///
+    /// # Panics
+    /// Panics if the bytes are not inside the segment.
+    pub(crate) fn half_word(&self, offset: usize) -> &AtomicU32 {
+        let pointer = self.at(offset, size_of::<AtomicU32>());
+        assert!(offset.is_multiple_of(align_of::<AtomicU32>()), "half a word at {offset}");
+        // SAFETY: mapped for as long as the segment, aligned because mappings begin on pages; all
+        // ranks reach these bytes as an atomic of this size only.
+        unsafe { &*pointer.cast::<AtomicU32>() }
     }
 
     /// Asks for huge pages in a range that will be used densely, if it can hold one.

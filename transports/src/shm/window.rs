@@ -6,6 +6,7 @@ use crate::shm::eager::SlotClass;
 use crate::shm::segment::{HUGE_PAGE_BYTES, Segment};
 use crate::shm::signal;
 use crate::shm::signal::{SignalBlock, SignalWriter};
+use crate::shm::sleep::Sleepers;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{HeapAllocation, Result, SymmetricHeap, Tag};
 use std::sync::Arc;
@@ -21,6 +22,8 @@ pub struct Window {
     segments: Vec<Arc<Segment>>,
     layout: Layout,
     heap: Arc<SymmetricHeap>,
+    /// The ranks that sleep until this one publishes something.
+    sleepers: Arc<Sleepers>,
     /// State of this rank's signal blocks, one for each lane.
     signal_writers: Vec<SignalWriter>,
     /// The slot classes in which this rank has prepared, one bit each. The next field
@@ -51,7 +54,12 @@ impl SignalBlock for ShmSignalBlock<'_> {
 }
 
 impl Window {
-    pub(super) fn new(rank: usize, layout: Layout, segments: Vec<Arc<Segment>>) -> Self {
+    pub(super) fn new(
+        rank: usize,
+        layout: Layout,
+        segments: Vec<Arc<Segment>>,
+        sleepers: &Arc<Sleepers>,
+    ) -> Self {
         let announcers = vec![SignalWriter::default(); layout.geometry.signal_lanes];
         let own = Arc::clone(&segments[rank]);
         let heap = Arc::new(SymmetricHeap::new(own, layout.heap(), layout.geometry.heap_bytes));
@@ -60,6 +68,7 @@ impl Window {
             segments,
             layout,
             heap,
+            sleepers: Arc::clone(sleepers),
             signal_writers: announcers,
             prepared_classes: 0,
             prepared_bytes: 0,
@@ -201,6 +210,7 @@ impl Window {
     #[inline]
     pub fn signal(&mut self, lane: usize, value: u64) {
         self.signal_writers[lane].signal(&self.signal_block(self.rank, lane), value);
+        self.sleepers.notify();
     }
 
     /// Returns the last value that `rank` published on `lane`.
@@ -214,6 +224,7 @@ impl Window {
     #[inline]
     pub fn complete(&mut self, lane: usize, value: u64) {
         signal::publish_completion(&self.signal_block(self.rank, lane), value);
+        self.sleepers.notify();
     }
 
     /// Returns the number of instances that `rank` has finished on `lane`.
@@ -260,6 +271,7 @@ impl Window {
     #[inline]
     pub fn publish(&mut self, slot: SlotClass, number: u64, seq: u64, tag: &Tag) {
         eager::publish(&self.eager_slots(self.rank), slot, number, seq, tag);
+        self.sleepers.notify();
     }
 
     /// Returns the current seq of `rank`'s slot for publication `number`. The short slot holds the
@@ -279,6 +291,7 @@ impl Window {
     #[inline]
     pub fn set_acked(&mut self, count: u64) {
         eager::set_acked(&self.eager_slots(self.rank), count);
+        self.sleepers.notify();
     }
 
     /// Returns the number of publications that `rank` has consumed.
