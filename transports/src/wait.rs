@@ -13,8 +13,11 @@
 //! core belongs to the computation. A yield would not do. The scheduler returns the core to a
 //! thread that yields as long as it has used less of it than the computation.
 
+mod contention;
+
 use crate::shm::sleep::Sleepers;
 use crate::sys::descriptors::off_stdio;
+use crate::wait::contention::{CpuContention, SPINS_ALONE};
 use crate::{WaitMode, WaitStrategy};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::thread::sched_yield;
@@ -44,11 +47,9 @@ impl AdaptiveWait {
     pub fn new(local_ranks: usize) -> Self {
         // Counts the cores that this process may use: its affinity, and the quota of its container.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let contention =
-            if local_ranks > cores { CpuContention::for_oversubscribed() } else { CpuContention::default() };
         Self {
             started: Instant::now(),
-            contention,
+            contention: CpuContention::new(local_ranks > cores),
             yields: None,
             yielding_since: None,
             sockets: None,
@@ -156,56 +157,6 @@ impl WaitStrategy for AdaptiveWait {
     }
 }
 
-/// Estimate of the other threads that want this core, from the last yields.
-#[derive(Clone, Copy, Debug, Default)]
-struct CpuContention {
-    /// Likelihood, from 0 for none to [`SHARING_MAX`], of others that return the core soon, as
-    /// waiting peers do.
-    sharing: u8,
-    /// End of the time in which waits sleep, because a process kept the core for long.
-    contended_until: Option<Instant>,
-    /// Length of that time. It doubles with each yield that takes long.
-    contended_for: Duration,
-    /// More ranks than cores share the host, so that the awaited peer may need this core.
-    oversubscribed: bool,
-}
-
-impl CpuContention {
-    fn for_oversubscribed() -> Self {
-        Self { sharing: SHARING_MAX, oversubscribed: true, ..Self::default() }
-    }
-
-    /// Returns the round in which the core is first given away.
-    fn spin_rounds(self) -> u32 {
-        match self {
-            Self { contended_until: Some(_), oversubscribed: true, .. } => SPINS_CONTENDED_AND_SHARED,
-            Self { contended_until: Some(_), .. } => SPINS_CONTENDED,
-            Self { sharing: SHARING_LIKELY.., .. } => SPINS_SHARED,
-            _ => SPINS_ALONE,
-        }
-    }
-
-    /// Returns true while a process that computes has the core in turn with this thread.
-    fn is_contended(&mut self, now: Instant) -> bool {
-        self.contended_until = self.contended_until.filter(|&end| now < end);
-        self.contended_until.is_some()
-    }
-
-    /// Records how long a yield took that began at `start`.
-    fn record_yield(&mut self, start: Instant, took: Duration) {
-        let peers_at_most = if self.oversubscribed { YIELD_TO_PEERS_MAX } else { YIELD_TO_PEER_MAX };
-        if took > peers_at_most {
-            self.contended_for = (self.contended_for * 2).clamp(CONTENDED_MIN, CONTENDED_MAX);
-            self.contended_until = Some(start + took + self.contended_for);
-        } else if took > YIELD_ALONE_MAX {
-            self.sharing = (self.sharing + 2).min(SHARING_MAX);
-        } else {
-            self.sharing = self.sharing.saturating_sub(1);
-            self.contended_for = Duration::ZERO;
-        }
-    }
-}
-
 /// Sockets whose events end a sleep.
 ///
 /// Each event ends one sleep, and no more (edge triggered). A control message that stays unread, or
@@ -258,32 +209,6 @@ impl WatchedSockets {
     }
 }
 
-// A hand-over between two cores takes 0.2 µs if the receiver spins, and 2 µs through a yield if the
-// sender had no core. Waking a sleeping thread on another core takes tens of microseconds.
-/// Rounds of spinning if no other thread wants the core. They take some microseconds of an engine's
-/// idle rounds. After them a yield to no thread adds little.
-const SPINS_ALONE: u32 = 60;
-/// Rounds of spinning if peers share the core: none, because the awaited peer most likely waits for
-/// the core.
-const SPINS_SHARED: u32 = 1;
-/// Rounds of spinning if an unrelated process wants the core. Sleeping takes longer than most waits
-/// for a peer that runs, and much less than those for a peer whose core another process has.
-const SPINS_CONTENDED: u32 = 400;
-/// Rounds of spinning if an unrelated process and peers want the core. The awaited peer may be one
-/// of those.
-const SPINS_CONTENDED_AND_SHARED: u32 = 20;
-/// Time for which waits sleep after a yield that took long.
-const CONTENDED_MIN: Duration = Duration::from_millis(4);
-const CONTENDED_MAX: Duration = Duration::from_millis(250);
-/// Longest yield that went to no thread. A switch to another process and back takes longer.
-const YIELD_ALONE_MAX: Duration = Duration::from_nanos(900);
-/// Longest yield to a waiting peer, which returns the core much sooner.
-const YIELD_TO_PEER_MAX: Duration = Duration::from_micros(700);
-/// Longest yield to several peers, each of which may do some work. A process that computes keeps
-/// the core for its time slice, some milliseconds.
-const YIELD_TO_PEERS_MAX: Duration = Duration::from_micros(1300);
-const SHARING_MAX: u8 = 8;
-const SHARING_LIKELY: u8 = 4;
 /// Time of yielding before the first sleep.
 const YIELD_TIME: Duration = Duration::from_millis(4);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
@@ -297,6 +222,7 @@ const EVENTS_MAX: usize = 16;
 mod tests {
     use super::*;
     use crate::testing::HANG;
+    use crate::wait::contention::SPINS_SHARED;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
@@ -343,32 +269,6 @@ mod tests {
         (1..SPINS_ALONE).for_each(|rounds| wait.pause(rounds, &mut std::iter::empty()));
         let rounds = rounds(&mut wait, 2 * YIELD_TIME) - SPINS_ALONE;
         assert!(rounds < 400, "{rounds} rounds in {YIELD_TIME:?} are no sleep");
-    }
-
-    #[test]
-    fn yield_duration_detects_contention() {
-        let start = Instant::now();
-        let after = |from: CpuContention, yields: &[u64]| {
-            let mut contention = from;
-            yields.iter().for_each(|&micros| contention.record_yield(start, Duration::from_micros(micros)));
-            contention
-        };
-        let learned = |from, yields: &[u64]| after(from, yields).spin_rounds();
-        let (alone, oversubscribed) = (CpuContention::default(), CpuContention::for_oversubscribed());
-        assert_eq!(learned(alone, &[0, 2, 0]), SPINS_ALONE, "one switch is no contention");
-        assert_eq!(learned(alone, &[2, 3]), SPINS_SHARED);
-        let sleeps = |from, yields: &[u64], later| after(from, yields).is_contended(start + later);
-        let slice = Duration::from_millis(4);
-        assert!(!sleeps(alone, &[2, 3], Duration::ZERO), "a peer returns the core");
-        assert!(sleeps(alone, &[4000], CONTENDED_MIN), "a process computes");
-        assert!(!sleeps(alone, &[4000], CONTENDED_MIN + slice), "it may have left");
-        assert!(sleeps(alone, &[4000, 4000], 2 * CONTENDED_MIN), "it is still there");
-        assert!(!sleeps(alone, &[4000, 0, 4000], CONTENDED_MIN + slice), "another one");
-        assert!(!sleeps(alone, &[4000; 20], CONTENDED_MAX + slice), "the time is bounded");
-        assert!(!sleeps(oversubscribed, &[1000], Duration::ZERO), "peers at work");
-        assert!(sleeps(oversubscribed, &[4000], CONTENDED_MIN), "a process computes");
-        assert_eq!(learned(oversubscribed, &[4000]), SPINS_CONTENDED_AND_SHARED);
-        assert_eq!(learned(oversubscribed, &[0; 8]), SPINS_ALONE, "the peers have left");
     }
 
     #[test]

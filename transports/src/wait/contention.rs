@@ -1,0 +1,147 @@
+//! Estimate of the other threads that want a core, from the yields of the waits on it.
+//!
+//! A yield that comes back at once went to no thread, and one that comes back within microseconds
+//! to a waiting peer. One that takes long went to a process that computes, and such a yield costs a
+//! whole time slice. Waits then sleep for a while, and yield again after it. If a yield takes long
+//! at once, the process is still there, and the next time of sleeping is twice as long.
+
+use std::time::{Duration, Instant};
+
+/// What one rank knows about the other threads that want its core.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CpuContention {
+    /// Likelihood, from 0 for none to [`SHARING_MAX`], of others that return the core soon, as
+    /// waiting peers do.
+    sharing: u8,
+    /// True while waits sleep, because a process kept the core for long.
+    is_contended: bool,
+    /// End of the last time in which waits slept.
+    contended_until: Option<Instant>,
+    /// Length of that time.
+    contended_for: Duration,
+    /// More ranks than cores share the host, so that the awaited peer may need this core.
+    oversubscribed: bool,
+}
+
+impl CpuContention {
+    /// Creates the estimate for a host that has fewer cores than ranks, or enough.
+    pub(super) fn new(oversubscribed: bool) -> Self {
+        let sharing = if oversubscribed { SHARING_MAX } else { 0 };
+        Self { sharing, oversubscribed, ..Self::default() }
+    }
+
+    /// Returns the round in which the core is first given away.
+    #[inline]
+    pub(super) fn spin_rounds(&self) -> u32 {
+        match self {
+            Self { is_contended: true, oversubscribed: true, .. } => SPINS_CONTENDED_AND_SHARED,
+            Self { is_contended: true, .. } => SPINS_CONTENDED,
+            Self { sharing: SHARING_LIKELY.., .. } => SPINS_SHARED,
+            _ => SPINS_ALONE,
+        }
+    }
+
+    /// Returns true while a process that computes has the core in turn with this thread.
+    pub(super) fn is_contended(&mut self, now: Instant) -> bool {
+        self.is_contended &= self.contended_until.is_some_and(|end| now < end);
+        self.is_contended
+    }
+
+    /// Records how long a yield took that began at `start`.
+    pub(super) fn record_yield(&mut self, start: Instant, took: Duration) {
+        let peers_at_most = if self.oversubscribed { YIELD_TO_PEERS_MAX } else { YIELD_TO_PEER_MAX };
+        if took > peers_at_most {
+            let still_there = self.contended_until.is_some_and(|end| start < end + STILL_THERE_MAX);
+            let doubled = if still_there { self.contended_for * 2 } else { Duration::ZERO };
+            self.contended_for = doubled.clamp(CONTENDED_MIN, CONTENDED_MAX);
+            self.contended_until = Some(start + took + self.contended_for);
+            self.is_contended = true;
+        } else if took > YIELD_ALONE_MAX {
+            self.sharing = (self.sharing + 2).min(SHARING_MAX);
+        } else {
+            self.sharing = self.sharing.saturating_sub(1);
+        }
+    }
+}
+
+// A hand-over between two cores takes 0.2 µs if the receiver spins, and 2 µs through a yield if the
+// sender had no core. Waking a sleeping thread on another core takes tens of microseconds.
+/// Rounds of spinning if no other thread wants the core. They take some microseconds of an engine's
+/// idle rounds. After them a yield to no thread adds little.
+pub(super) const SPINS_ALONE: u32 = 60;
+/// Rounds of spinning if peers share the core: none, because the awaited peer most likely waits for
+/// the core.
+pub(super) const SPINS_SHARED: u32 = 1;
+/// Rounds of spinning if an unrelated process wants the core. Sleeping takes longer than most waits
+/// for a peer that runs, and much less than those for a peer whose core another process has.
+const SPINS_CONTENDED: u32 = 400;
+/// Rounds of spinning if an unrelated process and peers want the core. The awaited peer may be one
+/// of those.
+const SPINS_CONTENDED_AND_SHARED: u32 = 20;
+/// Time for which waits sleep after a yield that took long.
+const CONTENDED_MIN: Duration = Duration::from_millis(4);
+const CONTENDED_MAX: Duration = Duration::from_millis(250);
+/// Longest time between sleeping and a long yield that shows that the process is still there.
+const STILL_THERE_MAX: Duration = Duration::from_millis(2);
+/// Longest yield that went to no thread. A switch to another process and back takes longer.
+const YIELD_ALONE_MAX: Duration = Duration::from_nanos(900);
+/// Longest yield to a waiting peer, which returns the core much sooner.
+const YIELD_TO_PEER_MAX: Duration = Duration::from_micros(700);
+/// Longest yield to several peers, each of which may do some work. A process that computes keeps
+/// the core for its time slice, some milliseconds.
+const YIELD_TO_PEERS_MAX: Duration = Duration::from_micros(1300);
+const SHARING_MAX: u8 = 8;
+const SHARING_LIKELY: u8 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records yields that began and took so many microseconds after a moment.
+    fn after(from: CpuContention, moment: Instant, yields: &[(u64, u64)]) -> CpuContention {
+        let mut contention = from;
+        for &(start, took) in yields {
+            let [start, took] = [start, took].map(Duration::from_micros);
+            contention.is_contended(moment + start);
+            contention.record_yield(moment + start, took);
+        }
+        contention
+    }
+
+    #[test]
+    fn yield_duration_detects_sharing() {
+        let now = Instant::now();
+        let learned = |from, yields: &[(u64, u64)]| after(from, now, yields).spin_rounds();
+        let (alone, oversubscribed) = (CpuContention::new(false), CpuContention::new(true));
+        assert_eq!(learned(alone, &[(0, 0), (1, 2), (3, 0)]), SPINS_ALONE, "one switch is no contention");
+        assert_eq!(learned(alone, &[(0, 2), (2, 3)]), SPINS_SHARED);
+        assert_eq!(learned(oversubscribed, &[]), SPINS_SHARED);
+        assert_eq!(learned(oversubscribed, &[(0, 0); 8]), SPINS_ALONE, "the peers have left");
+        assert_eq!(learned(alone, &[(0, 4000)]), SPINS_CONTENDED);
+        assert_eq!(learned(oversubscribed, &[(0, 4000)]), SPINS_CONTENDED_AND_SHARED);
+    }
+
+    #[test]
+    fn long_yields_are_avoided_for_longer_and_longer() {
+        let now = Instant::now();
+        let sleeps_at = |yields: &[(u64, u64)], at| {
+            [false, true].map(|oversubscribed| {
+                let mut contention = after(CpuContention::new(oversubscribed), now, yields);
+                contention.is_contended(now + Duration::from_micros(at))
+            })
+        };
+        assert_eq!(sleeps_at(&[(0, 2), (2, 3)], 5), [false; 2], "a peer returns the core");
+        assert_eq!(sleeps_at(&[(0, 1000)], 1000), [true, false], "several peers may work");
+        assert_eq!(sleeps_at(&[(0, 4000)], 7999), [true; 2], "a process computes");
+        assert_eq!(sleeps_at(&[(0, 4000)], 8000), [false; 2], "it may have left");
+        let still_there = [(0, 4000), (8000, 3), (8100, 4000)];
+        assert_eq!(sleeps_at(&still_there, 20_099), [true; 2]);
+        assert_eq!(sleeps_at(&still_there, 20_100), [false; 2]);
+        let another = [(0, 4000), (8000, 3), (50_000, 4000)];
+        assert_eq!(sleeps_at(&another, 57_999), [true; 2]);
+        assert_eq!(sleeps_at(&another, 58_000), [false; 2]);
+        let always: Vec<_> = (0..100).map(|turn| (turn * 4000, 4000)).collect();
+        assert_eq!(sleeps_at(&always, 400_000 + 249_999), [true; 2]);
+        assert_eq!(sleeps_at(&always, 400_000 + 250_000), [false; 2], "the time is bounded");
+    }
+}
