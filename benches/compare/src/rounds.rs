@@ -3,6 +3,8 @@
 
 use crate::case::{Collective, World};
 use crate::library::InstalledLibrary;
+use crate::neighbors::Neighbors;
+use crate::quota::Quota;
 use crate::results::{Results, SourceKey};
 use crate::rows::ROOFLINE;
 use crate::run_result::{Implementation, TimeSpent};
@@ -48,6 +50,9 @@ impl Plan {
                 self.extra_rounds
             );
             let implementations = self.implementations(world, unisono, peers);
+            // The quota holds for the ranks, which start inside it; the crowd is outside.
+            let _neighbors = Neighbors::start(world, unisono.program())?;
+            let _quota = world.crowd.quota.map(|percent| self.enter_quota(percent)).transpose()?;
             // The order rotates, so that no library always runs behind the same one.
             let mut order: Vec<&Implementation<'_>> = implementations.iter().collect();
             order.rotate_left((round - 1) * implementations.len() / rounds % implementations.len().max(1));
@@ -60,7 +65,7 @@ impl Plan {
                     world,
                     workloads: wanted,
                     time_limits: self.time_limits,
-                    measure_roofline: round == 1,
+                    measure_roofline: round == 1 && world.crowd.is_quiet(),
                 };
                 let spent = self.run_round(implementation, &task, round, results)?;
                 bill.entry(implementation.source_key()).or_default().add(spent);
@@ -72,20 +77,38 @@ impl Plan {
         Ok(())
     }
 
+    /// Refuses quotas that this machine cannot set, before anything is measured.
+    pub(crate) fn check_quotas(&self) -> Result<(), String> {
+        let quotas: BTreeSet<u8> = self.worlds.iter().filter_map(|world| world.crowd.quota).collect();
+        quotas.into_iter().try_for_each(|percent| self.enter_quota(percent).map(drop))
+    }
+
+    fn enter_quota(&self, percent: u8) -> Result<Quota, String> {
+        Quota::enter(percent, self.cores).map_err(|refused| refused.to_string())
+    }
+
     /// Runs all rounds of one world after the other, then further rounds of all worlds in turn.
     ///
-    /// Minutes lie between the further rounds of one world, in which the machine changes.
+    /// Worlds that differ in their crowd only take turns in each round, so that their times come
+    /// from the same minutes. Minutes lie between the further rounds of one world, in which the
+    /// machine changes.
     fn run_order(&self) -> Vec<(World, usize)> {
-        let all = |world| (1..=self.rounds_for(world)).map(move |round| (world, round));
+        let alike = |one: &World, other: &World| World { crowd: other.crowd, ..*one } == *other;
+        let all = |worlds: &[World]| {
+            let rounds = 1..=worlds.first().map_or(0, |&world| self.rounds_for(world));
+            let turns = rounds.flat_map(|round| worlds.iter().map(move |&world| (world, round)));
+            turns.collect::<Vec<_>>()
+        };
         let further = |more| self.worlds.iter().map(move |&world| (world, self.rounds_for(world) + more));
         let more = if self.rounds == 0 { 0 } else { self.extra_rounds };
-        self.worlds.iter().copied().flat_map(all).chain((1..=more).flat_map(further)).collect()
+        self.worlds.chunk_by(alike).flat_map(all).chain((1..=more).flat_map(further)).collect()
     }
 
     /// Returns the number of rounds: twice as many where every rank has a core, because those are
-    /// short and meet several core placements.
+    /// short and meet several core placements. In a crowd no placement lasts.
     fn rounds_for(&self, world: World) -> usize {
-        if world.ranks <= self.cores { self.rounds * 2 } else { self.rounds }
+        let quiet = self.worlds.iter().all(|world| world.crowd.is_quiet());
+        if quiet && world.ranks <= self.cores { self.rounds * 2 } else { self.rounds }
     }
 
     /// Returns whether a library takes part.
@@ -154,5 +177,45 @@ impl Plan {
         results.add(round, names, turn.outcomes)?;
         eprintln!("  {}, {}: {figures} figures in {spent}{complaints}", names.0, names.1);
         Ok(spent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Transport;
+    use crate::crowd::{Crowd, combinations};
+    use std::time::Duration;
+
+    fn plan(crowds: &[Crowd]) -> Plan {
+        let world = |ranks| move |&crowd| World { transport: Transport::Shm, ranks, crowd };
+        Plan {
+            worlds: [2, 4].into_iter().flat_map(|ranks| crowds.iter().map(world(ranks))).collect(),
+            collectives: vec![Collective::AllReduce],
+            sizes: vec![8],
+            rounds: 2,
+            extra_rounds: 0,
+            close_ratio: 1.0,
+            time_limits: TimeLimits { budget: Duration::ZERO, limit: Duration::ZERO },
+            retry_ratio: 1.5,
+            cores: 2,
+            only: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn crowds_take_turns_in_each_round() {
+        let order = plan(&combinations(&[0, 2], &[], &[], &[])).run_order();
+        let order: Vec<_> =
+            order.into_iter().map(|(world, round)| (world.ranks, round, world.crowd.busy)).collect();
+        let of = |ranks| [(ranks, 1, 0), (ranks, 1, 2), (ranks, 2, 0), (ranks, 2, 2)];
+        assert_eq!(order, [of(2), of(4)].concat());
+    }
+
+    #[test]
+    fn quiet_ranks_with_cores_have_twice_the_rounds() {
+        let order = plan(&[Crowd::QUIET]).run_order();
+        let rounds = |ranks| order.iter().filter(|(world, _)| world.ranks == ranks).count();
+        assert_eq!((rounds(2), rounds(4)), (4, 2));
     }
 }
