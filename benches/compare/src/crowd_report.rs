@@ -31,10 +31,10 @@ struct Rounds {
 }
 
 /// Returns a section for each crowd; empty without crowds.
-pub(crate) fn sections(points: &[DataPoint], rows: &[Row]) -> String {
+pub(crate) fn sections(points: &[DataPoint], rows: &[Row], shares: &str) -> String {
     let crowds: BTreeSet<Crowd> = points.iter().map(|point| point.case.crowd).collect();
     let crowds = crowds.into_iter().filter(|crowd| !crowd.is_quiet());
-    crowds.map(|crowd| section(crowd, &pairs(crowd, points, rows))).collect()
+    crowds.map(|crowd| section(crowd, &pairs(crowd, points, rows), shares)).collect()
 }
 
 /// Returns the data points in one crowd, each with its quiet one.
@@ -81,12 +81,12 @@ impl Pair<'_> {
     }
 }
 
-fn section(crowd: Crowd, pairs: &[Pair<'_>]) -> String {
+fn section(crowd: Crowd, pairs: &[Pair<'_>], shares: &str) -> String {
     let mut groups: BTreeMap<(Transport, Collective), Vec<&Pair<'_>>> = BTreeMap::new();
     for pair in pairs {
         groups.entry((pair.crowded.case.transport, pair.crowded.case.collective)).or_default().push(pair);
     }
-    let mut text = format!("\n## In a crowd: {crowd}\n\n") + &summary(&groups);
+    let mut text = format!("\n## In a crowd: {crowd}\n\n{shares} ") + &summary(&groups);
     for ((transport, collective), pairs) in &groups {
         text += &table(*transport, *collective, pairs);
     }
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn quiet_and_crowded_stand_side_by_side() {
         let rows = rows();
-        let text = sections(&data_points(&rows), &rows);
+        let text = sections(&data_points(&rows), &rows, "Equal.");
         assert!(text.contains("## In a crowd: 2 busy loops"), "{text}");
         let line = "| 3 | 24 B | 2.00 | 4.00 | 2.00 | 100 | 50.0 | MPICH 5, yield | **0.50** | 50.0 |";
         assert!(text.contains(line), "{text}");
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn means_are_geometric_and_extremes_are_named() {
         let rows = rows();
-        let text = sections(&data_points(&rows), &rows);
+        let text = sections(&data_points(&rows), &rows, "Equal.");
         // The means of 2 and 1, of 0.5 and 2, and of 50 and 4.
         let line = "| shm | all_reduce | 2 | 1.41 | 1.00 | **0.50** | 1 | 14.1 | 50.0 |";
         assert!(text.contains(line), "{text}");
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn slow_configurations_are_listed_with_rounds() {
         let rows = rows();
-        let text = sections(&data_points(&rows), &rows);
+        let text = sections(&data_points(&rows), &rows, "Equal.");
         assert!(text.contains("1 of 2, the worst first. A round"), "{text}");
         let line = "| all_reduce, 3 ranks, shm | 24 B | 0.50 | MPICH 5, yield | 2 of 3 |";
         assert!(text.contains(line), "{text}");
@@ -262,12 +262,12 @@ mod tests {
         let rows: Vec<Row> = rows().into_iter().filter(|row| row.round == 1).collect();
         let crowded: Vec<Row> =
             rows.into_iter().filter(|row| matches!(row.metric, Metric::Collective(CROWDED, _))).collect();
-        let text = sections(&data_points(&crowded), &crowded);
+        let text = sections(&data_points(&crowded), &crowded, "Equal.");
         assert!(
             text.contains("| 3 | 24 B | – | – | – | 100 | 50.0 | MPICH 5, yield | **0.50** | – |"),
             "{text}"
         );
         assert!(text.contains("0 of 0, the worst first"), "{text}");
-        assert_eq!(sections(&[], &[]), "");
+        assert_eq!(sections(&[], &[], "Equal."), "");
     }
 }

@@ -2,6 +2,7 @@
 //! all in turn, and writes a record with tables and plots.
 
 mod case;
+mod control_group;
 mod crowd;
 mod crowd_report;
 mod data_points;
@@ -12,7 +13,6 @@ mod neighbors;
 mod placement;
 mod plot;
 mod process;
-mod quota;
 mod report;
 mod results;
 mod rounds;
@@ -27,6 +27,7 @@ use case::{Case, Collective, Transport, World};
 use clap::Parser;
 use library::{InstalledLibrary, Library, Paths};
 use machine::Machine;
+use neighbors::Surroundings;
 use plot::Axis;
 use results::Results;
 use rounds::Plan;
@@ -153,13 +154,13 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
     let unisono = Unisono::new(arguments.program()?, &places.cache)?;
     let (peers, missing) = find_libraries(&arguments.libraries(), &places);
     let plan = arguments.plan(machine.cores);
-    plan.check_quotas()?;
+    let surroundings = Surroundings::new(&plan.crowds(), machine.cores)?;
     let mut results = arguments.results(&out)?;
     if !arguments.no_startup && plan.rounds > 0 {
         let times = if arguments.quick { 1 } else { STARTUPS };
         plan.startup(times, &unisono, &peers, &mut results)?;
     }
-    plan.run(&unisono, &peers, &mut results)?;
+    plan.run(&unisono, &peers, &surroundings, &mut results)?;
     let points = crate::data_points::data_points(&results.rows);
     write(&out, "medians.csv", &crate::data_points::to_csv(&points)?)?;
     let about = report::ReportInfo {
@@ -170,6 +171,7 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
         command: command(),
         budget_ms: plan.time_limits.budget.as_millis(),
         limit_s: plan.time_limits.limit.as_secs(),
+        shares: surroundings.note(),
         plots: plots(&out, &points)?,
     };
     write(&out, "README.md", &report::readme(&about, &results.rows))?;

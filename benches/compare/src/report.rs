@@ -26,6 +26,8 @@ pub(crate) struct ReportInfo<'a> {
     pub(crate) command: String,
     pub(crate) budget_ms: u128,
     pub(crate) limit_s: u64,
+    /// About the shares of ranks and crowd.
+    pub(crate) shares: &'static str,
     /// The files of plots that were drawn.
     pub(crate) plots: BTreeSet<String>,
 }
@@ -39,7 +41,7 @@ pub(crate) fn readme(about: &ReportInfo<'_>, rows: &[Row]) -> String {
         text += &summary(&grouped(&quiet));
     }
     text += &startup(rows);
-    text += &crowd_report::sections(&points, rows);
+    text += &crowd_report::sections(&points, rows, about.shares);
     if !quiet.is_empty() {
         for ((transport, collective), points) in &grouped(&quiet) {
             text += &section(*transport, *collective, points, &about.plots);

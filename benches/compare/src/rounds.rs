@@ -2,9 +2,9 @@
 //! every round.
 
 use crate::case::{Collective, World};
+use crate::crowd::Crowd;
 use crate::library::InstalledLibrary;
-use crate::neighbors::Neighbors;
-use crate::quota::Quota;
+use crate::neighbors::Surroundings;
 use crate::results::{Results, SourceKey};
 use crate::rows::ROOFLINE;
 use crate::run_result::{Implementation, TimeSpent};
@@ -40,6 +40,7 @@ impl Plan {
         &self,
         unisono: &Unisono,
         peers: &[InstalledLibrary],
+        surroundings: &Surroundings,
         results: &mut Results,
     ) -> Result<(), String> {
         let (begun, mut bill) = (Instant::now(), TimeByImplementation::new());
@@ -50,9 +51,7 @@ impl Plan {
                 self.extra_rounds
             );
             let implementations = self.implementations(world, unisono, peers);
-            // The quota holds for the ranks, which start inside it; the crowd is outside.
-            let _neighbors = Neighbors::start(world, unisono.program())?;
-            let _quota = world.crowd.quota.map(|percent| self.enter_quota(percent)).transpose()?;
+            let _crowd = surroundings.begin(world, unisono.program())?;
             // The order rotates, so that no library always runs behind the same one.
             let mut order: Vec<&Implementation<'_>> = implementations.iter().collect();
             order.rotate_left((round - 1) * implementations.len() / rounds % implementations.len().max(1));
@@ -77,14 +76,9 @@ impl Plan {
         Ok(())
     }
 
-    /// Refuses quotas that this machine cannot set, before anything is measured.
-    pub(crate) fn check_quotas(&self) -> Result<(), String> {
-        let quotas: BTreeSet<u8> = self.worlds.iter().filter_map(|world| world.crowd.quota).collect();
-        quotas.into_iter().try_for_each(|percent| self.enter_quota(percent).map(drop))
-    }
-
-    fn enter_quota(&self, percent: u8) -> Result<Quota, String> {
-        Quota::enter(percent, self.cores).map_err(|refused| refused.to_string())
+    /// The crowds of all worlds, each once.
+    pub(crate) fn crowds(&self) -> Vec<Crowd> {
+        self.worlds.iter().map(|world| world.crowd).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Runs all rounds of one world after the other, then further rounds of all worlds in turn.
@@ -184,7 +178,7 @@ impl Plan {
 mod tests {
     use super::*;
     use crate::case::Transport;
-    use crate::crowd::{Crowd, combinations};
+    use crate::crowd::combinations;
     use std::time::Duration;
 
     fn plan(crowds: &[Crowd]) -> Plan {

@@ -1,12 +1,16 @@
-//! Limits the time of the cores for the measured ranks, by a control group of the kernel.
+//! Control groups of the kernel: equal shares for the ranks and their crowd, and quotas.
+//!
+//! Where `sched_autogroup_enabled` is 1, every session has its own share of a core. Some launchers
+//! give each rank a session, others none, and a yield never leaves its session. In one control group
+//! all processes are equal, as in a container.
 
 use std::fmt::{Display, Formatter};
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Why there is no quota.
+/// Why a control group cannot be used.
 #[derive(Debug)]
-pub(crate) enum QuotaError {
+pub(crate) enum GroupError {
     /// No hierarchy of control groups limits processors.
     NoController,
     /// Processes of the own group keep it from having limited subgroups.
@@ -15,81 +19,50 @@ pub(crate) enum QuotaError {
     NotWritable { path: PathBuf, error: Error },
 }
 
-impl Display for QuotaError {
+impl Display for GroupError {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoController => f.write_str(
-                "--cpu-quota needs control groups with the controller `cpu`, of version 2 or 1: /proc/self/cgroup \
-                 names none that is mounted; mount /sys/fs/cgroup into the container, or measure on the host",
+                "there is no control group of version 2 or 1 with the controller `cpu`: /proc/self/cgroup names none \
+                 that is mounted; mount /sys/fs/cgroup into the container, or measure on the host",
             ),
             Self::NotDelegated { group, error } => write!(
                 f,
-                "--cpu-quota cannot turn on the controller `cpu` below {}: {error}; start the comparison in a \
+                "cannot turn on the controller `cpu` below {}: {error}; start the comparison in a \
                  group of its own whose subgroups it may manage: systemd-run --scope -p Delegate=yes COMMAND",
                 group.display()
             ),
             Self::NotWritable { path, error } => write!(
                 f,
-                "--cpu-quota cannot write {}: {error}; run as root, or where the control groups are writable",
+                "cannot write {}: {error}; run as root, or where the control groups are writable",
                 path.display()
             ),
         }
     }
 }
 
-/// Membership of this process, and of all that it starts meanwhile, in a group with a quota.
+/// Membership of this process, and of all that it starts meanwhile, in a control group.
 ///
 /// The end of the value brings this process back. Afterward the group remains only if somebody else
 /// uses it.
-pub(crate) struct Quota {
+pub(crate) struct Membership {
     group: PathBuf,
-    before: PathBuf,
+    base: PathBuf,
 }
 
-impl Quota {
-    /// Moves this process into a group that gets `percent` of the time of so many cores.
-    pub(crate) fn enter(percent: u8, cores: usize) -> Result<Self, QuotaError> {
-        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-        let own = Group::find(&read("/proc/self/cgroup"), &read("/proc/self/mounts"))?;
-        if own.version == Version::Two {
-            write(&own.path.join("cgroup.subtree_control"), "+cpu").map_err(|refused| match refused {
-                QuotaError::NotWritable { error, .. } if error.kind() == ErrorKind::ResourceBusy => {
-                    QuotaError::NotDelegated { group: own.path.clone(), error }
-                }
-                other => other,
-            })?;
-        }
-        // The name says all that the group holds, so two comparisons may share it.
-        let group = own.path.join(format!("unisono-compare-{percent}-percent-of-{cores}"));
-        match std::fs::create_dir(&group) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(QuotaError::NotWritable { path: group, error });
-            }
-            _ => {}
-        }
-        let quota = Self { group, before: own.path };
-        let micros = u64::from(percent) * cores as u64 * PERIOD_MICROS / 100;
-        for (name, value) in own.version.limits(micros) {
-            write(&quota.group.join(name), &value)?;
-        }
-        write(&quota.group.join(PROCESSES), &std::process::id().to_string())?;
-        Ok(quota)
-    }
-}
-
-impl Drop for Quota {
+impl Drop for Membership {
     fn drop(&mut self) {
-        if let Err(error) = write(&self.before.join(PROCESSES), &std::process::id().to_string()) {
-            eprintln!("compare: still limited: {error}");
+        if let Err(error) = write(&self.base.join(PROCESSES), &std::process::id().to_string()) {
+            eprintln!("compare: still in {}: {error}", self.group.display());
         }
         // A group that still holds ranks on their way out remains, without effect on others.
         let _ = std::fs::remove_dir(&self.group);
     }
 }
 
-/// Control group of this process that limits processors.
-#[derive(Debug, PartialEq)]
-struct Group {
+/// The control group of this process, below which it makes others.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ControlGroup {
     path: PathBuf,
     version: Version,
 }
@@ -113,9 +86,52 @@ impl Version {
     }
 }
 
-impl Group {
+impl ControlGroup {
+    /// Finds the group in which this process is now.
+    pub(crate) fn here() -> Result<Self, GroupError> {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        Self::find(&read("/proc/self/cgroup"), &read("/proc/self/mounts"))
+    }
+
+    /// Moves this process into a group without a limit, in which all processes have equal shares.
+    pub(crate) fn enter_shared(&self) -> Result<Membership, GroupError> {
+        self.enter("unisono-compare", &[])
+    }
+
+    /// Moves this process into a group that gets `percent` of the time of so many cores.
+    pub(crate) fn enter_quota(&self, percent: u8, cores: usize) -> Result<Membership, GroupError> {
+        let micros = u64::from(percent) * cores as u64 * PERIOD_MICROS / 100;
+        // The name says all that the group holds, so two comparisons may share it.
+        let name = format!("unisono-compare-{percent}-percent-of-{cores}");
+        self.enter(&name, &self.version.limits(micros))
+    }
+
+    fn enter(&self, name: &str, files: &[(&'static str, String)]) -> Result<Membership, GroupError> {
+        if self.version == Version::Two {
+            write(&self.path.join("cgroup.subtree_control"), "+cpu").map_err(|refused| match refused {
+                GroupError::NotWritable { error, .. } if error.kind() == ErrorKind::ResourceBusy => {
+                    GroupError::NotDelegated { group: self.path.clone(), error }
+                }
+                other => other,
+            })?;
+        }
+        let group = self.path.join(name);
+        match std::fs::create_dir(&group) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(GroupError::NotWritable { path: group, error });
+            }
+            _ => {}
+        }
+        let membership = Membership { group, base: self.path.clone() };
+        for (name, value) in files {
+            write(&membership.group.join(name), value)?;
+        }
+        write(&membership.group.join(PROCESSES), &std::process::id().to_string())?;
+        Ok(membership)
+    }
+
     /// Finds the group by the texts of `/proc/self/cgroup` and `/proc/self/mounts`.
-    fn find(groups: &str, mounts: &str) -> Result<Self, QuotaError> {
+    fn find(groups: &str, mounts: &str) -> Result<Self, GroupError> {
         let two = place(groups, mounts, Version::Two);
         let two = two.filter(|path| {
             let controllers = std::fs::read_to_string(path.join("cgroup.controllers"));
@@ -123,7 +139,7 @@ impl Group {
         });
         let found = two.map(|path| Self { path, version: Version::Two });
         let one = || Some(Self { path: place(groups, mounts, Version::One)?, version: Version::One });
-        found.or_else(one).ok_or(QuotaError::NoController)
+        found.or_else(one).ok_or(GroupError::NoController)
     }
 }
 
@@ -150,8 +166,8 @@ fn place(groups: &str, mounts: &str, version: Version) -> Option<PathBuf> {
     Some(Path::new(mount).join(group.trim_start_matches('/')))
 }
 
-fn write(path: &Path, value: &str) -> Result<(), QuotaError> {
-    std::fs::write(path, value).map_err(|error| QuotaError::NotWritable { path: path.to_owned(), error })
+fn write(path: &Path, value: &str) -> Result<(), GroupError> {
+    std::fs::write(path, value).map_err(|error| GroupError::NotWritable { path: path.to_owned(), error })
 }
 
 const CONTROLLER: &str = "cpu";
@@ -170,18 +186,18 @@ mod tests {
         assert_eq!(place(groups, mounts, Version::One), Some("/c/cpu,cpuacct/a/b".into()));
         assert_eq!(place(groups, mounts, Version::Two), Some("/c/unified/u".into()));
         // Version 2 has no controller there, so version 1 counts.
-        let one = Group { path: "/c/cpu,cpuacct/a/b".into(), version: Version::One };
-        assert_eq!(Group::find(groups, mounts).ok(), Some(one));
+        let one = ControlGroup { path: "/c/cpu,cpuacct/a/b".into(), version: Version::One };
+        assert_eq!(ControlGroup::find(groups, mounts).ok(), Some(one));
     }
 
     #[test]
     fn missing_controller_is_refused_with_advice() {
-        let refused = Group::find("1:cpuset:/\n", "cgroup /c/cpuset cgroup rw,cpuset 0 0\n");
+        let refused = ControlGroup::find("1:cpuset:/\n", "cgroup /c/cpuset cgroup rw,cpuset 0 0\n");
         let text = refused.expect_err("no controller").to_string();
         assert!(text.contains("controller `cpu`") && text.contains("/sys/fs/cgroup"), "{text}");
         let group = PathBuf::from("/c/x");
         let error = Error::from(ErrorKind::ResourceBusy);
-        let text = QuotaError::NotDelegated { group, error }.to_string();
+        let text = GroupError::NotDelegated { group, error }.to_string();
         assert!(text.contains("/c/x") && text.contains("Delegate=yes"), "{text}");
     }
 
@@ -199,14 +215,17 @@ mod tests {
     }
 
     #[test]
-    fn quota_is_entered_and_left() {
+    fn groups_are_entered_and_left() {
         let groups = || std::fs::read_to_string("/proc/self/cgroup").expect("Linux");
-        let before = groups();
-        match Quota::enter(90, 2) {
+        let (before, here) = (groups(), ControlGroup::here());
+        let entered = here.and_then(|group| Ok((group.enter_shared()?, group.enter_quota(90, 2)?)));
+        match entered {
             Err(refused) => println!("SKIPPED: {refused}"),
-            Ok(quota) => {
-                assert!(groups().contains("unisono-compare-90-percent-of-2"), "{}", groups());
+            Ok((shared, quota)) => {
+                // The second is beside the first, not in it.
+                assert!(groups().contains("/unisono-compare-90-percent-of-2\n"), "{}", groups());
                 drop(quota);
+                drop(shared);
                 assert_eq!(groups(), before);
             }
         }
