@@ -130,13 +130,13 @@ def main():
     setting = Setting(**{name: getattr(options, name) for name in names})
     rows = []
     for ranks in options.ranks:
-        with pair(ranks) as jobs, report.crowd.busy_loops(options):
+        with pair(ranks) as jobs, report.background_load.busy_loops(options):
             for name in options.clients:
                 if CLIENTS[name][1] in (None, ranks):
                     row = compare(jobs, name, setting, options.rounds, options.steps)
                     print(f"{name}, {ranks} ranks: {row['ratio']:.2f}", file=sys.stderr, flush=True)
                     rows.append(row)
-    title = f"Clients: {options.rounds} rounds of {options.steps} steps, {report.crowd.words(options)}"
+    title = f"Clients: {options.rounds} rounds of {options.steps} steps, {report.background_load.words(options)}"
     report.write(options, "clients", title, table(rows), rows)
     wrong = [f"{row['client']} at {row['ranks']} ranks" for row in rows if not row["right"]]
     sys.exit(f"the backends disagree: {', '.join(wrong)}" if wrong else 0)

@@ -190,12 +190,12 @@ def main():
     options = parser.parse_args()
     rows = []
     for ranks in options.ranks:
-        with pair(ranks) as jobs, report.crowd.busy_loops(options):
+        with pair(ranks) as jobs, report.background_load.busy_loops(options):
             for name in options.collectives:
                 for size in [0] if name == "barrier" else options.sizes:
                     rows.append(measure(jobs, name, size, options.rounds))
                     print(f"{name}, {ranks} ranks, {size} B: {rows[-1]['ratio']:.2f}", file=sys.stderr, flush=True)
-    title = f"Collectives: {options.rounds} rounds, {report.crowd.words(options)}"
+    title = f"Collectives: {options.rounds} rounds, {report.background_load.words(options)}"
     report.write(options, "collectives", title, table(rows), rows)
 
 

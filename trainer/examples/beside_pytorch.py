@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benches/support"))
-import crowd  # noqa: E402
+import background_load  # noqa: E402
 
 STEPS = 5
 TOKENS = 8 * 128
@@ -84,7 +84,7 @@ def main(options):
         for contestant in contestants.values():
             contestant.round()
         times = {name: [] for name in contestants}
-        with crowd.busy_loops(options):
+        with background_load.busy_loops(options):
             for _ in range(options.rounds):
                 for name, contestant in contestants.items():
                     times[name].append(contestant.round())
@@ -93,7 +93,7 @@ def main(options):
                 process.stdin.close()
         table.append((layers, times))
     if options.busy:
-        print(f"Beside {crowd.words(options)}.\n")
+        print(f"Beside {background_load.words(options)}.\n")
     report(table)
 
 
@@ -118,5 +118,5 @@ else:
     parser.add_argument("program")
     parser.add_argument("rounds", type=int)
     parser.add_argument("layers", type=int, nargs="+")
-    crowd.add_options(parser)
+    background_load.add_options(parser)
     main(parser.parse_args())

@@ -1,6 +1,6 @@
-//! The compared cases: a collective, a number of ranks, a transport, a crowd.
+//! The compared cases: a collective, a number of ranks, a transport, a load.
 
-use crate::crowd::Crowd;
+use crate::load::Load;
 
 /// The collectives that every library has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -62,18 +62,18 @@ impl Transport {
 pub(crate) struct World {
     pub(crate) transport: Transport,
     pub(crate) ranks: usize,
-    pub(crate) crowd: Crowd,
+    pub(crate) load: Load,
 }
 
 impl World {
     pub(crate) fn case(self, collective: Collective) -> Case {
-        Case { transport: self.transport, collective, ranks: self.ranks, crowd: self.crowd }
+        Case { transport: self.transport, collective, ranks: self.ranks, load: self.load }
     }
 }
 
 impl std::fmt::Display for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ranks, {}{}", self.ranks, self.transport.name(), suffix(self.crowd))
+        write!(f, "{} ranks, {}{}", self.ranks, self.transport.name(), suffix(self.load))
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Case {
     pub(crate) transport: Transport,
     pub(crate) collective: Collective,
     pub(crate) ranks: usize,
-    pub(crate) crowd: Crowd,
+    pub(crate) load: Load,
 }
 
 impl Case {
@@ -97,7 +97,7 @@ impl Case {
         elements.max(1) * blocks * size_of::<f32>()
     }
 
-    /// Returns the name of the case without its crowd.
+    /// Returns the name of the case without its load.
     pub(crate) fn place(self) -> String {
         format!("{}, {} ranks, {}", self.collective.name(), self.ranks, self.transport.name())
     }
@@ -105,13 +105,13 @@ impl Case {
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}{}", self.place(), suffix(self.crowd))
+        write!(f, "{}{}", self.place(), suffix(self.load))
     }
 }
 
-/// Words on the crowd behind a name; none on a quiet machine.
-fn suffix(crowd: Crowd) -> String {
-    if crowd.is_quiet() { String::new() } else { format!(", {crowd}") }
+/// Words on the load behind a name; none on a quiet machine.
+fn suffix(load: Load) -> String {
+    if load.is_quiet() { String::new() } else { format!(", {load}") }
 }
 
 #[cfg(test)]
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn sizes_are_stated_in_whole_blocks() {
-        let world = World { transport: Transport::Shm, ranks: 8, crowd: Crowd::QUIET };
+        let world = World { transport: Transport::Shm, ranks: 8, load: Load::QUIET };
         let stated = |collective, bytes| world.case(collective).stated(bytes);
         assert_eq!((stated(Collective::AllReduce, 8), stated(Collective::AllGather, 8)), (8, 32));
         assert_eq!((stated(Collective::Broadcast, 1002), stated(Collective::AllToAll, 1002)), (1000, 992));

@@ -1,8 +1,8 @@
-//! Control groups of the kernel: equal shares for the ranks and their crowd, and quotas.
+//! Control groups of the kernel: equal shares for the ranks and their load, and quotas.
 //!
-//! Where `sched_autogroup_enabled` is 1, every session has its own share of a core. Some launchers
-//! give each rank a session, others none, and a yield never leaves its session. In one control group
-//! all processes are equal, as in a container.
+//! Every session has its own share of a core if `sched_autogroup_enabled` is 1. Some launchers give
+//! each rank a session, others none, and a yield never leaves its session. In one control group all
+//! processes are equal, as in a container.
 
 use std::fmt::{Display, Formatter};
 use std::io::{Error, ErrorKind};

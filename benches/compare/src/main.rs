@@ -3,11 +3,11 @@
 
 mod case;
 mod control_group;
-mod crowd;
-mod crowd_report;
 mod data_points;
 mod install;
 mod library;
+mod load;
+mod load_report;
 mod machine;
 mod neighbors;
 mod placement;
@@ -27,7 +27,7 @@ use case::{Case, Collective, Transport, World};
 use clap::Parser;
 use library::{InstalledLibrary, Library, Paths};
 use machine::Machine;
-use neighbors::Surroundings;
+use neighbors::LoadControl;
 use plot::Axis;
 use results::Results;
 use rounds::Plan;
@@ -80,7 +80,7 @@ struct Arguments {
     /// for three times as long is ended.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// Busy loops beside the ranks, separated by commas: 0,2 measures quiet and crowded in turn.
+    /// Busy loops beside the ranks, separated by commas: 0,2 measures quiet and loaded in turn.
     #[arg(long, value_delimiter = ',', value_parser = parse_loops)]
     busy: Vec<usize>,
     /// Niceness of the loops: above 0 they yield to the ranks, below 0 they go first.
@@ -154,13 +154,13 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
     let unisono = Unisono::new(arguments.program()?, &places.cache)?;
     let (peers, missing) = find_libraries(&arguments.libraries(), &places);
     let plan = arguments.plan(machine.cores);
-    let surroundings = Surroundings::new(&plan.crowds(), machine.cores)?;
+    let control = LoadControl::new(&plan.loads(), machine.cores)?;
     let mut results = arguments.results(&out)?;
     if !arguments.no_startup && plan.rounds > 0 {
         let times = if arguments.quick { 1 } else { STARTUPS };
         plan.startup(times, &unisono, &peers, &mut results)?;
     }
-    plan.run(&unisono, &peers, &surroundings, &mut results)?;
+    plan.run(&unisono, &peers, &control, &mut results)?;
     let points = crate::data_points::data_points(&results.rows);
     write(&out, "medians.csv", &crate::data_points::to_csv(&points)?)?;
     let about = report::ReportInfo {
@@ -171,7 +171,7 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
         command: command(),
         budget_ms: plan.time_limits.budget.as_millis(),
         limit_s: plan.time_limits.limit.as_secs(),
-        shares: surroundings.note(),
+        shares: control.note(),
         plots: plots(&out, &points)?,
     };
     write(&out, "README.md", &report::readme(&about, &results.rows))?;
@@ -232,7 +232,7 @@ fn find_libraries(
 /// Draws all cases and names the files.
 fn plots(out: &Path, points: &[crate::data_points::DataPoint]) -> Result<BTreeSet<String>, String> {
     let mut cases: BTreeMap<Case, Vec<&crate::data_points::DataPoint>> = BTreeMap::new();
-    for point in points.iter().filter(|point| point.case.crowd.is_quiet()) {
+    for point in points.iter().filter(|point| point.case.load.is_quiet()) {
         cases.entry(point.case).or_default().push(point);
     }
     let mut drawn = BTreeSet::new();
@@ -259,12 +259,12 @@ impl Arguments {
         let collectives = if self.collectives.is_empty() { all } else { &self.collectives };
         let both = [Transport::Shm, Transport::Tcp];
         let transports = if self.transport.is_empty() { &both[..] } else { &self.transport };
-        let crowds = crowd::combinations(&self.busy, &self.busy_nice, &self.jobs, &self.cpu_quota);
+        let loads = load::combinations(&self.busy, &self.busy_nice, &self.jobs, &self.cpu_quota);
         let mut worlds = Vec::new();
         for (&transport, &ranks) in
             transports.iter().flat_map(|one| ranks.iter().map(move |more| (one, more)))
         {
-            worlds.extend(crowds.iter().map(|&crowd| World { transport, ranks, crowd }));
+            worlds.extend(loads.iter().map(|&load| World { transport, ranks, load }));
         }
         Plan {
             worlds,

@@ -1,8 +1,8 @@
-//! Processes beside the measured ranks: loops that compute, and other jobs of unisono.
+//! Background load of the measured ranks: loops that compute, and other jobs of unisono.
 
 use crate::case::World;
 use crate::control_group::{ControlGroup, GroupError, Membership};
-use crate::crowd::Crowd;
+use crate::load::Load;
 use rustix::process::{Pid, Signal};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,60 +15,60 @@ pub(crate) const ARGUMENT: &str = "neighbor";
 /// Line that a neighbor prints before it begins.
 const READY: &str = "ready";
 
-/// Makes the crowds of a comparison.
-pub(crate) struct Surroundings {
+/// Starts the background loads of a comparison.
+pub(crate) struct LoadControl {
     base: Result<ControlGroup, GroupError>,
     cores: usize,
-    /// True if ranks and crowds meet in one control group.
+    /// True if the ranks and the load are put into one control group.
     shared: bool,
 }
 
-/// The crowd of one world, while the value lives.
-pub(crate) struct Surrounded {
-    // Dropped in this order: this process leaves the quota, the crowd ends, its group is left.
+/// The load of one world, while the value lives.
+pub(crate) struct RunningLoad {
+    // Dropped in this order: this process leaves the quota, the load ends, its group is left.
     _quota: Option<Membership>,
     _neighbors: Neighbors,
     _shared: Option<Membership>,
 }
 
-impl Surroundings {
-    /// Finds out what the crowds need, before anything is measured; an error is a quota that cannot
-    /// be set.
-    pub(crate) fn new(crowds: &[Crowd], cores: usize) -> Result<Self, String> {
+impl LoadControl {
+    /// Checks that all loads can be started, before anything is measured; an error is a quota that
+    /// cannot be set.
+    pub(crate) fn new(loads: &[Load], cores: usize) -> Result<Self, String> {
         let base = ControlGroup::here();
-        let mut surroundings = Self { base, cores, shared: false };
-        for percent in crowds.iter().filter_map(|crowd| crowd.quota) {
-            let entered = surroundings.base().and_then(|base| refused(base.enter_quota(percent, cores)));
+        let mut control = Self { base, cores, shared: false };
+        for percent in loads.iter().filter_map(|load| load.quota) {
+            let entered = control.base().and_then(|base| refused(base.enter_quota(percent, cores)));
             entered.map_err(|why| format!("--cpu-quota: {why}"))?;
         }
-        if crowds.iter().any(|crowd| !crowd.is_quiet()) {
-            let entered = surroundings.base().and_then(|base| refused(base.enter_shared()));
-            surroundings.shared = entered.inspect_err(|why| eprintln!("no group for all: {why}")).is_ok();
+        if loads.iter().any(|load| !load.is_quiet()) {
+            let entered = control.base().and_then(|base| refused(base.enter_shared()));
+            control.shared = entered.inspect_err(|why| eprintln!("no group for all: {why}")).is_ok();
         }
-        Ok(surroundings)
+        Ok(control)
     }
 
     fn base(&self) -> Result<&ControlGroup, String> {
         self.base.as_ref().map_err(ToString::to_string)
     }
 
-    /// Starts the crowd of a world, and puts this process where the ranks belong.
-    pub(crate) fn begin(&self, world: World, unisono: &Path) -> Result<Surrounded, String> {
-        let crowd = world.crowd;
-        let shares = self.shared && !crowd.is_quiet();
+    /// Starts the load of a world, and puts this process where the ranks belong.
+    pub(crate) fn begin(&self, world: World, unisono: &Path) -> Result<RunningLoad, String> {
+        let load = world.load;
+        let shares = self.shared && !load.is_quiet();
         let shared = shares.then(|| refused(self.base()?.enter_shared())).transpose()?;
         let neighbors = Neighbors::start(world, unisono)?;
         let quota = |percent| refused(self.base()?.enter_quota(percent, self.cores));
-        let quota = crowd.quota.map(quota).transpose()?;
-        Ok(Surrounded { _quota: quota, _neighbors: neighbors, _shared: shared })
+        let quota = load.quota.map(quota).transpose()?;
+        Ok(RunningLoad { _quota: quota, _neighbors: neighbors, _shared: shared })
     }
 
-    /// Returns a sentence about the shares of ranks and crowd.
+    /// Returns a sentence about the shares of ranks and load.
     pub(crate) fn note(&self) -> &'static str {
         let automatic = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
         match (self.shared, automatic.is_ok_and(|text| text.trim() == "1")) {
             (true, _) => {
-                "Ranks without a quota and the crowd are in one control group, where all processes are equal."
+                "Ranks without a quota and the load are in one control group, where all processes are equal."
             }
             (false, false) => "All processes of a session and of others are equal.",
             (false, true) => {
@@ -83,17 +83,17 @@ fn refused<T>(entered: Result<T, GroupError>) -> Result<T, String> {
     entered.map_err(|error| error.to_string())
 }
 
-/// Processes of a crowd. They end with this value, and with this program however it ends.
+/// Processes of a load. They end with this value, and with this program however it ends.
 struct Neighbors(Vec<Child>);
 
 impl Neighbors {
-    /// Starts the loops and the jobs of a world's crowd, and waits until they run.
+    /// Starts the loops and the jobs of a world's load, and waits until they run.
     fn start(world: World, unisono: &Path) -> Result<Self, String> {
         let mut neighbors = Self(Vec::new());
-        for _ in 0..world.crowd.busy {
-            neighbors.add(world.crowd.nice, &mut Vec::new())?;
+        for _ in 0..world.load.busy {
+            neighbors.add(world.load.nice, &mut Vec::new())?;
         }
-        for _ in 0..world.crowd.jobs {
+        for _ in 0..world.load.jobs {
             neighbors.add(0, &mut job(world, unisono))?;
         }
         Ok(neighbors)
@@ -115,7 +115,7 @@ impl Neighbors {
             return Ok(());
         }
         let mut reason = String::new();
-        // What it could say is all there is to say.
+        // There is no other source of a reason than its output.
         let _ = stderr.read_to_string(&mut reason);
         Err(format!("a process beside the ranks did not begin: {}", reason.trim()))
     }

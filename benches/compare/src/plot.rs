@@ -213,11 +213,11 @@ const PEERS_MAX: usize = 5;
 mod tests {
     use super::*;
     use crate::case::{Collective, Transport};
-    use crate::crowd::Crowd;
     use crate::data_points::Source;
+    use crate::load::Load;
 
     const CASE: Case =
-        Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 4, crowd: Crowd::QUIET };
+        Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 4, load: Load::QUIET };
 
     fn datum(bytes: usize, names: &[&str]) -> DataPoint {
         let who = |name: &&str| Source { library: (*name).to_owned(), setting: "defaults".to_owned() };

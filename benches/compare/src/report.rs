@@ -1,13 +1,13 @@
 //! The README of a record.
 
 use crate::case::{Case, Collective, Transport};
-use crate::crowd::Crowd;
-use crate::crowd_report;
 use crate::data_points::{
     DataPoint, Limits, data_points, data_points_of_other_placements, geometric_mean_vs, grouped, is_unisono,
     limits,
 };
 use crate::library::InstalledLibrary;
+use crate::load::Load;
+use crate::load_report;
 use crate::machine::Machine;
 use crate::plot::{Axis, file_name};
 use crate::rows::{Metric, ROOFLINE, Row};
@@ -26,7 +26,7 @@ pub(crate) struct ReportInfo<'a> {
     pub(crate) command: String,
     pub(crate) budget_ms: u128,
     pub(crate) limit_s: u64,
-    /// About the shares of ranks and crowd.
+    /// About the shares of ranks and load.
     pub(crate) shares: &'static str,
     /// The files of plots that were drawn.
     pub(crate) plots: BTreeSet<String>,
@@ -36,12 +36,12 @@ pub(crate) struct ReportInfo<'a> {
 pub(crate) fn readme(about: &ReportInfo<'_>, rows: &[Row]) -> String {
     let points = data_points(rows);
     let mut text = head(about, limits(rows)) + &method(about) + &single_round_note(rows);
-    let quiet: Vec<DataPoint> = points.iter().filter(|point| point.case.crowd.is_quiet()).cloned().collect();
+    let quiet: Vec<DataPoint> = points.iter().filter(|point| point.case.load.is_quiet()).cloned().collect();
     if !quiet.is_empty() {
         text += &summary(&grouped(&quiet));
     }
     text += &startup(rows);
-    text += &crowd_report::sections(&points, rows, about.shares);
+    text += &load_report::sections(&points, rows, about.shares);
     if !quiet.is_empty() {
         for ((transport, collective), points) in &grouped(&quiet) {
             text += &section(*transport, *collective, points, &about.plots);
@@ -183,7 +183,7 @@ fn section(
     }
     text.push('\n');
     let ranks: BTreeSet<usize> = points.iter().map(|point| point.case.ranks).collect();
-    for case in ranks.into_iter().map(|ranks| Case { transport, collective, ranks, crowd: Crowd::QUIET }) {
+    for case in ranks.into_iter().map(|ranks| Case { transport, collective, ranks, load: Load::QUIET }) {
         for file in Axis::BOTH.map(|axis| file_name(case, axis)).iter().filter(|file| plots.contains(*file)) {
             text += &format!("![{case}]({file})\n");
         }
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     const CASE: Case =
-        Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2, crowd: Crowd::QUIET };
+        Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2, load: Load::QUIET };
 
     fn row(library: &str, what: Metric, outcome: Result<f64, String>) -> Row {
         Row {

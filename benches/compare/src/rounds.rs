@@ -2,9 +2,9 @@
 //! every round.
 
 use crate::case::{Collective, World};
-use crate::crowd::Crowd;
 use crate::library::InstalledLibrary;
-use crate::neighbors::Surroundings;
+use crate::load::Load;
+use crate::neighbors::LoadControl;
 use crate::results::{Results, SourceKey};
 use crate::rows::ROOFLINE;
 use crate::run_result::{Implementation, TimeSpent};
@@ -40,7 +40,7 @@ impl Plan {
         &self,
         unisono: &Unisono,
         peers: &[InstalledLibrary],
-        surroundings: &Surroundings,
+        control: &LoadControl,
         results: &mut Results,
     ) -> Result<(), String> {
         let (begun, mut bill) = (Instant::now(), TimeByImplementation::new());
@@ -51,7 +51,7 @@ impl Plan {
                 self.extra_rounds
             );
             let implementations = self.implementations(world, unisono, peers);
-            let _crowd = surroundings.begin(world, unisono.program())?;
+            let _load = control.begin(world, unisono.program())?;
             // The order rotates, so that no library always runs behind the same one.
             let mut order: Vec<&Implementation<'_>> = implementations.iter().collect();
             order.rotate_left((round - 1) * implementations.len() / rounds % implementations.len().max(1));
@@ -64,7 +64,7 @@ impl Plan {
                     world,
                     workloads: wanted,
                     time_limits: self.time_limits,
-                    measure_roofline: round == 1 && world.crowd.is_quiet(),
+                    measure_roofline: round == 1 && world.load.is_quiet(),
                 };
                 let spent = self.run_round(implementation, &task, round, results)?;
                 bill.entry(implementation.source_key()).or_default().add(spent);
@@ -76,18 +76,18 @@ impl Plan {
         Ok(())
     }
 
-    /// The crowds of all worlds, each once.
-    pub(crate) fn crowds(&self) -> Vec<Crowd> {
-        self.worlds.iter().map(|world| world.crowd).collect::<BTreeSet<_>>().into_iter().collect()
+    /// The loads of all worlds, each once.
+    pub(crate) fn loads(&self) -> Vec<Load> {
+        self.worlds.iter().map(|world| world.load).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Runs all rounds of one world after the other, then further rounds of all worlds in turn.
     ///
-    /// Worlds that differ in their crowd only take turns in each round, so that their times come
+    /// Worlds that differ in their load only take turns in each round, so that their times come
     /// from the same minutes. Minutes lie between the further rounds of one world, in which the
     /// machine changes.
     fn run_order(&self) -> Vec<(World, usize)> {
-        let alike = |one: &World, other: &World| World { crowd: other.crowd, ..*one } == *other;
+        let alike = |one: &World, other: &World| World { load: other.load, ..*one } == *other;
         let all = |worlds: &[World]| {
             let rounds = 1..=worlds.first().map_or(0, |&world| self.rounds_for(world));
             let turns = rounds.flat_map(|round| worlds.iter().map(move |&world| (world, round)));
@@ -99,9 +99,9 @@ impl Plan {
     }
 
     /// Returns the number of rounds: twice as many where every rank has a core, because those are
-    /// short and meet several core placements. In a crowd no placement lasts.
+    /// short and meet several core placements. Under load no placement lasts.
     fn rounds_for(&self, world: World) -> usize {
-        let quiet = self.worlds.iter().all(|world| world.crowd.is_quiet());
+        let quiet = self.worlds.iter().all(|world| world.load.is_quiet());
         if quiet && world.ranks <= self.cores { self.rounds * 2 } else { self.rounds }
     }
 
@@ -178,13 +178,13 @@ impl Plan {
 mod tests {
     use super::*;
     use crate::case::Transport;
-    use crate::crowd::combinations;
+    use crate::load::combinations;
     use std::time::Duration;
 
-    fn plan(crowds: &[Crowd]) -> Plan {
-        let world = |ranks| move |&crowd| World { transport: Transport::Shm, ranks, crowd };
+    fn plan(loads: &[Load]) -> Plan {
+        let world = |ranks| move |&load| World { transport: Transport::Shm, ranks, load };
         Plan {
-            worlds: [2, 4].into_iter().flat_map(|ranks| crowds.iter().map(world(ranks))).collect(),
+            worlds: [2, 4].into_iter().flat_map(|ranks| loads.iter().map(world(ranks))).collect(),
             collectives: vec![Collective::AllReduce],
             sizes: vec![8],
             rounds: 2,
@@ -198,17 +198,17 @@ mod tests {
     }
 
     #[test]
-    fn crowds_take_turns_in_each_round() {
+    fn loads_take_turns_in_each_round() {
         let order = plan(&combinations(&[0, 2], &[], &[], &[])).run_order();
         let order: Vec<_> =
-            order.into_iter().map(|(world, round)| (world.ranks, round, world.crowd.busy)).collect();
+            order.into_iter().map(|(world, round)| (world.ranks, round, world.load.busy)).collect();
         let of = |ranks| [(ranks, 1, 0), (ranks, 1, 2), (ranks, 2, 0), (ranks, 2, 2)];
         assert_eq!(order, [of(2), of(4)].concat());
     }
 
     #[test]
     fn quiet_ranks_with_cores_have_twice_the_rounds() {
-        let order = plan(&[Crowd::QUIET]).run_order();
+        let order = plan(&[Load::QUIET]).run_order();
         let rounds = |ranks| order.iter().filter(|(world, _)| world.ranks == ranks).count();
         assert_eq!((rounds(2), rounds(4)), (4, 2));
     }

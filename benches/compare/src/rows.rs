@@ -2,7 +2,7 @@
 //! rows.
 
 use crate::case::{Case, Collective, Transport};
-use crate::crowd::Crowd;
+use crate::load::Load;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -50,9 +50,9 @@ struct Line {
     outcome: String,
     failure: String,
     flag_latency_us: String,
-    /// Records made before there were crowds lack the column.
+    /// Records made before there were loads lack the column.
     #[serde(default)]
-    crowd: String,
+    load: String,
 }
 
 /// Formats the rows as comma-separated values.
@@ -89,10 +89,10 @@ pub(crate) fn save(path: &Path, rows: &[Row]) -> Result<(), String> {
 
 impl From<&Row> for Line {
     fn from(row: &Row) -> Self {
-        let quiet = Crowd::QUIET;
-        let (transport, collective, ranks, bytes, crowd) = match row.metric {
+        let quiet = Load::QUIET;
+        let (transport, collective, ranks, bytes, load) = match row.metric {
             Metric::Collective(case, bytes) => {
-                (case.transport.name(), case.collective.name(), case.ranks, bytes, case.crowd)
+                (case.transport.name(), case.collective.name(), case.ranks, bytes, case.load)
             }
             Metric::Startup(ranks) => ("", "startup", ranks, 0, quiet),
             Metric::CopyRate => ("", "copy_gbs", 0, 0, quiet),
@@ -113,7 +113,7 @@ impl From<&Row> for Line {
             outcome,
             failure,
             flag_latency_us: row.flag_latency.map_or_else(String::new, |micros| format!("{micros:.3}")),
-            crowd: crowd.key(),
+            load: load.key(),
         }
     }
 }
@@ -128,8 +128,8 @@ impl Line {
                 let mut transports = [Transport::Shm, Transport::Tcp].into_iter();
                 let transport = transports.find(|one| one.name() == self.transport)?;
                 let collective = Collective::ALL.into_iter().find(|one| one.name() == name)?;
-                let crowd = self.crowd.parse().ok()?;
-                Metric::Collective(Case { transport, collective, ranks: self.ranks, crowd }, self.bytes)
+                let load = self.load.parse().ok()?;
+                Metric::Collective(Case { transport, collective, ranks: self.ranks, load }, self.bytes)
             }
         };
         let outcome =
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn rows_survive_a_file() {
-        let crowd = Crowd { busy: 2, nice: 10, jobs: 0, quota: Some(50) };
-        let case = Case { transport: Transport::Tcp, collective: Collective::AllToAll, ranks: 4, crowd };
+        let load = Load { busy: 2, nice: 10, jobs: 0, quota: Some(50) };
+        let case = Case { transport: Transport::Tcp, collective: Collective::AllToAll, ranks: 4, load };
         let (library, setting) = ("a".to_owned(), "b c".to_owned());
         let plain = Row {
             round: 2,
@@ -163,7 +163,7 @@ mod tests {
         let row = |what, outcome| Row { metric: what, outcome, ..plain.clone() };
         let rows = [
             row(Metric::Collective(case, 1024), Ok(1.25)),
-            row(Metric::Collective(Case { crowd: Crowd::QUIET, ..case }, 1024), Ok(0.5)),
+            row(Metric::Collective(Case { load: Load::QUIET, ..case }, 1024), Ok(0.5)),
             row(Metric::Collective(case, 0), Err("did not end".into())),
             row(Metric::Startup(64), Ok(2e6)),
             row(Metric::CopyRate, Ok(38.5)),

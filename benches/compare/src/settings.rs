@@ -1,8 +1,8 @@
 //! Settings of every library, as a table.
 //!
 //! A library may have several settings; the best one counts for each data point. With at most as
-//! many ranks as cores, all ranks are bound to cores. With more, or in a crowd, ranks are unbound
-//! and yield as far as they can. If a crowd shares the cores with at most as many ranks, settings of
+//! many ranks as cores, all ranks are bound to cores. With more, or under load, ranks are unbound
+//! and yield as far as they can. If a load shares the cores with at most as many ranks, settings of
 //! both kinds take part.
 
 use crate::case::{Case, Collective, Transport, World};
@@ -33,7 +33,7 @@ pub(crate) struct Setting {
 enum Subscription {
     /// At most as many ranks as cores.
     Dedicated,
-    /// More than cores, or in a crowd.
+    /// More than cores, or under load.
     Oversubscribed,
     Any,
 }
@@ -179,7 +179,7 @@ impl Setting {
         let takes_part = match self.subscription {
             Any => true,
             Dedicated => case.ranks <= cores,
-            Oversubscribed => case.crowd.is_oversubscribed(case.ranks, cores),
+            Oversubscribed => case.load.is_oversubscribed(case.ranks, cores),
         };
         self.transports.contains(&case.transport)
             && takes_part
@@ -188,9 +188,9 @@ impl Setting {
 
     /// The command that benchmarks `peer` in this setting.
     pub(crate) fn command(&self, peer: &InstalledLibrary, task: &Task, cores: usize) -> Command {
-        let World { ranks, crowd, .. } = task.world;
-        // In a crowd, the settings for cores of their own run beside those for too few cores.
-        let oversubscribed = self.subscription != Dedicated && crowd.is_oversubscribed(ranks, cores);
+        let World { ranks, load, .. } = task.world;
+        // Under load, the settings for cores of their own run beside those for too few cores.
+        let oversubscribed = self.subscription != Dedicated && load.is_oversubscribed(ranks, cores);
         let mut command = launch(peer, ranks, oversubscribed);
         command.args(self.flags.concat()).envs(self.environment.iter().copied()).arg(&peer.program);
         if !peer.library.is_mpi() {
@@ -235,13 +235,13 @@ pub(crate) fn launch(peer: &InstalledLibrary, ranks: usize, oversubscribed: bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crowd::Crowd;
+    use crate::load::Load;
 
     #[test]
-    fn settings_of_both_kinds_run_in_a_crowd() {
+    fn settings_of_both_kinds_run_in_a_load() {
         let names = |busy| {
-            let crowd = Crowd { busy, ..Crowd::QUIET };
-            let case = Case { transport: Shm, collective: Collective::AllGather, ranks: 2, crowd };
+            let load = Load { busy, ..Load::QUIET };
+            let case = Case { transport: Shm, collective: Collective::AllGather, ranks: 2, load };
             let its = |setting: &&Setting| setting.library == IntelMpi && setting.supports(case, 2);
             SETTINGS.iter().filter(its).map(|setting| setting.name).collect::<Vec<_>>()
         };
@@ -253,8 +253,8 @@ mod tests {
         for transport in [Shm, Tcp] {
             for collective in Collective::ALL {
                 for (ranks, busy) in [(2, 0), (8, 0), (2, 2), (8, 2)] {
-                    let crowd = Crowd { busy, ..Crowd::QUIET };
-                    let case = Case { transport, collective, ranks, crowd };
+                    let load = Load { busy, ..Load::QUIET };
+                    let case = Case { transport, collective, ranks, load };
                     let names: Vec<_> = SETTINGS.iter().filter(|setting| setting.supports(case, 2)).collect();
                     for (at, one) in names.iter().enumerate() {
                         let same = |other: &&&Setting| (one.library, one.name) == (other.library, other.name);
@@ -279,7 +279,7 @@ mod tests {
             program: "/b".into(),
             environment: vec![("A".into(), "1".into())],
         };
-        let world = World { transport: Tcp, ranks: 4, crowd: Crowd::QUIET };
+        let world = World { transport: Tcp, ranks: 4, load: Load::QUIET };
         let wanted = [(Collective::Broadcast, vec![8, 1024]), (Collective::AllToAll, vec![8])];
         let wanted = wanted.map(|(collective, sizes)| Workload { collective, sizes }).to_vec();
         let setting = SETTINGS.iter().find(|setting| setting.library == OpenMpi5 && setting.name == "TCP");

@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "support"))
-import crowd  # noqa: E402
+import background_load  # noqa: E402
 
 PROGRAMS = HERE.parents[2] / "adapters/mpi/jax"
 RANKS = (2, 4)
@@ -105,8 +105,8 @@ def order(number: int) -> list[str]:
 
 
 def compare(options: argparse.Namespace) -> None:
-    path = HERE / f"results{crowd.suffix(options)}.csv"
-    with open(path, "w") as file, tempfile.TemporaryDirectory() as folder, crowd.busy_loops(options):
+    path = HERE / f"results{background_load.suffix(options)}.csv"
+    with open(path, "w") as file, tempfile.TemporaryDirectory() as folder, background_load.busy_loops(options):
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["round", "ranks", "library", "operation", "bytes", "seconds", "load"])
         for number in range(options.rounds):
@@ -173,6 +173,6 @@ if __name__ == "__main__":
         parser.add_argument("unisono")
         parser.add_argument("library")
         parser.add_argument("rounds", type=int)
-        crowd.add_options(parser)
+        background_load.add_options(parser)
         compare(parser.parse_args())
         tables()

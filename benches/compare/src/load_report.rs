@@ -1,8 +1,8 @@
-//! The part of a record about crowds: quiet and crowded times side by side.
+//! The part of a record about loads: quiet and loaded times side by side.
 
 use crate::case::{Case, Collective, Transport};
-use crate::crowd::Crowd;
 use crate::data_points::{DataPoint, is_unisono};
+use crate::load::Load;
 use crate::report::{NONE, format_figure, format_ratio};
 use crate::rows::{Metric, ROOFLINE, Row};
 use crate::unisono;
@@ -15,11 +15,11 @@ const RATIO_MIN: f64 = 0.8;
 /// Ratio to the own quiet time above which a configuration is listed.
 const SLOWDOWN_MAX: f64 = 4.0;
 
-/// One size of a case: in a crowd, and on the quiet machine if it was measured there.
+/// One size of a case: under load, and on the quiet machine if it was measured there.
 struct Pair<'a> {
-    crowded: &'a DataPoint,
+    loaded: &'a DataPoint,
     quiet: Option<&'a DataPoint>,
-    /// Rounds in the crowd with a time of unisono and a peer, and those with a ratio below
+    /// Rounds in the load with a time of unisono and a peer, and those with a ratio below
     /// [`RATIO_MIN`].
     rounds: Rounds,
 }
@@ -30,22 +30,22 @@ struct Rounds {
     below: usize,
 }
 
-/// Returns a section for each crowd; empty without crowds.
+/// Returns a section for each load; empty without loads.
 pub(crate) fn sections(points: &[DataPoint], rows: &[Row], shares: &str) -> String {
-    let crowds: BTreeSet<Crowd> = points.iter().map(|point| point.case.crowd).collect();
-    let crowds = crowds.into_iter().filter(|crowd| !crowd.is_quiet());
-    crowds.map(|crowd| section(crowd, &pairs(crowd, points, rows), shares)).collect()
+    let loads: BTreeSet<Load> = points.iter().map(|point| point.case.load).collect();
+    let loads = loads.into_iter().filter(|load| !load.is_quiet());
+    loads.map(|load| section(load, &pairs(load, points, rows), shares)).collect()
 }
 
-/// Returns the data points in one crowd, each with its quiet one.
-fn pairs<'a>(crowd: Crowd, points: &'a [DataPoint], rows: &[Row]) -> Vec<Pair<'a>> {
-    let crowded = points.iter().filter(|point| point.case.crowd == crowd);
-    let pair = |crowded: &'a DataPoint| {
-        let case = Case { crowd: Crowd::QUIET, ..crowded.case };
-        let quiet = points.iter().find(|point| point.case == case && point.bytes == crowded.bytes);
-        Pair { crowded, quiet, rounds: rounds(rows, Metric::Collective(crowded.case, crowded.bytes)) }
+/// Returns the data points in one load, each with its quiet one.
+fn pairs<'a>(load: Load, points: &'a [DataPoint], rows: &[Row]) -> Vec<Pair<'a>> {
+    let loaded = points.iter().filter(|point| point.case.load == load);
+    let pair = |loaded: &'a DataPoint| {
+        let case = Case { load: Load::QUIET, ..loaded.case };
+        let quiet = points.iter().find(|point| point.case == case && point.bytes == loaded.bytes);
+        Pair { loaded, quiet, rounds: rounds(rows, Metric::Collective(loaded.case, loaded.bytes)) }
     };
-    crowded.map(pair).collect()
+    loaded.map(pair).collect()
 }
 
 /// Compares unisono with the best peer of the same round, round by round.
@@ -71,9 +71,9 @@ fn rounds(rows: &[Row], metric: Metric) -> Rounds {
 }
 
 impl Pair<'_> {
-    /// Returns the own time in the crowd over the own quiet time.
+    /// Returns the own time in the load over the own quiet time.
     fn slowdown(&self) -> Option<f64> {
-        Some(self.crowded.unisono_micros()? / self.quiet?.unisono_micros()?)
+        Some(self.loaded.unisono_micros()? / self.quiet?.unisono_micros()?)
     }
 
     fn quiet_speedup(&self) -> Option<f64> {
@@ -81,12 +81,12 @@ impl Pair<'_> {
     }
 }
 
-fn section(crowd: Crowd, pairs: &[Pair<'_>], shares: &str) -> String {
+fn section(load: Load, pairs: &[Pair<'_>], shares: &str) -> String {
     let mut groups: BTreeMap<(Transport, Collective), Vec<&Pair<'_>>> = BTreeMap::new();
     for pair in pairs {
-        groups.entry((pair.crowded.case.transport, pair.crowded.case.collective)).or_default().push(pair);
+        groups.entry((pair.loaded.case.transport, pair.loaded.case.collective)).or_default().push(pair);
     }
-    let mut text = format!("\n## In a crowd: {crowd}\n\n{shares} ") + &summary(&groups);
+    let mut text = format!("\n## Under load: {load}\n\n{shares} ") + &summary(&groups);
     for ((transport, collective), pairs) in &groups {
         text += &table(*transport, *collective, pairs);
     }
@@ -95,13 +95,13 @@ fn section(crowd: Crowd, pairs: &[Pair<'_>], shares: &str) -> String {
 
 fn summary(groups: &BTreeMap<(Transport, Collective), Vec<&Pair<'_>>>) -> String {
     let mut text = format!(
-        "Geometric means of the best peer's time over unisono's, quiet and crowded, and of unisono's own time in \
-         the crowd over its quiet time.\n\n\
-         | transport | collective | data points | ratio, quiet | ratio, crowded | least | below {RATIO_MIN} \
-         | crowded / quiet | greatest |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n"
+        "Geometric means of the best peer's time over unisono's, quiet and loaded, and of unisono's own time \
+         the load over its quiet time.\n\n\
+         | transport | collective | data points | ratio, quiet | ratio, loaded | least | below {RATIO_MIN} \
+         | loaded / quiet | greatest |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n"
     );
     for ((transport, collective), pairs) in groups {
-        let ratios: Vec<f64> = pairs.iter().filter_map(|pair| pair.crowded.speedup()).collect();
+        let ratios: Vec<f64> = pairs.iter().filter_map(|pair| pair.loaded.speedup()).collect();
         let slowdowns: Vec<f64> = pairs.iter().filter_map(|pair| pair.slowdown()).collect();
         text += &format!(
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
@@ -121,25 +121,25 @@ fn summary(groups: &BTreeMap<(Transport, Collective), Vec<&Pair<'_>>>) -> String
 
 fn table(transport: Transport, collective: Collective, pairs: &[&Pair<'_>]) -> String {
     let mut text = format!(
-        "\n### {}, {}\n\n| ranks | size | quiet: unisono, µs | best peer, µs | ratio | crowded: unisono, µs \
-         | best peer, µs | who | ratio | crowded / quiet |\n|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|\n",
+        "\n### {}, {}\n\n| ranks | size | quiet: unisono, µs | best peer, µs | ratio | loaded: unisono, µs \
+         | best peer, µs | who | ratio | loaded / quiet |\n|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|\n",
         collective.name(),
         transport.name()
     );
     for pair in pairs {
-        let (quiet, crowded) = (pair.quiet, pair.crowded);
+        let (quiet, loaded) = (pair.quiet, pair.loaded);
         let peer = |point: Option<&DataPoint>| Some(point?.best_peer()?.micros);
         text += &format!(
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
-            crowded.case.ranks,
-            size::show(crowded.bytes),
+            loaded.case.ranks,
+            size::show(loaded.bytes),
             format_figure(quiet.and_then(DataPoint::unisono_micros)),
             format_figure(peer(quiet)),
             format_ratio(pair.quiet_speedup()),
-            format_figure(crowded.unisono_micros()),
-            format_figure(peer(Some(crowded))),
-            best_peer(crowded),
-            format_ratio(crowded.speedup()),
+            format_figure(loaded.unisono_micros()),
+            format_figure(peer(Some(loaded))),
+            best_peer(loaded),
+            format_ratio(loaded.speedup()),
             format_figure(pair.slowdown()),
         );
     }
@@ -149,7 +149,7 @@ fn table(transport: Transport, collective: Collective, pairs: &[&Pair<'_>]) -> S
 /// Lists configurations far behind the best peer, and those far behind their own quiet time.
 fn slow(pairs: &[Pair<'_>]) -> String {
     let mut below: Vec<(f64, &Pair<'_>)> =
-        pairs.iter().filter_map(|pair| Some((pair.crowded.speedup()?, pair))).collect();
+        pairs.iter().filter_map(|pair| Some((pair.loaded.speedup()?, pair))).collect();
     let all = below.len();
     below.retain(|(ratio, _)| *ratio < RATIO_MIN);
     below.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -162,10 +162,10 @@ fn slow(pairs: &[Pair<'_>]) -> String {
         text +=
             &format!("\n| case | size | ratio | than | rounds below {RATIO_MIN} |\n|---|--:|--:|---|--:|\n");
     }
-    for (ratio, Pair { crowded, rounds, .. }) in below {
-        let (size, who) = (size::show(crowded.bytes), best_peer(crowded));
+    for (ratio, Pair { loaded, rounds, .. }) in below {
+        let (size, who) = (size::show(loaded.bytes), best_peer(loaded));
         let Rounds { all, below } = rounds;
-        text += &format!("| {} | {size} | {ratio:.2} | {who} | {below} of {all} |\n", crowded.case.place());
+        text += &format!("| {} | {size} | {ratio:.2} | {who} | {below} of {all} |\n", loaded.case.place());
     }
     let mut slowed: Vec<(f64, &Pair<'_>)> =
         pairs.iter().filter_map(|pair| Some((pair.slowdown()?, pair))).collect();
@@ -177,10 +177,10 @@ fn slow(pairs: &[Pair<'_>]) -> String {
         slowed.len()
     );
     if !slowed.is_empty() {
-        text += "\n| case | size | crowded / quiet |\n|---|--:|--:|\n";
+        text += "\n| case | size | loaded / quiet |\n|---|--:|--:|\n";
     }
-    for (slowdown, Pair { crowded, .. }) in slowed {
-        let (case, size) = (crowded.case.place(), size::show(crowded.bytes));
+    for (slowdown, Pair { loaded, .. }) in slowed {
+        let (case, size) = (loaded.case.place(), size::show(loaded.bytes));
         text += &format!("| {case} | {size} | {} |\n", format_figure(Some(slowdown)));
     }
     text
@@ -198,8 +198,8 @@ mod tests {
     use crate::data_points::data_points;
 
     const QUIET: Case =
-        Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 3, crowd: Crowd::QUIET };
-    const CROWDED: Case = Case { crowd: Crowd { busy: 2, ..Crowd::QUIET }, ..QUIET };
+        Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 3, load: Load::QUIET };
+    const LOADED: Case = Case { load: Load { busy: 2, ..Load::QUIET }, ..QUIET };
 
     fn row(round: usize, case: Case, bytes: usize, library: &str, micros: f64) -> Row {
         let (library, setting) = (library.to_owned(), "yield".to_owned());
@@ -207,30 +207,30 @@ mod tests {
         Row { round, metric, library, setting, outcome: Ok(micros), flag_latency: None }
     }
 
-    /// Two sizes; in the crowd the first one is slow, the second one fast.
+    /// Two sizes; in the load the first one is slow, the second one fast.
     fn rows() -> Vec<Row> {
         let mut rows = vec![
             row(1, QUIET, 24, "unisono", 2.0),
             row(1, QUIET, 24, "MPICH 5", 4.0),
             row(1, QUIET, 3000, "unisono", 4.0),
             row(1, QUIET, 3000, "MPICH 5", 4.0),
-            row(1, CROWDED, 3000, "unisono", 16.0),
-            row(1, CROWDED, 3000, "MPICH 5", 32.0),
+            row(1, LOADED, 3000, "unisono", 16.0),
+            row(1, LOADED, 3000, "MPICH 5", 32.0),
         ];
         for (round, ours) in [(1, 100.0), (2, 200.0), (3, 10.0)] {
-            rows.push(row(round, CROWDED, 24, "unisono", ours));
-            rows.push(row(round, CROWDED, 24, "MPICH 5", 50.0));
-            rows.push(row(round, CROWDED, 24, "Gloo", 900.0));
-            rows.push(row(round, CROWDED, 24, "unisono symmetric", 0.1));
+            rows.push(row(round, LOADED, 24, "unisono", ours));
+            rows.push(row(round, LOADED, 24, "MPICH 5", 50.0));
+            rows.push(row(round, LOADED, 24, "Gloo", 900.0));
+            rows.push(row(round, LOADED, 24, "unisono symmetric", 0.1));
         }
         rows
     }
 
     #[test]
-    fn quiet_and_crowded_stand_side_by_side() {
+    fn quiet_and_loaded_stand_side_by_side() {
         let rows = rows();
         let text = sections(&data_points(&rows), &rows, "Equal.");
-        assert!(text.contains("## In a crowd: 2 busy loops"), "{text}");
+        assert!(text.contains("## Under load: 2 busy loops"), "{text}");
         let line = "| 3 | 24 B | 2.00 | 4.00 | 2.00 | 100 | 50.0 | MPICH 5, yield | **0.50** | 50.0 |";
         assert!(text.contains(line), "{text}");
         let line = "| 3 | 3000 B | 4.00 | 4.00 | 1.00 | 16.0 | 32.0 | MPICH 5, yield | 2.00 | 4.00 |";
@@ -258,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn crowd_without_quiet_times_has_no_slowdown() {
+    fn load_without_quiet_times_has_no_slowdown() {
         let rows: Vec<Row> = rows().into_iter().filter(|row| row.round == 1).collect();
-        let crowded: Vec<Row> =
-            rows.into_iter().filter(|row| matches!(row.metric, Metric::Collective(CROWDED, _))).collect();
-        let text = sections(&data_points(&crowded), &crowded, "Equal.");
+        let loaded: Vec<Row> =
+            rows.into_iter().filter(|row| matches!(row.metric, Metric::Collective(LOADED, _))).collect();
+        let text = sections(&data_points(&loaded), &loaded, "Equal.");
         assert!(
             text.contains("| 3 | 24 B | – | – | – | 100 | 50.0 | MPICH 5, yield | **0.50** | – |"),
             "{text}"

@@ -35,13 +35,13 @@ def add_options(parser):
 
 
 def words(options):
-    """Returns the crowd in words: ``2 busy loops, niceness 10``."""
+    """Returns the load in words: ``2 busy loops, niceness 10``."""
     loops = "1 busy loop" if options.busy == 1 else f"{options.busy} busy loops"
     return loops + (f", niceness {options.busy_nice}" if options.busy and options.busy_nice else "")
 
 
 def suffix(options):
-    """Returns the crowd as the end of a file's name, and nothing without a crowd."""
+    """Returns the load as the end of a file's name, and nothing without a load."""
     if not options.busy:
         return ""
     return f"-busy-{options.busy}" + (f"-nice-{options.busy_nice}" if options.busy_nice else "")

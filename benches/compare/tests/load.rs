@@ -1,4 +1,4 @@
-//! The crowd of the comparison program: when its processes run, and that they end.
+//! The load of the comparison program: when its processes run, and that they end.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
@@ -117,21 +117,21 @@ fn loops_end_with_an_interrupted_comparison() {
 }
 
 #[test]
-fn loops_run_in_crowded_turns_only() {
+fn loops_run_in_loaded_turns_only() {
     let folder = folder("turns", COUNTING);
     let output = compare(&folder, &["--busy", "0,2", "--rounds", "2"]).output().expect("built");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // More ranks than cores or not, quiet and crowded take turns in each round.
+    // More ranks than cores or not, quiet and loaded take turns in each round.
     let counted = read_to_string(folder.join("loops")).expect("counted");
     assert!(counted.starts_with("0\n2\n0\n2\n"), "{counted}");
     let record = read_to_string(folder.join("record/README.md")).expect("a record");
-    assert!(record.contains("## In a crowd: 2 busy loops"), "{record}");
+    assert!(record.contains("## Under load: 2 busy loops"), "{record}");
     assert!(record.contains("| 3 | 8 B | 1.50 | – | – | 1.50 | – | – | – | 1.00 |"), "{record}");
     std::fs::remove_dir_all(folder).expect("own folder");
 }
 
 #[test]
-fn crowds_out_of_range_are_refused() {
+fn loads_out_of_range_are_refused() {
     let folder = folder("refused", COUNTING);
     for (options, why) in [
         (["--busy", "two"], "is not a number from 0 to 1024"),

@@ -12,16 +12,16 @@ import pytest
 
 SUPPORT = Path(__file__).parents[2] / "benches/support"
 sys.path.insert(0, str(SUPPORT))
-import crowd  # noqa: E402
+import background_load  # noqa: E402
 
 # Ends a hang only.
 HANG = 60.0
 PROGRAM = f"""
 import sys, time
 sys.path.insert(0, {str(SUPPORT)!r})
-import crowd
+import background_load
 from argparse import Namespace
-with crowd.busy_loops(Namespace(busy=2, busy_nice=0)):
+with background_load.busy_loops(Namespace(busy=2, busy_nice=0)):
     print("running", flush=True)
     time.sleep(600)
 """
@@ -41,7 +41,7 @@ def loops_of(parent):
 
 
 def test_loops_run_inside_the_block_only():
-    with crowd.busy_loops(Namespace(busy=2, busy_nice=5)):
+    with background_load.busy_loops(Namespace(busy=2, busy_nice=5)):
         loops = loops_of(os.getpid())
         assert len(loops) == 2
         assert [os.getpriority(os.PRIO_PROCESS, loop) for loop in loops] == [5, 5]
@@ -62,11 +62,11 @@ def test_loops_end_with_a_killed_script(how):
         time.sleep(0.01)
 
 
-def test_crowds_are_named():
+def test_loads_are_named():
     parser = ArgumentParser()
-    crowd.add_options(parser)
+    background_load.add_options(parser)
     quiet, busy = parser.parse_args([]), parser.parse_args(["--busy", "2", "--busy-nice", "-5"])
-    assert (crowd.words(quiet), crowd.suffix(quiet)) == ("0 busy loops", "")
-    assert (crowd.words(busy), crowd.suffix(busy)) == ("2 busy loops, niceness -5", "-busy-2-nice--5")
+    assert (background_load.words(quiet), background_load.suffix(quiet)) == ("0 busy loops", "")
+    assert (background_load.words(busy), background_load.suffix(busy)) == ("2 busy loops, niceness -5", "-busy-2-nice--5")
     with pytest.raises(SystemExit):
         parser.parse_args(["--busy", "-1"])
