@@ -86,7 +86,7 @@ fn section(load: Load, pairs: &[Pair<'_>], shares: &str) -> String {
     for pair in pairs {
         groups.entry((pair.loaded.case.transport, pair.loaded.case.collective)).or_default().push(pair);
     }
-    let mut text = format!("\n## Under load: {load}\n\n{shares} ") + &summary(&groups);
+    let mut text = format!("\n## Under load: {load}\n\n{shares}") + &summary(&groups);
     for ((transport, collective), pairs) in &groups {
         text += &table(*transport, *collective, pairs);
     }
@@ -95,8 +95,8 @@ fn section(load: Load, pairs: &[Pair<'_>], shares: &str) -> String {
 
 fn summary(groups: &BTreeMap<(Transport, Collective), Vec<&Pair<'_>>>) -> String {
     let mut text = format!(
-        "Geometric means of the best peer's time over unisono's, quiet and loaded, and of unisono's own time \
-         the load over its quiet time.\n\n\
+        "Geometric means of the best peer's time over unisono's, quiet and loaded, and of unisono's own time under \
+         load over its quiet time.\n\n\
          | transport | collective | data points | ratio, quiet | ratio, loaded | least | below {RATIO_MIN} \
          | loaded / quiet | greatest |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n"
     );
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn quiet_and_loaded_stand_side_by_side() {
         let rows = rows();
-        let text = sections(&data_points(&rows), &rows, "Equal.");
+        let text = sections(&data_points(&rows), &rows, "Equal. ");
         assert!(text.contains("## Under load: 2 busy loops"), "{text}");
         let line = "| 3 | 24 B | 2.00 | 4.00 | 2.00 | 100 | 50.0 | MPICH 5, yield | **0.50** | 50.0 |";
         assert!(text.contains(line), "{text}");
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn means_are_geometric_and_extremes_are_named() {
         let rows = rows();
-        let text = sections(&data_points(&rows), &rows, "Equal.");
+        let text = sections(&data_points(&rows), &rows, "Equal. ");
         // The means of 2 and 1, of 0.5 and 2, and of 50 and 4.
         let line = "| shm | all_reduce | 2 | 1.41 | 1.00 | **0.50** | 1 | 14.1 | 50.0 |";
         assert!(text.contains(line), "{text}");
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn slow_configurations_are_listed_with_rounds() {
         let rows = rows();
-        let text = sections(&data_points(&rows), &rows, "Equal.");
+        let text = sections(&data_points(&rows), &rows, "Equal. ");
         assert!(text.contains("1 of 2, the worst first. A round"), "{text}");
         let line = "| all_reduce, 3 ranks, shm | 24 B | 0.50 | MPICH 5, yield | 2 of 3 |";
         assert!(text.contains(line), "{text}");
@@ -262,12 +262,12 @@ mod tests {
         let rows: Vec<Row> = rows().into_iter().filter(|row| row.round == 1).collect();
         let loaded: Vec<Row> =
             rows.into_iter().filter(|row| matches!(row.metric, Metric::Collective(LOADED, _))).collect();
-        let text = sections(&data_points(&loaded), &loaded, "Equal.");
+        let text = sections(&data_points(&loaded), &loaded, "Equal. ");
         assert!(
             text.contains("| 3 | 24 B | – | – | – | 100 | 50.0 | MPICH 5, yield | **0.50** | – |"),
             "{text}"
         );
         assert!(text.contains("0 of 0, the worst first"), "{text}");
-        assert_eq!(sections(&[], &[], "Equal."), "");
+        assert_eq!(sections(&[], &[], "Equal. "), "");
     }
 }

@@ -4,6 +4,7 @@ use crate::case::World;
 use crate::control_group::{ControlGroup, GroupError, Membership};
 use crate::load::Load;
 use rustix::process::{Pid, Signal};
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -21,6 +22,8 @@ pub(crate) struct LoadControl {
     cores: usize,
     /// True if the ranks and the load are put into one control group.
     shared: bool,
+    /// True once a load was started.
+    started: Cell<bool>,
 }
 
 /// The load of one world, while the value lives.
@@ -36,7 +39,7 @@ impl LoadControl {
     /// cannot be set.
     pub(crate) fn new(loads: &[Load], cores: usize) -> Result<Self, String> {
         let base = ControlGroup::here();
-        let mut control = Self { base, cores, shared: false };
+        let mut control = Self { base, cores, shared: false, started: Cell::new(false) };
         for percent in loads.iter().filter_map(|load| load.quota) {
             let entered = control.base().and_then(|base| refused(base.enter_quota(percent, cores)));
             entered.map_err(|why| format!("--cpu-quota: {why}"))?;
@@ -55,6 +58,7 @@ impl LoadControl {
     /// Starts the load of a world, and puts this process where the ranks belong.
     pub(crate) fn begin(&self, world: World, unisono: &Path) -> Result<RunningLoad, String> {
         let load = world.load;
+        self.started.set(self.started.get() || !load.is_quiet());
         let shares = self.shared && !load.is_quiet();
         let shared = shares.then(|| refused(self.base()?.enter_shared())).transpose()?;
         let neighbors = Neighbors::start(world, unisono)?;
@@ -63,17 +67,18 @@ impl LoadControl {
         Ok(RunningLoad { _quota: quota, _neighbors: neighbors, _shared: shared })
     }
 
-    /// Returns a sentence about the shares of ranks and load.
+    /// Returns a sentence about the shares of ranks and load; empty if no load was started.
     pub(crate) fn note(&self) -> &'static str {
         let automatic = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
         match (self.shared, automatic.is_ok_and(|text| text.trim() == "1")) {
+            _ if !self.started.get() => "",
             (true, _) => {
-                "Ranks without a quota and the load are in one control group, where all processes are equal."
+                "Ranks without a quota and the load are in one control group, where all processes are equal. "
             }
-            (false, false) => "All processes of a session and of others are equal.",
+            (false, false) => "All processes are equal, whatever their session. ",
             (false, true) => {
                 "Each session has its own share of a core (`sched_autogroup_enabled` is 1), and some launchers give \
-                 every rank a session: the figures favor them."
+                 every rank a session: the figures favor them. "
             }
         }
     }
