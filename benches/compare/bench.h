@@ -47,6 +47,9 @@ struct medians {
 
 static const size_t PAGE = 4096;
 static const double SAMPLE_SECONDS = 1e-3, LONG_CALL_SECONDS = 0.05;
+/* A longer sample has fewer calls the next time: under load, the calls that it was estimated by can have been much
+ * shorter than others. */
+static const double MISJUDGED_SAMPLE_SECONDS = 1e-2;
 /* After so many limits without an end of one size there is something wrong. */
 static const double HANGS = 3;
 enum { CALLS_MAX = 2000, SAMPLES_MIN = 3, SAMPLES_MAX = 201 };
@@ -140,20 +143,21 @@ static struct medians medians(const struct run *run, struct patience patience) {
     int calls = clamp(SAMPLE_SECONDS / each, 1, CALLS_MAX);
     if (calls > 1) each = slowest(run, calls);
     calls = clamp(SAMPLE_SECONDS / each, 1, CALLS_MAX);
-    int samples = clamp(patience.samples / (calls * each), SAMPLES_MIN, SAMPLES_MAX);
     double latencies[SAMPLES_MAX];
     int known = 0, every = run->library->ranks == 2 || calls == 1 ? 1 : SAMPLES_PER_PROBE;
-    for (; taken < samples; taken++) {
+    double spent = taken * each;
+    while (taken < SAMPLES_MIN || (taken < SAMPLES_MAX && spent < patience.samples)) {
         if (run->table && taken % every == 0) {
             /* Neither is in a call that needs the other while they play. */
             run->library->barrier();
             double seconds = flag_latency(run->table, run->library->rank, run->library->ranks);
             if (seconds >= 0) latencies[known++] = seconds;
         }
-        times[taken] = sample(run, calls);
+        each = times[taken++] = slowest(run, calls);
+        spent += calls * each;
+        if (calls * each > MISJUDGED_SAMPLE_SECONDS) calls = clamp(SAMPLE_SECONDS / each, 1, calls);
     }
-    run->library->max_over_ranks(times, samples);
-    found.call = median(times, samples);
+    found.call = median(times, taken);
     if (known) found.flag_latency = median(latencies, known);
     return found;
 }

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import statistics
 import sys
 import time
 
@@ -14,6 +15,8 @@ import torch
 import torch.distributed as dist
 
 SAMPLE_SECONDS, LONG_CALL_SECONDS, CALLS_MAX, SAMPLES_MIN, SAMPLES_MAX, HANGS = 1e-3, 0.05, 2000, 3, 201, 3
+# A longer sample has fewer calls the next time.
+MISJUDGED_SAMPLE_SECONDS = 1e-2
 
 
 class Library:
@@ -97,10 +100,14 @@ def median_time(library, call, seconds, limit):
     if calls > 1:
         each = library.slowest(call, calls)
     calls = clamp(SAMPLE_SECONDS / each, 1, CALLS_MAX)
-    samples = clamp(seconds / (calls * each), SAMPLES_MIN, SAMPLES_MAX)
-    times += [library.sample(call, calls) for _ in range(samples - len(times))]
-    times = sorted(library.max_over_ranks(times))
-    return (times[(samples - 1) // 2] + times[samples // 2]) / 2
+    spent = sum(times)
+    while len(times) < SAMPLES_MIN or len(times) < SAMPLES_MAX and spent < seconds:
+        each = library.slowest(call, calls)
+        times.append(each)
+        spent += calls * each
+        if calls * each > MISJUDGED_SAMPLE_SECONDS:
+            calls = clamp(SAMPLE_SECONDS / each, 1, calls)
+    return statistics.median(times)
 
 
 def first_call(call):

@@ -14,7 +14,7 @@ import sys
 from dataclasses import fields, replace
 
 import report
-from jobs import BACKENDS, alternate, busy_loops, pair, timed
+from jobs import BACKENDS, alternate, pair, timed
 
 WITHIN = 1e-5
 # Steps before the first round, so that buffers and connections exist.
@@ -130,13 +130,13 @@ def main():
     setting = Setting(**{name: getattr(options, name) for name in names})
     rows = []
     for ranks in options.ranks:
-        with pair(ranks) as jobs, busy_loops(options.busy):
+        with pair(ranks) as jobs, report.background_load.busy_loops(options):
             for name in options.clients:
                 if CLIENTS[name][1] in (None, ranks):
                     row = compare(jobs, name, setting, options.rounds, options.steps)
                     print(f"{name}, {ranks} ranks: {row['ratio']:.2f}", file=sys.stderr, flush=True)
                     rows.append(row)
-    title = f"Clients: {options.rounds} rounds of {options.steps} steps, {options.busy} busy loops"
+    title = f"Clients: {options.rounds} rounds of {options.steps} steps, {report.background_load.words(options)}"
     report.write(options, "clients", title, table(rows), rows)
     wrong = [f"{row['client']} at {row['ranks']} ranks" for row in rows if not row["right"]]
     sys.exit(f"the backends disagree: {', '.join(wrong)}" if wrong else 0)

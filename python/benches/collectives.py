@@ -11,7 +11,7 @@ import statistics
 import sys
 
 import report
-from jobs import BACKENDS, alternate, busy_loops, pair, timed
+from jobs import BACKENDS, alternate, pair, timed
 
 SIZES = [4 << (3 * power) for power in range(8)] + [32 << 20]
 # Seconds that the calls of a round take, about.
@@ -190,12 +190,12 @@ def main():
     options = parser.parse_args()
     rows = []
     for ranks in options.ranks:
-        with pair(ranks) as jobs, busy_loops(options.busy):
+        with pair(ranks) as jobs, report.background_load.busy_loops(options):
             for name in options.collectives:
                 for size in [0] if name == "barrier" else options.sizes:
                     rows.append(measure(jobs, name, size, options.rounds))
                     print(f"{name}, {ranks} ranks, {size} B: {rows[-1]['ratio']:.2f}", file=sys.stderr, flush=True)
-    title = f"Collectives: {options.rounds} rounds, {options.busy} busy loops"
+    title = f"Collectives: {options.rounds} rounds, {report.background_load.words(options)}"
     report.write(options, "collectives", title, table(rows), rows)
 
 

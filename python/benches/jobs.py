@@ -6,8 +6,6 @@ so that only the job whose turn it is uses the processors.
 
 import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
@@ -18,7 +16,6 @@ from types import SimpleNamespace
 BACKENDS = ("gloo", "unisono")
 # Seconds after which a call that has not returned is taken for hanging.
 LIMIT = 300.0
-_SPIN = "while True: pass"
 
 
 class Job:
@@ -111,18 +108,6 @@ def pair(size):
 
 def _ready(context):
     """Returns once the rank is in its group."""
-
-
-@contextmanager
-def busy_loops(number):
-    """Runs processes that only spin, as other users of the processors."""
-    loops = [subprocess.Popen([sys.executable, "-c", _SPIN]) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 def order(number):

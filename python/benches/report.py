@@ -10,6 +10,9 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benches/support"))
+import background_load  # noqa: E402
+
 
 def mean_and_worst(ratios):
     """Returns words on the geometric mean and the least of some ratios."""
@@ -21,7 +24,7 @@ def parser(doc, files):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--busy", type=int, default=0, help="processes that spin beside the ranks")
+    background_load.add_options(parser)
     parser.add_argument("--out", type=Path, help=f"a folder for {files}.json and {files}.md")
     parser.add_argument("--note", default="", help="words about the machine, for the files")
     return parser
@@ -86,7 +89,7 @@ def write(options, name, title, table, rows):
     if options.out is None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    name += f"-busy-{options.busy}" if options.busy else ""
+    name += background_load.suffix(options)
     (options.out / f"{name}.md").write_text(text)
     lines = ",\n".join(json.dumps(row) for row in rows)
     (options.out / f"{name}.json").write_text(f'{{"run": {json.dumps(found)},\n"rows": [\n{lines}\n]}}\n')

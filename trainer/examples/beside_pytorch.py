@@ -1,9 +1,10 @@
 """Compares training steps (forward, backward, AdamW) of a GPT with PyTorch, in turns, one thread per rank.
 
-Arguments: the example beside_pytorch, built; rounds; layers, … . `beside_pytorch.sh` builds it. All programs stay alive, and wait for a
-line when it is not their turn. Ranks are processes: over shared memory here, with DDP over Gloo in PyTorch.
+Arguments: the example beside_pytorch, built; rounds; layers, … ; `--busy 2` for two processes that spin beside them.
+`beside_pytorch.sh` builds it. All programs stay alive, and wait for a line when it is not their turn. Ranks are processes: over shared memory here, with DDP over Gloo in PyTorch.
 """
 
+import argparse
 import os
 import secrets
 import socket
@@ -11,6 +12,10 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benches/support"))
+import background_load  # noqa: E402
 
 STEPS = 5
 TOKENS = 8 * 128
@@ -64,10 +69,10 @@ class Contestant:
         return max(float(process.stdout.readline().split()[0]) for process in self.ranks)
 
 
-def main(ours, rounds, all_layers):
-    theirs = [sys.executable, __file__, "--worker"]
+def main(options):
+    ours, theirs = options.program, [sys.executable, __file__, "--worker"]
     table = []
-    for layers in all_layers:
+    for layers in options.layers:
         suffix = [str(layers), str(STEPS)]
         contestants = {
             "by hand": Contestant([ours, "local", *suffix], 1),
@@ -79,13 +84,16 @@ def main(ours, rounds, all_layers):
         for contestant in contestants.values():
             contestant.round()
         times = {name: [] for name in contestants}
-        for _ in range(rounds):
-            for name, contestant in contestants.items():
-                times[name].append(contestant.round())
+        with background_load.busy_loops(options):
+            for _ in range(options.rounds):
+                for name, contestant in contestants.items():
+                    times[name].append(contestant.round())
         for contestant in contestants.values():
             for process in contestant.ranks:
                 process.stdin.close()
         table.append((layers, times))
+    if options.busy:
+        print(f"Beside {background_load.words(options)}.\n")
     report(table)
 
 
@@ -106,4 +114,9 @@ def report(table):
 if sys.argv[1] == "--worker":
     torch_worker(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 else:
-    main(sys.argv[1], int(sys.argv[2]), [int(layers) for layers in sys.argv[3:]])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    parser.add_argument("rounds", type=int)
+    parser.add_argument("layers", type=int, nargs="+")
+    background_load.add_options(parser)
+    main(parser.parse_args())

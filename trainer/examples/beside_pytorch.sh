@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares training steps with PyTorch on this machine: `PYTHON=python-with-torch trainer/examples/beside_pytorch.sh [rounds layers...]`.
+# Compares training steps with PyTorch on this machine: `PYTHON=python-with-torch trainer/examples/beside_pytorch.sh [rounds layers... [--busy loops]]`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [ $# -gt 1 ] || set -- "${1:-9}" 2 4

@@ -1,4 +1,6 @@
-//! The compared cases: a collective, a number of ranks, a transport.
+//! The compared cases: a collective, a number of ranks, a transport, a load.
+
+use crate::load::Load;
 
 /// The collectives that every library has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -60,17 +62,18 @@ impl Transport {
 pub(crate) struct World {
     pub(crate) transport: Transport,
     pub(crate) ranks: usize,
+    pub(crate) load: Load,
 }
 
 impl World {
     pub(crate) fn case(self, collective: Collective) -> Case {
-        Case { transport: self.transport, collective, ranks: self.ranks }
+        Case { transport: self.transport, collective, ranks: self.ranks, load: self.load }
     }
 }
 
 impl std::fmt::Display for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ranks, {}", self.ranks, self.transport.name())
+        write!(f, "{} ranks, {}{}", self.ranks, self.transport.name(), suffix(self.load))
     }
 }
 
@@ -80,6 +83,7 @@ pub(crate) struct Case {
     pub(crate) transport: Transport,
     pub(crate) collective: Collective,
     pub(crate) ranks: usize,
+    pub(crate) load: Load,
 }
 
 impl Case {
@@ -92,12 +96,22 @@ impl Case {
         let elements = bytes / size_of::<f32>() / blocks;
         elements.max(1) * blocks * size_of::<f32>()
     }
+
+    /// Returns the name of the case without its load.
+    pub(crate) fn place(self) -> String {
+        format!("{}, {} ranks, {}", self.collective.name(), self.ranks, self.transport.name())
+    }
 }
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, {} ranks, {}", self.collective.name(), self.ranks, self.transport.name())
+        write!(f, "{}{}", self.place(), suffix(self.load))
     }
+}
+
+/// Words on the load behind a name; none on a quiet machine.
+fn suffix(load: Load) -> String {
+    if load.is_quiet() { String::new() } else { format!(", {load}") }
 }
 
 #[cfg(test)]
@@ -106,7 +120,7 @@ mod tests {
 
     #[test]
     fn sizes_are_stated_in_whole_blocks() {
-        let world = World { transport: Transport::Shm, ranks: 8 };
+        let world = World { transport: Transport::Shm, ranks: 8, load: Load::QUIET };
         let stated = |collective, bytes| world.case(collective).stated(bytes);
         assert_eq!((stated(Collective::AllReduce, 8), stated(Collective::AllGather, 8)), (8, 32));
         assert_eq!((stated(Collective::Broadcast, 1002), stated(Collective::AllToAll, 1002)), (1000, 992));

@@ -227,12 +227,13 @@ struct Line<'a> {
     setting: &'a str,
     time_us: String,
     roofline_us: String,
+    load: String,
 }
 
 /// Formats the medians as comma-separated values.
 pub(crate) fn to_csv(points: &[DataPoint]) -> Result<String, String> {
     let lines = points.iter().flat_map(|point| {
-        let Case { transport, collective, ranks } = point.case;
+        let Case { transport, collective, ranks, load } = point.case;
         point.times.iter().map(move |(source, micros)| Line {
             transport: transport.name(),
             collective: collective.name(),
@@ -242,6 +243,7 @@ pub(crate) fn to_csv(points: &[DataPoint]) -> Result<String, String> {
             setting: &source.setting,
             time_us: format!("{micros:.4}"),
             roofline_us: point.roofline.map_or_else(String::new, |micros| format!("{micros:.4}")),
+            load: load.key(),
         })
     });
     write_csv(lines)
@@ -250,8 +252,10 @@ pub(crate) fn to_csv(points: &[DataPoint]) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::Load;
 
-    const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2 };
+    const CASE: Case =
+        Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2, load: Load::QUIET };
 
     fn row(round: usize, library: &str, setting: &str, bytes: usize, outcome: Result<f64, String>) -> Row {
         let (library, setting) = (library.to_owned(), setting.to_owned());

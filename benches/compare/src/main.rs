@@ -2,10 +2,14 @@
 //! all in turn, and writes a record with tables and plots.
 
 mod case;
+mod control_group;
 mod data_points;
 mod install;
 mod library;
+mod load;
+mod load_report;
 mod machine;
+mod neighbors;
 mod placement;
 mod plot;
 mod process;
@@ -23,11 +27,13 @@ use case::{Case, Collective, Transport, World};
 use clap::Parser;
 use library::{InstalledLibrary, Library, Paths};
 use machine::Machine;
+use neighbors::LoadControl;
 use plot::Axis;
 use results::Results;
 use rounds::Plan;
 use settings::TimeLimits;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -74,6 +80,21 @@ struct Arguments {
     /// for three times as long is ended.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
+    /// Busy loops beside the ranks, separated by commas: 0,2 measures quiet and loaded in turn.
+    #[arg(long, value_delimiter = ',', value_parser = parse_loops)]
+    busy: Vec<usize>,
+    /// Niceness of the loops: above 0 they yield to the ranks, below 0 they go first.
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true,
+          value_parser = clap::value_parser!(i32).range(-20..=19))]
+    busy_nice: Vec<i32>,
+    /// Jobs of unisono on the machine: 2 runs another one, with as many ranks, beside the measured
+    /// one.
+    #[arg(long, value_delimiter = ',', value_parser = parse_jobs)]
+    jobs: Vec<usize>,
+    /// Percentages of the time of all cores that the measured ranks may use, by a control group;
+    /// 100: no quota.
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=100))]
+    cpu_quota: Vec<u8>,
     /// Only these contenders, by name, separated by commas: unisono, "Open MPI 5", Gloo ...
     #[arg(long, value_delimiter = ',', value_parser = parse_library)]
     only: Vec<String>,
@@ -102,6 +123,11 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == neighbors::ARGUMENT) {
+        eprintln!("{}", neighbors::serve(&words.collect::<Vec<_>>()));
+        return ExitCode::FAILURE;
+    }
     match run(&Arguments::parse()) {
         Ok(folder) => {
             println!("{}", folder.join("README.md").display());
@@ -128,12 +154,13 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
     let unisono = Unisono::new(arguments.program()?, &places.cache)?;
     let (peers, missing) = find_libraries(&arguments.libraries(), &places);
     let plan = arguments.plan(machine.cores);
+    let control = LoadControl::new(&plan.loads(), machine.cores)?;
     let mut results = arguments.results(&out)?;
     if !arguments.no_startup && plan.rounds > 0 {
         let times = if arguments.quick { 1 } else { STARTUPS };
         plan.startup(times, &unisono, &peers, &mut results)?;
     }
-    plan.run(&unisono, &peers, &mut results)?;
+    plan.run(&unisono, &peers, &control, &mut results)?;
     let points = crate::data_points::data_points(&results.rows);
     write(&out, "medians.csv", &crate::data_points::to_csv(&points)?)?;
     let about = report::ReportInfo {
@@ -144,6 +171,7 @@ fn run(arguments: &Arguments) -> Result<PathBuf, String> {
         command: command(),
         budget_ms: plan.time_limits.budget.as_millis(),
         limit_s: plan.time_limits.limit.as_secs(),
+        shares: control.note(),
         plots: plots(&out, &points)?,
     };
     write(&out, "README.md", &report::readme(&about, &results.rows))?;
@@ -156,6 +184,19 @@ fn parse_size(text: &str) -> Result<usize, String> {
         bytes if bytes >= size_of::<f32>() => Ok(bytes),
         _ => Err(format!("`{text}` is smaller than one float32; the least size is 4")),
     }
+}
+
+fn parse_loops(text: &str) -> Result<usize, String> {
+    parse_within(text, 0..=1024)
+}
+
+fn parse_jobs(text: &str) -> Result<usize, String> {
+    parse_within(text, 1..=8)
+}
+
+fn parse_within(text: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("`{text}` is not a number from {} to {}", range.start(), range.end()))
 }
 
 /// Parses the name of a library, or of unisono in one of its two forms.
@@ -191,7 +232,7 @@ fn find_libraries(
 /// Draws all cases and names the files.
 fn plots(out: &Path, points: &[crate::data_points::DataPoint]) -> Result<BTreeSet<String>, String> {
     let mut cases: BTreeMap<Case, Vec<&crate::data_points::DataPoint>> = BTreeMap::new();
-    for point in points {
+    for point in points.iter().filter(|point| point.case.load.is_quiet()) {
         cases.entry(point.case).or_default().push(point);
     }
     let mut drawn = BTreeSet::new();
@@ -218,9 +259,15 @@ impl Arguments {
         let collectives = if self.collectives.is_empty() { all } else { &self.collectives };
         let both = [Transport::Shm, Transport::Tcp];
         let transports = if self.transport.is_empty() { &both[..] } else { &self.transport };
-        let worlds = |&transport| ranks.iter().map(move |&ranks| World { transport, ranks });
+        let loads = load::combinations(&self.busy, &self.busy_nice, &self.jobs, &self.cpu_quota);
+        let mut worlds = Vec::new();
+        for (&transport, &ranks) in
+            transports.iter().flat_map(|one| ranks.iter().map(move |more| (one, more)))
+        {
+            worlds.extend(loads.iter().map(|&load| World { transport, ranks, load }));
+        }
         Plan {
-            worlds: transports.iter().flat_map(worlds).collect(),
+            worlds,
             collectives: collectives.to_vec(),
             sizes: chosen(&self.sizes, &QUICK_SIZES, &SIZES),
             rounds: self.rounds.unwrap_or(if quick { 1 } else { 3 }),

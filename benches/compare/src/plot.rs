@@ -214,8 +214,10 @@ mod tests {
     use super::*;
     use crate::case::{Collective, Transport};
     use crate::data_points::Source;
+    use crate::load::Load;
 
-    const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 4 };
+    const CASE: Case =
+        Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 4, load: Load::QUIET };
 
     fn datum(bytes: usize, names: &[&str]) -> DataPoint {
         let who = |name: &&str| Source { library: (*name).to_owned(), setting: "defaults".to_owned() };

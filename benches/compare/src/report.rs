@@ -6,6 +6,8 @@ use crate::data_points::{
     limits,
 };
 use crate::library::InstalledLibrary;
+use crate::load::Load;
+use crate::load_report;
 use crate::machine::Machine;
 use crate::plot::{Axis, file_name};
 use crate::rows::{Metric, ROOFLINE, Row};
@@ -24,6 +26,8 @@ pub(crate) struct ReportInfo<'a> {
     pub(crate) command: String,
     pub(crate) budget_ms: u128,
     pub(crate) limit_s: u64,
+    /// About the shares of ranks and load.
+    pub(crate) shares: &'static str,
     /// The files of plots that were drawn.
     pub(crate) plots: BTreeSet<String>,
 }
@@ -31,14 +35,22 @@ pub(crate) struct ReportInfo<'a> {
 /// The whole text.
 pub(crate) fn readme(about: &ReportInfo<'_>, rows: &[Row]) -> String {
     let points = data_points(rows);
-    let groups = grouped(&points);
     let mut text = head(about, limits(rows)) + &method(about) + &single_round_note(rows);
-    text += &summary(&groups);
-    text += &startup(rows);
-    for ((transport, collective), points) in &groups {
-        text += &section(*transport, *collective, points, &about.plots);
+    let quiet: Vec<DataPoint> = points.iter().filter(|point| point.case.load.is_quiet()).cloned().collect();
+    if !quiet.is_empty() {
+        text += &summary(&grouped(&quiet));
     }
-    text + &slower(&points) + &other_placements(&data_points_of_other_placements(rows)) + &failures(rows)
+    text += &startup(rows);
+    text += &load_report::sections(&points, rows, about.shares);
+    if !quiet.is_empty() {
+        for ((transport, collective), points) in &grouped(&quiet) {
+            text += &section(*transport, *collective, points, &about.plots);
+        }
+        text += &slower(&quiet);
+        // Only quiet runs find out where the cores are.
+        text += &other_placements(&data_points_of_other_placements(rows));
+    }
+    text + &failures(rows)
 }
 
 fn head(about: &ReportInfo<'_>, limits: Option<Limits>) -> String {
@@ -171,7 +183,7 @@ fn section(
     }
     text.push('\n');
     let ranks: BTreeSet<usize> = points.iter().map(|point| point.case.ranks).collect();
-    for case in ranks.into_iter().map(|ranks| Case { transport, collective, ranks }) {
+    for case in ranks.into_iter().map(|ranks| Case { transport, collective, ranks, load: Load::QUIET }) {
         for file in Axis::BOTH.map(|axis| file_name(case, axis)).iter().filter(|file| plots.contains(*file)) {
             text += &format!("![{case}]({file})\n");
         }
@@ -184,7 +196,7 @@ fn row(point: &DataPoint, window: bool) -> String {
     let who = best
         .map_or_else(|| NONE.to_owned(), |best| format!("{}, {}", best.source.library, best.source.setting));
     let window = if window {
-        format!(" {} |", format_micros(point.best_of(unisono::SYMMETRIC).map(|best| best.micros)))
+        format!(" {} |", format_figure(point.best_of(unisono::SYMMETRIC).map(|best| best.micros)))
     } else {
         String::new()
     };
@@ -193,10 +205,10 @@ fn row(point: &DataPoint, window: bool) -> String {
         point.case.ranks,
         point.placement.map_or_else(String::new, |cores| format!(", {cores}")),
         size::show(point.bytes),
-        format_micros(point.unisono_micros()),
-        format_micros(best.map(|best| best.micros)),
+        format_figure(point.unisono_micros()),
+        format_figure(best.map(|best| best.micros)),
         format_ratio(point.speedup()),
-        format_micros(point.roofline),
+        format_figure(point.roofline),
         format_percent(point.roofline.zip(point.unisono_micros()).map(|(roofline, ours)| roofline / ours)),
     )
 }
@@ -239,7 +251,7 @@ fn other_placements(points: &[DataPoint]) -> String {
     for (point, best, ratio) in ratios {
         let cores = point.placement.map_or_else(|| NONE.to_owned(), |cores| cores.to_string());
         let (size, who) = (size::show(point.bytes), &best.source.library);
-        let (ours, theirs) = (format_micros(point.unisono_micros()), format_micros(Some(best.micros)));
+        let (ours, theirs) = (format_figure(point.unisono_micros()), format_figure(Some(best.micros)));
         let case = point.case;
         text += &format!(
             "| {case} | {cores} | {size} | {ours} | {theirs} | {who} | {} |\n",
@@ -277,7 +289,7 @@ fn failures(rows: &[Row]) -> String {
 }
 
 /// Three digits, or all before the point.
-fn format_micros(value: Option<f64>) -> String {
+pub(crate) fn format_figure(value: Option<f64>) -> String {
     match value {
         None => NONE.to_owned(),
         Some(value) if value < 10.0 => format!("{value:.2}"),
@@ -287,7 +299,7 @@ fn format_micros(value: Option<f64>) -> String {
 }
 
 /// Formats a ratio; ratios below one are bold.
-fn format_ratio(ratio: Option<f64>) -> String {
+pub(crate) fn format_ratio(ratio: Option<f64>) -> String {
     match ratio {
         None => NONE.to_owned(),
         Some(ratio) if ratio < 1.0 => format!("**{ratio:.2}**"),
@@ -299,14 +311,15 @@ fn format_percent(share: Option<f64>) -> String {
     share.map_or_else(|| NONE.to_owned(), |share| format!("{:.0} %", share * 100.0))
 }
 
-const NONE: &str = "–";
+pub(crate) const NONE: &str = "–";
 const MEBIBYTE: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2 };
+    const CASE: Case =
+        Case { transport: Transport::Shm, collective: Collective::AllReduce, ranks: 2, load: Load::QUIET };
 
     fn row(library: &str, what: Metric, outcome: Result<f64, String>) -> Row {
         Row {

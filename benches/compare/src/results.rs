@@ -144,8 +144,10 @@ impl Results {
 mod tests {
     use super::*;
     use crate::case::{Collective, Transport};
+    use crate::load::Load;
 
-    const CASE: Case = Case { transport: Transport::Shm, collective: Collective::AllGather, ranks: 4 };
+    const CASE: Case =
+        Case { transport: Transport::Shm, collective: Collective::AllGather, ranks: 4, load: Load::QUIET };
     const RING: SourceKey<'_> = ("Intel MPI", "yield ring");
     const UCX: SourceKey<'_> = ("Open MPI 5", "UCX");
     const OURS: SourceKey<'_> = ("unisono", "auto");

@@ -3,6 +3,8 @@
 
 use crate::case::{Collective, World};
 use crate::library::InstalledLibrary;
+use crate::load::Load;
+use crate::neighbors::LoadControl;
 use crate::results::{Results, SourceKey};
 use crate::rows::ROOFLINE;
 use crate::run_result::{Implementation, TimeSpent};
@@ -38,6 +40,7 @@ impl Plan {
         &self,
         unisono: &Unisono,
         peers: &[InstalledLibrary],
+        control: &LoadControl,
         results: &mut Results,
     ) -> Result<(), String> {
         let (begun, mut bill) = (Instant::now(), TimeByImplementation::new());
@@ -48,6 +51,7 @@ impl Plan {
                 self.extra_rounds
             );
             let implementations = self.implementations(world, unisono, peers);
+            let _load = control.begin(world, unisono.program())?;
             // The order rotates, so that no library always runs behind the same one.
             let mut order: Vec<&Implementation<'_>> = implementations.iter().collect();
             order.rotate_left((round - 1) * implementations.len() / rounds % implementations.len().max(1));
@@ -60,7 +64,7 @@ impl Plan {
                     world,
                     workloads: wanted,
                     time_limits: self.time_limits,
-                    measure_roofline: round == 1,
+                    measure_roofline: round == 1 && world.load.is_quiet(),
                 };
                 let spent = self.run_round(implementation, &task, round, results)?;
                 bill.entry(implementation.source_key()).or_default().add(spent);
@@ -72,20 +76,33 @@ impl Plan {
         Ok(())
     }
 
+    /// The loads of all worlds, each once.
+    pub(crate) fn loads(&self) -> Vec<Load> {
+        self.worlds.iter().map(|world| world.load).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     /// Runs all rounds of one world after the other, then further rounds of all worlds in turn.
     ///
-    /// Minutes lie between the further rounds of one world, in which the machine changes.
+    /// Worlds that differ in their load only take turns in each round, so that their times come
+    /// from the same minutes. Minutes lie between the further rounds of one world, in which the
+    /// machine changes.
     fn run_order(&self) -> Vec<(World, usize)> {
-        let all = |world| (1..=self.rounds_for(world)).map(move |round| (world, round));
+        let alike = |one: &World, other: &World| World { load: other.load, ..*one } == *other;
+        let all = |worlds: &[World]| {
+            let rounds = 1..=worlds.first().map_or(0, |&world| self.rounds_for(world));
+            let turns = rounds.flat_map(|round| worlds.iter().map(move |&world| (world, round)));
+            turns.collect::<Vec<_>>()
+        };
         let further = |more| self.worlds.iter().map(move |&world| (world, self.rounds_for(world) + more));
         let more = if self.rounds == 0 { 0 } else { self.extra_rounds };
-        self.worlds.iter().copied().flat_map(all).chain((1..=more).flat_map(further)).collect()
+        self.worlds.chunk_by(alike).flat_map(all).chain((1..=more).flat_map(further)).collect()
     }
 
     /// Returns the number of rounds: twice as many where every rank has a core, because those are
-    /// short and meet several core placements.
+    /// short and meet several core placements. Under load no placement lasts.
     fn rounds_for(&self, world: World) -> usize {
-        if world.ranks <= self.cores { self.rounds * 2 } else { self.rounds }
+        let quiet = self.worlds.iter().all(|world| world.load.is_quiet());
+        if quiet && world.ranks <= self.cores { self.rounds * 2 } else { self.rounds }
     }
 
     /// Returns whether a library takes part.
@@ -154,5 +171,45 @@ impl Plan {
         results.add(round, names, turn.outcomes)?;
         eprintln!("  {}, {}: {figures} figures in {spent}{complaints}", names.0, names.1);
         Ok(spent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Transport;
+    use crate::load::combinations;
+    use std::time::Duration;
+
+    fn plan(loads: &[Load]) -> Plan {
+        let world = |ranks| move |&load| World { transport: Transport::Shm, ranks, load };
+        Plan {
+            worlds: [2, 4].into_iter().flat_map(|ranks| loads.iter().map(world(ranks))).collect(),
+            collectives: vec![Collective::AllReduce],
+            sizes: vec![8],
+            rounds: 2,
+            extra_rounds: 0,
+            close_ratio: 1.0,
+            time_limits: TimeLimits { budget: Duration::ZERO, limit: Duration::ZERO },
+            retry_ratio: 1.5,
+            cores: 2,
+            only: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn loads_take_turns_in_each_round() {
+        let order = plan(&combinations(&[0, 2], &[], &[], &[])).run_order();
+        let order: Vec<_> =
+            order.into_iter().map(|(world, round)| (world.ranks, round, world.load.busy)).collect();
+        let of = |ranks| [(ranks, 1, 0), (ranks, 1, 2), (ranks, 2, 0), (ranks, 2, 2)];
+        assert_eq!(order, [of(2), of(4)].concat());
+    }
+
+    #[test]
+    fn quiet_ranks_with_cores_have_twice_the_rounds() {
+        let order = plan(&[Load::QUIET]).run_order();
+        let rounds = |ranks| order.iter().filter(|(world, _)| world.ranks == ranks).count();
+        assert_eq!((rounds(2), rounds(4)), (4, 2));
     }
 }

@@ -2,6 +2,7 @@
 //! rows.
 
 use crate::case::{Case, Collective, Transport};
+use crate::load::Load;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -49,6 +50,9 @@ struct Line {
     outcome: String,
     failure: String,
     flag_latency_us: String,
+    /// Records made before there were loads lack the column.
+    #[serde(default)]
+    load: String,
 }
 
 /// Formats the rows as comma-separated values.
@@ -85,13 +89,14 @@ pub(crate) fn save(path: &Path, rows: &[Row]) -> Result<(), String> {
 
 impl From<&Row> for Line {
     fn from(row: &Row) -> Self {
-        let (transport, collective, ranks, bytes) = match row.metric {
+        let quiet = Load::QUIET;
+        let (transport, collective, ranks, bytes, load) = match row.metric {
             Metric::Collective(case, bytes) => {
-                (case.transport.name(), case.collective.name(), case.ranks, bytes)
+                (case.transport.name(), case.collective.name(), case.ranks, bytes, case.load)
             }
-            Metric::Startup(ranks) => ("", "startup", ranks, 0),
-            Metric::CopyRate => ("", "copy_gbs", 0, 0),
-            Metric::FlagLatency => ("", "flag_latency_us", 0, 0),
+            Metric::Startup(ranks) => ("", "startup", ranks, 0, quiet),
+            Metric::CopyRate => ("", "copy_gbs", 0, 0, quiet),
+            Metric::FlagLatency => ("", "flag_latency_us", 0, 0, quiet),
         };
         let (outcome, failure) = match &row.outcome {
             Ok(value) => (format!("{value:.4}"), String::new()),
@@ -108,6 +113,7 @@ impl From<&Row> for Line {
             outcome,
             failure,
             flag_latency_us: row.flag_latency.map_or_else(String::new, |micros| format!("{micros:.3}")),
+            load: load.key(),
         }
     }
 }
@@ -122,7 +128,8 @@ impl Line {
                 let mut transports = [Transport::Shm, Transport::Tcp].into_iter();
                 let transport = transports.find(|one| one.name() == self.transport)?;
                 let collective = Collective::ALL.into_iter().find(|one| one.name() == name)?;
-                Metric::Collective(Case { transport, collective, ranks: self.ranks }, self.bytes)
+                let load = self.load.parse().ok()?;
+                Metric::Collective(Case { transport, collective, ranks: self.ranks, load }, self.bytes)
             }
         };
         let outcome =
@@ -142,7 +149,8 @@ mod tests {
 
     #[test]
     fn rows_survive_a_file() {
-        let case = Case { transport: Transport::Tcp, collective: Collective::AllToAll, ranks: 4 };
+        let load = Load { busy: 2, nice: 10, jobs: 0, quota: Some(50) };
+        let case = Case { transport: Transport::Tcp, collective: Collective::AllToAll, ranks: 4, load };
         let (library, setting) = ("a".to_owned(), "b c".to_owned());
         let plain = Row {
             round: 2,
@@ -155,6 +163,7 @@ mod tests {
         let row = |what, outcome| Row { metric: what, outcome, ..plain.clone() };
         let rows = [
             row(Metric::Collective(case, 1024), Ok(1.25)),
+            row(Metric::Collective(Case { load: Load::QUIET, ..case }, 1024), Ok(0.5)),
             row(Metric::Collective(case, 0), Err("did not end".into())),
             row(Metric::Startup(64), Ok(2e6)),
             row(Metric::CopyRate, Ok(38.5)),

@@ -86,8 +86,11 @@ impl Implementation<'_> {
 }
 
 /// Page for the flag latency between the first and the last rank, with its path while it exists.
+///
+/// Nothing is measured under load: the ranks would wait for their cores, and use them up before the
+/// sample.
 fn flag_page(world: World, cores: usize) -> Option<(FlagPage, PathBuf)> {
-    let apart = world.ranks >= 2 && cores >= 2;
+    let apart = world.ranks >= 2 && cores >= 2 && world.load.is_quiet();
     let table = apart.then(|| FlagPage::new().and_then(|table| Ok((table.path()?, table))))?;
     let (path, table) = table.inspect_err(|error| eprintln!("hand-overs are not measured: {error}")).ok()?;
     Some((table, path))
@@ -219,9 +222,10 @@ const NOT_TRIED: &str = "not tried: launches before it gave nothing";
 mod tests {
     use super::*;
     use crate::case::Transport;
+    use crate::load::Load;
     use std::cell::RefCell;
 
-    const WORLD: World = World { transport: Transport::Shm, ranks: 2 };
+    const WORLD: World = World { transport: Transport::Shm, ranks: 2, load: Load::QUIET };
     const THREE: [Collective; 3] = [Collective::AllReduce, Collective::Broadcast, Collective::AllToAll];
 
     fn task() -> Task {

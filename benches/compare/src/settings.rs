@@ -1,8 +1,9 @@
 //! Settings of every library, as a table.
 //!
 //! A library may have several settings; the best one counts for each data point. With at most as
-//! many ranks as cores, all ranks are bound to cores. With more, ranks are unbound and yield as far
-//! as they can.
+//! many ranks as cores, all ranks are bound to cores. With more, or under load, ranks are unbound
+//! and yield as far as they can. If a load shares the cores with at most as many ranks, settings of
+//! both kinds take part.
 
 use crate::case::{Case, Collective, Transport, World};
 use crate::library::{InstalledLibrary, Library};
@@ -32,7 +33,7 @@ pub(crate) struct Setting {
 enum Subscription {
     /// At most as many ranks as cores.
     Dedicated,
-    /// More than cores.
+    /// More than cores, or under load.
     Oversubscribed,
     Any,
 }
@@ -175,16 +176,22 @@ impl Workload {
 impl Setting {
     /// Returns whether this setting takes part.
     pub(crate) fn supports(&self, case: Case, cores: usize) -> bool {
-        let subscription = if case.ranks > cores { Oversubscribed } else { Dedicated };
+        let takes_part = match self.subscription {
+            Any => true,
+            Dedicated => case.ranks <= cores,
+            Oversubscribed => case.load.is_oversubscribed(case.ranks, cores),
+        };
         self.transports.contains(&case.transport)
-            && (self.subscription == Any || self.subscription == subscription)
+            && takes_part
             && (self.collectives.is_empty() || self.collectives.contains(&case.collective))
     }
 
     /// The command that benchmarks `peer` in this setting.
     pub(crate) fn command(&self, peer: &InstalledLibrary, task: &Task, cores: usize) -> Command {
-        let ranks = task.world.ranks;
-        let mut command = launch(peer, ranks, cores);
+        let World { ranks, load, .. } = task.world;
+        // Under load, the settings for cores of their own run beside those for too few cores.
+        let oversubscribed = self.subscription != Dedicated && load.is_oversubscribed(ranks, cores);
+        let mut command = launch(peer, ranks, oversubscribed);
         command.args(self.flags.concat()).envs(self.environment.iter().copied()).arg(&peer.program);
         if !peer.library.is_mpi() {
             command.arg(ranks.to_string());
@@ -196,9 +203,9 @@ impl Setting {
     }
 }
 
-/// The launcher for `ranks` ranks, without the program.
-pub(crate) fn launch(peer: &InstalledLibrary, ranks: usize, cores: usize) -> Command {
-    let oversubscribed = ranks > cores;
+/// The launcher for `ranks` ranks, without the program. Ranks that are not oversubscribed are bound
+/// to cores.
+pub(crate) fn launch(peer: &InstalledLibrary, ranks: usize, oversubscribed: bool) -> Command {
     let mut command = Command::new(&peer.launcher);
     command.envs(peer.environment.iter().map(|(name, value)| (name, value)));
     if peer.library.is_mpi() {
@@ -228,13 +235,26 @@ pub(crate) fn launch(peer: &InstalledLibrary, ranks: usize, cores: usize) -> Com
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::Load;
+
+    #[test]
+    fn settings_of_both_kinds_run_in_a_load() {
+        let names = |busy| {
+            let load = Load { busy, ..Load::QUIET };
+            let case = Case { transport: Shm, collective: Collective::AllGather, ranks: 2, load };
+            let its = |setting: &&Setting| setting.library == IntelMpi && setting.supports(case, 2);
+            SETTINGS.iter().filter(its).map(|setting| setting.name).collect::<Vec<_>>()
+        };
+        assert_eq!((names(0), names(2)), (vec![DEFAULTS], vec![DEFAULTS, "yield", "wait"]));
+    }
 
     #[test]
     fn settings_are_unique_per_case() {
         for transport in [Shm, Tcp] {
             for collective in Collective::ALL {
-                for ranks in [2, 8] {
-                    let case = Case { transport, collective, ranks };
+                for (ranks, busy) in [(2, 0), (8, 0), (2, 2), (8, 2)] {
+                    let load = Load { busy, ..Load::QUIET };
+                    let case = Case { transport, collective, ranks, load };
                     let names: Vec<_> = SETTINGS.iter().filter(|setting| setting.supports(case, 2)).collect();
                     for (at, one) in names.iter().enumerate() {
                         let same = |other: &&&Setting| (one.library, one.name) == (other.library, other.name);
@@ -259,7 +279,7 @@ mod tests {
             program: "/b".into(),
             environment: vec![("A".into(), "1".into())],
         };
-        let world = World { transport: Tcp, ranks: 4 };
+        let world = World { transport: Tcp, ranks: 4, load: Load::QUIET };
         let wanted = [(Collective::Broadcast, vec![8, 1024]), (Collective::AllToAll, vec![8])];
         let wanted = wanted.map(|(collective, sizes)| Workload { collective, sizes }).to_vec();
         let setting = SETTINGS.iter().find(|setting| setting.library == OpenMpi5 && setting.name == "TCP");

@@ -35,7 +35,7 @@ impl Plan {
             for peer in &mpis {
                 let name = peer.library.name();
                 if !results.has_startup(round, name) {
-                    let mut command = launch(peer, RANKS, self.cores);
+                    let mut command = launch(peer, RANKS, RANKS > self.cores);
                     let ended = process::run(command.arg(&peer.program).arg("startup"), LIMIT);
                     results.add(round, (name, "oversubscribed"), [(what, outcome(&ended))])?;
                 }

@@ -52,6 +52,11 @@ impl Unisono {
         Ok(Self { program, results })
     }
 
+    /// The command itself.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The contenders that there are.
     pub(crate) fn names_for(&self, world: World) -> Vec<&'static str> {
         let window = world.transport == Transport::Shm;

@@ -1,10 +1,12 @@
 """Times the CPU collectives of JAX over unisono and over Gloo, in alternating rounds.
 
 `compare.py UNISONO LIBRARY ROUNDS` starts itself as the ranks, with the launcher UNISONO and the MPI
-library LIBRARY, and writes `results.csv` and the tables of `README.md` beside it. `compare.py tables`
-writes the tables again.
+library LIBRARY, and writes `results.csv` and the tables of `README.md` beside it. With `--busy 2`, two
+processes spin beside the ranks, and the file is `results-busy-2.csv`. `compare.py tables` writes the
+tables of all files again.
 """
 
+import argparse
 import csv
 import os
 import statistics
@@ -15,6 +17,9 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "support"))
+import background_load  # noqa: E402
+
 PROGRAMS = HERE.parents[2] / "adapters/mpi/jax"
 RANKS = (2, 4)
 SIZES = [4, 4 << 10, 1 << 20, 16 << 20]
@@ -75,21 +80,20 @@ def median(call, size: int) -> float:
     return statistics.median(times)
 
 
-def launch(ranks: int, kind: str, program: list[str]) -> None:
-    launcher, library = sys.argv[1:3]
+def launch(options: argparse.Namespace, ranks: int, kind: str, program: list[str]) -> None:
     environment = {**os.environ, **ENVIRONMENTS.get(kind, {})}
     if KINDS[kind] == "mpi":
-        environment["MPITRAMPOLINE_LIB"] = library
-    command = [launcher, "run", "-n", str(ranks), "--", sys.executable, *program]
+        environment["MPITRAMPOLINE_LIB"] = options.library
+    command = [options.unisono, "run", "-n", str(ranks), "--", sys.executable, *program]
     subprocess.run(command, env=environment, check=True, timeout=600, stdout=subprocess.DEVNULL)
 
 
-def step_time(ranks: int, kind: str) -> float:
+def step_time(options: argparse.Namespace, ranks: int, kind: str) -> float:
     """Returns the median time of a step of the training program."""
     import numpy as np
 
     with tempfile.TemporaryDirectory() as folder:
-        launch(ranks, kind, [str(PROGRAMS / "train.py"), KINDS[kind], folder, str(STEPS)])
+        launch(options, ranks, kind, [str(PROGRAMS / "train.py"), KINDS[kind], folder, str(STEPS)])
         times = np.load(f"{folder}/train-{KINDS[kind]}-{ranks}-0.npz")["seconds"]
     return float(np.median(times[5:]))
 
@@ -100,20 +104,21 @@ def order(number: int) -> list[str]:
     return kinds[number % len(kinds) :] + kinds[: number % len(kinds)]
 
 
-def compare(rounds: int) -> None:
-    with open(HERE / "results.csv", "w") as file, tempfile.TemporaryDirectory() as folder:
+def compare(options: argparse.Namespace) -> None:
+    path = HERE / f"results{background_load.suffix(options)}.csv"
+    with open(path, "w") as file, tempfile.TemporaryDirectory() as folder, background_load.busy_loops(options):
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["round", "ranks", "library", "operation", "bytes", "seconds", "load"])
-        for number in range(rounds):
+        for number in range(options.rounds):
             for ranks in RANKS:
                 for kind in order(number):
                     path = f"{folder}/rows.csv"
-                    launch(ranks, kind, [__file__, "measure", KINDS[kind], path])
+                    launch(options, ranks, kind, [__file__, "measure", KINDS[kind], path])
                     load = f"{os.getloadavg()[0]:.1f}"
                     with open(path) as rows:
                         for row in csv.reader(rows):
                             out.writerow([number, ranks, kind, *row, load])
-                    out.writerow([number, ranks, kind, "training step", 0, step_time(ranks, kind), load])
+                    out.writerow([number, ranks, kind, "training step", 0, step_time(options, ranks, kind), load])
                     file.flush()
 
 
@@ -125,9 +130,19 @@ def label(size: int) -> str:
 
 
 def tables() -> None:
-    """Writes the tables into the README, after the line that announces them."""
+    """Writes the tables of all files into the README, after the line that announces the first."""
+    lines = []
+    for path in sorted(HERE.glob("results*.csv"), key=lambda path: len(path.stem)):
+        beside = path.stem.removeprefix("results").replace("-", " ")
+        lines += [f"## Times{':' if beside else ''}{beside}", *tables_of(path), ""]
+    readme = HERE / "README.md"
+    before = readme.read_text().split("## Times\n")[0]
+    readme.write_text(before + "\n".join(lines[:-1]) + "\n")
+
+
+def tables_of(path: Path) -> list[str]:
     times: dict = {}
-    with open(HERE / "results.csv") as file:
+    with open(path) as file:
         for row in csv.DictReader(file):
             place = (int(row["ranks"]), row["operation"], int(row["bytes"]))
             times.setdefault(place, {}).setdefault(row["library"], []).append(float(row["seconds"]))
@@ -145,9 +160,7 @@ def tables() -> None:
                 spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
                 cells = f"{ours:.0f} µs | {block:.0f} µs | {theirs:.0f} µs | {theirs / ours:.2f} | {spread}"
                 lines.append(f"| {name} | {label(size)} | {cells} |")
-    readme = HERE / "README.md"
-    before = readme.read_text().split("## Times\n")[0]
-    readme.write_text(before + "## Times\n" + "\n".join(lines) + "\n")
+    return lines
 
 
 if __name__ == "__main__":
@@ -156,5 +169,10 @@ if __name__ == "__main__":
     elif sys.argv[1] == "tables":
         tables()
     else:
-        compare(int(sys.argv[3]))
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("unisono")
+        parser.add_argument("library")
+        parser.add_argument("rounds", type=int)
+        background_load.add_options(parser)
+        compare(parser.parse_args())
         tables()

@@ -19,21 +19,23 @@ impl<T: Element> Bench<'_, T> {
         let wrong = if self.arguments.check > 0 { Some(self.verify(in_place)) } else { None };
         let wrong = wrong.map(|wrong| self.sum([wrong])).transpose()?.map(|[wrong]| wrong);
         let first = self.slowest(1)?;
-        let (calls, each) = self.calibrate(first)?;
-        let count = samples_for(seconds, calls as f64 * each);
+        let mut calls = self.calibrate(first)?;
         // A long call is warm and a sample at once.
         let mut times = if first < LONG_CALL_SECONDS { Vec::new() } else { vec![first] };
         let (table, mut latencies) = (self.flag_page(), Vec::new());
         let every = if self.comm.size() == 2 || calls == 1 { 1 } else { SAMPLES_PER_PROBE };
-        for taken in times.len()..count {
-            if let Some(table) = table.as_ref().filter(|_| taken % every == 0) {
+        let mut spent = times.iter().sum();
+        while is_lacking(times.len(), spent, seconds) {
+            if let Some(table) = table.as_ref().filter(|_| times.len().is_multiple_of(every)) {
                 // Neither is in an operation that needs the other while they play.
                 self.comm.barrier()?;
                 latencies.extend(flag_latency(table, self.comm.rank(), self.comm.size()));
             }
-            times.push(self.sample(calls)?);
+            let each = self.slowest(calls)?;
+            times.push(each);
+            spent += calls as f64 * each;
+            calls = calls_after(calls, each);
         }
-        self.comm.all_reduce(&mut times, Max)?;
         let flag_latency = median(latencies);
         let micros = median(times).unwrap_or_default() * 1e6;
         Ok(Timing { micros, wrong, spread: None, flag_latency, gpu_micros: None })
@@ -46,9 +48,8 @@ impl<T: Element> Bench<'_, T> {
         FlagPage::open(path).inspect_err(|error| tracing::warn!("no flag latencies: {error}")).ok()
     }
 
-    /// Returns the number of calls of a sample and the seconds of each; the result is equal on all
-    /// ranks.
-    fn calibrate(&mut self, first: f64) -> Result<(usize, f64)> {
+    /// Returns the number of calls of a sample; the result is equal on all ranks.
+    fn calibrate(&mut self, first: f64) -> Result<usize> {
         let mut each = first;
         for _ in 0..2 {
             if each < LONG_CALL_SECONDS {
@@ -59,7 +60,7 @@ impl<T: Element> Bench<'_, T> {
         if calls > 1 {
             each = self.slowest(calls)?;
         }
-        Ok((calls_for(each), each))
+        Ok(calls_for(each))
     }
 
     fn slowest(&mut self, calls: usize) -> Result<f64> {
@@ -104,8 +105,15 @@ fn calls_for(each: f64) -> usize {
     ((SAMPLE_SECONDS / each.max(1e-9)) as usize).clamp(1, CALLS_MAX)
 }
 
-fn samples_for(seconds: f64, sample: f64) -> usize {
-    ((seconds / sample.max(1e-9)) as usize).clamp(SAMPLES_MIN, SAMPLES_MAX)
+/// Returns whether samples that took `spent` seconds are too few for a time of `seconds`.
+fn is_lacking(samples: usize, spent: f64, seconds: f64) -> bool {
+    samples < SAMPLES_MIN || samples < SAMPLES_MAX && spent < seconds
+}
+
+/// Returns the calls of the next sample. Under load, the calls by which `calls` was estimated can
+/// have been much shorter than those of the last sample.
+fn calls_after(calls: usize, each: f64) -> usize {
+    if calls as f64 * each > MISJUDGED_SAMPLE_SECONDS { calls_for(each).min(calls) } else { calls }
 }
 
 /// Number of ping-pongs, and the round trips of each: some ten microseconds, little beside a
@@ -115,6 +123,7 @@ const MANY_RANKS: (usize, u64) = (5, 20);
 /// Short samples between two ping-pongs for more than two ranks, which a ping-pong disturbs more.
 const SAMPLES_PER_PROBE: usize = 8;
 const SAMPLE_SECONDS: f64 = 1e-3;
+const MISJUDGED_SAMPLE_SECONDS: f64 = 1e-2;
 const LONG_CALL_SECONDS: f64 = 0.05;
 const CALLS_MAX: usize = 2000;
 const SAMPLES_MIN: usize = 3;
@@ -130,7 +139,14 @@ mod tests {
             (calls_for(1e-6), calls_for(1e-3), calls_for(2.0), calls_for(0.0)),
             (1000, 1, 1, CALLS_MAX)
         );
-        assert_eq!((samples_for(0.4, 1e-3), samples_for(0.05, 1e-3)), (SAMPLES_MAX, 50));
-        assert_eq!((samples_for(0.4, 0.1), samples_for(0.4, 2.0)), (4, SAMPLES_MIN));
+        assert!(is_lacking(2, 9.0, 0.4) && is_lacking(3, 0.1, 0.4));
+        assert!(!is_lacking(3, 0.5, 0.4) && !is_lacking(SAMPLES_MAX, 0.1, 0.4));
+    }
+
+    #[test]
+    fn misjudged_calls_become_fewer_and_never_more() {
+        // A call was estimated at 1 µs, and took 4 ms when its rank had to wait for a core.
+        assert_eq!((calls_after(1000, 4e-3), calls_after(1000, 20e-6)), (1, 50));
+        assert_eq!((calls_after(1000, 5e-6), calls_after(1000, 1e-9), calls_after(1, 2.0)), (1000, 1000, 1));
     }
 }
