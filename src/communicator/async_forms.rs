@@ -134,7 +134,8 @@ impl Communicator {
     pub fn gather_async<T: Element>(&self, input: Vec<T>, root: Rank) -> Work<Option<Vec<T>>> {
         self.spawn(move |comm| {
             let at_root = comm.rank() == root;
-            let mut output = at_root.then(|| comm.zeros(input.len().saturating_mul(comm.size()))).transpose()?;
+            let mut output =
+                at_root.then(|| comm.zeros(input.len().saturating_mul(comm.size()))).transpose()?;
             comm.gather(&input, output.as_deref_mut(), root).map(|()| output)
         })
     }

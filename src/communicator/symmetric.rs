@@ -58,9 +58,7 @@ impl Communicator {
             |what: &str| Err(self.attach_rank(Error::invalid_usage(format!("{count} elements {what}"))));
         let allocation = match block {
             _ if bytes.is_none() => refused("are more than can be addressed"),
-            Ok(None) if check_room::<T>(count).is_err() => {
-                refused("are more than memory holds")
-            }
+            Ok(None) if check_room::<T>(count).is_err() => refused("are more than memory holds"),
             block => block,
         };
         let mut failed = [u8::from(allocation.is_err())];
