@@ -125,8 +125,16 @@ fn outputs_beyond_memory_are_errors_of_this_rank() {
             assert!(matches!(error.kind(), ErrorKind::System(_)), "{error}");
             assert!(error.to_string().contains(&format!(": no memory for {count} elements of ")), "{error}");
         }
-        let error = comm.alloc_symmetric::<u8>(count).map(drop).unwrap_err();
-        assert!(error.to_string().contains("are more than memory holds"), "{error}");
     }
     comm.barrier().expect("the communicator stays usable");
+}
+
+/// Over TCP, symmetric memory is ordinary memory.
+#[test]
+fn symmetric_memory_beyond_memory_is_an_error() {
+    World::Tcp.run(2, &Config::default(), |comm| {
+        let error = comm.alloc_symmetric::<u8>(1 << 47).map(drop).unwrap_err();
+        assert!(error.to_string().contains("are more than memory holds"), "{error}");
+        comm.barrier().expect("the communicator stays usable");
+    });
 }
