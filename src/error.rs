@@ -69,6 +69,18 @@ impl Error {
         Self::new(ErrorKind::InvalidUsage(what.into()))
     }
 
+    /// Changes the reason why ranks could not connect, if the error is that.
+    pub(crate) fn map_bootstrap(
+        mut self,
+        change: impl FnOnce(bootstrap::BootstrapError) -> bootstrap::BootstrapError,
+    ) -> Self {
+        self.0.kind = match self.0.kind {
+            ErrorKind::Bootstrap(failure) => ErrorKind::Bootstrap(change(failure)),
+            other => other,
+        };
+        self
+    }
+
     /// Makes an error of the operating system that happened during `what`.
     pub(crate) fn system(what: impl fmt::Display, source: std::io::Error) -> Self {
         Self::new(ErrorKind::System(format!("{what}: {source}"))).with_source(source)

@@ -3,7 +3,7 @@
 mod support;
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use support::World;
 use unisono::{Communicator, Config, FileStore, Store, Sum};
 
@@ -96,6 +96,54 @@ fn ranks_meet_through_file_store() {
     assert!(again.to_string().contains("rank 0 cannot write `unisono/job/1/id`"), "{again}");
 }
 
+#[test]
+fn stale_file_of_a_store_is_named_by_every_rank() {
+    let folder = Folder::new("stale");
+    let store = FileStore::new(&folder.0);
+    let join = |rank, ranks| {
+        let config = Config::default().with_join_timeout(Duration::from_millis(500));
+        Communicator::builder().config(&config).join_through(&store, "job", rank, ranks)
+    };
+    // An earlier job, which has ended.
+    drop(join(0, 1).expect("it is alone"));
+    let path = folder.0.join("unisono_job_id");
+    let file = std::fs::File::options().write(true).open(&path).expect("it is there");
+    file.set_modified(SystemTime::now() - Duration::from_secs(3600)).expect("its owner may");
+    std::thread::scope(|scope| {
+        let join = &join;
+        let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || join(rank, 3).unwrap_err())).collect();
+        for (rank, error) in ranks.into_iter().enumerate() {
+            let text = error.join().expect("no panic").to_string();
+            for part in [
+                &format!("rank {rank} "),
+                &format!("{}, written 36", path.display()),
+                "an earlier job",
+                "remove it, or give each job a name or a folder of its own",
+            ] {
+                assert!(text.contains(part), "`{part}` is not in {text}");
+            }
+        }
+    });
+}
+
+/// The file leads to the rank 0 of another job that has not met yet.
+#[test]
+fn file_of_a_job_under_the_same_name_is_named() {
+    let folder = Folder::new("same");
+    let store = FileStore::new(&folder.0);
+    let join = |rank, ranks| {
+        Communicator::builder().config(&Config::default()).join_through(&store, "job", rank, ranks)
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| join(0, 2).unwrap_err().to_string());
+        let text = join(1, 3).unwrap_err().to_string();
+        let path = folder.0.join("unisono_job_id");
+        assert!(text.contains("expects 3 ranks, but rank 0 expects 2; rank 1 read this address"), "{text}");
+        assert!(text.contains(&format!("{}, written 0.", path.display())), "{text}");
+        assert!(other.join().expect("no panic").contains("rank 1"));
+    });
+}
+
 /// A store that returns the same answer to every call.
 struct Broken(fn() -> io::Result<Vec<u8>>);
 
@@ -118,7 +166,8 @@ fn store_failures_name_the_key() {
     let refuses = Broken(|| Err(io::ErrorKind::PermissionDenied.into()));
     assert!(join(&refuses, 0).contains("rank 0 cannot write `unisono/x/id`"));
     assert!(join(&refuses, 1).contains("rank 1 cannot read `unisono/x/id`"));
-    assert!(join(&Broken(|| Ok(b"nonsense".to_vec())), 1).contains("is no unique id"));
+    let text = join(&Broken(|| Ok(b"nonsense".to_vec())), 1);
+    assert!(text.contains("rank 1 finds no unique id of this version under `unisono/x/id`"), "{text}");
     let folder = Folder::new("missing");
     let text = join(&FileStore::new(&folder.0), 1);
     assert!(text.contains("rank 1 waited 0.2 s for `unisono/x/id`"), "{text}");

@@ -109,3 +109,32 @@ fn idle_communicators_have_no_threads() {
     let workers = workers.count();
     assert!(workers < 32, "{workers} threads for 64 idle communicators");
 }
+
+/// Started operations allocate their outputs, whose lengths users choose.
+#[test]
+fn outputs_beyond_memory_are_errors_of_this_rank() {
+    let comm = Communicator::local(1).expect("one").remove(0);
+    for count in [1usize << 47, 1 << 58] {
+        let works = [
+            comm.all_gather_v_async::<u8>(Vec::new(), vec![count]),
+            comm.all_to_all_v_async::<u8>(Vec::new(), vec![0], vec![count]),
+            comm.scatter_async::<u8>(None, count, 0),
+        ];
+        for work in works {
+            let error = work.wait().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::System(_)), "{error}");
+            assert!(error.to_string().contains(&format!(": no memory for {count} elements of ")), "{error}");
+        }
+    }
+    comm.barrier().expect("the communicator stays usable");
+}
+
+/// Over TCP, symmetric memory is ordinary memory.
+#[test]
+fn symmetric_memory_beyond_memory_is_an_error() {
+    World::Tcp.run(2, &Config::default(), |comm| {
+        let error = comm.alloc_symmetric::<u8>(1 << 47).map(drop).unwrap_err();
+        assert!(error.to_string().contains("are more than memory holds"), "{error}");
+        comm.barrier().expect("the communicator stays usable");
+    });
+}

@@ -281,7 +281,9 @@ UNISONO_CHECKED uint32_t unisono_request_info(const unisono_request *request, un
 /* Calls `function` once with the code of the result and `data` when the request is done: at once, or on a thread of the library
  * or one that waits. It may start operations and free the request. It must not wait, nor destroy a communicator. */
 UNISONO_CHECKED uint32_t unisono_request_on_complete(const unisono_request *request, void (*function)(uint32_t code, void *data), void *data);
-/* Frees a request that is done, else returns UNISONO_NOT_DONE. No other call on it may be under way. NULL is allowed. */
+/* Frees a request that is done. Returns the code of its failure if neither unisono_wait, unisono_request_info nor a function
+ * of unisono_request_on_complete was given it before, else 0; the request is freed either way. While the operation is under
+ * way, it returns UNISONO_NOT_DONE and frees nothing. No other call on the request may be under way. NULL is allowed. */
 UNISONO_CHECKED uint32_t unisono_request_free(unisono_request *request);
 
 #ifdef __cplusplus

@@ -25,7 +25,17 @@ struct State {
     /// The operation. `None` while a thread waits for it, and once it is done.
     work: Option<Work<Outcome>>,
     result: Option<Result<Outcome, Error>>,
+    /// True once the caller was given the result, by a call or by the callback.
+    is_told: bool,
     callback: Option<Callback>,
+}
+
+impl State {
+    /// Returns the result, if there is one, for the caller.
+    fn tell(&mut self) -> Option<Result<Outcome, Error>> {
+        self.is_told |= self.result.is_some();
+        self.result.clone()
+    }
 }
 
 /// A function of C and its argument.
@@ -40,7 +50,7 @@ unsafe impl Send for Callback {}
 impl UnisonoRequest {
     /// Returns the handle of an operation.
     pub(crate) fn handle(work: Work<Outcome>) -> *mut UnisonoRequest {
-        let state = State { work: Some(work), result: None, callback: None };
+        let state = State { work: Some(work), result: None, is_told: false, callback: None };
         Arc::into_raw(Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })).cast_mut()
     }
 
@@ -65,6 +75,7 @@ impl UnisonoRequest {
     ) -> MutexGuard<'s, State> {
         let callback = state.callback.take();
         state.result = Some(result.clone());
+        state.is_told |= callback.is_some();
         self.changed.notify_all();
         drop(state);
         if let Some(callback) = callback {
@@ -88,8 +99,8 @@ impl UnisonoRequest {
     fn wait(self: &Arc<Self>, deadline: Option<Instant>) -> Result<Outcome, Failure> {
         let mut state = self.settle();
         loop {
-            if let Some(result) = &state.result {
-                return Ok(result.clone()?);
+            if let Some(result) = state.tell() {
+                return Ok(result?);
             }
             check_may_wait()?;
             let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -240,8 +251,7 @@ pub unsafe extern "C" fn unisono_request_info(
     guard(|| {
         // SAFETY: by the contract.
         let request = unsafe { request_arc(request) }?;
-        let result = request.settle().result.clone();
-        let Some(result) = result else {
+        let Some(result) = request.settle().tell() else {
             return Err(Failure::Code(NOT_DONE, STILL_UNDER_WAY.to_owned()));
         };
         let Some(message) = result? else {
@@ -271,7 +281,7 @@ pub unsafe extern "C" fn unisono_request_on_complete(
         };
         let callback = Callback { function, data };
         let mut state = request.settle();
-        if let Some(result) = state.result.clone() {
+        if let Some(result) = state.tell() {
             drop(state);
             callback.call(result);
             return Ok(());
@@ -286,7 +296,8 @@ pub unsafe extern "C" fn unisono_request_on_complete(
     })
 }
 
-/// Frees a request whose operation is done. Null is allowed.
+/// Frees a request whose operation is done, and returns the code of a failure that the caller was
+/// not given before. Null is allowed.
 ///
 /// # Safety
 /// `request` is null or a handle that was not freed.
@@ -298,12 +309,15 @@ pub unsafe extern "C" fn unisono_request_free(request: *mut UnisonoRequest) -> u
         }
         // SAFETY: by the contract.
         let kept = unsafe { request_arc(request) }?;
-        if kept.settle().result.is_none() {
+        let mut state = kept.settle();
+        let is_told = state.is_told;
+        let Some(result) = state.tell() else {
             return Err(Failure::Code(NOT_DONE, STILL_UNDER_WAY.to_owned()));
-        }
+        };
+        drop(state);
         // SAFETY: made by `handle`, and by the contract not freed.
         drop(unsafe { Arc::from_raw(request.cast_const()) });
-        Ok(())
+        if is_told { Ok(()) } else { Ok(result.map(drop)?) }
     })
 }
 

@@ -21,15 +21,15 @@ pub(crate) struct ExplainArguments {
     /// The algorithm, for example ring.
     #[arg(long, default_value = "ring")]
     algo: String,
-    /// Number of ranks.
-    #[arg(long, short = 'n', default_value_t = 4)]
-    ranks: usize,
+    /// Number of ranks, at most 1024.
+    #[arg(long, short = 'n', default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    ranks: u16,
     /// Root rank.
     #[arg(long, default_value_t = 0)]
     root: Rank,
-    /// Chunks packed into one message, where the algorithm aggregates.
-    #[arg(long, default_value_t = 1)]
-    aggregation: usize,
+    /// Chunks packed into one message, where the algorithm aggregates, at most 1024.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    aggregation: u16,
     /// Write a picture of the schedule to this file.
     #[arg(long)]
     svg: Option<PathBuf>,
@@ -76,7 +76,8 @@ fn print_row(row: &AlgorithmReport) {
 pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
     let algorithm = algorithm(&arguments.collective, &arguments.algo)?;
     let ExplainArguments { ranks, root, aggregation, .. } = *arguments;
-    if ranks == 0 || root >= ranks {
+    let (ranks, aggregation) = (ranks.into(), aggregation.into());
+    if root >= ranks {
         return Err(format!(
             "the root {root} is not a rank of {ranks} ranks; --root goes from 0 to --ranks minus 1"
         ));

@@ -1,7 +1,8 @@
 //! `unisono perf` with real processes and with threads.
 
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 
 const COLLECTIVES: [&str; 10] = [
     "all_reduce",
@@ -47,6 +48,62 @@ fn collectives_are_correct_over_every_transport() {
             }
         }
     }
+}
+
+/// A size beyond memory is an error that names it, and no process is killed or aborts.
+#[test]
+fn sizes_beyond_memory_are_told_with_a_remedy() {
+    let list = ["--sizes", "65536G"];
+    let range = ["-b", "65536G", "-e", "65536G"];
+    for ranks in [["-t", "2"], ["--ranks", "2"]] {
+        for sizes in [&list[..], &range] {
+            for collective in ["all_reduce", "all_gather"] {
+                let output = perf(&[&[collective], &ranks[..], sizes].concat());
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(1), "{ranks:?} {sizes:?}: {said}");
+                assert!(said.contains("bytes for a size of 70368744177664, and "), "{said}");
+                assert!(said.contains("bytes of memory are available there; give smaller sizes"), "{said}");
+            }
+        }
+    }
+}
+
+/// The system refuses memory that the host has, or the host has not so much.
+#[test]
+fn sizes_beyond_a_limit_of_a_process_are_told_with_a_remedy() {
+    let text = "ulimit -v 4194304; exec \"$0\" perf all_reduce -t 1 --sizes 5G -n 1 -w 0";
+    let output = Command::new("sh").args(["-c", text, env!("CARGO_BIN_EXE_unisono")]).output().expect("sh");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("give smaller sizes (-e, --sizes)"), "{said}");
+}
+
+/// There are more sizes than memory holds, and the table begins all the same.
+#[test]
+fn endless_list_of_sizes_begins_at_once() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args([
+        "perf",
+        "all_reduce",
+        "-t",
+        "1",
+        "-b",
+        "8",
+        "-e",
+        "65536G",
+        "-i",
+        "8",
+        "-n",
+        "1",
+        "-w",
+        "0",
+    ]);
+    let mut perf = command.env_remove("RANK").stdout(Stdio::piped()).spawn().expect("it starts");
+    let lines = BufReader::new(perf.stdout.take().expect("piped")).lines();
+    let row = lines.map_while(Result::ok).find(|line| !line.starts_with('#'));
+    perf.kill().expect("it runs");
+    perf.wait().expect("it ran");
+    assert!(row.is_some_and(|row| row.trim_start().starts_with("8 ")));
 }
 
 #[test]

@@ -146,6 +146,11 @@ impl Work {
         self.completion.lock().result.is_some()
     }
 
+    /// Returns true if the operations have failed. The exception is not taken for seen.
+    fn has_failed(&self) -> bool {
+        matches!(self.completion.lock().result, Some(Err(_)))
+    }
+
     /// Returns the exception of operations that failed, and None before their end.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         self.completion.result().and_then(|ended| raise(py, ended).err())

@@ -13,7 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
-from unisono import errors  # noqa: E402
+from unisono import _native, errors  # noqa: E402
+from unisono.torch import _connect  # noqa: E402
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "examples")
 
@@ -156,6 +157,47 @@ def test_work_tells_its_state(processes):
         assert called == [size]
 
     processes(2, body)
+
+
+def test_failure_of_a_dropped_work_is_told(processes):
+    def body(rank, size):
+        told = []
+        sys.unraisablehook = lambda unraisable: told.append(unraisable.exc_value)
+        # The tensor is not contiguous, so the work has something left to do at its end.
+        work = dist.all_reduce(torch.ones(3 + rank, 2)[:, 0], async_op=True)
+        while not work.is_completed():
+            time.sleep(0.001)
+        assert not work.is_success() and told == []
+        if rank == 1:
+            assert isinstance(work.exception(), errors.Mismatch)
+        del work
+        dist.destroy_process_group()
+        gc.collect()
+        assert [type(error) for error in told] == [errors.Mismatch] * (rank == 0)
+
+    processes(2, body)
+
+
+def test_refusal_in_a_dropped_work_is_told(processes):
+    def body(rank, size):
+        told = []
+        sys.unraisablehook = lambda unraisable: told.append(unraisable.exc_value)
+        dist.group.WORLD._get_backend(torch.device("cpu"))._comm.close()
+        dist.all_reduce(torch.ones(3), async_op=True)
+        dist.destroy_process_group()
+        gc.collect()
+        assert [type(error) for error in told] == [errors.InvalidUsage]
+
+    processes(1, body)
+
+
+def test_stale_file_of_a_store_is_named(tmp_path):
+    path = str(tmp_path / "store")
+    store = dist.PrefixStore("group", dist.FileStore(path, 2))
+    store.set(_connect.KEY, _native.unique_id("127.0.0.1"))
+    with pytest.raises(errors.BootstrapError, match="could not be reached") as caught:
+        _connect.connect(store, 1, 2, timedelta(seconds=1), {})
+    assert f"from {path}: unless rank 0 is only late, an earlier job wrote it, so remove it" in str(caught.value)
 
 
 def test_callback_may_wait_for_a_later_collective(processes):

@@ -30,12 +30,20 @@ pub trait Store {
     /// [`io::ErrorKind::TimedOut`] if nobody has written the key by then, and the errors of the
     /// store.
     fn get(&self, key: &str, timeout: Duration) -> io::Result<Vec<u8>>;
+
+    /// Returns the place of a key that has a value, and its age if that is known.
+    ///
+    /// Ranks that do not meet rank 0 at the address in the value add this text to their error,
+    /// because an earlier job may have written it.
+    fn describe(&self, key: &str) -> String {
+        format!("`{key}` in the store")
+    }
 }
 
 /// A folder as a store, on a file system that all ranks share. Each key is a file.
 ///
 /// A key that an earlier job has written is not overwritten, so each job needs a folder or names of
-/// its own.
+/// its own. The error of every rank that such a file stops has its path and age.
 #[derive(Clone, Debug)]
 pub struct FileStore(PathBuf);
 
@@ -67,11 +75,7 @@ impl Store for FileStore {
         linked.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => io::Error::new(
                 error.kind(),
-                format!(
-                    "{} is there already, written by an earlier job; remove it, or give each job a name or a folder of \
-                     its own",
-                    path.display()
-                ),
+                format!("{} by an earlier job, is there already; {STALE_REMEDY}", self.describe(key)),
             ),
             _ => error,
         })
@@ -90,17 +94,43 @@ impl Store for FileStore {
             thread::sleep(POLL_INTERVAL);
         }
     }
+
+    fn describe(&self, key: &str) -> String {
+        let path = self.path(key);
+        let written = fs::metadata(&path).and_then(|file| file.modified());
+        match written.ok().and_then(|written| written.elapsed().ok()) {
+            Some(age) => format!("{}, written {:.1} s ago", path.display(), age.as_secs_f64()),
+            None => format!("{}, written", path.display()),
+        }
+    }
+}
+
+/// The id of a job, as a rank got it.
+pub(crate) struct StoredId {
+    pub(crate) id: UniqueId,
+    /// The place that a rank other than 0 read it from, and the reason to suspect it.
+    origin: Option<String>,
+}
+
+impl StoredId {
+    /// Adds the origin to the error of a rank, if an id of an earlier job would explain it.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        match &self.origin {
+            Some(origin) => error.map_bootstrap(|failure| failure.with_origin(origin)),
+            None => error,
+        }
+    }
 }
 
 /// Returns the id at which the ranks of `name` meet: rank 0 makes it and writes it into the store.
-pub(crate) fn exchange_id(store: &dyn Store, name: &str, rank: Rank, config: &Config) -> Result<UniqueId> {
+pub(crate) fn exchange_id(store: &dyn Store, name: &str, rank: Rank, config: &Config) -> Result<StoredId> {
     let key = format!("unisono/{name}/id");
     let failed = |what: String| Error::new(ErrorKind::Bootstrap(BootstrapError::Other { what }));
     if rank == 0 {
         let id = UniqueId::on(config.bind_addr.unwrap_or_else(default_interface))?;
         let stored = store.set(&key, id.to_string().as_bytes());
         stored.map_err(|error| failed(format!("rank 0 cannot write `{key}` to the store: {error}")))?;
-        return Ok(id);
+        return Ok(StoredId { id, origin: None });
     }
     let value = store.get(&key, config.join_timeout).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => failed(format!(
@@ -109,8 +139,20 @@ pub(crate) fn exchange_id(store: &dyn Store, name: &str, rank: Rank, config: &Co
         )),
         _ => failed(format!("rank {rank} cannot read `{key}` from the store: {error}")),
     })?;
-    let id = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
-    id.ok_or_else(|| failed(format!("`{key}` in the store is no unique id of this version")))
+    let place = store.describe(&key);
+    match std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok()) {
+        Some(id) => {
+            let origin = format!(
+                "rank {rank} read this address from {place}; unless rank 0 is only late, an earlier job wrote it: \
+                 {STALE_REMEDY}"
+            );
+            Ok(StoredId { id, origin: Some(origin) })
+        }
+        None => Err(failed(format!(
+            "rank {rank} finds no unique id of this version under `{key}` in the store ({place}); if an earlier job \
+             wrote it, {STALE_REMEDY}"
+        ))),
+    }
 }
 
 /// Returns the interface of the default route, or that of this host alone.
@@ -122,4 +164,5 @@ fn default_interface() -> Interface {
 /// Addresses outside this host that nobody has (RFC 5737, RFC 3849).
 const OUTSIDE_ADDRESSES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+const STALE_REMEDY: &str = "remove it, or give each job a name or a folder of its own";
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

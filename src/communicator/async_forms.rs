@@ -55,7 +55,7 @@ impl Communicator {
     /// ```
     pub fn all_gather_async<T: Element>(&self, input: Vec<T>) -> Work<Vec<T>> {
         self.spawn(move |comm| {
-            let mut output = vec![T::default(); input.len() * comm.size()];
+            let mut output = comm.zeros(input.len().saturating_mul(comm.size()))?;
             comm.all_gather(&input, &mut output).map(|()| output)
         })
     }
@@ -70,7 +70,7 @@ impl Communicator {
     pub fn all_gather_v_async<T: Element>(&self, input: Vec<T>, counts: Vec<usize>) -> Work<Vec<T>> {
         self.spawn(move |comm| {
             let total = comm.arg_check(crate::OpKind::AllGatherV).total_count(&counts)?;
-            let mut output = vec![T::default(); total];
+            let mut output = comm.zeros(total)?;
             comm.all_gather_v(&input, &mut output, &counts).map(|()| output)
         })
     }
@@ -84,7 +84,7 @@ impl Communicator {
     /// ```
     pub fn reduce_scatter_async<T: Element>(&self, input: Vec<T>, op: ReduceOp) -> Work<Vec<T>> {
         self.spawn(move |comm| {
-            let mut output = vec![T::default(); input.len() / comm.size()];
+            let mut output = comm.zeros(input.len() / comm.size())?;
             comm.reduce_scatter(&input, &mut output, op).map(|()| output)
         })
     }
@@ -98,7 +98,7 @@ impl Communicator {
     /// ```
     pub fn all_to_all_async<T: Element>(&self, input: Vec<T>) -> Work<Vec<T>> {
         self.spawn(move |comm| {
-            let mut output = vec![T::default(); input.len()];
+            let mut output = comm.zeros(input.len())?;
             comm.all_to_all(&input, &mut output).map(|()| output)
         })
     }
@@ -118,7 +118,7 @@ impl Communicator {
     ) -> Work<Vec<T>> {
         self.spawn(move |comm| {
             let total = comm.arg_check(crate::OpKind::AllToAllV).total_count(&recv_counts)?;
-            let mut output = vec![T::default(); total];
+            let mut output = comm.zeros(total)?;
             comm.all_to_all_v(&input, &send_counts, &mut output, &recv_counts).map(|()| output)
         })
     }
@@ -133,7 +133,9 @@ impl Communicator {
     /// ```
     pub fn gather_async<T: Element>(&self, input: Vec<T>, root: Rank) -> Work<Option<Vec<T>>> {
         self.spawn(move |comm| {
-            let mut output = (comm.rank() == root).then(|| vec![T::default(); input.len() * comm.size()]);
+            let at_root = comm.rank() == root;
+            let mut output =
+                at_root.then(|| comm.zeros(input.len().saturating_mul(comm.size()))).transpose()?;
             comm.gather(&input, output.as_deref_mut(), root).map(|()| output)
         })
     }
@@ -148,7 +150,7 @@ impl Communicator {
     /// ```
     pub fn scatter_async<T: Element>(&self, input: Option<Vec<T>>, count: usize, root: Rank) -> Work<Vec<T>> {
         self.spawn(move |comm| {
-            let mut output = vec![T::default(); count];
+            let mut output = comm.zeros(count)?;
             comm.scatter(input.as_deref(), &mut output, root).map(|()| output)
         })
     }

@@ -157,8 +157,9 @@ impl CommunicatorBuilder {
         if rank >= ranks {
             return Err(Error::invalid_usage(format!("rank {rank} of {ranks} does not exist")));
         }
-        let id = bootstrap::exchange_id(store, name, rank, &config)?;
-        connect(RankInfo { rank, ranks, id }, &config)
+        let stored = bootstrap::exchange_id(store, name, rank, &config)?;
+        let identity = RankInfo { rank, ranks, id: stored.id.clone() };
+        connect(identity, &config).map_err(|error| stored.explain(error))
     }
 
     /// Makes a communicator over a fabric of the caller, such as a simulated network.

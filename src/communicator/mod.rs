@@ -23,6 +23,7 @@ mod grow;
 mod info;
 mod leaving;
 mod lists;
+mod memory;
 mod messages;
 #[cfg(feature = "serde")]
 mod objects;

@@ -133,7 +133,7 @@ impl Communicator {
         self.run(Job { kind, ..job })?;
         let encoded = encoded.transpose()?;
         let [count] = self.counts(&length, root)?[..] else { return Err(self.not_encoded(root)) };
-        let mut bytes = encoded.map_or_else(|| self.room(count), Ok)?;
+        let mut bytes = encoded.map_or_else(|| self.zeros(count), Ok)?;
         let buffers = Buffers::in_place(&mut bytes, 0, 0);
         self.run(Job { kind, ..Job::even::<u8>(Collective::Broadcast, None, root, count, buffers) })?;
         Ok(bytes)
@@ -147,7 +147,7 @@ impl Communicator {
         let buffers = Buffers::separate(as_bytes(&own), as_bytes_mut(&mut lengths));
         self.run(Job { kind, ..Job::even::<u64>(Collective::AllGather, None, 0, 1, buffers) })?;
         let (encoded, counts) = (encoded?, self.counts(&lengths, 0)?);
-        let mut bytes = self.room(self.arg_check(kind).total_count(&counts)?)?;
+        let mut bytes = self.zeros(self.arg_check(kind).total_count(&counts)?)?;
         let (places, total) = (displacements(&counts, 1), bytes.len() as u64);
         let buffers = Buffers::separate(&encoded, &mut bytes);
         let shape = (kind, Collective::AllGather);
@@ -167,7 +167,7 @@ impl Communicator {
         let sizes: Vec<u64> =
             lengths.iter().map(|&word| if word == NOT_ENCODED { 0 } else { word }).collect();
         let counts = self.counts(&sizes, 0)?;
-        let mut bytes = self.room(self.arg_check(kind).total_count(&counts)?)?;
+        let mut bytes = self.zeros(self.arg_check(kind).total_count(&counts)?)?;
         let input = encoded.as_deref().unwrap_or(&[]);
         self.gather_bytes::<u8>(kind, input, (&mut bytes, &counts), root)?;
         encoded?;
@@ -189,7 +189,7 @@ impl Communicator {
         let encoded = encoded?;
         let [count] = self.counts(&own, root)?[..] else { return Err(self.not_encoded(root)) };
         let counts = if at_root { self.counts(&lengths, root)? } else { Vec::new() };
-        let mut bytes = self.room(count)?;
+        let mut bytes = self.zeros(count)?;
         self.scatter_bytes::<u8>(kind, (&encoded.concat(), &counts), &mut bytes, root)?;
         Ok(bytes)
     }
@@ -200,18 +200,6 @@ impl Communicator {
             Some(index) => Err(self.not_encoded(first + index)),
             None => Ok(lengths.iter().map(|&length| length as usize).collect()),
         }
-    }
-
-    /// Returns memory for `bytes` bytes of encoded objects.
-    fn room(&self, bytes: usize) -> Result<Vec<u8>> {
-        let mut room = Vec::new();
-        let reserved = room.try_reserve_exact(bytes);
-        reserved.map_err(|error| {
-            let what = format!("no memory for {bytes} bytes of objects: {error}");
-            self.attach_rank(Error::new(ErrorKind::System(what)))
-        })?;
-        room.resize(bytes, 0);
-        Ok(room)
     }
 
     fn encode<T: Serialize>(&self, object: &T) -> Result<Vec<u8>> {

@@ -1,6 +1,7 @@
 //! Symmetric memory: buffers that peers access in place.
 
 use crate::communicator::Communicator;
+use crate::communicator::memory::check_room;
 use crate::error::{Error, Result};
 use crate::reduce_op::ReduceOp::Max;
 use std::ops::{Deref, DerefMut};
@@ -57,9 +58,7 @@ impl Communicator {
             |what: &str| Err(self.attach_rank(Error::invalid_usage(format!("{count} elements {what}"))));
         let allocation = match block {
             _ if bytes.is_none() => refused("are more than can be addressed"),
-            Ok(None) if Vec::<T>::new().try_reserve_exact(count).is_err() => {
-                refused("are more than memory holds")
-            }
+            Ok(None) if check_room::<T>(count).is_err() => refused("are more than memory holds"),
             block => block,
         };
         let mut failed = [u8::from(allocation.is_err())];

@@ -1,6 +1,7 @@
 //! The memory that a program names: user buffers and scratch, as bytes.
 
 use crate::engine::layout::Layout;
+use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Chunk, Space};
 use std::ops::Range;
 use unisono_cuda::{Source, Target};
@@ -106,14 +107,25 @@ impl Scratch {
 
     /// Reserves `chunks` chunks of `slice_bytes`. Allocates only when that is more than ever
     /// before.
-    pub(crate) fn prepare(&mut self, chunks: usize, slice_bytes: usize) {
-        if self.bytes.len() < chunks * slice_bytes {
-            self.bytes.resize(chunks * slice_bytes, 0);
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`] if memory has no room for them: users choose the length of slices.
+    pub(crate) fn prepare(&mut self, chunks: usize, slice_bytes: usize) -> Result<()> {
+        let bytes = chunks * slice_bytes;
+        if self.bytes.len() < bytes {
+            self.bytes.try_reserve(bytes - self.bytes.len()).map_err(|error| {
+                Error::new(ErrorKind::System(format!(
+                    "no memory for {chunks} intermediate chunks of {slice_bytes} bytes: {error}; lower \
+                     UNISONO_FIFO_SLOT_BYTES"
+                )))
+            })?;
+            self.bytes.resize(bytes, 0);
         }
         if self.lengths.len() < chunks {
             self.lengths.resize(chunks, 0);
         }
         self.slice_bytes = slice_bytes;
+        Ok(())
     }
 
     /// Reserves `bytes` of staging, and drops a staged message.

@@ -129,6 +129,22 @@ impl BootstrapError {
         }
     }
 
+    /// Adds the origin of rank 0's address to a failure that a wrong address explains.
+    pub(crate) fn with_origin(self, origin: &str) -> Self {
+        let with = |what: &str| format!("{what}; {origin}");
+        match self {
+            Failure::RootUnreachable { address, what } => {
+                Failure::RootUnreachable { address, what: with(&what) }
+            }
+            Failure::Secret { address, what } => Failure::Secret { address, what: with(&what) },
+            Failure::Died { rank: 0, host, what } => Failure::Died { rank: 0, host, what: with(&what) },
+            Failure::DuplicateRank { .. } | Failure::WorldSize { .. } | Failure::Version { .. } => {
+                Failure::Other { what: with(&self.to_string()) }
+            }
+            other => other,
+        }
+    }
+
     /// The remedy, as advice to the user.
     pub(crate) fn help(&self) -> &'static str {
         match self {

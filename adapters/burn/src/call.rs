@@ -94,9 +94,20 @@ pub(crate) fn run(comm: &Communicator, kind: Kind, data: TensorData) -> Result<T
         comm.run_operation(&operation, OpBuffers::InPlace(&mut bytes))?;
         return Ok(TensorData::from_bytes(bytes, output_shape, dtype));
     }
-    let mut output = vec![0; output_shape.iter().product::<usize>() * element.size()];
+    let mut output = zeros(&output_shape, element.size())
+        .ok_or_else(|| Error::OutOfMemory { operation: kind.name(), rank: comm.rank(), shape: output_shape.clone() })?;
     comm.run_operation(&operation, OpBuffers::Separate { input: &bytes, output: &mut output })?;
     Ok(TensorData::from_bytes_vec(output, output_shape, dtype))
+}
+
+/// Returns the bytes of a tensor of zeros, if memory holds them: an output may have a share for
+/// each rank.
+fn zeros(shape: &[usize], element_bytes: usize) -> Option<Vec<u8>> {
+    let bytes = shape.iter().try_fold(element_bytes, |bytes, &dimension| bytes.checked_mul(dimension))?;
+    let mut zeros = Vec::new();
+    zeros.try_reserve_exact(bytes).ok()?;
+    zeros.resize(bytes, 0);
+    Some(zeros)
 }
 
 /// Returns the element type of the core, if the core can reduce elements of this type.

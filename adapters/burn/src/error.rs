@@ -26,6 +26,15 @@ pub enum Error {
         /// The device of the tensor.
         device: String,
     },
+    /// Memory does not hold the result.
+    OutOfMemory {
+        /// The collective.
+        operation: &'static str,
+        /// The rank that called.
+        rank: usize,
+        /// The shape of the result.
+        shape: Vec<usize>,
+    },
     /// A tensor has no first dimension, or one that the ranks cannot share out equally.
     UnevenRows {
         /// The collective.
@@ -52,6 +61,11 @@ impl std::fmt::Display for Error {
                 f,
                 "rank {rank}: {operation} on a tensor runs on the backends Flex and NdArray, with the feature \
                  `flex` or `ndarray` of unisono-burn, and the tensor is on {device}; move it with `to_device`"
+            ),
+            Self::OutOfMemory { operation, rank, shape } => write!(
+                f,
+                "rank {rank}: {operation} finds no memory for a result of the shape {shape:?}; \
+                 gather smaller tensors, or run fewer ranks on this host"
             ),
             Self::UnevenRows { operation, rank, shape, ranks } => write!(
                 f,

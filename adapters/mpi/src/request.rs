@@ -2,7 +2,7 @@
 
 use crate::abi::{ANY_SOURCE, ANY_TAG, Handle, PROC_NULL, REQUEST_NULL, Status, class};
 use crate::comm::Comm;
-use crate::error::{Failure, Outcome, fail, guard};
+use crate::error::{Failure, Outcome, fail, guard, print};
 use crate::handles::Handles;
 use crate::world::store;
 use std::ffi::c_int;
@@ -79,6 +79,16 @@ impl Request {
             ended => ended,
         };
         !matches!(self.state, State::Sending(_) | State::Receiving(_))
+    }
+}
+
+impl Request {
+    /// Returns the failure of a message that has ended and that nobody has waited for.
+    fn untold_failure(&mut self) -> Outcome {
+        match (self.is_complete(), &self.state) {
+            (true, State::Complete(Err(failure))) => Err(failure.clone()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -236,7 +246,8 @@ unsafe extern "C" fn MPIABI_Testall(
     })
 }
 
-/// Forgets a request, whose message goes on, and sets the handle to null.
+/// Forgets a request, whose message goes on, and sets the handle to null. Returns the failure of a
+/// message that has ended already, because nobody can ask for it later.
 ///
 /// # Safety
 /// `request` is null or valid for reads and writes.
@@ -247,15 +258,23 @@ unsafe extern "C" fn MPIABI_Request_free(request: *mut Handle) -> c_int {
         let Some(request) = (unsafe { request.as_mut() }) else {
             return fail(class::REQUEST, "the place of the request is NULL");
         };
-        find(*request)?;
+        let ended = with_request(*request, Request::untold_failure)?;
         drop(REQUESTS.remove(std::mem::replace(request, REQUEST_NULL)));
-        Ok(())
+        ended
     })
 }
 
-/// Forgets all requests, when MPI ends.
+/// Forgets all requests, when MPI ends. Prints the failures that nobody was told.
 pub(crate) fn forget_all() {
-    drop(REQUESTS.take_all());
+    for request in REQUESTS.take_all() {
+        let mut request = request.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(failure) = request.untold_failure() {
+            print(&format!(
+                "a message failed, and nobody waited for it before MPI_Finalize: {}",
+                failure.text
+            ));
+        }
+    }
 }
 
 /// Returns the length of an array of requests.

@@ -211,16 +211,15 @@ impl Arguments {
         self.report_roofline || self.json.is_some() && !self.no_roofline
     }
 
-    pub(super) fn sizes(&self) -> Vec<usize> {
-        if let Some(list) = &self.list {
-            let count = if self.collective == OpKind::Barrier { 1 } else { list.len() };
-            return list[..count].to_vec();
-        }
+    /// Returns the sizes in the order of the table. There may be more than memory holds.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
         let (step, factor, last) = (self.step_bytes, self.step_factor, self.max_bytes);
         let next =
             move |size: &usize| step.map_or_else(|| size.checked_mul(factor), |step| size.checked_add(step));
-        let sizes = std::iter::successors(Some(self.min_bytes), next).take_while(move |&size| size <= last);
-        sizes.take(if self.collective == OpKind::Barrier { 1 } else { usize::MAX }).collect()
+        let first = self.list.is_none().then_some(self.min_bytes);
+        let steps = std::iter::successors(first, next).take_while(move |&size| size <= last);
+        let sizes = self.list.iter().flatten().copied().chain(steps);
+        sizes.take(if self.collective == OpKind::Barrier { 1 } else { usize::MAX })
     }
 
     pub(super) fn ops(&self) -> Vec<ReduceKind> {

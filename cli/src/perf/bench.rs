@@ -82,7 +82,7 @@ impl<'a, T: Element> Bench<'a, T> {
         comm: &'a Communicator,
         test: OpCase,
         size: usize,
-    ) -> Result<Self> {
+    ) -> std::result::Result<Self, String> {
         let (rank, ranks) = (comm.rank(), comm.size());
         let mut count = test.kind.count(size, size_of::<T>(), ranks);
         if arguments.mismatch && rank == 1 {
@@ -103,7 +103,11 @@ impl<'a, T: Element> Bench<'a, T> {
         })
     }
 
-    pub(super) fn run(mut self) -> Result<Row> {
+    pub(super) fn run(self) -> std::result::Result<Row, String> {
+        self.row().map_err(|error| error.to_string())
+    }
+
+    fn row(mut self) -> Result<Row> {
         let (kind, ranks, element) = (self.test.kind, self.comm.size(), size_of::<T>());
         let size = kind.size(self.count, element, ranks);
         let (out_of_place, in_place) = self.timings()?;

@@ -109,8 +109,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
                 for size in arguments.sizes() {
                     let test = OpCase::new(arguments.collective, op, root);
                     room::require_room(comm, test, dtype.size(), size)?;
-                    let row =
-                        row(arguments, comm, dtype, op, root, size).map_err(|error| error.to_string())?;
+                    let row = row(arguments, comm, dtype, op, root, size)?;
                     match speaks {
                         true if arguments.jsonl => writer.row(&row)?,
                         true => table::row(arguments, &row, roofline.as_ref()),
@@ -141,7 +140,7 @@ fn row(
     op: ReduceKind,
     root: usize,
     size: usize,
-) -> unisono::Result<Row> {
+) -> Result<Row, String> {
     let test = OpCase::new(arguments.collective, op, root);
     match dtype {
         DType::I8 => Bench::<i8>::new(arguments, comm, test, size)?.run(),

@@ -31,6 +31,25 @@ pub(super) fn require_room(
     })
 }
 
+/// Returns `count` elements of `value` for a rank.
+///
+/// # Errors
+/// If the system gives this process no memory for them, because of a limit that
+/// [`require_room`] does not know.
+pub(super) fn filled<T: Clone>(comm: &Communicator, value: T, count: usize) -> Result<Vec<T>, String> {
+    let mut elements = Vec::new();
+    elements.try_reserve_exact(count).map_err(|error| {
+        format!(
+            "rank {}: no memory for a buffer of {count} elements of {} bytes: {error}; give smaller sizes (-e, --sizes), \
+             or raise `ulimit -v`",
+            comm.rank(),
+            size_of::<T>()
+        )
+    })?;
+    elements.resize(count, value);
+    Ok(elements)
+}
+
 /// Returns the bytes that are needed and available on the first host with too few, of rows of host,
 /// bytes needed and bytes available.
 fn shortage(rows: &[&[u64]]) -> Option<(u64, u64)> {

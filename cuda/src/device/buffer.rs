@@ -298,7 +298,10 @@ impl<'a, T: Plain> View<'a, T> {
 
     /// Reads its elements, when what is in the stream is done; waits for that.
     pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>, GpuError> {
-        let mut elements = Vec::with_capacity(self.count);
+        let mut elements = Vec::new();
+        let reserved = elements.try_reserve_exact(self.count);
+        let bytes = self.count * size_of::<T>();
+        reserved.map_err(|_| GpuError::OutOfMemory { bytes, place: "on the host".to_owned() })?;
         self.fetch(stream, elements.as_mut_ptr())?;
         // SAFETY: all have been written, and any bytes are a value.
         unsafe { elements.set_len(self.count) };

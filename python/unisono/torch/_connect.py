@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from unisono import _native
 from unisono.communicator import _texts
+from unisono.errors import BootstrapError
 
 KEY = "unisono/unique_id"
 
@@ -27,16 +28,34 @@ def connect(store, rank, size, timeout, settings):
         text = store.get(KEY).decode()
     if not own_address.startswith("127."):
         defaults["bind_addr"] = own_address
-    return _native.Communicator.join(text, rank, size, _texts({**defaults, **settings}))
+    try:
+        return _native.Communicator.join(text, rank, size, _texts({**defaults, **settings}))
+    except BootstrapError as error:
+        path = _file_of(store)
+        if rank > 0 and path is not None:
+            error.args = (
+                f"{error}; rank {rank} read the address of rank 0 from {path}: unless rank 0 is only late, an earlier "
+                "job wrote it, so remove it, or give each job a file of its own",
+            )
+        raise
+
+
+def _file_of(store):
+    """Returns the path of a store that is a file, which outlives its job, else None."""
+    return getattr(_innermost(store), "path", None)
+
+
+def _innermost(store):
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return store
 
 
 def _own_address(store):
     """Returns the address at which other ranks reach this host; loopback if all are on it."""
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "?"):
         return "127.0.0.1"
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    host = getattr(store, "host", None) or os.environ.get("MASTER_ADDR")
+    host = getattr(_innermost(store), "host", None) or os.environ.get("MASTER_ADDR")
     if not host:
         return "127.0.0.1"
     address = _source_address(host)

@@ -25,6 +25,7 @@ class UnisonoWork(WorkBase):
         super().__init__()
         self._native, self._result, self._finish = native, list(result), finish
         self._error, self._waits_for, self._source = error, waits_for, source
+        self._is_told = False
         self._lock, self._future = threading.Lock(), None
         if native is None and error is None and finish is not None:
             self._complete()
@@ -35,6 +36,7 @@ class UnisonoWork(WorkBase):
             self._wait_for_native(timeout)
         self._complete()
         if self._error is not None:
+            self._is_told = True
             raise self._error
         return True
 
@@ -57,11 +59,13 @@ class UnisonoWork(WorkBase):
 
     def is_success(self):
         """Returns true if the operation has ended well."""
-        return self.is_completed() and self.exception() is None
+        return self.is_completed() and not self._has_failed()
 
     def exception(self):
         """Returns the exception of an operation that has failed, else None."""
-        return self._error or (self._native.exception() if self._native is not None else None)
+        error = self._error or (self._native.exception() if self._native is not None else None)
+        self._is_told |= error is not None
+        return error
 
     def result(self):
         """Returns the tensors that the operation filled."""
@@ -102,9 +106,18 @@ class UnisonoWork(WorkBase):
         """Does once what is left to do after the native operation."""
         with self._lock:
             finish, self._finish = self._finish, None
-            if finish is None or self.exception() is not None:
+            if finish is None or self._has_failed():
                 return
             try:
                 finish()
             except (Error, RuntimeError, TypeError, ValueError) as error:
                 self._error = error
+
+    def _has_failed(self):
+        """Returns true if the operation has failed. Unlike ``exception``, this does not tell the user."""
+        return self._error is not None or (self._native is not None and self._native.has_failed())
+
+    def __del__(self):
+        # Python hands what is raised here to sys.unraisablehook. The native handle tells its own error.
+        if getattr(self, "_error", None) is not None and not self._is_told:
+            raise self._error

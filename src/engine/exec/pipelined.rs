@@ -93,7 +93,7 @@ impl Engine {
         let active = operation.channels;
         self.prepare_window(plan, active)?;
         for (index, channel) in self.channels[..active].iter_mut().enumerate() {
-            channel.scratch.prepare(plan.scratch_chunks, operation.slice_bytes);
+            channel.scratch.prepare(plan.scratch_chunks, operation.slice_bytes)?;
             channel.progress.begin(index, plan.lanes.len());
         }
         self.watchdog.begin_op(op);

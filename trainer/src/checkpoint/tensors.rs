@@ -83,10 +83,16 @@ impl TensorFile {
 
     /// Reads `count` bytes at `offset` of the tensor data.
     pub(crate) fn read(&mut self, offset: usize, count: usize) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; count];
-        let at = SeekFrom::Start(self.start + offset as u64);
-        let read = self.file.seek(at).and_then(|_| self.file.read_exact(&mut bytes));
-        read.map_err(|error| Error::file(&self.path, error))?;
+        self.try_read(offset, count).map_err(|error| Error::file(&self.path, error))
+    }
+
+    fn try_read(&mut self, offset: usize, count: usize) -> std::io::Result<Vec<u8>> {
+        // A file with holes may be larger than memory.
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(count)?;
+        bytes.resize(count, 0);
+        self.file.seek(SeekFrom::Start(self.start + offset as u64))?;
+        self.file.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 }

@@ -115,6 +115,9 @@ pub(crate) fn requests() {
     from_nobody(&messages);
     too_long(&messages);
     freed(&messages);
+    refused_then_freed(&messages);
+    // MPI_Finalize prints the failure of this one.
+    refused(&messages);
     crate::rank::finalize(&mpi);
     println!("done");
 }
@@ -278,4 +281,28 @@ fn freed(messages: &Messages<'_>) {
     messages.mpi.check(messages.receive(&mut values, messages.previous() as c_int, 4, &mut status));
     assert_eq!(values, input);
     messages.sum(5);
+}
+
+/// Returns the request of a send that failed, which nobody has waited for, and its code.
+fn refused(messages: &Messages<'_>) -> (usize, c_int) {
+    let sending = messages.isend(&vec![1; 300_000], messages.next(), 1);
+    let (mut values, mut status) = ([0; 9], Status::default());
+    let code = messages.receive(&mut values, messages.previous() as c_int, 1, &mut status);
+    assert_eq!(code, messages.mpi.int("MPIABI_ERR_TRUNCATE"));
+    // The refusal comes before this message.
+    messages.send(&[7], messages.previous(), 2);
+    messages.mpi.check(messages.receive(&mut values, messages.next() as c_int, 2, &mut status));
+    (sending, code)
+}
+
+/// Freeing a request whose message has failed returns the failure, which nobody can ask for later.
+fn refused_then_freed(messages: &Messages<'_>) {
+    let (mut request, code) = refused(messages);
+    // SAFETY: the signature is that of the standard.
+    let free = unsafe { messages.mpi.function::<extern "C" fn(*mut usize) -> c_int>("MPIABI_Request_free") };
+    assert_eq!(free(&mut request), code);
+    let text = messages.mpi.error_text(code);
+    assert!(text.starts_with("MPI_Request_free: ") && text.contains("1200000"), "{text}");
+    assert_eq!(request, messages.mpi.handle("MPIABI_REQUEST_NULL"));
+    messages.sum(6);
 }

@@ -1,8 +1,9 @@
 //! Buffers that notice writes beside them.
 
 use crate::perf::args::Arguments;
+use crate::perf::room::filled;
 use std::ops::{Deref, DerefMut};
-use unisono::{Communicator, Element, Result, SymmetricBuffer};
+use unisono::{Communicator, Element, SymmetricBuffer};
 
 /// A page-aligned buffer between two guard bands that nothing may write to.
 pub(super) struct GuardedBuffer<T> {
@@ -39,12 +40,12 @@ impl<T: Element> DerefMut for Elements<T> {
 
 impl<T: Element> GuardedBuffer<T> {
     /// `length` elements, in such memory as the arguments ask for.
-    pub(super) fn new(arguments: &Arguments, comm: &Communicator, length: usize) -> Result<Self> {
+    pub(super) fn new(arguments: &Arguments, comm: &Communicator, length: usize) -> Result<Self, String> {
         let band = GUARD_BYTES / size_of::<T>();
         let room = length + 3 * band;
         let all = match arguments.register {
-            2 => Elements::Symmetric(comm.alloc_symmetric(room)?),
-            _ => Elements::Owned(vec![T::default(); room]),
+            2 => Elements::Symmetric(comm.alloc_symmetric(room).map_err(|error| error.to_string())?),
+            _ => Elements::Owned(filled(comm, T::default(), room)?),
         };
         // At most a band; elements divide pages, so it is never impossible.
         let begin = band + all.as_ptr().align_offset(GUARD_BYTES).min(band);

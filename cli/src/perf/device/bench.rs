@@ -3,6 +3,7 @@
 use super::super::args::Arguments;
 use super::super::bench::{Row, Timing};
 use super::super::pattern::Pattern;
+use super::super::room::filled;
 use super::call::{call, call_in_place};
 use crate::perf::op_case::OpCase;
 use std::time::Instant;
@@ -28,6 +29,8 @@ pub(super) struct Bench<'a, T: Element> {
     pattern: Pattern<T>,
     /// Input on the host, and its copy on the GPU.
     host_input: Vec<T>,
+    /// Content of the output before an operation.
+    poison: Vec<T>,
     input: Buffer<T>,
     /// Output with guards on either side.
     output: Buffer<T>,
@@ -42,7 +45,7 @@ impl<'a, T: Element> Bench<'a, T> {
         on_gpu: &'a DeviceCommunicator,
         test: OpCase,
         size: usize,
-    ) -> Result<Self> {
+    ) -> std::result::Result<Self, String> {
         let (rank, ranks) = (comm.rank(), comm.size());
         let count =
             test.kind.count(size, size_of::<T>(), ranks) + usize::from(arguments.mismatch && rank == 1);
@@ -54,17 +57,20 @@ impl<'a, T: Element> Bench<'a, T> {
             let own = shares(test.shares(ranks, rank));
             let symmetric =
                 arguments.register == 2 && (0..ranks).all(|peer| shares(test.shares(ranks, peer)) == own);
-            if symmetric { on_gpu.alloc_symmetric(length) } else { gpu.alloc(length).map_err(gpu_error) }
+            let memory =
+                if symmetric { on_gpu.alloc_symmetric(length) } else { gpu.alloc(length).map_err(gpu_error) };
+            memory.map_err(|error| error.to_string())
         };
         Ok(Self {
             arguments,
             comm,
             device_comm: on_gpu,
-            stream: gpu.stream().map_err(gpu_error)?,
+            stream: gpu.stream().map_err(|error| error.to_string())?,
             test,
             count,
             pattern: Pattern::new(test, ranks, rank),
-            host_input: vec![T::default(); input * count],
+            host_input: filled(comm, T::default(), input * count)?,
+            poison: filled(comm, T::from_f64(POISON), length)?,
             input: memory(input * count, |(input, _)| input)?,
             output: memory(length, |(input, output)| input.max(output))?,
             iteration: size,
@@ -72,7 +78,11 @@ impl<'a, T: Element> Bench<'a, T> {
         })
     }
 
-    pub(super) fn run(mut self) -> Result<Row> {
+    pub(super) fn run(self) -> std::result::Result<Row, String> {
+        self.row().map_err(|error| error.to_string())
+    }
+
+    fn row(mut self) -> Result<Row> {
         let (kind, ranks) = (self.test.kind, self.comm.size());
         let out_of_place = self.timing(false)?;
         let in_place = kind.has_in_place().then(|| self.timing(true)).transpose()?;
@@ -154,12 +164,13 @@ impl<'a, T: Element> Bench<'a, T> {
         let (rank, ranks) = (self.comm.rank(), self.comm.size());
         let (from, into) = if in_place { self.test.in_place_offsets(rank) } else { (0, 0) };
         self.pattern.fill(&mut self.host_input, self.iteration);
-        let mut contents = vec![T::from_f64(POISON); self.output.len()];
-        if in_place {
-            contents[GUARD + from * self.count..][..self.host_input.len()].copy_from_slice(&self.host_input);
-        }
         self.input.write(&self.stream, &self.host_input).map_err(gpu_error)?;
-        self.output.write(&self.stream, &contents).map_err(gpu_error)?;
+        self.output.write(&self.stream, &self.poison).map_err(gpu_error)?;
+        if in_place {
+            let input = GUARD + from * self.count;
+            let input = input..input + self.host_input.len();
+            self.output.view_mut(input).write(&self.stream, &self.host_input).map_err(gpu_error)?;
+        }
         self.call(in_place)?;
         self.device_comm.synchronize(&self.stream)?;
         let mut found = self.output.to_vec(&self.stream).map_err(gpu_error)?;

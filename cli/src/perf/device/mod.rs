@@ -87,7 +87,7 @@ pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, 
     let mut rows = Vec::new();
     for (dtype, test, size) in arguments.cases(comm.size()) {
         room::require_room(comm, test, dtype.size(), size)?;
-        let row = row(arguments, comm, &on_gpu, dtype, test, size).map_err(|error| error.to_string())?;
+        let row = row(arguments, comm, &on_gpu, dtype, test, size)?;
         match speaks {
             true if arguments.jsonl => writer.row(&row)?,
             true => table::row(arguments, &row, roofline.as_ref()),
@@ -120,7 +120,7 @@ fn row(
     dtype: DType,
     test: OpCase,
     size: usize,
-) -> unisono::Result<Row> {
+) -> Result<Row, String> {
     match dtype {
         DType::I8 => Bench::<i8>::new(arguments, comm, on_gpu, test, size)?.run(),
         DType::U8 => Bench::<u8>::new(arguments, comm, on_gpu, test, size)?.run(),
@@ -149,7 +149,7 @@ impl Arguments {
         };
         let dtypes = super::Dtypes::of(self).into_iter();
         dtypes.flat_map(move |dtype| {
-            tests().flat_map(move |test| self.sizes().into_iter().map(move |size| (dtype, test, size)))
+            tests().flat_map(move |test| self.sizes().map(move |size| (dtype, test, size)))
         })
     }
 }
