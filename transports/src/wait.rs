@@ -37,7 +37,7 @@ pub struct AdaptiveWait {
     yielding_since: Option<Instant>,
     sockets: Option<WatchedSockets>,
     sleepers: Option<Arc<Sleepers>>,
-    /// Set once the awaited ranks have been asked to wake this one: whether they certainly will.
+    /// True if the awaited ranks will certainly wake this one. `None` before the request.
     requested: Option<bool>,
     mode: WaitMode,
 }
@@ -124,7 +124,11 @@ impl WaitStrategy for AdaptiveWait {
         self.started.elapsed()
     }
 
-    fn pause(&mut self, rounds: u32, awaited: &mut dyn Iterator<Item = usize>) {
+    fn pause(&mut self, rounds: u32) {
+        self.pause_for(rounds, &mut std::iter::empty());
+    }
+
+    fn pause_for(&mut self, rounds: u32, awaited: &mut dyn Iterator<Item = usize>) {
         let spins = match self.mode {
             WaitMode::Auto | WaitMode::Yield => self.contention.spin_rounds(),
             WaitMode::Block => SPINS_ALONE,
@@ -229,9 +233,7 @@ mod tests {
     /// Counts the rounds that fit into `time`, from the first.
     fn rounds(pace: &mut AdaptiveWait, time: Duration) -> u32 {
         let begun = Instant::now();
-        let rounds = (1..)
-            .inspect(|&rounds| pace.pause(rounds, &mut std::iter::empty()))
-            .find(|_| begun.elapsed() > time);
+        let rounds = (1..).inspect(|&rounds| pace.pause(rounds)).find(|_| begun.elapsed() > time);
         rounds.expect("time passes")
     }
 
@@ -256,7 +258,7 @@ mod tests {
             rounds(&mut pace, 4 * YIELD_TIME);
             let before = cpu();
             let begun = Instant::now();
-            (100_000..100_040).for_each(|rounds| pace.pause(rounds, &mut std::iter::empty()));
+            (100_000..100_040).for_each(|rounds| pace.pause(rounds));
             assert!(begun.elapsed() > Duration::from_millis(20));
             assert!(cpu() - before < 10_000_000, "{} ns of processor time asleep", cpu() - before);
         }
@@ -266,7 +268,7 @@ mod tests {
     fn blocking_waits_use_little_processor_time() {
         let mut wait = AdaptiveWait::new(1);
         wait.set_mode(WaitMode::Block);
-        (1..SPINS_ALONE).for_each(|rounds| wait.pause(rounds, &mut std::iter::empty()));
+        (1..SPINS_ALONE).for_each(|rounds| wait.pause(rounds));
         let rounds = rounds(&mut wait, 2 * YIELD_TIME) - SPINS_ALONE;
         assert!(rounds < 400, "{rounds} rounds in {YIELD_TIME:?} are no sleep");
     }
@@ -278,9 +280,9 @@ mod tests {
         // Forget other threads that ran meanwhile.
         pace.contention = CpuContention::default();
         let begun = Instant::now();
-        (1..SPINS_ALONE).for_each(|rounds| pace.pause(rounds, &mut std::iter::empty()));
+        (1..SPINS_ALONE).for_each(|rounds| pace.pause(rounds));
         assert!(pace.yielding_since.is_none(), "it yields or sleeps at once");
-        pace.pause(SPINS_ALONE, &mut std::iter::empty());
+        pace.pause(SPINS_ALONE);
         assert!(
             pace.yielding_since.is_some_and(|since| since >= begun),
             "the clock of the wait before still runs"

@@ -41,10 +41,11 @@ fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Fabric> {
     let mapped: Vec<Vec<_>> = (0..ranks).map(|_| own.iter().map(attach).collect()).collect();
     let fabric = |(rank, ((own, mut peers), (line, watch))): (usize, ((Segment, Vec<_>), _))| {
         peers[rank] = None;
-        let shm::Connected { links, window, mailboxes: notes } =
+        let shm::Connected { links, window, mailboxes: notes, sleepers } =
             shm::connect(rank, ranks, &geometry, own, peers).expect("a fabric");
         let control = LocalControl::new(notes, line, watch);
-        let pace = AdaptiveWait::new(ranks).wake_on(vec![control.watch().expect("descriptors")]);
+        let pace =
+            AdaptiveWait::new(ranks).woken_by(sleepers).wake_on(vec![control.watch().expect("descriptors")]);
         let (control, pace) = (Box::new(control), Box::new(pace));
         Fabric {
             rank,

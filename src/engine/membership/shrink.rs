@@ -139,7 +139,7 @@ impl ShrinkDriver<'_> {
             self.check_deadlines()?;
             self.rounds = self.rounds.saturating_add(1).max(ROUNDS_SLEEPING);
             // Control messages wake nobody.
-            self.engine.fabric.wait.pause(self.rounds, &mut std::iter::empty());
+            self.engine.fabric.wait.pause(self.rounds);
         }
     }
 

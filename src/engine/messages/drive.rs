@@ -24,12 +24,12 @@ pub(in crate::engine) fn wait_round(
 ) -> Result<()> {
     let round = watchdog.check_round(control, wait, blocked.clone())?;
     if !messages.is_active() {
-        wait.pause(round, &mut { blocked });
+        wait.pause_for(round, &mut { blocked });
         return Ok(());
     }
     let looks = round.is_multiple_of(ROUNDS_PER_LOOK) || round > ROUNDS_WITHOUT_CLOCK;
     if !(looks && messages.progress(links)?) {
-        wait.pause(round, &mut blocked.chain(messages.partners()));
+        wait.pause_for(round, &mut blocked.chain(messages.partners()));
     }
     Ok(())
 }
@@ -120,7 +120,7 @@ impl Engine {
 
     /// Lets time pass between two calls of [`Engine::drive_messages`].
     pub(crate) fn pause(&mut self, round: u32) {
-        self.fabric.wait.pause(round, &mut self.messages.partners());
+        self.fabric.wait.pause_for(round, &mut self.messages.partners());
     }
 
     /// Returns the time of this rank's clock.

@@ -40,15 +40,17 @@ pub struct Geometry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitMode {
-    /// `auto`: a call on the caller's thread spins, then yields, then sleeps. An operation that
-    /// runs in the background waits as with `block`.
+    /// `auto`: a call on the caller's thread spins, then yields, then sleeps. It sleeps soon while
+    /// another process computes on its core. An operation that runs in the background waits as with
+    /// `block`.
     #[default]
     Auto,
     /// `spin`: never gives the core away. The fastest, where every rank has a core of its own.
     Spin,
     /// `yield`: spins, then offers the core to other threads again and again.
     Yield,
-    /// `block`: spins for some microseconds, then sleeps. The core is free for other work.
+    /// `block`: spins for some microseconds, then sleeps until a peer wakes it. The core is free
+    /// for other work.
     Block,
 }
 
@@ -73,9 +75,13 @@ pub trait WaitStrategy: Send {
     /// Lets time pass.
     ///
     /// `rounds` counts the calls since the last progress. The more there are, the more of the
-    /// processor is given away: the strategy first spins, then yields, then sleeps. A publication of
-    /// one of the `awaited` ranks ends a sleep, where they share memory.
-    fn pause(&mut self, rounds: u32, awaited: &mut dyn Iterator<Item = usize>);
+    /// processor is given away: the strategy first spins, then yields, then sleeps.
+    fn pause(&mut self, rounds: u32);
+    /// Lets time pass as [`WaitStrategy::pause`] does. A publication of one of the `awaited` ranks
+    /// ends a sleep, if the strategy can be woken and all of them share memory with this rank.
+    fn pause_for(&mut self, rounds: u32, _awaited: &mut dyn Iterator<Item = usize>) {
+        self.pause(rounds);
+    }
     /// Sets the way to wait from now on. A strategy with a single way ignores it.
     fn set_mode(&mut self, _mode: WaitMode) {}
     /// Returns whether time is simulated. Then only a thread that waits may touch the fabric.

@@ -17,7 +17,7 @@ pub struct Connected {
     pub window: Option<Window>,
     /// The mailboxes for control messages of all ranks that share memory.
     pub mailboxes: ControlMailboxes,
-    /// What waits of this rank sleep with, until a rank that shares memory wakes them.
+    /// The words with which this rank sleeps until a rank that shares memory wakes it.
     pub sleepers: Arc<Sleepers>,
 }
 

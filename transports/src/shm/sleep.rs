@@ -40,7 +40,7 @@ impl Sleepers {
         Self { rank, own: Arc::clone(own), segments, in_vain: AtomicU32::new(0) }
     }
 
-    /// Returns the memory of a rank. Only ranks of this host are ever asked for.
+    /// Returns the memory of a rank. Callers name only ranks of this host.
     fn segment(&self, rank: usize) -> &Segment {
         self.segments[rank].as_deref().unwrap_or(&self.own)
     }
@@ -48,8 +48,8 @@ impl Sleepers {
     /// Wakes the ranks that wait for a publication of this rank. Call it after each publication.
     #[inline]
     pub(super) fn notify(&self) {
-        // The compiler may not move the load before the publication. What the processor moves is
-        // settled between `wake::request` and `wake::take_requests`.
+        // The compiler may not move the load before the publication. The processor may, and
+        // `wake::take_requests` has the fence against that.
         compiler_fence(Ordering::SeqCst);
         if self.own.word(Layout::requests()).load(Ordering::Relaxed) != 0 {
             self.wake_sleepers();
@@ -82,7 +82,7 @@ impl Sleepers {
     /// certainly will. `None` if one of them does not share memory with this rank, or if there are
     /// none.
     ///
-    /// What they publish must be looked at afterwards, before [`Sleepers::sleep`].
+    /// The caller looks afterwards at what they publish, before [`Sleepers::sleep`].
     pub(crate) fn request(&self, peers: &mut dyn Iterator<Item = usize>) -> Option<bool> {
         wake::fall_asleep(self, self.rank);
         let mut certain = None;
@@ -96,8 +96,8 @@ impl Sleepers {
         certain
     }
 
-    /// Sleeps until one of the asked ranks has published something, or for `limit`, which is below
-    /// a second. Returns whether the limit ended the sleep.
+    /// Sleeps until one of the requested ranks has published something, or for `limit`, which is
+    /// below a second. Returns whether the limit ended the sleep.
     pub(crate) fn sleep(&self, limit: Duration) -> bool {
         let limit = futex::Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
         // Returns at once if the word has changed. An interrupted sleep is only a shorter one.
@@ -151,10 +151,12 @@ mod tests {
         rank.sleepers.asleep(rank.sleepers.rank).load(Ordering::Relaxed) == ASLEEP
     }
 
+    type Publish = fn(&mut Connected);
+
     /// Everything by which one rank can let another go on.
     #[test]
     fn every_publication_wakes() {
-        let publications: [(&str, fn(&mut Connected)); 6] = [
+        let publications: [(&str, Publish); 6] = [
             ("a signal", |rank| rank.window.as_mut().unwrap().signal(0, 1)),
             ("a completion", |rank| rank.window.as_mut().unwrap().complete(0, 1)),
             ("an eager slot", |rank| {
@@ -218,8 +220,8 @@ mod tests {
             (&[9], None),
             (&[], None),
         ] {
-            let asked = rank.sleepers.request(&mut peers.iter().copied());
-            assert_eq!(asked, expected, "{peers:?}");
+            let certain = rank.sleepers.request(&mut peers.iter().copied());
+            assert_eq!(certain, expected, "{peers:?}");
         }
     }
 

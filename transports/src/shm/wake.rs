@@ -9,12 +9,12 @@
 //! Publishing must cost nothing where nobody sleeps. A rank that publishes therefore only loads its
 //! requests, which stay in its cache, and does nothing if they are zero. This load may be executed
 //! before the published word is visible, so alone it would lose wake-ups. Two bits prevent this.
-//! A sleeper also sets [`ASKED`]. The owner answers with [`FENCED`] when it sees that: from then on
-//! it finds a word that is not zero, and executes a full fence between what it publishes and its
-//! look at the bits. Only a sleeper that finds the answer at every rank that it awaits may rely on
-//! being woken; [`request`] returns whether it did. Others sleep for a short time. An owner that
-//! has found no sleeper for many publications withdraws its answer, which takes effect only if no
-//! bit is set at that moment.
+//! A sleeper also sets [`REQUESTED`]. The owner answers with [`FENCED`] when it sees that: from
+//! then on it finds a word that is not zero, and executes a full fence between what it publishes
+//! and its look at the bits. Only a sleeper that finds the answer at every rank that it awaits may
+//! rely on being woken; [`request`] returns whether it did. Others sleep for a short time. An owner
+//! that has found no sleeper for many publications withdraws its answer, which takes effect only if
+//! no bit is set at that moment.
 //!
 //! No wake-up is lost, in words. The sleeper sets its bit, and then reads the published word, with
 //! a full fence in between (on x86-64 the locked `or` is one, on Arm `dmb ish`). The owner writes
@@ -39,7 +39,7 @@ pub(crate) trait WakeWords {
 }
 
 /// Bit of requests by which a sleeper asks for fences.
-pub(crate) const ASKED: u64 = 1 << 62;
+pub(crate) const REQUESTED: u64 = 1 << 62;
 /// Bit of requests by which the owner answers that it executes fences.
 pub(crate) const FENCED: u64 = 1 << 63;
 /// The other bits stand for ranks.
@@ -57,9 +57,9 @@ pub(crate) fn fall_asleep(words: &impl WakeWords, rank: usize) {
 
 /// Asks `peer` to wake `rank` at its next publication. Returns whether `peer` will certainly do it.
 ///
-/// What `peer` publishes must be looked at afterwards, before `rank` sleeps.
+/// The caller looks afterwards at what `peer` publishes, before `rank` sleeps.
 pub(crate) fn request(words: &impl WakeWords, rank: usize, peer: usize) -> bool {
-    let before = words.requests(peer).fetch_or(bit(rank) | ASKED, Ordering::SeqCst);
+    let before = words.requests(peer).fetch_or(bit(rank) | REQUESTED, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     before & FENCED != 0
 }
@@ -77,7 +77,7 @@ pub(crate) fn take_requests(words: &impl WakeWords, rank: usize) -> u64 {
         requests.fetch_or(FENCED, Ordering::SeqCst);
     }
     fence(Ordering::SeqCst);
-    match requests.load(Ordering::Relaxed) & !(ASKED | FENCED) {
+    match requests.load(Ordering::Relaxed) & !(REQUESTED | FENCED) {
         0 => 0,
         // Acquires what the sleepers wrote before, their asleep words among it.
         sleepers => requests.fetch_and(!sleepers, Ordering::SeqCst) & sleepers,
@@ -93,7 +93,7 @@ pub(crate) fn is_to_be_woken(words: &impl WakeWords, rank: usize) -> bool {
 /// Withdraws the answer to all sleepers, unless one is there. Publishing is then free again.
 pub(crate) fn withdraw_fences(words: &impl WakeWords, rank: usize) {
     let requests = words.requests(rank);
-    let _ = requests.compare_exchange(ASKED | FENCED, 0, Ordering::SeqCst, Ordering::Relaxed);
+    let _ = requests.compare_exchange(REQUESTED | FENCED, 0, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 /// Value of an asleep word while its rank sleeps, or is about to.
@@ -140,10 +140,10 @@ mod loom_tests {
         }
     }
 
-    /// The sleeper relies on its wake-up wherever it may, and then loom finds a lost one as a thread
-    /// that never ends.
+    /// The sleeper relies on its wake-up wherever it may, and then loom finds a lost one as a
+    /// thread that never ends.
     fn sleeper_is_woken(withdraw: bool) {
-        // All interleavings take hours. Each fault found so far needs two preemptions.
+        // All interleavings take hours, and those with four preemptions seconds.
         let mut bounded = loom::model::Builder::new();
         bounded.preemption_bound = Some(4);
         bounded.check(move || {

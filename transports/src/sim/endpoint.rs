@@ -198,7 +198,7 @@ impl WaitStrategy for SimWait {
         true
     }
 
-    fn pause(&mut self, rounds: u32, _awaited: &mut dyn Iterator<Item = usize>) {
+    fn pause(&mut self, rounds: u32) {
         if rounds <= self.last_rounds {
             self.calls = 0;
         }

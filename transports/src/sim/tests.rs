@@ -37,7 +37,7 @@ fn all_to_all(fabric: &mut Fabric, count: u64) -> Result<()> {
         if fabric.wait.now() > Duration::from_secs(10) {
             return Err(Error::Timeout { what: "ten virtual seconds".to_owned() });
         }
-        fabric.wait.pause(rounds, &mut std::iter::empty());
+        fabric.wait.pause(rounds);
     }
     Ok(())
 }
@@ -97,7 +97,7 @@ fn messages_of_different_lanes_may_reorder() {
                 if let Some(lane) = (0..3).find(|&lane| link.header(lane).unwrap().is_some()) {
                     return lane;
                 }
-                fabric.wait.pause(1, &mut std::iter::empty());
+                fabric.wait.pause(1);
             }
         });
         results[1]
@@ -115,7 +115,7 @@ fn full_lane_accepts_again_after_release() {
         let peer = 1 - rank;
         if rank == 1 {
             while fabric.wait.now() < Duration::from_millis(10) {
-                fabric.wait.pause(100, &mut std::iter::empty());
+                fabric.wait.pause(100);
             }
             let link = fabric.links[peer].as_mut().unwrap();
             assert!(link.header(0).unwrap().is_some());
@@ -127,7 +127,7 @@ fn full_lane_accepts_again_after_release() {
         };
         assert!(send(fabric) && send(fabric) && !send(fabric));
         while !send(fabric) {
-            fabric.wait.pause(100, &mut std::iter::empty());
+            fabric.wait.pause(100);
         }
         // The report of the death takes its time as well.
         assert!(fabric.wait.now() >= Duration::from_millis(11), "{:?}", fabric.wait.now());
@@ -160,7 +160,7 @@ fn death_fails_own_calls_and_is_announced_once() {
         let mut news = Vec::new();
         while fabric.wait.now() < Duration::from_millis(1) {
             news.extend(std::iter::from_fn(|| fabric.control.poll()));
-            fabric.wait.pause(50, &mut std::iter::empty());
+            fabric.wait.pause(50);
         }
         let told = news.iter().filter(|event| **event == PeerEvent::Exited { from: 2 }).count();
         (fabric.links[2].as_mut().unwrap().header(0).is_ok(), told)
@@ -178,7 +178,7 @@ fn control_messages_arrive_before_exit_event() {
             }
             let mut news = Vec::new();
             while news.len() < 2 && fabric.wait.now() < Duration::from_secs(1) {
-                fabric.wait.pause(10, &mut std::iter::empty());
+                fabric.wait.pause(10);
                 news.extend(std::iter::from_fn(|| fabric.control.poll()));
             }
             news
@@ -205,7 +205,7 @@ fn arrival_times_and_events(fault: Fault) -> (Vec<Duration>, Vec<PeerEvent>) {
                 times.push(now);
             }
             news.extend(std::iter::from_fn(|| fabric.control.poll()));
-            fabric.wait.pause(1, &mut std::iter::empty());
+            fabric.wait.pause(1);
         }
         (times, news)
     });
@@ -274,7 +274,7 @@ fn events_around_partition(
                 fabric.control = Box::new(NullControl);
             }
             news.extend(std::iter::from_fn(|| fabric.control.poll()));
-            fabric.wait.pause(1, &mut std::iter::empty());
+            fabric.wait.pause(1);
         }
         news
     });

@@ -146,7 +146,7 @@ impl WaitStrategy for Clock {
         NOW.get()
     }
 
-    fn pause(&mut self, _rounds: u32, _awaited: &mut dyn Iterator<Item = usize>) {
+    fn pause(&mut self, _rounds: u32) {
         thread::sleep(TICK);
     }
 }

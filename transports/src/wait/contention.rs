@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What one rank knows about the other threads that want its core.
+/// Estimate of one rank of the other threads that want its core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CpuContention {
     /// Likelihood, from 0 for none to [`SHARING_MAX`], of others that return the core soon, as

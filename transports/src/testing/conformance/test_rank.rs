@@ -79,7 +79,7 @@ impl TestRank {
             // A lost peer is reported by the call that needs it.
             let _ = link.progress();
         }
-        self.fabric.wait.pause(rounds, &mut std::iter::empty());
+        self.fabric.wait.pause(rounds);
     }
 
     pub(crate) fn link(&mut self, peer: usize) -> &mut dyn Link {
