@@ -23,12 +23,10 @@ pub(in crate::engine) fn wait_round(
     blocked: impl Iterator<Item = Rank> + Clone,
 ) -> Result<()> {
     let round = watchdog.check_round(control, wait, blocked.clone())?;
-    if !messages.is_active() {
+    let looks = round.is_multiple_of(ROUNDS_PER_LOOK) || round > ROUNDS_AWAKE;
+    if !(looks && messages.is_active()) {
         wait.pause_for(round, &mut { blocked });
-        return Ok(());
-    }
-    let looks = round.is_multiple_of(ROUNDS_PER_LOOK) || round > ROUNDS_WITHOUT_CLOCK;
-    if !(looks && messages.progress(links)?) {
+    } else if !messages.progress(links)? {
         wait.pause_for(round, &mut blocked.chain(messages.partners()));
     }
     Ok(())
@@ -155,3 +153,6 @@ impl Engine {
 /// Rounds of an operation's wait between two looks at the messages. A wait of a few rounds is over
 /// before a look would pay.
 const ROUNDS_PER_LOOK: u32 = 8;
+/// Rounds of an operation's wait in which it does not sleep. Later on it looks each time, because
+/// messages may come while it sleeps.
+const ROUNDS_AWAKE: u32 = 16;

@@ -6,6 +6,7 @@ use crate::shm::wake::{self, ASLEEP, WakeWords};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::thread::futex;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::compiler_fence;
 use std::time::Duration;
@@ -17,11 +18,18 @@ use std::time::Duration;
 pub struct Sleepers {
     rank: usize,
     own: Arc<Segment>,
+    /// The requests of this rank, in `own`.
+    own_requests: NonNull<AtomicU64>,
     segments: Vec<Option<Arc<Segment>>>,
     /// Publications in a row that executed a fence and found no sleeper. Only the thread that uses
     /// the fabric counts.
     in_vain: AtomicU32,
 }
+
+// SAFETY: the address is that of an atomic word in memory that the value holds by `own`.
+unsafe impl Send for Sleepers {}
+// SAFETY: as above.
+unsafe impl Sync for Sleepers {}
 
 impl WakeWords for Sleepers {
     #[inline]
@@ -37,7 +45,8 @@ impl WakeWords for Sleepers {
 
 impl Sleepers {
     pub(super) fn new(rank: usize, own: &Arc<Segment>, segments: Vec<Option<Arc<Segment>>>) -> Self {
-        Self { rank, own: Arc::clone(own), segments, in_vain: AtomicU32::new(0) }
+        let own_requests = NonNull::from(own.word(Layout::requests()));
+        Self { rank, own: Arc::clone(own), own_requests, segments, in_vain: AtomicU32::new(0) }
     }
 
     /// Returns the memory of a rank. Callers name only ranks of this host.
@@ -51,7 +60,8 @@ impl Sleepers {
         // The compiler may not move the load before the publication. The processor may, and
         // `wake::take_requests` has the fence against that.
         compiler_fence(Ordering::SeqCst);
-        if self.own.word(Layout::requests()).load(Ordering::Relaxed) != 0 {
+        // SAFETY: a word of `own`, which this value keeps mapped. Words are reached as atomics only.
+        if unsafe { self.own_requests.as_ref() }.load(Ordering::Relaxed) != 0 {
             self.wake_sleepers();
         }
     }
