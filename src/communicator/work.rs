@@ -1,12 +1,10 @@
 //! Background operations that own their buffers, and their handles.
 
 use crate::communicator::messages::{MessageHandle, MessageState};
-use crate::communicator::op_queue::Ticket;
-use crate::communicator::thread_pool;
-use crate::communicator::{BackgroundWait, Communicator, SELF_WAIT_MESSAGE, Shared};
+use crate::communicator::task_queue::{Task, TaskQueue};
+use crate::communicator::{Communicator, SELF_WAIT_MESSAGE, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -122,6 +120,10 @@ impl<R> Completion<R> {
         }
         if let Some(message) = self.message_state() {
             self.drive(message, deadline);
+        } else if deadline.is_none()
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.tasks.help(&shared, || self.is_finished());
         }
         let mut state = self.lock();
         loop {
@@ -328,49 +330,6 @@ impl<R> Future for Work<R> {
     }
 }
 
-type Task = Box<dyn FnOnce() + Send>;
-
-/// The started operations of one communicator that have not run, in order.
-#[derive(Default)]
-pub(super) struct TaskQueue(Mutex<PendingTasks>);
-
-#[derive(Default)]
-struct PendingTasks {
-    list: VecDeque<(Ticket, Task)>,
-    /// True while a thread runs the operations.
-    running: bool,
-}
-
-impl TaskQueue {
-    fn lock(&self) -> MutexGuard<'_, PendingTasks> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Runs operations until none is left.
-    ///
-    /// Callers who wait for an operation may end their process when it is complete. So this thread
-    /// holds the communicator without a handle.
-    fn run(&self, shared: &Weak<Shared>) {
-        loop {
-            let mut pending = self.lock();
-            // An operation keeps the communicator, so without one there is no operation.
-            let (Some(shared), Some((ticket, task))) = (shared.upgrade(), pending.list.pop_front()) else {
-                pending.running = false;
-                return;
-            };
-            drop(pending);
-            let _turn = shared.op_queue.wait_for_turn(ticket);
-            let _background = BackgroundWait::begin(&shared);
-            task();
-        }
-    }
-
-    /// Returns true if started operations run, or wait for their turn.
-    pub(super) fn is_running(&self) -> bool {
-        self.lock().running
-    }
-}
-
 impl Communicator {
     /// Starts `operation` and returns at once: it owns its buffers, and hands them back when it is
     /// done.
@@ -410,22 +369,10 @@ impl Communicator {
             drop(inside);
             filled.complete(result);
         });
-        let mut pending = self.shared.tasks.lock();
-        let ticket = self.shared.op_queue.take_ticket();
-        pending.list.push_back((ticket, task));
-        if !std::mem::replace(&mut pending.running, true) {
-            let (tasks, shared) = (Arc::clone(&self.shared.tasks), Arc::downgrade(&self.shared));
-            if thread_pool::execute(Box::new(move || tasks.run(&shared))).is_err() {
-                pending.running = false;
-                let refused = pending.list.pop_back();
-                drop(pending);
-                if let Some((ticket, _)) = refused {
-                    drop(self.shared.op_queue.wait_for_turn(ticket));
-                }
-                slot.complete(Err(
-                    self.attach_rank(Error::new(ErrorKind::System("no thread could be started".to_owned())))
-                ));
-            }
+        if TaskQueue::start(&self.shared, task).is_err() {
+            slot.complete(Err(
+                self.attach_rank(Error::new(ErrorKind::System("no thread could be started".to_owned())))
+            ));
         }
         Work { completion: slot }
     }

@@ -60,7 +60,8 @@ impl Sleepers {
         // The compiler may not move the load before the publication. The processor may, and
         // `wake::take_requests` has the fence against that.
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: a word of `own`, which this value keeps mapped. Words are reached as atomics only.
+        // SAFETY: a word of `own`, which this value keeps mapped. Words are reached as atomics
+        // only.
         if unsafe { self.own_requests.as_ref() }.load(Ordering::Relaxed) != 0 {
             self.wake_sleepers();
         }

@@ -1,0 +1,148 @@
+//! Started operations: their queue, and the threads that run them.
+//!
+//! A thread of the library runs the operations of a communicator one after the other. A caller that
+//! waits for an operation before that thread has begun runs it itself.
+
+use crate::communicator::op_queue::Ticket;
+use crate::communicator::{BackgroundWait, Shared, thread_pool};
+use crate::sync::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+/// A started operation.
+pub(super) type Task = Box<dyn FnOnce() + Send>;
+
+/// The system has no room for one more thread.
+#[derive(Debug)]
+pub(super) struct ThreadRefused;
+
+/// The started operations of one communicator that have not run, in order.
+#[derive(Default)]
+pub(super) struct TaskQueue(Mutex<PendingTasks>);
+
+#[derive(Default)]
+struct PendingTasks {
+    list: VecDeque<(Ticket, Task)>,
+    /// True while a thread of the library runs the operations, or was told to.
+    running: bool,
+    /// True once that thread has begun.
+    begun: bool,
+    /// Threads of callers that run an operation for which they wait.
+    helpers: usize,
+}
+
+impl TaskQueue {
+    fn lock(&self) -> MutexGuard<'_, PendingTasks> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Queues `task` behind the calls made so far, and lets a thread of the library run it.
+    ///
+    /// # Errors
+    /// No thread could be started. The task is dropped, and its turn has passed.
+    pub(super) fn start(shared: &Arc<Shared>, task: Task) -> Result<(), ThreadRefused> {
+        let mut pending = shared.tasks.lock();
+        let ticket = shared.op_queue.take_ticket();
+        pending.list.push_back((ticket, task));
+        if std::mem::replace(&mut pending.running, true) {
+            return Ok(());
+        }
+        let (tasks, weak) = (Arc::clone(&shared.tasks), Arc::downgrade(shared));
+        if thread_pool::execute(Box::new(move || tasks.run(&weak))).is_ok() {
+            return Ok(());
+        }
+        pending.running = false;
+        let refused = pending.list.pop_back();
+        drop(pending);
+        if let Some((ticket, _)) = refused {
+            drop(shared.op_queue.wait_for_turn(ticket));
+        }
+        Err(ThreadRefused)
+    }
+
+    /// Runs operations until none is left.
+    ///
+    /// Callers who wait for an operation may end their process when it is complete. So this thread
+    /// holds the communicator without a handle.
+    fn run(&self, shared: &Weak<Shared>) {
+        self.lock().begun = true;
+        loop {
+            let mut pending = self.lock();
+            // An operation keeps the communicator, so without one there is no operation.
+            let (Some(shared), Some((ticket, task))) = (shared.upgrade(), pending.list.pop_front()) else {
+                (pending.running, pending.begun) = (false, false);
+                return;
+            };
+            drop(pending);
+            let _turn = shared.op_queue.wait_for_turn(ticket);
+            let _background = BackgroundWait::begin(&shared);
+            task();
+        }
+    }
+
+    /// Runs operations on the thread of a caller until `is_finished`, as long as the thread that
+    /// was told to run them has not begun. To wait for that thread would take longer than a small
+    /// operation.
+    pub(super) fn help(&self, shared: &Shared, is_finished: impl Fn() -> bool) {
+        while !is_finished() {
+            let mut pending = self.lock();
+            if pending.begun {
+                return;
+            }
+            let Some((ticket, task)) = pending.list.pop_front() else { return };
+            pending.helpers += 1;
+            drop(pending);
+            // The other thread may begin now. The tickets keep the order of the operations.
+            let turn = shared.op_queue.wait_for_turn(ticket);
+            task();
+            drop(turn);
+            self.lock().helpers -= 1;
+        }
+    }
+
+    /// Returns true if started operations run, or wait for their turn.
+    pub(super) fn is_running(&self) -> bool {
+        let pending = self.lock();
+        pending.running || pending.helpers > 0
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::communicator::Communicator;
+    use std::thread;
+
+    /// Returns a communicator whose started operations wait for a thread that has not begun.
+    fn waiting() -> Communicator {
+        let comm = Communicator::local(1).unwrap().remove(0);
+        comm.shared.tasks.lock().running = true;
+        comm
+    }
+
+    #[test]
+    fn waiting_caller_runs_operations_that_have_not_begun() {
+        let comm = waiting();
+        let [first, second, third] = [1, 2, 3]
+            .map(|number| comm.spawn(move |comm| comm.barrier().map(|()| (number, thread::current().id()))));
+        assert_eq!(second.wait().unwrap(), (2, thread::current().id()));
+        assert!(first.is_finished(), "operations run in order");
+        assert!(!third.is_finished(), "nobody waits for it");
+        comm.shared.tasks.lock().begun = true;
+        let other = thread::spawn({
+            let (tasks, shared) = (comm.shared.tasks.clone(), std::sync::Arc::downgrade(&comm.shared));
+            move || tasks.run(&shared)
+        });
+        assert_eq!(third.wait().unwrap(), (3, other.thread().id()));
+        other.join().unwrap();
+        assert!(!comm.shared.tasks.is_running());
+    }
+
+    #[test]
+    fn wait_with_limit_leaves_operations_to_the_other_thread() {
+        let comm = waiting();
+        let work = comm.spawn(|_| Ok(thread::current().id()));
+        let work = work.wait_timeout(std::time::Duration::from_millis(1)).unwrap_err();
+        assert_eq!(work.wait().unwrap(), thread::current().id());
+        comm.shared.tasks.lock().running = false;
+    }
+}
