@@ -80,6 +80,13 @@ pub(super) struct TicketGuard<'t> {
     previous: *const TicketLock,
 }
 
+impl Ticket {
+    /// Returns the position, from 0.
+    pub(super) fn position(&self) -> u64 {
+        self.0
+    }
+}
+
 impl TicketLock {
     /// Returns the next ticket. Every ticket must be used, or no later one is admitted.
     pub(super) fn take_ticket(&self) -> Ticket {

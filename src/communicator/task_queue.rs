@@ -36,20 +36,22 @@ impl TaskQueue {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Queues `task` behind the calls made so far, and lets a thread of the library run it.
+    /// Queues `task` behind the calls made so far, and lets a thread of the library run it. Returns
+    /// its position among the calls.
     ///
     /// # Errors
     /// No thread could be started. The task is dropped, and its turn has passed.
-    pub(super) fn start(shared: &Arc<Shared>, task: Task) -> Result<(), ThreadRefused> {
+    pub(super) fn start(shared: &Arc<Shared>, task: Task) -> Result<u64, ThreadRefused> {
         let mut pending = shared.tasks.lock();
         let ticket = shared.op_queue.take_ticket();
+        let position = ticket.position();
         pending.list.push_back((ticket, task));
         if std::mem::replace(&mut pending.running, true) {
-            return Ok(());
+            return Ok(position);
         }
         let (tasks, weak) = (Arc::clone(&shared.tasks), Arc::downgrade(shared));
         if thread_pool::execute(Box::new(move || tasks.run(&weak))).is_ok() {
-            return Ok(());
+            return Ok(position);
         }
         pending.running = false;
         let refused = pending.list.pop_back();
@@ -80,30 +82,42 @@ impl TaskQueue {
         }
     }
 
-    /// Runs operations on the thread of a caller until `is_finished`, as long as the thread that
-    /// was told to run them has not begun. To wait for that thread would take longer than a small
-    /// operation.
-    pub(super) fn help(&self, shared: &Shared, is_finished: impl Fn() -> bool) {
-        while !is_finished() {
+    /// Runs operations on the thread of a caller that waits for the one at `position`, as long as
+    /// the thread that was told to run them has not begun. To wait for that thread would take
+    /// longer than a small operation.
+    ///
+    /// Later operations are left alone: peers may enter one only after the caller has gone on.
+    pub(super) fn help(&self, shared: &Shared, position: u64) {
+        loop {
             let mut pending = self.lock();
-            if pending.begun {
+            let is_due = pending.list.front().is_some_and(|(ticket, _)| ticket.position() <= position);
+            if pending.begun || !is_due {
                 return;
             }
             let Some((ticket, task)) = pending.list.pop_front() else { return };
             pending.helpers += 1;
             drop(pending);
+            let _helper = Helper(self);
             // The other thread may begin now. The tickets keep the order of the operations.
-            let turn = shared.op_queue.wait_for_turn(ticket);
+            let _turn = shared.op_queue.wait_for_turn(ticket);
             task();
-            drop(turn);
-            self.lock().helpers -= 1;
         }
     }
 
     /// Returns true if started operations run, or wait for their turn.
     pub(super) fn is_running(&self) -> bool {
         let pending = self.lock();
-        pending.running || pending.helpers > 0
+        pending.begun || !pending.list.is_empty() || pending.helpers > 0
+    }
+}
+
+/// A caller that runs an operation. Dropped when the operation has ended, even by a panic of a
+/// foreign waker.
+struct Helper<'q>(&'q TaskQueue);
+
+impl Drop for Helper<'_> {
+    fn drop(&mut self) {
+        self.0.lock().helpers -= 1;
     }
 }
 
@@ -143,6 +157,28 @@ mod tests {
         let work = comm.spawn(|_| Ok(thread::current().id()));
         let work = work.wait_timeout(std::time::Duration::from_millis(1)).unwrap_err();
         assert_eq!(work.wait().unwrap(), thread::current().id());
+        comm.shared.tasks.lock().running = false;
+    }
+
+    /// Peers may enter the later operation only after the caller has gone on.
+    #[test]
+    fn waiting_caller_leaves_later_operations() {
+        let comm = waiting();
+        let mut held = [0u32; 2];
+        let later = comm
+            .scope(|scope| {
+                let [one, _] = &mut held;
+                let first = scope.spawn(|_| {
+                    *one = 1;
+                    Ok(())
+                });
+                let later = comm.spawn(|_| Ok(thread::current().id()));
+                first.wait()?;
+                assert!(!later.is_finished(), "it ran in the wait for an earlier one");
+                Ok(later)
+            })
+            .unwrap();
+        assert_eq!(later.wait().unwrap(), thread::current().id());
         comm.shared.tasks.lock().running = false;
     }
 }

@@ -1,7 +1,7 @@
 //! Background operations that own their buffers, and their handles.
 
 use crate::communicator::messages::{MessageHandle, MessageState};
-use crate::communicator::task_queue::{Task, TaskQueue};
+use crate::communicator::task_queue::{Task, TaskQueue, ThreadRefused};
 use crate::communicator::{Communicator, SELF_WAIT_MESSAGE, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
@@ -9,6 +9,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -32,6 +33,9 @@ pub(super) struct Completion<R> {
     pub(super) shared: Weak<Shared>,
     /// The message, if the operation is one that waiting threads move.
     pub(super) message: Option<MessageState>,
+    /// One more than the position of the operation among the calls, or zero if it is not one of
+    /// the started operations that wait for a thread.
+    position: AtomicU64,
     /// The message whose result this handle converts.
     pub(super) origin: Option<Arc<dyn MessageHandle>>,
 }
@@ -71,7 +75,14 @@ impl<R> Completion<R> {
     fn unfinished(shared: Weak<Shared>, message: Option<MessageState>) -> Self {
         let state =
             CompletionState { result: None, delivered: false, waker: None, sleepers: 0, callback: None };
-        Self { state: Mutex::new(state), finished: Condvar::new(), shared, message, origin: None }
+        Self {
+            state: Mutex::new(state),
+            finished: Condvar::new(),
+            shared,
+            message,
+            position: AtomicU64::new(0),
+            origin: None,
+        }
     }
 
     pub(super) fn complete(&self, result: Result<R>) {
@@ -121,9 +132,10 @@ impl<R> Completion<R> {
         if let Some(message) = self.message_state() {
             self.drive(message, deadline);
         } else if deadline.is_none()
+            && let Some(position) = self.position.load(Ordering::Relaxed).checked_sub(1)
             && let Some(shared) = self.shared.upgrade()
         {
-            shared.tasks.help(&shared, || self.is_finished());
+            shared.tasks.help(&shared, position);
         }
         let mut state = self.lock();
         loop {
@@ -291,7 +303,8 @@ impl<R: Send + 'static> Work<R> {
     /// callback's result. After an error the callback is not called.
     ///
     /// The callback runs on the thread of the operation, before the next one begins, or at once if
-    /// the operation has finished. It may start operations. Waiting in it for one of the same
+    /// the operation has finished. That thread is one of the library, or one that waits for this or
+    /// a later operation. It may start operations. Waiting in it for one of the same
     /// communicator is an error.
     ///
     /// ```
@@ -310,6 +323,7 @@ impl<R: Send + 'static> Work<R> {
         let shared = self.completion.shared.clone();
         let mut slot = Completion::unfinished(shared, None);
         slot.origin = origin;
+        slot.position = AtomicU64::new(self.completion.position.load(Ordering::Relaxed));
         let slot = Arc::new(slot);
         let filled = Arc::clone(&slot);
         let follow = move |value| {
@@ -369,10 +383,12 @@ impl Communicator {
             drop(inside);
             filled.complete(result);
         });
-        if TaskQueue::start(&self.shared, task).is_err() {
-            slot.complete(Err(
-                self.attach_rank(Error::new(ErrorKind::System("no thread could be started".to_owned())))
-            ));
+        match TaskQueue::start(&self.shared, task) {
+            Ok(position) => slot.position.store(position + 1, Ordering::Relaxed),
+            Err(ThreadRefused) => {
+                let refused = ErrorKind::System("no thread could be started".to_owned());
+                slot.complete(Err(self.attach_rank(Error::new(refused))));
+            }
         }
         Work { completion: slot }
     }

@@ -15,7 +15,7 @@
 
 mod contention;
 
-use crate::shm::sleep::Sleepers;
+use crate::shm::sleep::{Sleepers, WakeRequest};
 use crate::sys::descriptors::off_stdio;
 use crate::wait::contention::{CpuContention, SPINS_ALONE};
 use crate::{WaitMode, WaitStrategy};
@@ -37,8 +37,8 @@ pub struct AdaptiveWait {
     yielding_since: Option<Instant>,
     sockets: Option<WatchedSockets>,
     sleepers: Option<Arc<Sleepers>>,
-    /// True if the awaited ranks will certainly wake this one. `None` before the request.
-    requested: Option<bool>,
+    /// The request to the awaited ranks to wake this one, once it has been made.
+    requested: Option<WakeRequest>,
     mode: WaitMode,
 }
 
@@ -96,7 +96,11 @@ impl AdaptiveWait {
         // Sleeps in proportion: a sleep prolongs no wait by much more than a sixteenth.
         let timed = (idle / 16).clamp(least, SLEEP_MAX);
         match (&self.sleepers, self.requested.take()) {
-            (Some(sleepers), Some(certain)) => _ = sleepers.sleep(if certain { SLEEP_MAX } else { timed }),
+            (Some(sleepers), Some(request)) => match request.covers(awaited) {
+                true => _ = sleepers.sleep(if request.is_certain() { SLEEP_MAX } else { timed }),
+                // The caller now waits for another rank. The next call requests anew.
+                false => sleepers.wake_up(),
+            },
             (Some(sleepers), None) => {
                 self.requested = sleepers.request(awaited);
                 if self.requested.is_none() {
@@ -145,7 +149,8 @@ impl WaitStrategy for AdaptiveWait {
         }
         let now = Instant::now();
         let idle = now - *self.yielding_since.get_or_insert(now);
-        let contended = self.mode == WaitMode::Auto && self.contention.is_contended(now);
+        // The estimate is brought up to date in every mode, because the spins depend on it.
+        let contended = self.contention.is_contended(now) && self.mode == WaitMode::Auto;
         if self.mode == WaitMode::Block || contended {
             return self.sleep(BLOCK_SLEEP_MIN, idle, awaited);
         }

@@ -26,6 +26,25 @@ pub struct Sleepers {
     in_vain: AtomicU32,
 }
 
+/// A request of this rank to others to wake it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WakeRequest {
+    bits: u64,
+    certain: bool,
+}
+
+impl WakeRequest {
+    /// Returns whether all ranks of the request will certainly wake this one.
+    pub(crate) fn is_certain(self) -> bool {
+        self.certain
+    }
+
+    /// Returns whether the request went to all of `peers`.
+    pub(crate) fn covers(self, peers: &mut dyn Iterator<Item = usize>) -> bool {
+        peers.fold(0, |bits, peer| bits | wake::bit(peer)) & !self.bits == 0
+    }
+}
+
 // SAFETY: the address is that of an atomic word in memory that the value holds by `own`.
 unsafe impl Send for Sleepers {}
 // SAFETY: as above.
@@ -89,22 +108,27 @@ impl Sleepers {
         }
     }
 
-    /// Asks `peers` to wake this rank at their next publication, and returns whether all of them
-    /// certainly will. `None` if one of them does not share memory with this rank, or if there are
-    /// none.
+    /// Asks `peers` to wake this rank at their next publication. `None` if one of them does not
+    /// share memory with this rank, or if there are none.
     ///
     /// The caller looks afterwards at what they publish, before [`Sleepers::sleep`].
-    pub(crate) fn request(&self, peers: &mut dyn Iterator<Item = usize>) -> Option<bool> {
+    pub(crate) fn request(&self, peers: &mut dyn Iterator<Item = usize>) -> Option<WakeRequest> {
         wake::fall_asleep(self, self.rank);
-        let mut certain = None;
+        // Ranks of other hosts need this one to look at its sockets, which wake nobody here.
+        let mut request = WakeRequest { bits: 0, certain: self.segments.iter().all(Option::is_some) };
         for peer in peers {
             if peer == self.rank || !self.segments.get(peer).is_some_and(Option::is_some) {
                 self.wake_up();
                 return None;
             }
-            certain = Some(wake::request(self, self.rank, peer) && certain.unwrap_or(true));
+            request.certain &= wake::request(self, self.rank, peer);
+            request.bits |= wake::bit(peer);
         }
-        certain
+        if request.bits == 0 {
+            self.wake_up();
+            return None;
+        }
+        Some(request)
     }
 
     /// Sleeps until one of the requested ranks has published something, or for `limit`, which is
@@ -155,7 +179,7 @@ mod tests {
     }
 
     fn request(rank: &Connected, peer: usize) -> Option<bool> {
-        rank.sleepers.request(&mut std::iter::once(peer))
+        rank.sleepers.request(&mut std::iter::once(peer)).map(WakeRequest::is_certain)
     }
 
     fn is_asleep(rank: &Connected) -> bool {
@@ -231,9 +255,34 @@ mod tests {
             (&[9], None),
             (&[], None),
         ] {
-            let certain = rank.sleepers.request(&mut peers.iter().copied());
-            assert_eq!(certain, expected, "{peers:?}");
+            let found = rank.sleepers.request(&mut peers.iter().copied());
+            assert_eq!(found.map(WakeRequest::is_certain), expected, "{peers:?}");
+            assert_eq!(is_asleep(&rank), expected.is_some(), "{peers:?}");
         }
+    }
+
+    #[test]
+    fn ranks_elsewhere_make_every_sleep_short() {
+        let layout = Layout::new(3, &GEOMETRY).unwrap();
+        let segments: [_; 2] =
+            std::array::from_fn(|_| Some(Arc::new(Segment::private(layout.bytes()).unwrap())));
+        let [one, two] = segments;
+        let here = || vec![one.clone(), two.clone(), None];
+        let sleeper = connect_shared(0, 3, &GEOMETRY, here()).unwrap();
+        let mut publisher = connect_shared(1, 3, &GEOMETRY, here()).unwrap();
+        for _ in 0..2 {
+            assert_eq!(request(&sleeper, 1), Some(false));
+            send(&mut publisher, 0);
+            assert!(!is_asleep(&sleeper));
+        }
+    }
+
+    #[test]
+    fn request_covers_only_ranks_that_it_went_to() {
+        let [sleeper, _, _] = ranks();
+        let request = sleeper.sleepers.request(&mut [1].into_iter()).unwrap();
+        assert!(request.covers(&mut [1].into_iter()) && request.covers(&mut std::iter::empty()));
+        assert!(!request.covers(&mut [1, 2].into_iter()) && !request.covers(&mut [2].into_iter()));
     }
 
     /// Two ranks hand a token over, and sleep whenever they may rely on being woken.

@@ -3,7 +3,8 @@
 //! A yield that comes back at once went to no thread, and one that comes back within microseconds
 //! to a waiting peer. One that takes long went to a process that computes, and such a yield costs a
 //! whole time slice. Waits then sleep for a while, and yield again after it. If a yield takes long
-//! at once, the process is still there, and the next time of sleeping is twice as long.
+//! before others have come back soon for some time, the process is still there, and the next time
+//! of sleeping is twice as long.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,10 @@ pub(super) struct CpuContention {
     is_contended: bool,
     /// End of the last time in which waits slept.
     contended_until: Option<Instant>,
-    /// Length of that time.
+    /// Length of that time, or zero if the process seems to have left.
     contended_for: Duration,
+    /// Time that yields have taken since then, all of which came back soon.
+    yielded: Duration,
     /// More ranks than cores share the host, so that the awaited peer may need this core.
     oversubscribed: bool,
 }
@@ -51,16 +54,22 @@ impl CpuContention {
     pub(super) fn record_yield(&mut self, start: Instant, took: Duration) {
         let peers_at_most = if self.oversubscribed { YIELD_TO_PEERS_MAX } else { YIELD_TO_PEER_MAX };
         if took > peers_at_most {
-            let still_there = self.contended_until.is_some_and(|end| start < end + STILL_THERE_MAX);
-            let doubled = if still_there { self.contended_for * 2 } else { Duration::ZERO };
-            self.contended_for = doubled.clamp(CONTENDED_MIN, CONTENDED_MAX);
+            self.contended_for = (self.contended_for * 2).clamp(CONTENDED_MIN, CONTENDED_MAX);
             self.contended_until = Some(start + took + self.contended_for);
             self.is_contended = true;
-        } else if took > YIELD_ALONE_MAX {
-            self.sharing = (self.sharing + 2).min(SHARING_MAX);
-        } else {
-            self.sharing = self.sharing.saturating_sub(1);
+            self.yielded = Duration::ZERO;
+            return;
         }
+        // A rank that has slept has a claim to the core for about a time slice, also if it yields.
+        // So only yields over a longer time show that the process has left.
+        self.yielded = (self.yielded + took).min(YIELDED_MAX);
+        if self.yielded == YIELDED_MAX {
+            self.contended_for = Duration::ZERO;
+        }
+        self.sharing = match took > YIELD_ALONE_MAX {
+            true => (self.sharing + 2).min(SHARING_MAX),
+            false => self.sharing.saturating_sub(1),
+        };
     }
 }
 
@@ -81,8 +90,8 @@ const SPINS_CONTENDED_AND_SHARED: u32 = 20;
 /// Time for which waits sleep after a yield that took long.
 const CONTENDED_MIN: Duration = Duration::from_millis(4);
 const CONTENDED_MAX: Duration = Duration::from_millis(250);
-/// Longest time between sleeping and a long yield that shows that the process is still there.
-const STILL_THERE_MAX: Duration = Duration::from_millis(2);
+/// Time of yields that come back soon after which the process seems to have left.
+const YIELDED_MAX: Duration = Duration::from_millis(10);
 /// Longest yield that went to no thread. A switch to another process and back takes longer.
 const YIELD_ALONE_MAX: Duration = Duration::from_nanos(900);
 /// Longest yield to a waiting peer, which returns the core much sooner.
@@ -137,9 +146,14 @@ mod tests {
         let still_there = [(0, 4000), (8000, 3), (8100, 4000)];
         assert_eq!(sleeps_at(&still_there, 20_099), [true; 2]);
         assert_eq!(sleeps_at(&still_there, 20_100), [false; 2]);
-        let another = [(0, 4000), (8000, 3), (50_000, 4000)];
+        let seldom = [(0, 4000), (8000, 3), (50_000, 4000)];
+        assert_eq!(sleeps_at(&seldom, 61_999), [true; 2]);
+        assert_eq!(sleeps_at(&seldom, 62_000), [false; 2]);
+        let mut another = vec![(0, 4000)];
+        another.extend((0..20).map(|turn| (8000 + turn * 600, 600)));
+        another.push((50_000, 4000));
         assert_eq!(sleeps_at(&another, 57_999), [true; 2]);
-        assert_eq!(sleeps_at(&another, 58_000), [false; 2]);
+        assert_eq!(sleeps_at(&another, 58_000), [false; 2], "the first has left");
         let always: Vec<_> = (0..100).map(|turn| (turn * 4000, 4000)).collect();
         assert_eq!(sleeps_at(&always, 400_000 + 249_999), [true; 2]);
         assert_eq!(sleeps_at(&always, 400_000 + 250_000), [false; 2], "the time is bounded");
