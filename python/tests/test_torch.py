@@ -178,6 +178,19 @@ def test_failure_of_a_dropped_work_is_told(processes):
     processes(2, body)
 
 
+def test_refusal_in_a_dropped_work_is_told(processes):
+    def body(rank, size):
+        told = []
+        sys.unraisablehook = lambda unraisable: told.append(unraisable.exc_value)
+        dist.group.WORLD._get_backend(torch.device("cpu"))._comm.close()
+        dist.all_reduce(torch.ones(3), async_op=True)
+        dist.destroy_process_group()
+        gc.collect()
+        assert [type(error) for error in told] == [errors.InvalidUsage]
+
+    processes(1, body)
+
+
 def test_stale_file_of_a_store_is_named(tmp_path):
     path = str(tmp_path / "store")
     store = dist.PrefixStore("group", dist.FileStore(path, 2))

@@ -24,7 +24,7 @@ class UnisonoWork(WorkBase):
     def __init__(self, native, result, finish=None, error=None, waits_for=None, source=None):
         super().__init__()
         self._native, self._result, self._finish = native, list(result), finish
-        self._error, self._waits_for, self._source = error, waits_for, source
+        self._error, self._waits_for, self._source = _without_frames(error), waits_for, source
         self._is_told = False
         self._lock, self._future = threading.Lock(), None
         if native is None and error is None and finish is not None:
@@ -111,7 +111,7 @@ class UnisonoWork(WorkBase):
             try:
                 finish()
             except (Error, RuntimeError, TypeError, ValueError) as error:
-                self._error = error
+                self._error = _without_frames(error)
 
     def _has_failed(self):
         """Returns true if the operation has failed. Unlike ``exception``, this does not tell the user."""
@@ -121,3 +121,11 @@ class UnisonoWork(WorkBase):
         # Python hands what is raised here to sys.unraisablehook. The native handle tells its own error.
         if getattr(self, "_error", None) is not None and not self._is_told:
             raise self._error
+
+
+def _without_frames(error):
+    """Returns an exception without its traceback, whose frames, and those of their callers, hold the work.
+
+    Torch holds the work from C++ there, where the garbage collector does not look, so the work would never end.
+    """
+    return error if error is None else error.with_traceback(None)
