@@ -23,12 +23,21 @@ pub(super) struct TaskQueue(Mutex<PendingTasks>);
 #[derive(Default)]
 struct PendingTasks {
     list: VecDeque<(Ticket, Task)>,
-    /// True while a thread of the library runs the operations, or was told to.
-    running: bool,
-    /// True once that thread has begun.
-    begun: bool,
+    runner: Runner,
     /// Threads of callers that run an operation for which they wait.
     helpers: usize,
+}
+
+/// The thread of the library that runs the operations.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Runner {
+    /// There is none.
+    #[default]
+    Absent,
+    /// A thread was told to run them, and has not begun.
+    Called,
+    /// A thread runs them.
+    Running,
 }
 
 impl TaskQueue {
@@ -46,14 +55,15 @@ impl TaskQueue {
         let ticket = shared.op_queue.take_ticket();
         let position = ticket.position();
         pending.list.push_back((ticket, task));
-        if std::mem::replace(&mut pending.running, true) {
+        if pending.runner != Runner::Absent {
             return Ok(position);
         }
+        pending.runner = Runner::Called;
         let (tasks, weak) = (Arc::clone(&shared.tasks), Arc::downgrade(shared));
         if thread_pool::execute(Box::new(move || tasks.run(&weak))).is_ok() {
             return Ok(position);
         }
-        pending.running = false;
+        pending.runner = Runner::Absent;
         let refused = pending.list.pop_back();
         drop(pending);
         if let Some((ticket, _)) = refused {
@@ -67,12 +77,12 @@ impl TaskQueue {
     /// Callers who wait for an operation may end their process when it is complete. So this thread
     /// holds the communicator without a handle.
     fn run(&self, shared: &Weak<Shared>) {
-        self.lock().begun = true;
         loop {
             let mut pending = self.lock();
+            pending.runner = Runner::Running;
             // An operation keeps the communicator, so without one there is no operation.
             let (Some(shared), Some((ticket, task))) = (shared.upgrade(), pending.list.pop_front()) else {
-                (pending.running, pending.begun) = (false, false);
+                pending.runner = Runner::Absent;
                 return;
             };
             drop(pending);
@@ -91,7 +101,7 @@ impl TaskQueue {
         loop {
             let mut pending = self.lock();
             let is_due = pending.list.front().is_some_and(|(ticket, _)| ticket.position() <= position);
-            if pending.begun || !is_due {
+            if pending.runner == Runner::Running || !is_due {
                 return;
             }
             let Some((ticket, task)) = pending.list.pop_front() else { return };
@@ -107,7 +117,7 @@ impl TaskQueue {
     /// Returns true if started operations run, or wait for their turn.
     pub(super) fn is_running(&self) -> bool {
         let pending = self.lock();
-        pending.begun || !pending.list.is_empty() || pending.helpers > 0
+        pending.runner == Runner::Running || !pending.list.is_empty() || pending.helpers > 0
     }
 }
 
@@ -123,13 +133,14 @@ impl Drop for Helper<'_> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use super::Runner;
     use crate::communicator::Communicator;
     use std::thread;
 
     /// Returns a communicator whose started operations wait for a thread that has not begun.
     fn waiting() -> Communicator {
         let comm = Communicator::local(1).unwrap().remove(0);
-        comm.shared.tasks.lock().running = true;
+        comm.shared.tasks.lock().runner = Runner::Called;
         comm
     }
 
@@ -141,7 +152,7 @@ mod tests {
         assert_eq!(second.wait().unwrap(), (2, thread::current().id()));
         assert!(first.is_finished(), "operations run in order");
         assert!(!third.is_finished(), "nobody waits for it");
-        comm.shared.tasks.lock().begun = true;
+        comm.shared.tasks.lock().runner = Runner::Running;
         let other = thread::spawn({
             let (tasks, shared) = (comm.shared.tasks.clone(), std::sync::Arc::downgrade(&comm.shared));
             move || tasks.run(&shared)
@@ -157,7 +168,7 @@ mod tests {
         let work = comm.spawn(|_| Ok(thread::current().id()));
         let work = work.wait_timeout(std::time::Duration::from_millis(1)).unwrap_err();
         assert_eq!(work.wait().unwrap(), thread::current().id());
-        comm.shared.tasks.lock().running = false;
+        comm.shared.tasks.lock().runner = Runner::Absent;
     }
 
     /// Peers may enter the later operation only after the caller has gone on.
@@ -179,6 +190,6 @@ mod tests {
             })
             .unwrap();
         assert_eq!(later.wait().unwrap(), thread::current().id());
-        comm.shared.tasks.lock().running = false;
+        comm.shared.tasks.lock().runner = Runner::Absent;
     }
 }

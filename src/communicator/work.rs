@@ -9,8 +9,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use unisono_transports::sys::fork_guard;
@@ -33,9 +32,9 @@ pub(super) struct Completion<R> {
     pub(super) shared: Weak<Shared>,
     /// The message, if the operation is one that waiting threads move.
     pub(super) message: Option<MessageState>,
-    /// One more than the position of the operation among the calls, or zero if it is not one of
-    /// the started operations that wait for a thread.
-    position: AtomicU64,
+    /// The position of the operation among the calls, if it is one of the started operations that
+    /// wait for a thread.
+    position: OnceLock<u64>,
     /// The message whose result this handle converts.
     pub(super) origin: Option<Arc<dyn MessageHandle>>,
 }
@@ -80,7 +79,7 @@ impl<R> Completion<R> {
             finished: Condvar::new(),
             shared,
             message,
-            position: AtomicU64::new(0),
+            position: OnceLock::new(),
             origin: None,
         }
     }
@@ -132,7 +131,7 @@ impl<R> Completion<R> {
         if let Some(message) = self.message_state() {
             self.drive(message, deadline);
         } else if deadline.is_none()
-            && let Some(position) = self.position.load(Ordering::Relaxed).checked_sub(1)
+            && let Some(&position) = self.position.get()
             && let Some(shared) = self.shared.upgrade()
         {
             shared.tasks.help(&shared, position);
@@ -323,7 +322,7 @@ impl<R: Send + 'static> Work<R> {
         let shared = self.completion.shared.clone();
         let mut slot = Completion::unfinished(shared, None);
         slot.origin = origin;
-        slot.position = AtomicU64::new(self.completion.position.load(Ordering::Relaxed));
+        slot.position = self.completion.position.clone();
         let slot = Arc::new(slot);
         let filled = Arc::clone(&slot);
         let follow = move |value| {
@@ -384,7 +383,7 @@ impl Communicator {
             filled.complete(result);
         });
         match TaskQueue::start(&self.shared, task) {
-            Ok(position) => slot.position.store(position + 1, Ordering::Relaxed),
+            Ok(position) => _ = slot.position.set(position),
             Err(ThreadRefused) => {
                 let refused = ErrorKind::System("no thread could be started".to_owned());
                 slot.complete(Err(self.attach_rank(Error::new(refused))));

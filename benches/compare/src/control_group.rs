@@ -138,8 +138,8 @@ impl ControlGroup {
             controllers.is_ok_and(|names| names.split_whitespace().any(|name| name == CONTROLLER))
         });
         let found = two.map(|path| Self { path, version: Version::Two });
-        let one = || Some(Self { path: place(groups, mounts, Version::One)?, version: Version::One });
-        found.or_else(one).ok_or(GroupError::NoController)
+        let version_one = || Some(Self { path: place(groups, mounts, Version::One)?, version: Version::One });
+        found.or_else(version_one).ok_or(GroupError::NoController)
     }
 }
 
@@ -186,8 +186,8 @@ mod tests {
         assert_eq!(place(groups, mounts, Version::One), Some("/c/cpu,cpuacct/a/b".into()));
         assert_eq!(place(groups, mounts, Version::Two), Some("/c/unified/u".into()));
         // Version 2 has no controller there, so version 1 counts.
-        let one = ControlGroup { path: "/c/cpu,cpuacct/a/b".into(), version: Version::One };
-        assert_eq!(ControlGroup::find(groups, mounts).ok(), Some(one));
+        let group = ControlGroup { path: "/c/cpu,cpuacct/a/b".into(), version: Version::One };
+        assert_eq!(ControlGroup::find(groups, mounts).ok(), Some(group));
     }
 
     #[test]

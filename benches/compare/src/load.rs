@@ -50,21 +50,21 @@ impl Load {
 ///
 /// A niceness counts only where there are loops. A quota of 100 is none.
 pub(crate) fn combinations(busy: &[usize], nice: &[i32], jobs: &[usize], quotas: &[u8]) -> Vec<Load> {
-    let mut all = Vec::new();
+    let mut loads = Vec::new();
     for &busy in or_default(busy, &[0]) {
         for &nice in or_default(nice, &[0]) {
             for &jobs in or_default(jobs, &[1]) {
                 for &quota in or_default(quotas, &[100]) {
                     let nice = if busy == 0 { 0 } else { nice };
                     let quota = (quota < 100).then_some(quota);
-                    all.push(Load { busy, nice, jobs: jobs.saturating_sub(1), quota });
+                    loads.push(Load { busy, nice, jobs: jobs.saturating_sub(1), quota });
                 }
             }
         }
     }
-    all.sort_unstable();
-    all.dedup();
-    all
+    loads.sort_unstable();
+    loads.dedup();
+    loads
 }
 
 fn or_default<'a, T>(values: &'a [T], default: &'a [T]) -> &'a [T] {

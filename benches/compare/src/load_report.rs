@@ -3,7 +3,7 @@
 use crate::case::{Case, Collective, Transport};
 use crate::data_points::{DataPoint, is_unisono};
 use crate::load::Load;
-use crate::report::{NONE, format_figure, format_ratio};
+use crate::report::{format_figure, format_ratio, format_source};
 use crate::rows::{Metric, ROOFLINE, Row};
 use crate::unisono;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,12 +62,12 @@ fn rounds(rows: &[Row], metric: Metric) -> Rounds {
             *least = least.min(micros);
         }
     }
-    let both: Vec<f64> = best
+    let ratios: Vec<f64> = best
         .into_values()
         .filter(|times| times.iter().all(|micros| micros.is_finite()))
         .map(|[ours, theirs]| theirs / ours)
         .collect();
-    Rounds { all: both.len(), below: both.iter().filter(|&&ratio| ratio < RATIO_MIN).count() }
+    Rounds { all: ratios.len(), below: ratios.iter().filter(|&&ratio| ratio < RATIO_MIN).count() }
 }
 
 impl Pair<'_> {
@@ -138,7 +138,7 @@ fn table(transport: Transport, collective: Collective, pairs: &[&Pair<'_>]) -> S
             format_ratio(pair.quiet_speedup()),
             format_figure(loaded.unisono_micros()),
             format_figure(peer(Some(loaded))),
-            best_peer(loaded),
+            format_source(loaded.best_peer()),
             format_ratio(loaded.speedup()),
             format_figure(pair.slowdown()),
         );
@@ -150,11 +150,11 @@ fn table(transport: Transport, collective: Collective, pairs: &[&Pair<'_>]) -> S
 fn slow(pairs: &[Pair<'_>]) -> String {
     let mut below: Vec<(f64, &Pair<'_>)> =
         pairs.iter().filter_map(|pair| Some((pair.loaded.speedup()?, pair))).collect();
-    let all = below.len();
+    let compared = below.len();
     below.retain(|(ratio, _)| *ratio < RATIO_MIN);
     below.sort_by(|one, other| one.0.total_cmp(&other.0));
     let mut text = format!(
-        "\n### Below {RATIO_MIN} of the best peer\n\n{} of {all}, the worst first. A round has its own ratio, to the \
+        "\n### Below {RATIO_MIN} of the best peer\n\n{} of {compared}, the worst first. A round has its own ratio, to the \
          best peer of that round.\n",
         below.len()
     );
@@ -163,17 +163,17 @@ fn slow(pairs: &[Pair<'_>]) -> String {
             &format!("\n| case | size | ratio | than | rounds below {RATIO_MIN} |\n|---|--:|--:|---|--:|\n");
     }
     for (ratio, Pair { loaded, rounds, .. }) in below {
-        let (size, who) = (size::show(loaded.bytes), best_peer(loaded));
+        let (size, who) = (size::show(loaded.bytes), format_source(loaded.best_peer()));
         let Rounds { all, below } = rounds;
         text += &format!("| {} | {size} | {ratio:.2} | {who} | {below} of {all} |\n", loaded.case.place());
     }
     let mut slowed: Vec<(f64, &Pair<'_>)> =
         pairs.iter().filter_map(|pair| Some((pair.slowdown()?, pair))).collect();
-    let all = slowed.len();
+    let compared = slowed.len();
     slowed.retain(|(slowdown, _)| *slowdown > SLOWDOWN_MAX);
     slowed.sort_by(|one, other| other.0.total_cmp(&one.0));
     text += &format!(
-        "\n### More than {SLOWDOWN_MAX} times the own quiet time\n\n{} of {all}, the worst first.\n",
+        "\n### More than {SLOWDOWN_MAX} times the own quiet time\n\n{} of {compared}, the worst first.\n",
         slowed.len()
     );
     if !slowed.is_empty() {
@@ -184,12 +184,6 @@ fn slow(pairs: &[Pair<'_>]) -> String {
         text += &format!("| {case} | {size} | {} |\n", format_figure(Some(slowdown)));
     }
     text
-}
-
-fn best_peer(point: &DataPoint) -> String {
-    let name =
-        |best: crate::data_points::Best<'_>| format!("{}, {}", best.source.library, best.source.setting);
-    point.best_peer().map_or_else(|| NONE.to_owned(), name)
 }
 
 #[cfg(test)]
@@ -226,10 +220,13 @@ mod tests {
         rows
     }
 
+    fn report(rows: &[Row]) -> String {
+        sections(&data_points(rows), rows, "Equal. ")
+    }
+
     #[test]
     fn quiet_and_loaded_stand_side_by_side() {
-        let rows = rows();
-        let text = sections(&data_points(&rows), &rows, "Equal. ");
+        let text = report(&rows());
         assert!(text.contains("## Under load: 2 busy loops"), "{text}");
         let line = "| 3 | 24 B | 2.00 | 4.00 | 2.00 | 100 | 50.0 | MPICH 5, yield | **0.50** | 50.0 |";
         assert!(text.contains(line), "{text}");
@@ -239,8 +236,7 @@ mod tests {
 
     #[test]
     fn means_are_geometric_and_extremes_are_named() {
-        let rows = rows();
-        let text = sections(&data_points(&rows), &rows, "Equal. ");
+        let text = report(&rows());
         // The means of 2 and 1, of 0.5 and 2, and of 50 and 4.
         let line = "| shm | all_reduce | 2 | 1.41 | 1.00 | **0.50** | 1 | 14.1 | 50.0 |";
         assert!(text.contains(line), "{text}");
@@ -248,8 +244,7 @@ mod tests {
 
     #[test]
     fn slow_configurations_are_listed_with_rounds() {
-        let rows = rows();
-        let text = sections(&data_points(&rows), &rows, "Equal. ");
+        let text = report(&rows());
         assert!(text.contains("1 of 2, the worst first. A round"), "{text}");
         let line = "| all_reduce, 3 ranks, shm | 24 B | 0.50 | MPICH 5, yield | 2 of 3 |";
         assert!(text.contains(line), "{text}");
@@ -262,7 +257,7 @@ mod tests {
         let rows: Vec<Row> = rows().into_iter().filter(|row| row.round == 1).collect();
         let loaded: Vec<Row> =
             rows.into_iter().filter(|row| matches!(row.metric, Metric::Collective(LOADED, _))).collect();
-        let text = sections(&data_points(&loaded), &loaded, "Equal. ");
+        let text = report(&loaded);
         assert!(
             text.contains("| 3 | 24 B | – | – | – | 100 | 50.0 | MPICH 5, yield | **0.50** | – |"),
             "{text}"

@@ -2,8 +2,8 @@
 
 use crate::case::{Case, Collective, Transport};
 use crate::data_points::{
-    DataPoint, Limits, data_points, data_points_of_other_placements, geometric_mean_vs, grouped, is_unisono,
-    limits,
+    Best, DataPoint, Limits, data_points, data_points_of_other_placements, geometric_mean_vs, grouped,
+    is_unisono, limits,
 };
 use crate::library::InstalledLibrary;
 use crate::load::Load;
@@ -193,8 +193,7 @@ fn section(
 
 fn row(point: &DataPoint, window: bool) -> String {
     let best = point.best_peer();
-    let who = best
-        .map_or_else(|| NONE.to_owned(), |best| format!("{}, {}", best.source.library, best.source.setting));
+    let who = format_source(best);
     let window = if window {
         format!(" {} |", format_figure(point.best_of(unisono::SYMMETRIC).map(|best| best.micros)))
     } else {
@@ -307,11 +306,16 @@ pub(crate) fn format_ratio(ratio: Option<f64>) -> String {
     }
 }
 
+/// Formats the library and the setting of a best time.
+pub(crate) fn format_source(best: Option<Best<'_>>) -> String {
+    best.map_or_else(|| NONE.to_owned(), |best| format!("{}, {}", best.source.library, best.source.setting))
+}
+
 fn format_percent(share: Option<f64>) -> String {
     share.map_or_else(|| NONE.to_owned(), |share| format!("{:.0} %", share * 100.0))
 }
 
-pub(crate) const NONE: &str = "–";
+const NONE: &str = "–";
 const MEBIBYTE: usize = 1 << 20;
 
 #[cfg(test)]

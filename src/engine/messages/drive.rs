@@ -153,6 +153,6 @@ impl Engine {
 /// Rounds of an operation's wait between two looks at the messages. A wait of a few rounds is over
 /// before a look would pay.
 const ROUNDS_PER_LOOK: u32 = 8;
-/// Rounds of an operation's wait in which it does not sleep. Later on it looks each time, because
+/// Rounds of an operation's wait in which it sleeps seldom. Later on it looks each time, because
 /// messages may come while it sleeps.
 const ROUNDS_AWAKE: u32 = 16;
