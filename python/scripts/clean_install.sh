@@ -10,7 +10,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 if [ $# = 0 ]; then
     python3 -m venv "$folder/builder"
-    "$folder/builder/bin/pip" install --quiet --disable-pip-version-check "maturin>=1.9,<2"
+    "$folder/builder/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r ../.ci/pip/python.txt
     "$folder/builder/bin/maturin" build --release --quiet --out "$folder/wheel" -i "$folder/builder/bin/python"
     wheel=$(realpath "$folder"/wheel/unisono-*.whl)
 fi

@@ -16,8 +16,9 @@ from collections import defaultdict
 from pathlib import Path
 
 DEFAULT_VERSION = "2.15.0"
-NEEDS = ["filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "numpy", "setuptools>=77.0.3"]
 ROOT = Path(__file__).resolve().parents[2]
+# Other packages that torch needs.
+NEEDS = ROOT / ".ci" / "pip" / "torch.txt"
 CACHE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "wheels"
 
 
@@ -36,7 +37,7 @@ def install_wheel(version):
     if not found():
         pip("download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", str(CACHE), f"torch=={version}")
     pip("install", "--quiet", "--no-deps", "--no-compile", str(found()[-1]))
-    pip("install", "--quiet", "--no-compile", "--no-warn-conflicts", *NEEDS)
+    pip("install", "--quiet", "--no-compile", "--no-warn-conflicts", "--require-hashes", "-r", str(NEEDS))
 
 
 def readelf(option, library):

@@ -22,8 +22,7 @@ environment=$CARGO_TARGET_DIR/python${torch:+-torch-$torch}
 python=$environment/bin/python
 command -v python3 >/dev/null || { echo "SKIPPED: needs python3"; exit 0; }
 [ -x "$python" ] || python3 -m venv "$environment"
-needs=("maturin>=1.9,<2" pytest expecttest numpy ml_dtypes twine check-wheel-contents abi3audit)
-if ! "$python" -m pip install --quiet --disable-pip-version-check "${needs[@]}"; then
+if ! "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r ../.ci/pip/python.txt; then
     echo "SKIPPED: the Python package is not tested, because its needs cannot be installed from PyPI"
     exit 0
 fi

@@ -250,4 +250,4 @@ pub(crate) const RANKS_MAX: usize = 65_536;
 /// Descriptors for memory that is being mapped, and for the rest of the program.
 const DESCRIPTORS: usize = 256;
 /// Time between a rank's deadline and the root's last reply.
-const ROOT_GRACE: Duration = Duration::from_millis(500);
+const ROOT_GRACE: Duration = Duration::from_secs(3);

@@ -43,9 +43,8 @@ fn counts_on_pages_are_those_of_the_code() {
         contributing.contains(&format!("grow by more than {tolerance} %")),
         "CONTRIBUTING.md on {tolerance} %"
     );
-    let script = read(".ci/run");
-    let (_, jax) = script.split_once("jax==").expect("a version of JAX");
-    let jax = format!("`pip install jax=={}", jax.split(' ').next().unwrap_or(jax));
+    let locked = read(".ci/pip/jax.in");
+    let jax = format!("`pip install {}", locked.lines().next().expect("a version of JAX"));
     assert!(read("docs/book/src/jax.md").contains(&jax), "jax.md does not say {jax}");
     let targets: BTreeSet<String> = names_in("fuzz/corpus").into_iter().collect();
     let security = read("SECURITY.md");
@@ -129,6 +128,36 @@ fn workflows_run_every_lane() {
         }
     }
     assert_eq!(run, known, "lanes that no workflow runs, or the other way round");
+}
+
+/// What CI runs of others is named by its contents, and what the repository locks is looked after.
+#[test]
+fn ci_runs_no_code_that_others_can_change() {
+    for file in names_in(".github/workflows") {
+        let text = read(&format!(".github/workflows/{file}"));
+        for action in text.lines().filter_map(|line| line.split_once("uses: ")).map(|(_, action)| action) {
+            let commit = action.split_once('@').map_or("", |(_, commit)| commit);
+            let is_commit = commit.split_once(" # v").is_some_and(|(commit, _)| {
+                commit.len() == 40 && commit.bytes().all(|digit| digit.is_ascii_hexdigit())
+            });
+            assert!(action.starts_with("./") || is_commit, "{file}: `{action}` names no commit and version");
+        }
+    }
+    for names in names_in(".ci/pip").iter().filter_map(|file| file.strip_suffix(".in")) {
+        let locked = read(&format!(".ci/pip/{names}.txt"));
+        let is_name = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphanumeric());
+        let packages = locked.lines().filter(is_name).count();
+        let digests = locked.matches("--hash=sha256:").count();
+        assert!(0 < packages && packages <= digests, "{names}: {digests} digests of {packages} packages");
+    }
+    let watched = read(".github/dependabot.yml");
+    let below = |folder: &str| names_in(folder).into_iter().map(move |name| format!("{folder}/{name}"));
+    let folders =
+        below(".").chain(below("adapters")).filter(|folder| root().join(folder).join("Cargo.lock").is_file());
+    for folder in folders {
+        let named = format!("/{}", folder.trim_start_matches("./"));
+        assert!(watched.contains(&named), "dependabot does not watch {named}");
+    }
 }
 
 /// Cells of the rows of a table that begins with this line.

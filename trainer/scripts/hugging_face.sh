@@ -7,11 +7,12 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 mkdir -p "$CARGO_TARGET_DIR"
 environment=$CARGO_TARGET_DIR/python
 python=$environment/bin/python
-version=5.24.0
+version=$(sed -n 's/^transformers==//p' .ci/pip/transformers.in)
 command -v python3 >/dev/null || { echo "SKIPPED: the comparison with transformers needs python3"; exit 0; }
 [ -x "$python" ] || python3 -m venv "$environment"
 if ! "$python" -c "import transformers; assert transformers.__version__ == '$version'" 2>/dev/null \
-    && ! "$python" -m pip install --quiet --disable-pip-version-check "transformers==$version"; then
+    && ! "$python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+        -r .ci/pip/transformers.txt; then
     echo "SKIPPED: nothing is compared with transformers, because $version cannot be installed from PyPI"
     exit 0
 fi

@@ -9,7 +9,7 @@
 //! time leaves the last complete checkpoint intact.
 
 #[cfg(test)]
-mod corruption_tests;
+pub(crate) mod corruption_tests;
 pub(crate) mod folder;
 mod manifest;
 mod read;
@@ -21,7 +21,7 @@ pub use folder::{latest, list};
 pub use manifest::{Manifest, SavedParameter, ShardFile, TrainProgress};
 pub use read::{load, verify_files, with_last_good};
 pub(crate) use tensors::TensorFile;
-pub use write::{SavedBy, Snapshot, save};
+pub use write::{RunSetup, SavedBy, Snapshot, save};
 
 #[cfg(test)]
 mod tests;

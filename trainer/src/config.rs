@@ -114,7 +114,22 @@ impl Config {
         read::parse(text).map_err(Error::invalid)?.with_override(overrides)
     }
 
-    fn with_override(self, overrides: &[String]) -> Result<Self> {
+    /// Reads the configuration that a checkpoint contains. Nothing that it names is opened.
+    ///
+    /// # Errors
+    /// Fails as [`Config::load`] does.
+    pub fn from_checkpoint(text: &str) -> Result<Self> {
+        let mut table: toml::Table = text.parse().map_err(|error| Error::invalid(format!("{error}")))?;
+        // This key makes a configuration read the model of a folder. A saved one has all its values.
+        table.get_mut("model").and_then(|model| model.as_table_mut()?.remove("from"));
+        Self::parse(&table.to_string(), &[])
+    }
+
+    /// Returns this configuration, changed by `overrides` of the form `section.key=value`.
+    ///
+    /// # Errors
+    /// Fails as [`Config::load`] does.
+    pub fn with_override(self, overrides: &[String]) -> Result<Self> {
         let mut config = self;
         for change in overrides {
             config = read::with_override(&config, change)?;

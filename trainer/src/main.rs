@@ -168,6 +168,9 @@ struct ExportArguments {
     /// Size in MB of tensors after which another file begins
     #[arg(long, default_value_t = 5000.0, value_name = "MB")]
     max_file_mb: f64,
+    /// Changes to the saved configuration, for example data.tokenizer
+    #[arg(value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
 }
 
 /// Prints warnings on standard error. `UNISONO_LOG` selects other levels.
@@ -357,7 +360,7 @@ fn prepare(arguments: &PrepareArguments) -> Result<()> {
 fn export(arguments: &ExportArguments) -> Result<()> {
     let dtype = if arguments.bf16 { Dtype::Bf16 } else { Dtype::F32 };
     let options = FileOptions { dtype, max_bytes: (arguments.max_file_mb * 1e6) as usize };
-    train::export(&arguments.checkpoint, &arguments.to, options)
+    train::export(&arguments.checkpoint, &arguments.to, &arguments.overrides, options)
 }
 
 fn print_plan(question: &PlanArgs, text: fn(&PlanReport) -> String) -> Result<()> {

@@ -21,7 +21,7 @@ enum Corruption {
 }
 
 /// Rewrites the manifest in `folder`, with a valid checksum, as a forger would do.
-fn rewrite(folder: &Path, change: impl FnOnce(&mut Value)) {
+pub(crate) fn rewrite(folder: &Path, change: impl FnOnce(&mut Value)) {
     let path = folder.join("manifest.json");
     let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     change(&mut manifest);
@@ -173,7 +173,16 @@ fn same_parameter(manifest: &mut Value) {
 fn valid_checkpoint(root: &Path) -> PathBuf {
     let inventory = inventory(Dtype::F32);
     let mut strategy = strategy(&inventory);
-    save(root, save_on_one_rank(), &mut *strategy, &inventory, TrainProgress::default(), "", 1).unwrap()
+    save(
+        root,
+        save_on_one_rank(),
+        &mut *strategy,
+        &inventory,
+        TrainProgress::default(),
+        &RunSetup::default(),
+        1,
+    )
+    .unwrap()
 }
 
 #[test]

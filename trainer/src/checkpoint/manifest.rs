@@ -11,6 +11,8 @@ use std::path::Path;
 
 /// Name of the manifest file.
 pub(super) const MANIFEST: &str = "manifest.json";
+/// Name of the tokenizer's file.
+pub(super) const TOKENIZER: &str = "tokenizer.json";
 const FORMAT: u32 = 4;
 /// Limit on moments per element, above that of any optimizer.
 const MAX_MOMENTS: usize = 8;
@@ -90,6 +92,9 @@ pub struct Manifest {
     pub parameters: Vec<SavedParameter>,
     /// All tensor files.
     pub shards: Vec<ShardFile>,
+    /// File of the tokenizer, if the run has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<ShardFile>,
 }
 
 /// Checksum while the checksum is computed.
@@ -133,7 +138,13 @@ impl Manifest {
             configuration: configuration.to_owned(),
             parameters: inventory.parameters.iter().zip(moments).map(saved).collect(),
             shards: Vec::new(),
+            tokenizer: None,
         }
+    }
+
+    /// Returns all files of the checkpoint except for the manifest.
+    pub(super) fn files(&self) -> impl Iterator<Item = &ShardFile> {
+        self.shards.iter().chain(&self.tokenizer)
     }
 
     /// Reads the manifest in `folder`.
@@ -155,14 +166,11 @@ impl Manifest {
         if checksum_of(&text.replacen(&manifest.checksum, BLANK, 1)) != manifest.checksum {
             return Err(Error::file(path, "not the text that was saved: the manifest is damaged"));
         }
-        match manifest
-            .shards
-            .iter()
-            .find(|shard| Path::new(&shard.file).file_name() != Some(shard.file.as_ref()))
-        {
-            Some(shard) => Err(Error::file(path, format!("`{}` is not the name of a file", shard.file))),
-            None => Ok(manifest),
+        let is_elsewhere = |own: &&ShardFile| Path::new(&own.file).file_name() != Some(own.file.as_ref());
+        if let Some(own) = manifest.files().find(is_elsewhere) {
+            return Err(Error::file(path, format!("`{}` is not the name of a file", own.file)));
         }
+        Ok(manifest)
     }
 
     /// Returns the text of the manifest's file, with its checksum.

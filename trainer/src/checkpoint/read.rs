@@ -63,9 +63,14 @@ pub fn with_last_good(error: Error, folder: &Path) -> Error {
 
 /// Compares the files with the manifest. Ranks share the work.
 fn verify(folder: &Path, who: SavedBy<'_>, manifest: &Manifest) -> Result<()> {
-    for shard in manifest.shards.iter().skip(who.rank()).step_by(who.size()) {
-        let path = folder.join(&shard.file);
-        if (shard.sha256.clone(), shard.bytes) != hash_file(&path)? {
+    for own in manifest.files().skip(who.rank()).step_by(who.size()) {
+        let path = folder.join(&own.file);
+        // A link could lead out of the folder, and what is read can be copied by `export`.
+        let is_link = std::fs::symlink_metadata(&path).is_ok_and(|metadata| !metadata.is_file());
+        if is_link {
+            return Err(Error::file(path, "no file but a link or a device: a checkpoint has files only"));
+        }
+        if (own.sha256.clone(), own.bytes) != hash_file(&path)? {
             return Err(Error::file(path, "not the bytes that were saved: the file is damaged"));
         }
     }

@@ -45,7 +45,7 @@ fn saved(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
         let (inventory, memory, rank) = (inventory(dtype), Allocator::default(), world.rank());
         let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
         steps(&mut *strategy, &inventory, rank, 1..3);
-        save(root, of_data(&world), &mut *strategy, &inventory, progress(), "[model]", 2).unwrap();
+        save(root, of_data(&world), &mut *strategy, &inventory, progress(), &RunSetup::default(), 2).unwrap();
         collect_shards(&mut *strategy, &inventory)
     });
     merge_shards(all)
@@ -141,7 +141,8 @@ fn tensors_may_be_resharded_on_load() {
     for (from, into) in [(1, 2), (2, 3), (3, 1), (5, 2)] {
         let root = tempfile::tempdir().unwrap();
         let before = run(from, 1, &|who, strategy, inventory| {
-            save(root.path(), who, strategy, inventory, TrainProgress::default(), "", 1).map(drop)
+            save(root.path(), who, strategy, inventory, TrainProgress::default(), &RunSetup::default(), 1)
+                .map(drop)
         });
         let after = run(into, 2, &|who, strategy, inventory| {
             load(&latest(root.path()).unwrap(), who, strategy, inventory).map(drop)
@@ -164,7 +165,15 @@ fn failed_save_leaves_nothing_but_earlier_checkpoints() {
     let mut strategy = strategy(&inventory);
     let mut take = |step| {
         let progress = TrainProgress { step, ..TrainProgress::default() };
-        Snapshot::take(root.path(), save_on_one_rank(), &mut *strategy, &inventory, progress, "").unwrap()
+        Snapshot::take(
+            root.path(),
+            save_on_one_rank(),
+            &mut *strategy,
+            &inventory,
+            progress,
+            &RunSetup::default(),
+        )
+        .unwrap()
     };
     let earlier = take(1).write(None, 2).unwrap();
     let snapshot = take(2);
@@ -182,7 +191,8 @@ fn damaged_foreign_and_unfinished_checkpoints_are_rejected() {
     let mut strategy = strategy(&inventory);
     let mut at = |step| {
         let progress = TrainProgress { step, ..TrainProgress::default() };
-        save(root.path(), save_on_one_rank(), &mut *strategy, &inventory, progress, "", 2).unwrap()
+        save(root.path(), save_on_one_rank(), &mut *strategy, &inventory, progress, &RunSetup::default(), 2)
+            .unwrap()
     };
     let paths = [at(1), at(2), at(10)];
     let steps = || list(root.path()).iter().map(|(step, _)| *step).collect::<Vec<_>>();

@@ -1,12 +1,13 @@
 //! Saves checkpoints.
 
 use super::folder;
-use super::manifest::{MANIFEST, Manifest, ShardFile, TrainProgress};
+use super::manifest::{MANIFEST, Manifest, ShardFile, TOKENIZER, TrainProgress};
 use super::shard::{ShardWriter, hash_file};
 use crate::error::{Error, Result};
 use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::{Domain, Inventory, ParameterId};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use unisono::{Communicator, Max};
 
 /// Position of the rank that saves or loads.
@@ -63,10 +64,22 @@ pub fn save(
     strategy: &mut dyn DataParallel,
     inventory: &Inventory,
     progress: TrainProgress,
-    configuration: &str,
+    setup: &RunSetup,
     keep: usize,
 ) -> Result<PathBuf> {
-    Snapshot::take(root, who, strategy, inventory, progress, configuration)?.write(who.world, keep)
+    Snapshot::take(root, who, strategy, inventory, progress, setup)?.write(who.world, keep)
+}
+
+/// Part of a checkpoint that stays the same during a run.
+#[derive(Clone, Debug, Default)]
+pub struct RunSetup {
+    /// Configuration of the run, as TOML.
+    pub configuration: String,
+    /// Bytes of the tokenizer's file on rank 0, if the run has a tokenizer.
+    ///
+    /// A checkpoint contains this file, because one that named a file elsewhere would make its
+    /// readers open any file that its author chose.
+    pub tokenizer: Option<Arc<[u8]>>,
 }
 
 /// Copy of a rank's state, to be written as its part of a checkpoint.
@@ -75,6 +88,8 @@ pub struct Snapshot {
     manifest: Manifest,
     /// State of this rank; `None` if other ranks write all that it has.
     shard: Option<ShardWriter>,
+    /// See [`RunSetup`].
+    tokenizer: Option<Arc<[u8]>>,
 }
 
 impl Snapshot {
@@ -88,7 +103,7 @@ impl Snapshot {
         strategy: &mut dyn DataParallel,
         inventory: &Inventory,
         progress: TrainProgress,
-        configuration: &str,
+        setup: &RunSetup,
     ) -> Result<Self> {
         let step = progress.step;
         let begun = if who.rank() == 0 { folder::create_temporary(root, step).map(drop) } else { Ok(()) };
@@ -96,8 +111,8 @@ impl Snapshot {
         let copied = copy_shard(who, strategy, inventory);
         let (mut moments, shard) = who.agree_on_result(copied, "copying the state of a checkpoint")?;
         who.world.map_or(Ok(()), |world| world.all_reduce(&mut moments, Max))?;
-        let manifest = Manifest::new(inventory, progress, &moments, configuration);
-        Ok(Self { root: root.to_owned(), manifest, shard })
+        let manifest = Manifest::new(inventory, progress, &moments, &setup.configuration);
+        Ok(Self { root: root.to_owned(), manifest, shard, tokenizer: setup.tokenizer.clone() })
     }
 
     /// Returns the folder that the checkpoint will have.
@@ -123,11 +138,14 @@ impl Snapshot {
     }
 
     fn write_parts(self, who: SavedBy<'_>, path: &Path, keep: usize) -> Result<PathBuf> {
-        let Self { root, mut manifest, shard } = self;
+        let Self { root, mut manifest, shard, tokenizer } = self;
         let file = shard.map(|shard| write_shard(path, who.rank(), shard)).transpose();
         let file = who.agree_on_result(file, "writing a checkpoint")?;
         manifest.shards = gather_shard_files(who, file)?;
-        let finished = if who.rank() == 0 { finish(&root, path, &manifest, keep) } else { Ok(()) };
+        let finished = match who.rank() {
+            0 => finish(&root, path, (&mut manifest, tokenizer.as_deref()), keep),
+            _ => Ok(()),
+        };
         who.agree_on_result(finished, "finishing a checkpoint")?;
         Ok(folder::step_dir(&root, manifest.progress.step))
     }
@@ -198,7 +216,20 @@ fn decode_record(rank: usize, record: &[u8]) -> ShardFile {
     }
 }
 
-fn finish(root: &Path, path: &Path, manifest: &Manifest, keep: usize) -> Result<()> {
+/// Writes the tokenizer and the manifest, and gives the checkpoint its final name.
+fn finish(
+    root: &Path,
+    path: &Path,
+    (manifest, tokenizer): (&mut Manifest, Option<&[u8]>),
+    keep: usize,
+) -> Result<()> {
+    if let Some(bytes) = tokenizer {
+        let file = path.join(TOKENIZER);
+        std::fs::write(&file, bytes).map_err(|error| Error::file(&file, error))?;
+        folder::fsync(&file)?;
+        let (sha256, bytes) = hash_file(&file)?;
+        manifest.tokenizer = Some(ShardFile { file: TOKENIZER.to_owned(), bytes, sha256 });
+    }
     let file = path.join(MANIFEST);
     let text = manifest.to_text().map_err(|error| Error::file(&file, error))?;
     std::fs::write(&file, text).map_err(|error| Error::file(&file, error))?;

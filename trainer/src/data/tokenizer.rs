@@ -1,6 +1,7 @@
 //! Tokenizers of Hugging Face's libraries.
 
 use crate::error::{Error, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// Tokenizer of a file `tokenizer.json`.
@@ -19,7 +20,7 @@ impl Tokenizer {
     /// # Errors
     /// Fails if the file cannot be read, or is not a tokenizer.
     pub fn open(path: &Path) -> Result<Self> {
-        let inner = tokenizers::Tokenizer::from_file(path).map_err(|error| Error::file(path, error))?;
+        let inner = guarded(path, || tokenizers::Tokenizer::from_file(path))?;
         let end_of_text = END_OF_TEXT.iter().find_map(|name| inner.token_to_id(name));
         Ok(Self { path: path.to_owned(), inner, end_of_text })
     }
@@ -60,7 +61,7 @@ impl Tokenizer {
     /// # Errors
     /// Fails if the tokenizer does not know a part of the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, false).map_err(|error| self.error(&*error))?;
+        let encoding = guarded(&self.path, || self.inner.encode_fast(text, false))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -69,7 +70,7 @@ impl Tokenizer {
     /// # Errors
     /// Fails as [`Tokenizer::encode`] does.
     pub fn encode_all(&self, texts: Vec<String>) -> Result<Vec<Vec<u32>>> {
-        let encodings = self.inner.encode_batch_fast(texts, false).map_err(|error| self.error(&*error))?;
+        let encodings = guarded(&self.path, || self.inner.encode_batch_fast(texts, false))?;
         Ok(encodings.into_iter().map(|encoding| encoding.get_ids().to_vec()).collect())
     }
 
@@ -78,17 +79,22 @@ impl Tokenizer {
     /// # Errors
     /// Fails for a tokenizer whose decoder does.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
-        self.inner.decode(tokens, true).map_err(|error| self.error(&*error))
+        guarded(&self.path, || self.inner.decode(tokens, true))
     }
 
     /// Returns a function that decodes one token after another. A character may take several of
     /// them.
     pub(super) fn stream(&self) -> impl FnMut(u32) -> Result<String> + '_ {
         let mut stream = self.inner.decode_stream(true);
-        move |token| Ok(stream.step(token).map_err(|error| self.error(&*error))?.unwrap_or_default())
+        move |token| Ok(guarded(&self.path, || stream.step(token))?.unwrap_or_default())
     }
+}
 
-    fn error(&self, error: &(dyn std::error::Error + Send + Sync)) -> Error {
-        Error::file(&self.path, error)
+/// Calls a function of the library, and returns its error, or its panic as an error. Some files
+/// parse well, and make the library index out of bounds later.
+fn guarded<T>(path: &Path, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| Error::file(path, error)),
+        Err(_) => Err(Error::file(path, "no valid tokenizer: the tokenizers library failed in it")),
     }
 }

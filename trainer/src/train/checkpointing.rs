@@ -1,6 +1,6 @@
 //! Checkpoints of a run.
 
-use crate::checkpoint::{self, Manifest, SavedBy, Snapshot, TrainProgress};
+use crate::checkpoint::{self, Manifest, RunSetup, SavedBy, Snapshot, TrainProgress};
 use crate::config::{ChangedKey, Config};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -31,8 +31,9 @@ impl Run {
         // The weights of the checkpoint take the place of those of another folder.
         let mut config = self.config.clone();
         config.model.from.clear();
-        let (text, who) = (config.to_toml()?, saved_by(&self.world, &self.groups));
-        let snapshot = Snapshot::take(&root, who, &mut *self.strategy, &self.inventory, progress, &text)?;
+        let setup = RunSetup { configuration: config.to_toml()?, tokenizer: self.tokenizer.clone() };
+        let who = saved_by(&self.world, &self.groups);
+        let snapshot = Snapshot::take(&root, who, &mut *self.strategy, &self.inventory, progress, &setup)?;
         match self.config.checkpoint.asynchronous {
             true => self.writer.start(snapshot, &self.world, keep),
             false => snapshot.write(Some(&self.world), keep),
@@ -109,7 +110,7 @@ impl Run {
             self.log(&format!("changed since it was saved: {}", changes.join(", ")));
         }
         let rate = |config: &Config| config.peak_rate() * config.schedule.factor(self.train_step);
-        let (now, Ok(saved)) = (rate(&self.config), Config::parse(saved, &[])) else { return };
+        let (now, Ok(saved)) = (rate(&self.config), Config::from_checkpoint(saved)) else { return };
         if now != rate(&saved) {
             let before = rate(&saved);
             self.log(&format!("the next learning rate is {now:.2e}, and {before:.2e} by the saved schedule"));

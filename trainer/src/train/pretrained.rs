@@ -12,13 +12,14 @@ use crate::train::run::Run;
 use std::path::Path;
 
 /// Writes the model of a checkpoint, or of the last of several checkpoints, to the folder `to` in
-/// Hugging Face's layout, and its tokenizer. Runs on one rank, whatever mesh saved it.
+/// Hugging Face's layout, and its tokenizer. Runs on one rank, whatever mesh saved it. `overrides`
+/// change the saved configuration, for example the tokenizer.
 ///
 /// # Errors
 /// Fails if there is no checkpoint, its model is neither a GPT-2 nor a Llama, or a file cannot be
 /// written.
-pub fn export(checkpoint: &Path, to: &Path, options: FileOptions) -> Result<()> {
-    let mut restored = Restored::load(checkpoint, &[])?;
+pub fn export(checkpoint: &Path, to: &Path, overrides: &[String], options: FileOptions) -> Result<()> {
+    let mut restored = Restored::load(checkpoint, overrides)?;
     let gpt = restored.model.config();
     check_dense(gpt)?;
     std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;

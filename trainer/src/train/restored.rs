@@ -3,7 +3,7 @@
 use crate::allocator::Allocator;
 use crate::checkpoint::{self, Manifest, SavedBy};
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::models::Gpt;
 use crate::parallel::{self, DataParallel, ParallelKind, ProcessGroups};
 use crate::parameter::Inventory;
@@ -34,7 +34,15 @@ impl Restored {
         let folder = last.unwrap_or_else(|| folder.to_owned());
         let damaged = |error| checkpoint::with_last_good(error, &folder);
         let manifest = Manifest::read(&folder).map_err(damaged)?;
-        let config = Config::parse(&manifest.configuration, overrides)?;
+        let mut config = Config::from_checkpoint(&manifest.configuration)?;
+        let named = std::mem::take(&mut config.data.tokenizer);
+        if let Some(tokenizer) = &manifest.tokenizer {
+            config.data.tokenizer = folder.join(&tokenizer.file).display().to_string();
+        }
+        let config = config.with_override(overrides)?;
+        if config.data.tokenizer.is_empty() && !named.is_empty() {
+            return Err(Error::file(folder, outside_message(&named)));
+        }
         let invariants = config.resume_invariants()?;
         manifest.progress.check_invariants(&invariants, &folder, |key| key.starts_with("model."))?;
         let (model, inventory) = new_model(&config, None)?;
@@ -45,4 +53,13 @@ impl Restored {
         checkpoint::load(&folder, SavedBy::default(), &mut *strategy, &inventory).map_err(damaged)?;
         Ok(Self { folder, config, model, inventory, strategy, memory })
     }
+}
+
+/// Builds the message for a checkpoint without the tokenizer that it names.
+fn outside_message(tokenizer: &str) -> String {
+    format!(
+        "it names the tokenizer `{tokenizer}` outside of its folder, and does not contain it; such a file is \
+         not read, because the author of a checkpoint could name any file: if it is yours, add \
+         data.tokenizer={tokenizer}"
+    )
 }

@@ -64,6 +64,8 @@ pub struct Run {
     /// Request to end the run early.
     pub(super) interrupt: Interrupt,
     pub(super) writer: CheckpointWriter,
+    /// Bytes of the tokenizer's file, which every checkpoint contains; only on rank 0.
+    pub(super) tokenizer: Option<Arc<[u8]>>,
     /// Threads that read the batches of coming steps; `None` until the first step with
     /// `data.workers`.
     pub(super) read_ahead: Option<ReadAhead>,

@@ -4,7 +4,7 @@ use super::report::print_line;
 use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
-use crate::checkpoint;
+use crate::checkpoint::{self, SavedBy};
 use crate::config::{Config, Context, DeviceKind, Model, OptimizerKind, Positions, StrategyKind};
 use crate::cost::CostModel;
 use crate::data::{DatasetId, Placement, Sampler};
@@ -67,6 +67,7 @@ impl Run {
         let batch = config.batch(&mesh)?;
         let feed = DataLoader::open(config)?;
         let data = agreed_dataset(&world, config, &feed)?;
+        let tokenizer = agreed_tokenizer(&world, &config.data.tokenizer)?;
         let groups = MeshGroups::new(&world, mesh)?;
         let tensor = groups.get(GroupKind::Tensor);
         let (memory, settings) = (Allocator::default(), config.settings());
@@ -123,6 +124,7 @@ impl Run {
             trace,
             interrupt: Interrupt::default(),
             writer: CheckpointWriter::default(),
+            tokenizer,
             read_ahead: None,
         })
     }
@@ -164,6 +166,20 @@ impl Run {
             print_line(what);
         }
     }
+}
+
+/// Reads the tokenizer's file at `path` on rank 0, if there is one. It is read at the start, because
+/// a checkpoint must not fail later for a file that was moved meanwhile.
+fn agreed_tokenizer(world: &Communicator, path: &str) -> Result<Option<Arc<[u8]>>> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let who = SavedBy { world: Some(world), ..SavedBy::default() };
+    let read = match who.rank() {
+        0 => std::fs::read(path).map(|bytes| Some(bytes.into())).map_err(|error| Error::file(path, error)),
+        _ => Ok(None),
+    };
+    who.agree_on_result(read, "reading the tokenizer")
 }
 
 /// Returns the groups of the strategy. `shares` is true if another stage has one of this rank's

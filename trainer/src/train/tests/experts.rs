@@ -162,7 +162,7 @@ fn experts_elsewhere_are_refused_by_name() {
     train_on_threads(1, &saving).unwrap();
     let to = folder.path().join("exported");
     let options = crate::models::hugging_face::FileOptions::default();
-    let error = export(&folder.path().join("checkpoints"), &to, options).unwrap_err().to_string();
+    let error = export(&folder.path().join("checkpoints"), &to, &[], options).unwrap_err().to_string();
     assert!(error.contains("model with experts") && error.contains("not part of this build"), "{error}");
     let wrong_size = small(folder.path(), "mesh.expert=4");
     let error =

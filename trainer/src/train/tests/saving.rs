@@ -1,7 +1,9 @@
 //! Tests of checkpoints that a thread writes, of damaged ones, and of batches read ahead.
 
 use super::*;
-use crate::checkpoint::list;
+use crate::checkpoint::corruption_tests::rewrite;
+use crate::checkpoint::{latest, list};
+use crate::models::hugging_face::FileOptions;
 use std::path::PathBuf;
 
 /// Returns the files of a folder with their bytes, in order.
@@ -102,4 +104,73 @@ fn batches_read_ahead_leave_the_bits_as_they_are() {
     std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000010")).unwrap();
     let rest = run(&["data.workers=2", "checkpoint.resume=true", "checkpoint.every=50"]);
     assert_eq!((&rest.0[..], rest.1), (&whole.0[5..], whole.1));
+}
+
+/// Tokenizer with the words `a` and `b`.
+const TOKENIZER: &str = r#"{"version": "1.0", "added_tokens": [], "model":
+    {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}}"#;
+
+/// Trains with a tokenizer in `folder`, and returns its path and the folder of the checkpoint.
+fn trained_with_tokenizer(folder: &Path) -> (PathBuf, PathBuf) {
+    let tokenizer = folder.join("outside.json");
+    std::fs::write(&tokenizer, TOKENIZER).unwrap();
+    let own = format!("data.tokenizer={}", tokenizer.display());
+    let config = config(folder, &["schedule.steps=3", "checkpoint.last=true", &own]);
+    train_on_threads(2, &config).unwrap();
+    (tokenizer, latest(&folder.join("checkpoints")).unwrap())
+}
+
+fn generated(checkpoint: &Path, overrides: &[String]) -> Result<String> {
+    generate(checkpoint, "b", overrides, &mut |_| Ok(()))
+}
+
+fn exported(checkpoint: &Path, to: &Path) -> Result<Vec<u8>> {
+    export(checkpoint, to, &[], FileOptions::default())?;
+    Ok(std::fs::read(to.join("tokenizer.json")).unwrap())
+}
+
+#[test]
+fn checkpoints_contain_their_tokenizer() {
+    let folder = folder();
+    let (tokenizer, checkpoint) = trained_with_tokenizer(folder.path());
+    std::fs::remove_file(&tokenizer).unwrap();
+    generated(&checkpoint, &["sample.tokens=3".to_owned()]).unwrap();
+    assert_eq!(exported(&checkpoint, &folder.path().join("exported")).unwrap(), TOKENIZER.as_bytes());
+    // A run names its tokenizer before its first step.
+    let missing = config(folder.path(), &["data.tokenizer=/nowhere.json", "checkpoint.folder=other"]);
+    let errors = run_ranks(2, |world| Run::new(&missing, world).err().unwrap().to_string());
+    assert!(errors[0].contains("/nowhere.json"), "{errors:?}");
+    assert!(errors[1].contains("reading the tokenizer failed on rank 0"), "{errors:?}");
+}
+
+#[test]
+fn checkpoints_name_no_files_outside_of_their_folder() {
+    let folder = folder();
+    let (secret, checkpoint) = trained_with_tokenizer(folder.path());
+    let to = folder.path().join("exported");
+    let inside = checkpoint.join("tokenizer.json");
+    std::fs::remove_file(&inside).unwrap();
+    std::os::unix::fs::symlink(&secret, &inside).unwrap();
+    let error = exported(&checkpoint, &to).unwrap_err().to_string();
+    assert!(error.contains("no file but a link"), "{error}");
+    for file in ["../outside.json", "/etc/hostname", ""] {
+        rewrite(&checkpoint, |manifest| manifest["tokenizer"]["file"] = file.into());
+        let error = exported(&checkpoint, &to).unwrap_err().to_string();
+        assert!(error.contains("is not the name of a file"), "{error}");
+    }
+    rewrite(&checkpoint, |manifest| drop(manifest.as_object_mut().unwrap().remove("tokenizer")));
+    let named = format!("data.tokenizer={}", secret.display());
+    for error in [exported(&checkpoint, &to).map(drop), generated(&checkpoint, &[]).map(drop)] {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(&named) && error.contains("could name any file"), "{error}");
+    }
+    assert!(!to.exists());
+    // Its reader decides which file is read.
+    generated(&checkpoint, &[named, "sample.tokens=3".to_owned()]).unwrap();
+    rewrite(&checkpoint, |manifest| {
+        let text = manifest["configuration"].as_str().unwrap();
+        manifest["configuration"] = text.replace("from = \"\"", "from = \"/nowhere\"").into();
+    });
+    let error = generated(&checkpoint, &[]).unwrap_err().to_string();
+    assert!(error.contains("could name any file"), "the folder of model.from was opened: {error}");
 }
