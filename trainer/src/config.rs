@@ -120,7 +120,7 @@ impl Config {
     /// Fails as [`Config::load`] does.
     pub fn from_checkpoint(text: &str) -> Result<Self> {
         let mut table: toml::Table = text.parse().map_err(|error| Error::invalid(format!("{error}")))?;
-        // This key makes a configuration read the model of a folder. A saved one has all its values.
+        // This key makes a configuration read the model of a folder. A saved one has its values.
         table.get_mut("model").and_then(|model| model.as_table_mut()?.remove("from"));
         Self::parse(&table.to_string(), &[])
     }

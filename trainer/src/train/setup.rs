@@ -168,8 +168,8 @@ impl Run {
     }
 }
 
-/// Reads the tokenizer's file at `path` on rank 0, if there is one. It is read at the start, because
-/// a checkpoint must not fail later for a file that was moved meanwhile.
+/// Reads the tokenizer's file at `path` on rank 0, if there is one. It is read at the start,
+/// because a checkpoint must not fail later for a file that was moved meanwhile.
 fn agreed_tokenizer(world: &Communicator, path: &str) -> Result<Option<Arc<[u8]>>> {
     if path.is_empty() {
         return Ok(None);
