@@ -274,7 +274,11 @@ mod tests {
             for value in [&*id, &format!("{}/", &secret[..63]), &format!("{secret}/g")] {
                 let mut set = vec![(name, value)];
                 set.extend(GOOD);
-                let text = identity(&set).unwrap_err().to_string();
+                let Err(error) = identity(&set) else {
+                    assert_eq!((name, value), ("UNISONO_ID", &*id), "only that is a right value");
+                    continue;
+                };
+                let text = error.to_string();
                 assert!(text.contains(name) && !text.contains("5a5a5a"), "{text}");
             }
         }

@@ -5,8 +5,8 @@ use unisono_transports::text::without_secrets;
 /// Returns `NAME=value`, as errors about a variable show it.
 ///
 /// The value is left out for variables that hold the secret of the job. Other values may hold it by
-/// mistake, so long runs of hexadecimal digits are left out of them. What steers a terminal is
-/// escaped.
+/// mistake, so long runs of hexadecimal digits are left out of them. Characters that steer a
+/// terminal are escaped.
 pub(crate) fn assignment(name: &str, value: &str) -> String {
     match holds_secret(name) {
         true => without_secrets(name),

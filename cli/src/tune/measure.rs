@@ -105,7 +105,8 @@ impl Case<'_> {
     }
 }
 
-/// Creates an empty file among those of all users. Nobody can guess its name and take it beforehand.
+/// Creates an empty file among those of all users. Nobody can guess its name and take it
+/// beforehand.
 fn temporary_file() -> Result<PathBuf, String> {
     let random = random().map(u64::from_le_bytes).map_err(|error| error.to_string())?;
     let file = std::env::temp_dir().join(format!("unisono-tune-{random:016x}.json"));
