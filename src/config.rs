@@ -4,6 +4,7 @@ mod check;
 mod env;
 pub(crate) mod interface;
 mod setters;
+pub(crate) mod shown;
 
 pub use env::parse_algorithms;
 pub use interface::Interface;

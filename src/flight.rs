@@ -3,9 +3,11 @@
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use serde_json::{Value, json};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use unisono_transports::sys::private_file;
 
 /// The last operations of one rank of one communicator; see
 /// [`Communicator::flight_record`](crate::Communicator::flight_record).
@@ -101,13 +103,14 @@ impl FlightRecord {
         format!("{record},\n \"operations\": [\n  {}]}}\n", operations.join(",\n  "))
     }
 
-    /// Writes the record into `folder` atomically and returns the path of the file.
+    /// Writes the record into `folder` atomically, for this user only, and returns the path of the
+    /// file.
     pub(crate) fn dump(&self, folder: &Path) -> std::io::Result<PathBuf> {
         let FlightRecord { communicator, epoch, rank, .. } = self;
         let file = folder.join(format!("unisono-{communicator:016x}-{epoch}-rank-{rank}.json"));
         let unfinished = file.with_extension(format!("{}.part", std::process::id()));
         std::fs::create_dir_all(folder)?;
-        std::fs::write(&unfinished, self.to_json())?;
+        private_file::create(&unfinished)?.write_all(self.to_json().as_bytes())?;
         std::fs::rename(&unfinished, &file)?;
         Ok(file)
     }

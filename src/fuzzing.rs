@@ -6,6 +6,7 @@
 
 use crate::bootstrap::UniqueId;
 use crate::bootstrap::fuzzing as bootstrap;
+use crate::bootstrap::invitation::Invitation;
 use crate::config::Config;
 use crate::select::TuningTable;
 
@@ -22,10 +23,15 @@ pub const TARGETS: &[(&str, ParserFn)] = &[
     ("setting", setting),
 ];
 
+/// Parses a text of a store or of another rank: an id, or an invitation.
 fn id(bytes: &[u8]) {
-    if let Ok(id) = String::from_utf8_lossy(bytes).parse::<UniqueId>() {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(id) = text.parse::<UniqueId>() {
         let again: UniqueId = id.to_string().parse().expect("what was written");
         assert_eq!(again.to_string(), id.to_string());
+    }
+    if let Ok(invitation) = text.parse::<Invitation>() {
+        assert_eq!(invitation.to_string().parse::<Invitation>().ok(), Some(invitation));
     }
 }
 

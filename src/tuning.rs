@@ -22,6 +22,7 @@
 use crate::hash::fnv1a;
 use crate::schedule::{Algorithm, Collective, PeerAccess, find};
 use std::fmt;
+use unisono_transports::text::printable;
 
 /// The connection between the ranks of a communicator, as selection distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,9 @@ impl TuningTable {
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or("").trim();
             if !line.is_empty() {
-                rules.push(parse_rule(line).map_err(|why| format!("line {}: {why}", number + 1))?);
+                rules.push(
+                    parse_rule(line).map_err(|why| format!("line {}: {}", number + 1, printable(&why)))?,
+                );
             }
         }
         Ok(Self(rules))

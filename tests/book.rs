@@ -69,10 +69,15 @@ const OTHER_VARIABLES: [(&str, &str); 4] = [
     ),
     (
         "SECRET",
-        "The secret of the job, 64 hexadecimal digits, for ranks that meet at `MASTER_ADDR` and `MASTER_PORT`. It may \
-         be missing if that address is loopback.",
+        "The secret of the job, 64 hexadecimal digits, for ranks that meet at `MASTER_ADDR` and `MASTER_PORT` or \
+         through a store. It may be missing if that address is loopback, or if only the ranks can read and write the \
+         store.",
     ),
-    ("SECRET_FILE", "The name of a file with the secret, in its place."),
+    (
+        "SECRET_FILE",
+        "The name of a file with the secret, in its place. Other users may neither read nor write the file \
+         (`chmod 600`).",
+    ),
     (
         "LOG",
         "The filter of the log that the commands write to standard error, such as `unisono=debug`. `warn`.",

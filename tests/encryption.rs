@@ -1,11 +1,13 @@
-//! Encrypted jobs: no byte of the bootstrap is readable on the network, and ranks that disagree
-//! about encryption get an error.
+//! Traffic as an observer on the network records it. Encrypted jobs: no byte of the bootstrap is
+//! readable, and ranks that disagree about encryption get an error. Others: no secret is sent.
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::World;
@@ -144,4 +146,145 @@ fn survivors_keep_encryption() {
         half.all_reduce(&mut sum, Sum).expect("a sum");
         assert!(sum.iter().all(|&value| value == 2.0));
     });
+}
+
+/// A network of relays between ranks, which records all that they carry.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Recording>>);
+
+#[derive(Default)]
+struct Recording {
+    bytes: Vec<u8>,
+    /// The port of the relay to each port.
+    relays: BTreeMap<u16, u16>,
+}
+
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Recording> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a relay to a port, with as many digits, and returns its port. It replaces the
+    /// addresses of ranks in what it carries by those of relays, if told so.
+    fn relay_to(&self, port: u16, replaces: bool) -> u16 {
+        let listener = loop {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+            let own = listener.local_addr().expect("one").port();
+            if own.to_string().len() == port.to_string().len() {
+                break listener;
+            }
+        };
+        let own = listener.local_addr().expect("one").port();
+        let recorder = self.clone();
+        thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let far = loop {
+                    // Rank 0 may not listen yet.
+                    match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+                        Ok(far) => break far,
+                        Err(_) => thread::sleep(Duration::from_millis(1)),
+                    }
+                };
+                let ends = [(&near, &far), (&far, &near)].map(|(from, to)| {
+                    (from.try_clone().expect("a descriptor"), to.try_clone().expect("a descriptor"))
+                });
+                for (from, to) in ends {
+                    let recorder = recorder.clone();
+                    thread::spawn(move || recorder.carry(from, to, replaces));
+                }
+            }
+        });
+        own
+    }
+
+    fn carry(&self, mut from: TcpStream, mut to: TcpStream, replaces: bool) {
+        let mut buffer = [0; 1 << 16];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let bytes = &mut buffer[..count];
+            if replaces {
+                self.replace_addresses(bytes);
+            }
+            self.lock().bytes.extend(&*bytes);
+            if to.write_all(bytes).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    }
+
+    /// Replaces the addresses in descriptions of ranks by those of relays.
+    fn replace_addresses(&self, bytes: &mut [u8]) {
+        const BEFORE: &[u8] = b"\n127.0.0.1:";
+        let starts: Vec<usize> = (0..bytes.len())
+            .filter(|&at| bytes[at..].starts_with(BEFORE))
+            .map(|at| at + BEFORE.len())
+            .collect();
+        for start in starts {
+            let digits = bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let text = std::str::from_utf8(&bytes[start..start + digits]).expect("digits");
+            let port: u16 = text.parse().expect("a port");
+            if self.lock().relays.values().any(|relay| *relay == port) {
+                continue;
+            }
+            let known = self.lock().relays.get(&port).copied();
+            let relay = known.unwrap_or_else(|| self.relay_to(port, false));
+            self.lock().relays.insert(port, relay);
+            bytes[start..start + digits].copy_from_slice(relay.to_string().as_bytes());
+        }
+    }
+}
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("digits")).collect()
+}
+
+/// The observer reads what ranks send each other, and the invitations to groups. It learns neither
+/// the secret of the job nor those of the groups.
+#[test]
+fn groups_of_a_plain_job_send_no_secret() {
+    const TEXT: &[u8] = b"a text that everybody can read";
+    let (id, recorder) = (id(), Recorder::default());
+    let text = id.to_string();
+    let (_, secret) = text.split_once('/').expect("an address and a secret");
+    let relay = recorder.relay_to(id.address().port(), true);
+    let detour: UniqueId = format!("127.0.0.1:{relay}/{secret}").parse().expect("an id");
+    thread::scope(|scope| {
+        for (rank, id) in [id, detour].into_iter().enumerate() {
+            scope.spawn(move || {
+                let comm = Communicator::join(&id, rank, 2, &config(false)).expect("they meet");
+                let mut text = [0; TEXT.len()];
+                if rank == 0 {
+                    text.copy_from_slice(TEXT);
+                }
+                comm.broadcast(&mut text, 0).expect("a broadcast");
+                let half = comm.split(Some(7), 1 - rank as i32).expect("a group").expect("of both");
+                let second = comm.duplicate().expect("a second one");
+                let group = comm.create_group(&[1, 0], 5).expect("a group");
+                for (child, own) in [(half, 1 - rank), (second, rank), (group, 1 - rank)] {
+                    let mut sum = [1.0f32];
+                    child.all_reduce(&mut sum, Sum).expect("a sum");
+                    assert_eq!((sum, child.rank()), ([2.0], own));
+                }
+            });
+        }
+    });
+    let seen = std::mem::take(&mut recorder.lock().bytes);
+    let is_in = |part: &[u8]| seen.windows(part.len()).any(|window| window == part);
+    assert!(is_in(TEXT), "the recorder does not see what ranks send each other");
+    let after = |mark: u8| -> BTreeSet<String> {
+        let is_hex = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_hexdigit);
+        let found = seen.windows(65).filter(|window| window[0] == mark && is_hex(&window[1..]));
+        found.map(|window| String::from_utf8_lossy(&window[1..]).into_owned()).collect()
+    };
+    assert_eq!(after(b'/'), BTreeSet::new(), "an address with a secret");
+    let nonces = after(b'#');
+    assert_eq!(nonces.len(), 3, "an invitation to each group: {nonces:?}");
+    let job = Secret::from_hex(secret).expect("64 digits");
+    let members = [[0u64, 1], [1, 0]].map(|members| members.map(u64::to_le_bytes).concat());
+    let label = |nonce: &String, members: &[u8]| [&b"meeting "[..], &bytes_of(nonce), members].concat();
+    let keys = nonces.iter().flat_map(|nonce| members.iter().map(move |members| (nonce, members)));
+    let keys = keys.map(|(nonce, members)| job.derive(&label(nonce, members)).to_hex());
+    for hidden in keys.chain([secret.to_owned()]) {
+        assert!(!is_in(hidden.as_bytes()) && !is_in(&bytes_of(&hidden)), "{hidden}");
+    }
 }

@@ -103,6 +103,23 @@ fn failure_dumps_one_record_per_rank() {
     }
 }
 
+/// Errors in records quote what programs say, and other users of the host are not meant to read it.
+#[test]
+fn records_and_traces_are_for_their_user_only() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = std::env::temp_dir().join(format!("unisono-modes-{}", std::process::id()));
+    let dir = Some(folder.clone());
+    let config = Config::default().with_flight_recorder_dir(dir.clone()).with_trace_dir(dir);
+    World::Threads.run(2, &config, |comm| {
+        comm.barrier().expect("both come");
+        comm.abort("enough");
+    });
+    let files: Vec<_> = std::fs::read_dir(&folder).expect("a folder").map(Result::unwrap).collect();
+    let modes: Vec<u32> = files.iter().map(|file| file.metadata().unwrap().mode() & 0o777).collect();
+    assert_eq!(modes, [0o600; 4], "{files:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn communicator_id_is_shared_and_unique() {
     for world in World::ALL {

@@ -106,7 +106,7 @@ fn stale_file_of_a_store_is_named_by_every_rank() {
     };
     // An earlier job, which has ended.
     drop(join(0, 1).expect("it is alone"));
-    let path = folder.0.join("unisono_job_id");
+    let path = folder.0.join("unisono+job+id");
     let file = std::fs::File::options().write(true).open(&path).expect("it is there");
     file.set_modified(SystemTime::now() - Duration::from_secs(3600)).expect("its owner may");
     std::thread::scope(|scope| {
@@ -137,7 +137,7 @@ fn file_of_a_job_under_the_same_name_is_named() {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| join(0, 2).unwrap_err().to_string());
         let text = join(1, 3).unwrap_err().to_string();
-        let path = folder.0.join("unisono_job_id");
+        let path = folder.0.join("unisono+job+id");
         assert!(text.contains("expects 3 ranks, but rank 0 expects 2; rank 1 read this address"), "{text}");
         assert!(text.contains(&format!("{}, written 0.", path.display())), "{text}");
         assert!(other.join().expect("no panic").contains("rank 1"));

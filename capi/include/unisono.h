@@ -157,7 +157,7 @@ UNISONO_CHECKED uint32_t unisono_comm_from_env(unisono_comm **comm);
 UNISONO_CHECKED uint32_t unisono_comm_local(size_t size, unisono_comm **comms);
 
 /* Writes a unique id with its NUL into `bytes` bytes at `id`; 160 are enough. Rank 0 makes it, with the address of the
- * interface that the other ranks reach, and hands it to them. */
+ * interface that the other ranks reach, and hands it to them. It holds their secret: nobody else may read or change it. */
 UNISONO_CHECKED uint32_t unisono_unique_id(const char *interface_address, char *id, size_t bytes);
 
 /* Connects to the ranks with the same unique id. `settings` is NULL or lines of the form name=value, such as

@@ -2,6 +2,7 @@
 
 use crate::error::{Failure, argument, guard};
 use std::ffi::{CStr, c_char};
+use unisono_core::transport::text::without_secrets;
 use unisono_core::{Communicator, Config, UniqueId};
 
 /// A communicator behind a pointer of C.
@@ -126,7 +127,7 @@ pub unsafe extern "C" fn unisono_unique_id(interface: *const c_char, id: *mut c_
         // SAFETY: by the contract.
         let interface = unsafe { text(interface, "the interface") }?;
         let Ok(address) = interface.parse() else {
-            return argument(format!("`{interface}` is no IP address"));
+            return argument(format!("`{}` is no IP address", without_secrets(interface)));
         };
         let unique = UniqueId::on(address)?;
         let needed = unique.to_string().len() + 1;

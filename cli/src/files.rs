@@ -1,6 +1,7 @@
 //! Files that ranks wrote, named on the command line.
 
 use std::path::{Path, PathBuf};
+use unisono_transports::text::printable;
 
 /// File name suffix of traces.
 pub(crate) const TRACE_SUFFIX: &str = ".trace.json";
@@ -38,4 +39,9 @@ pub(crate) fn partition<T>(read: impl Iterator<Item = Result<T, String>>) -> (Ve
         }
     }
     (whole, damaged)
+}
+
+/// Says which files are left out, and why.
+pub(crate) fn print_damaged(damaged: &[String]) {
+    damaged.iter().for_each(|why| eprintln!("left out: {}", printable(why)));
 }

@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
+use unisono_transports::text::printable;
 
 #[derive(Parser)]
 #[command(name = "unisono", version, about = "Collective communication: launch, measure, check, explain")]
@@ -156,7 +157,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("unisono: {error}");
+            eprintln!("unisono: {}", printable(&error));
             ExitCode::FAILURE
         }
     }

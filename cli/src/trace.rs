@@ -42,7 +42,7 @@ struct HeaderArgs {
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     let paths = files::expand_paths(&arguments.traces, |name| name.ends_with(files::TRACE_SUFFIX))?;
     let (parts, damaged) = files::partition(paths.into_iter().map(TraceFile::open));
-    damaged.iter().for_each(|why| eprintln!("left out: {why}"));
+    files::print_damaged(&damaged);
     let Some(begun_ns) = parts.iter().map(|part| part.begun_ns).min() else {
         return Err(
             "there are no traces: ranks write them into the folder that UNISONO_TRACE_DIR names".to_owned()

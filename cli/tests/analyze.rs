@@ -103,3 +103,18 @@ fn invalid_record_is_named() {
     let (code, text) = analyze(&[&file]);
     assert!(code == Some(1) && text.contains("a.json is no flight record"), "{text}");
 }
+
+/// A record comes from a file that anybody may have written.
+#[test]
+fn records_steer_no_terminal() {
+    let folder = Folder::new("escapes");
+    std::fs::create_dir_all(&folder.0).expect("a folder");
+    let file = folder.0.join("a.json");
+    let record = r#"{"communicator":"c","epoch":0,"rank":0,"ranks":1,"host":"\u001b]0;title\u0007","transport":"shm",
+        "now_ms":1,"enqueued":0,"error":"\u001b[2J","operations":[]}"#;
+    std::fs::write(&file, record).expect("a file");
+    std::fs::write(folder.0.join("b\u{1b}[31m.json"), "{}").expect("a file");
+    let (_, text) = analyze(&[&folder.0]);
+    assert!(text.contains("\\u{1b}]0;title\\u{7}") && text.contains("b\\u{1b}[31m.json"), "{text}");
+    assert_eq!(text.find('\u{1b}'), None, "{text}");
+}

@@ -4,11 +4,13 @@ use crate::error::{argument, exception};
 use crate::messages::forward;
 use crate::operation::Operation;
 use crate::segments::{check_address, memory_at};
+use crate::store::PythonStore;
 use crate::work::{Completion, Work};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
+use unisono::transport::text::without_secrets;
 use unisono::{CallOptions, Config, UniqueId};
 
 /// One rank of a group; see `unisono.Communicator`.
@@ -27,7 +29,7 @@ type Steps<'py> = Vec<PyRef<'py, Operation>>;
 #[pyfunction]
 pub(crate) fn unique_id(py: Python<'_>, interface: &str) -> PyResult<String> {
     let Ok(address) = interface.parse() else {
-        return Err(argument(py, format!("`{interface}` is no IP address")));
+        return Err(argument(py, format!("`{}` is no IP address", without_secrets(interface))));
     };
     UniqueId::on(address).map(UniqueId::into_reserved_text).map_err(|error| exception(py, &error))
 }
@@ -53,6 +55,25 @@ impl Communicator {
     #[staticmethod]
     fn join(py: Python<'_>, id: &str, rank: usize, size: usize, settings: Settings) -> PyResult<Self> {
         let made = py.detach(|| unisono::Communicator::join(&id.parse()?, rank, size, &config(&settings)?));
+        made.map(Self::from).map_err(|error| exception(py, &error))
+    }
+
+    /// Connects to the ranks of a group of torch, which meet through its store. `path` is that of a
+    /// store that is a file.
+    #[staticmethod]
+    fn join_through(
+        py: Python<'_>,
+        store: Py<PyAny>,
+        path: Option<String>,
+        rank: usize,
+        size: usize,
+        settings: Settings,
+    ) -> PyResult<Self> {
+        let store = PythonStore::new(store, path);
+        let made = py.detach(|| {
+            let builder = unisono::Communicator::builder().config(&config(&settings)?);
+            builder.join_through(&store, "torch", rank, size)
+        });
         made.map(Self::from).map_err(|error| exception(py, &error))
     }
 

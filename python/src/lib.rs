@@ -11,6 +11,7 @@ mod error;
 mod messages;
 mod operation;
 mod segments;
+mod store;
 mod work;
 
 use pyo3::prelude::*;

@@ -2,8 +2,10 @@
 
 import gc
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from datetime import timedelta
@@ -197,7 +199,99 @@ def test_stale_file_of_a_store_is_named(tmp_path):
     store.set(_connect.KEY, _native.unique_id("127.0.0.1"))
     with pytest.raises(errors.BootstrapError, match="could not be reached") as caught:
         _connect.connect(store, 1, 2, timedelta(seconds=1), {})
-    assert f"from {path}: unless rank 0 is only late, an earlier job wrote it, so remove it" in str(caught.value)
+    assert f"in the file {path}; unless rank 0 is only late, an earlier job wrote it: remove it" in str(caught.value)
+
+
+def test_missing_rank_0_is_told(tmp_path):
+    with pytest.raises(errors.BootstrapError, match="rank 1 waited 0.2 s for `unisono/torch/id` in the store"):
+        _connect.connect(dist.FileStore(str(tmp_path / "store"), 2), 1, 2, timedelta(seconds=0.2), {})
+
+
+SECRET = "5a" * 32
+
+
+def relay(port, seen):
+    """Starts a relay to a port of this host, which records what it carries, and returns its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def carry(source, target):
+        while data := source.recv(65536):
+            seen.append(data)
+            target.sendall(data)
+
+    def accept():
+        while True:
+            near, far = listener.accept()[0], socket.create_connection(("127.0.0.1", port))
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=carry, args=ends, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+def meet_through_tcp(seen):
+    """Makes a group of two ranks, of which rank 1 reaches torch's store through a recorder."""
+    wait = timedelta(seconds=20)
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
+    client = dist.TCPStore("127.0.0.1", relay(server.port, seen), is_master=False, timeout=wait)
+    ranks = [None, None]
+
+    def join(rank, store):
+        ranks[rank] = _connect.connect(dist.PrefixStore("group", store), rank, 2, wait, {"bind_addr": "127.0.0.1"})
+
+    threads = [threading.Thread(target=join, args=ends) for ends in enumerate((server, client))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [comm.rank for comm in ranks] == [0, 1]
+    return dist.PrefixStore("group", server).get(_connect.KEY)
+
+
+def test_store_of_a_group_with_a_secret_holds_none(monkeypatch):
+    monkeypatch.setenv("UNISONO_SECRET", SECRET)
+    seen = []
+    value = meet_through_tcp(seen)
+    traffic = b"".join(seen)
+    assert value in traffic, "the recorder does not see the store"
+    assert b"#" in value and b"/" not in value
+    assert SECRET.encode() not in traffic and bytes.fromhex(SECRET) not in traffic
+
+
+def test_store_of_a_group_without_a_secret_holds_one(monkeypatch):
+    monkeypatch.delenv("UNISONO_SECRET", raising=False)
+    monkeypatch.delenv("UNISONO_ID", raising=False)
+    assert b"/" in meet_through_tcp([])
+
+
+def test_warning_says_what_others_can_do_without_a_secret(tmp_path):
+    program = """
+import sys
+from datetime import timedelta
+import torch.distributed as dist
+from unisono.torch import _connect
+store = dist.FileStore(sys.argv[1], 1)
+for name in ("one", "two"):
+    _connect.connect(dist.PrefixStore(name, store), 0, 1, timedelta(seconds=20), {"bind_addr": sys.argv[2]})
+"""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this host has no network")
+        outside = probe.getsockname()[0]
+
+    def errors_of(address, **secret):
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("UNISONO_")}
+        path = tmp_path / f"store-{address}-{len(secret)}"
+        words = [sys.executable, "-c", program, str(path), address]
+        return subprocess.run(words, env={**environ, **secret}, check=True, stderr=subprocess.PIPE, text=True).stderr
+
+    told = errors_of(outside)
+    assert told.count("rank 0 writes the secret of the job in clear into the store") == 1
+    assert "Anybody on the network who can read the store can join the job and read and change its data" in told
+    assert "in clear" not in errors_of("127.0.0.1")
+    assert "in clear" not in errors_of(outside, UNISONO_SECRET=SECRET)
 
 
 def test_callback_may_wait_for_a_later_collective(processes):

@@ -11,6 +11,8 @@ from unisono.errors import InvalidUsage
 def unique_id(interface="127.0.0.1"):
     """Returns a new unique id as text, for all ranks of one bootstrap.
 
+    The text holds the secret of the ranks: pass it on in a way that nobody else reads or changes.
+
     Args:
         interface: The IP address at which rank 0 listens.
     """

@@ -5,10 +5,14 @@ use crate::bootstrap::launcher::{Placement, port_of};
 use crate::bootstrap::unique_id::LOOKUP_TIME;
 use crate::bootstrap::{RankInfo, UniqueId};
 use crate::config::Interface;
+use crate::config::shown::assignment;
 use crate::error::{Error, Result};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Instant;
 use unisono_transports::secure::handshake::Secret;
+use unisono_transports::sys::private_file;
+use unisono_transports::text::without_secrets;
 
 impl RankInfo {
     /// Reads this process's place from its environment.
@@ -16,7 +20,8 @@ impl RankInfo {
     /// `RANK` and `WORLD_SIZE` come first, as `unisono run` and torchrun set them. Without both,
     /// the variables of Open MPI, Cray PALS, MPICH and Intel MPI, Flux, or `srun` give the rank and
     /// the number of ranks. The meeting point is `UNISONO_ID`, or `MASTER_ADDR` and `MASTER_PORT`
-    /// with the secret in `UNISONO_SECRET` or `UNISONO_SECRET_FILE`. Ranks that an MPI launcher
+    /// with the secret in `UNISONO_SECRET`, or in the file named by `UNISONO_SECRET_FILE`, which
+    /// others may neither read nor write. Ranks that an MPI launcher
     /// started on one host need no meeting point: they meet on loopback, at a port derived from the
     /// job name.
     ///
@@ -60,9 +65,7 @@ impl RankInfo {
             return Err(Error::invalid_usage(text));
         }
         let id = match var("UNISONO_ID") {
-            Some(text) => text
-                .parse()
-                .map_err(|error: Error| Error::invalid_usage(format!("UNISONO_ID: {}", error.kind())))?,
+            Some(text) => parse_id(&text)?,
             None => id_from_parts(&var, placement.as_ref())?,
         };
         let is_one_host = match &placement {
@@ -93,7 +96,8 @@ fn id_from_parts(var: &impl Fn(&str) -> Option<String>, placement: Option<&Place
     // The launcher's own store listens on MASTER_PORT itself; ranks meet beside it.
     let own_port = var("TORCHELASTIC_RUN_ID").map_or(port, |_| adjacent_port(port));
     let endpoint = Endpoint::new(&host, own_port).ok_or_else(|| {
-        Error::invalid_usage(format!("MASTER_ADDR={host} is neither a host name nor an IP address"))
+        let pair = assignment("MASTER_ADDR", &host);
+        Error::invalid_usage(format!("{pair} is neither a host name nor an IP address"))
     })?;
     let run = var("TORCHELASTIC_RUN_ID").or_else(|| placement.map(|placement| placement.job.clone()));
     let secret = secret(var, &endpoint, &run.unwrap_or_default())?;
@@ -111,21 +115,49 @@ fn parse_port(port: usize) -> Result<u16> {
     }
 }
 
-fn secret(var: &impl Fn(&str) -> Option<String>, endpoint: &Endpoint, run: &str) -> Result<Secret> {
-    let malformed = |name: &str| Error::invalid_usage(format!("{name} must hold 64 hexadecimal digits"));
-    if let Some(text) = var("UNISONO_SECRET") {
-        return Secret::from_hex(text.trim()).ok_or_else(|| malformed("UNISONO_SECRET"));
+fn parse_id(text: &str) -> Result<UniqueId> {
+    text.parse().map_err(|error: Error| Error::invalid_usage(format!("UNISONO_ID: {}", error.kind())))
+}
+
+/// Returns the secret that all ranks of the job have in their environment, if there is one:
+/// `UNISONO_SECRET`, `UNISONO_SECRET_FILE`, or that of the id that a launcher has set.
+///
+/// # Errors
+/// Names the variable whose value is none.
+pub(super) fn shared_secret(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>> {
+    if let Some(secret) = given_secret(var)? {
+        return Ok(Some(secret));
     }
-    if let Some(path) = var("UNISONO_SECRET_FILE") {
-        let text = std::fs::read_to_string(&path)
-            .map_err(|error| Error::invalid_usage(format!("UNISONO_SECRET_FILE={path}: {error}")))?;
-        return Secret::from_hex(text.trim())
-            .ok_or_else(|| malformed("the file named by UNISONO_SECRET_FILE"));
+    let id = var("UNISONO_ID").map(|text| parse_id(&text)).transpose()?;
+    Ok(id.map(|id| id.secret().clone()))
+}
+
+/// Returns the secret that the user has set.
+fn given_secret(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>> {
+    let parse = |text: &str, name: &str| {
+        let malformed = || Error::invalid_usage(format!("{name} must hold 64 hexadecimal digits"));
+        Secret::from_hex(text.trim()).map(Some).ok_or_else(malformed)
+    };
+    if let Some(text) = var("UNISONO_SECRET") {
+        return parse(&text, "UNISONO_SECRET");
+    }
+    let Some(path) = var("UNISONO_SECRET_FILE") else { return Ok(None) };
+    // The name is not shown: somebody may have taken the variable for that of the secret itself.
+    let text = private_file::read_secret(Path::new(&path)).map_err(|error| {
+        Error::invalid_usage(format!("the file named by UNISONO_SECRET_FILE cannot be used: {error}"))
+    })?;
+    parse(&text, "the file named by UNISONO_SECRET_FILE")
+}
+
+fn secret(var: &impl Fn(&str) -> Option<String>, endpoint: &Endpoint, run: &str) -> Result<Secret> {
+    if let Some(secret) = given_secret(var)? {
+        return Ok(secret);
     }
     let address = loopback_address(var, endpoint).map_err(|where_else| {
         Error::invalid_usage(format!(
-            "ranks that meet at {where_else} need a secret: set UNISONO_SECRET to the same 64 hexadecimal digits on \
-             all of them (for example from `openssl rand -hex 32`)"
+            "ranks that meet at {} need a secret: set UNISONO_SECRET to the same 64 hexadecimal digits on all of them \
+             (for example from `openssl rand -hex 32`)",
+            without_secrets(&where_else)
         ))
     })?;
     crate::log::warn_user("no UNISONO_SECRET: any process of this host could join the job");
@@ -159,7 +191,8 @@ fn loopback_address(
 /// Names the variable if it is missing or not a number.
 pub(super) fn parse_var(var: &impl Fn(&str) -> Option<String>, name: &str) -> Result<usize> {
     let text = var(name).ok_or_else(|| missing_var(name))?;
-    text.parse().map_err(|_| Error::invalid_usage(format!("{name}={text} is not a whole number")))
+    let wrong = |_| Error::invalid_usage(format!("{} is not a whole number", assignment(name, &text)));
+    text.parse().map_err(wrong)
 }
 
 fn missing_var(name: &str) -> Error {
@@ -223,6 +256,65 @@ mod tests {
         let secret = "5a".repeat(32);
         set.push(("UNISONO_SECRET", &secret));
         assert!(identity(&set).is_ok());
+    }
+
+    #[test]
+    fn no_error_of_the_environment_shows_a_secret() {
+        let secret = "5a".repeat(32);
+        let id = format!("127.0.0.1:5/{secret}");
+        for name in [
+            "RANK",
+            "WORLD_SIZE",
+            "MASTER_PORT",
+            "MASTER_ADDR",
+            "UNISONO_ID",
+            "UNISONO_SECRET",
+            "UNISONO_SECRET_FILE",
+        ] {
+            for value in [&*id, &format!("{}/", &secret[..63]), &format!("{secret}/g")] {
+                let mut set = vec![(name, value)];
+                set.extend(GOOD);
+                let Err(error) = identity(&set) else {
+                    assert_eq!((name, value), ("UNISONO_ID", &*id), "only that is a right value");
+                    continue;
+                };
+                let text = error.to_string();
+                assert!(text.contains(name) && !text.contains("5a5a5a"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn secret_file_of_all_users_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("unisono-secret-file-{}", std::process::id()));
+        let secret = "5a".repeat(32);
+        std::fs::write(&path, format!("{secret}\n")).unwrap();
+        let name = path.display().to_string();
+        let mut set = vec![("UNISONO_SECRET_FILE", &*name)];
+        set.extend(GOOD);
+        let with_mode = |mode| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            identity(&set).map(|found| found.id.secret().to_hex())
+        };
+        assert_eq!(with_mode(0o600).unwrap(), secret);
+        let refused = with_mode(0o644).unwrap_err().to_string();
+        assert!(refused.contains("UNISONO_SECRET_FILE") && refused.contains("mode 644"), "{refused}");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn shared_secret_comes_from_the_user_or_the_launcher() {
+        let [own, other] = ["5a", "a5"].map(|digits| digits.repeat(32));
+        let id = format!("127.0.0.1:5/{other}");
+        let secret = |set: &[(&str, &str)]| {
+            let value =
+                |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+            shared_secret(&value).unwrap().map(|secret| secret.to_hex())
+        };
+        assert_eq!(secret(&[]), None);
+        assert_eq!(secret(&[("UNISONO_ID", &id)]), Some(other));
+        assert_eq!(secret(&[("UNISONO_ID", &id), ("UNISONO_SECRET", &own)]), Some(own));
     }
 
     #[test]

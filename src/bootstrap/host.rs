@@ -1,6 +1,7 @@
 //! Identifies the host of a rank, whatever its name.
 
 use std::os::unix::fs::MetadataExt;
+use unisono_transports::sys::user::own_is_distinct;
 
 /// Returns a text of the kernel's boot, the network namespace and the user.
 ///
@@ -10,8 +11,8 @@ pub(crate) fn identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
     let user = std::fs::metadata("/proc/self").map_or(0, |file| file.uid());
-    if boot.is_empty() {
-        // An unknown host must equal no other.
+    if boot.is_empty() || !own_is_distinct() {
+        // An unknown host or user must equal no other.
         return format!("unknown host of process {}", std::process::id());
     }
     format!("{} {network} {user}", boot.trim())

@@ -24,7 +24,8 @@ struct Launcher {
     job: &'static [&'static str],
     /// The hosts of the ranks, that of rank 0 first.
     hosts: Option<&'static str>,
-    /// The command line that passes the meeting point to all ranks.
+    /// The command line that passes the meeting point to all ranks. All users of a host can read
+    /// command lines, so the secret comes from the environment or from a file.
     example: &'static str,
 }
 
@@ -61,7 +62,7 @@ const LAUNCHERS: [Launcher; 6] = [
         extent: Extent::LocalRanks("PMI_LOCAL_SIZE"),
         job: &["PALS_APID"],
         hosts: None,
-        example: "mpiexec --env MASTER_ADDR=HOST --env MASTER_PORT=29500 --env UNISONO_SECRET=... ...",
+        example: "mpiexec --env MASTER_ADDR=HOST --env MASTER_PORT=29500 --env UNISONO_SECRET_FILE=... ...",
     },
     Launcher {
         name: "MPICH or Intel MPI",
@@ -81,7 +82,7 @@ const LAUNCHERS: [Launcher; 6] = [
         extent: Extent::Hosts("FLUX_JOB_NNODES"),
         job: &["FLUX_JOB_ID"],
         hosts: None,
-        example: "flux run --env=MASTER_ADDR=HOST --env=MASTER_PORT=29500 --env=UNISONO_SECRET=... ...",
+        example: "flux run --env=MASTER_ADDR=HOST --env=MASTER_PORT=29500 --env=UNISONO_SECRET_FILE=... ...",
     },
     Launcher {
         name: "Slurm",
@@ -357,6 +358,16 @@ mod tests {
             assert_eq!(first_node(list).as_deref(), Some(first));
         }
         assert_eq!(first_node(""), None);
+    }
+
+    #[test]
+    fn no_example_has_the_secret_on_a_command_line() {
+        for Launcher { name, example, .. } in LAUNCHERS {
+            let is_assignment = |word: &&str| word.contains('=') && !word.starts_with('-');
+            let mut arguments = example.split(' ').skip_while(is_assignment);
+            assert!(arguments.all(|word| !word.contains("UNISONO_SECRET=")), "{name}: {example}");
+            assert!(example.contains("UNISONO_SECRET"), "{name}: {example}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub(crate) mod cpu_mask;
 pub(crate) mod endpoint;
 mod env;
 mod host;
+pub(crate) mod invitation;
 mod launcher;
 pub(crate) mod local_exchange;
 mod meeting_point;

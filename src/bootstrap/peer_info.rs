@@ -11,6 +11,7 @@ use crate::schedule::Rank;
 use std::net::SocketAddr;
 use std::time::Instant;
 use unisono_transports::sys::socket::Stream;
+use unisono_transports::text::printable;
 use unisono_transports::{Error, Result};
 
 /// The description of a rank that the rank sends to the root, and the root to all ranks.
@@ -93,12 +94,12 @@ impl PeerInfo {
         Some(Self {
             rank: rank.parse().ok()?,
             ranks: ranks.parse().ok()?,
-            host: host.to_owned(),
-            host_id: identity.to_owned(),
+            host: printable(host).into_owned(),
+            host_id: printable(identity).into_owned(),
             cpu_mask: CpuMask::decode(cores)?,
             tcp: tcp.parse().ok()?,
             unix: unix.to_owned(),
-            settings: settings.to_owned(),
+            settings: printable(settings).into_owned(),
         })
     }
 }
@@ -264,6 +265,19 @@ mod tests {
             ["UNISONO_FIFO_DEPTH=4".to_owned(), "UNISONO_FIFO_DEPTH=9".to_owned()]
         );
         assert_eq!(differing_settings(&own, &own), [String::new(), String::new()]);
+    }
+
+    #[test]
+    fn texts_of_peers_steer_no_terminal() {
+        let info = PeerInfo { host: "\x1b[2Jhost".to_owned(), settings: "a\rb".to_owned(), ..info(1) };
+        let decoded = PeerInfo::decode(&info.encode()).unwrap();
+        assert_eq!((&*decoded.host, &*decoded.settings), ("\\u{1b}[2Jhost", "a\\u{d}b"));
+        let failure = BootstrapError::Died { rank: 1, host: "h\x07".to_owned(), what: "\x1b]0;x".to_owned() };
+        let Some(RootReply::Failed(failure)) = RootReply::decode(&RootReply::Failed(failure).encode()) else {
+            panic!("it is a failure")
+        };
+        assert_eq!(failure.to_string().find(char::is_control), None, "{failure}");
+        assert!(failure.to_string().contains("\\u{1b}]0;x"), "{failure}");
     }
 
     #[test]

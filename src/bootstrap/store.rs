@@ -1,22 +1,35 @@
 //! Rendezvous through a key-value store.
 
 use crate::bootstrap::UniqueId;
+use crate::bootstrap::env::shared_secret;
+use crate::bootstrap::invitation::Invitation;
 use crate::bootstrap::unique_id::local_address_toward;
 use crate::config::{Config, Interface};
 use crate::error::bootstrap::BootstrapError;
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::warn_user;
 use crate::schedule::Rank;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
+use unisono_transports::secure::handshake::{self, Secret};
+use unisono_transports::sys::private_file;
 
 /// A key-value store that all ranks reach, such as etcd, Redis, or PyTorch's store.
 ///
-/// Ranks meet through it: rank 0 writes its address and a secret, the others read them. So the
-/// store must be readable by the ranks of the job only.
+/// Ranks meet through it: rank 0 writes a value, the others read it. If `UNISONO_SECRET`,
+/// `UNISONO_SECRET_FILE` or `UNISONO_ID` gives the ranks a secret, the value is an address and a
+/// nonce. Then everybody may read and write the store: somebody who does can only keep the ranks
+/// from meeting.
+///
+/// Without such a secret, the value holds a new one, in clear. Then only the ranks of the job may
+/// read *and* write the store, and nobody may read its connections. A reader can join the job and
+/// read and change its data. A writer can lead the ranks into a job of its own. Rank 0 warns of
+/// this unless the store [is private](Store::is_private) or the ranks meet on loopback.
 pub trait Store {
     /// Writes a value. Each key is written once.
     ///
@@ -38,12 +51,22 @@ pub trait Store {
     fn describe(&self, key: &str) -> String {
         format!("`{key}` in the store")
     }
+
+    /// Returns true if only processes of this user can read and write values, so that they may
+    /// hold a secret.
+    fn is_private(&self) -> bool {
+        false
+    }
 }
 
-/// A folder as a store, on a file system that all ranks share. Each key is a file.
+/// A folder as a store, on a file system that all ranks share. Each key is a file, which only its
+/// user may read and write.
 ///
 /// A key that an earlier job has written is not overwritten, so each job needs a folder or names of
 /// its own. The error of every rank that such a file stops has its path and age.
+///
+/// A file of another user is refused, and so is a link, a pipe, or a file that others may access.
+/// Users who may write the folder can remove files, which keeps the ranks from meeting.
 #[derive(Clone, Debug)]
 pub struct FileStore(PathBuf);
 
@@ -54,20 +77,29 @@ impl FileStore {
     }
 
     fn path(&self, key: &str) -> PathBuf {
-        let clean = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
-        self.0.join(key.chars().map(clean).collect::<String>())
+        self.0.join(file_name(key))
     }
+}
+
+/// Returns a name of its own for each key: letters, digits, `-` and `_` stay, a slash becomes `+`,
+/// and other bytes become two hexadecimal digits after `%`.
+fn file_name(key: &str) -> String {
+    let encoded = |byte: u8| match byte {
+        b'-' | b'_' => char::from(byte).to_string(),
+        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        b'/' => "+".to_owned(),
+        byte => format!("%{byte:02x}"),
+    };
+    key.bytes().map(encoded).collect()
 }
 
 impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> io::Result<()> {
-        use std::io::Write;
-        use std::os::unix::fs::OpenOptionsExt;
-        let (path, draft) = (self.path(key), self.path(&format!("{key} {}", std::process::id())));
-        // The secret in the value is for this user only.
-        // A process of an earlier job that was killed here may have had the same number.
-        let _ = fs::remove_file(&draft);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        let path = self.path(key);
+        // Nobody can take a name beforehand that nobody can guess.
+        let random = handshake::random().map_err(io::Error::other)?;
+        let draft = self.path(&format!("{key} {:016x}", u64::from_le_bytes(random)));
+        let mut file = private_file::create_new(&draft)?;
         let written = file.write_all(value).and_then(|()| file.sync_all());
         // A link appears whole, and not over an older one.
         let linked = written.and_then(|()| fs::hard_link(&draft, &path));
@@ -82,11 +114,14 @@ impl Store for FileStore {
     }
 
     fn get(&self, key: &str, timeout: Duration) -> io::Result<Vec<u8>> {
-        let begun = Instant::now();
+        let (begun, path) = (Instant::now(), self.path(key));
         loop {
-            match fs::read(self.path(key)) {
+            match private_file::read_own(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                found => return found,
+                Err(error) => {
+                    return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
+                }
+                Ok(found) => return Ok(found.into_bytes()),
             }
             if begun.elapsed() > timeout {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -97,11 +132,15 @@ impl Store for FileStore {
 
     fn describe(&self, key: &str) -> String {
         let path = self.path(key);
-        let written = fs::metadata(&path).and_then(|file| file.modified());
+        let written = fs::symlink_metadata(&path).and_then(|file| file.modified());
         match written.ok().and_then(|written| written.elapsed().ok()) {
             Some(age) => format!("{}, written {:.1} s ago", path.display(), age.as_secs_f64()),
             None => format!("{}, written", path.display()),
         }
+    }
+
+    fn is_private(&self) -> bool {
+        true
     }
 }
 
@@ -123,36 +162,120 @@ impl StoredId {
 }
 
 /// Returns the id at which the ranks of `name` meet: rank 0 makes it and writes it into the store.
+/// Ranks that have a secret write and accept only what reveals none.
 pub(crate) fn exchange_id(store: &dyn Store, name: &str, rank: Rank, config: &Config) -> Result<StoredId> {
-    let key = format!("unisono/{name}/id");
-    let failed = |what: String| Error::new(ErrorKind::Bootstrap(BootstrapError::Other { what }));
-    if rank == 0 {
-        let id = UniqueId::on(config.bind_addr.unwrap_or_else(default_interface))?;
-        let stored = store.set(&key, id.to_string().as_bytes());
-        stored.map_err(|error| failed(format!("rank 0 cannot write `{key}` to the store: {error}")))?;
-        return Ok(StoredId { id, origin: None });
-    }
-    let value = store.get(&key, config.join_timeout).map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => failed(format!(
-            "rank {rank} waited {:.1} s for `{key}` in the store, which rank 0 writes",
-            config.join_timeout.as_secs_f64()
-        )),
-        _ => failed(format!("rank {rank} cannot read `{key}` from the store: {error}")),
-    })?;
-    let place = store.describe(&key);
-    match std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok()) {
-        Some(id) => {
-            let origin = format!(
-                "rank {rank} read this address from {place}; unless rank 0 is only late, an earlier job wrote it: \
-                 {STALE_REMEDY}"
-            );
-            Ok(StoredId { id, origin: Some(origin) })
+    let secret = shared_secret(&|variable: &str| std::env::var(variable).ok())?;
+    Exchange { store, name, rank, config, secret }.run()
+}
+
+/// One rank's part in the exchange of an id through a store.
+struct Exchange<'e> {
+    store: &'e dyn Store,
+    /// The name of the communicator.
+    name: &'e str,
+    rank: Rank,
+    config: &'e Config,
+    /// The secret that the ranks have already.
+    secret: Option<Secret>,
+}
+
+impl Exchange<'_> {
+    fn run(&self) -> Result<StoredId> {
+        match self.rank {
+            0 => self.write(),
+            _ => self.read(),
         }
-        None => Err(failed(format!(
-            "rank {rank} finds no unique id of this version under `{key}` in the store ({place}); if an earlier job \
-             wrote it, {STALE_REMEDY}"
-        ))),
     }
+
+    fn key(&self) -> String {
+        format!("unisono/{}/id", self.name)
+    }
+
+    /// Returns what ranks of the same name know of their meeting.
+    fn label(&self) -> Vec<u8> {
+        format!("store {}", self.name).into_bytes()
+    }
+
+    /// Makes the id and writes the value with which the others find it.
+    fn write(&self) -> Result<StoredId> {
+        let place = UniqueId::on(self.config.bind_addr.unwrap_or_else(default_interface))?;
+        let (value, id) = match &self.secret {
+            Some(secret) => {
+                let (invitation, id) = Invitation::new(place, secret, &self.label())?;
+                (invitation.to_string(), id)
+            }
+            None => {
+                self.warn_of_readers(&place);
+                (place.to_string(), place)
+            }
+        };
+        let (store, key) = (self.store, self.key());
+        let stored = store.set(&key, value.as_bytes());
+        stored.map_err(|error| failed(format!("rank 0 cannot write `{key}` to the store: {error}")))?;
+        Ok(StoredId { id, origin: None })
+    }
+
+    /// Warns once a process that the secret is in a store that others may read and write.
+    fn warn_of_readers(&self, place: &UniqueId) {
+        static WARNED: Once = Once::new();
+        let key = self.key();
+        if !self.store.is_private() && !place.address().ip().is_loopback() {
+            WARNED.call_once(|| {
+                warn_user(&format!(
+                    "no UNISONO_SECRET: rank 0 writes the secret of the job in clear into the store, under `{key}`. \
+                     Anybody on the network who can read the store can join the job and read and change its data, \
+                     and who can write it can lead the ranks elsewhere. Set UNISONO_SECRET to the same 64 \
+                     hexadecimal digits on all ranks (`openssl rand -hex 32`); the store then holds no secret"
+                ));
+            });
+        }
+    }
+
+    /// Waits for the value of rank 0, and returns its id.
+    fn read(&self) -> Result<StoredId> {
+        let Self { store, rank, config, .. } = self;
+        let key = self.key();
+        let value = store.get(&key, config.join_timeout).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => failed(format!(
+                "rank {rank} waited {:.1} s for `{key}` in the store, which rank 0 writes",
+                config.join_timeout.as_secs_f64()
+            )),
+            _ => failed(format!("rank {rank} cannot read `{key}` from the store: {error}")),
+        })?;
+        let place = store.describe(&key);
+        let id = self.accept(std::str::from_utf8(&value).unwrap_or_default(), &place)?;
+        let origin = format!(
+            "rank {rank} read this address from {place}; unless rank 0 is only late, an earlier job wrote it: \
+             {STALE_REMEDY}"
+        );
+        Ok(StoredId { id, origin: Some(origin) })
+    }
+
+    /// Returns the id that a value stands for.
+    fn accept(&self, value: &str, place: &str) -> Result<UniqueId> {
+        let (rank, key) = (self.rank, self.key());
+        match (value.parse::<Invitation>(), value.parse::<UniqueId>(), &self.secret) {
+            (Ok(invitation), _, Some(secret)) => Ok(invitation.accept(secret, &self.label())),
+            (_, Ok(id), None) => Ok(id),
+            (Ok(_), _, None) => Err(failed(format!(
+                "rank 0 has a secret in its environment and rank {rank} has none, as `{key}` in the store ({place}) \
+                 shows: set the same UNISONO_SECRET on all ranks"
+            ))),
+            // Somebody else may have written it, with a secret of their own.
+            (_, Ok(_), Some(_)) => Err(failed(format!(
+                "rank {rank} has a secret in its environment, and `{key}` in the store ({place}) is of a rank 0 that \
+                 has none: set the same UNISONO_SECRET on all ranks"
+            ))),
+            _ => Err(failed(format!(
+                "rank {rank} finds no unique id of this version under `{key}` in the store ({place}); if an earlier \
+                 job wrote it, {STALE_REMEDY}"
+            ))),
+        }
+    }
+}
+
+fn failed(what: String) -> Error {
+    Error::new(ErrorKind::Bootstrap(BootstrapError::Other { what }))
 }
 
 /// Returns the interface of the default route, or that of this host alone.
@@ -166,3 +289,91 @@ const OUTSIDE_ADDRESSES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 const STALE_REMEDY: &str = "remove it, or give each job a name or a folder of its own";
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::sync::{Mutex, PoisonError};
+
+    /// A store that everybody can read and write.
+    #[derive(Default)]
+    struct Open(Mutex<HashMap<String, Vec<u8>>>);
+
+    impl Store for Open {
+        fn set(&self, key: &str, value: &[u8]) -> io::Result<()> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), value.to_vec());
+            Ok(())
+        }
+
+        fn get(&self, key: &str, _: Duration) -> io::Result<Vec<u8>> {
+            let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            values.get(key).cloned().ok_or_else(|| io::ErrorKind::TimedOut.into())
+        }
+    }
+
+    fn exchange(store: &dyn Store, rank: Rank, secret: Option<&Secret>) -> Result<StoredId> {
+        let config = Config::default().with_bind_addr(Some(IpAddr::from(Ipv4Addr::LOCALHOST).into()));
+        Exchange { store, name: "job", rank, config: &config, secret: secret.cloned() }.run()
+    }
+
+    #[test]
+    fn store_of_ranks_with_a_secret_holds_none() {
+        let (store, secret) = (Open::default(), Secret::random().unwrap());
+        let written = exchange(&store, 0, Some(&secret)).unwrap().id;
+        let value = String::from_utf8(store.get("unisono/job/id", Duration::ZERO).unwrap()).unwrap();
+        for hidden in [&secret, written.secret()] {
+            assert!(!value.contains(&hidden.to_hex()), "{value}");
+        }
+        assert!(value.starts_with(&format!("{}#", written.endpoint())), "{value}");
+        let read = exchange(&store, 1, Some(&secret)).unwrap().id;
+        assert_eq!(read.to_string(), written.to_string());
+        let other = exchange(&store, 1, Some(&Secret::random().unwrap())).unwrap().id;
+        assert_ne!(other.secret().to_hex(), written.secret().to_hex());
+    }
+
+    #[test]
+    fn ranks_of_which_only_some_have_a_secret_are_told() {
+        let (store, secret) = (Open::default(), Secret::random().unwrap());
+        exchange(&store, 0, Some(&secret)).unwrap();
+        let text = exchange(&store, 1, None).err().expect("it has none").to_string();
+        assert!(text.contains("rank 0 has a secret in its environment and rank 1 has none"), "{text}");
+        let id = exchange(&store, 0, None).unwrap().id;
+        let text = exchange(&store, 1, Some(&secret)).err().expect("rank 0 has none").to_string();
+        assert!(text.contains("rank 1 has a secret") && text.contains("a rank 0 that has none"), "{text}");
+        assert_eq!(exchange(&store, 1, None).unwrap().id.to_string(), id.to_string());
+    }
+
+    #[test]
+    fn different_keys_are_different_files() {
+        let keys = ["a-b", "a_b", "a/b", "a b", "a+b", "a%2fb", "a.b", "A-B", "é", "..", ""];
+        let names: std::collections::HashSet<_> = keys.map(file_name).into();
+        assert_eq!(names.len(), keys.len(), "{names:?}");
+        assert!(names.iter().all(|name| !name.contains(['/', '.'])), "{names:?}");
+    }
+
+    #[test]
+    fn file_store_believes_only_files_of_this_user() {
+        let folder = std::env::temp_dir().join(format!("unisono-file-store-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let store = FileStore::new(&folder);
+        store.set("own", b"value").unwrap();
+        let path = store.path("own");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(store.get("own", Duration::ZERO).unwrap(), b"value");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "the draft is gone");
+        symlink(&path, store.path("link")).unwrap();
+        fs::create_dir(store.path("folder")).unwrap();
+        fs::write(store.path("open"), "value").unwrap();
+        fs::set_permissions(store.path("open"), fs::Permissions::from_mode(0o666)).unwrap();
+        for (key, why) in [("link", "it is a link"), ("folder", "no ordinary file"), ("open", "mode 666")] {
+            let error = store.get(key, Duration::ZERO).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{key}");
+            assert!(error.to_string().contains(why), "{error}");
+            let taken = store.set(key, b"value").unwrap_err();
+            assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists, "{key}: {taken}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -14,7 +14,8 @@ use unisono_transports::sys::listener::PortReservation;
 
 /// An address and a 256-bit secret, with which a rank finds the others.
 ///
-/// The text form (`Display`, `FromStr`) contains the secret: give it to the ranks of the job only.
+/// The text form (`Display`, `FromStr`) contains the secret: give it to the ranks of the job only,
+/// in a way that nobody else can read or change.
 /// Its address may be the name of a host, which each rank looks up when it connects. `Debug` shows
 /// the address only.
 ///
@@ -95,6 +96,11 @@ impl UniqueId {
     /// The id of a later regroup of some of these ranks. This secret and `label` give its secret.
     pub(crate) fn derive(&self, address: SocketAddr, label: &[u8]) -> Self {
         Self::from_parts(on_own_link(address, self.address()), self.secret.derive(label))
+    }
+
+    /// This id with another secret, which keeps the reservation of the port.
+    pub(crate) fn with_secret(self, secret: Secret) -> Self {
+        Self { secret, ..self }
     }
 
     /// This id, made by another rank with the id `parent`, as this rank sees it.

@@ -130,7 +130,8 @@ impl CommunicatorBuilder {
     /// `name`.
     ///
     /// Rank 0 listens at [`Config::bind_addr`], or at the interface of the default route, and
-    /// writes the address and a new secret into the store. A name serves for one communicator.
+    /// writes the address into the store. A name serves for one communicator. [`Store`] says who
+    /// may read and write the store: that depends on whether the environment has a secret.
     ///
     /// # Errors
     /// As [`Communicator::join`], and [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) with

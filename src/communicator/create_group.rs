@@ -1,6 +1,6 @@
 //! Groups that only their members make.
 
-use crate::communicator::split::ENDPOINT_BYTES;
+use crate::communicator::split::TICKET_BYTES;
 use crate::communicator::{Communicator, Work};
 use crate::engine::messages::INTERNAL_TAGS;
 use crate::error::Result;
@@ -31,21 +31,21 @@ impl Communicator {
     pub fn create_group(&self, members: &[Rank], tag: u32) -> Result<Communicator> {
         let position = self.checked_members(members)?;
         let tag = INTERNAL_TAGS | u64::from(tag);
-        let mut ticket = [0u8; ENDPOINT_BYTES];
+        let mut ticket = [0u8; TICKET_BYTES];
         if position > 0 {
-            let (bytes, _) = self.irecv_any_tag_space(vec![0u8; ENDPOINT_BYTES], members[0], tag).wait()?;
+            let (bytes, _) = self.irecv_any_tag_space(vec![0u8; TICKET_BYTES], members[0], tag).wait()?;
             ticket.copy_from_slice(&bytes);
-            let group = self.connect_group(&ticket, position, members.len(), self.config())?;
+            let group = self.connect_group(&ticket, members, self.config())?;
             return self.bequeath_algorithms(group);
         }
         self.check_can_reconnect()?;
-        let reserved = self.reserve_endpoint(&mut ticket);
-        // The others wait for an endpoint: an empty one tells them that there is none.
+        let reserved = self.reserve_endpoint(&mut ticket, members);
+        // The others wait for a ticket: an empty one tells them that there is none.
         let send = |&member: &Rank| self.isend_any_tag_space(ticket.to_vec(), member, tag);
         let sent: Vec<Work<Vec<u8>>> = members[1..].iter().map(send).collect();
         let _reserved = reserved.map_err(|error| self.attach_rank(error))?;
         sent.into_iter().try_for_each(|work| work.wait().map(drop))?;
-        let group = self.connect_group(&ticket, 0, members.len(), self.config())?;
+        let group = self.connect_group(&ticket, members, self.config())?;
         self.bequeath_algorithms(group)
     }
 

@@ -13,7 +13,7 @@ impl Communicator {
     /// Every rank calls it with the same `id`, whose address is on rank 0's host. Newcomer `i`
     /// calls [`Communicator::join`] with that id as rank `size() + i` of `size() + newcomers`, or
     /// [`Communicator::from_env`] with `RANK`, `WORLD_SIZE` and `UNISONO_ID` set accordingly. The
-    /// caller delivers the id to the newcomers; it holds a secret.
+    /// caller delivers the id to the newcomers, in a way that nobody else reads: it holds a secret.
     ///
     /// The new communicator has this one's settings. Algorithms that were
     /// [set](Communicator::set_algorithm) are not part of them, because newcomers have set none:

@@ -3,6 +3,7 @@
 use super::Communicator;
 use super::counts::digest_words;
 use crate::bootstrap;
+use crate::bootstrap::invitation::Invitation;
 use crate::bootstrap::{BootstrapError, RankInfo, UniqueId};
 use crate::config::Config;
 use crate::engine::ENDPOINT_BYTES_MAX;
@@ -92,15 +93,12 @@ impl Communicator {
         self.all_gather_for_split(&split_key, &mut split_keys)?;
         let members = group_members(&split_keys, split_key[0]);
         let leader = members.first().copied().filter(|_| color.is_some());
-        let (ticket, _reserved) = self.exchange_endpoints(leader == Some(self.rank()))?;
+        let (tickets, _reserved) = self.exchange_tickets(leader == Some(self.rank()), &members)?;
         let Some(leader) = leader else {
             return Ok(None);
         };
-        let rank = members.iter().position(|&member| member == self.rank());
-        let rank =
-            rank.ok_or_else(|| Error::new(ErrorKind::Bug("a rank is not in its own group".to_owned())))?;
-        self.connect_group(&ticket[leader * ENDPOINT_BYTES..][..ENDPOINT_BYTES], rank, members.len(), config)
-            .map(Some)
+        let ticket = &tickets[leader * TICKET_BYTES..][..TICKET_BYTES];
+        self.connect_group(ticket, &members, config).map(Some)
     }
 
     /// Makes a second communicator of the same ranks, whose operations do not wait for this one's.
@@ -120,14 +118,14 @@ impl Communicator {
         self.child().duplicate()
     }
 
-    /// Exchanges the endpoints of all groups. The leader of a group keeps its endpoint reserved.
-    fn exchange_endpoints(&self, leads: bool) -> Result<(Vec<u8>, Option<UniqueId>)> {
+    /// Exchanges the tickets of all groups. The leader of a group keeps its endpoint reserved.
+    fn exchange_tickets(&self, leads: bool, members: &[Rank]) -> Result<(Vec<u8>, Option<UniqueId>)> {
         self.check_can_reconnect()?;
-        let mut own = [0u8; ENDPOINT_BYTES];
-        // The others wait for an endpoint: a leader without one sends an empty one, and fails after
+        let mut own = [0u8; TICKET_BYTES];
+        // The others wait for a ticket: a leader without one sends an empty one, and fails after
         // that.
-        let reserved = if leads { self.reserve_endpoint(&mut own) } else { Ok(None) };
-        let mut all = vec![0u8; ENDPOINT_BYTES * self.size()];
+        let reserved = if leads { self.reserve_endpoint(&mut own, members) } else { Ok(None) };
+        let mut all = vec![0u8; TICKET_BYTES * self.size()];
         self.all_gather_for_split(&own, &mut all)?;
         Ok((all, reserved.map_err(|error| self.attach_rank(error))?))
     }
@@ -141,13 +139,19 @@ impl Communicator {
         Ok(())
     }
 
-    /// Reserves an endpoint for this rank's group and writes it into `ticket`.
-    pub(super) fn reserve_endpoint(&self, ticket: &mut [u8; ENDPOINT_BYTES]) -> Result<Option<UniqueId>> {
+    /// Reserves an endpoint for this rank's group and writes it into `ticket`. Others may read the
+    /// ticket: the members derive the secret of the group from it and from their own.
+    pub(super) fn reserve_endpoint(
+        &self,
+        ticket: &mut [u8; TICKET_BYTES],
+        members: &[Rank],
+    ) -> Result<Option<UniqueId>> {
         match &self.shared.origin {
             Origin::Threads(..) => ticket[..8].copy_from_slice(&next_group_id().to_le_bytes()),
             Origin::Bootstrap(parent) => {
-                let id = UniqueId::new_near(parent, self.shared.config.bind_addr)?;
-                write_endpoint(ticket, &id.to_string());
+                let place = UniqueId::new_near(parent, self.shared.config.bind_addr)?;
+                let (invitation, id) = Invitation::new(place, parent.secret(), &group_label(members))?;
+                write_endpoint(ticket, &invitation.to_string());
                 return Ok(Some(id));
             }
             Origin::Custom(reconnect, _) => {
@@ -163,10 +167,13 @@ impl Communicator {
     pub(super) fn connect_group(
         &self,
         ticket: &[u8],
-        rank: Rank,
-        ranks: usize,
+        members: &[Rank],
         config: &Config,
     ) -> Result<Communicator> {
+        let rank = members.iter().position(|&member| member == self.rank());
+        let rank =
+            rank.ok_or_else(|| Error::new(ErrorKind::Bug("a rank is not in its own group".to_owned())))?;
+        let ranks = members.len();
         match &self.shared.origin {
             Origin::Threads(exchange, _) => {
                 let group = u64::from_le_bytes(ticket[..8].try_into().unwrap_or_default());
@@ -177,8 +184,9 @@ impl Communicator {
                 Ok(self.with_same_parent(mesh, config, Origin::Threads(Arc::clone(exchange), group)))
             }
             Origin::Bootstrap(parent) => {
-                let id = read_endpoint(ticket)?.parse::<UniqueId>().map_err(|_| unreadable_endpoint())?;
-                let id = id.seen_by(parent);
+                let invitation = read_endpoint(ticket)?.parse::<Invitation>();
+                let invitation = invitation.map_err(|_| unreadable_endpoint())?;
+                let id = invitation.accept(parent.secret(), &group_label(members)).seen_by(parent);
                 let mesh = bootstrap::join(&RankInfo { rank, ranks, id: id.clone() }, config)?;
                 Ok(self.with_same_parent(mesh, config, Origin::Bootstrap(id)))
             }
@@ -210,8 +218,8 @@ impl Communicator {
 }
 
 /// Writes an endpoint after its length.
-fn write_endpoint(ticket: &mut [u8; ENDPOINT_BYTES], endpoint: &str) {
-    let length = endpoint.len().min(ENDPOINT_BYTES - 1);
+fn write_endpoint(ticket: &mut [u8; TICKET_BYTES], endpoint: &str) {
+    let length = endpoint.len().min(TICKET_BYTES - 1);
     ticket[0] = length as u8;
     ticket[1..=length].copy_from_slice(&endpoint.as_bytes()[..length]);
 }
@@ -316,5 +324,10 @@ pub(super) fn next_group_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The bytes of a group number or a unique id as text, with its length.
-pub(super) const ENDPOINT_BYTES: usize = 192;
+/// Returns what the members of a group know of it: themselves, as ranks of the parent.
+fn group_label(members: &[Rank]) -> Vec<u8> {
+    members.iter().flat_map(|&member| (member as u64).to_le_bytes()).collect()
+}
+
+/// The bytes of a group number or an invitation as text, with its length.
+pub(super) const TICKET_BYTES: usize = 192;

@@ -2,12 +2,15 @@
 
 use crate::config::Config;
 use crate::config::check::limits;
+use crate::config::shown::assignment;
 use crate::error::{Error, Result};
 use crate::schedule::Algorithm;
 use crate::tuning::TuningTable;
+use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
+use unisono_transports::text::without_secrets;
 
 impl Config {
     /// Returns the defaults, changed by the `UNISONO_*` variables of the environment.
@@ -24,25 +27,31 @@ impl Config {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn from_env() -> Result<Self> {
-        let mut config = Self::default();
-        for (name, value) in std::env::vars_os() {
-            let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
-            if let Some(setting) =
-                name.strip_prefix(ENV_PREFIX).filter(|name| !name.starts_with(WRAPPER_PREFIX))
-            {
-                let refused = |why| match kubernetes_service(setting, &value) {
-                    Some(service) => format!(
-                        "{why}: Kubernetes sets it for the Service `{service}`; give the pods \
-                         `enableServiceLinks: false`, or the Service another name"
-                    ),
-                    None => why,
-                };
-                config
-                    .set(setting, &value)
-                    .map_err(|why| Error::invalid_usage(format!("{name}={value}: {}", refused(why))))?;
-            }
-        }
+        let variables = std::env::vars_os();
+        let texts = |(name, value): (OsString, OsString)| {
+            (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+        };
+        let config = Self::from_vars(variables.map(texts))?;
         tracing::debug!(?config, "settings");
+        Ok(config)
+    }
+
+    fn from_vars(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let mut config = Self::default();
+        for (name, value) in variables {
+            let setting = name.strip_prefix(ENV_PREFIX).filter(|name| !name.starts_with(WRAPPER_PREFIX));
+            let Some(setting) = setting else { continue };
+            config.set(setting, &value).map_err(|refusal| {
+                let service = kubernetes_service(setting, &value);
+                let advice = service.map(|service| {
+                    format!(
+                        ": Kubernetes sets it for the Service `{service}`; give the pods \
+                         `enableServiceLinks: false`, or the Service another name"
+                    )
+                });
+                refusal.of(&name, &value, &advice.unwrap_or_default())
+            })?;
+        }
         Ok(config)
     }
 
@@ -70,16 +79,18 @@ impl Config {
             let upper = name.to_ascii_uppercase();
             let setting = upper.strip_prefix(ENV_PREFIX).unwrap_or(&upper);
             let changed = match setting {
-                "LOG" | "ID" | "SECRET" | "SECRET_FILE" => Err("only the environment has this".to_owned()),
+                "LOG" | "ID" | "SECRET" | "SECRET_FILE" => {
+                    Err(Refusal::Name("only the environment has this".to_owned()))
+                }
                 _ => self.set(setting, value),
             };
-            changed.map_err(|why| Error::invalid_usage(format!("{name}={value}: {why}")))?;
+            changed.map_err(|refusal| refusal.of(name, value, ""))?;
         }
         Ok(self)
     }
 
     /// Sets one value by its name in the environment, without the prefix.
-    pub(crate) fn set(&mut self, setting: &str, value: &str) -> std::result::Result<(), String> {
+    pub(crate) fn set(&mut self, setting: &str, value: &str) -> std::result::Result<(), Refusal> {
         match setting {
             "TIMEOUT_MS" => {
                 self.timeout = Duration::from_millis(parse_number(value, limits::TIMEOUT_MS)? as u64)
@@ -136,9 +147,35 @@ impl Config {
             "CHECK_FINITE" => self.check_finite = parse_switch(value)?,
             "STATUS_SERVER" => self.status_server = parse_switch(value)?,
             "LOG" | "ID" | "SECRET" | "SECRET_FILE" => {}
-            other => return Err(unknown_setting(other)),
+            other => return Err(Refusal::Name(unknown_setting(other))),
         }
         Ok(())
+    }
+}
+
+/// The reason why a pair of name and value is no setting.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The name is none. The value may be anything, such as a secret under a misspelled name.
+    Name(String),
+    /// The setting cannot have this value.
+    Value(String),
+}
+
+impl Refusal {
+    /// Returns the error about a pair, which shows the value only if its name is known.
+    fn of(self, name: &str, value: &str, advice: &str) -> Error {
+        let (pair, why) = match self {
+            Refusal::Name(why) => (without_secrets(name), why),
+            Refusal::Value(why) => (assignment(name, value), without_secrets(&why)),
+        };
+        Error::invalid_usage(format!("{pair}: {why}{advice}"))
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Refusal::Value(why)
     }
 }
 
@@ -257,6 +294,39 @@ mod tests {
         }
     }
 
+    fn why(refused: std::result::Result<(), Refusal>) -> String {
+        let (Refusal::Name(why) | Refusal::Value(why)) = refused.unwrap_err();
+        why
+    }
+
+    /// Values that hold the secret: a number, an id, a value with a typing error, and the contents
+    /// of a file that a setting names.
+    #[test]
+    fn no_error_about_a_setting_shows_a_secret() {
+        let secret = "5a".repeat(32);
+        let file = std::env::temp_dir().join(format!("unisono-secret-{}", std::process::id()));
+        std::fs::write(&file, format!("all_reduce shm 2 {secret} ring")).unwrap();
+        let path = file.display().to_string();
+        let values = [&*secret, &format!("127.0.0.1:5/{secret}"), &format!("{secret}g"), &path];
+        let known = ["TRANSPORT", "CHANNELS", "ENCRYPTION", "BIND_ADDR", "ALGO", "TUNING_FILE", "WAIT"];
+        let others = ["SECRETS", "SECRET_HEX", "IDS", "ID", "SECRET", "SECRET_FILE", "SLOTS", "PORT"];
+        for (name, value) in known.iter().chain(&others).flat_map(|name| values.map(|value| (name, value))) {
+            let name = format!("UNISONO_{name}");
+            let pair = [(&*name, value)];
+            let errors = [
+                Config::from_vars(pair.map(|(name, value)| (name.to_owned(), value.to_owned()))).err(),
+                Config::default().with_settings(pair).err(),
+            ];
+            for error in errors.into_iter().flatten() {
+                let text = error.to_string();
+                assert!(text.contains(&name) && !text.contains("5a5a5a"), "{text}");
+            }
+        }
+        std::fs::remove_file(&file).unwrap();
+        let misspelled = Config::default().with_settings([("UNISONO_SECRETS", "open sesame")]).unwrap_err();
+        assert!(misspelled.to_string().starts_with("UNISONO_SECRETS: no such setting"), "{misspelled}");
+    }
+
     #[test]
     fn with_settings_names_the_first_wrong_pair() {
         let config =
@@ -282,33 +352,29 @@ mod tests {
         assert_eq!((config.timeout.as_millis(), config.transport), (250, Transport::Tcp));
         config.set("ENCRYPTION", "on").unwrap();
         assert!(config.encryption);
-        assert_eq!(config.set("ENCRYPTION", "yes").unwrap_err(), "neither on nor off");
-        assert_eq!(config.set("CHANELS", "4").unwrap_err(), "no such setting");
-        assert_eq!(config.set("CHANNELS", "many").unwrap_err(), "not a whole number");
-        assert_eq!(config.set("TIMEOUT_MS", "1").unwrap_err(), "must be at least 100");
-        assert!(
-            config
-                .set("FIFO_SLOT_BYTES", &usize::MAX.to_string())
-                .unwrap_err()
-                .starts_with("must be at most")
-        );
-        assert!(config.set("ALGO", "rign").unwrap_err().contains("no algorithm `rign`"));
+        let mut refused = |name, value: &str| why(config.set(name, value));
+        assert_eq!(refused("ENCRYPTION", "yes"), "neither on nor off");
+        assert_eq!(refused("CHANELS", "4"), "no such setting");
+        assert_eq!(refused("CHANNELS", "many"), "not a whole number");
+        assert_eq!(refused("TIMEOUT_MS", "1"), "must be at least 100");
+        assert!(refused("FIFO_SLOT_BYTES", &usize::MAX.to_string()).starts_with("must be at most"));
+        assert!(refused("ALGO", "rign").contains("no algorithm `rign`"));
     }
 
     #[test]
     fn config_set_answers_old_names_with_new_ones() {
         for &(old, new) in RENAMED {
-            let error = Config::default().set(old, "1").unwrap_err();
+            let error = why(Config::default().set(old, "1"));
             assert!(error.contains(&format!("UNISONO_{new}")), "{old}: {error}");
             let known = Config::default().set(new, "?");
-            assert!(known.is_ok() || known.is_err_and(|why| !why.contains("no such setting")), "{new}");
+            assert!(!matches!(known, Err(Refusal::Name(_))), "{new}");
         }
     }
 
     #[test]
     fn config_set_accepts_only_the_new_order_value() {
-        let error = Config::default().set("REDUCTION_ORDER", "ranks").unwrap_err();
+        let error = why(Config::default().set("REDUCTION_ORDER", "ranks"));
         assert_eq!(error, "`ranks` is none of any, rank");
-        assert_eq!(Config::default().set("GPU_LL128", "0").unwrap_err(), "neither on nor off");
+        assert_eq!(why(Config::default().set("GPU_LL128", "0")), "neither on nor off");
     }
 }

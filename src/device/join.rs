@@ -21,6 +21,7 @@ use unisono_cuda::device::{Gpu, GpuError, IpcHandle, StreamFollower};
 use unisono_transports::gpu::{
     DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory, Reach,
 };
+use unisono_transports::text::printable;
 
 pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommunicator> {
     let base = communicator.duplicate()?;
@@ -338,7 +339,8 @@ pub(super) fn agree_on_success<T>(base: &Communicator, ended: Result<T>) -> Resu
     match failed {
         Some((rank, failure)) => {
             let text = String::from_utf8_lossy(failure);
-            let text = format!("rank {rank} cannot go on: {}", text.trim_end_matches('\0'));
+            let text = printable(text.trim_end_matches('\0'));
+            let text = format!("rank {rank} cannot go on: {text}");
             Err(base.attach_rank(Error::new(ErrorKind::Unsupported(text))))
         }
         None => Ok(own),

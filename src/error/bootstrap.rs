@@ -3,6 +3,7 @@
 use crate::schedule::Rank;
 use std::fmt;
 use unisono_transports::sys::rlimit::is_fd_exhausted;
+use unisono_transports::text::printable;
 
 /// The reason why ranks could not connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,7 +269,7 @@ impl BootstrapError {
         let fields: Vec<&str> = text.split(SEPARATOR).collect();
         let list =
             |text: &str| -> Option<Vec<Rank>> { text.split(',').map(|rank| rank.parse().ok()).collect() };
-        let own = |text: &str| text.to_owned();
+        let own = |text: &str| printable(text).into_owned();
         Some(match fields[..] {
             ["missing", missing, ranks, only_loopback, ref rejected @ ..] => Failure::RanksMissing {
                 missing: list(missing)?,

@@ -1,5 +1,7 @@
 //! Errors of the trainer. Each message names the cause and a remedy.
 
+use unisono_transports::text::printable;
+
 /// Result of the functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -38,8 +40,8 @@ impl Error {
         Self::Invalid(what.into())
     }
 
-    /// Builds [`Error::File`] about the file at `path`.
+    /// Builds [`Error::File`] about the file at `path`, whose contents `what` may quote.
     pub fn file(path: impl Into<std::path::PathBuf>, what: impl ToString) -> Self {
-        Self::File { path: path.into(), what: what.to_string() }
+        Self::File { path: path.into(), what: printable(&what.to_string()).into_owned() }
     }
 }

@@ -15,6 +15,7 @@ use unisono_trainer::pipeline::PipelineArgs;
 use unisono_trainer::planner::{PlanArgs, PlanReport};
 use unisono_trainer::train::{self, DryRun, INTERRUPTED, Interrupt, Interruption, TrainResult};
 use unisono_trainer::{Error, Result};
+use unisono_transports::text::printable;
 
 #[derive(Parser)]
 #[command(name = "unisono-train", version, about = "Training over unisono's collectives")]
@@ -213,7 +214,7 @@ fn exit_code(ended: Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // A closed standard error is no further problem.
-            let _ = writeln!(std::io::stderr(), "unisono-train: {error}");
+            let _ = writeln!(std::io::stderr(), "unisono-train: {}", printable(&error.to_string()));
             ExitCode::FAILURE
         }
     }

@@ -24,6 +24,7 @@ mod sync;
 pub mod sys;
 pub mod tcp;
 pub mod testing;
+pub mod text;
 pub mod threads;
 pub mod wait;
 

@@ -73,7 +73,7 @@ fn build(folder: &Path) -> Result<PathBuf> {
 /// Runs one target; returns its log and whether it ended without a finding.
 fn fuzz(folder: &Path, program: &Path, target: &str, seconds: u64) -> Result<(String, bool)> {
     // New inputs go to a folder that is removed; the seeds are only read.
-    let found = std::env::temp_dir().join(format!("unisono-fuzz-{}-{target}", std::process::id()));
+    let found = cargo::target().join(format!("tmp/fuzz-{}-{target}", std::process::id()));
     let artifacts = folder.join("artifacts").join(target);
     for made in [&found, &artifacts] {
         std::fs::create_dir_all(made).map_err(|error| format!("{}: {error}", made.display()))?;

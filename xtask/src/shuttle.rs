@@ -63,7 +63,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result {
 }
 
 fn replay(package: &str, test: &str, schedule: &str) -> Result {
-    let file = std::env::temp_dir().join(format!("shuttle-schedule-{}", std::process::id()));
+    let folder = cargo::target().join("tmp");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let file = folder.join(format!("shuttle-schedule-{}", std::process::id()));
     std::fs::write(&file, format!("{schedule}\n")).map_err(|error| format!("{}: {error}", file.display()))?;
     let mut command = models(package);
     command.args(["--exact", test, "--nocapture"]).env("SHUTTLE_REPLAY", &file);

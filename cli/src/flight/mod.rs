@@ -7,9 +7,11 @@ mod status;
 
 pub(crate) use status::{StatusArguments, status};
 
+use crate::files;
 use diagnosis::Diagnosis;
 use record::{Record, by_communicator, read_all};
 use std::path::PathBuf;
+use unisono_transports::text::printable;
 
 #[derive(clap::Args)]
 pub(crate) struct AnalyzeArguments {
@@ -21,7 +23,7 @@ pub(crate) struct AnalyzeArguments {
 /// Says where ranks differ; 1 if they do, or wait.
 pub(crate) fn analyze(arguments: &AnalyzeArguments) -> Result<u8, String> {
     let (records, damaged) = read_all(&arguments.dumps)?;
-    damaged.iter().for_each(|why| eprintln!("left out: {why}"));
+    files::print_damaged(&damaged);
     if records.is_empty() {
         let qualifier = if damaged.is_empty() { "" } else { "whole " };
         return Err(format!(
@@ -37,7 +39,8 @@ fn print(records: Vec<Record>) -> bool {
     for records in by_communicator(records).values() {
         let diagnosis = Diagnosis::of(records);
         trouble |= diagnosis.is_problem();
-        print!("{diagnosis}");
+        // Records come from files and from other processes.
+        print!("{}", printable(&diagnosis.to_string()));
     }
     trouble
 }

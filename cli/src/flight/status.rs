@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 use unisono::bootstrap::RankInfo;
 use unisono::status;
+use unisono_transports::text::printable;
 
 #[derive(clap::Args)]
 pub(crate) struct StatusArguments {
@@ -43,7 +44,7 @@ fn query_process(process: u32) -> Vec<Record> {
         .and_then(|text| serde_json::from_str::<Vec<Record>>(&text).map_err(|error| error.to_string()));
     let possible = |records: Vec<Record>| records.into_iter().filter(Record::is_valid).collect();
     said.map(possible).unwrap_or_else(|why| {
-        eprintln!("unisono: process {process} does not answer: {why}");
+        eprintln!("unisono: process {process} does not answer: {}", printable(&why));
         Vec::new()
     })
 }

@@ -2,11 +2,13 @@
 
 use serde_json::Value;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use unisono::schedule::{Algorithm, Collective, GroupSpec};
 use unisono::select::Topology;
+use unisono_transports::secure::handshake::random;
 use unisono_transports::sys::affinity::available_cpus;
+use unisono_transports::sys::private_file;
 
 /// One collective with so many ranks, over shared memory (`shm`) or sockets (`tcp`).
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +76,7 @@ impl Case<'_> {
         if sizes.is_empty() {
             return Ok(Vec::new());
         }
-        let file = std::env::temp_dir().join(format!("unisono-tune-{}.json", std::process::id()));
+        let file = temporary_file()?;
         let sizes = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let ended = Command::new("/proc/self/exe")
             .args([
@@ -101,6 +103,15 @@ impl Case<'_> {
         let _ = std::fs::remove_file(&file);
         times
     }
+}
+
+/// Creates an empty file among those of all users. Nobody can guess its name and take it
+/// beforehand.
+fn temporary_file() -> Result<PathBuf, String> {
+    let random = random().map(u64::from_le_bytes).map_err(|error| error.to_string())?;
+    let file = std::env::temp_dir().join(format!("unisono-tune-{random:016x}.json"));
+    private_file::create_new(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(file)
 }
 
 /// Milliseconds of samples for each size.

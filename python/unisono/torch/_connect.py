@@ -6,38 +6,25 @@ from datetime import timedelta
 
 from unisono import _native
 from unisono.communicator import _texts
-from unisono.errors import BootstrapError
 
-KEY = "unisono/unique_id"
+KEY = "unisono/torch/id"
 
 
 def connect(store, rank, size, timeout, settings):
     """Returns the native communicator of one rank of a group.
 
-    Rank 0 makes a unique id and stores its text. The others get it.
+    The ranks meet through torch's store, which everybody on the network can read and write. With
+    ``UNISONO_SECRET`` it holds an address and a nonce. Without it, it holds the secret of the group,
+    and off loopback rank 0 warns.
     """
     milliseconds = max(100, int(timeout / timedelta(milliseconds=1)))
     defaults = {"timeout_ms": milliseconds, "join_timeout_ms": milliseconds}
     set_by_user = {name for name in defaults if f"UNISONO_{name.upper()}" in os.environ}
     defaults = {name: value for name, value in defaults.items() if name not in set_by_user}
     own_address = os.environ.get("UNISONO_BIND_ADDR") or settings.get("bind_addr") or _own_address(store)
-    if rank == 0:
-        text = _native.unique_id(own_address)
-        store.set(KEY, text)
-    else:
-        text = store.get(KEY).decode()
-    if not own_address.startswith("127."):
+    if rank == 0 or not own_address.startswith("127."):
         defaults["bind_addr"] = own_address
-    try:
-        return _native.Communicator.join(text, rank, size, _texts({**defaults, **settings}))
-    except BootstrapError as error:
-        path = _file_of(store)
-        if rank > 0 and path is not None:
-            error.args = (
-                f"{error}; rank {rank} read the address of rank 0 from {path}: unless rank 0 is only late, an earlier "
-                "job wrote it, so remove it, or give each job a file of its own",
-            )
-        raise
+    return _native.Communicator.join_through(store, _file_of(store), rank, size, _texts({**defaults, **settings}))
 
 
 def _file_of(store):

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use unisono_transports::sys::descriptors::off_stdio;
-use unisono_transports::sys::fork_guard;
+use unisono_transports::sys::{fork_guard, private_file};
 
 /// The trace file of one communicator.
 pub(crate) struct Trace {
@@ -33,7 +33,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Creates a file in `folder`.
+    /// Creates a file in `folder`, for this user only.
     ///
     /// # Errors
     /// The file cannot be created or written.
@@ -42,7 +42,7 @@ impl Trace {
         let row = NEXT_TRACK.fetch_add(1, Ordering::Relaxed);
         let file = format!("unisono-{communicator:016x}-{epoch}-rank-{rank}-row-{row}.trace.json");
         std::fs::create_dir_all(folder)?;
-        let mut out = BufWriter::new(off_stdio(File::create(folder.join(file))?)?);
+        let mut out = BufWriter::new(off_stdio(private_file::create(&folder.join(file))?)?);
         let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let born = Instant::now();
         let (pid, host) = (std::process::id(), Value::from(host.as_str()));

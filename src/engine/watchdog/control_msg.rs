@@ -5,6 +5,7 @@ use crate::error::{AbortCause, ErrorKind};
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use std::time::Duration;
+use unisono_transports::text::printable;
 use unisono_transports::{MAX_CONTROL_MSG_BYTES, Tag};
 
 /// One control message.
@@ -212,7 +213,7 @@ fn decode_view(rest: &mut &[u8]) -> Option<View> {
         return None;
     }
     let failed = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
-    let endpoint = String::from_utf8_lossy(endpoint).into_owned();
+    let endpoint = text_of(endpoint);
     Some(View { attempt, phase, failed, endpoint, settings })
 }
 
@@ -238,7 +239,7 @@ fn decode_kind(rest: &mut &[u8], may_have_cause: bool) -> Option<ErrorKind> {
     *rest = tail;
     let (one, other) = (take_rank(rest)?, take_rank(rest)?);
     let tags = [take_tag(rest)?, take_tag(rest)?];
-    let text = String::from_utf8_lossy(rest).into_owned();
+    let text = text_of(rest);
     let after = Duration::from_millis(tags[0].0[0]);
     let kind = match code {
         MISMATCH => ErrorKind::Mismatch {
@@ -263,7 +264,7 @@ fn decode_kind(rest: &mut &[u8], may_have_cause: bool) -> Option<ErrorKind> {
                 BY_FAILURE if may_have_cause => {
                     let (reason, mut failure) = rest.split_at_checked(other)?;
                     let failure = decode_kind(&mut failure, false)?;
-                    (String::from_utf8_lossy(reason).into_owned(), AbortCause::Failure(Box::new(failure)))
+                    (text_of(reason), AbortCause::Failure(Box::new(failure)))
                 }
                 _ => return None,
             };
@@ -285,6 +286,11 @@ fn decode_kind(rest: &mut &[u8], may_have_cause: bool) -> Option<ErrorKind> {
         _ => return None,
     };
     Some(kind)
+}
+
+/// Returns a text of a peer, which errors show.
+fn text_of(bytes: &[u8]) -> String {
+    printable(&String::from_utf8_lossy(bytes)).into_owned()
 }
 
 fn take_rank(rest: &mut &[u8]) -> Option<Rank> {
@@ -358,6 +364,22 @@ mod tests {
         let waits = [ControlMsg::Waiting(call(1)), ControlMsg::WaitingElsewhere(call(2))];
         for message in failures.chain(waits).chain([ControlMsg::Finalized, ControlMsg::Membership(view)]) {
             assert_eq!(ControlMsg::decode(&message.encode()), Some(message));
+        }
+    }
+
+    #[test]
+    fn reasons_of_peers_steer_no_terminal() {
+        for kind in [
+            ErrorKind::abort_request(0, "\x1b[2J"),
+            ErrorKind::System("\x1b[2J".to_owned()).for_peers(0, None),
+            ErrorKind::PeerFailed { peer: 1, what: "\x1b[2J".to_owned() },
+        ] {
+            let bytes = ControlMsg::Failed { by: 0, kind }.encode();
+            let Some(ControlMsg::Failed { kind, .. }) = ControlMsg::decode(&bytes) else {
+                panic!("a failure")
+            };
+            let shown = format!("{kind} {kind:?}");
+            assert!(kind.to_string().contains("\\u{1b}[2J") && !shown.contains('\x1b'), "{shown}");
         }
     }
 

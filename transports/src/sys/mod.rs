@@ -1,5 +1,5 @@
-//! Services of the operating system: sockets, CPU affinity, resource limits, mapped files,
-//! inherited signals, the end of the process, and what keeps forked children apart.
+//! Services of the operating system: sockets, users, CPU affinity, resource limits, mapped and
+//! private files, inherited signals, the end of the process, and what keeps forked children apart.
 
 pub mod affinity;
 pub mod at_exit;
@@ -8,8 +8,10 @@ pub mod descriptors;
 pub mod fork_guard;
 pub mod listener;
 pub mod mapped_file;
+pub mod private_file;
 pub mod rlimit;
 pub mod signals;
 pub mod socket;
 pub mod timer_slack;
 pub mod unix;
+pub mod user;

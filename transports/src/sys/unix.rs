@@ -7,6 +7,7 @@
 use crate::secure::handshake::random;
 use crate::sys::descriptors::off_stdio;
 use crate::sys::socket::Stream;
+use crate::sys::user;
 use crate::{Error, Result};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -59,11 +60,16 @@ pub fn connect(name: &str) -> Result<Stream> {
 /// [`Error::AuthFailed`] for another user, or the system's error.
 pub fn check_same_user(stream: &UnixStream) -> Result<()> {
     let peer = peer_uid(stream).map_err(|source| failed("cannot read the user of a local peer", source))?;
-    let own = rustix::process::geteuid().as_raw();
-    if peer == own {
+    if user::is_own(peer) {
         return Ok(());
     }
-    let what = format!("it belongs to user {peer} and this process to user {own}");
+    let own = rustix::process::geteuid().as_raw();
+    let what = match peer == own {
+        true => {
+            format!("it belongs to user {peer}, as all users do that have no number in this user namespace")
+        }
+        false => format!("it belongs to user {peer} and this process to user {own}"),
+    };
     Err(Error::AuthFailed { peer: "a process of this host".to_owned(), what })
 }
 

@@ -4,6 +4,10 @@
 //! in one folder. Only files that a run needs are packed.
 
 use crate::{Result, cargo};
+use std::fmt::Display;
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -60,6 +64,7 @@ pub(crate) fn pack(suite: &Path) -> Result {
         "--package",
         "xtask",
     ]))?;
+    make_folder(Path::new(FOLDER))?;
     install(&release.join("unisono-compare"))?;
     strip(&release.join("unisono"), &Path::new(FOLDER).join("bin/unisono"))?;
     strip(&release.join("unisono-compare"), &Path::new(FOLDER).join("bin/unisono-compare"))?;
@@ -77,9 +82,25 @@ pub(crate) fn pack(suite: &Path) -> Result {
 
 /// Unpacks the archive of a suite to the folder that its libraries know.
 pub(crate) fn unpack(suite: &Path) -> Result {
-    std::fs::create_dir_all(FOLDER).map_err(|error| format!("{FOLDER}: {error}"))?;
+    make_folder(Path::new(FOLDER))?;
     let archive = suite.join(ARCHIVE);
     cargo::run(Command::new("tar").args(["-C", FOLDER, "-xJf"]).arg(archive))
+}
+
+/// Makes a folder among those of all users, and refuses one that another user made or may write:
+/// programs in it are run.
+fn make_folder(folder: &Path) -> Result {
+    let unfit = |what: &dyn Display| format!("{}: {what}", folder.display());
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(unfit(&error)),
+        _ => (),
+    }
+    let found = std::fs::symlink_metadata(folder).map_err(|error| unfit(&error))?;
+    let is_own = found.uid() == rustix::process::geteuid().as_raw();
+    match found.is_dir() && is_own && found.mode() & 0o022 == 0 {
+        true => Ok(()),
+        false => Err(unfit(&"another user can write it; remove it")),
+    }
 }
 
 /// Returns the comparison of an unpacked suite, which writes its record to `out`. Callers add
@@ -96,7 +117,7 @@ pub(crate) fn comparison(out: &Path) -> Command {
 pub(super) fn script(archive: &Path, ranks: &str, sizes: &str) -> String {
     let compare = "bin/unisono-compare --built --cache . --unisono bin/unisono --out record --no-startup";
     format!(
-        "set -e; mkdir -p {FOLDER}; tar -C {FOLDER} -xJf '{}'; cd {FOLDER}; rm -rf record; \
+        "set -e; mkdir -p -m 700 {FOLDER}; [ -O {FOLDER} ] && [ ! -L {FOLDER} ]; tar -C {FOLDER} -xJf '{}'; cd {FOLDER}; rm -rf record; \
          {compare} --transport shm --ranks {ranks} --sizes {sizes} --rounds 1 --more 0 --budget 10 --limit 3 >&2 \
          || true; python3 -c '{ROWS}' record/results.csv",
         archive.display()
@@ -200,6 +221,7 @@ fn missing(rows: &str) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn contenders_without_times_are_missing() {
@@ -208,5 +230,20 @@ mod tests {
             1,shm,all_reduce,2,8,Open MPI 5,defaults,2,,\n\
             1,shm,all_reduce,2,8,MPICH 5,defaults,,\"hung, ended\",\n";
         assert_eq!(missing(rows), ["MPICH 5", "Intel MPI"]);
+    }
+
+    #[test]
+    fn folder_of_programs_is_for_its_user_only() {
+        let folder = std::env::temp_dir().join(format!("unisono-programs-{}", std::process::id()));
+        make_folder(&folder).unwrap();
+        make_folder(&folder).unwrap();
+        let mode = |mode| std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode)).unwrap();
+        assert_eq!(std::fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        mode(0o777);
+        assert!(make_folder(&folder).unwrap_err().contains("another user can write it"));
+        std::fs::remove_dir(&folder).unwrap();
+        std::os::unix::fs::symlink("/usr", &folder).unwrap();
+        assert!(make_folder(&folder).is_err(), "a link leads anywhere");
+        std::fs::remove_file(&folder).unwrap();
     }
 }

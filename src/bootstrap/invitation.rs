@@ -1,0 +1,112 @@
+//! Places to meet for ranks that share a secret already.
+
+use crate::bootstrap::UniqueId;
+use crate::bootstrap::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+use unisono_transports::secure::handshake::{Secret, random};
+
+/// An address and a nonce. Ranks that share a secret derive the secret of one meeting from it.
+///
+/// Everybody may read the text form: without the shared secret it leads to no other. Somebody who
+/// can change it leads the ranks to a place where nobody proves the secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Invitation {
+    endpoint: Endpoint,
+    nonce: [u8; 32],
+}
+
+impl Invitation {
+    /// Returns the invitation to the address of `place`, and the id that the ranks with `secret`
+    /// and `label` derive from it. The id keeps the reservation of the port.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub(crate) fn new(place: UniqueId, secret: &Secret, label: &[u8]) -> Result<(Self, UniqueId)> {
+        let invitation = Self { endpoint: place.endpoint().clone(), nonce: random()? };
+        let id = place.with_secret(invitation.derive(secret, label));
+        Ok((invitation, id))
+    }
+
+    /// Returns the id of the meeting. The `label` has what the ranks that meet know of it, so that
+    /// others, and ranks that know something else, prove another secret.
+    pub(crate) fn accept(&self, secret: &Secret, label: &[u8]) -> UniqueId {
+        UniqueId::at(self.endpoint.clone(), self.derive(secret, label))
+    }
+
+    fn derive(&self, secret: &Secret, label: &[u8]) -> Secret {
+        secret.derive(&[ROLE, &self.nonce, label].concat())
+    }
+}
+
+impl fmt::Display for Invitation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{MARK}", self.endpoint)?;
+        self.nonce.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Invitation {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parts = text.split_once(MARK).and_then(|(endpoint, nonce)| {
+            let mut invitation = Self { endpoint: endpoint.parse().ok()?, nonce: [0; 32] };
+            if nonce.len() != 64 || !nonce.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return None;
+            }
+            for (at, byte) in invitation.nonce.iter_mut().enumerate() {
+                *byte = u8::from_str_radix(&nonce[2 * at..2 * at + 2], 16).ok()?;
+            }
+            Some(invitation)
+        });
+        parts.ok_or_else(|| Error::invalid_usage("this is no address with a nonce"))
+    }
+}
+
+/// Stands between address and nonce. In a unique id, a slash stands before the secret.
+const MARK: char = '#';
+/// Separates these secrets from others that are derived from the same one.
+const ROLE: &[u8] = b"meeting ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn invitation_round_trips_and_holds_no_secret() {
+        let secret = Secret::random().unwrap();
+        let place = UniqueId::new(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let (invitation, id) = Invitation::new(place, &secret, b"label").unwrap();
+        let text = invitation.to_string();
+        let again: Invitation = text.parse().unwrap();
+        assert_eq!(again, invitation);
+        assert_eq!(again.accept(&secret, b"label").to_string(), id.to_string());
+        for hidden in [&secret, id.secret()] {
+            assert!(!text.contains(&hidden.to_hex()), "{text}");
+        }
+        for wrong in
+            ["", "127.0.0.1:1", "127.0.0.1:1#5a", &text.replace('#', "/"), &text[1..].replace(':', "")]
+        {
+            assert!(wrong.parse::<Invitation>().is_err(), "{wrong}");
+        }
+        assert!(text.parse::<UniqueId>().is_err() && id.to_string().parse::<Invitation>().is_err());
+    }
+
+    #[test]
+    fn meetings_differ_by_secret_nonce_and_label() {
+        let (one, other) = (Secret::from_public("one"), Secret::from_public("other"));
+        let place = |_| UniqueId::new(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let [first, second] = [0, 1].map(place).map(|place| Invitation::new(place, &one, b"a").unwrap().0);
+        let secrets = [
+            first.accept(&one, b"a"),
+            first.accept(&one, b"b"),
+            first.accept(&other, b"a"),
+            second.accept(&one, b"a"),
+        ];
+        let distinct: std::collections::HashSet<_> = secrets.iter().map(|id| id.secret().to_hex()).collect();
+        assert_eq!(distinct.len(), secrets.len());
+    }
+}

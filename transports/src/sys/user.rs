@@ -1,0 +1,59 @@
+//! The user of this process, as others see it.
+
+use std::fs::read_to_string;
+
+/// Returns true if `uid` is the user of this process and no other.
+///
+/// A user namespace shows all users that it has no number for as one, the overflow user. If this
+/// process runs as one of them, an equal number may be that of anybody.
+pub fn is_own(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw() && is_distinct(uid)
+}
+
+/// Returns true if the number of this process's user means no other user.
+pub fn own_is_distinct() -> bool {
+    is_distinct(rustix::process::geteuid().as_raw())
+}
+
+fn is_distinct(uid: u32) -> bool {
+    let overflow = read_to_string("/proc/sys/kernel/overflowuid").ok();
+    let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_OVERFLOW_UID);
+    uid != overflow || is_mapped(uid, &read_to_string("/proc/self/uid_map").unwrap_or_default())
+}
+
+/// Returns true if a map of users, with the first number inside, the first number outside and the
+/// count in each line, has a user with this number inside.
+fn is_mapped(uid: u32, map: &str) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+            (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return false;
+        };
+        (first..first.saturating_add(count)).contains(&u64::from(uid))
+    })
+}
+
+const USUAL_OVERFLOW_UID: u32 = 65_534;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_users_with_a_number_of_their_own_are_mapped() {
+        let (host, container) = ("         0          0 4294967295\n", "0 100000 65536\n");
+        let rootless = "         0       1000          1\n";
+        assert!(is_mapped(65_534, host) && is_mapped(65_534, container) && is_mapped(0, rootless));
+        assert!(!is_mapped(65_534, rootless) && !is_mapped(65_536, container) && !is_mapped(0, ""));
+        assert!(!is_mapped(1, "1 2") && !is_mapped(1, "a b c"));
+    }
+
+    #[test]
+    fn another_user_is_not_the_own_one() {
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(is_own(own), own_is_distinct());
+        assert!(!is_own(own + 1));
+    }
+}

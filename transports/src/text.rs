@@ -1,0 +1,89 @@
+//! Texts that come from outside, made fit for terminals and logs.
+
+use std::borrow::Cow;
+
+/// Returns the text with every character that steers a terminal replaced by its escape, `\u{1b}`
+/// for example.
+///
+/// Peers, files and the environment bring texts that errors show. An escape sequence in one could
+/// change the title of a terminal, hide lines, or make text look like that of somebody else. Line
+/// ends and tabs stay.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for letter in text.chars() {
+        match steers(letter) {
+            true => shown.extend(letter.escape_unicode()),
+            false => shown.push(letter),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Returns true for control characters, and for those that change the direction of text.
+fn steers(letter: char) -> bool {
+    match letter {
+        '\n' | '\t' => false,
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        letter => letter.is_control(),
+    }
+}
+
+/// Returns the text as [`printable`] does, without long runs of hexadecimal digits, which may be
+/// a secret.
+pub fn without_secrets(text: &str) -> String {
+    let text = printable(text);
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), &*text);
+    while !rest.is_empty() {
+        let digits = rest.find(|letter: char| !letter.is_ascii_hexdigit()).unwrap_or(rest.len());
+        let (run, after) = rest.split_at(digits);
+        shown.push_str(if digits < SECRET_DIGITS { run } else { HIDDEN });
+        let others = after.find(|letter: char| letter.is_ascii_hexdigit()).unwrap_or(after.len());
+        shown.push_str(&after[..others]);
+        rest = &after[others..];
+    }
+    shown
+}
+
+/// The number of hexadecimal digits that may be a part of a secret. Numbers have fewer.
+const SECRET_DIGITS: usize = 24;
+/// Stands for digits that are not shown.
+const HIDDEN: &str = "(digits that are not shown)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printable_escapes_what_steers_a_terminal() {
+        for (text, shown) in [
+            ("plain é\n\ttext", "plain é\n\ttext"),
+            ("\u{1b}[2J", "\\u{1b}[2J"),
+            ("a\rb\u{7f}\u{9b}0m\0", "a\\u{d}b\\u{7f}\\u{9b}0m\\u{0}"),
+            ("\u{202e}txt.exe", "\\u{202e}txt.exe"),
+        ] {
+            assert_eq!(printable(text), shown);
+            assert_eq!(printable(shown), shown, "what is shown stays");
+        }
+    }
+
+    #[test]
+    fn without_secrets_hides_runs_of_digits() {
+        let secret = "5A0f".repeat(16);
+        for (text, shown) in [
+            ("", ""),
+            ("a bad 18446744073709551615", "a bad 18446744073709551615"),
+            ("0", "0"),
+            ("\u{1b}x", "\\u{1b}x"),
+        ] {
+            assert_eq!(without_secrets(text), shown);
+        }
+        for (before, after) in [("", ""), ("10.0.0.1:5/", ""), ("`", "` is none"), ("x", "g")] {
+            let shown = without_secrets(&format!("{before}{secret}{after}"));
+            assert_eq!(shown, format!("{before}{HIDDEN}{after}"));
+        }
+        assert!(!without_secrets(&secret[..63]).contains("5A0f5A0f"));
+    }
+}
