@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import statistics
 import tempfile
 import time
 from datetime import timedelta
@@ -12,6 +11,8 @@ from typing import NamedTuple
 SIZE, VICTIM = 4, 2
 SETTLE = 0.2
 LIMIT = 60
+# Seconds after which an operation of a group fails, unless an event or a shorter timeout ends it before.
+GROUP_TIMEOUT = 20
 context = multiprocessing.get_context("fork")
 
 
@@ -24,7 +25,7 @@ class Seen(NamedTuple):
     text: str
 
 
-def strike(body, of_victim, blow=None, timeout=20, victim=VICTIM):
+def strike(body, of_victim, blow=None, timeout=GROUP_TIMEOUT, victim=VICTIM):
     """Runs a group, and returns the error of every rank except the victim.
 
     Args:
@@ -92,21 +93,3 @@ def _rank(rank, task, path, timeout, begun, queue):
         seen = Seen(rank, time.monotonic(), type(error).__name__, str(error))
     queue.put(seen)
     signal.pause()  # The others shall see what happened to the victim, and not this rank's end.
-
-
-def best_of(attempts, limit, run):
-    """Runs until the slowest rank is within the limit, and returns what the ranks of that run saw.
-
-    A machine that is busy with other things may miss a limit of milliseconds once. If more than two
-    other processes want each core, the limit is longer in proportion.
-    """
-    slowest = []
-    limit *= max(1, os.getloadavg()[0] / os.cpu_count() / 2)
-    for _ in range(attempts):
-        seen = run()
-        slowest.append(max(one.seconds for one in seen))
-        if slowest[-1] <= limit:
-            break
-    assert min(slowest) <= limit, f"the slowest rank took {slowest} s, not {limit} s"
-    print(f"slowest rank {min(slowest) * 1e3:.1f} ms, median {statistics.median(slowest) * 1e3:.1f} ms")
-    return seen
