@@ -14,7 +14,17 @@ use unisono_transports::HeapAllocation;
 /// as input and output. Ordinary buffers may be mixed in at any call.
 ///
 /// Peers that run this library access a buffer only during an operation that was called with it.
+/// This also holds if the operation fails: it returns when no peer can reach the buffer any more,
+/// even if one is stopped in the middle of a copy. Peers that are threads are waited for. If a peer
+/// process does not leave its copy soon, the buffer becomes a private copy at the same address,
+/// which takes as much memory again.
+///
+/// A buffer outlives its communicator. In calls of other communicators it is ordinary memory.
 /// Ranks that do not trust each other should use ordinary memory.
+///
+/// # Panics
+/// A forked child does not have memory that processes share, and panics when it dereferences the
+/// buffer.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {
     storage: Storage<T>,

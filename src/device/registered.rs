@@ -45,6 +45,9 @@ impl DeviceCommunicator {
     /// is a mismatch. If GPUs cannot reach each other, the buffer is ordinary memory, so that
     /// programs run anywhere.
     ///
+    /// When an operation has failed, kernels of other ranks may still write to the buffers with
+    /// which it was called, until those kernels end. Continue with other buffers.
+    ///
     /// # Errors
     /// On every rank, if one of them has too little memory, or if the counts differ. The
     /// communicator stays usable.

@@ -66,7 +66,7 @@ use plan::{Plan, PlanCache};
 use std::path::Path;
 use std::sync::Arc;
 use unisono_cuda::{DType, Element};
-use unisono_transports::{Fabric, WaitMode, Window, sys::fork_guard};
+use unisono_transports::{Fabric, HeapExposure, WaitMode, Window, sys::fork_guard};
 
 /// One collective operation, as the communicator passes it to the engine.
 pub(crate) struct Job<'a> {
@@ -285,11 +285,31 @@ impl Engine {
         }
         self.begin_op(&op, job.is_timed());
         self.last_algorithm = Some(algorithm);
-        let result = match self.zero_copy_algorithm(job) {
-            Some(zero_copy) => self.try_zero_copy(zero_copy, spec, &plan, job, op),
-            None => self.run_pipelined(&plan, job, op),
-        };
+        if let Some(zero_copy) = self.zero_copy_algorithm(job) {
+            return self.run_exposed(zero_copy, spec, &plan, job, op);
+        }
+        let result = self.run_pipelined(&plan, job, op);
         self.end_op(result, op, job.is_timed())
+    }
+
+    /// Runs and ends an operation that may be zero-copy, and exposes its buffers meanwhile.
+    #[inline(never)]
+    fn run_exposed(
+        &mut self,
+        algorithm: &'static Algorithm,
+        spec: GroupSpec,
+        plan: &Plan,
+        job: &mut Job<'_>,
+        op: OpDesc,
+    ) -> Result<()> {
+        let exposure = self.expose_buffers(job);
+        let result = self.try_zero_copy(algorithm, spec, plan, job, op);
+        let result = self.end_op(result, op, job.is_timed());
+        // After an error, or a panic, dropping it waits for the peers. They know of the error.
+        if result.is_ok() {
+            exposure.into_iter().for_each(HeapExposure::end);
+        }
+        result
     }
 
     /// Runs `algorithm` in symmetric memory if the buffers of all ranks are there, else the
@@ -304,7 +324,7 @@ impl Engine {
         job: &mut Job<'_>,
         op: OpDesc,
     ) -> Result<()> {
-        if !self.exchange_offsets(job, op)? {
+        if !self.exchange_offsets(op)? {
             return self.run_pipelined(plan, job, op);
         }
         self.last_algorithm = Some(algorithm);

@@ -13,6 +13,7 @@ mod faulty_connection;
 mod grow;
 mod kill_and_shrink;
 mod kill_random;
+mod late_stores;
 mod limits;
 mod network;
 mod process;

@@ -64,7 +64,12 @@ impl Process {
 
     /// The same, if it takes no longer.
     pub(crate) fn read_line_within(&self, patience: Duration) -> String {
-        self.lines.recv_timeout(patience).expect("it says something in time")
+        self.try_read_line(patience).expect("it says something in time")
+    }
+
+    /// The next line, or none if it takes longer or the process has ended.
+    pub(crate) fn try_read_line(&self, patience: Duration) -> Option<String> {
+        self.lines.recv_timeout(patience).ok()
     }
 
     /// The rest of the next line that begins with `word`; others before it are left out.

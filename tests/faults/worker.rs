@@ -17,6 +17,8 @@ fn worker_entry() {
         "parted" => super::network::run_partitioned,
         "member" => super::grow::run_worker,
         "stepper" => super::recovery::run_worker,
+        "exposed" => super::late_stores::run_worker,
+        "forking" => super::late_stores::run_parent,
         "runner" => super::soak::run_worker,
         other => panic!("no part is called {other}"),
     };

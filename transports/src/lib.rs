@@ -30,7 +30,7 @@ pub mod wait;
 
 pub use fabric::*;
 pub use shm::eager::SlotClass;
-pub use shm::{HeapAllocation, SymmetricHeap, Window};
+pub use shm::{HeapAccess, HeapAllocation, HeapExposure, SymmetricHeap, Window};
 
 // Numbers and elements travel in the byte order of memory, and sizes have 64 bits on all ranks.
 const _: () = assert!(

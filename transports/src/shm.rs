@@ -4,12 +4,14 @@
 //! its signal blocks, the FIFOs *into* it from every rank, and its window: see [`Layout`].
 
 pub(crate) mod eager;
+pub(crate) mod epoch;
 pub(crate) mod seqlock;
 pub(crate) mod signal;
 pub(crate) mod spsc;
 pub(crate) mod wake;
 
 mod connect;
+mod exposure;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod heap;
@@ -18,11 +20,13 @@ mod lazy_part;
 mod link;
 pub mod liveness;
 mod mailbox;
+mod private_pages;
 pub mod segment;
 pub mod sleep;
 mod window;
 
 pub use connect::*;
+pub use exposure::{HeapAccess, HeapExposure};
 pub use heap::{HeapAllocation, SymmetricHeap};
 pub use layout::Layout;
 pub use mailbox::ControlMailboxes;

@@ -10,6 +10,8 @@
 
 #[path = "../src/shm/eager.rs"]
 mod eager;
+#[path = "../src/shm/epoch.rs"]
+mod epoch;
 #[path = "../src/shm/seqlock.rs"]
 mod seqlock;
 #[path = "../src/shm/signal.rs"]

@@ -4,6 +4,9 @@
 //! symmetric memory has been allocated, every large operation begins with a publication of the
 //! offsets of its buffers. That publication is the first signal of the program. If the buffers of
 //! any rank are elsewhere, all ranks use the pipelined executor.
+//!
+//! The operation of a rank may fail while a peer copies from or to its buffers. The rank returns
+//! only when no peer accesses them any more: see [`HeapExposure`].
 
 use crate::engine::exec::arith::Arithmetic;
 use crate::engine::exec::no_window;
@@ -16,7 +19,7 @@ use crate::reduce_op::ReduceOp;
 use crate::schedule::lower::{Combine, Instr, OPERANDS_MAX, Transfer};
 use crate::schedule::{Algorithm, ChunkRef, PeerAccess, Rank, Space};
 use unisono_cuda::{ReduceKind, Source, Store, Target, copy_into, reduce_into};
-use unisono_transports::{HeapAllocation, Window};
+use unisono_transports::{HeapAccess, HeapAllocation, HeapExposure};
 
 /// Offsets of a rank's buffers in its symmetric heap, or [`NOT_SYMMETRIC`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +30,7 @@ pub(in crate::engine) struct PeerOffsets {
 
 /// The heaps of all ranks, with the positions of the user buffers of one operation.
 struct PeerHeaps<'e> {
-    window: &'e Window,
+    access: HeapAccess<'e>,
     offsets: &'e [PeerOffsets],
     input: &'e Layout<'e>,
     output: &'e Layout<'e>,
@@ -69,14 +72,28 @@ impl Engine {
             .find(|row| row.peer_access == PeerAccess::ZeroCopy && row.collective == job.collective)
     }
 
-    /// Exchanges the offsets of all buffers. Returns whether all of them are symmetric.
-    pub(in crate::engine) fn exchange_offsets(&mut self, job: &Job<'_>, op: OpDesc) -> Result<bool> {
-        self.watchdog.begin_op(op);
+    /// Exposes the buffers of `job` to the peers, if they are symmetric. The exposure lasts until
+    /// the operation is over, and then either it has succeeded or nobody accesses the buffers.
+    pub(in crate::engine) fn expose_buffers(&mut self, job: &Job<'_>) -> Option<HeapExposure> {
         let own = self.own_offsets(job);
-        let tag = op.tag(0);
-        let sequence = self.publish(&tag, &[own.input, own.output])?;
         self.peer_offsets.resize(self.fabric.ranks, PeerOffsets::default());
         self.peer_offsets[self.fabric.rank] = own;
+        let PeerOffsets { input: from, output: into } = own;
+        let (input, output) = job.buffers.views();
+        if from == NOT_SYMMETRIC || into == NOT_SYMMETRIC {
+            return None;
+        }
+        let part = |offset: u64, buffer: &[u8]| offset as usize..offset as usize + buffer.len();
+        Some(self.fabric.window.as_ref()?.expose_heap([part(from, input), part(into, output)]))
+    }
+
+    /// Exchanges the offsets of all buffers, whose own were exposed before. Returns whether all of
+    /// them are symmetric.
+    pub(in crate::engine) fn exchange_offsets(&mut self, op: OpDesc) -> Result<bool> {
+        self.watchdog.begin_op(op);
+        let own = self.peer_offsets[self.fabric.rank];
+        let tag = op.tag(0);
+        let sequence = self.publish(&tag, &[own.input, own.output])?;
         let (rank, ranks) = (self.fabric.rank, self.fabric.ranks);
         for peer in (0..ranks).filter(|&peer| peer != rank) {
             let [input, output] = self.wait_published(peer, sequence, &tag)?;
@@ -147,10 +164,24 @@ impl Engine {
         arithmetic: Arithmetic,
     ) -> Result<()> {
         let window = self.fabric.window.as_ref().ok_or_else(no_window)?;
-        let heaps = PeerHeaps { window, offsets: &self.peer_offsets, input, output };
-        heaps.run(transfer, arithmetic)?;
-        self.traffic.add_bytes(transfer.remote_chunks * heaps.locate(&transfer.targets[0]).1);
-        Ok(())
+        let closed = match window.access_heaps() {
+            Ok(access) => {
+                let heaps = PeerHeaps { access, offsets: &self.peer_offsets, input, output };
+                heaps.run(transfer, arithmetic)?;
+                self.traffic.add_bytes(transfer.remote_chunks * heaps.locate(&transfer.targets[0]).1);
+                None
+            }
+            Err(peer) => Some(peer),
+        };
+        closed.map_or(Ok(()), |peer| self.await_error_of(peer))
+    }
+
+    /// Waits for the error with which `peer` has left this operation. It has closed its heap.
+    #[cold]
+    fn await_error_of(&mut self, peer: Rank) -> Result<()> {
+        loop {
+            self.wait_round(std::iter::once(peer))?;
+        }
     }
 }
 
@@ -187,16 +218,12 @@ impl PeerHeaps<'_> {
 
     fn source(&self, place: &ChunkRef) -> Result<Source<'_>> {
         let (offset, bytes) = self.locate(place);
-        self.window
-            .heap_source(place.rank, offset, bytes)
-            .ok_or_else(|| outside_heap(place.rank, offset, bytes))
+        self.access.source(place.rank, offset, bytes).ok_or_else(|| outside_heap(place.rank, offset, bytes))
     }
 
     fn target(&self, place: &ChunkRef) -> Result<Target<'_>> {
         let (offset, bytes) = self.locate(place);
-        self.window
-            .heap_target(place.rank, offset, bytes)
-            .ok_or_else(|| outside_heap(place.rank, offset, bytes))
+        self.access.target(place.rank, offset, bytes).ok_or_else(|| outside_heap(place.rank, offset, bytes))
     }
 
     /// Returns offset and length of a chunk in the heap of its rank.

@@ -4,9 +4,12 @@
 //! and they are returned when the block is dropped. Large blocks get huge pages at once. Others get
 //! small pages when they are touched.
 
+use crate::shm::private_pages;
 use crate::shm::segment::{HUGE_PAGE_BYTES, PAGE_BYTES, Segment};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use unisono_cuda::Element;
 
@@ -18,6 +21,8 @@ pub struct SymmetricHeap {
     bytes: usize,
     /// Free ranges: bytes of each, by its beginning. No two ranges touch.
     free: Mutex<BTreeMap<usize, usize>>,
+    /// Some pages are private, because a peer may still access the file.
+    has_private_pages: AtomicBool,
 }
 
 /// A block of a heap, zeroed at first, that belongs to its caller until it is dropped.
@@ -33,7 +38,7 @@ impl SymmetricHeap {
     pub(crate) fn new(segment: Arc<Segment>, base: usize, bytes: usize) -> Self {
         let bytes = bytes / PAGE_BYTES * PAGE_BYTES;
         let free = BTreeMap::from([(0, bytes)]);
-        Self { segment, base, bytes, free: Mutex::new(free) }
+        Self { segment, base, bytes, free: Mutex::new(free), has_private_pages: AtomicBool::new(false) }
     }
 
     /// Returns the length in bytes.
@@ -95,9 +100,26 @@ impl SymmetricHeap {
         (offset.checked_add(bytes)? <= self.bytes).then_some(offset)
     }
 
+    /// Returns whether peers reach the heap through mappings of their own.
+    pub(super) fn is_shared_by_processes(&self) -> bool {
+        self.segment.fd().is_some()
+    }
+
+    /// Makes parts of the heap, by offset, private to this process. The caller owns them.
+    ///
+    /// # Errors
+    /// Returns the system's error. The parts may then be shared still.
+    pub(super) fn make_private(&self, parts: &[Range<usize>]) -> rustix::io::Result<()> {
+        self.has_private_pages.store(true, Ordering::Relaxed);
+        let parts: Vec<_> = parts.iter().map(|part| self.base + part.start..self.base + part.end).collect();
+        private_pages::make_private(&self.segment, &parts)
+    }
+
     fn release(&self, offset: usize, bytes: usize) {
         let (mut begin, mut end) = (offset, offset + bytes.max(1).next_multiple_of(PAGE_BYTES));
-        self.segment.discard(self.base + begin, end - begin);
+        // A peer that still reads the file must not find zeros, which it would take for a result.
+        let keeps_file = self.has_private_pages.load(Ordering::Relaxed);
+        self.segment.discard(self.base + begin, end - begin, keeps_file);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((&before, &room)) = free.range(..begin).next_back()
             && before + room == begin
@@ -114,17 +136,24 @@ impl SymmetricHeap {
 
 impl HeapAllocation {
     /// Returns the elements of the block: as many as fit.
+    ///
+    /// # Panics
+    /// Panics in a forked child of the process that allocated memory shared by processes.
     pub fn as_slice<T: Element>(&self) -> &[T] {
         let pointer = self.base_ptr().cast::<T>();
         // SAFETY: mapped, zeroed memory of this length that belongs to this block alone. Any bytes
         // are a value of T. The memory is aligned, because blocks begin on pages. Peers write it
         // only during operations that its owner called with a mutable borrow of it, and read it
-        // only during operations that borrow it. The library does so on all ranks, which know each
-        // other by the job's secret.
+        // only during operations that borrow it. Such an operation lasts as long as its
+        // `HeapExposure`, which no access outlasts. The library does so on all ranks, which know
+        // each other by the job's secret.
         unsafe { std::slice::from_raw_parts(pointer, self.bytes / size_of::<T>()) }
     }
 
     /// Returns the elements of the block, for writing.
+    ///
+    /// # Panics
+    /// As [`HeapAllocation::as_slice`].
     pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
         let pointer = self.base_ptr().cast::<T>();
         // SAFETY: as in `as_slice`, and `&mut self` is the only borrow of the block.
@@ -132,6 +161,7 @@ impl HeapAllocation {
     }
 
     fn base_ptr(&self) -> *mut u8 {
+        self.heap.segment.check_process();
         self.heap.segment.at(self.heap.base + self.offset, self.bytes)
     }
 }

@@ -125,6 +125,12 @@ impl Layout {
         Self::acked() + 8
     }
 
+    /// Returns the offset of the word that is one while this rank accesses the heaps of others.
+    #[inline]
+    pub(super) const fn heap_access() -> usize {
+        Self::hint() + 8
+    }
+
     /// Returns the offset of the word in which others ask this rank to wake them. Its line is not
     /// that of the counters, which this rank writes all the time.
     #[inline]
@@ -136,6 +142,12 @@ impl Layout {
     #[inline]
     pub(super) const fn asleep() -> usize {
         Self::requests() + 8
+    }
+
+    /// Returns the offset of the word that is one once this rank has closed its heap.
+    #[inline]
+    pub(super) const fn heap_closed() -> usize {
+        Self::requests() + 16
     }
 
     /// Returns the offset of the tag of publication `number`.
@@ -338,7 +350,7 @@ mod tests {
         #[test]
         fn regions_are_disjoint_and_inside(geometry in geometry(), ranks in 1usize..10) {
             let layout = Layout::new(ranks, &geometry).unwrap();
-            let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::acked(), 8), (Layout::hint(), 8), (Layout::requests(), 8), (Layout::asleep(), 8)];
+            let mut parts = vec![(layout.window(), geometry.window_bytes), (layout.heap(), geometry.heap_bytes), (Layout::acked(), 8), (Layout::hint(), 8), (Layout::heap_access(), 8), (Layout::heap_closed(), 8), (Layout::requests(), 8), (Layout::asleep(), 8)];
             prop_assert_eq!(layout.heap() % HUGE_PAGE_BYTES, 0);
             for slot in SlotClass::ALL {
                 let count = slot.slots(ranks);
@@ -371,7 +383,7 @@ mod tests {
             parts.sort_unstable();
             let starts = parts.iter().map(|part| part.0).skip(1).chain([layout.bytes()]);
             for (&(start, bytes), next) in parts.iter().zip(starts) {
-                prop_assert_eq!(start % if [Layout::hint(), Layout::asleep()].contains(&start) { 8 } else { LINE_BYTES }, 0);
+                prop_assert_eq!(start % if [Layout::hint(), Layout::heap_access(), Layout::asleep(), Layout::heap_closed()].contains(&start) { 8 } else { LINE_BYTES }, 0);
                 prop_assert!(start + bytes <= next, "{}+{} reaches into {}", start, bytes, next);
             }
         }

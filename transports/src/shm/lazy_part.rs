@@ -5,6 +5,7 @@
 //! address.
 
 use crate::shm::segment::{HUGE_PAGE_BYTES, PAGE_BYTES};
+use crate::sys::hide_on_fork::HideOnFork;
 use rustix::io::Result;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
 use std::ffi::c_void;
@@ -22,13 +23,16 @@ pub(super) struct LazyPart {
     base: AtomicPtr<u8>,
     /// The first page of the part, mapped in place of a descriptor.
     anchor: Option<NonNull<u8>>,
+    /// True if forked children do not have the part, where processes share it.
+    hides_on_fork: bool,
     /// Held while the part is being mapped.
-    mapping: Mutex<()>,
+    mapping: Mutex<Option<HideOnFork>>,
 }
 
 impl LazyPart {
-    pub(super) fn new(range: Range<usize>) -> Self {
-        Self { range, base: AtomicPtr::new(null_mut()), anchor: None, mapping: Mutex::new(()) }
+    pub(super) fn new(range: Range<usize>, hides_on_fork: bool) -> Self {
+        let base = AtomicPtr::new(null_mut());
+        Self { range, base, anchor: None, hides_on_fork, mapping: Mutex::new(None) }
     }
 
     /// Returns the offsets of the part in the segment.
@@ -65,7 +69,7 @@ impl LazyPart {
     /// Maps the part, if it is not mapped: from `fd`, or through its anchor page, or as memory of
     /// this process.
     pub(super) fn map(&self, fd: Option<&OwnedFd>) -> Result<()> {
-        let _guard = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hidden = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_mapped() || self.range.is_empty() {
             return Ok(());
         }
@@ -74,6 +78,11 @@ impl LazyPart {
             (None, Some(anchor)) => extend(anchor, self.range.len())?,
             (None, None) => map_private(self.range.len())?,
         };
+        if self.hides_on_fork && (fd.is_some() || self.anchor.is_some()) {
+            let bytes = self.range.len().next_multiple_of(PAGE_BYTES);
+            // SAFETY: just mapped, and unmapped after `hidden` is empty again.
+            *hidden = Some(unsafe { HideOnFork::new(base, bytes) });
+        }
         self.base.store(base.as_ptr(), Ordering::Release);
         Ok(())
     }
@@ -81,6 +90,7 @@ impl LazyPart {
 
 impl Drop for LazyPart {
     fn drop(&mut self) {
+        *self.mapping.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         if let Some(base) = NonNull::new(*self.base.get_mut()) {
             // SAFETY: mapped by `map` with this length; everything that points into it holds the
             // segment.
@@ -157,6 +167,7 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 #[cfg(test)]
 mod tests {
     use crate::shm::segment::{Extents, HUGE_PAGE_BYTES, Segment};
+    use crate::testing::conformance::run_in_forked_child;
     use std::sync::atomic::Ordering::Relaxed;
 
     const BULK: usize = HUGE_PAGE_BYTES;
@@ -194,6 +205,33 @@ mod tests {
         assert_eq!([peer.at(BULK, 1), peer.at(HEAP, 1)].map(|at| at.addr() % HUGE_PAGE_BYTES), [0, 0]);
         drop(own);
         assert_eq!(peer.word(HEAP).load(Relaxed), HEAP as u64 + 1);
+    }
+
+    /// Returns the kinds of access that this process has at an address, as the system lists them.
+    fn access_in_maps(address: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let covers = |line: &&str| {
+            let (begin, end) = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+            let [begin, end] = [begin, end].map(|word| usize::from_str_radix(word, 16).unwrap());
+            (begin..end).contains(&address)
+        };
+        maps.lines().find(covers).and_then(|line| line.split(' ').nth(1)).unwrap_or("none").to_owned()
+    }
+
+    #[test]
+    fn forked_child_has_no_shared_heap() {
+        let own = Segment::create_parts(&extents()).unwrap();
+        let mut peer = Segment::attach_parts(own.duplicate_fd().unwrap(), &extents()).unwrap();
+        peer.close_fd().unwrap();
+        let heaps = [&own, &peer].map(|segment| segment.at(HEAP, 8).addr());
+        own.word(HEAP).store(7, Relaxed);
+        let access = || heaps.map(access_in_maps).join(" ");
+        assert_eq!(access(), "rw-s rw-s");
+        assert_eq!(run_in_forked_child(access).unwrap(), "---p ---p");
+        assert_eq!((own.word(HEAP).load(Relaxed), peer.word(HEAP).load(Relaxed)), (7, 7));
+        // Later children leave memory alone that their parent has unmapped.
+        drop((own, peer));
+        assert_eq!(run_in_forked_child(|| "it lives".to_owned()).unwrap(), "it lives");
     }
 
     #[test]

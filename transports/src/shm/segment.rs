@@ -307,16 +307,23 @@ impl Segment {
         unsafe { madvise(self.base.as_ptr().cast(), self.head_bytes, Advice::LinuxWipeOnFork) }.is_ok()
     }
 
-    /// Returns the memory of whole pages to the system. The pages are zeros when touched again.
+    /// Panics in a forked child, which does not have the heap that processes share.
+    #[inline]
+    pub(crate) fn check_process(&self) {
+        self.owner_pid.into_iter().for_each(fork_guard::check_owner);
+    }
+
+    /// Returns the memory of whole pages to the system. The pages are zeros when touched again,
+    /// except those of a file that is kept.
     ///
     /// # Panics
     /// Panics if the range is not inside the segment.
-    pub(crate) fn discard(&self, offset: usize, bytes: usize) {
+    pub(crate) fn discard(&self, offset: usize, bytes: usize, keeps_file: bool) {
         let advice = match self.owner_pid {
             // A child has the mapping of its parent, and the parent may still need the contents.
             Some(process) if process != fork_guard::current_pid() => return,
-            Some(_) => Advice::LinuxRemove,
-            None => Advice::LinuxDontNeed,
+            Some(_) if !keeps_file => Advice::LinuxRemove,
+            _ => Advice::LinuxDontNeed,
         };
         // SAFETY: inside the mapping by `at`; the caller owns the contents of these pages and is
         // done with them. If the system does not take the advice, the memory stays in use and
@@ -332,7 +339,7 @@ impl Segment {
 
     fn from_mapping(base: NonNull<u8>, extents: &Extents, fd: Option<OwnedFd>) -> Result<Self> {
         let owner_pid = fd.as_ref().map(|_| fork_guard::current_pid());
-        let parts = [extents.bulk.clone(), extents.heap.clone()].map(LazyPart::new);
+        let parts = [LazyPart::new(extents.bulk.clone(), false), LazyPart::new(extents.heap.clone(), true)];
         Ok(Self { base, head_bytes: extents.head_bytes, bytes: extents.bytes(), owner_pid, fd, parts })
     }
 }
@@ -463,7 +470,7 @@ mod tests {
         assert!(
             (0..16 << 20).step_by(PAGE_BYTES).all(|at| own.word(at).load(Ordering::Relaxed) == at as u64)
         );
-        own.discard(0, 16 << 20);
+        own.discard(0, 16 << 20, false);
         assert_eq!((own.resident_bytes(), peers.word(4 << 20).load(Ordering::Relaxed)), (0, 0));
     }
 

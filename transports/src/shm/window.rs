@@ -3,12 +3,14 @@
 use super::layout::{Layout, ShmEagerSlots};
 use crate::shm::eager;
 use crate::shm::eager::SlotClass;
+use crate::shm::exposure::{HeapAccess, HeapExposure, HeapGroup};
 use crate::shm::segment::{HUGE_PAGE_BYTES, Segment};
 use crate::shm::signal;
 use crate::shm::signal::{SignalBlock, SignalWriter};
 use crate::shm::sleep::Sleepers;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{HeapAllocation, Result, SymmetricHeap, Tag};
+use std::ops::Range;
 use std::sync::Arc;
 use unisono_cuda::{Source, Target};
 
@@ -21,7 +23,7 @@ pub struct Window {
     rank: usize,
     segments: Vec<Arc<Segment>>,
     layout: Layout,
-    heap: Arc<SymmetricHeap>,
+    heaps: Arc<HeapGroup>,
     /// The ranks that sleep until this one publishes something.
     sleepers: Arc<Sleepers>,
     /// State of this rank's signal blocks, one for each lane.
@@ -63,11 +65,12 @@ impl Window {
         let announcers = vec![SignalWriter::default(); layout.geometry.signal_lanes];
         let own = Arc::clone(&segments[rank]);
         let heap = Arc::new(SymmetricHeap::new(own, layout.heap(), layout.geometry.heap_bytes));
+        let heaps = Arc::new(HeapGroup { rank, segments: segments.clone(), layout, heap });
         Self {
             rank,
             segments,
             layout,
-            heap,
+            heaps,
             sleepers: Arc::clone(sleepers),
             signal_writers: announcers,
             prepared_classes: 0,
@@ -88,12 +91,6 @@ impl Window {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= window_bytes);
         assert!(fits, "{bytes} bytes at {offset} of a window of {window_bytes}");
         self.segments[rank].at(self.layout.window() + offset, bytes)
-    }
-
-    #[inline]
-    fn heap_ptr(&self, rank: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
-        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.layout.geometry.heap_bytes);
-        inside.then(|| self.segments[rank].at(self.layout.heap() + offset, bytes))
     }
 
     #[inline]
@@ -184,7 +181,7 @@ impl Window {
     pub fn alloc_symmetric(&self, bytes: usize) -> Result<HeapAllocation> {
         let heap = self.layout.heap();
         self.segments.iter().try_for_each(|segment| segment.map_part(heap))?;
-        self.heap.alloc(bytes)
+        self.heaps.heap.alloc(bytes)
     }
 
     /// Returns memory of `rank`'s window for reading.
@@ -316,23 +313,21 @@ impl Window {
     /// Returns this rank's heap.
     #[inline]
     pub fn heap(&self) -> &Arc<SymmetricHeap> {
-        &self.heap
+        &self.heaps.heap
     }
 
-    /// Returns memory of `rank`'s heap for reading, or `None` if the range is not inside. Such an
-    /// offset may come from a peer.
+    /// Exposes parts of this rank's heap, by offset, to the peers that run the same operation.
     #[inline]
-    pub fn heap_source(&self, rank: usize, offset: usize, bytes: usize) -> Option<Source<'_>> {
-        // SAFETY: inside the heap by `heap_ptr`, mapped as long as this lives; only ever reached
-        // raw here.
-        self.heap_ptr(rank, offset, bytes).map(|pointer| unsafe { Source::from_raw(pointer, bytes) })
+    pub fn expose_heap(&self, parts: [Range<usize>; 2]) -> HeapExposure {
+        HeapExposure::new(&self.heaps, parts)
     }
 
-    /// Returns memory of `rank`'s heap for writing. The memory is raw, as in [`Window::target`].
+    /// Begins an access to the heaps of all ranks, which ends when the result is dropped.
+    ///
+    /// # Errors
+    /// Returns a rank whose operation has failed, so that its heap is closed.
     #[inline]
-    pub fn heap_target(&self, rank: usize, offset: usize, bytes: usize) -> Option<Target<'_>> {
-        // SAFETY: inside the heap by `heap_ptr`, mapped as long as this lives. Its owner has called
-        // an operation that writes it, and does not touch it before the operation is over.
-        self.heap_ptr(rank, offset, bytes).map(|pointer| unsafe { Target::from_raw(pointer, bytes) })
+    pub fn access_heaps(&self) -> std::result::Result<HeapAccess<'_>, usize> {
+        HeapAccess::begin(&self.heaps)
     }
 }

@@ -21,6 +21,23 @@ pub fn current_pid() -> u64 {
     }
 }
 
+/// Panics in a forked child of process `owner`, which does not have memory that `owner` shares.
+#[inline]
+pub(crate) fn check_owner(owner: u64) {
+    if owner != current_pid() {
+        refuse_child(owner);
+    }
+}
+
+#[cold]
+fn refuse_child(owner: u64) -> ! {
+    panic!(
+        "memory that process {owner} shares with its peers is not in its forked child {}; copy it to ordinary \
+         memory before the fork",
+        std::process::id()
+    );
+}
+
 /// Returns a page that children find empty, or `None` if the system cannot do that.
 fn wipe_on_fork_page() -> Option<Segment> {
     Segment::private(PAGE_BYTES).ok().filter(Segment::wipe_on_fork)
