@@ -40,6 +40,8 @@ pub(crate) use crate::engine::telemetry::flight::{Owner, Recorder};
 pub use crate::engine::telemetry::memory::MemoryStats;
 pub use crate::engine::telemetry::traffic::TrafficStats;
 #[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::engine::messages::fuzz as fuzz_messages;
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::engine::watchdog::control_msg::fuzz as fuzz_control_msg;
 pub(crate) use crate::engine::watchdog::control_msg::{ENDPOINT_BYTES_MAX, pack_bits};
 pub(crate) use crate::engine::watchdog::{AbortFlag, ROUNDS_WITHOUT_CLOCK};

@@ -4,6 +4,7 @@ import torch
 from torch._C._distributed_c10d import ReduceOp
 
 from unisono import _native
+from unisono._memory import tensor_address
 from unisono.errors import InvalidUsage, Unsupported
 
 # Element types that can be reduced, by torch's type.
@@ -26,7 +27,7 @@ _PLAIN = {getattr(ReduceOp, name): (_NAMES[name], None) for name in _NAMES if na
 
 def parts(tensors):
     """Returns the addresses and bytes of tensors."""
-    return [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
+    return [(tensor_address(tensor), tensor.nbytes) for tensor in tensors]
 
 
 def is_usable(tensor, dtype):
