@@ -101,9 +101,8 @@ struct Chain {
 /// A peer's words must not make a rank recurse until its stack ends.
 #[test]
 fn deeply_nested_objects_are_refused() {
-    let chain = |links: usize| {
-        (0..links).fold(Chain { next: None }, |next, _| Chain { next: Some(Box::new(next)) })
-    };
+    let chain =
+        |links: usize| (0..links).fold(Chain { next: None }, |next, _| Chain { next: Some(Box::new(next)) });
     World::Threads.run(2, &Config::default(), |comm| {
         let given = (comm.rank() == 0).then(|| chain(100));
         assert_eq!(comm.broadcast_object(given, 0).unwrap(), chain(100));

@@ -29,7 +29,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::zeros`].
     #[cfg(feature = "serde")]
-    pub(super) fn grow(&self, bytes: &mut Vec<u8>, length: usize) -> Result<()> {
+    pub(super) fn lengthen(&self, bytes: &mut Vec<u8>, length: usize) -> Result<()> {
         if bytes.is_empty() {
             *bytes = self.zeros(length)?;
         } else if length > bytes.len() {

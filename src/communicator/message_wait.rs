@@ -66,7 +66,15 @@ impl<'m> MessageWait<'m> {
     fn new(message: &'m MessageState) -> Self {
         let moves = message.moves.load(Ordering::Relaxed);
         let waited_before = Duration::from_nanos(message.waited_nanos.load(Ordering::Relaxed));
-        Self { message, idle_rounds: 0, rounds: 0, moves, moved_at: None, waited_before, kept_out: Duration::ZERO }
+        Self {
+            message,
+            idle_rounds: 0,
+            rounds: 0,
+            moves,
+            moved_at: None,
+            waited_before,
+            kept_out: Duration::ZERO,
+        }
     }
 
     /// Counts the time of a sleep while another thread uses the engine.

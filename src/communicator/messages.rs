@@ -10,8 +10,8 @@ use crate::op_desc::OpKind;
 use crate::schedule::Rank;
 use crate::sync::AtomicU64;
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use unisono_cuda::{Element, as_bytes, as_bytes_mut};
 
 /// Memory that [`Communicator::isend`] sends. It must not change its length while it is sent.

@@ -3,7 +3,7 @@
 //! What a rank sends must not make another one recurse until its stack ends, reserve memory for
 //! elements that do not exist, or loop over elements that have no bytes. So a layer between serde
 //! and postcard counts how deeply values are nested, and how many elements sequences and maps
-//! announce.
+//! have.
 
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess,
@@ -38,7 +38,7 @@ struct Limits {
     bytes: usize,
     /// Number of values that may still be nested.
     depth: Cell<usize>,
-    /// Number of elements that sequences and maps may still announce.
+    /// Number of elements that sequences and maps may still have.
     elements: Cell<usize>,
     /// The limit that was exceeded; the errors of postcard have no text.
     refusal: Cell<Option<String>>,
@@ -61,14 +61,14 @@ impl Limits {
         decoded
     }
 
-    /// Counts the elements that a sequence or a map announces.
-    fn announce<E: Error>(&self, elements: Option<usize>) -> Result<(), E> {
-        match self.elements.get().checked_sub(elements.unwrap_or(0)) {
+    /// Counts elements of a sequence or a map.
+    fn count<E: Error>(&self, elements: usize) -> Result<(), E> {
+        match self.elements.get().checked_sub(elements) {
             Some(left) => {
                 self.elements.set(left);
                 Ok(())
             }
-            None => self.refuse(format!("it announces more elements than its {} bytes hold", self.bytes)),
+            None => self.refuse(format!("it has more elements than its {} bytes hold", self.bytes)),
         }
     }
 }
@@ -131,13 +131,18 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Limited<'_, D> {
 struct LimitedVisitor<'l, V> {
     inner: V,
     limits: &'l Limits,
-    /// True for the visitor of a sequence or a map, which announces the number of its elements.
+    /// True for the visitor of a sequence or a map, whose number of elements is the peer's word.
     counts: bool,
 }
 
-impl<V> LimitedVisitor<'_, V> {
-    fn announce<E: Error>(&self, elements: Option<usize>) -> Result<(), E> {
-        if self.counts { self.limits.announce(elements) } else { Ok(()) }
+impl<'l, V> LimitedVisitor<'l, V> {
+    /// Counts the announced number of elements. Without one, which is how postcard tells that there
+    /// are more than bytes, each element is counted when it is decoded.
+    fn elements<A, E: Error>(&self, inner: A, announced: Option<usize>) -> Result<Elements<'l, A>, E> {
+        if self.counts {
+            self.limits.count(announced.unwrap_or(0))?;
+        }
+        Ok(Elements { inner, limits: self.limits, counts: self.counts && announced.is_none() })
     }
 }
 
@@ -181,13 +186,15 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for LimitedVisitor<'_, V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, elements: A) -> Result<V::Value, A::Error> {
-        self.announce(elements.size_hint())?;
-        self.inner.visit_seq(Limited { inner: elements, limits: self.limits })
+        let announced = elements.size_hint();
+        let elements = self.elements(elements, announced)?;
+        self.inner.visit_seq(elements)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<V::Value, A::Error> {
-        self.announce(entries.size_hint())?;
-        self.inner.visit_map(Limited { inner: entries, limits: self.limits })
+        let announced = entries.size_hint();
+        let entries = self.elements(entries, announced)?;
+        self.inner.visit_map(entries)
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, variant: A) -> Result<V::Value, A::Error> {
@@ -203,10 +210,25 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Limited<'_, S> {
     }
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Limited<'_, A> {
+/// The elements of a sequence or a map, under limits.
+struct Elements<'l, A> {
+    inner: A,
+    limits: &'l Limits,
+    /// True if each element is counted.
+    counts: bool,
+}
+
+impl<A> Elements<'_, A> {
+    fn count<E: Error>(&self) -> Result<(), E> {
+        if self.counts { self.limits.count(1) } else { Ok(()) }
+    }
+}
+
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<'_, A> {
     type Error = A::Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+        self.count()?;
         self.inner.next_element_seed(Limited { inner: seed, limits: self.limits })
     }
 
@@ -216,10 +238,11 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Limited<'_, A> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Limited<'_, A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Elements<'_, A> {
     type Error = A::Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+        self.count()?;
         self.inner.next_key_seed(Limited { inner: seed, limits: self.limits })
     }
 
@@ -315,7 +338,9 @@ mod tests {
 
     #[test]
     fn nesting_has_a_limit() {
-        let chain = |links: usize| (0..links).fold(Chain { next: None }, |next, _| Chain { next: Some(Box::new(next)) });
+        let chain = |links: usize| {
+            (0..links).fold(Chain { next: None }, |next, _| Chain { next: Some(Box::new(next)) })
+        };
         let deepest = chain(DEPTH_MAX - 1);
         assert_eq!(decode(&encoded(&deepest)), Ok(deepest));
         let refusal = format!("its values are nested more than {DEPTH_MAX} deep");
@@ -329,9 +354,10 @@ mod tests {
     #[test]
     fn announced_elements_have_a_limit() {
         let many = encoded(&(u64::MAX / 2));
-        for refused in [decode::<Vec<()>>(&many).err(), decode::<Vec<u64>>(&many).err(), decode::<BTreeMap<(), ()>>(&many).err()] {
-            assert_eq!(refused, Some("it announces more elements than its 9 bytes hold".to_owned()));
-        }
+        let refusal = Some("it has more elements than its 9 bytes hold".to_owned());
+        assert_eq!(decode::<Vec<()>>(&many).err(), refusal);
+        assert_eq!(decode::<BTreeMap<(), ()>>(&many).err(), refusal);
+        assert!(decode::<Vec<u64>>(&many).is_err());
         assert_eq!(decode(&encoded(&vec![(); 1000])), Ok(vec![(); 1000]));
         // Several sequences share one limit.
         let units = encoded(&vec![vec![(); ELEMENTS_WITHOUT_BYTES_MAX / 2 + 10]; 3]);

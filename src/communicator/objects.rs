@@ -22,7 +22,7 @@ impl Communicator {
     /// Copies the root's object to every rank. Only the root gives one, and gets it back.
     ///
     /// A rank refuses objects whose options, sequences, maps and enumerations are nested more than
-    /// 128 deep, and ones that announce more elements than their bytes hold.
+    /// 128 deep, and ones that have more elements than their bytes hold.
     ///
     /// # Errors
     /// [`ErrorKind::Object`] if the root cannot encode the object, on every rank; if a rank cannot
@@ -142,7 +142,7 @@ impl Communicator {
         let [count] = self.counts(&length, root)?[..] else { return Err(self.not_encoded(root)) };
         let mut bytes = encoded.unwrap_or_default();
         for part in parts(count, 1) {
-            self.grow(&mut bytes, part.end)?;
+            self.lengthen(&mut bytes, part.end)?;
             let buffers = Buffers::in_place(&mut bytes[part.clone()], 0, 0);
             let job = Job::even::<u8>(Collective::Broadcast, None, root, part.len(), buffers);
             self.run(Job { kind, ..job })?;
@@ -218,7 +218,7 @@ impl Communicator {
                 if rank == root {
                     object.extend_from_slice(&input[here]);
                 } else if !here.is_empty() {
-                    self.grow(object, here.end)?;
+                    self.lengthen(object, here.end)?;
                     receives.push((rank, &mut object[here]));
                 }
             }
@@ -250,7 +250,7 @@ impl Communicator {
             return Ok(encoded.swap_remove(root));
         }
         for part in parts(count, self.size()).skip(1) {
-            self.grow(&mut bytes, part.end)?;
+            self.lengthen(&mut bytes, part.end)?;
             self.recv(&mut bytes[part], root)?;
         }
         Ok(bytes)
@@ -260,7 +260,8 @@ impl Communicator {
     fn scatter_later_parts(&self, encoded: &[Vec<u8>]) -> Result<()> {
         let counts: Vec<usize> = encoded.iter().map(Vec::len).collect();
         for part in parts(longest(&counts), self.size()).skip(1) {
-            let has_more = |&(rank, bytes): &(Rank, &Vec<u8>)| rank != self.rank() && bytes.len() > part.start;
+            let has_more =
+                |&(rank, bytes): &(Rank, &Vec<u8>)| rank != self.rank() && bytes.len() > part.start;
             self.group(|group| {
                 for (rank, bytes) in encoded.iter().enumerate().filter(has_more) {
                     group.send(&bytes[within(&part, bytes.len())], rank);
@@ -314,7 +315,7 @@ fn length_word(encoded: &Result<Vec<u8>>) -> u64 {
 /// Returns the parts in which objects travel, of which the longest has `longest` bytes. A part is
 /// no longer than what came before it, so that memory grows with the bytes that arrive.
 fn parts(longest: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut end = 0;
+    let mut end = 0usize;
     std::iter::from_fn(move || {
         let start = end;
         end = longest.min(start.saturating_add(start.max(first_part(ranks))));
@@ -372,7 +373,7 @@ mod tests {
         const TEBIBYTE: u64 = 1 << 40;
         let words = [TEBIBYTE; 2];
         let all_gather = |comm: &Communicator| {
-            let (kind, mut all) = (OpKind::AllGatherObject, [0; 2]);
+            let (kind, mut all) = (OpKind::AllGatherObject, [0u64; 2]);
             let buffers = Buffers::separate(as_bytes(&words[..1]), as_bytes_mut(&mut all));
             comm.run(Job { kind, ..Job::even::<u64>(Collective::AllGather, None, 0, 1, buffers) })
         };

@@ -179,7 +179,10 @@ mod tests {
                     (!random.one_in(4)).then_some(source),
                     (tag >= INTERNAL_TAGS || !random.one_in(4)).then_some(tag),
                 );
-                assert_eq!(matcher.peek(&wanted), model.arrived.iter().map(|found| found.0).find(|found| wanted.accepts(found)));
+                assert_eq!(
+                    matcher.peek(&wanted),
+                    model.arrived.iter().map(|found| found.0).find(|found| wanted.accepts(found))
+                );
                 let found = matcher.take_arrived(&wanted);
                 assert_eq!(found, model.take_arrived(&wanted));
                 if found.is_none() {
@@ -196,7 +199,10 @@ mod tests {
                 }
             }
             let any_source = model.posted.iter().any(|(pattern, _)| pattern.source.is_none());
-            assert_eq!((matcher.has_posted(), matcher.awaits_any_source()), (!model.posted.is_empty(), any_source));
+            assert_eq!(
+                (matcher.has_posted(), matcher.awaits_any_source()),
+                (!model.posted.is_empty(), any_source)
+            );
         }
         let of_source = |pattern: &Pattern| pattern.source == Some(1);
         let expected: Vec<_> = model.posted.extract_if(.., |(pattern, _)| of_source(pattern)).collect();
