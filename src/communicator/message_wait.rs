@@ -19,11 +19,9 @@ impl<R> Completion<R> {
                 self.sleep(BUSY_ENGINE_SLEEP);
                 continue;
             };
-            // The thread that runs an operation moves the messages too. It cannot end this wait, so
-            // one that has lasted too long gets a turn of its own.
-            let queue = &shared.op_queue;
-            let turn = wait.is_overdue(&shared).then(|| queue.wait_for_turn(queue.take_ticket()));
-            if turn.is_none() && !queue.is_idle() {
+            // The thread that runs operations moves the messages too. It does not end this wait, so
+            // one that has lasted too long takes the engine between two of them.
+            if !shared.op_queue.is_idle() && !wait.is_overdue(&shared) {
                 wait.is_kept_out(|| self.sleep(BUSY_ENGINE_SLEEP));
                 continue;
             }
@@ -31,7 +29,7 @@ impl<R> Completion<R> {
                 Ok(mut engine) => {
                     let mark = shared.engine_user.set();
                     wait.round(&mut engine, shared.config.timeout, || self.is_finished());
-                    drop((mark, engine, turn));
+                    drop((mark, engine));
                     shared.leave_if_ownerless();
                 }
                 Err(TryLockError::WouldBlock) => wait.is_kept_out(|| self.sleep(BUSY_ENGINE_SLEEP)),

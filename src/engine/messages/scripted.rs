@@ -5,7 +5,7 @@ use crate::engine::messages::{MessageInfo, Messages, Pattern, RecvTask, SendTask
 use crate::error::{Error, Result};
 use crate::schedule::Rank;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use unisono_cuda::{Source, Store, Target, copy_to};
 use unisono_transports::{Header, Link, Tag};
 
@@ -62,11 +62,11 @@ impl Script {
     }
 
     fn wire(&self, peer: Rank) -> MutexGuard<'_, Wire> {
-        self.wires[peer].lock().expect("no panic")
+        self.wires[peer].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn outcomes(&self) -> MutexGuard<'_, Outcomes> {
-        self.outcomes.lock().expect("no panic")
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets a frame with a body of `bytes` bytes arrive from `peer`.
@@ -137,7 +137,7 @@ struct ScriptedLink {
 
 impl ScriptedLink {
     fn wire(&self) -> MutexGuard<'_, Wire> {
-        self.wire.lock().expect("no panic")
+        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -204,7 +204,7 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         if self.buffer.is_some() {
-            self.outcomes.lock().expect("no panic").lost += 1;
+            self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).lost += 1;
         }
     }
 }
@@ -217,7 +217,7 @@ impl SendTask for Counted {
     fn progressed(&self) {}
 
     fn finish(self: Box<Self>, result: Result<()>) {
-        self.end().lock().expect("no panic").sends.push(result);
+        self.end().lock().unwrap_or_else(PoisonError::into_inner).sends.push(result);
     }
 }
 
@@ -229,7 +229,7 @@ impl RecvTask for Counted {
     fn progressed(&self) {}
 
     fn finish(self: Box<Self>, result: Result<MessageInfo>) {
-        self.end().lock().expect("no panic").receives.push(result);
+        self.end().lock().unwrap_or_else(PoisonError::into_inner).receives.push(result);
     }
 }
 
