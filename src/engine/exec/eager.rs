@@ -168,6 +168,7 @@ impl EagerExec<'_> {
     }
 
     /// Returns the memory of an operand. An operand that the output holds has no memory of its own.
+    #[inline]
     fn operand_source<'s>(&'s self, operand: Operand, input: &'s [u8], bytes: usize) -> Source<'s> {
         match operand {
             Operand::Slot { rank, at } => {
