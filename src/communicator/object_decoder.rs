@@ -1,9 +1,8 @@
 //! Decoding of objects that other ranks encoded, within limits.
 //!
-//! What a rank sends must not make another one recurse until its stack ends, reserve memory for
+//! Bytes of one rank must not make another one recurse until its stack ends, reserve memory for
 //! elements that do not exist, or loop over elements that have no bytes. So a layer between serde
-//! and postcard counts how deeply values are nested, and how many elements sequences and maps
-//! have.
+//! and postcard counts how deeply values are nested, and how many elements sequences and maps have.
 
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess,

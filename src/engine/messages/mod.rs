@@ -256,8 +256,8 @@ impl Messages {
         Ok(moved)
     }
 
-    /// Receives what has arrived from `peer`, up to `frames` frames, and as long as `wanted` says so
-    /// after each of them.
+    /// Receives what has arrived from `peer`, up to `frames` frames, and as long as `wanted` says
+    /// so after each of them.
     fn drain(
         &mut self,
         peer: Rank,
@@ -323,7 +323,7 @@ impl Messages {
     pub(super) fn fail_peer(&mut self, peer: Rank, error: &Error) {
         let posted = self.matcher.take_posted_where(|pattern| pattern.source == Some(peer));
         posted.into_iter().for_each(|(_, task)| task.finish(Err(error.clone())));
-        // What a peer has only announced never comes.
+        // A message that the peer has only announced never comes.
         let is_announced = |info: &MessageInfo, content: &Arrived| {
             info.source == peer && matches!(content, Arrived::Request(_))
         };

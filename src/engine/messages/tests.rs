@@ -1,4 +1,4 @@
-//! What a peer may do to the messages of a rank, and what it may not.
+//! The rules for the frames of a peer, and the ends of messages when it breaks them or leaves.
 
 use super::frame::Frame;
 use super::scripted::{SLOT_BYTES, Script, ending};

@@ -1,7 +1,7 @@
 //! Receives that wait for messages, and messages that wait for receives.
 //!
 //! The oldest ones are a list, which nothing searches faster while it is short. Those beyond
-//! [`LISTED_MAX`] are found by hash, so that a peer that sends many messages makes no search longer.
+//! [`LISTED_MAX`] are found by hash, so that a peer with many messages makes no search longer.
 
 use crate::engine::messages::matching::{MessageInfo, Pattern};
 use std::collections::hash_map::{Entry, HashMap};
