@@ -195,7 +195,7 @@ struct Counted {
 }
 
 impl Counted {
-    fn end(mut self: Box<Self>) -> Arc<Mutex<Outcomes>> {
+    fn end(mut self) -> Arc<Mutex<Outcomes>> {
         self.buffer = None;
         Arc::clone(&self.outcomes)
     }
@@ -217,7 +217,7 @@ impl SendTask for Counted {
     fn progressed(&self) {}
 
     fn finish(self: Box<Self>, result: Result<()>) {
-        self.end().lock().unwrap_or_else(PoisonError::into_inner).sends.push(result);
+        (*self).end().lock().unwrap_or_else(PoisonError::into_inner).sends.push(result);
     }
 }
 
@@ -229,7 +229,7 @@ impl RecvTask for Counted {
     fn progressed(&self) {}
 
     fn finish(self: Box<Self>, result: Result<MessageInfo>) {
-        self.end().lock().unwrap_or_else(PoisonError::into_inner).receives.push(result);
+        (*self).end().lock().unwrap_or_else(PoisonError::into_inner).receives.push(result);
     }
 }
 
