@@ -1,5 +1,4 @@
-//! Fuzz targets: the parsers of untrusted texts and control messages, each as one function of
-//! bytes.
+//! Fuzz targets: the parsers of untrusted texts and messages, each as one function of bytes.
 //!
 //! A parser must end without a panic on all bytes. A value that it accepts must survive being
 //! written and parsed again. `cargo xtask fuzz` searches for bytes that violate this.
@@ -16,6 +15,7 @@ pub type ParserFn = fn(&[u8]);
 /// The parsers, each with its name.
 pub const TARGETS: &[(&str, ParserFn)] = &[
     ("control_msg", crate::engine::fuzz_control_msg),
+    ("messages", crate::engine::fuzz_messages),
     ("join_request", |bytes| bootstrap::join_request(&String::from_utf8_lossy(bytes))),
     ("root_reply", |bytes| bootstrap::root_reply(&String::from_utf8_lossy(bytes))),
     ("unique_id", id),

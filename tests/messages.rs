@@ -145,7 +145,16 @@ fn random_messages_match_model() {
 }
 
 fn simulated<R: Send>(ranks: usize, plan: FaultPlan, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let config = Config::default().with_fifo_slot_bytes(4096).with_timeout(Duration::from_secs(5));
+    simulated_with(&Config::default().with_timeout(Duration::from_secs(5)), ranks, plan, body)
+}
+
+fn simulated_with<R: Send>(
+    config: &Config,
+    ranks: usize,
+    plan: FaultPlan,
+    body: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    let config = config.clone().with_fifo_slot_bytes(4096);
     let fabrics = sim::fabrics(ranks, config.geometry(), plan);
     std::thread::scope(|scope| {
         let (body, config) = (&body, &config);
@@ -335,6 +344,44 @@ fn waits_with_a_limit_add_up_to_the_timeout() {
         } else {
             std::thread::sleep(Duration::from_millis(600));
         }
+    });
+}
+
+/// The clock of a wait runs by the moves of its own message, however fast others come.
+#[test]
+fn message_times_out_while_others_arrive() {
+    const OTHERS: usize = 20_000;
+    let config = Config::default().with_timeout(Duration::from_millis(20));
+    let arrived = simulated_with(&config, 2, FaultPlan::none(3), |comm| {
+        if comm.rank() == 0 {
+            let send = |_| comm.isend(vec![0u8; 1000], 1, 1).wait();
+            return (0..OTHERS).map(send).take_while(Result::is_ok).count();
+        }
+        let others: Vec<_> = (0..OTHERS).map(|_| comm.irecv(vec![0u8; 1000], 0, 1)).collect();
+        let error = comm.irecv(vec![0u64; 2], 0, 42).wait().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::MessageTimeout { peer: Some(0), .. }), "{error}");
+        others.into_iter().map(Work::wait).filter(Result::is_ok).count()
+    });
+    assert!(arrived[1] > 0 && arrived[1] < OTHERS, "{arrived:?}");
+}
+
+#[test]
+fn message_times_out_beside_a_turn_that_does_not_end() {
+    let config = Config::default().with_timeout(Duration::from_millis(300));
+    World::Threads.run(2, &config, |comm| {
+        let begun = Instant::now();
+        let turn = comm.spawn(move |comm| {
+            while begun.elapsed() < HANG {
+                comm.barrier()?;
+            }
+            Ok(())
+        });
+        if comm.rank() == 1 {
+            let error = comm.irecv(vec![0u64; 2], 0, 42).wait().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::MessageTimeout { peer: Some(0), .. }), "{error}");
+        }
+        let error = turn.wait().expect_err("the message ends it");
+        assert!(error.to_string().contains("tag 42"), "{error}");
     });
 }
 

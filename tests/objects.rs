@@ -71,6 +71,55 @@ fn objects_arrive_over_every_transport() {
     }
 }
 
+/// Objects longer than the parts in which they travel, of other lengths on each rank.
+#[test]
+fn long_objects_arrive_whole() {
+    let text = |rank: usize| ["", "short", &"0123456789".repeat(2 << 20)][rank].to_owned();
+    for world in [World::Threads, World::Shm, World::Tcp] {
+        world.run(3, &Config::default(), |comm| {
+            let (rank, all) = (comm.rank(), [text(0), text(1), text(2)]);
+            assert!(comm.all_gather_object(&all[rank]).unwrap() == all);
+            let root = 2;
+            let own = (rank == root).then(|| all[root].clone());
+            assert!(comm.broadcast_object(own, root).unwrap() == all[root]);
+            for root in [0, 2] {
+                let gathered = comm.gather_object(&all[rank], root).unwrap();
+                assert!(gathered == (rank == root).then(|| all.to_vec()));
+                let given = (rank == root).then_some(&all[..]);
+                assert!(comm.scatter_object(given, root).unwrap() == all[rank]);
+            }
+            assert_works(&comm);
+        });
+    }
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Chain {
+    next: Option<Box<Chain>>,
+}
+
+/// A peer's words must not make a rank recurse until its stack ends.
+#[test]
+fn deeply_nested_objects_are_refused() {
+    let chain =
+        |links: usize| (0..links).fold(Chain { next: None }, |next, _| Chain { next: Some(Box::new(next)) });
+    World::Threads.run(2, &Config::default(), |comm| {
+        let given = (comm.rank() == 0).then(|| chain(100));
+        assert_eq!(comm.broadcast_object(given, 0).unwrap(), chain(100));
+        // Each byte is a link of a chain.
+        let refused = match comm.rank() {
+            0 => comm.broadcast_object(Some([[1u8; 32]; 32]), 0).map(drop),
+            _ => comm.broadcast_object::<Chain>(None, 0).map(drop),
+        };
+        assert_eq!(refused.is_err(), comm.rank() == 1);
+        if let Err(error) = refused {
+            assert_eq!(object_error_rank(&error), 0);
+            assert!(error.to_string().contains("nested more than 128 deep"), "{error}");
+        }
+        assert_works(&comm);
+    });
+}
+
 #[test]
 fn object_that_cannot_be_encoded_is_an_error_everywhere() {
     World::Threads.run(3, &Config::default(), |comm| {

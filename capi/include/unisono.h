@@ -256,7 +256,8 @@ UNISONO_CHECKED uint32_t unisono_send(const unisono_comm *comm, const void *buff
  * unspecified. */
 UNISONO_CHECKED uint32_t unisono_recv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
                       unisono_message_info *info);
-/* Stores 1 and the message if one has arrived that no receive has taken, else 0. `info` may be NULL. */
+/* Stores 1 and the message if one has arrived that no receive has taken, else 0. `info` may be NULL. Its length is that
+ * which the sender has announced: compare it with what you expect before you allocate memory for it. */
 UNISONO_CHECKED uint32_t unisono_probe(const unisono_comm *comm, size_t from, uint64_t tag, int *found, unisono_message_info *info);
 
 /* A function that starts an operation stores a request, or NULL if it fails. Buffers belong to the operation until the request

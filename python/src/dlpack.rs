@@ -54,11 +54,19 @@ pub(crate) fn dlpack_memory(py: Python<'_>, capsule: &Bound<'_, PyCapsule>) -> P
     // SAFETY: `dlpack.h` says that shape, and strides unless null, have one number a dimension.
     let (shape, strides) =
         unsafe { (numbers(tensor.shape, dimensions), numbers(tensor.strides, dimensions)) };
-    let count: i64 = shape.iter().product();
+    let bytes = shape.iter().try_fold(size as i64, |bytes, &length| {
+        Some(length).filter(|&length| length >= 0).and_then(|length| bytes.checked_mul(length))
+    });
+    let Some(bytes) = bytes else {
+        return Err(argument(py, format!("the array has the shape {shape:?}, which no memory has")));
+    };
+    let count = bytes as usize / size;
     if !strides.is_empty() && count > 1 && !is_contiguous(shape, strides) {
         return Err(argument(py, "the array is not contiguous"));
     }
-    Ok((tensor.data.addr() + tensor.byte_offset as usize, count as usize * size, name))
+    // An offset alone is no address, as where the memory has been freed.
+    let offset = if tensor.data.is_null() { 0 } else { tensor.byte_offset as usize };
+    Ok((tensor.data.addr().wrapping_add(offset), bytes as usize, name))
 }
 
 /// # Safety

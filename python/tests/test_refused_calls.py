@@ -123,8 +123,11 @@ def test_tensors_with_other_memory_than_values_are_refused(threads):
 
     def body(comm):
         number, freed = torch.tensor([1 + 2j]), torch.ones(1000)
+        view = freed[10:20]
         freed.untyped_storage().resize_(0)
-        for tensor, part in ((number.conj(), "resolve_conj"), (number.conj().imag, "resolve_neg"), (freed, "no memory")):
+        for tensor, part in (
+            (number.conj(), "resolve_conj"), (number.conj().imag, "resolve_neg"), (freed, "no memory"), (view, "no memory"),
+        ):  # fmt: skip
             with pytest.raises(errors.InvalidUsage, match=part):
                 comm.all_reduce(tensor)
             with pytest.raises(errors.InvalidUsage, match=part):
@@ -148,6 +151,41 @@ def test_lengths_blame_the_longer_side(threads):
                 call()
 
     threads(2, body)
+
+
+def test_arrays_of_references_are_refused(threads):
+    """The bytes of a peer would become pointers of this process."""
+    of_references = [
+        numpy.array([None, "text"], dtype=object),
+        numpy.zeros(2, dtype=[("number", "i4"), ("name", "O")]),
+        numpy.zeros(2, dtype=[("pair", [("inner", "O", 2)])]),
+        (ctypes.py_object * 2)(1, 2),
+        memoryview(numpy.array([None, "text"], dtype=object)),
+        memoryview(numpy.zeros(2, dtype=[("name", "O")])),
+    ]
+    if hasattr(numpy.dtypes, "StringDType"):
+        of_references.append(numpy.array(["short", "long" * 100], dtype=numpy.dtypes.StringDType()))
+
+    def body(comm):
+        for array in of_references:
+            for call in (
+                lambda: comm.isend(array, 0), lambda: comm.irecv(array, 0), lambda: comm.irecv(array),
+                lambda: comm.send(array, 1), lambda: comm.recv(array, 1), lambda: comm.broadcast(array),
+                lambda: comm.all_reduce(array), lambda: comm.all_gather(array, array), lambda: comm.scan(array),
+                lambda: comm.all_to_all(array, array), lambda: comm.gather(array, array, comm.rank),
+                lambda: comm.all_gather_v(array, array, [2, 0]), lambda: comm.scatter_v(array, [2, 0], array, comm.rank),
+            ):  # fmt: skip
+                with pytest.raises(errors.InvalidUsage, match=f"rank {comm.rank} in .*(references|no numbers)"):
+                    call()
+        records = numpy.zeros(2, dtype=[("number", "i4"), ("share", "f8")])
+        if comm.rank == 0:
+            records["share"] = 0.5
+            comm.isend(records, 1).wait(20)
+        else:
+            comm.irecv(records, 0).wait(20)
+        return records["share"].tolist()
+
+    assert threads(2, body) == [[0.5, 0.5]] * 2
 
 
 def test_masked_arrays_are_refused(threads):

@@ -474,11 +474,55 @@ def test_tensors_of_two_types_in_one_call_are_refused(processes):
 def test_tensor_without_memory_and_negative_tag_are_refused(processes):
     def body(rank, size):
         freed = torch.ones(1000)
+        view = freed[10:20]
         freed.untyped_storage().resize_(0)
-        with pytest.raises(errors.InvalidUsage, match="no memory"):
-            dist.all_reduce(freed)
+        for tensor in (freed, view):
+            with pytest.raises(errors.InvalidUsage, match="no memory"):
+                dist.all_reduce(tensor)
+            with pytest.raises(errors.InvalidUsage, match="no memory"):
+                dist.send(tensor, 1 - rank)
         with pytest.raises(errors.InvalidUsage, match=f"rank {rank} in send: the tag is -1"):
             dist.send(torch.ones(1), 1 - rank, tag=-1)
+
+    processes(2, body)
+
+
+def test_sparse_tensors_of_peers_are_checked_on_all_ranks(processes):
+    """torch writes at the indices of a sparse tensor without a look at its shape."""
+
+    def unchecked(index, size):
+        indices = torch.tensor([[index]])
+        return torch.sparse_coo_tensor(indices, torch.ones(1), (size,), is_coalesced=True, check_invariants=False)
+
+    def body(rank, size):
+        for evil, text in (
+            (unchecked(10, 10), r"rank 1 sent the index \[10\]"),
+            (unchecked(-1, 10), r"rank 1 sent the index \[-1\]"),
+            (unchecked(1 << 40, 10), r"rank 1 sent the index \[1099511627776\]"),
+            (unchecked(10, 11), r"rank 1 sent a tensor of the shape \[11\]"),
+        ):
+            tensor = evil if rank == 1 else torch.ones(10).to_sparse()
+            with pytest.raises(errors.InvalidUsage, match=f"rank {rank} in sparse all_reduce: {text}"):
+                dist.all_reduce(tensor)
+        _send_count(rank, 1 << 40)
+        _send_count(rank, -1)
+        tensor = torch.ones(10).to_sparse()
+        dist.all_reduce(tensor)
+        assert tensor.to_dense().tolist() == [size] * 10
+
+    def _send_count(rank, count):
+        from unisono.torch import _sparse
+        from unisono.torch._tensors import even
+
+        if rank == 1:
+            comm = dist.group.WORLD._get_backend(torch.device("cpu"))._comm
+            head, heads = torch.tensor([count, 1, 10]), torch.zeros((2, 3), dtype=torch.int64)
+            comm.run([even("all_gather", torch.int64, [head], [heads])])
+            with pytest.raises(errors.InvalidUsage, match=f"rank 1 sent .* and {count} entries"):
+                _sparse._check_heads(rank, heads.tolist())
+        else:
+            with pytest.raises(errors.InvalidUsage, match=f"rank 1 sent .* and {count} entries"):
+                dist.all_reduce(torch.ones(10).to_sparse())
 
     processes(2, body)
 

@@ -63,7 +63,16 @@ def _of_tensor(array):
     if array.is_conj() or array.is_neg():
         raise TypeError("the memory of the tensor has other values than the tensor; pass resolve_conj().resolve_neg()")
     dtype = str(array.dtype).removeprefix("torch.")
-    return Memory(array.data_ptr(), array.numel() * array.element_size(), dtype, array)
+    return Memory(tensor_address(array), array.nbytes, dtype, array)
+
+
+def tensor_address(tensor):
+    """Returns the address of a tensor's elements, or 0 if their storage has been freed.
+
+    The address of a view is the offset alone then.
+    """
+    address, offset = tensor.data_ptr(), tensor.storage_offset()
+    return 0 if offset and address == offset * tensor.element_size() else address
 
 
 def _of_numpy(array, writable):
@@ -78,6 +87,12 @@ def _of_numpy(array, writable):
         raise TypeError("the array is not contiguous; pass numpy.ascontiguousarray(array)")
     if read_only and writable:
         raise TypeError("the array is read-only, but receives a result")
+    # Kind `T` are strings of any length, which are references although they hold no object.
+    if dtype.hasobject or dtype.kind == "T":
+        raise TypeError(
+            f"elements of type {dtype} are references, which mean nothing to another process, and received bytes "
+            "would become ones; pass an array of numbers, or pickle the objects into a buffer of uint8"
+        )
     if not dtype.isnative:
         raise TypeError(f"elements of type {dtype.str} are in the other byte order")
     return Memory(address, array.nbytes, dtype.name, array)

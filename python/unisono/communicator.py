@@ -303,7 +303,8 @@ class Communicator:
     def isend(self, buffer, to, tag=0):
         """Starts to send the buffer to rank ``to`` under a tag. Returns a ``Work``.
 
-        An ``irecv`` of that rank receives it, as bytes, whatever its type. Messages progress beside collectives and each other.
+        An ``irecv`` of that rank receives it, as bytes, whatever its type. Messages progress beside
+        collectives and each other. Arrays of objects are refused: their elements are references.
         """
         source = self._memory("isend", buffer, "buffer", False)
         to, tag = self._peer("isend", "to", to), self._whole("isend", "tag", tag)
@@ -323,7 +324,11 @@ class Communicator:
         return Message(self._native.irecv(target.parts[0], source, tag, (target, buffer)), buffer)
 
     def probe(self, source=None, tag=None):
-        """Returns (source, tag, bytes) of a message that no receive has taken, or None."""
+        """Returns (source, tag, bytes) of a message that no receive has taken, or None.
+
+        The length is that which the sender has announced. Compare it with what you expect before you
+        allocate memory for it.
+        """
         return self._native.probe(*self._message("probe", source, tag))
 
     def barrier(self, *, async_op=False):

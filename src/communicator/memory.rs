@@ -3,7 +3,7 @@
 use crate::communicator::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use std::collections::TryReserveError;
-use unisono_cuda::Element;
+use unisono_cuda::{DType, Element};
 
 /// Fails if the system would give no memory for `count` elements now.
 pub(super) fn check_room<T>(count: usize) -> std::result::Result<(), TryReserveError> {
@@ -20,10 +20,28 @@ impl Communicator {
     /// # Errors
     /// [`ErrorKind::System`] if there is no memory for them.
     pub(super) fn zeros<T: Element>(&self, count: usize) -> Result<Vec<T>> {
-        check_room::<T>(count).map_err(|error| {
-            let what = format!("no memory for {count} elements of {:?}: {error}", T::DTYPE);
-            self.attach_rank(Error::new(ErrorKind::System(what)))
-        })?;
+        check_room::<T>(count).map_err(|error| self.no_memory(count, T::DTYPE, &error))?;
         Ok(vec![T::default(); count])
+    }
+
+    /// Lengthens `bytes` to `length` with zeros, unless it is as long already.
+    ///
+    /// # Errors
+    /// As [`Communicator::zeros`].
+    #[cfg(feature = "serde")]
+    pub(super) fn lengthen(&self, bytes: &mut Vec<u8>, length: usize) -> Result<()> {
+        if bytes.is_empty() {
+            *bytes = self.zeros(length)?;
+        } else if length > bytes.len() {
+            let reserved = bytes.try_reserve_exact(length - bytes.len());
+            reserved.map_err(|error| self.no_memory(length, DType::U8, &error))?;
+            bytes.resize(length, 0);
+        }
+        Ok(())
+    }
+
+    fn no_memory(&self, count: usize, dtype: DType, error: &TryReserveError) -> Error {
+        let what = format!("no memory for {count} elements of {dtype:?}: {error}");
+        self.attach_rank(Error::new(ErrorKind::System(what)))
     }
 }

@@ -5,15 +5,13 @@ use crate::communicator::leaving::process_is_ending;
 use crate::communicator::work::Completion;
 use crate::communicator::{Communicator, Shared, Work};
 use crate::engine::messages::{INTERNAL_TAGS, MessageInfo, Pattern, RecvTask, SendTask, Submission};
-use crate::engine::{Engine, ROUNDS_WITHOUT_CLOCK};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::schedule::Rank;
-use crate::sync::{AtomicU64, Instant};
+use crate::sync::AtomicU64;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, TryLockError};
-use std::time::Duration;
 use unisono_cuda::{Element, as_bytes, as_bytes_mut};
 
 /// Memory that [`Communicator::isend`] sends. It must not change its length while it is sent.
@@ -64,7 +62,9 @@ impl Communicator {
     /// An [`irecv`](Communicator::irecv) of that rank receives it. Messages progress by themselves,
     /// beside collectives and each other, and need no order among calls or ranks. Two messages to
     /// the same rank with the same tag arrive in the order sent. The handle returns the buffer once
-    /// it may be written again, which need not mean that the message was received.
+    /// it may be written again, which need not mean that the message was received. A rank stores
+    /// short messages, and the announcements of 16,384 long ones, of each sender before it receives
+    /// them. Messages beyond that wait until it receives some of those.
     ///
     /// [`Communicator::send`] and [`Communicator::recv`] are operations of their own: a `recv` does
     /// not receive what `isend` sends.
@@ -171,6 +171,9 @@ impl Communicator {
 
     /// Returns the first message that has arrived from rank `from` under `tag` and that no receive
     /// has taken. `None` accepts every rank, or every tag. The message stays.
+    ///
+    /// Its length is that which the sender has announced, and the bytes need not be there yet.
+    /// Compare it with what you expect before you allocate memory for it.
     ///
     /// # Errors
     /// The error that ended the communicator.
@@ -289,7 +292,7 @@ impl<B: RecvBuffer> RecvTask for Receiving<B> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageDesc {
     sends: bool,
-    peer: Option<Rank>,
+    pub(super) peer: Option<Rank>,
     tag: Option<u64>,
     bytes: usize,
 }
@@ -312,11 +315,11 @@ impl fmt::Display for MessageDesc {
 /// The message behind a handle, and how far it is.
 #[derive(Debug)]
 pub(super) struct MessageState {
-    desc: MessageDesc,
+    pub(super) desc: MessageDesc,
     /// Number of times that bytes moved.
-    moves: AtomicU64,
+    pub(super) moves: AtomicU64,
     /// Nanoseconds for which threads have waited since bytes last moved.
-    waited_nanos: AtomicU64,
+    pub(super) waited_nanos: AtomicU64,
 }
 
 /// A handle that may stand for a message.
@@ -367,91 +370,11 @@ impl<R> Completion<R> {
         }
     }
 
-    fn finish_message(&self, result: Result<R>) {
+    pub(super) fn finish_message(&self, result: Result<R>) {
         let attach = |error: Error| match self.shared.upgrade() {
             Some(shared) => error.with_rank(shared.rank, &shared.host, None),
             None => error,
         };
         self.complete(result.map_err(attach));
     }
-
-    /// Moves messages until the one of this handle is done, or until the deadline has passed.
-    pub(super) fn drive(&self, message: &MessageState, deadline: Option<Instant>) {
-        let mut wait = MessageWait::new(message);
-        while !self.is_finished() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
-            let Some(shared) = self.shared.upgrade().filter(|shared| shared.op_queue.is_idle()) else {
-                // The thread that runs an operation moves the messages too.
-                self.sleep(BUSY_ENGINE_SLEEP);
-                continue;
-            };
-            match shared.engine.try_lock() {
-                Ok(mut engine) => {
-                    let mark = shared.engine_user.set();
-                    wait.round(&mut engine, shared.config.timeout);
-                    drop((mark, engine));
-                    shared.leave_if_ownerless();
-                }
-                Err(TryLockError::WouldBlock) => self.sleep(BUSY_ENGINE_SLEEP),
-                Err(TryLockError::Poisoned(_)) => {
-                    let bug = ErrorKind::Bug("an earlier operation panicked".to_owned());
-                    self.finish_message(Err(Error::new(bug)));
-                }
-            }
-        }
-    }
 }
-
-/// A thread's wait for one message. Several waits with a limit count as one.
-struct MessageWait<'m> {
-    message: &'m MessageState,
-    /// Rounds without progress.
-    round: u32,
-    /// Number of moves of the message that were seen.
-    moves: u64,
-    /// Time at which the message was last seen to move.
-    moved_at: Option<Duration>,
-    /// Time for which earlier waits lasted since bytes last moved.
-    waited_before: Duration,
-}
-
-impl<'m> MessageWait<'m> {
-    fn new(message: &'m MessageState) -> Self {
-        let moves = message.moves.load(Ordering::Relaxed);
-        let waited_before = Duration::from_nanos(message.waited_nanos.load(Ordering::Relaxed));
-        Self { message, round: 0, moves, moved_at: None, waited_before }
-    }
-
-    /// Moves messages until some moved, or pauses. Ends the communicator if its timeout has passed.
-    fn round(&mut self, engine: &mut Engine, timeout: Duration) {
-        // Most messages arrive soon, and each taking of the engine costs more than a look.
-        for _ in 0..LOOKS_PER_ROUND {
-            if engine.drive_messages(self.round) {
-                self.round = 0;
-                return;
-            }
-        }
-        self.round = self.round.saturating_add(1);
-        if self.round >= ROUNDS_WITHOUT_CLOCK {
-            self.check_clock(engine, timeout);
-        }
-        engine.pause(self.round);
-    }
-
-    fn check_clock(&mut self, engine: &mut Engine, timeout: Duration) {
-        let now = engine.now();
-        let moves = self.message.moves.load(Ordering::Relaxed);
-        if moves != self.moves {
-            (self.moves, self.moved_at, self.waited_before) = (moves, Some(now), Duration::ZERO);
-        }
-        let idle = self.waited_before + now.saturating_sub(*self.moved_at.get_or_insert(now));
-        self.message.waited_nanos.store(idle.as_nanos() as u64, Ordering::Relaxed);
-        if idle > timeout {
-            let desc = self.message.desc;
-            engine.message_timeout(desc.to_string(), desc.peer, idle);
-        }
-    }
-}
-
-const LOOKS_PER_ROUND: u32 = 4;
-/// Time between two looks at a message while another thread uses the engine.
-const BUSY_ENGINE_SLEEP: Duration = Duration::from_micros(200);

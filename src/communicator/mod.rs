@@ -24,7 +24,10 @@ mod info;
 mod leaving;
 mod lists;
 mod memory;
+mod message_wait;
 mod messages;
+#[cfg(feature = "serde")]
+mod object_decoder;
 #[cfg(feature = "serde")]
 mod objects;
 mod op_queue;

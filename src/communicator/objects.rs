@@ -3,18 +3,26 @@
 //! Ranks exchange the lengths of the encoded objects first, and the bytes after that. Both are one
 //! call in the order of calls. A rank that cannot encode its object says so in place of a length,
 //! so that no other rank waits for it.
+//!
+//! A length is the word of another rank, and memory is not reserved on it: long objects travel in
+//! parts, each no longer than what has come before it.
 
 use super::Communicator;
 use super::counts::displacements;
+use super::object_decoder;
 use crate::engine::{Buffers, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::schedule::{Collective, Rank};
 use serde::{Serialize, de::DeserializeOwned};
+use std::ops::Range;
 use unisono_cuda::{DType, as_bytes, as_bytes_mut};
 
 impl Communicator {
     /// Copies the root's object to every rank. Only the root gives one, and gets it back.
+    ///
+    /// A rank refuses objects whose options, sequences, maps and enumerations are nested more than
+    /// 128 deep, and ones that have more elements than their bytes hold.
     ///
     /// # Errors
     /// [`ErrorKind::Object`] if the root cannot encode the object, on every rank; if a rank cannot
@@ -61,8 +69,7 @@ impl Communicator {
     /// ```
     pub fn all_gather_object<T: Serialize + DeserializeOwned>(&self, object: &T) -> Result<Vec<T>> {
         let encoded = self.encode(object);
-        let (bytes, counts) = self.in_one_turn(|comm| comm.all_gather_encoded(encoded))?;
-        self.decode_all(&bytes, &counts)
+        self.decode_all(&self.in_one_turn(|comm| comm.all_gather_encoded(encoded))?)
     }
 
     /// Returns the objects of all ranks, by rank, at the root. Other ranks get `None`.
@@ -89,7 +96,7 @@ impl Communicator {
         self.arg_check(OpKind::GatherObject).require_rank("root", root)?;
         let encoded = self.encode(object);
         let gathered = self.in_one_turn(|comm| comm.gather_encoded(encoded, root))?;
-        gathered.map(|(bytes, counts)| self.decode_all(&bytes, &counts)).transpose()
+        gathered.map(|objects| self.decode_all(&objects)).transpose()
     }
 
     /// Returns the root's object for this rank. Only the root gives objects, one for each rank.
@@ -133,30 +140,41 @@ impl Communicator {
         self.run(Job { kind, ..job })?;
         let encoded = encoded.transpose()?;
         let [count] = self.counts(&length, root)?[..] else { return Err(self.not_encoded(root)) };
-        let mut bytes = encoded.map_or_else(|| self.zeros(count), Ok)?;
-        let buffers = Buffers::in_place(&mut bytes, 0, 0);
-        self.run(Job { kind, ..Job::even::<u8>(Collective::Broadcast, None, root, count, buffers) })?;
+        let mut bytes = encoded.unwrap_or_default();
+        for part in parts(count, 1) {
+            self.lengthen(&mut bytes, part.end)?;
+            let buffers = Buffers::in_place(&mut bytes[part.clone()], 0, 0);
+            let job = Job::even::<u8>(Collective::Broadcast, None, root, part.len(), buffers);
+            self.run(Job { kind, ..job })?;
+        }
         Ok(bytes)
     }
 
-    /// Gathers what all ranks encoded, one after the other, and the lengths.
-    fn all_gather_encoded(&self, encoded: Result<Vec<u8>>) -> Result<(Vec<u8>, Vec<usize>)> {
+    /// Gathers what all ranks encoded, by rank.
+    fn all_gather_encoded(&self, encoded: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let kind = OpKind::AllGatherObject;
         let mut lengths = vec![0; self.size()];
         let own = [length_word(&encoded)];
         let buffers = Buffers::separate(as_bytes(&own), as_bytes_mut(&mut lengths));
         self.run(Job { kind, ..Job::even::<u64>(Collective::AllGather, None, 0, 1, buffers) })?;
         let (encoded, counts) = (encoded?, self.counts(&lengths, 0)?);
-        let mut bytes = self.zeros(self.arg_check(kind).total_count(&counts)?)?;
-        let (places, total) = (displacements(&counts, 1), bytes.len() as u64);
-        let buffers = Buffers::separate(&encoded, &mut bytes);
-        let shape = (kind, Collective::AllGather);
-        self.run(Job::uneven(shape, (DType::U8, None), &places, (self.rank(), total), buffers))?;
-        Ok((bytes, counts))
+        let mut objects = vec![Vec::new(); self.size()];
+        for part in parts(longest(&counts), self.size()) {
+            let sizes: Vec<usize> = counts.iter().map(|&count| within(&part, count).len()).collect();
+            let mut bytes = self.zeros(self.arg_check(kind).total_count(&sizes)?)?;
+            let (places, total) = (displacements(&sizes, 1), bytes.len() as u64);
+            let buffers = Buffers::separate(&encoded[within(&part, encoded.len())], &mut bytes);
+            let shape = (kind, Collective::AllGather);
+            self.run(Job::uneven(shape, (DType::U8, None), &places, (self.rank(), total), buffers))?;
+            for (object, (offset, length)) in objects.iter_mut().zip(places) {
+                object.extend_from_slice(&bytes[offset..offset + length]);
+            }
+        }
+        Ok(objects)
     }
 
-    /// Gathers what all ranks encoded at the root.
-    fn gather_encoded(&self, encoded: Result<Vec<u8>>, root: Rank) -> Result<Option<(Vec<u8>, Vec<usize>)>> {
+    /// Gathers what all ranks encoded at the root, by rank.
+    fn gather_encoded(&self, encoded: Result<Vec<u8>>, root: Rank) -> Result<Option<Vec<Vec<u8>>>> {
         let kind = OpKind::GatherObject;
         let at_root = self.rank() == root;
         let mut lengths = vec![0; if at_root { self.size() } else { 0 }];
@@ -167,12 +185,46 @@ impl Communicator {
         let sizes: Vec<u64> =
             lengths.iter().map(|&word| if word == NOT_ENCODED { 0 } else { word }).collect();
         let counts = self.counts(&sizes, 0)?;
-        let mut bytes = self.zeros(self.arg_check(kind).total_count(&counts)?)?;
         let input = encoded.as_deref().unwrap_or(&[]);
-        self.gather_bytes::<u8>(kind, input, (&mut bytes, &counts), root)?;
+        let first = 0..first_part(self.size());
+        let sizes: Vec<usize> = counts.iter().map(|&count| within(&first, count).len()).collect();
+        let mut bytes = self.zeros(self.arg_check(kind).total_count(&sizes)?)?;
+        self.gather_bytes::<u8>(kind, &input[within(&first, input.len())], (&mut bytes, &sizes), root)?;
+        let mut rest = &bytes[..];
+        let mut objects: Vec<Vec<u8>> =
+            sizes.iter().filter_map(|&size| rest.split_off(..size)).map(<[u8]>::to_vec).collect();
+        self.gather_later_parts(input, (&mut objects, &counts), root)?;
         encoded?;
         self.counts(&lengths, 0)?;
-        Ok(at_root.then_some((bytes, counts)))
+        Ok(at_root.then_some(objects))
+    }
+
+    /// Gathers the parts of long objects after the first one. Only the root knows which ranks have
+    /// more, so these parts are messages between it and each of them.
+    fn gather_later_parts(
+        &self,
+        input: &[u8],
+        (objects, counts): (&mut [Vec<u8>], &[usize]),
+        root: Rank,
+    ) -> Result<()> {
+        if self.rank() != root {
+            let mut later = parts(input.len(), self.size()).skip(1);
+            return later.try_for_each(|part| self.send(&input[part], root));
+        }
+        for part in parts(longest(counts), self.size()).skip(1) {
+            let mut receives = Vec::new();
+            for (rank, object) in objects.iter_mut().enumerate() {
+                let here = within(&part, counts[rank]);
+                if rank == root {
+                    object.extend_from_slice(&input[here]);
+                } else if !here.is_empty() {
+                    self.lengthen(object, here.end)?;
+                    receives.push((rank, &mut object[here]));
+                }
+            }
+            self.group(|group| receives.into_iter().for_each(|(rank, place)| _ = group.recv(place, rank)))?;
+        }
+        Ok(())
     }
 
     /// Scatters what the root encoded for each rank.
@@ -186,12 +238,37 @@ impl Communicator {
         let mut own = [0];
         let buffers = Buffers::separate(as_bytes(&lengths), as_bytes_mut(&mut own));
         self.run(Job { kind, ..Job::even::<u64>(Collective::Scatter, None, root, 1, buffers) })?;
-        let encoded = encoded?;
+        let mut encoded = encoded?;
         let [count] = self.counts(&own, root)?[..] else { return Err(self.not_encoded(root)) };
-        let counts = if at_root { self.counts(&lengths, root)? } else { Vec::new() };
-        let mut bytes = self.zeros(count)?;
-        self.scatter_bytes::<u8>(kind, (&encoded.concat(), &counts), &mut bytes, root)?;
+        let first = 0..first_part(self.size());
+        let heads: Vec<&[u8]> = encoded.iter().map(|bytes| &bytes[within(&first, bytes.len())]).collect();
+        let sizes: Vec<usize> = heads.iter().map(|head| head.len()).collect();
+        let mut bytes = self.zeros(within(&first, count).len())?;
+        self.scatter_bytes::<u8>(kind, (&heads.concat(), &sizes), &mut bytes, root)?;
+        if at_root {
+            self.scatter_later_parts(&encoded)?;
+            return Ok(encoded.swap_remove(root));
+        }
+        for part in parts(count, self.size()).skip(1) {
+            self.lengthen(&mut bytes, part.end)?;
+            self.recv(&mut bytes[part], root)?;
+        }
         Ok(bytes)
+    }
+
+    /// Sends the parts of long objects after the first one to the ranks that have more.
+    fn scatter_later_parts(&self, encoded: &[Vec<u8>]) -> Result<()> {
+        let counts: Vec<usize> = encoded.iter().map(Vec::len).collect();
+        for part in parts(longest(&counts), self.size()).skip(1) {
+            let has_more =
+                |&(rank, bytes): &(Rank, &Vec<u8>)| rank != self.rank() && bytes.len() > part.start;
+            self.group(|group| {
+                for (rank, bytes) in encoded.iter().enumerate().filter(has_more) {
+                    group.send(&bytes[within(&part, bytes.len())], rank);
+                }
+            })?;
+        }
+        Ok(())
     }
 
     /// Returns the lengths of objects, of which the first is that of rank `first`.
@@ -209,20 +286,16 @@ impl Communicator {
         })
     }
 
-    fn decode_all<T: DeserializeOwned>(&self, bytes: &[u8], counts: &[usize]) -> Result<Vec<T>> {
-        let places = displacements(counts, 1).into_iter().enumerate();
-        places.map(|(rank, (offset, length))| self.decode(rank, &bytes[offset..offset + length])).collect()
+    fn decode_all<T: DeserializeOwned>(&self, objects: &[Vec<u8>]) -> Result<Vec<T>> {
+        objects.iter().enumerate().map(|(rank, bytes)| self.decode(rank, bytes)).collect()
     }
 
-    /// Decodes an object of rank `from`. No byte may be left over.
+    /// Decodes an object of rank `from`.
     fn decode<T: DeserializeOwned>(&self, from: Rank, bytes: &[u8]) -> Result<T> {
-        let why = match postcard::take_from_bytes(bytes) {
-            Ok((object, [])) => return Ok(object),
-            Ok((_, rest)) => format!("{} bytes are left over", rest.len()),
-            Err(error) => error.to_string(),
-        };
-        let (length, name) = (bytes.len(), std::any::type_name::<T>());
-        Err(self.object_error(from, format!("its {length} bytes cannot be decoded as {name}: {why}")))
+        object_decoder::decode(bytes).map_err(|why| {
+            let (length, name) = (bytes.len(), std::any::type_name::<T>());
+            self.object_error(from, format!("its {length} bytes cannot be decoded as {name}: {why}"))
+        })
     }
 
     fn not_encoded(&self, rank: Rank) -> Error {
@@ -239,5 +312,91 @@ fn length_word(encoded: &Result<Vec<u8>>) -> u64 {
     encoded.as_ref().map_or(NOT_ENCODED, |bytes| bytes.len() as u64)
 }
 
+/// Returns the parts in which objects travel, of which the longest has `longest` bytes. A part is
+/// no longer than what came before it, so that memory grows with the bytes that arrive.
+fn parts(longest: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut end = 0usize;
+    std::iter::from_fn(move || {
+        let start = end;
+        end = longest.min(start.saturating_add(start.max(first_part(ranks))));
+        (start < longest).then_some(start..end)
+    })
+}
+
+/// Returns the length of the first part if `ranks` objects travel at once.
+fn first_part(ranks: usize) -> usize {
+    (FIRST_PARTS_BYTES / ranks).max(FIRST_PART_BYTES_MIN)
+}
+
+/// Returns what a part has of an object of `length` bytes.
+fn within(part: &Range<usize>, length: usize) -> Range<usize> {
+    part.start.min(length)..part.end.min(length)
+}
+
+fn longest(counts: &[usize]) -> usize {
+    counts.iter().copied().max().unwrap_or(0)
+}
+
+/// Bytes of the first parts of all objects that travel at once.
+const FIRST_PARTS_BYTES: usize = 16 << 20;
+const FIRST_PART_BYTES_MIN: usize = 64 << 10;
 /// A length that no object has.
 const NOT_ENCODED: u64 = u64::MAX;
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Returns the most bytes that rank 0 had reserved in a call for which rank 1 only `announces`
+    /// objects.
+    fn reserved_bytes(
+        call: impl Fn(&Communicator) -> Result<()> + Sync,
+        announces: impl Fn(&Communicator) -> Result<()> + Sync,
+    ) -> u64 {
+        let [honest, peer] = <[Communicator; 2]>::try_from(Communicator::local(2).unwrap()).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                peer.in_one_turn(&announces).unwrap();
+                peer.abort("nothing follows");
+            });
+            let reserved = allocation_counter::measure(|| {
+                let error = call(&honest).unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Aborted { by: 1, .. }), "{error}");
+            });
+            reserved.bytes_max
+        })
+    }
+
+    /// Memory grows with the bytes that arrive, and not by the word of a peer.
+    #[test]
+    fn announced_lengths_reserve_little_memory() {
+        const TEBIBYTE: u64 = 1 << 40;
+        let words = [TEBIBYTE; 2];
+        let all_gather = |comm: &Communicator| {
+            let (kind, mut all) = (OpKind::AllGatherObject, [0u64; 2]);
+            let buffers = Buffers::separate(as_bytes(&words[..1]), as_bytes_mut(&mut all));
+            comm.run(Job { kind, ..Job::even::<u64>(Collective::AllGather, None, 0, 1, buffers) })
+        };
+        let broadcast = |comm: &Communicator| {
+            let (kind, mut word) = (OpKind::BroadcastObject, [TEBIBYTE]);
+            let buffers = Buffers::in_place(as_bytes_mut(&mut word), 0, 0);
+            comm.run(Job { kind, ..Job::even::<u64>(Collective::Broadcast, None, 1, 1, buffers) })
+        };
+        let gather = |comm: &Communicator| {
+            let (kind, buffers) = (OpKind::GatherObject, Buffers::separate(as_bytes(&words[..1]), &mut []));
+            comm.run(Job { kind, ..Job::even::<u64>(Collective::Gather, None, 0, 1, buffers) })
+        };
+        let scatter = |comm: &Communicator| {
+            let (kind, mut own) = (OpKind::ScatterObject, [0u64]);
+            let buffers = Buffers::separate(as_bytes(&words), as_bytes_mut(&mut own));
+            comm.run(Job { kind, ..Job::even::<u64>(Collective::Scatter, None, 1, 1, buffers) })
+        };
+        let reserved = [
+            reserved_bytes(|comm| comm.all_gather_object(&String::new()).map(drop), all_gather),
+            reserved_bytes(|comm| comm.broadcast_object::<String>(None, 1).map(drop), broadcast),
+            reserved_bytes(|comm| comm.gather_object(&String::new(), 0).map(drop), gather),
+            reserved_bytes(|comm| comm.scatter_object::<String>(None, 1).map(drop), scatter),
+        ];
+        assert!(reserved.iter().all(|&bytes| bytes < 4 * FIRST_PARTS_BYTES as u64), "{reserved:?}");
+    }
+}

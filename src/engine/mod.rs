@@ -35,6 +35,8 @@ pub(crate) use crate::engine::call_settings::CallSettings;
 pub(crate) use crate::engine::failure::DROPPED;
 pub(crate) use crate::engine::membership::agreement::Membership;
 pub(crate) use crate::engine::membership::shrink::Regroup;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::engine::messages::fuzz as fuzz_messages;
 pub(crate) use crate::engine::p2p::{Direction, Transfer};
 pub(crate) use crate::engine::telemetry::flight::{Owner, Recorder};
 pub use crate::engine::telemetry::memory::MemoryStats;

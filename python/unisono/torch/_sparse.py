@@ -1,11 +1,13 @@
 """all_reduce of sparse tensors: every rank gathers all entries and adds those with equal indices."""
 
+import math
+
 import torch
 
 from unisono import _native
 from unisono.errors import InvalidUsage, Unsupported
 from unisono.torch._profile import entry
-from unisono.torch._tensors import even, op_name, parts
+from unisono.torch._tensors import carrier, even, op_name, parts
 from unisono.torch._work import UnisonoWork
 
 
@@ -29,14 +31,45 @@ def _all_reduce_one(backend, tensor):
     comm, size = backend._comm, backend.size()
     own = tensor.detach().coalesce()
     indices, values = own.indices().t().contiguous(), own.values().contiguous()
-    counts = torch.zeros(size, dtype=torch.int64)
-    count = torch.tensor([values.shape[0]], dtype=torch.int64)
-    comm.run([even("all_gather", torch.int64, [count], [counts])])
+    head = torch.tensor([values.shape[0], own.sparse_dim(), *tensor.shape], dtype=torch.int64)
+    heads = torch.zeros((size, len(head)), dtype=torch.int64)
+    comm.run([even("all_gather", torch.int64, [head], [heads])])
+    # All ranks have the same counts and indices from here on, and so the same error.
+    counts, shape = heads[:, 0], tensor.shape[: own.sparse_dim()]
+    _check_heads(backend.rank(), heads.tolist())
     all_indices = _gather(comm, indices, counts)
+    _check_indices(backend.rank(), all_indices, counts, shape)
     all_values = _gather(comm, values, counts)
     total = torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape).coalesce()
     with torch.no_grad():
         tensor.copy_(total)
+
+
+def _check_heads(own, heads):
+    """Refuses other shapes, and more entries than a tensor of this shape has: memory is made for them."""
+    _, dimensions, *shape = heads[0]
+    cells = math.prod(shape[:dimensions])
+    for rank, (count, *others) in enumerate(heads):
+        if others != [dimensions, *shape] or not 0 <= count <= cells:
+            raise InvalidUsage(
+                f"rank {own} in sparse all_reduce: rank {rank} sent a tensor of the shape {others[1:]} with {others[0]} "
+                f"sparse dimensions and {count} entries, where rank 0 has the shape {shape}, {dimensions} sparse "
+                f"dimensions and at most {cells} entries; give all ranks tensors of the same shape"
+            )
+
+
+def _check_indices(own, indices, counts, shape):
+    """Refuses indices outside of the tensor, which torch would write at."""
+    sizes = torch.tensor(shape, dtype=torch.int64)
+    outside = ((indices < 0) | (indices >= sizes)).any(dim=1)
+    if not outside.any():
+        return
+    row = int(outside.nonzero()[0])
+    rank = int((counts.cumsum(0) <= row).sum())
+    raise InvalidUsage(
+        f"rank {own} in sparse all_reduce: rank {rank} sent the index {indices[row].tolist()}, which lies outside of "
+        f"the sparse shape {list(shape)}; give all ranks tensors of the same shape with indices inside"
+    )
 
 
 def _gather(comm, rows, counts):
@@ -44,5 +77,5 @@ def _gather(comm, rows, counts):
     output = rows.new_empty((int(counts.sum()), *rows.shape[1:]))
     row = rows.element_size() * (rows[0].numel() if len(rows) else output[:1].numel())
     sizes = [int(count) * row for count in counts]
-    comm.run([_native.Operation.all_gather_v(parts([rows]), parts([output]), sizes)])
+    comm.run([_native.Operation.all_gather_v(parts([rows]), parts([output]), sizes, carrier(rows.dtype))])
     return output

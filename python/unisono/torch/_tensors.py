@@ -4,6 +4,7 @@ import torch
 from torch._C._distributed_c10d import ReduceOp
 
 from unisono import _native
+from unisono._memory import tensor_address
 from unisono.errors import InvalidUsage, Unsupported
 
 # Element types that can be reduced, by torch's type.
@@ -23,10 +24,17 @@ _OF_TRUTH = {"sum": "bitor", "prod": "bitand"}
 # Reductions that need nothing but their name, by torch's value.
 _PLAIN = {getattr(ReduceOp, name): (_NAMES[name], None) for name in _NAMES if name != "PREMUL_SUM"}
 
+# Bytes that no storage has, so that a higher address is no offset.
+_OFFSETS_END = 1 << 40
+
 
 def parts(tensors):
     """Returns the addresses and bytes of tensors."""
-    return [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
+    # Few addresses are as low as an offset may be, so most calls need no closer look.
+    return [
+        (address if (address := tensor.data_ptr()) >= _OFFSETS_END else tensor_address(tensor), tensor.nbytes)
+        for tensor in tensors
+    ]
 
 
 def is_usable(tensor, dtype):

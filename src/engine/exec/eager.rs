@@ -168,6 +168,7 @@ impl EagerExec<'_> {
     }
 
     /// Returns the memory of an operand. An operand that the output holds has no memory of its own.
+    #[inline]
     fn operand_source<'s>(&'s self, operand: Operand, input: &'s [u8], bytes: usize) -> Source<'s> {
         match operand {
             Operand::Slot { rank, at } => {
@@ -179,13 +180,10 @@ impl EagerExec<'_> {
     }
 
     #[inline]
-    fn reduce<const COUNT: usize>(
-        &self,
-        operands: [&Operand; COUNT],
-        (input, output): (&[u8], &mut [u8]),
-        finish: PostOp,
-    ) {
-        let mut sources = operands.map(|operand| self.operand_source(*operand, input, output.len()));
+    fn reduce(&self, operands: [&Operand; 2], (input, output): (&[u8], &mut [u8]), finish: PostOp) {
+        let source = |operand: &Operand| self.operand_source(*operand, input, output.len());
+        // `map` of an array is not always inlined.
+        let mut sources = [source(operands[0]), source(operands[1])];
         let EagerPlan { arithmetic: Arithmetic { dtype, op, .. }, own_operand, .. } = *self.plan;
         reduce_among(dtype, op, finish, output.into(), &mut sources, own_operand);
     }

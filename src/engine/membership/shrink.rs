@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::engine::membership::agreement::{Agreement, Excluded, Membership};
+use crate::engine::watchdog::EVENTS_PER_LOOK;
 use crate::engine::watchdog::control_msg::{ControlMsg, VIEW_RANKS_MAX};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
@@ -156,7 +157,8 @@ impl ShrinkDriver<'_> {
     /// Reads events until the agreement is committed. Later events do not belong to it.
     fn poll_events(&mut self) -> Result<bool> {
         let before = self.agreement.own().clone();
-        while let Some(event) = self.engine.fabric.control.poll() {
+        for _ in 0..EVENTS_PER_LOOK {
+            let Some(event) = self.engine.fabric.control.poll() else { break };
             self.rounds = 0;
             self.on_event(event)?;
             if self.agreement.is_committed() {

@@ -99,13 +99,14 @@ impl Engine {
     /// Ends the messages that wait for ranks that have left the communicator.
     fn end_messages_of_leavers(&mut self) {
         let left = self.watchdog.long_finalized();
-        for peer in self.messages.awaited().filter(|&peer| left[peer]).collect::<Vec<_>>() {
+        for peer in self.messages.awaited_in_vain().filter(|&peer| left[peer]).collect::<Vec<_>>() {
             let error = self.finalized_error(peer);
             self.messages.fail_peer(peer, &error);
         }
         let rank = self.fabric.rank;
         let mut others = (0..left.len()).filter(|&peer| peer != rank);
-        if self.messages.awaits_any_source() && left.len() > 1 && others.all(|peer| left[peer]) {
+        let is_silent = |peer: Rank| left[peer] && self.messages.is_drained(peer);
+        if self.messages.awaits_any_source() && left.len() > 1 && others.all(is_silent) {
             let error = self.finalized_error(if rank == 0 { 1 } else { 0 });
             self.messages.fail_any_source(&error);
         }

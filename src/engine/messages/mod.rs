@@ -5,16 +5,31 @@
 //! delays them and none is delayed.
 //!
 //! A message of up to [`EAGER_BYTES_MAX`] bytes is sent at once, as long as the receiver stores
-//! less than [`EAGER_CREDIT`] bytes of this sender that nobody has asked for. A longer one waits
-//! for its receive. So no sender can fill the memory of a receiver.
+//! less than [`EAGER_CREDIT`] bytes of this sender that nobody has asked for. A longer one is
+//! announced and waits for its receive. A receiver stores [`ANNOUNCED_MAX`] announcements of a
+//! sender, which holds the messages beyond that. So no sender can fill the memory of a receiver.
+//!
+//! Every frame moves something that is bounded: credit, an announcement, a grant, or bytes of a
+//! granted message. One that moves nothing is a violation. A look takes [`FRAMES_PER_LOOK`] frames
+//! at most, so that no peer keeps this rank from its own waits and their deadlines.
 
 mod drive;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod matching;
 mod peer;
+mod receiving;
+#[cfg(any(test, feature = "fuzzing"))]
+mod scripted;
 mod submission;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+mod waiting;
 
 pub(in crate::engine) use crate::engine::messages::drive::wait_round;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::engine::messages::fuzzing::fuzz;
 pub use crate::engine::messages::matching::MessageInfo;
 pub(crate) use crate::engine::messages::matching::{INTERNAL_TAGS, Pattern};
 pub(crate) use crate::engine::messages::submission::{RecvTask, SendTask, Submission, SubmissionQueue};
@@ -23,12 +38,12 @@ use crate::engine::exec::message::link;
 use crate::engine::messages::frame::Frame;
 use crate::engine::messages::matching::Matcher;
 use crate::engine::messages::peer::{Outgoing, PeerMessages, Sent};
+use crate::engine::messages::receiving::violation;
 use crate::engine::mismatch::count_mismatch;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::schedule::Rank;
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
-use unisono_cuda::{Source, Store, copy_to};
 use unisono_transports::Link;
 
 /// The links of a fabric, by rank.
@@ -108,7 +123,7 @@ impl Messages {
     }
 
     fn is_receiving(&self) -> bool {
-        !self.granted.is_empty() || self.matcher.posted().next().is_some()
+        !self.granted.is_empty() || self.matcher.has_posted()
     }
 
     /// Returns the number of bytes received since the last call.
@@ -129,7 +144,8 @@ impl Messages {
             }
             moved |= self.flush(peer, links)?;
             if any_source || self.awaits(peer) {
-                moved |= self.drain(peer, links, |own| own.awaits(peer) || own.awaits_any_source())?;
+                let wanted = |own: &Self| own.awaits(peer) || own.awaits_any_source();
+                moved |= self.drain(peer, links, FRAMES_PER_LOOK, wanted)?;
                 // A grant that was just made leaves at once.
                 moved |= self.flush(peer, links)?;
             }
@@ -145,11 +161,10 @@ impl Messages {
 
     /// Returns the first message that has arrived and that `pattern` accepts.
     pub(super) fn probe(&mut self, pattern: &Pattern, links: &mut Links) -> Result<Option<MessageInfo>> {
-        if self.matcher.peek(pattern).is_none() {
-            for peer in 0..self.peers.len() {
-                if peer != self.rank && pattern.source.is_none_or(|source| source == peer) {
-                    self.drain(peer, links, |_| true)?;
-                }
+        let absent = |own: &Self| own.matcher.peek(pattern).is_none();
+        for peer in 0..self.peers.len() {
+            if peer != self.rank && pattern.source.is_none_or(|source| source == peer) && absent(self) {
+                self.drain(peer, links, FRAMES_PER_PROBE, absent)?;
             }
         }
         Ok(self.matcher.peek(pattern))
@@ -183,10 +198,23 @@ impl Messages {
 
     fn send(&mut self, to: Rank, tag: u64, task: Box<dyn SendTask>) {
         self.unsent += 1;
+        // Messages to a peer keep their order.
+        let held = if self.peers[to].held.is_empty() { self.start_send(to, tag, task) } else { Some(task) };
+        if let Some(task) = held {
+            self.peers[to].held.push_back((tag, task));
+        }
+    }
+
+    /// Sends or announces a message. Returns it if the peer's store has room for neither.
+    fn start_send(&mut self, to: Rank, tag: u64, task: Box<dyn SendTask>) -> Option<Box<dyn SendTask>> {
         let bytes = task.bytes().len();
         let peer = &mut self.peers[to];
         if bytes <= EAGER_BYTES_MAX.min(self.slot_bytes) && peer.spend_credit(bytes) {
-            return peer.outgoing.push_back(Outgoing::Eager { tag, bytes, task });
+            peer.outgoing.push_back(Outgoing::Eager { tag, bytes, task });
+            return None;
+        }
+        if !peer.announce() {
+            return Some(task);
         }
         let send = self.next_id;
         self.next_id += 1;
@@ -194,53 +222,16 @@ impl Messages {
         peer.outgoing.push_back(Outgoing::Control(frame));
         peer.awaited += 1;
         self.offered.insert(send, Offered { peer: to, task });
+        None
     }
 
-    fn receive(&mut self, pattern: Pattern, task: Box<dyn RecvTask>) {
-        match self.matcher.take_arrived(&pattern) {
-            Some((info, Arrived::Eager(bytes))) => {
-                self.deliver(info, bytes[..].into(), task);
-                if info.source != self.rank {
-                    self.peers[info.source].owe_credit(info.bytes);
-                }
-            }
-            Some((info, Arrived::Request(send))) => self.grant(info, send, task),
-            None => {
-                pattern.source.into_iter().for_each(|source| self.peers[source].awaited += 1);
-                self.matcher.post(pattern, task);
+    /// Sends or announces the messages to a peer that were held, as far as there is room.
+    fn release_held(&mut self, to: Rank) {
+        while let Some((tag, task)) = self.peers[to].held.pop_front() {
+            if let Some(task) = self.start_send(to, tag, task) {
+                return self.peers[to].held.push_front((tag, task));
             }
         }
-    }
-
-    /// Hands a whole message to its receive.
-    fn deliver(&mut self, info: MessageInfo, body: Source<'_>, mut task: Box<dyn RecvTask>) {
-        let buffer = task.bytes_mut();
-        let length = buffer.len();
-        let result = match buffer.get_mut(..info.bytes) {
-            Some(place) => {
-                copy_to(Store::Cached, place.into(), body);
-                Ok(info)
-            }
-            None => Err(count_mismatch(info.source, info.bytes, self.rank, length)),
-        };
-        self.received_bytes += info.bytes;
-        task.finish(result);
-    }
-
-    /// Lets the sender of a long message send it to `task`.
-    fn grant(&mut self, info: MessageInfo, send: u64, mut task: Box<dyn RecvTask>) {
-        let length = task.bytes_mut().len();
-        let recv = self.next_id;
-        self.next_id += 1;
-        let peer = &mut self.peers[info.source];
-        if info.bytes > length {
-            // The sender is told that its message cannot be taken.
-            peer.outgoing.push_back(Outgoing::Control(Frame::Grant { send, recv: REFUSED | length as u64 }));
-            return task.finish(Err(count_mismatch(info.source, info.bytes, self.rank, length)));
-        }
-        peer.outgoing.push_back(Outgoing::Control(Frame::Grant { send, recv }));
-        peer.awaited += 1;
-        self.granted.insert(recv, Granted { info, task, filled: 0 });
     }
 
     /// Sends what can be sent to `peer` without waiting.
@@ -251,9 +242,9 @@ impl Messages {
         }
         let link = link(links, peer)?;
         let mut moved = false;
-        loop {
+        for _ in 0..FRAMES_PER_LOOK {
             match state.send_next(link, self.lane, self.slot_bytes)? {
-                Sent::Nothing => return Ok(moved),
+                Sent::Nothing => break,
                 Sent::Frame => {}
                 Sent::Message(task, result) => {
                     self.unsent -= 1;
@@ -262,152 +253,61 @@ impl Messages {
             }
             moved = true;
         }
+        Ok(moved)
     }
 
-    /// Receives what has arrived from `peer`, as long as `wanted` says so after each frame.
-    fn drain(&mut self, peer: Rank, links: &mut Links, wanted: impl Fn(&Self) -> bool) -> Result<bool> {
+    /// Receives what has arrived from `peer`, up to `frames` frames, and as long as `wanted` says
+    /// so after each of them.
+    fn drain(
+        &mut self,
+        peer: Rank,
+        links: &mut Links,
+        frames: usize,
+        wanted: impl Fn(&Self) -> bool,
+    ) -> Result<bool> {
         let link = link(links, peer)?;
-        let mut moved = false;
-        while self.receive_frame(peer, link)? {
-            moved = true;
-            if !wanted(self) {
+        let (mut moved, mut is_drained) = (false, false);
+        for _ in 0..frames {
+            is_drained = !self.receive_frame(peer, link)?;
+            moved |= !is_drained;
+            if is_drained || !wanted(self) {
                 break;
             }
         }
+        self.peers[peer].is_drained = is_drained;
         if !moved {
             link.progress()?;
         }
         Ok(moved)
     }
 
-    /// Receives one frame of `peer`. Returns false if none has arrived whole.
-    fn receive_frame(&mut self, peer: Rank, link: &mut dyn Link) -> Result<bool> {
-        let Some(header) = link.header(self.lane)? else {
-            return Ok(false);
-        };
-        let frame = Frame::decode(&header.tag).ok_or_else(|| violation(peer, "a frame of no known kind"))?;
-        if !frame.has_body() && header.bytes > 0 {
-            return Err(violation(peer, "a frame with a body that should have none"));
-        }
-        match frame {
-            Frame::Eager { tag } => self.receive_eager(MessageInfo::new(peer, tag, header.bytes), link),
-            Frame::Data { recv, offset } => self.receive_data(peer, recv, offset, header.bytes, link),
-            _ => {
-                if link.body(self.lane)?.is_none() {
-                    return Ok(false);
-                }
-                link.release(self.lane);
-                self.on_control(peer, frame)?;
-                Ok(true)
-            }
-        }
-    }
-
-    fn on_control(&mut self, peer: Rank, frame: Frame) -> Result<()> {
-        match frame {
-            Frame::Request { tag, bytes, send } => {
-                let bytes = usize::try_from(bytes).map_err(|_| violation(peer, "an impossible length"))?;
-                let info = MessageInfo::new(peer, tag, bytes);
-                match self.take_posted(&info) {
-                    Some(task) => self.grant(info, send, task),
-                    None => self.matcher.arrive(info, Arrived::Request(send)),
-                }
-            }
-            Frame::Grant { send, recv } => self.on_grant(peer, send, recv)?,
-            Frame::Credit { bytes } => {
-                let returned = self.peers[peer].return_credit(bytes);
-                returned.ok_or_else(|| violation(peer, "credit for bytes that were never sent"))?;
-            }
-            Frame::Eager { .. } | Frame::Data { .. } => {}
-        }
-        Ok(())
-    }
-
+    /// Lets a message go whose receiver has granted a place, or ends one that it has refused.
     fn on_grant(&mut self, peer: Rank, send: u64, recv: u64) -> Result<()> {
-        let known = self.offered.get(&send).is_some_and(|offered| offered.peer == peer);
-        let Some(Offered { task, .. }) = self.offered.remove(&send).filter(|_| known) else {
-            return Err(violation(peer, "a grant for a message that was not offered"));
+        let task = match self.offered.entry(send) {
+            Entry::Occupied(offered) if offered.get().peer == peer => offered.remove().task,
+            _ => return Err(violation(peer, "a grant for a message that was not offered to it")),
         };
         let (state, bytes) = (&mut self.peers[peer], task.bytes().len());
         state.awaited -= 1;
+        state.is_granted();
         if recv & REFUSED != 0 {
             self.unsent -= 1;
             task.finish(Err(count_mismatch(self.rank, bytes, peer, (recv & !REFUSED) as usize)));
-            return Ok(());
+        } else {
+            state.outgoing.push_back(Outgoing::Data { recv, sent: 0, bytes, task });
         }
-        state.outgoing.push_back(Outgoing::Data { recv, sent: 0, bytes, task });
+        self.release_held(peer);
         Ok(())
     }
 
-    /// Takes the posted receive for a message.
-    fn take_posted(&mut self, info: &MessageInfo) -> Option<Box<dyn RecvTask>> {
-        let (pattern, task) = self.matcher.take_posted(info)?;
-        pattern.source.into_iter().for_each(|source| self.peers[source].awaited -= 1);
-        Some(task)
+    /// Returns the ranks that messages wait for, although all that they sent has been received.
+    pub(super) fn awaited_in_vain(&self) -> impl Iterator<Item = Rank> {
+        (0..self.peers.len()).filter(|&peer| self.peers[peer].awaited > 0 && self.is_drained(peer))
     }
 
-    /// Receives a short message: into the buffer of its receive, or into memory of this engine.
-    fn receive_eager(&mut self, info: MessageInfo, link: &mut dyn Link) -> Result<bool> {
-        let peer = info.source;
-        if !self.peers[peer].accepts_eager(info.bytes) {
-            return Err(violation(peer, "more bytes than it has credit for"));
-        }
-        let Some(body) = link.body(self.lane)? else {
-            return Ok(false);
-        };
-        self.peers[peer].store(info.bytes);
-        match self.take_posted(&info) {
-            Some(task) => {
-                self.deliver(info, body, task);
-                self.peers[peer].owe_credit(info.bytes);
-            }
-            None => {
-                let mut stored = vec![0; info.bytes];
-                copy_to(Store::Cached, stored[..].as_mut().into(), body);
-                self.matcher.arrive(info, Arrived::Eager(stored));
-            }
-        }
-        link.release(self.lane);
-        Ok(true)
-    }
-
-    /// Receives bytes of a granted message straight into the buffer of its receive.
-    fn receive_data(
-        &mut self,
-        peer: Rank,
-        recv: u64,
-        offset: u64,
-        bytes: usize,
-        link: &mut dyn Link,
-    ) -> Result<bool> {
-        let granted = self.granted.get_mut(&recv).filter(|granted| granted.info.source == peer);
-        let Some(granted) = granted.filter(|granted| granted.filled as u64 == offset) else {
-            return Err(violation(peer, "data that was not granted"));
-        };
-        let (filled, total) = (granted.filled, granted.info.bytes);
-        let end = filled.checked_add(bytes).filter(|&end| end <= total);
-        let place = end.and_then(|end| granted.task.bytes_mut().get_mut(filled..end));
-        let Some(place) = place else {
-            return Err(violation(peer, "more data than it announced"));
-        };
-        if !link.recv_into(self.lane, place.into())? {
-            return Ok(false);
-        }
-        self.received_bytes += bytes;
-        granted.filled += bytes;
-        granted.task.progressed();
-        if granted.filled == total
-            && let Some(Granted { info, task, .. }) = self.granted.remove(&recv)
-        {
-            self.peers[peer].awaited -= 1;
-            task.finish(Ok(info));
-        }
-        Ok(true)
-    }
-
-    /// Returns the ranks that messages wait for.
-    pub(super) fn awaited(&self) -> impl Iterator<Item = Rank> {
-        (0..self.peers.len()).filter(|&peer| self.peers[peer].awaited > 0)
+    /// Returns whether the last look found nothing more of `peer`.
+    pub(super) fn is_drained(&self, peer: Rank) -> bool {
+        self.peers[peer].is_drained
     }
 
     /// Returns the ranks without which no message moves: those from which one is expected, and
@@ -423,16 +323,18 @@ impl Messages {
     pub(super) fn fail_peer(&mut self, peer: Rank, error: &Error) {
         let posted = self.matcher.take_posted_where(|pattern| pattern.source == Some(peer));
         posted.into_iter().for_each(|(_, task)| task.finish(Err(error.clone())));
-        let offered = self.offered.extract_if(|_, offered| offered.peer == peer);
-        let mut unsent: Vec<_> = offered.map(|(_, offered)| offered.task).collect();
+        // A message that the peer has only announced never comes.
+        let is_announced = |info: &MessageInfo, content: &Arrived| {
+            info.source == peer && matches!(content, Arrived::Request(_))
+        };
+        self.matcher.drop_arrived_where(is_announced);
         let granted = self.granted.extract_if(|_, granted| granted.info.source == peer);
         granted.for_each(|(_, granted)| granted.task.finish(Err(error.clone())));
-        unsent.extend(
-            std::mem::take(&mut self.peers[peer].outgoing).into_iter().filter_map(Outgoing::into_task),
-        );
+        let offered = self.offered.extract_if(|_, offered| offered.peer == peer);
+        let mut unsent: Vec<_> = offered.map(|(_, offered)| offered.task).collect();
+        unsent.extend(self.peers[peer].end());
         self.unsent -= unsent.len();
         unsent.into_iter().for_each(|task| task.finish(Err(error.clone())));
-        self.peers[peer] = PeerMessages::default();
     }
 
     /// Ends the receives from any source with `error`.
@@ -450,12 +352,8 @@ impl Messages {
 
     /// Returns whether receives from any source are posted.
     pub(super) fn awaits_any_source(&self) -> bool {
-        self.matcher.posted().any(|pattern| pattern.source.is_none())
+        self.matcher.awaits_any_source()
     }
-}
-
-fn violation(peer: Rank, what: &str) -> Error {
-    Error::new(ErrorKind::ProtocolViolation { peer, what: what.to_owned() })
 }
 
 /// Longest message that is sent before its receive is known.
@@ -464,5 +362,11 @@ const EAGER_BYTES_MAX: usize = 128 << 10;
 const EAGER_CREDIT: usize = 2 << 20;
 /// Bytes that a stored message counts beyond its length, so that empty ones are bounded too.
 const EAGER_OVERHEAD: usize = 64;
+/// Announcements that a receiver stores of one sender before receives ask for them.
+const ANNOUNCED_MAX: usize = 1 << 14;
+/// Frames to or from one peer that one look takes, so that it ends however fast the peer is.
+const FRAMES_PER_LOOK: usize = 64;
+/// Frames of one peer that a probe takes: all that the peer may send before receives ask for it.
+const FRAMES_PER_PROBE: usize = EAGER_CREDIT / EAGER_OVERHEAD + ANNOUNCED_MAX;
 /// Bit of a grant that refuses: the other bits are the length of the receive's buffer.
 const REFUSED: u64 = 1 << 63;

@@ -2,7 +2,7 @@
 
 use crate::engine::messages::frame::Frame;
 use crate::engine::messages::submission::SendTask;
-use crate::engine::messages::{EAGER_CREDIT, EAGER_OVERHEAD};
+use crate::engine::messages::{ANNOUNCED_MAX, EAGER_CREDIT, EAGER_OVERHEAD};
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use unisono_cuda::Source;
@@ -21,6 +21,16 @@ pub(super) struct PeerMessages {
     stored: usize,
     /// Bytes of credit to be returned.
     owed: usize,
+    /// Sends for which there is neither credit nor an announcement left, in order.
+    pub(super) held: VecDeque<(u64, Box<dyn SendTask>)>,
+    /// Number of this rank's announcements that the peer has not granted.
+    announced: usize,
+    /// Number of the peer's announcements that this rank has not granted.
+    ungranted: usize,
+    /// True if the peer has left, so that nobody needs credit.
+    has_left: bool,
+    /// True if the last look found nothing more of the peer.
+    pub(super) is_drained: bool,
 }
 
 /// One entry of the queue to a peer.
@@ -71,10 +81,45 @@ impl PeerMessages {
         self.in_flight > EAGER_CREDIT / 2
     }
 
-    /// Books credit that the peer returned. `None` if it was never spent.
+    /// Books credit that the peer returned. `None` if it is none, or was never spent.
     pub(super) fn return_credit(&mut self, bytes: u64) -> Option<()> {
-        self.in_flight = self.in_flight.checked_sub(usize::try_from(bytes).ok()?)?;
+        let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0)?;
+        self.in_flight = self.in_flight.checked_sub(bytes)?;
         Some(())
+    }
+
+    /// Counts an announcement of this rank, unless the peer stores as many as it must.
+    pub(super) fn announce(&mut self) -> bool {
+        let fits = self.announced < ANNOUNCED_MAX;
+        self.announced += usize::from(fits);
+        fits
+    }
+
+    /// Counts an announcement of this rank as granted.
+    pub(super) fn is_granted(&mut self) {
+        self.announced -= 1;
+    }
+
+    /// Counts an announcement of the peer. Returns false if it may make no more.
+    pub(super) fn accept_announcement(&mut self) -> bool {
+        let fits = self.ungranted < ANNOUNCED_MAX;
+        self.ungranted += usize::from(fits);
+        fits
+    }
+
+    /// Answers an announcement of the peer with a grant.
+    pub(super) fn grant(&mut self, send: u64, recv: u64) {
+        self.ungranted -= 1;
+        self.outgoing.push_back(Outgoing::Control(Frame::Grant { send, recv }));
+    }
+
+    /// Ends all that waits for the peer, and returns the sends among it. Messages of the peer that
+    /// are stored here stay.
+    pub(super) fn end(&mut self) -> impl Iterator<Item = Box<dyn SendTask>> {
+        let (stored, owed) = (self.stored, self.owed);
+        let ended = std::mem::replace(self, Self { stored, owed, has_left: true, ..Self::default() });
+        let outgoing = ended.outgoing.into_iter().filter_map(Outgoing::into_task);
+        outgoing.chain(ended.held.into_iter().map(|(_, task)| task))
     }
 
     /// Returns whether the peer may send an eager message of this length.
@@ -90,7 +135,9 @@ impl PeerMessages {
     /// Returns the credit of an eager message that is no longer stored. Credit travels in batches.
     pub(super) fn owe_credit(&mut self, bytes: usize) {
         self.owed += bytes + EAGER_OVERHEAD;
-        if self.owed >= EAGER_CREDIT / 4 {
+        if self.has_left {
+            self.stored -= std::mem::take(&mut self.owed);
+        } else if self.owed >= EAGER_CREDIT / 4 {
             self.outgoing.push_back(Outgoing::Control(Frame::Credit { bytes: self.owed as u64 }));
             self.stored -= std::mem::take(&mut self.owed);
         }

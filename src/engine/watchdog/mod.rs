@@ -140,9 +140,7 @@ impl Watchdog {
         if !self.deadline.news_due(now) {
             return Ok(false);
         }
-        while let Some(event) = control.poll() {
-            self.on_event(event)?;
-        }
+        self.read_events(control)?;
         self.check_failed(std::iter::empty(), Duration::ZERO)?;
         Ok(true)
     }
@@ -162,10 +160,8 @@ impl Watchdog {
         if !matches!(error.kind(), ErrorKind::PeerFailed { .. }) {
             return error;
         }
-        while let Some(event) = control.poll() {
-            if let Err(cause) = self.on_event(event) {
-                return cause;
-            }
+        if let Err(cause) = self.read_events(control) {
+            return cause;
         }
         self.check_failed(std::iter::empty(), Duration::ZERO).err().unwrap_or(error)
     }
@@ -213,9 +209,7 @@ impl Watchdog {
             self.peers.iter_mut().for_each(|peer| peer.drop_stale_report(&new));
         }
         self.current_op = op;
-        while let Some(event) = control.poll() {
-            self.on_event(event)?;
-        }
+        self.read_events(control)?;
         if op.is_some() { self.check_failed(std::iter::empty(), Duration::ZERO) } else { Ok(()) }
     }
 
@@ -261,9 +255,7 @@ impl Watchdog {
         };
         self.recorder.mark_waiting(blocked.clone().next());
         self.check_failed(blocked.clone(), idle)?;
-        while let Some(event) = control.poll() {
-            self.on_event(event)?;
-        }
+        self.read_events(control)?;
         if let Some(op) = self.current_op
             && self.deadline.announce_due(now)
         {
@@ -315,6 +307,15 @@ impl Watchdog {
             Some(peer) if idle > FINALIZE_GRACE => Err(Error::new(ErrorKind::PeerFinalized { peer })),
             _ => Ok(()),
         }
+    }
+
+    /// Handles the news of the peers, as far as one look takes them.
+    fn read_events(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
+        for _ in 0..EVENTS_PER_LOOK {
+            let Some(event) = control.poll() else { break };
+            self.on_event(event)?;
+        }
+        Ok(())
     }
 
     fn on_event(&mut self, event: PeerEvent) -> Result<()> {
@@ -385,5 +386,7 @@ impl Watchdog {
     }
 }
 
+/// News that one look takes, so that it ends however fast the peers send them.
+pub(in crate::engine) const EVENTS_PER_LOOK: usize = 1 << 16;
 /// Time in which data of a finalized peer may still arrive.
 const FINALIZE_GRACE: Duration = Duration::from_millis(100);

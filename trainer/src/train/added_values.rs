@@ -1,7 +1,7 @@
 //! Losses and metrics of blocks, averaged over ranks.
 
-use super::trace::gather;
 use crate::error::{Error, Result};
+use crate::nn::experts::Experts;
 use crate::pass::AddedSums;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,16 +51,29 @@ impl AddedNames {
         self.metrics.extend(sums.metrics.keys().cloned());
         self.experts.extend(sums.loads.iter().map(|(name, loads)| (name.clone(), loads.len())));
         for group in groups {
-            let invalid = |error: serde_json::Error| Error::invalid(error.to_string());
-            let own = serde_json::to_vec(self).map_err(invalid)?;
-            for other in gather(&own, group)? {
-                let other: Self = serde_json::from_slice(&other).map_err(invalid)?;
+            for (rank, other) in group.all_gather_object(self)?.into_iter().enumerate() {
                 self.losses.extend(other.losses);
                 self.metrics.extend(other.metrics);
-                self.experts.extend(other.experts);
+                for (name, count) in other.experts {
+                    self.add_experts(rank, name, count)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Adds the number of experts that a rank of a group has in a block, of which it is the same on
+    /// all ranks.
+    fn add_experts(&mut self, rank: usize, name: String, count: usize) -> Result<()> {
+        let known = *self.experts.entry(name.clone()).or_insert(count);
+        if known == count && count <= Experts::MAX_COUNT {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "rank {rank} of a group has {count} experts in {name}, where others have {known} and the most are {}: \
+             check that all ranks run the same build",
+            Experts::MAX_COUNT
+        )))
     }
 
     /// Returns the numbers to be averaged over data ranks and summed over stages.
@@ -124,5 +137,18 @@ mod tests {
         assert!(found.iter().all(|values| *values == found[0]));
         assert_eq!(found[0].losses, [("all".to_owned(), 2.0), ("one".to_owned(), 1.0)].into());
         assert_eq!(found[0].metrics, [("two".to_owned(), 1.0)].into());
+    }
+
+    #[test]
+    fn numbers_of_experts_of_peers_are_checked_on_all_ranks() {
+        for (own, other) in [(8, 9), (usize::MAX, usize::MAX)] {
+            let errors = run_ranks(2, |group| {
+                let count = if group.rank() == 0 { own } else { other };
+                let mut names =
+                    AddedNames { experts: [("block".to_owned(), count)].into(), ..AddedNames::default() };
+                names.extend(&AddedSums::default(), [&group]).unwrap_err().to_string()
+            });
+            assert!(errors.iter().all(|error| error.contains("experts in block")), "{errors:?}");
+        }
     }
 }

@@ -131,34 +131,18 @@ impl Trace {
     /// Fails if the file cannot be written. Returns the error of a failed collective.
     pub(super) fn write(&self, path: &Path, world: &Communicator) -> Result<()> {
         let text = Value::from(self.events(world.rank())).to_string();
-        let all = gather(text.as_bytes(), world)?;
+        let all = world.all_gather_object(&text)?;
         if world.rank() > 0 {
             return Ok(());
         }
         let mut events = Vec::new();
         for text in all {
-            let more: Vec<Value> = serde_json::from_slice(&text).map_err(|error| Error::file(path, error))?;
+            let more: Vec<Value> = serde_json::from_str(&text).map_err(|error| Error::file(path, error))?;
             events.extend(more);
         }
         let trace = json!({"displayTimeUnit": "ms", "traceEvents": events});
         std::fs::write(path, trace.to_string()).map_err(|error| Error::file(path, error))
     }
-}
-
-/// Gathers the bytes of every rank.
-pub(super) fn gather(bytes: &[u8], world: &Communicator) -> Result<Vec<Vec<u8>>> {
-    let mut lengths = vec![0u64; world.size()];
-    world.all_gather(&[bytes.len() as u64], &mut lengths)?;
-    let lengths: Vec<usize> = lengths.into_iter().map(|length| length as usize).collect();
-    let mut all = vec![0u8; lengths.iter().sum()];
-    world.all_gather_v(bytes, &mut all, &lengths)?;
-    let mut rest = &all[..];
-    let take = |length| {
-        let (own, others) = rest.split_at(length);
-        rest = others;
-        own.to_vec()
-    };
-    Ok(lengths.into_iter().map(take).collect())
 }
 
 /// Strategy wrapper that traces waits for a unit's weights, and computing with them.

@@ -165,7 +165,11 @@ impl TcpLink {
             return corrupt(format!("more credit on lane {lane} than it has"));
         }
         let Some(head) = head else {
-            return Ok(());
+            return if credit > 0 {
+                Ok(())
+            } else {
+                corrupt(format!("a frame without credit on lane {lane}"))
+            };
         };
         if head.bytes > self.slot_bytes {
             return corrupt(format!("{} bytes on lane {lane}", head.bytes));

@@ -147,6 +147,17 @@ mod tests {
         }
     }
 
+    /// A peer that repeats such frames would keep a rank that reads them for ever.
+    #[test]
+    fn frame_that_moves_nothing_is_a_violation() {
+        let mut frame = [0; 40];
+        frame[0] = b'c';
+        let (stream, _near) = stream_with(&frame.repeat(3));
+        let mut link = TcpLink::new(1, &GEOMETRY, vec![stream]).expect("a link");
+        let refused = link.header(0).expect_err("a violation");
+        assert!(refused.to_string().contains("a frame without credit on lane 0"), "{refused}");
+    }
+
     #[test]
     fn parsers_accept_every_corpus_seed() {
         for (name, parse) in TARGETS {

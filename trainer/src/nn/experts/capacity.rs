@@ -1,7 +1,7 @@
 //! Choices beyond the capacity of an expert.
 
 use super::Experts;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pass::Pass;
 use unisono::Communicator;
 
@@ -19,6 +19,7 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
         Some(ranks) => {
             let mut all = vec![0; chosen.len() * ranks.size()];
             pass.timed_wait("choices of experts", || ranks.all_gather(chosen, &mut all))?;
+            check_choices(&all, chosen.len(), experts.count)?;
             (ranks.rank(), all)
         }
         None => (0, chosen.to_vec()),
@@ -41,6 +42,17 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
     Ok(dropped)
 }
 
+/// Refuses choices of experts that do not exist. All ranks have the same choices, and the same
+/// error.
+fn check_choices(all: &[u32], of_rank: usize, experts: usize) -> Result<()> {
+    let Some(at) = all.iter().position(|&expert| expert as usize >= experts) else { return Ok(()) };
+    let (rank, token, expert) = (at / of_rank, at % of_rank, all[at]);
+    Err(Error::invalid(format!(
+        "rank {rank} of the sequence group sent expert {expert} as its choice {token}, and there are {experts} \
+         experts: check that all ranks run the same build and that the network is sound"
+    )))
+}
+
 /// Returns the number of tokens of a sequence that each expert takes; `None` for all.
 pub(super) fn capacity(experts: &Experts, length: usize) -> Option<usize> {
     let equal = (experts.per_token * length) as f64 / experts.count as f64;
@@ -56,4 +68,16 @@ fn rows_by_position(pass: &Pass<'_>, length: usize) -> Vec<(usize, usize)> {
         }
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_of_peers_are_experts_that_exist() {
+        check_choices(&[0, 3, 2, 1], 2, 4).unwrap();
+        let error = check_choices(&[0, 3, 2, 4], 2, 4).unwrap_err().to_string();
+        assert!(error.contains("rank 1 of the sequence group sent expert 4 as its choice 1"), "{error}");
+    }
 }

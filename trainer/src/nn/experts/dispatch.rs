@@ -4,7 +4,7 @@
 
 use super::router::Routing;
 use super::row_ranges;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 use std::ops::Range;
@@ -42,6 +42,27 @@ impl Transfer {
     }
 }
 
+/// Refuses numbers of rows that no rank can have, since memory is made for them. The others have
+/// not seen them, so the error ends the group on all ranks.
+fn check_announced_rows(group: &Communicator, received: &[u64], own_experts: usize) -> Result<()> {
+    for (rank, rows) in received.chunks_exact(own_experts).enumerate() {
+        let sum = rows.iter().try_fold(0u64, |sum, &rows| sum.checked_add(rows));
+        if sum.is_none_or(|sum| sum > ROWS_OF_RANK_MAX) {
+            let what = format!(
+                "rank {rank} of the expert group announced {rows:?} rows for the experts of rank {}, and a rank has at \
+                 most {ROWS_OF_RANK_MAX}: check that all ranks run the same build and that the network is sound",
+                group.rank()
+            );
+            group.abort(&what);
+            return Err(Error::invalid(what));
+        }
+    }
+    Ok(())
+}
+
+/// Largest number of rows of one rank, which numbers them as `u32`.
+const ROWS_OF_RANK_MAX: u64 = u32::MAX as u64;
+
 impl Dispatch {
     /// Sorts the choices by expert. Exchanges the numbers of rows between the ranks of `group`,
     /// which divide `experts` experts.
@@ -64,10 +85,11 @@ impl Dispatch {
             places[at] = rows[routing.chosen[at] as usize].next().map(|row| row as u32);
         }
         let mut received = counts.clone();
+        let own_experts = experts / ranks;
         if let Some(group) = group {
             pass.timed_wait("numbers of tokens of experts", || group.all_to_all(&counts, &mut received))?;
+            check_announced_rows(group, &received, own_experts)?;
         }
-        let own_experts = experts / ranks;
         let sent = counts.chunks_exact(own_experts).map(|of_rank| of_rank.iter().sum::<u64>() as usize);
         Ok(Self {
             group: group.cloned(),
@@ -180,5 +202,23 @@ impl Dispatch {
             end += source.len();
         }
         sorted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_ranks;
+
+    #[test]
+    fn announced_rows_that_cannot_be_end_all_ranks() {
+        for rows in [[1, u64::MAX], [0, ROWS_OF_RANK_MAX + 1]] {
+            let errors = run_ranks(2, |group| match group.rank() {
+                0 => check_announced_rows(&group, &[5, 6, rows[0], rows[1]], 2).unwrap_err().to_string(),
+                _ => group.barrier().unwrap_err().to_string(),
+            });
+            let text = format!("rank 1 of the expert group announced {rows:?} rows");
+            assert!(errors.iter().all(|error| error.contains(&text)), "{errors:?}");
+        }
     }
 }
