@@ -147,6 +147,10 @@ fn two_jobs() -> Report {
     })
 }
 
+/// Version of the protocol that this build speaks.
+const VERSION: u32 = 8;
+const OTHER_VERSION: u32 = 1;
+
 /// Covers both sides: a rank that meets an older root, and a root that an older rank joins.
 fn version() -> Report {
     let start = |version: u32| [&b"unisono\0"[..], &version.to_le_bytes()].concat();
@@ -154,10 +158,11 @@ fn version() -> Report {
     let at_older: UniqueId =
         format!("{}/{}", older.local_addr().unwrap(), "00".repeat(32)).parse().expect("an id");
     let at_ours = id();
+    let told = format!("protocol version {OTHER_VERSION}, this is {VERSION}");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = older.accept().expect("a rank");
-            stream.write_all(&start(8)).expect("sent");
+            stream.write_all(&start(OTHER_VERSION)).expect("sent");
             // Until it has read that.
             let _ = stream.read_to_end(&mut Vec::new());
         });
@@ -168,17 +173,14 @@ fn version() -> Report {
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
             };
-            rank.write_all(&start(8)).expect("sent");
+            rank.write_all(&start(OTHER_VERSION)).expect("sent");
             let mut answer = [0; 12];
             rank.read_exact(&mut answer).expect("an answer");
-            assert_eq!(answer[..], start(7), "it is told our version");
+            assert_eq!(answer[..], start(VERSION), "it is told our version");
         });
         run_joins(vec![
-            (join_args(&at_older, 1, 2), &["speaks protocol version 8, this is 7", "run the same build"]),
-            (
-                join_args_short_timeout(&at_ours, 0, 2),
-                &["did not come in time: 1", "protocol version 8, this is 7"],
-            ),
+            (join_args(&at_older, 1, 2), &[&told, "run the same build"]),
+            (join_args_short_timeout(&at_ours, 0, 2), &["did not come in time: 1", &told]),
         ])
     })
 }
