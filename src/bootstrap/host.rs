@@ -11,7 +11,7 @@ pub(crate) fn identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
     let user = std::fs::metadata("/proc/self").map_or(0, |file| file.uid());
-    if boot.is_empty() || !own_is_distinct() {
+    if boot.is_empty() || !own_is_distinct().unwrap_or(false) {
         // An unknown host or user must equal no other.
         return format!("unknown host of process {}", std::process::id());
     }

@@ -46,7 +46,7 @@ pub fn read_own(path: &Path) -> Result<String> {
 /// # Errors
 /// As [`read_own`].
 pub fn read_secret(path: &Path) -> Result<String> {
-    read(open(path, 0)?, |uid| uid == 0 || user::is_own(uid), 0o037)
+    read(open(path, 0)?, |uid| Ok(uid == 0 || user::is_own(uid)?), 0o037)
 }
 
 /// Opens a file without waiting for the writer of a pipe.
@@ -54,12 +54,12 @@ fn open(path: &Path, flags: i32) -> Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags).open(path)
 }
 
-fn read(file: File, is_owner: impl Fn(u32) -> bool, forbidden: u32) -> Result<String> {
+fn read(file: File, is_owner: impl Fn(u32) -> Result<bool>, forbidden: u32) -> Result<String> {
     let found = file.metadata()?;
     if !found.is_file() {
         return Err(refused("it is no ordinary file".to_owned()));
     }
-    if !is_owner(found.uid()) {
+    if !is_owner(found.uid())? {
         let own = rustix::process::geteuid().as_raw();
         return Err(refused(format!("it belongs to user {} and this process to user {own}", found.uid())));
     }

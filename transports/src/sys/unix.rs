@@ -59,8 +59,9 @@ pub fn connect(name: &str) -> Result<Stream> {
 /// # Errors
 /// [`Error::AuthFailed`] for another user, or the system's error.
 pub fn check_same_user(stream: &UnixStream) -> Result<()> {
-    let peer = peer_uid(stream).map_err(|source| failed("cannot read the user of a local peer", source))?;
-    if user::is_own(peer) {
+    let unknown = |source| failed("cannot read the user of a local peer", source);
+    let peer = peer_uid(stream).map_err(unknown)?;
+    if user::is_own(peer).map_err(unknown)? {
         return Ok(());
     }
     let own = rustix::process::geteuid().as_raw();

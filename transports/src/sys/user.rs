@@ -1,24 +1,41 @@
 //! The user of this process, as others see it.
 
 use std::fs::read_to_string;
+use std::io::{ErrorKind, Result};
 
 /// Returns true if `uid` is the user of this process and no other.
 ///
 /// A user namespace shows all users that it has no number for as one, the overflow user. If this
 /// process runs as one of them, an equal number may be that of anybody.
-pub fn is_own(uid: u32) -> bool {
-    uid == rustix::process::geteuid().as_raw() && is_distinct(uid)
+///
+/// # Errors
+/// Returns the system's error if it does not tell which users have a number, for example because
+/// too many files are open.
+pub fn is_own(uid: u32) -> Result<bool> {
+    Ok(uid == rustix::process::geteuid().as_raw() && is_distinct(uid)?)
 }
 
 /// Returns true if the number of this process's user means no other user.
-pub fn own_is_distinct() -> bool {
+///
+/// # Errors
+/// As [`is_own`].
+pub fn own_is_distinct() -> Result<bool> {
     is_distinct(rustix::process::geteuid().as_raw())
 }
 
-fn is_distinct(uid: u32) -> bool {
+fn is_distinct(uid: u32) -> Result<bool> {
     let overflow = read_to_string("/proc/sys/kernel/overflowuid").ok();
     let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_OVERFLOW_UID);
-    uid != overflow || is_mapped(uid, &read_to_string("/proc/self/uid_map").unwrap_or_default())
+    if uid != overflow {
+        return Ok(true);
+    }
+    // Without the file there is nothing that sets this user apart. Another error says nothing
+    // about the user, and must not be taken for that.
+    match read_to_string("/proc/self/uid_map") {
+        Ok(map) => Ok(is_mapped(uid, &map)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns true if a map of users, with the first number inside, the first number outside and the
@@ -53,7 +70,7 @@ mod tests {
     #[test]
     fn another_user_is_not_the_own_one() {
         let own = rustix::process::geteuid().as_raw();
-        assert_eq!(is_own(own), own_is_distinct());
-        assert!(!is_own(own + 1));
+        assert_eq!(is_own(own).unwrap(), own_is_distinct().unwrap());
+        assert!(!is_own(own + 1).unwrap());
     }
 }
