@@ -76,8 +76,8 @@ fn killed_ranks_are_replaced_repeatedly() {
         for number in 0..cycles {
             took.push(replace_one(&mut members, transport, &mut random));
             let now = whole(&members);
-            // Threads of the world before may still be ending, so the least counts later. What
-            // grows with each world is above the most of the first ones in all of them.
+            // Threads of the world before may still be ending, so the least counts later. A number
+            // that grows with each world is above the most of the first ones in all of them.
             let (kept, select): (_, fn(usize, usize) -> usize) = match number <= cycles / 4 {
                 true => (&mut early, Ord::max),
                 false => (&mut late, Ord::min),
