@@ -5,7 +5,7 @@ use crate::bootstrap::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
-use unisono_transports::secure::handshake::{Secret, random};
+use unisono_transports::secure::handshake::{Secret, from_hex, random, to_hex};
 
 /// An address and a nonce. Ranks that share a secret derive the secret of one meeting from it.
 ///
@@ -42,8 +42,7 @@ impl Invitation {
 
 impl fmt::Display for Invitation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{MARK}", self.endpoint)?;
-        self.nonce.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{}{MARK}{}", self.endpoint, to_hex(&self.nonce))
     }
 }
 
@@ -51,17 +50,10 @@ impl FromStr for Invitation {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let parts = text.split_once(MARK).and_then(|(endpoint, nonce)| {
-            let mut invitation = Self { endpoint: endpoint.parse().ok()?, nonce: [0; 32] };
-            if nonce.len() != 64 || !nonce.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-                return None;
-            }
-            for (at, byte) in invitation.nonce.iter_mut().enumerate() {
-                *byte = u8::from_str_radix(&nonce[2 * at..2 * at + 2], 16).ok()?;
-            }
-            Some(invitation)
+        let invitation = text.split_once(MARK).and_then(|(endpoint, nonce)| {
+            Some(Self { endpoint: endpoint.parse().ok()?, nonce: from_hex(nonce)? })
         });
-        parts.ok_or_else(|| Error::invalid_usage("this is no address with a nonce"))
+        invitation.ok_or_else(|| Error::invalid_usage("this is no address with a nonce"))
     }
 }
 
@@ -81,9 +73,9 @@ mod tests {
         let place = UniqueId::new(Ipv4Addr::LOCALHOST.into()).unwrap();
         let (invitation, id) = Invitation::new(place, &secret, b"label").unwrap();
         let text = invitation.to_string();
-        let again: Invitation = text.parse().unwrap();
-        assert_eq!(again, invitation);
-        assert_eq!(again.accept(&secret, b"label").to_string(), id.to_string());
+        let parsed: Invitation = text.parse().unwrap();
+        assert_eq!(parsed, invitation);
+        assert_eq!(parsed.accept(&secret, b"label").to_string(), id.to_string());
         for hidden in [&secret, id.secret()] {
             assert!(!text.contains(&hidden.to_hex()), "{text}");
         }

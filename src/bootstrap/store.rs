@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
-use unisono_transports::secure::handshake::{self, Secret};
+use unisono_transports::secure::handshake::{Secret, random_hex};
 use unisono_transports::sys::private_file;
 
 /// A key-value store that all ranks reach, such as etcd, Redis, or PyTorch's store.
@@ -97,8 +97,8 @@ impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> io::Result<()> {
         let path = self.path(key);
         // Nobody can take a name beforehand that nobody can guess.
-        let random = handshake::random().map_err(io::Error::other)?;
-        let draft = self.path(&format!("{key} {:016x}", u64::from_le_bytes(random)));
+        let random = random_hex::<8>().map_err(io::Error::other)?;
+        let draft = self.path(&format!("{key} {random}"));
         let mut file = private_file::create_new(&draft)?;
         let written = file.write_all(value).and_then(|()| file.sync_all());
         // A link appears whole, and not over an older one.
@@ -329,8 +329,8 @@ mod tests {
         assert!(value.starts_with(&format!("{}#", written.endpoint())), "{value}");
         let read = exchange(&store, 1, Some(&secret)).unwrap().id;
         assert_eq!(read.to_string(), written.to_string());
-        let other = exchange(&store, 1, Some(&Secret::random().unwrap())).unwrap().id;
-        assert_ne!(other.secret().to_hex(), written.secret().to_hex());
+        let elsewhere = exchange(&store, 1, Some(&Secret::random().unwrap())).unwrap().id;
+        assert_ne!(elsewhere.secret().to_hex(), written.secret().to_hex());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use unisono::schedule::{Algorithm, Collective, GroupSpec};
 use unisono::select::Topology;
-use unisono_transports::secure::handshake::random;
+use unisono_transports::secure::handshake::random_hex;
 use unisono_transports::sys::affinity::available_cpus;
 use unisono_transports::sys::private_file;
 
@@ -108,8 +108,8 @@ impl Case<'_> {
 /// Creates an empty file among those of all users. Nobody can guess its name and take it
 /// beforehand.
 fn temporary_file() -> Result<PathBuf, String> {
-    let random = random().map(u64::from_le_bytes).map_err(|error| error.to_string())?;
-    let file = std::env::temp_dir().join(format!("unisono-tune-{random:016x}.json"));
+    let random = random_hex::<8>().map_err(|error| error.to_string())?;
+    let file = std::env::temp_dir().join(format!("unisono-tune-{random}.json"));
     private_file::create_new(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(file)
 }

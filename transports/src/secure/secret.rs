@@ -32,14 +32,7 @@ impl Secret {
 
     /// Parses 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Self> {
-        let mut bytes = [0; 32];
-        if text.len() != 64 || !text.is_ascii() {
-            return None;
-        }
-        for (index, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-        }
-        Some(Self(bytes))
+        from_hex(text).map(Self)
     }
 
     /// Derives another secret from this one and `label`. The result does not reveal this secret.
@@ -52,7 +45,7 @@ impl Secret {
 
     /// Returns 64 hexadecimal digits, to hand to another process of the job.
     pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        to_hex(&self.0)
     }
 
     /// Returns the bytes, for a key agreement.
@@ -89,6 +82,31 @@ pub fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// Returns two hexadecimal digits for each of so many random bytes: a name that nobody can guess.
+///
+/// # Errors
+/// As [`random`].
+pub fn random_hex<const N: usize>() -> Result<String> {
+    random::<N>().map(|bytes| to_hex(&bytes))
+}
+
+/// Returns two hexadecimal digits for each byte.
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Parses two hexadecimal digits for each byte, and nothing else.
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
 /// Returns the 32 bytes of a SHA-256 digest as an array.
 fn array(digest: &[u8]) -> [u8; 32] {
     let mut bytes = [0; 32];
@@ -106,6 +124,15 @@ mod tests {
     fn public_text_becomes_its_published_digest() {
         let hex = Secret::from_public("abc").to_hex();
         assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn hexadecimal_digits_round_trip_and_nothing_else_is_parsed() {
+        assert_eq!(from_hex::<3>(&to_hex(&[0, 0x5a, 0xff])), Some([0, 0x5a, 0xff]));
+        assert_eq!(random_hex::<8>().unwrap().len(), 16);
+        for wrong in ["005aff0", "005af", "+05aff", "00 aff", "00é5a"] {
+            assert_eq!(from_hex::<3>(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! permissions either. So the kernel is asked for every peer's user, and every connection is
 //! authenticated like any other.
 
-use crate::secure::handshake::random;
+use crate::secure::handshake::random_hex;
 use crate::sys::descriptors::off_stdio;
 use crate::sys::socket::Stream;
 use crate::sys::user;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// Returns the system's error.
 pub fn listen() -> Result<(UnixListener, String)> {
-    let name: String = random::<12>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = random_hex::<12>()?;
     Ok((listen_as(&name)?, name))
 }
 
