@@ -121,13 +121,13 @@ impl Communicator {
     /// Exchanges the tickets of all groups. The leader of a group keeps its endpoint reserved.
     fn exchange_tickets(&self, leads: bool, members: &[Rank]) -> Result<(Vec<u8>, Option<UniqueId>)> {
         self.check_can_reconnect()?;
-        let mut own = [0u8; TICKET_BYTES];
+        let mut ticket = [0u8; TICKET_BYTES];
         // The others wait for a ticket: a leader without one sends an empty one, and fails after
         // that.
-        let reserved = if leads { self.reserve_endpoint(&mut own, members) } else { Ok(None) };
-        let mut all = vec![0u8; TICKET_BYTES * self.size()];
-        self.all_gather_for_split(&own, &mut all)?;
-        Ok((all, reserved.map_err(|error| self.attach_rank(error))?))
+        let reserved = if leads { self.reserve_endpoint(&mut ticket, members) } else { Ok(None) };
+        let mut tickets = vec![0u8; TICKET_BYTES * self.size()];
+        self.all_gather_for_split(&ticket, &mut tickets)?;
+        Ok((tickets, reserved.map_err(|error| self.attach_rank(error))?))
     }
 
     /// Fails over a custom fabric whose ranks cannot connect again.

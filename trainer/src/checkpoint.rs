@@ -18,7 +18,7 @@ mod tensors;
 mod write;
 
 pub use folder::{latest, list};
-pub use manifest::{Manifest, SavedParameter, ShardFile, TrainProgress};
+pub use manifest::{Manifest, SavedFile, SavedParameter, TrainProgress};
 pub use read::{load, verify_files, with_last_good};
 pub(crate) use tensors::TensorFile;
 pub use write::{RunSetup, SavedBy, Snapshot, save};

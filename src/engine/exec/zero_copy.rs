@@ -91,10 +91,10 @@ impl Engine {
     /// them are symmetric.
     pub(in crate::engine) fn exchange_offsets(&mut self, op: OpDesc) -> Result<bool> {
         self.watchdog.begin_op(op);
-        let own = self.peer_offsets[self.fabric.rank];
-        let tag = op.tag(0);
-        let sequence = self.publish(&tag, &[own.input, own.output])?;
         let (rank, ranks) = (self.fabric.rank, self.fabric.ranks);
+        let own_offsets = self.peer_offsets[rank];
+        let tag = op.tag(0);
+        let sequence = self.publish(&tag, &[own_offsets.input, own_offsets.output])?;
         for peer in (0..ranks).filter(|&peer| peer != rank) {
             let [input, output] = self.wait_published(peer, sequence, &tag)?;
             self.peer_offsets[peer] = PeerOffsets { input, output };

@@ -41,8 +41,8 @@ impl Key for MessageInfo {
 
     fn patterns(&self) -> impl Iterator<Item = Pattern> {
         let (source, tag) = (Some(self.source), Some(self.tag));
-        let all = [(source, tag), (source, None), (None, tag), (None, None)];
-        let patterns = all.into_iter().map(|(source, tag)| Pattern { source, tag });
+        let pairs = [(source, tag), (source, None), (None, tag), (None, None)];
+        let patterns = pairs.into_iter().map(|(source, tag)| Pattern { source, tag });
         patterns.filter(|pattern| pattern.accepts(self))
     }
 }

@@ -69,7 +69,7 @@ pub struct SavedParameter {
 
 /// File of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShardFile {
+pub struct SavedFile {
     /// File name in the folder.
     pub file: String,
     /// Length in bytes.
@@ -91,10 +91,10 @@ pub struct Manifest {
     /// All parameters.
     pub parameters: Vec<SavedParameter>,
     /// All tensor files.
-    pub shards: Vec<ShardFile>,
+    pub shards: Vec<SavedFile>,
     /// File of the tokenizer, if the run has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokenizer: Option<ShardFile>,
+    pub tokenizer: Option<SavedFile>,
 }
 
 /// Checksum while the checksum is computed.
@@ -143,7 +143,7 @@ impl Manifest {
     }
 
     /// Returns all files of the checkpoint except for the manifest.
-    pub(super) fn files(&self) -> impl Iterator<Item = &ShardFile> {
+    pub(super) fn files(&self) -> impl Iterator<Item = &SavedFile> {
         self.shards.iter().chain(&self.tokenizer)
     }
 
@@ -166,7 +166,7 @@ impl Manifest {
         if checksum_of(&text.replacen(&manifest.checksum, BLANK, 1)) != manifest.checksum {
             return Err(Error::file(path, "not the text that was saved: the manifest is damaged"));
         }
-        let is_elsewhere = |own: &&ShardFile| Path::new(&own.file).file_name() != Some(own.file.as_ref());
+        let is_elsewhere = |own: &&SavedFile| Path::new(&own.file).file_name() != Some(own.file.as_ref());
         if let Some(own) = manifest.files().find(is_elsewhere) {
             return Err(Error::file(path, format!("`{}` is not the name of a file", own.file)));
         }

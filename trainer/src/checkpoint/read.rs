@@ -83,7 +83,7 @@ fn fill(
     strategy: &mut dyn DataParallel,
     inventory: &Inventory,
 ) -> Result<()> {
-    let open = |shard: &super::ShardFile| ShardReader::open(&folder.join(&shard.file));
+    let open = |shard: &super::SavedFile| ShardReader::open(&folder.join(&shard.file));
     let mut readers = manifest.shards.iter().map(open).collect::<Result<Vec<_>>>()?;
     strategy.for_each_shard(&mut |kept: LocalShard<'_>| {
         let parameter = &inventory[kept.parameter];

@@ -1,7 +1,7 @@
 //! Saves checkpoints.
 
 use super::folder;
-use super::manifest::{MANIFEST, Manifest, ShardFile, TOKENIZER, TrainProgress};
+use super::manifest::{MANIFEST, Manifest, SavedFile, TOKENIZER, TrainProgress};
 use super::shard::{ShardWriter, hash_file};
 use crate::error::{Error, Result};
 use crate::parallel::{DataParallel, LocalShard};
@@ -179,11 +179,22 @@ fn copy_shard(
     Ok((moments, (!is_empty).then_some(writer)))
 }
 
-fn write_shard(path: &Path, rank: usize, shard: ShardWriter) -> Result<ShardFile> {
+fn write_shard(path: &Path, rank: usize, shard: ShardWriter) -> Result<SavedFile> {
     let file = shard_file_name(rank);
     shard.write(&path.join(&file))?;
-    let (sha256, bytes) = hash_file(&path.join(&file))?;
-    Ok(ShardFile { file, bytes, sha256 })
+    saved_file(path, file)
+}
+
+/// Returns the entry of a file that has been written.
+fn saved_file(folder: &Path, file: String) -> Result<SavedFile> {
+    let (sha256, bytes) = hash_file(&folder.join(&file))?;
+    Ok(SavedFile { file, bytes, sha256 })
+}
+
+/// Writes a file and flushes it to disk.
+fn write_file(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
+    std::fs::write(path, contents).map_err(|error| Error::file(path, error))?;
+    folder::fsync(path)
 }
 
 fn shard_file_name(rank: usize) -> String {
@@ -191,7 +202,7 @@ fn shard_file_name(rank: usize) -> String {
 }
 
 /// Gathers the file entries of all ranks.
-fn gather_shard_files(who: SavedBy<'_>, file: Option<ShardFile>) -> Result<Vec<ShardFile>> {
+fn gather_shard_files(who: SavedBy<'_>, file: Option<SavedFile>) -> Result<Vec<SavedFile>> {
     let Some(world) = who.world else { return Ok(file.into_iter().collect()) };
     let mine = file.map_or_else(|| vec![0; RECORD_LEN], |file| encode_record(&file));
     let mut all = vec![0; RECORD_LEN * world.size()];
@@ -203,13 +214,13 @@ fn gather_shard_files(who: SavedBy<'_>, file: Option<ShardFile>) -> Result<Vec<S
 /// Record length: file length, digest as text, and a flag.
 const RECORD_LEN: usize = 8 + 64 + 1;
 
-fn encode_record(file: &ShardFile) -> Vec<u8> {
+fn encode_record(file: &SavedFile) -> Vec<u8> {
     [&file.bytes.to_le_bytes()[..], file.sha256.as_bytes(), &[1]].concat()
 }
 
-fn decode_record(rank: usize, record: &[u8]) -> ShardFile {
+fn decode_record(rank: usize, record: &[u8]) -> SavedFile {
     let bytes = u64::from_le_bytes(record[..8].try_into().expect("eight bytes"));
-    ShardFile {
+    SavedFile {
         file: shard_file_name(rank),
         bytes,
         sha256: String::from_utf8_lossy(&record[8..72]).into_owned(),
@@ -224,15 +235,11 @@ fn finish(
     keep: usize,
 ) -> Result<()> {
     if let Some(bytes) = tokenizer {
-        let file = path.join(TOKENIZER);
-        std::fs::write(&file, bytes).map_err(|error| Error::file(&file, error))?;
-        folder::fsync(&file)?;
-        let (sha256, bytes) = hash_file(&file)?;
-        manifest.tokenizer = Some(ShardFile { file: TOKENIZER.to_owned(), bytes, sha256 });
+        write_file(&path.join(TOKENIZER), bytes)?;
+        manifest.tokenizer = Some(saved_file(path, TOKENIZER.to_owned())?);
     }
     let file = path.join(MANIFEST);
     let text = manifest.to_text().map_err(|error| Error::file(&file, error))?;
-    std::fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
-    folder::fsync(&file)?;
+    write_file(&file, text)?;
     folder::publish(root, manifest.progress.step, keep).map(drop)
 }

@@ -131,12 +131,12 @@ impl Trace {
     /// Fails if the file cannot be written. Returns the error of a failed collective.
     pub(super) fn write(&self, path: &Path, world: &Communicator) -> Result<()> {
         let text = Value::from(self.events(world.rank())).to_string();
-        let all = world.all_gather_object(&text)?;
+        let texts = world.all_gather_object(&text)?;
         if world.rank() > 0 {
             return Ok(());
         }
         let mut events = Vec::new();
-        for text in all {
+        for text in texts {
             let more: Vec<Value> = serde_json::from_str(&text).map_err(|error| Error::file(path, error))?;
             events.extend(more);
         }
