@@ -66,7 +66,8 @@ fn added_loss_reaches_total_and_gradients_on_every_mesh() {
 fn added_losses_and_metrics_are_recorded() {
     let folder = folder();
     let path = folder.path().join("run.jsonl");
-    let config = changed(folder.path(), &format!("log.file={}", path.display()));
+    let mut config = changed(folder.path(), "");
+    config.log.file = path.display().to_string();
     run_ranks(1, |world| {
         let mut run = run_with_loss(&config, world, 0.5);
         let mut report = Report::new(&run, 1e9).unwrap();

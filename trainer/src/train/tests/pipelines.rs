@@ -134,8 +134,8 @@ fn memory_and_traffic_of_stages_match_formulas() {
 fn waits_for_stages_are_reported_and_traced() {
     let folder = folder();
     let trace = folder.path().join("trace.json");
-    let words = format!("mesh.pipeline=2 pipeline.schedule=naive log.trace={}", trace.display());
-    let config = changed(folder.path(), &words);
+    let mut config = changed(folder.path(), "mesh.pipeline=2 pipeline.schedule=naive");
+    config.log.trace = trace.display().to_string();
     let waits = run_ranks(2, |world| {
         let mut run = Run::new(&config, world).unwrap();
         let taken = run.step().unwrap();
