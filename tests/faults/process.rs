@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use unisono::UniqueId;
 use unisono_transports::testing::HANG;
@@ -64,7 +64,11 @@ impl Process {
 
     /// The same, if it takes no longer.
     pub(crate) fn read_line_within(&self, patience: Duration) -> String {
-        self.try_read_line(patience).expect("it says something in time")
+        match self.lines.recv_timeout(patience) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("it says nothing for {patience:?}"),
+            Err(RecvTimeoutError::Disconnected) => panic!("it has ended"),
+        }
     }
 
     /// The next line, or none if it takes longer or the process has ended.
