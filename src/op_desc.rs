@@ -1,6 +1,7 @@
 //! The fingerprint of an operation, which travels with every message.
 //!
-//! Bits of the second word of a tag:
+//! The first word of a tag has the number of the operation, and above bit 48 a digest of the
+//! operations of all ranks before it. Bits of the second word:
 //!
 //! ```text
 //!  0-7   kind of operation
@@ -144,6 +145,9 @@ pub struct OpDesc {
     /// Number of the operation in its communicator, from 0. Sends and receives are numbered for
     /// each pair.
     pub sequence: u64,
+    /// Part of a digest of the operations of all ranks before this one. Zero for sends and receives
+    /// and for operations on GPUs.
+    history: u16,
     /// The second word of the tag: see the table of the module.
     packed: u64,
     /// Elements in one share, or a digest of the counts of uneven shares.
@@ -167,7 +171,7 @@ impl OpDesc {
             | (dtype as u64) << DTYPE_SHIFT
             | u64::from(op) << OP_SHIFT
             | u64::from(root as u32) << ROOT_SHIFT;
-        Self { sequence, packed, count, extra_bits: 0 }
+        Self { sequence, history: 0, packed, count, extra_bits: 0 }
     }
 
     /// Marks an operation on GPUs, which have sequence numbers of their own.
@@ -239,6 +243,28 @@ impl OpDesc {
         Self { sequence, ..self }
     }
 
+    /// Sets the digest of the operations before this one.
+    pub(crate) fn with_history(self, history: u16) -> Self {
+        Self { history, ..self }
+    }
+
+    /// Sets the count.
+    pub(crate) fn with_count(self, count: u64) -> Self {
+        Self { count, ..self }
+    }
+
+    /// Returns the words in which all ranks agree that call this operation.
+    #[inline]
+    pub(crate) fn agreed_words(&self) -> [u64; 2] {
+        let is_plain = self.kind_code() < OpKind::ALL_GATHER_V;
+        let is_by_pairs = !is_plain && OpKind::COUNTED_BY_PAIRS.contains(&self.kind_code());
+        [self.packed, if is_by_pairs { 0 } else { self.count_word() }]
+    }
+
+    fn count_word(&self) -> u64 {
+        self.count | u64::from(self.extra_bits) << EXTRA_SHIFT
+    }
+
     /// Sets the algorithm.
     pub(crate) fn with_algorithm(self, algorithm: AlgorithmDigest) -> Self {
         let [low, high] = algorithm.bytes().map(u64::from);
@@ -252,21 +278,19 @@ impl OpDesc {
     /// Returns the tag of a slice: three words of fingerprint, and the slice.
     #[inline]
     pub fn tag(&self, slice: u64) -> Tag {
-        Tag([self.sequence, self.packed, self.count | u64::from(self.extra_bits) << EXTRA_SHIFT, slice])
+        let place = self.sequence & SEQUENCE_MAX | u64::from(self.history) << HISTORY_SHIFT;
+        Tag([place, self.packed, self.count_word(), slice])
     }
 
     /// Reads a fingerprint from the first three words of a tag.
     pub fn from_tag(tag: &Tag) -> Self {
-        let [sequence, packed, count, _] = tag.0;
-        match packed & GPU_BIT != 0 || is_user_op((packed >> OP_SHIFT) as u8) {
-            false => Self { sequence, packed, count, extra_bits: 0 },
-            true => Self {
-                sequence,
-                packed,
-                count: count & GPU_COUNT_MAX,
-                extra_bits: (count >> EXTRA_SHIFT) as u32,
-            },
-        }
+        let [place, packed, count, _] = tag.0;
+        let (sequence, history) = (place & SEQUENCE_MAX, (place >> HISTORY_SHIFT) as u16);
+        let (count, extra_bits) = match packed & GPU_BIT != 0 || is_user_op((packed >> OP_SHIFT) as u8) {
+            false => (count, 0),
+            true => (count & GPU_COUNT_MAX, (count >> EXTRA_SHIFT) as u32),
+        };
+        Self { sequence, history, packed, count, extra_bits }
     }
 
     fn kind_code(&self) -> u8 {
@@ -279,6 +303,12 @@ impl OpDesc {
 
     fn root(&self) -> u64 {
         self.packed >> ROOT_SHIFT & ROOT_MAX
+    }
+
+    fn has_root(&self) -> bool {
+        let code = self.kind_code();
+        let collective = self.algorithm_collective();
+        collective.is_some_and(Collective::has_root) || [OpKind::GATHER_V, OpKind::SCATTER_V].contains(&code)
     }
 
     /// Returns the name of the method in the API.
@@ -310,6 +340,11 @@ impl OpDesc {
         self.count.checked_mul(size as u64)
     }
 
+    /// Returns true if `other` is the same operation after others than this one.
+    pub(crate) fn differs_in_history_only(&self, other: &Self) -> bool {
+        self != other && self.with_history(other.history) == *other
+    }
+
     /// Returns true if `other` is the same operation by another algorithm.
     pub(crate) fn differs_in_algorithm_only(&self, other: &Self) -> bool {
         self != other && self.with_algorithm(other.algorithm()) == *other
@@ -335,6 +370,9 @@ impl OpDesc {
     }
 }
 
+/// So many operations take years.
+const SEQUENCE_MAX: u64 = (1 << HISTORY_SHIFT) - 1;
+const HISTORY_SHIFT: u32 = 48;
 const DTYPE_SHIFT: u32 = 8;
 const OP_SHIFT: u32 = 16;
 const ALGORITHM_SHIFT: u32 = 24;
@@ -366,7 +404,7 @@ impl fmt::Display for OpDesc {
             None if self.op_code() == u8::MAX => {}
             None => write!(f, ", {}", self.user_op_text())?,
         }
-        if self.root() != 0 {
+        if self.has_root() {
             write!(f, ", root {}", self.root())?;
         }
         let place = self.packed >> HIGH_SHIFT;
@@ -417,7 +455,7 @@ mod tests {
     #[test]
     fn op_desc_round_trips_through_tag() {
         let kind = OpKind::Collective(Collective::Reduce);
-        let call = OpDesc::new(7, kind, DType::BF16, Some(ReduceKind::Avg), 3, 1 << 40);
+        let call = OpDesc::new(7, kind, DType::BF16, Some(ReduceKind::Avg), 3, 1 << 40).with_history(0xfedc);
         assert_eq!(OpDesc::from_tag(&call.tag(5)), call);
         assert_eq!(call.to_string(), "reduce #7 (1099511627776 x bfloat16, avg, root 3)");
     }
@@ -435,6 +473,15 @@ mod tests {
         let mismatch =
             crate::ErrorKind::Mismatch { rank: 0, op: op("ring", 8), other: 1, other_op: op("pat", 8) };
         assert!(crate::error::Error::new(mismatch).help().contains("UNISONO_ALGO"));
+    }
+
+    #[test]
+    fn mismatch_of_earlier_operations_is_told() {
+        let op = OpDesc::new(9, OpKind::AllGatherV, DType::F32, None, 0, 8);
+        let other_op = op.with_history(1);
+        let error = crate::error::Error::new(crate::ErrorKind::Mismatch { rank: 0, op, other: 1, other_op });
+        let text = error.to_string();
+        assert!(text.contains("both called all_gather_v #9 ") && text.contains("earlier calls"), "{text}");
     }
 
     /// Eight bits alone would collide for one digest in 255.

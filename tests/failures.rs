@@ -123,6 +123,88 @@ fn a_different_root_is_noticed() {
     }
 }
 
+/// Ranks 0 and 1 of four do one thing, ranks 2 and 3 another, and no data passes between the two.
+#[test]
+fn calls_that_divide_ranks_are_found_in_the_next_call() {
+    type Body = fn(&Communicator, usize) -> unisono::Result<()>;
+    let roots = ["root 0", "root 2"];
+    let divided: [(&str, [&str; 2], Body); 8] = [
+        ("broadcast", roots, |comm, root| comm.broadcast(&mut [1.0f32; 8], root)),
+        ("long broadcast", roots, |comm, root| comm.broadcast(&mut vec![1.0f32; 300_000], root)),
+        ("reduce", roots, |comm, root| comm.reduce(&mut [1.0f32; 8], Sum, root)),
+        ("gather", roots, |comm, root| {
+            let mut all = [0u8; 16];
+            comm.gather(&[1u8; 4], (comm.rank() == root).then_some(&mut all[..]), root)
+        }),
+        ("scatter", roots, |comm, root| {
+            comm.scatter((comm.rank() == root).then_some(&[1u8; 16][..]), &mut [0u8; 4], root)
+        }),
+        ("broadcast_object", roots, |comm, root| {
+            comm.broadcast_object((comm.rank() == root).then_some("text".to_owned()), root).map(drop)
+        }),
+        ("all_to_all_v of nothing", ["all_to_all_v", "gather_v"], |comm, root| match root {
+            0 => comm.all_to_all_v(&[0u8; 0], &[0; 4], &mut [], &[0; 4]),
+            _ => comm.gather_v(&[0u8; 0], (comm.rank() == root).then_some((&mut [][..], &[0; 4])), root),
+        }),
+        ("gather_v of nothing", roots, |comm, root| {
+            comm.gather_v(&[0u8; 0], (comm.rank() == root).then_some((&mut [][..], &[0; 4])), root)
+        }),
+    ];
+    for world in World::ALL {
+        for (name, words, call) in &divided {
+            let errors = errors(world, 4, |comm| call(comm, comm.rank() / 2 * 2));
+            for (rank, error) in errors.iter().enumerate() {
+                let error =
+                    error.as_ref().unwrap_or_else(|| panic!("{world:?}: {name}: rank {rank} hears nothing"));
+                let text = error.to_string();
+                assert!(words.iter().all(|word| text.contains(word)), "{world:?}: {name}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_operation_finds_an_earlier_difference() {
+    type Body = fn(&Communicator) -> unisono::Result<()>;
+    let next: [Body; 6] = [
+        |comm| comm.all_reduce(&mut [1.0f32; 8], Sum),
+        |comm| comm.all_reduce(&mut vec![1.0f32; 300_000], Sum),
+        |comm| comm.all_gather(&[1u8; 8], &mut [0; 32]),
+        |comm| comm.all_to_all_v(&[1u8; 4], &[1; 4], &mut [0; 4], &[1; 4]),
+        |comm| comm.barrier_timeout(HANG),
+        |comm| comm.all_gather_object(&comm.rank()).map(drop),
+    ];
+    for world in World::ALL {
+        for (index, next) in next.iter().enumerate() {
+            let errors = errors(world, 4, |comm| {
+                comm.barrier()?;
+                // Every rank keeps its own data, again and again.
+                (0..5).try_for_each(|_| comm.broadcast(&mut [1.0f32; 8], comm.rank()))?;
+                next(comm)
+            });
+            for error in errors {
+                let text = error.unwrap_or_else(|| panic!("{world:?}: {index}")).to_string();
+                assert!(text.contains("broadcast #1") && !text.contains("#2"), "{world:?}: {index}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn many_calls_that_divide_ranks_are_found() {
+    for world in World::ALL {
+        let errors =
+            errors(world, 2, |comm| (0..100).try_for_each(|_| comm.broadcast(&mut [1.0f32; 8], comm.rank())));
+        for error in errors {
+            let text = error.expect("both ranks fail").to_string();
+            // Over TCP, each rank finds the message of the other's first broadcast.
+            let is_first = text.contains(" called broadcast #0 (8 x float, root ");
+            let recorded = ["broadcast #94 (8 x float, root 0", "broadcast #94 (8 x float, root 1"];
+            assert!(is_first || recorded.iter().all(|part| text.contains(part)), "{text}");
+        }
+    }
+}
+
 #[test]
 fn missing_rank_is_named_at_deadline() {
     let config = Config::default().with_timeout(Duration::from_millis(400));

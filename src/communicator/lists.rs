@@ -103,9 +103,8 @@ impl Communicator {
         let (rank, ranks) = (self.rank(), self.size());
         let mut outputs: Vec<_> = outputs.into_iter().map(Some).collect();
         self.with_engine(|engine| {
-            let sequence = engine.take_sequence();
-            let call =
-                |bytes: usize| OpDesc::new(sequence, kind, dtype, None, root, (bytes / dtype.size()) as u64);
+            let op = engine.number(OpDesc::new(0, kind, dtype, None, root, 0));
+            let call = |bytes: usize| op.with_count((bytes / dtype.size()) as u64);
             let mut transfers = Vec::with_capacity(inputs.len() + outputs.len());
             // The nearest neighbors come first, so that no rank is the first peer of all others.
             for distance in 0..ranks {

@@ -20,13 +20,13 @@ impl Engine {
     pub(crate) fn barrier_within(&mut self, timeout: Duration) -> Result<()> {
         self.check_healthy()?;
         self.traffic.operations += 1;
-        let op = OpDesc::new(self.take_sequence(), OpKind::BarrierTimeout, DType::U8, None, 0, 0);
+        let op = self.number(OpDesc::new(0, OpKind::BarrierTimeout, DType::U8, None, 0, 0));
         self.begin_op(&op, false);
         // The watchdog's own deadline must not come first.
         let usual = self.watchdog.exchange_timeout(timeout.saturating_mul(2));
         // A rank that comes late finds the messages of ranks that have given up. Only those that
         // have met all others send the second ones.
-        let confirmed = op.with_sequence(self.take_sequence());
+        let confirmed = self.number(op);
         let result = self.meet_all(op, timeout).and_then(|()| self.meet_all(confirmed, timeout));
         self.watchdog.exchange_timeout(usual);
         self.end_op(result, op, false)

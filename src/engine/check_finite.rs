@@ -18,7 +18,7 @@ impl Engine {
             return Ok(());
         };
         let op = job.reduction.map(ReduceOp::kind);
-        let call = OpDesc::new(self.take_sequence(), job.kind, job.dtype, op, job.root, job.count);
+        let call = self.number(OpDesc::new(0, job.kind, job.dtype, op, job.root, job.count));
         self.fail_not_finite(index, what, call)
     }
 

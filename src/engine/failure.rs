@@ -61,6 +61,7 @@ impl Engine {
     #[cold]
     pub(super) fn fail(&mut self, error: Error, op: Option<OpDesc>) -> Result<()> {
         let error = self.watchdog.root_cause(&mut *self.fabric.control, error);
+        let error = self.name_earlier_mismatch(error);
         let error = error.with_rank(self.fabric.rank, &self.config.host, op);
         if let Some(trace) = &mut self.trace {
             trace.end(&self.recorder, Some(&error));

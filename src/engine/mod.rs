@@ -14,6 +14,7 @@ mod algorithm_cache;
 mod barrier;
 mod bounce_ring;
 mod buffers;
+mod call_history;
 mod call_settings;
 mod check_finite;
 pub(crate) mod exec;
@@ -53,6 +54,7 @@ pub(crate) use plan::ScheduleBounds;
 
 use crate::config::{Config, channels_of, message_lane};
 use crate::engine::algorithm_cache::SelectionCache;
+use crate::engine::call_history::CallHistory;
 use crate::engine::exec::pipelined::Channel;
 use crate::engine::exec::slot_sync::EagerPath;
 use crate::engine::exec::zero_copy::PeerOffsets;
@@ -188,8 +190,8 @@ pub(crate) struct Engine {
     watchdog: Watchdog,
     recorder: Arc<Recorder>,
     trace: Option<Box<Trace>>,
-    /// Number of the next operation of all ranks.
-    sequence: u64,
+    /// The operations of all ranks so far.
+    history: CallHistory,
     pub(crate) traffic: TrafficStats,
     /// Number of messages sent to each peer.
     sent: Vec<u64>,
@@ -237,7 +239,7 @@ impl Engine {
             config,
             plans: PlanCache::default(),
             wait_mode,
-            sequence: 0,
+            history: CallHistory::default(),
             traffic: TrafficStats::default(),
             sent: vec![0; ranks],
             received: vec![0; ranks],
@@ -267,7 +269,7 @@ impl Engine {
             Err(error) if error.is_poisoning() => return self.fail(error, None),
             Err(error) => return Err(error),
         };
-        let op = self.eager.plans.plan(index).op.with_sequence(self.take_sequence());
+        let op = self.number(self.eager.plans.plan(index).op);
         self.last_algorithm = Some(self.eager.plans.algorithm(index));
         self.begin_op(&op, job.is_timed());
         let result = self.run_eager(index, job, op);
@@ -280,11 +282,12 @@ impl Engine {
         let (algorithm, spec) = self.select_for(job)?;
         let plan = self.plan(algorithm, spec)?;
         let reduce = job.reduction.map(ReduceOp::kind);
-        let mut op = OpDesc::new(self.take_sequence(), job.kind, job.dtype, reduce, job.root, job.count)
-            .with_algorithm(plan.digest);
+        let mut op =
+            OpDesc::new(0, job.kind, job.dtype, reduce, job.root, job.count).with_algorithm(plan.digest);
         if let Some(ReduceOp::Custom(custom)) = job.reduction {
             op = op.with_user_op(Some(custom.digest()));
         }
+        let op = self.number(op);
         self.begin_op(&op, job.is_timed());
         self.last_algorithm = Some(algorithm);
         if let Some(zero_copy) = self.zero_copy_algorithm(job) {
@@ -399,15 +402,14 @@ impl Engine {
         *counter - 1
     }
 
-    /// Returns the sequence number for a new operation of all ranks.
-    pub(crate) fn take_sequence(&mut self) -> u64 {
-        self.sequence += 1;
-        self.sequence - 1
+    /// Returns a new operation of all ranks with its sequence number.
+    pub(crate) fn number(&mut self, op: OpDesc) -> OpDesc {
+        self.history.add(op)
     }
 
     /// Returns the sequence number that the next operation of all ranks will have.
     pub(crate) fn peek_sequence(&self) -> u64 {
-        self.sequence
+        self.history.length()
     }
 
     /// Takes the temporary buffer. [`Engine::return_temp`] gives it back.

@@ -12,6 +12,9 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Two ranks called different operations at the same position of their sequences.
+    ///
+    /// Ranks that exchange nothing in such operations find that in the next one that connects them.
+    /// If the operation that differed is not recorded any more, `op` and `other_op` are that one.
     Mismatch {
         /// The first rank.
         rank: Rank,
@@ -132,6 +135,10 @@ impl ErrorKind {
                 "give all ranks the same UNISONO_ALGO, UNISONO_REDUCTION_ORDER and UNISONO_TUNING_FILE, and the same \
                  calls of `set_algorithm`"
             }
+            ErrorKind::Mismatch { op, other_op, .. } if op.differs_in_history_only(other_op) => {
+                "compare the earlier calls of both ranks: `unisono analyze` shows their flight records \
+                 (UNISONO_FLIGHT_RECORDER_DIR)"
+            }
             ErrorKind::Mismatch { .. } => "make every rank call the same operations in the same order",
             ErrorKind::CountMismatch { .. } => "the counts given on the two ranks must agree",
             ErrorKind::PeerFailed { .. } => {
@@ -226,6 +233,10 @@ impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ErrorKind::Mismatch { rank, op: call, other, other_op: other_call } => {
+                if call.differs_in_history_only(other_call) {
+                    let what = "but different operations before it";
+                    return write!(f, "rank {rank} and rank {other} both called {call}, {what}");
+                }
                 write!(f, "rank {rank} called {call}, but rank {other} called {other_call}")
             }
             ErrorKind::CountMismatch { sender, sent, receiver, expected } => {

@@ -183,7 +183,10 @@ impl ShrinkDriver<'_> {
                     result.map_err(|Excluded(by)| self.excluded(by))?;
                 }
                 Some(
-                    ControlMsg::Waiting(_) | ControlMsg::WaitingElsewhere(_) | ControlMsg::Failed { .. },
+                    ControlMsg::Waiting(_)
+                    | ControlMsg::WaitingElsewhere(_)
+                    | ControlMsg::Called(_)
+                    | ControlMsg::Failed { .. },
                 )
                 | None => {}
             },

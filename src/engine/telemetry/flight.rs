@@ -161,6 +161,17 @@ impl Recorder {
             .find(|call| call.shares_sequence_with(other) && call.sequence == other.sequence)
     }
 
+    /// Returns the last `count` recorded operations of all ranks before `op`, the oldest first. Only
+    /// the recording thread may call it.
+    #[cold]
+    pub(crate) fn calls_before(&self, op: &OpDesc, count: usize) -> Vec<OpDesc> {
+        let recorded = self.slots.iter().filter(|slot| slot.seq.load(Ordering::Relaxed) > 0).map(Slot::desc);
+        let earlier = recorded.filter(|call| call.shares_sequence_with(op) && call.sequence < op.sequence);
+        let mut calls: Vec<OpDesc> = earlier.collect();
+        calls.sort_unstable_by_key(|call| call.sequence);
+        calls.split_off(calls.len().saturating_sub(count))
+    }
+
     /// Records that an operation and all before it are complete.
     #[inline]
     pub(crate) fn complete(&self, number: u64) {

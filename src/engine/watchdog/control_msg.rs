@@ -15,6 +15,8 @@ pub(crate) enum ControlMsg {
     Waiting(OpDesc),
     /// The sender has been waiting in this operation of another communicator for a while.
     WaitingElsewhere(OpDesc),
+    /// The sender called this operation, and a later one that fails because earlier ones differ.
+    Called(OpDesc),
     /// The sender is done with this communicator.
     Finalized,
     /// The sender failed, and the communicator with it.
@@ -32,8 +34,9 @@ impl ControlMsg {
     /// Encodes the message in at most [`MAX_CONTROL_MSG_BYTES`] bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
-            ControlMsg::Waiting(op) => encode_wait(WAITING, op),
-            ControlMsg::WaitingElsewhere(op) => encode_wait(WAITING_ELSEWHERE, op),
+            ControlMsg::Waiting(op) => encode_op(WAITING, op),
+            ControlMsg::WaitingElsewhere(op) => encode_op(WAITING_ELSEWHERE, op),
+            ControlMsg::Called(op) => encode_op(CALLED, op),
             ControlMsg::Finalized => vec![FINALIZED],
             ControlMsg::Failed { by, kind } => encode_failure(*by, kind),
             ControlMsg::Membership(view) => encode_view(view),
@@ -46,6 +49,7 @@ impl ControlMsg {
         match kind {
             WAITING => Some(ControlMsg::Waiting(take_op(&mut rest)?)),
             WAITING_ELSEWHERE => Some(ControlMsg::WaitingElsewhere(take_op(&mut rest)?)),
+            CALLED => Some(ControlMsg::Called(take_op(&mut rest)?)),
             FINALIZED => Some(ControlMsg::Finalized),
             FAILED => decode_failure(&mut rest),
             MEMBERSHIP => decode_view(&mut rest).map(ControlMsg::Membership),
@@ -59,6 +63,7 @@ const FINALIZED: u8 = 2;
 const FAILED: u8 = 3;
 const MEMBERSHIP: u8 = 4;
 const WAITING_ELSEWHERE: u8 = 5;
+const CALLED: u8 = 6;
 
 const MISMATCH: u8 = 1;
 const COUNT_MISMATCH: u8 = 2;
@@ -79,7 +84,7 @@ const BY_REQUEST: u64 = 0;
 const BY_SHRINK: u64 = 1;
 const BY_FAILURE: u64 = 2;
 
-fn encode_wait(kind: u8, op: &OpDesc) -> Vec<u8> {
+fn encode_op(kind: u8, op: &OpDesc) -> Vec<u8> {
     std::iter::once(kind).chain(op.tag(0).to_bytes()).collect()
 }
 
@@ -361,7 +366,11 @@ mod tests {
         let (attempt, phase, endpoint) = (7, Phase::Connected, "[::1]:80".to_owned());
         let view = View { attempt, phase, failed, endpoint, settings: 1 << 60 };
         assert!(ControlMsg::Membership(view.clone()).encode().len() <= MAX_CONTROL_MSG_BYTES);
-        let waits = [ControlMsg::Waiting(call(1)), ControlMsg::WaitingElsewhere(call(2))];
+        let waits = [
+            ControlMsg::Waiting(call(1)),
+            ControlMsg::WaitingElsewhere(call(2)),
+            ControlMsg::Called(call(3)),
+        ];
         for message in failures.chain(waits).chain([ControlMsg::Finalized, ControlMsg::Membership(view)]) {
             assert_eq!(ControlMsg::decode(&message.encode()), Some(message));
         }

@@ -226,6 +226,11 @@ impl Watchdog {
         (!report.in_other_comm).then_some(report.op)
     }
 
+    /// Tells all peers that this rank called `op`, so that those that called another one find it.
+    pub(super) fn announce_call(&self, control: &mut dyn ControlChannel, op: OpDesc) {
+        self.send(control, &ControlMsg::Called(op));
+    }
+
     /// Announces to all peers that this rank waits in `op` of another communicator.
     pub(super) fn announce_wait_elsewhere(&mut self, control: &mut dyn ControlChannel, op: OpDesc) {
         self.send(control, &ControlMsg::WaitingElsewhere(op));
@@ -310,7 +315,7 @@ impl Watchdog {
     }
 
     /// Handles the news of the peers, as far as one look takes them.
-    fn read_events(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
+    pub(super) fn read_events(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         for _ in 0..EVENTS_PER_LOOK {
             let Some(event) = control.poll() else { break };
             self.on_event(event)?;
@@ -335,6 +340,7 @@ impl Watchdog {
                 self.peers[from].report_wait(op, false, self.now);
                 self.check_mismatch(from, op)?;
             }
+            Some(ControlMsg::Called(op)) => self.check_mismatch(from, op)?,
             Some(ControlMsg::WaitingElsewhere(op)) => self.peers[from].report_wait(op, true, self.now),
             Some(ControlMsg::Failed { kind, .. }) => {
                 self.error_received = true;

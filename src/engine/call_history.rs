@@ -1,0 +1,139 @@
+//! The digest of all earlier operations, by which ranks notice that they called different ones.
+//!
+//! Ranks that call an operation differently may exchange nothing in it. For example, four ranks of
+//! which two broadcast from rank 0 to rank 1 and two from rank 2 to rank 3 all succeed. So every
+//! operation also carries a digest of those before it, and the next one that connects such ranks
+//! fails on all of them.
+
+use crate::engine::Engine;
+use crate::engine::mismatch::op_mismatch;
+use crate::error::{Error, ErrorKind};
+use crate::op_desc::OpDesc;
+use std::time::Duration;
+
+/// The operations of all ranks so far: their number and a digest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CallHistory {
+    length: u64,
+    digest: u64,
+}
+
+impl CallHistory {
+    /// Returns the number of operations.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Adds an operation, and returns it with its number and the digest of those before it.
+    ///
+    /// The digest has 64 bits, of which an operation carries 16. So a difference that one operation
+    /// does not show, once in 65,536 cases, is shown by the next.
+    #[inline]
+    pub(super) fn add(&mut self, op: OpDesc) -> OpDesc {
+        let numbered = op.with_sequence(self.length).with_history((self.digest >> 48) as u16);
+        let [what, count] = op.agreed_words();
+        let words = what ^ count.wrapping_mul(COUNT_MULTIPLIER);
+        self.digest = (self.digest.rotate_left(29) ^ words).wrapping_mul(MULTIPLIER);
+        self.length += 1;
+        numbered
+    }
+}
+
+impl Engine {
+    /// Returns the error that names the first operation in which this rank and a peer differ, if
+    /// `error` only says that there is one.
+    ///
+    /// This rank tells what it called. Each peer compares that with its own record, and a peer that
+    /// has found the difference too tells the same of itself.
+    #[cold]
+    pub(super) fn name_earlier_mismatch(&mut self, error: Error) -> Error {
+        if let &ErrorKind::Mismatch { rank, op, other, other_op } = error.kind()
+            && rank == self.fabric.rank
+            && other_op.shares_sequence_with(&op)
+            && other_op.sequence < op.sequence
+            && let Some(own) = self.recorder.find_op(&other_op)
+        {
+            // A message of an earlier operation was left, which this rank did not receive.
+            return op_mismatch(rank, own, other, other_op);
+        }
+        let Some(op) = later_op(&error) else { return error };
+        for call in self.recorder.calls_before(&op, CALLS_TOLD) {
+            self.watchdog.announce_call(&mut *self.fabric.control, call);
+        }
+        let begun = self.fabric.wait.now();
+        let limit = self.config.timeout.min(ANSWER_TIME_MAX);
+        let mut rounds = ROUNDS_SLEEPING;
+        while self.fabric.wait.now().saturating_sub(begun) < limit {
+            match self.watchdog.read_events(&mut *self.fabric.control) {
+                Err(cause) if later_op(&cause).is_none() => return cause,
+                _ => self.fabric.wait.pause(rounds),
+            }
+            rounds = rounds.saturating_add(1);
+        }
+        error
+    }
+}
+
+/// Returns the operation of an error that two ranks called alike, after different ones.
+fn later_op(error: &Error) -> Option<OpDesc> {
+    match error.kind() {
+        ErrorKind::Mismatch { op, other_op, .. } => op.differs_in_history_only(other_op).then_some(*op),
+        _ => None,
+    }
+}
+
+/// The golden ratio in 64 bits: a large odd number without a pattern.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Another one, so that a count and a root that differ do not cancel out.
+const COUNT_MULTIPLIER: u64 = 0xd1b5_4a32_d192_ed03;
+/// Earlier operations that a rank tells its peers. Shared memory keeps eight unread control messages.
+const CALLS_TOLD: usize = 6;
+/// Time in which a peer answers. Only errors without the names of the calls wait for it.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+/// Rounds from which on a wait sleeps.
+const ROUNDS_SLEEPING: u32 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op_desc::OpKind;
+    use crate::schedule::Collective;
+    use unisono_cuda::DType;
+
+    fn broadcast(root: usize, count: u64) -> OpDesc {
+        OpDesc::new(0, OpKind::Collective(Collective::Broadcast), DType::F32, None, root, count)
+    }
+
+    fn after(ops: &[OpDesc]) -> OpDesc {
+        let mut history = CallHistory::default();
+        ops.iter().for_each(|&op| _ = history.add(op));
+        history.add(broadcast(0, 1))
+    }
+
+    #[test]
+    fn operations_after_different_ones_differ_in_their_history() {
+        let same = after(&[broadcast(0, 8); 40]);
+        assert_eq!((same.sequence, same), (40, after(&[broadcast(0, 8); 40])));
+        // Also where a difference comes again and again, and might cancel out.
+        for length in 1..=40 {
+            let histories = (0..1000).map(|root| after(&vec![broadcast(root, 8); length]).tag(0));
+            let different: std::collections::HashSet<_> = histories.map(|tag| tag.0).collect();
+            assert!(different.len() > 980, "{} of 1000 roots after {length} calls", different.len());
+        }
+        let pairs = [
+            (broadcast(0, 8), broadcast(0, 9)),
+            (broadcast(1, 8), broadcast(2, 8)),
+            (broadcast(1, 8), broadcast(0, 9)),
+        ];
+        for (one, other) in pairs {
+            let (one, other) = (after(&[one, same]), after(&[other, same]));
+            assert!(one.differs_in_history_only(&other), "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn counts_that_differ_between_ranks_are_no_difference() {
+        let gather = |count| OpDesc::new(0, OpKind::GatherV, DType::F32, None, 0, count);
+        assert_eq!(after(&[gather(8)]), after(&[gather(9)]));
+    }
+}
