@@ -21,7 +21,8 @@ impl Snapshot {
 fn snapshots(ranks: usize, transport: &str) -> Vec<Snapshot> {
     let arguments = ["perf", "all_reduce", "--memory", "--transport", transport, "-N", &ranks.to_string()];
     let mut command = Command::new(UNISONO);
-    // With more ranks than cores, the first ranks wait long for the last ones to fill their buffers.
+    // With more ranks than cores, the first ones wait long until the last have filled their
+    // buffers.
     let output = command.args(arguments).env("UNISONO_TIMEOUT_MS", "600000").output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));

@@ -315,6 +315,25 @@ def test_errors_carry_the_text_of_the_library(processes):
     processes(2, body)
 
 
+@pytest.mark.parametrize("call", ["broadcast", "reduce", "scatter", "broadcast_object_list"])
+def test_ranks_that_name_different_roots_are_told(processes, call):
+    def body(rank, size):
+        root = rank // 2 * 2
+        tensor = torch.full((3,), float(rank))
+        with pytest.raises(errors.Mismatch) as caught:
+            if call == "broadcast_object_list":
+                dist.broadcast_object_list([rank], src=root)
+            elif call == "scatter":
+                dist.scatter(tensor, list(torch.ones(size, 3).unbind()) if rank == root else None, root)
+            else:
+                getattr(dist, call)(tensor, root)
+            dist.barrier()
+        # What rank 3 called is told by the error of rank 2 at the latest.
+        assert all(f"root {one}" in str(caught.value) for one in (0, 2)), str(caught.value)
+
+    processes(4, body)
+
+
 def test_timeout_of_the_group_ends_a_wait(processes):
     def body(rank, size):
         group = dist.new_group(timeout=timedelta(seconds=1))

@@ -86,7 +86,7 @@ fn later_op(error: &Error) -> Option<OpDesc> {
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Another one, so that a count and a root that differ do not cancel out.
 const COUNT_MULTIPLIER: u64 = 0xd1b5_4a32_d192_ed03;
-/// Earlier operations that a rank tells its peers. Shared memory keeps eight unread control messages.
+/// Earlier operations that a rank tells its peers. Shared memory keeps eight unread messages.
 const CALLS_TOLD: usize = 6;
 /// Time in which a peer answers. Only errors without the names of the calls wait for it.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);

@@ -161,8 +161,9 @@ impl Recorder {
             .find(|call| call.shares_sequence_with(other) && call.sequence == other.sequence)
     }
 
-    /// Returns the last `count` recorded operations of all ranks before `op`, the oldest first. Only
-    /// the recording thread may call it.
+    /// Returns the last `count` recorded operations of all ranks before `op`, the oldest first.
+    ///
+    /// Only the recording thread may call it.
     #[cold]
     pub(crate) fn calls_before(&self, op: &OpDesc, count: usize) -> Vec<OpDesc> {
         let recorded = self.slots.iter().filter(|slot| slot.seq.load(Ordering::Relaxed) > 0).map(Slot::desc);
