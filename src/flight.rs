@@ -120,7 +120,7 @@ impl OpRecord {
     fn to_json(&self) -> Value {
         json!({
             "number": self.number,
-            "sequence": self.op.sequence,
+            "sequence": self.op.sequence(),
             "of_all": self.op.is_collective(),
             "call": self.op.to_string(),
             "algorithm": self.op.algorithm_name().unwrap_or_default(),

@@ -142,12 +142,9 @@ impl From<Collective> for OpKind {
 /// at their first contact.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpDesc {
-    /// Number of the operation in its communicator, from 0. Sends and receives are numbered for
-    /// each pair.
-    pub sequence: u64,
-    /// Part of a digest of the operations of all ranks before this one. Zero for sends and receives
-    /// and for operations on GPUs.
-    history: u16,
+    /// The first word of the tag: the number, and part of a digest of the operations of all ranks
+    /// before this one. That part is zero for sends, receives and operations on GPUs.
+    place: u64,
     /// The second word of the tag: see the table of the module.
     packed: u64,
     /// Elements in one share, or a digest of the counts of uneven shares.
@@ -171,7 +168,7 @@ impl OpDesc {
             | (dtype as u64) << DTYPE_SHIFT
             | u64::from(op) << OP_SHIFT
             | u64::from(root as u32) << ROOT_SHIFT;
-        Self { sequence, history: 0, packed, count, extra_bits: 0 }
+        Self { place: sequence & SEQUENCE_MAX, packed, count, extra_bits: 0 }
     }
 
     /// Marks an operation on GPUs, which have sequence numbers of their own.
@@ -238,14 +235,23 @@ impl OpDesc {
         self.is_collective() && other.is_collective() && (self.packed ^ other.packed) & GPU_BIT == 0
     }
 
-    /// Sets the sequence number.
-    pub(crate) fn with_sequence(self, sequence: u64) -> Self {
-        Self { sequence, ..self }
+    /// Returns the number of the operation in its communicator, from 0. Sends and receives are
+    /// numbered for each pair.
+    #[inline]
+    pub fn sequence(&self) -> u64 {
+        self.place & SEQUENCE_MAX
     }
 
-    /// Sets the digest of the operations before this one.
-    pub(crate) fn with_history(self, history: u16) -> Self {
-        Self { history, ..self }
+    /// Sets the sequence number.
+    pub(crate) fn with_sequence(self, sequence: u64) -> Self {
+        Self { place: self.place & !SEQUENCE_MAX | sequence & SEQUENCE_MAX, ..self }
+    }
+
+    /// Sets the sequence number, and takes the upper 16 bits of the digest of the operations before
+    /// this one.
+    #[inline]
+    pub(crate) fn after(self, history: u64, sequence: u64) -> Self {
+        Self { place: history & !SEQUENCE_MAX | sequence, ..self }
     }
 
     /// Sets the count.
@@ -253,12 +259,12 @@ impl OpDesc {
         Self { count, ..self }
     }
 
-    /// Returns the words in which all ranks agree that call this operation.
+    /// Returns two words in which all ranks agree that call this operation.
     #[inline]
     pub(crate) fn agreed_words(&self) -> [u64; 2] {
         let is_plain = self.kind_code() < OpKind::ALL_GATHER_V;
         let is_by_pairs = !is_plain && OpKind::COUNTED_BY_PAIRS.contains(&self.kind_code());
-        [self.packed, if is_by_pairs { 0 } else { self.count_word() }]
+        [self.packed, if is_by_pairs { 0 } else { self.count }]
     }
 
     fn count_word(&self) -> u64 {
@@ -278,19 +284,21 @@ impl OpDesc {
     /// Returns the tag of a slice: three words of fingerprint, and the slice.
     #[inline]
     pub fn tag(&self, slice: u64) -> Tag {
-        let place = self.sequence & SEQUENCE_MAX | u64::from(self.history) << HISTORY_SHIFT;
-        Tag([place, self.packed, self.count_word(), slice])
+        Tag([self.place, self.packed, self.count_word(), slice])
     }
 
     /// Reads a fingerprint from the first three words of a tag.
     pub fn from_tag(tag: &Tag) -> Self {
         let [place, packed, count, _] = tag.0;
-        let (sequence, history) = (place & SEQUENCE_MAX, (place >> HISTORY_SHIFT) as u16);
-        let (count, extra_bits) = match packed & GPU_BIT != 0 || is_user_op((packed >> OP_SHIFT) as u8) {
-            false => (count, 0),
-            true => (count & GPU_COUNT_MAX, (count >> EXTRA_SHIFT) as u32),
-        };
-        Self { sequence, history, packed, count, extra_bits }
+        match packed & GPU_BIT != 0 || is_user_op((packed >> OP_SHIFT) as u8) {
+            false => Self { place, packed, count, extra_bits: 0 },
+            true => Self {
+                place,
+                packed,
+                count: count & GPU_COUNT_MAX,
+                extra_bits: (count >> EXTRA_SHIFT) as u32,
+            },
+        }
     }
 
     fn kind_code(&self) -> u8 {
@@ -342,7 +350,7 @@ impl OpDesc {
 
     /// Returns true if `other` is the same operation after others than this one.
     pub(crate) fn differs_in_history_only(&self, other: &Self) -> bool {
-        self != other && self.with_history(other.history) == *other
+        self != other && self.after(other.place, self.sequence()) == *other
     }
 
     /// Returns true if `other` is the same operation by another algorithm.
@@ -371,8 +379,7 @@ impl OpDesc {
 }
 
 /// So many operations take years.
-const SEQUENCE_MAX: u64 = (1 << HISTORY_SHIFT) - 1;
-const HISTORY_SHIFT: u32 = 48;
+const SEQUENCE_MAX: u64 = (1 << 48) - 1;
 const DTYPE_SHIFT: u32 = 8;
 const OP_SHIFT: u32 = 16;
 const ALGORITHM_SHIFT: u32 = 24;
@@ -395,9 +402,9 @@ impl fmt::Display for OpDesc {
         match self.name() {
             // The counts of all ranks together are told apart by a digest only.
             name @ ("all_gather_v" | "reduce_scatter_v") => {
-                write!(f, "{name} #{} (counts with digest {:x} of {dtype}", self.sequence, self.count)?;
+                write!(f, "{name} #{} (counts with digest {:x} of {dtype}", self.sequence(), self.count)?;
             }
-            name => write!(f, "{name} #{} ({} x {dtype}", self.sequence, self.count)?,
+            name => write!(f, "{name} #{} ({} x {dtype}", self.sequence(), self.count)?,
         }
         match ReduceKind::from_code(self.op_code()) {
             Some(op) => write!(f, ", {op}")?,
@@ -455,7 +462,8 @@ mod tests {
     #[test]
     fn op_desc_round_trips_through_tag() {
         let kind = OpKind::Collective(Collective::Reduce);
-        let call = OpDesc::new(7, kind, DType::BF16, Some(ReduceKind::Avg), 3, 1 << 40).with_history(0xfedc);
+        let call =
+            OpDesc::new(7, kind, DType::BF16, Some(ReduceKind::Avg), 3, 1 << 40).after(0xfedc << 48, 7);
         assert_eq!(OpDesc::from_tag(&call.tag(5)), call);
         assert_eq!(call.to_string(), "reduce #7 (1099511627776 x bfloat16, avg, root 3)");
     }
@@ -478,7 +486,7 @@ mod tests {
     #[test]
     fn mismatch_of_earlier_operations_is_told() {
         let op = OpDesc::new(9, OpKind::AllGatherV, DType::F32, None, 0, 8);
-        let other_op = op.with_history(1);
+        let other_op = op.after(1 << 48, 9);
         let error = crate::error::Error::new(crate::ErrorKind::Mismatch { rank: 0, op, other: 1, other_op });
         let text = error.to_string();
         assert!(text.contains("both called all_gather_v #9 ") && text.contains("earlier calls"), "{text}");

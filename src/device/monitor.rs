@@ -172,7 +172,7 @@ impl Shared {
         let (rank, peer) = (self.host_comm.rank(), status.peer as usize);
         let [call, other_call] = [status.local_tag, status.remote_tag].map(|tag| OpDesc::from_tag(&Tag(tag)));
         let kind = match ending {
-            Ending::Mismatch if call != other_call.with_sequence(call.sequence) => {
+            Ending::Mismatch if call != other_call.with_sequence(call.sequence()) => {
                 ErrorKind::Mismatch { rank, op: call, other: peer, other_op: other_call }
             }
             Ending::Mismatch => {

@@ -30,7 +30,7 @@ impl CallHistory {
     /// does not show, once in 65,536 cases, is shown by the next.
     #[inline]
     pub(super) fn add(&mut self, op: OpDesc) -> OpDesc {
-        let numbered = op.with_sequence(self.length).with_history((self.digest >> 48) as u16);
+        let numbered = op.after(self.digest, self.length);
         let [what, count] = op.agreed_words();
         let words = what ^ count.wrapping_mul(COUNT_MULTIPLIER);
         self.digest = (self.digest.rotate_left(29) ^ words).wrapping_mul(MULTIPLIER);
@@ -50,7 +50,7 @@ impl Engine {
         if let &ErrorKind::Mismatch { rank, op, other, other_op } = error.kind()
             && rank == self.fabric.rank
             && other_op.shares_sequence_with(&op)
-            && other_op.sequence < op.sequence
+            && other_op.sequence() < op.sequence()
             && let Some(own) = self.recorder.find_op(&other_op)
         {
             // A message of an earlier operation was left, which this rank did not receive.
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn operations_after_different_ones_differ_in_their_history() {
         let same = after(&[broadcast(0, 8); 40]);
-        assert_eq!((same.sequence, same), (40, after(&[broadcast(0, 8); 40])));
+        assert_eq!((same.sequence(), same), (40, after(&[broadcast(0, 8); 40])));
         // Also where a difference comes again and again, and might cancel out.
         for length in 1..=40 {
             let histories = (0..1000).map(|root| after(&vec![broadcast(root, 8); length]).tag(0));

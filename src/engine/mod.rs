@@ -403,6 +403,7 @@ impl Engine {
     }
 
     /// Returns a new operation of all ranks with its sequence number.
+    #[inline]
     pub(crate) fn number(&mut self, op: OpDesc) -> OpDesc {
         self.history.add(op)
     }

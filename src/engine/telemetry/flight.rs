@@ -158,7 +158,7 @@ impl Recorder {
         let recorded = self.slots.iter().filter(|slot| slot.seq.load(Ordering::Relaxed) > 0);
         recorded
             .map(Slot::desc)
-            .find(|call| call.shares_sequence_with(other) && call.sequence == other.sequence)
+            .find(|call| call.shares_sequence_with(other) && call.sequence() == other.sequence())
     }
 
     /// Returns the last `count` recorded operations of all ranks before `op`, the oldest first.
@@ -167,9 +167,10 @@ impl Recorder {
     #[cold]
     pub(crate) fn calls_before(&self, op: &OpDesc, count: usize) -> Vec<OpDesc> {
         let recorded = self.slots.iter().filter(|slot| slot.seq.load(Ordering::Relaxed) > 0).map(Slot::desc);
-        let earlier = recorded.filter(|call| call.shares_sequence_with(op) && call.sequence < op.sequence);
+        let earlier =
+            recorded.filter(|call| call.shares_sequence_with(op) && call.sequence() < op.sequence());
         let mut calls: Vec<OpDesc> = earlier.collect();
-        calls.sort_unstable_by_key(|call| call.sequence);
+        calls.sort_unstable_by_key(|call| call.sequence());
         calls.split_off(calls.len().saturating_sub(count))
     }
 
@@ -346,7 +347,7 @@ mod tests {
             let mut seen = 0;
             while seen < 300_000 {
                 for OpRecord { number, op: call, .. } in recorder.snapshot(0).operations {
-                    assert_eq!((call.sequence, call.count), (number, 3 * number));
+                    assert_eq!((call.sequence(), call.count), (number, 3 * number));
                     seen = seen.max(number);
                 }
             }

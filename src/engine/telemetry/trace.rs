@@ -96,7 +96,7 @@ impl Trace {
         let microseconds = |nanoseconds: u128| (nanoseconds / 1000, nanoseconds % 1000);
         let ((at, at_ns), (long, long_ns)) =
             (microseconds((start - self.created).as_nanos()), microseconds((end - start).as_nanos()));
-        let (pid, row, sequence) = (std::process::id(), self.track, call.sequence);
+        let (pid, row, sequence) = (std::process::id(), self.track, call.sequence());
         write!(
             out,
             "{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{pid},\"tid\":{row},\"ts\":{at}.{at_ns:03},\

@@ -366,8 +366,9 @@ impl Watchdog {
     /// Such ranks would wait forever. The operation of this rank may be complete already, if it
     /// needed nothing of `peer`; the flight record still has it.
     fn check_mismatch(&self, peer: Rank, peer_op: OpDesc) -> Result<()> {
-        let current =
-            self.current_op.filter(|op| op.shares_sequence_with(&peer_op) && op.sequence == peer_op.sequence);
+        let current = self
+            .current_op
+            .filter(|op| op.shares_sequence_with(&peer_op) && op.sequence() == peer_op.sequence());
         match current.or_else(|| self.recorder.find_op(&peer_op)) {
             Some(own) if !own.matches(&peer_op) => Err(op_mismatch(self.rank, own, peer, peer_op)),
             _ => Ok(()),

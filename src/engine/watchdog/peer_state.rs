@@ -79,7 +79,7 @@ impl PeerState {
     #[cfg(feature = "gpu")]
     pub(super) fn drop_stale_report(&mut self, op: &OpDesc) {
         let is_stale =
-            |report: &WaitReport| op.shares_sequence_with(&report.op) && report.op.sequence < op.sequence;
+            |report: &WaitReport| op.shares_sequence_with(&report.op) && report.op.sequence() < op.sequence();
         self.report = self.report.filter(|report| !is_stale(report));
     }
 
