@@ -70,8 +70,8 @@ const OTHER_VARIABLES: [(&str, &str); 4] = [
     (
         "SECRET",
         "The secret of the job, 64 hexadecimal digits, for ranks that meet at `MASTER_ADDR` and `MASTER_PORT` or \
-         through a store. It may be missing if that address is loopback, or if only the ranks can read and write the \
-         store.",
+         through a store. It may be missing on loopback, where ranks take it from a file of their user, or if only the \
+         ranks can read and write the store.",
     ),
     (
         "SECRET_FILE",

@@ -1,8 +1,15 @@
 //! Processes that launchers and containers start: MPI, other PID namespaces, limits of address
 //! space.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, Sum, UniqueId};
+use unisono_transports::sys::user;
+use unisono_transports::testing::HANG;
 
 const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// Names the role of a process that a test starts.
@@ -19,7 +26,7 @@ fn role(prefix: &[&str], role: &str) -> Command {
             command
         }
     };
-    for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
+    for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "UNISONO_SECRET"] {
         command.env_remove(name);
     }
     command.args(["--exact", "--nocapture", "started_process"]).env(ROLE, role);
@@ -140,3 +147,121 @@ fn heap_beyond_address_space_names_remedy() {
         assert!(said.contains(part), "`{part}` is not in: {said}");
     }
 }
+
+/// A job of two ranks that meet at a port of loopback and have no secret.
+struct LocalJob {
+    id: UniqueId,
+    folder: PathBuf,
+}
+
+impl LocalJob {
+    /// Returns a job whose temporary folder is for all users, or `None`, and a note, if this user
+    /// has no number of its own.
+    fn new(name: &str) -> Option<Self> {
+        if !user::own_is_distinct().expect("the users of this host") {
+            println!("SKIPPED: this user has no number of its own");
+            return None;
+        }
+        let folder = std::env::temp_dir().join(format!("unisono-launchers-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).expect("a folder for all");
+        Some(Self { id: UniqueId::new(LOOPBACK).expect("a port"), folder })
+    }
+
+    fn rank(&self, rank: usize) -> Command {
+        let mut command = role(&[], "rank");
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1");
+        command.env("MASTER_PORT", self.id.address().port().to_string()).env("TMPDIR", &self.folder);
+        command.env_remove("XDG_RUNTIME_DIR");
+        command
+    }
+
+    fn start(&self, rank: usize) -> Child {
+        self.rank(rank).spawn().expect("it starts")
+    }
+
+    fn key(&self) -> PathBuf {
+        self.folder.join(format!("unisono-{}", user::own())).join("key")
+    }
+}
+
+impl Drop for LocalJob {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Asserts that rank 1, started like this, is refused and told what to do, while rank 0 waits on.
+fn assert_refused(mut rank_1: Command, rank_0: &mut Child) {
+    let Output { status, stdout, stderr } = rank_1.output().expect("it runs");
+    let said = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    if status.success() || rank_0.try_wait().expect("a child").is_some() {
+        let _ = rank_0.kill();
+        panic!("rank 1 was admitted: {said}");
+    }
+    assert!(said.contains("the key of its user") && said.contains("need the same UNISONO_SECRET"), "{said}");
+}
+
+#[test]
+fn loopback_without_a_secret_admits_its_user_only() {
+    let Some(job) = LocalJob::new("users") else { return };
+    let mut rank_0 = job.start(0);
+    // As in a container with the same network and other files.
+    let elsewhere = job.folder.join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a folder");
+    let mut other_files = job.rank(1);
+    other_files.env("TMPDIR", elsewhere);
+    assert_refused(other_files, &mut rank_0);
+    let can_run = |command: &mut Command| command.arg("--list").output().is_ok();
+    match user::own() == 0 && can_run(job.rank(1).uid(OTHER_USER)) {
+        true => {
+            let mut other_user = job.rank(1);
+            other_user.uid(OTHER_USER);
+            assert_refused(other_user, &mut rank_0);
+        }
+        false => println!("SKIPPED: only root can be two users, of which both can run this test"),
+    }
+    for rank in [job.start(1), rank_0] {
+        let said = finish(rank);
+        assert!(said.contains("sum 3 of 2"), "{said}");
+    }
+}
+
+/// Waits until a file is there.
+fn wait_for(path: &Path) {
+    let begun = Instant::now();
+    while !path.exists() {
+        assert!(begun.elapsed() < HANG, "{} does not appear", path.display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn job_on_loopback_meets_after_a_killed_one() {
+    let Some(job) = LocalJob::new("killed") else { return };
+    let mut killed = job.start(0);
+    wait_for(&job.key());
+    killed.kill().expect("it runs");
+    killed.wait().expect("it ends");
+    let ranks = [1, 0].map(|rank| job.start(rank));
+    for rank in ranks {
+        let said = finish(rank);
+        assert!(said.contains("sum 3 of 2"), "{said}");
+    }
+}
+
+#[test]
+fn job_without_a_folder_for_a_key_meets_and_warns() {
+    let Some(job) = LocalJob::new("folderless") else { return };
+    let start = |rank| job.rank(rank).env("TMPDIR", "/proc/unisono").spawn().expect("it starts");
+    for rank in [0, 1].map(start) {
+        let output = rank.wait_with_output().expect("an output");
+        let (printed, said) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(printed.contains("sum 3 of 2"), "{printed}{said}");
+        assert!(said.contains("any process of this host could join the job"), "{said}");
+    }
+}
+
+/// User `nobody`.
+const OTHER_USER: u32 = 65_534;

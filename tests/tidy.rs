@@ -150,6 +150,29 @@ fn unsafe_code_is_confined() {
     }
 }
 
+/// These macros panic if nobody reads what they print. In a function that C calls, that ends the
+/// program. `unisono_transports::sys::stderr` prints without.
+#[test]
+fn library_code_prints_by_no_macro_that_panics() {
+    let macros = [concat!("print", "!("), concat!("println", "!("), concat!("dbg", "!(")];
+    let mut found = Vec::new();
+    let is_of_library = |name: &str| {
+        let is_program =
+            ["benches/", "cli/", "examples/", "xtask/"].iter().any(|root| name.starts_with(root));
+        !is_program && (name.starts_with("src/") || name.contains("/src/")) && !name.contains("test")
+    };
+    for (name, text) in sources().into_iter().filter(|(name, _)| is_of_library(name)) {
+        let code = text.lines().take_while(|line| !line.starts_with("#[cfg(") || !line.contains("test"));
+        for (number, line) in code.enumerate() {
+            let line = line.split("//").next().unwrap_or("");
+            if macros.iter().any(|name| line.contains(name)) {
+                found.push(format!("{name}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 #[test]
 fn no_leftovers() {
     let marks =

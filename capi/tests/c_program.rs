@@ -168,6 +168,24 @@ fn processes_may_end_after_their_last_message() {
     }
 }
 
+/// A warning of the library does not end a program whose standard error has no reader, though C
+/// programs do not ignore `SIGPIPE`.
+#[test]
+fn warning_that_nobody_reads_ends_no_program() {
+    let (program, port) = (compile("endings", &libraries()), free_port());
+    let start = |rank| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut process = start_rank(&program, rank, 4, &port);
+        // Without a folder for the key of the user, ranks on loopback warn.
+        process.arg("destroy").env("TMPDIR", "/proc/unisono").env_remove("XDG_RUNTIME_DIR").stderr(writer);
+        process.spawn().expect("it starts")
+    };
+    let ranks = [0, 1, 2, 3].map(start);
+    let ended = ranks.map(|mut rank| rank.wait().expect("it ends"));
+    assert!(ended.iter().all(|status| status.success()), "{ended:?}");
+}
+
 /// A program that does not look at a code does not compile with warnings as errors.
 #[test]
 fn ignored_code_is_a_compiler_warning() {

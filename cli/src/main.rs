@@ -1,5 +1,14 @@
 //! The `unisono` command: launch ranks, measure collectives, check and explain schedules.
 
+/// Prints a line on standard error, as far as somebody reads it. The macro of the standard library
+/// panics if nobody does, and a launcher that panics kills its ranks.
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod files;
 mod flight;
 mod launch;
@@ -115,6 +124,8 @@ fn init_logging(command: &Command) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        // Reports of lines that cannot be written go to standard error, too, and panic.
+        .log_internal_errors(false)
         .init();
 }
 

@@ -88,6 +88,21 @@ fn continue_on_failure_lets_ranks_finish() {
     assert_eq!(keep_going("sleep $RANK; exit $((RANK + 5))").status.code(), Some(5));
 }
 
+/// A launcher that panics kills its ranks.
+#[test]
+fn job_survives_the_reader_of_its_messages() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let script = "[ $RANK = 1 ] && exit 3; sleep 0.2; echo well";
+    let mut job = Command::new(UNISONO);
+    job.args(["run", "-n", "2", "--verbose", "--continue-on-failure", "--", "sh", "-c", script]);
+    let mut job = job.stdout(Stdio::piped()).stderr(writer).spawn().expect("it starts");
+    let mut printed = String::new();
+    job.stdout.take().expect("piped").read_to_string(&mut printed).expect("text");
+    let status = job.wait().expect("it ends");
+    assert!(status.success() && printed.contains("[0] well"), "{status}: {printed}");
+}
+
 #[test]
 fn invalid_program_is_named() {
     let output = Command::new(UNISONO).args(["run", "-n", "1", "--", "/no/such/program"]).output().unwrap();

@@ -13,6 +13,7 @@
 #include <string>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 
@@ -20,15 +21,25 @@ namespace emulator {
 
 namespace {
 
+// Whether this is an ordinary file of this user that no other user may access. Another user may have made it.
+bool is_private(int file) {
+    struct stat found;
+    return fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() && !(found.st_mode & 077);
+}
+
 // A file that the processes of a user share for a GPU. It is in memory, except where a host has no
 // folder for shared memory.
 int open_file(const char* what, int gpu) {
-    std::string name = "unisono-emulator-" + std::to_string(getuid()) + "-" + what + std::to_string(gpu);
+    std::string name = "unisono-emulator-" + std::to_string(geteuid()) + "-" + what + std::to_string(gpu);
     std::string path;
     int file = -1;
     for (const char* folder : {"/dev/shm/", "/tmp/"}) {
         path = folder + name;
-        file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        if (file >= 0 && !is_private(file)) {
+            close(file);
+            file = -1, errno = EACCES;
+        }
         if (file >= 0 || (errno != ENOENT && errno != EROFS && errno != EACCES)) {
             break;
         }

@@ -3,6 +3,7 @@
 use crate::callbacks;
 use crate::error::{exception, timed_out};
 use pyo3::prelude::*;
+use std::io::{Write, stderr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use unisono::MessageInfo;
@@ -60,8 +61,8 @@ impl Completion {
             && state.is_dropped
             && !state.is_seen
         {
-            // The interpreter may be ending, so nothing of it is used here.
-            eprintln!("unisono: an operation failed whose handle nobody kept: {error}");
+            // The interpreter may be ending, so nothing of it is used here. Nobody may read this.
+            let _ = writeln!(stderr(), "unisono: an operation failed whose handle nobody kept: {error}");
         }
         state.result = Some(result);
         let (callbacks, keep) = (std::mem::take(&mut state.callbacks), state.keep.take());

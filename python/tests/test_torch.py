@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -258,9 +259,16 @@ def test_store_of_a_group_with_a_secret_holds_none(monkeypatch):
     assert SECRET.encode() not in traffic and bytes.fromhex(SECRET) not in traffic
 
 
-def test_store_of_a_group_without_a_secret_holds_one(monkeypatch):
-    monkeypatch.delenv("UNISONO_SECRET", raising=False)
-    monkeypatch.delenv("UNISONO_ID", raising=False)
+def test_store_of_a_group_on_loopback_holds_no_secret(monkeypatch, tmp_path):
+    for name in ("UNISONO_SECRET", "UNISONO_SECRET_FILE", "UNISONO_ID", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    value = meet_through_tcp([])
+    assert value.startswith(b"user 127.0.0.1:") and b"#" in value and b"/" not in value
+    key = (tmp_path / f"unisono-{os.geteuid()}" / "key").read_bytes()
+    assert len(key) == 64 and key not in value
+    # Without a folder for a key, the store is the only place for a secret.
+    monkeypatch.setenv("TMPDIR", "/proc/unisono")
     assert b"/" in meet_through_tcp([])
 
 
@@ -291,6 +299,7 @@ for name in ("one", "two"):
     assert told.count("rank 0 writes the secret of the job in clear into the store") == 1
     assert "Anybody on the network who can read the store can join the job and read and change its data" in told
     assert "in clear" not in errors_of("127.0.0.1")
+    assert "in clear" in errors_of("127.0.0.1", TMPDIR="/proc/unisono", XDG_RUNTIME_DIR="")
     assert "in clear" not in errors_of(outside, UNISONO_SECRET=SECRET)
 
 
@@ -542,6 +551,50 @@ def test_sparse_tensors_of_peers_are_checked_on_all_ranks(processes):
         else:
             with pytest.raises(errors.InvalidUsage, match=f"rank 1 sent .* and {count} entries"):
                 dist.all_reduce(torch.ones(10).to_sparse())
+
+    processes(2, body)
+
+
+def test_announced_entries_of_sparse_tensors_reserve_little_memory(processes):
+    """A rank that announces as many entries as fit sends none of them."""
+
+    def body(rank, size):
+        from unisono.torch._tensors import even
+
+        comm = dist.group.WORLD._get_backend(torch.device("cpu"))._comm
+        dist.all_reduce(torch.ones(10).to_sparse())
+        cells = 1 << 32
+        if rank == 1:
+            head, heads = torch.tensor([cells, 1, cells]), torch.zeros((2, 3), dtype=torch.int64)
+            comm.run([even("all_gather", torch.int64, [head], [heads])])
+            comm.abort("no entries follow")
+            return
+        before = address_space()
+        with pytest.raises(errors.Error, match="no entries follow"):
+            dist.all_reduce(torch.sparse_coo_tensor([[7]], torch.ones(1), (cells,)))
+        grown = address_space() - before
+        assert grown < 1 << 30, f"{grown} bytes"
+
+    def address_space():
+        status = open("/proc/self/status").read()
+        return 1024 * int(re.search(r"VmPeak:\s+(\d+)", status).group(1))
+
+    processes(2, body)
+
+
+def test_sparse_tensors_longer_than_a_turn_are_summed(processes, monkeypatch):
+    from unisono.torch import _sparse
+
+    monkeypatch.setattr(_sparse, "FIRST_TURN_BYTES", 64)
+
+    def body(rank, size):
+        for width in ((), (3,)):
+            dense = torch.zeros((1000, *width))
+            dense[rank :: rank + 2] = torch.randn(dense[rank :: rank + 2].shape)
+            sparse, total = dense.to_sparse(1), dense.clone()
+            dist.all_reduce(sparse)
+            dist.all_reduce(total)
+            assert torch.equal(sparse.to_dense(), total)
 
     processes(2, body)
 

@@ -3,6 +3,7 @@
 use crate::bootstrap::endpoint::Endpoint;
 use crate::bootstrap::launcher::{Placement, port_of};
 use crate::bootstrap::unique_id::LOOKUP_TIME;
+use crate::bootstrap::user_key::UserKey;
 use crate::bootstrap::{RankInfo, UniqueId};
 use crate::config::Interface;
 use crate::config::shown::assignment;
@@ -25,8 +26,10 @@ impl RankInfo {
     /// started on one host need no meeting point: they meet on loopback, at a port derived from the
     /// job name.
     ///
-    /// On loopback the secret may be missing. The port and the name of the run then take its place.
-    /// They keep jobs apart but let any process of the host join, which a warning says.
+    /// On loopback the secret may be missing. It is then derived from the address, the name of the
+    /// run and a key of this user, which the first rank makes and no other user can read. The key
+    /// is the file `key` in `$XDG_RUNTIME_DIR/unisono`, or in `unisono-UID` among the temporary
+    /// files. If no folder can be had, any process of the host can join, which a warning says.
     ///
     /// # Errors
     /// Names the variable that is missing or has an impossible value.
@@ -100,8 +103,8 @@ fn id_from_parts(var: &impl Fn(&str) -> Option<String>, placement: Option<&Place
         Error::invalid_usage(format!("{pair} is neither a host name nor an IP address"))
     })?;
     let run = var("TORCHELASTIC_RUN_ID").or_else(|| placement.map(|placement| placement.job.clone()));
-    let secret = secret(var, &endpoint, &run.unwrap_or_default())?;
-    Ok(UniqueId::at(endpoint, secret))
+    let (secret, origin) = secret(var, &endpoint, &run.unwrap_or_default())?;
+    Ok(UniqueId::at(endpoint, secret).with_secret_origin(origin))
 }
 
 /// Port 0 is refused: every rank would be given another one, and none would find rank 0.
@@ -149,9 +152,14 @@ fn given_secret(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>>
     parse(&text, "the file named by UNISONO_SECRET_FILE")
 }
 
-fn secret(var: &impl Fn(&str) -> Option<String>, endpoint: &Endpoint, run: &str) -> Result<Secret> {
+/// Returns the secret of a job, and its origin if the user has not set it.
+fn secret(
+    var: &impl Fn(&str) -> Option<String>,
+    endpoint: &Endpoint,
+    run: &str,
+) -> Result<(Secret, Option<String>)> {
     if let Some(secret) = given_secret(var)? {
-        return Ok(secret);
+        return Ok((secret, None));
     }
     let address = loopback_address(var, endpoint).map_err(|where_else| {
         Error::invalid_usage(format!(
@@ -160,8 +168,15 @@ fn secret(var: &impl Fn(&str) -> Option<String>, endpoint: &Endpoint, run: &str)
             without_secrets(&where_else)
         ))
     })?;
-    crate::log::warn_user("no UNISONO_SECRET: any process of this host could join the job");
-    Ok(Secret::from_public(&format!("{address} {run}")))
+    let job = format!("{address} {run}");
+    if let Some(key) = UserKey::find(var)? {
+        return Ok((key.secret_of(&job), Some(key.to_string())));
+    }
+    crate::log::warn_user(
+        "no UNISONO_SECRET, and no folder for a key of this user (XDG_RUNTIME_DIR, TMPDIR): any process of this host \
+         could join the job",
+    );
+    Ok((Secret::from_public(&job), None))
 }
 
 /// The first address of an endpoint that only this host reaches, or a text of where else rank 0 can
@@ -209,6 +224,7 @@ fn adjacent_port(port: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::user_key::tests::{Folder, has_key};
 
     fn identity(set: &[(&str, &str)]) -> Result<RankInfo> {
         RankInfo::from_vars(|name| {
@@ -256,6 +272,34 @@ mod tests {
         let secret = "5a".repeat(32);
         set.push(("UNISONO_SECRET", &secret));
         assert!(identity(&set).is_ok());
+    }
+
+    #[test]
+    fn from_vars_on_loopback_needs_the_key_of_the_user() {
+        if !has_key() {
+            return;
+        }
+        let folders = [Folder::new("env-key-one"), Folder::new("env-key-other")];
+        let secret = |folder: usize, pair: (&str, &str)| {
+            let mut set = vec![pair];
+            set.extend(GOOD);
+            let variables =
+                |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+            let env = folders[folder].env();
+            let id = RankInfo::from_vars(|name| env(name).or_else(|| variables(name))).unwrap().id;
+            (id.secret().to_hex(), id.secret_origin().map(str::to_owned))
+        };
+        let (own, origin) = secret(0, ("RANK", "0"));
+        assert_eq!(secret(0, ("RANK", "1")).0, own);
+        let origin = origin.expect("not the user's");
+        assert!(origin.contains("unisono-env-key-one") && origin.contains("UNISONO_SECRET"), "{origin}");
+        // Other jobs, other users, and what all can compute.
+        assert_ne!(secret(0, ("MASTER_PORT", "29501")).0, own);
+        assert_ne!(secret(0, ("TORCHELASTIC_RUN_ID", "run")).0, own);
+        assert_ne!(secret(1, ("RANK", "0")).0, own);
+        assert_ne!(Secret::from_public("127.0.0.1:29500 ").to_hex(), own);
+        let given = "5a".repeat(32);
+        assert_eq!(secret(0, ("UNISONO_SECRET", &given)), (given.clone(), None));
     }
 
     #[test]

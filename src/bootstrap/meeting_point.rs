@@ -184,7 +184,11 @@ fn failure(identity: &RankInfo, config: &Config, address: SocketAddr, error: Tra
             encryption_mismatch((identity.rank, config), (0, peer), encrypts)
         }
         TransportError::AuthFailed { what, .. } => {
-            Failure::Secret { address: format!("rank 0 at {address}"), what }
+            let failure = Failure::Secret { address: format!("rank 0 at {address}"), what };
+            match identity.id.secret_origin() {
+                Some(origin) => failure.with_origin(origin),
+                None => failure,
+            }
         }
         error @ TransportError::VersionMismatch { .. } => error.into(),
         error => {

@@ -25,6 +25,7 @@ mod meeting_point;
 pub(crate) mod peer_info;
 mod store;
 pub(crate) mod unique_id;
+mod user_key;
 #[cfg(feature = "gpu")]
 pub(crate) use crate::bootstrap::host::identity as host_identity;
 mod root;

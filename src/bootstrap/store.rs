@@ -4,19 +4,20 @@ use crate::bootstrap::UniqueId;
 use crate::bootstrap::env::shared_secret;
 use crate::bootstrap::invitation::Invitation;
 use crate::bootstrap::unique_id::local_address_toward;
+use crate::bootstrap::user_key::UserKey;
 use crate::config::{Config, Interface};
 use crate::error::bootstrap::BootstrapError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::warn_user;
 use crate::schedule::Rank;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
-use unisono_transports::secure::handshake::{Secret, random_hex};
+use unisono_transports::secure::handshake::Secret;
 use unisono_transports::sys::private_file;
 
 /// A key-value store that all ranks reach, such as etcd, Redis, or PyTorch's store.
@@ -24,12 +25,13 @@ use unisono_transports::sys::private_file;
 /// Ranks meet through it: rank 0 writes a value, the others read it. If `UNISONO_SECRET`,
 /// `UNISONO_SECRET_FILE` or `UNISONO_ID` gives the ranks a secret, the value is an address and a
 /// nonce. Then everybody may read and write the store: somebody who does can only keep the ranks
-/// from meeting.
+/// from meeting. If rank 0 listens on loopback, the same holds without a secret: the ranks then
+/// take that of their user, as [`RankInfo::from_env`](crate::bootstrap::RankInfo::from_env) does.
 ///
-/// Without such a secret, the value holds a new one, in clear. Then only the ranks of the job may
+/// Otherwise the value holds a new secret, in clear. Then only the ranks of the job may
 /// read *and* write the store, and nobody may read its connections. A reader can join the job and
 /// read and change its data. A writer can lead the ranks into a job of its own. Rank 0 warns of
-/// this unless the store [is private](Store::is_private) or the ranks meet on loopback.
+/// this unless the store [is private](Store::is_private).
 pub trait Store {
     /// Writes a value. Each key is written once.
     ///
@@ -95,16 +97,7 @@ fn file_name(key: &str) -> String {
 
 impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> io::Result<()> {
-        let path = self.path(key);
-        // Nobody can take a name beforehand that nobody can guess.
-        let random = random_hex::<8>().map_err(io::Error::other)?;
-        let draft = self.path(&format!("{key} {random}"));
-        let mut file = private_file::create_new(&draft)?;
-        let written = file.write_all(value).and_then(|()| file.sync_all());
-        // A link appears whole, and not over an older one.
-        let linked = written.and_then(|()| fs::hard_link(&draft, &path));
-        fs::remove_file(&draft)?;
-        linked.map_err(|error| match error.kind() {
+        private_file::publish(&self.path(key), value).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => io::Error::new(
                 error.kind(),
                 format!("{} by an earlier job, is there already; {STALE_REMEDY}", self.describe(key)),
@@ -164,8 +157,8 @@ impl StoredId {
 /// Returns the id at which the ranks of `name` meet: rank 0 makes it and writes it into the store.
 /// Ranks that have a secret write and accept only what reveals none.
 pub(crate) fn exchange_id(store: &dyn Store, name: &str, rank: Rank, config: &Config) -> Result<StoredId> {
-    let secret = shared_secret(&|variable: &str| std::env::var(variable).ok())?;
-    Exchange { store, name, rank, config, secret }.run()
+    let var = |variable: &str| std::env::var(variable).ok();
+    Exchange { store, name, rank, config, secret: shared_secret(&var)?, var: &var }.run()
 }
 
 /// One rank's part in the exchange of an id through a store.
@@ -177,6 +170,8 @@ struct Exchange<'e> {
     config: &'e Config,
     /// The secret that the ranks have already.
     secret: Option<Secret>,
+    /// The environment, for the key of the user.
+    var: &'e dyn Fn(&str) -> Option<String>,
 }
 
 impl Exchange<'_> {
@@ -204,10 +199,7 @@ impl Exchange<'_> {
                 let (invitation, id) = Invitation::new(place, secret, &self.label())?;
                 (invitation.to_string(), id)
             }
-            None => {
-                self.warn_of_readers(&place);
-                (place.to_string(), place)
-            }
+            None => self.write_without_secret(place)?,
         };
         let (store, key) = (self.store, self.key());
         let stored = store.set(&key, value.as_bytes());
@@ -215,20 +207,41 @@ impl Exchange<'_> {
         Ok(StoredId { id, origin: None })
     }
 
+    /// Returns the value and the id of ranks that have no secret. On loopback they have the key of
+    /// their user.
+    fn write_without_secret(&self, place: UniqueId) -> Result<(String, UniqueId)> {
+        if self.store.is_private() {
+            return Ok((place.to_string(), place));
+        }
+        let is_local = place.address().ip().is_loopback();
+        match if is_local { self.user_key()? } else { None } {
+            Some(key) => {
+                let (invitation, id) = Invitation::new(place, &key.secret_of(self.name), &self.label())?;
+                Ok((format!("{OF_USER}{invitation}"), id.with_secret_origin(Some(key.to_string()))))
+            }
+            None => {
+                self.warn_of_readers();
+                Ok((place.to_string(), place))
+            }
+        }
+    }
+
+    fn user_key(&self) -> Result<Option<UserKey>> {
+        UserKey::find(&self.var)
+    }
+
     /// Warns once a process that the secret is in a store that others may read and write.
-    fn warn_of_readers(&self, place: &UniqueId) {
+    fn warn_of_readers(&self) {
         static WARNED: Once = Once::new();
         let key = self.key();
-        if !self.store.is_private() && !place.address().ip().is_loopback() {
-            WARNED.call_once(|| {
-                warn_user(&format!(
-                    "no UNISONO_SECRET: rank 0 writes the secret of the job in clear into the store, under `{key}`. \
-                     Anybody on the network who can read the store can join the job and read and change its data, \
-                     and who can write it can lead the ranks elsewhere. Set UNISONO_SECRET to the same 64 \
-                     hexadecimal digits on all ranks (`openssl rand -hex 32`); the store then holds no secret"
-                ));
-            });
-        }
+        WARNED.call_once(|| {
+            warn_user(&format!(
+                "no UNISONO_SECRET: rank 0 writes the secret of the job in clear into the store, under `{key}`. \
+                 Anybody on the network who can read the store can join the job and read and change its data, \
+                 and who can write it can lead the ranks elsewhere. Set UNISONO_SECRET to the same 64 \
+                 hexadecimal digits on all ranks (`openssl rand -hex 32`); the store then holds no secret"
+            ));
+        });
     }
 
     /// Waits for the value of rank 0, and returns its id.
@@ -254,6 +267,9 @@ impl Exchange<'_> {
     /// Returns the id that a value stands for.
     fn accept(&self, value: &str, place: &str) -> Result<UniqueId> {
         let (rank, key) = (self.rank, self.key());
+        if let Some(invitation) = value.strip_prefix(OF_USER).and_then(|value| value.parse().ok()) {
+            return self.accept_of_user(&invitation, place);
+        }
         match (value.parse::<Invitation>(), value.parse::<UniqueId>(), &self.secret) {
             (Ok(invitation), _, Some(secret)) => Ok(invitation.accept(secret, &self.label())),
             (_, Ok(id), None) => Ok(id),
@@ -262,15 +278,38 @@ impl Exchange<'_> {
                  shows: set the same UNISONO_SECRET on all ranks"
             ))),
             // Somebody else may have written it, with a secret of their own.
-            (_, Ok(_), Some(_)) => Err(failed(format!(
-                "rank {rank} has a secret in its environment, and `{key}` in the store ({place}) is of a rank 0 that \
-                 has none: set the same UNISONO_SECRET on all ranks"
-            ))),
+            (_, Ok(_), Some(_)) => Err(self.only_this_rank_has_a_secret(place)),
             _ => Err(failed(format!(
                 "rank {rank} finds no unique id of this version under `{key}` in the store ({place}); if an earlier \
                  job wrote it, {STALE_REMEDY}"
             ))),
         }
+    }
+
+    /// Returns the id of an invitation for ranks with the key of their user.
+    fn accept_of_user(&self, invitation: &Invitation, place: &str) -> Result<UniqueId> {
+        if self.secret.is_some() {
+            return Err(self.only_this_rank_has_a_secret(place));
+        }
+        let key = self.user_key()?.ok_or_else(|| {
+            failed(format!(
+                "rank 0 is on loopback and has the key of its user, and rank {} has no folder for one \
+                 (XDG_RUNTIME_DIR, TMPDIR), as `{}` in the store ({place}) shows: set the same UNISONO_SECRET on all \
+                 ranks",
+                self.rank,
+                self.key()
+            ))
+        })?;
+        let id = invitation.accept(&key.secret_of(self.name), &self.label());
+        Ok(id.with_secret_origin(Some(key.to_string())))
+    }
+
+    fn only_this_rank_has_a_secret(&self, place: &str) -> Error {
+        let (rank, key) = (self.rank, self.key());
+        failed(format!(
+            "rank {rank} has a secret in its environment, and `{key}` in the store ({place}) is of a rank 0 that has \
+             none: set the same UNISONO_SECRET on all ranks"
+        ))
     }
 }
 
@@ -287,12 +326,15 @@ fn default_interface() -> Interface {
 /// Addresses outside this host that nobody has (RFC 5737, RFC 3849).
 const OUTSIDE_ADDRESSES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+/// Stands before an invitation that only ranks with the key of its user can accept.
+const OF_USER: &str = "user ";
 const STALE_REMEDY: &str = "remove it, or give each job a name or a folder of its own";
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::user_key::tests::{Folder, has_key};
     use std::collections::HashMap;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::sync::{Mutex, PoisonError};
@@ -313,9 +355,45 @@ mod tests {
         }
     }
 
+    /// Exchanges an id in an environment without a folder for keys.
     fn exchange(store: &dyn Store, rank: Rank, secret: Option<&Secret>) -> Result<StoredId> {
+        let var = |name: &str| (name == "TMPDIR").then(|| "/proc/unisono".to_owned());
+        exchange_in(&var, store, rank, secret)
+    }
+
+    fn exchange_in(
+        var: &dyn Fn(&str) -> Option<String>,
+        store: &dyn Store,
+        rank: Rank,
+        secret: Option<&Secret>,
+    ) -> Result<StoredId> {
         let config = Config::default().with_bind_addr(Some(IpAddr::from(Ipv4Addr::LOCALHOST).into()));
-        Exchange { store, name: "job", rank, config: &config, secret: secret.cloned() }.run()
+        Exchange { store, name: "job", rank, config: &config, secret: secret.cloned(), var }.run()
+    }
+
+    #[test]
+    fn store_on_loopback_holds_no_secret() {
+        if !has_key() {
+            return;
+        }
+        let (store, folder) = (Open::default(), Folder::new("store-key"));
+        let (own, other) = (folder.env(), Folder::new("store-other-key"));
+        let written = exchange_in(&own, &store, 0, None).unwrap().id;
+        let value = String::from_utf8(store.get("unisono/job/id", Duration::ZERO).unwrap()).unwrap();
+        assert!(!value.contains(&written.secret().to_hex()), "{value}");
+        assert!(value.starts_with(&format!("{OF_USER}{}#", written.endpoint())), "{value}");
+        let read = exchange_in(&own, &store, 1, None).unwrap().id;
+        assert_eq!(read.to_string(), written.to_string());
+        let elsewhere = exchange_in(&other.env(), &store, 1, None).unwrap().id;
+        assert_ne!(elsewhere.secret().to_hex(), written.secret().to_hex());
+        assert!(elsewhere.secret_origin().unwrap().contains("store-other-key"));
+        for (secret, text) in [
+            (Some(Secret::random().unwrap()), "a rank 0 that has none"),
+            (None, "rank 1 has no folder for one"),
+        ] {
+            let error = exchange(&store, 1, secret.as_ref()).err().expect("another secret").to_string();
+            assert!(error.contains(text) && error.contains("set the same UNISONO_SECRET"), "{error}");
+        }
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub struct UniqueId {
     reached: Option<SocketAddr>,
     /// True if ranks are known to be on several hosts.
     spans_hosts: bool,
+    /// The place that the secret comes from, if the user has not set it, for an error of a rank
+    /// with another.
+    secret_origin: Option<Arc<str>>,
     /// Keeps the port reserved; the text form does not.
     _reservation: Option<Arc<PortReservation>>,
 }
@@ -85,7 +88,7 @@ impl UniqueId {
     }
 
     pub(crate) fn at(endpoint: Endpoint, secret: Secret) -> Self {
-        Self { endpoint, secret, reached: None, spans_hosts: false, _reservation: None }
+        Self { endpoint, secret, reached: None, spans_hosts: false, secret_origin: None, _reservation: None }
     }
 
     /// Makes an id at `bind`, or at this host's interface toward the address of `other`.
@@ -119,6 +122,15 @@ impl UniqueId {
     /// This id, with the knowledge whether ranks are on several hosts.
     pub(crate) fn with_hosts(self, spans_hosts: bool) -> Self {
         Self { spans_hosts, ..self }
+    }
+
+    /// This id, with a text of where its secret comes from.
+    pub(crate) fn with_secret_origin(self, origin: Option<String>) -> Self {
+        Self { secret_origin: origin.map(Arc::from), ..self }
+    }
+
+    pub(crate) fn secret_origin(&self) -> Option<&str> {
+        self.secret_origin.as_deref()
     }
 
     pub(crate) fn spans_hosts(&self) -> bool {

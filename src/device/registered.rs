@@ -57,8 +57,9 @@ impl DeviceCommunicator {
         let bytes = count.saturating_mul(size_of::<T>());
         let buffer = agree_on_success(base, self.gpu().alloc_exportable::<T>(count).map_err(Error::from))?;
         let handle = exports.then(|| buffer.export()).transpose().map_err(Error::from);
-        let handle =
-            agree_on_success(base, handle)?.map_or([0; IpcHandle::BYTES], |handle| handle.to_bytes());
+        // If a rank has no handle, no rank opens any buffer.
+        let handle = agree_on_success(base, handle).inspect_err(|_| buffer.withdraw())?;
+        let handle = handle.map_or([0; IpcHandle::BYTES], |handle| handle.to_bytes());
         let mut cards = vec![0u8; REGISTRATION_BYTES * self.size()];
         base.all_gather(&[&handle[..], &(bytes as u64).to_le_bytes()[..]].concat(), &mut cards)?;
         let handles = parse_handles(&cards, bytes).map_err(|error| {
@@ -68,7 +69,12 @@ impl DeviceCommunicator {
         })?;
         if exports {
             let opened = WindowSet::open(self.gpu(), self.rank(), &handles, bytes);
-            let set = agree_on_success(base, opened.map_err(Error::from))?;
+            let set = agree_on_success(base, opened.map_err(Error::from)).inspect_err(|_| {
+                // Each rank has closed what it had opened, and all have after the barrier.
+                if base.barrier().is_ok() {
+                    buffer.withdraw();
+                }
+            })?;
             self.shared.lock().window_sets.push(Arc::new(set));
         }
         Ok(buffer)

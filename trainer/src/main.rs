@@ -182,6 +182,8 @@ fn show_warnings() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        // Reports of lines that cannot be written go to standard error, too, and panic.
+        .log_internal_errors(false)
         .init();
 }
 

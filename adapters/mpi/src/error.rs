@@ -4,6 +4,7 @@ use crate::abi::{SUCCESS, class};
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use unisono_transports::sys::stderr::print_line;
 
 /// The reason why a call failed: a class of MPI, and a text.
 #[derive(Clone, Debug)]
@@ -69,7 +70,7 @@ pub(crate) fn text_of(code: c_int) -> String {
 
 /// Prints a failure that the caller is known not to look at.
 pub(crate) fn print(text: &str) {
-    eprintln!("unisono-mpi: {text}");
+    print_line(&format!("unisono-mpi: {text}"));
 }
 
 thread_local! {

@@ -35,6 +35,11 @@ fn started_process() {
         Ok("requests") => requests::requests(),
         Ok("threads") => rank::threads(),
         Ok("missing") => rank::missing(),
+        Ok("missing, closed") => {
+            // SAFETY: nothing in this program owns standard error.
+            unsafe { rustix::io::close(2) };
+            rank::missing();
+        }
         Ok("errors") => rank::errors(),
         Ok("leaves") => rank::leaves(),
         Ok(other) => panic!("no process does `{other}`"),
@@ -107,6 +112,16 @@ fn threads_may_use_communicators_of_their_own() {
 fn missing_functions_say_their_name_once() {
     let said = assert_done(&role("missing").output().expect("it runs"));
     assert_eq!(said.matches("MPI_Win_create is not implemented").count(), 1, "{said}");
+}
+
+/// A panic in a function that C calls ends the program.
+#[test]
+fn calls_without_a_reader_of_standard_error_return() {
+    for name in ["missing", "missing, closed"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        assert_done(&role(name).stderr(writer).output().expect("it runs"));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -77,26 +77,26 @@ pub struct UserKernels {
 impl Emulator<'_> {
     /// Builds the library unless the cache has it, and returns its path.
     ///
-    /// The cache is `$XDG_CACHE_HOME/unisono` or `~/.cache/unisono`. If neither can be written, it
-    /// is a folder of this user among the temporary files. One process builds at a time, and
-    /// others wait for it.
+    /// The cache is `$XDG_CACHE_HOME/unisono` or `~/.cache/unisono`. If this user cannot write it,
+    /// or another can, it is a folder of this user among the temporary files. One process builds at
+    /// a time, and others wait for it. A file that another user could have written is built anew.
     ///
     /// # Errors
-    /// There is no compiler, it refuses a source, or no folder can be written.
+    /// There is no compiler, it refuses a source, or there is no folder that only this user writes.
     pub fn build(&self) -> Result<PathBuf, BuildError> {
         let compiler = compiler();
         let cache = cache()?;
         let folder = cache.join(format!("cuda-emulator-{:016x}", self.key(&compiler)));
         let file = folder.join(NAME);
         let unfit = |error: io::Error| BuildError::NoFolder(format!("{}: {error}", folder.display()));
-        if !file.exists() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(unfit)?;
+        make_own_folder(&folder)?;
+        if !is_only_written_by_user(&file) {
             let building = File::create(folder.join("lock")).map_err(unfit)?;
             building.lock().map_err(unfit)?;
-            if !file.exists() {
+            if !is_only_written_by_user(&file) {
                 self.write_sources(&folder).map_err(unfit)?;
                 self.compile(&compiler, &folder)?;
-                fs::rename(folder.join("built"), &file).map_err(unfit)?;
+                keep(&folder.join("built"), &file).map_err(unfit)?;
             }
         }
         Ok(file)
@@ -111,7 +111,7 @@ impl Emulator<'_> {
         let library = self.build()?;
         let folder = library.with_file_name("driver");
         let unfit = |error: io::Error| BuildError::NoFolder(format!("{}: {error}", folder.display()));
-        fs::create_dir_all(&folder).map_err(unfit)?;
+        make_own_folder(&folder)?;
         for name in DRIVER_NAMES {
             match std::os::unix::fs::symlink(Path::new("..").join(NAME), folder.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unfit(error)),
@@ -132,13 +132,13 @@ impl Emulator<'_> {
         let part = folder.join(&kernels.name);
         let file = part.join("user.so");
         let unfit = |error: io::Error| BuildError::NoFolder(format!("{}: {error}", file.display()));
-        fs::create_dir_all(&part).map_err(unfit)?;
+        make_own_folder(&part)?;
         let building = File::create(part.join("lock")).map_err(unfit)?;
         building.lock().map_err(unfit)?;
-        if !file.exists() {
+        if !is_only_written_by_user(&file) {
             fs::write(part.join(kernels.header.0), &kernels.header.1).map_err(unfit)?;
             compile_user_kernels(folder, kernels)?;
-            fs::rename(part.join("built"), &file).map_err(unfit)?;
+            keep(&part.join("built"), &file).map_err(unfit)?;
         }
         Ok(file)
     }
@@ -208,13 +208,13 @@ fn compiler() -> String {
     std::env::var("CXX").unwrap_or_else(|_| "g++".to_owned())
 }
 
-/// A folder for libraries that are loaded later, so only this user may write it.
+/// Returns a folder for libraries that are loaded later, so only this user may write it.
 fn cache() -> Result<PathBuf, BuildError> {
     let folder = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || Some(folder("HOME")?.join(".cache"));
     let usual = folder("XDG_CACHE_HOME").or_else(home).map(|folder| folder.join("unisono"));
     match usual {
-        Some(cache) if can_write(&cache) => Ok(cache),
+        Some(cache) if can_write(&cache) && is_only_written_by_user(&cache) => Ok(cache),
         _ => cache_of_user(&std::env::temp_dir()),
     }
 }
@@ -226,24 +226,57 @@ fn can_write(folder: &Path) -> bool {
     made.and_then(|()| File::create(&probe)).and_then(|_| fs::remove_file(&probe)).is_ok()
 }
 
-/// Returns a folder of this user among those of all users, and refuses one that another user made
-/// or may write.
+/// Returns a folder of this user among those of all users. Refuses one that another user made, may
+/// write, or could put another folder in the place of.
 fn cache_of_user(among: &Path) -> Result<PathBuf, BuildError> {
     let unfit = |path: &Path, what: &dyn std::fmt::Display| {
         BuildError::NoFolder(format!("{}: {what}; set XDG_CACHE_HOME", path.display()))
     };
-    let own_uid = fs::metadata("/proc/self").map_err(|error| unfit(Path::new("/proc/self"), &error))?.uid();
-    let folder = among.join(format!("unisono-{own_uid}"));
-    match fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(unfit(&folder, &error)),
-        _ => (),
+    let around = fs::metadata(among).map_err(|error| unfit(among, &error))?;
+    if around.mode() & OTHERS_WRITE != 0 && around.mode() & STICKY == 0 {
+        return Err(unfit(among, &"another user can replace folders in it"));
     }
-    let found = fs::symlink_metadata(&folder).map_err(|error| unfit(&folder, &error))?;
-    match found.is_dir() && found.uid() == own_uid && found.mode() & 0o022 == 0 {
-        true => Ok(folder),
-        false => Err(unfit(&folder, &"another user can write it")),
+    let folder = among.join(format!("unisono-{}", own_uid().map_err(|error| unfit(among, &error))?));
+    make_own_folder(&folder)?;
+    Ok(folder)
+}
+
+/// Makes a folder of this user, unless it is there, and refuses one that another user made or may
+/// write.
+pub(crate) fn make_own_folder(folder: &Path) -> Result<(), BuildError> {
+    let unfit = |what: &dyn std::fmt::Display| {
+        BuildError::NoFolder(format!("{}: {what}; remove it, or set XDG_CACHE_HOME", folder.display()))
+    };
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(unfit(&error)),
+        _ if !is_only_written_by_user(folder) => Err(unfit(&"another user can write it")),
+        _ => Ok(()),
     }
 }
+
+/// Returns true for a file or folder, not a link, of this user that no other user may write.
+pub(crate) fn is_only_written_by_user(path: &Path) -> bool {
+    let found = fs::symlink_metadata(path).and_then(|found| Ok((own_uid()?, found)));
+    found.is_ok_and(|(own, found)| {
+        !found.is_symlink() && found.uid() == own && found.mode() & OTHERS_WRITE == 0
+    })
+}
+
+/// Gives a file that was built its name in the cache. Compilers let the group write it if the mask
+/// of this process does.
+pub(crate) fn keep(built: &Path, file: &Path) -> io::Result<()> {
+    fs::set_permissions(built, fs::Permissions::from_mode(0o700))?;
+    fs::rename(built, file)
+}
+
+fn own_uid() -> io::Result<u32> {
+    Ok(fs::metadata("/proc/self")?.uid())
+}
+
+/// The bits of a mode that let the group or all users write.
+const OTHERS_WRITE: u32 = 0o022;
+/// The bit of a folder in which only owners may replace what is theirs.
+const STICKY: u32 = 0o1000;
 
 pub(crate) fn start(compiler: &str, folder: &Path, arguments: &[impl AsRef<OsStr>]) -> io::Result<Child> {
     let mut command = Command::new(compiler);
@@ -269,7 +302,6 @@ pub(crate) fn finish(compiler: &str, child: io::Result<Child>) -> Result<(), Bui
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn cache_among_users_is_private() {
@@ -286,6 +318,43 @@ mod tests {
         std::os::unix::fs::symlink("/", &cache).unwrap();
         assert!(cache_of_user(&among).is_err());
         fs::remove_dir_all(&among).unwrap();
+    }
+
+    #[test]
+    fn folder_in_which_others_replace_folders_is_refused() {
+        let among = std::env::temp_dir().join(format!("unisono-cache-among-{}", std::process::id()));
+        fs::create_dir_all(&among).unwrap();
+        fs::set_permissions(&among, fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = cache_of_user(&among).unwrap_err().to_string();
+        assert!(refused.contains("another user can replace folders in it"), "{refused}");
+        fs::set_permissions(&among, fs::Permissions::from_mode(0o1777)).unwrap();
+        cache_of_user(&among).unwrap();
+        fs::remove_dir_all(&among).unwrap();
+    }
+
+    /// Libraries are loaded, and what is loaded runs as this user.
+    #[test]
+    fn only_files_that_no_other_user_writes_are_loaded() {
+        let folder = std::env::temp_dir().join(format!("unisono-cache-files-{}", std::process::id()));
+        make_own_folder(&folder).unwrap();
+        let file = folder.join("file");
+        assert!(!is_only_written_by_user(&file), "it is missing");
+        fs::write(&file, "").unwrap();
+        for (mode, is_own) in [(0o700, true), (0o755, true), (0o775, false), (0o757, false)] {
+            for path in [&file, &folder] {
+                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+                assert_eq!(is_only_written_by_user(path), is_own, "{mode:o} {}", path.display());
+            }
+            assert_eq!(make_own_folder(&folder).is_ok(), is_own, "{mode:o}");
+        }
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(!is_only_written_by_user(&link));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        if std::os::unix::fs::chown(&file, Some(65_533), None).is_ok() {
+            assert!(!is_only_written_by_user(&file), "another user's");
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Object files, kept by what they are made of: a source is compiled again only if it, a header
 //! that it includes, or the compiler's options have changed.
 
-use crate::build::{BuildError, finish, start};
+use crate::build::{BuildError, finish, is_only_written_by_user, keep, make_own_folder, start};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,8 +33,7 @@ impl Objects<'_> {
     /// Places the object files into `folder`, beside the sources there. Compiles those that `kept`
     /// does not have, as many at once as there are cores.
     pub(crate) fn place(&self, wanted: &[Wanted], kept: &Path, folder: &Path) -> Result<(), BuildError> {
-        let unfit = |error: io::Error| BuildError::NoFolder(format!("{}: {error}", kept.display()));
-        fs::create_dir_all(kept).map_err(unfit)?;
+        make_own_folder(kept)?;
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
         let work = || {
             while let Some(each) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -54,14 +53,14 @@ impl Objects<'_> {
         let unfit = |error: io::Error| BuildError::NoFolder(format!("{}: {error}", kept.display()));
         let file = kept.join(format!("{:016x}.o", self.key(wanted)));
         let place = folder.join(object(&wanted.source));
-        if !file.exists() {
+        if !is_only_written_by_user(&file) {
             let output = object(&wanted.source);
             let arguments: Vec<&str> =
                 wanted.arguments.iter().map(String::as_str).chain(["-o", &output]).collect();
             finish(self.compiler, start(self.compiler, folder, &arguments))?;
             // Another process may compile the same: a rename replaces the whole file.
             let unique = file.with_extension(std::process::id().to_string());
-            fs::copy(&place, &unique).and_then(|_| fs::rename(&unique, &file)).map_err(unfit)?;
+            fs::copy(&place, &unique).and_then(|_| keep(&unique, &file)).map_err(unfit)?;
             return Ok(());
         }
         fs::copy(&file, &place).map(drop).map_err(unfit)

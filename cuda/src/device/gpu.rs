@@ -115,7 +115,8 @@ impl Gpu {
     }
 
     /// Returns memory of dropped buffers to the driver, and waits for the work that used it.
-    /// Without this call the memory is kept for new buffers.
+    /// Without this call the memory is kept for new buffers. Memory that another process may have
+    /// open stays: see [`Buffer::withdraw`](super::Buffer::withdraw).
     pub fn release_unused(&self) -> Result<(), GpuError> {
         drop_released();
         self.bind()?;

@@ -61,8 +61,11 @@ fn own_process() -> u64 {
 }
 
 impl<T: Plain> Buffer<T> {
-    /// Exports the buffer, so that other processes can open it. Keep the buffer until they have
-    /// closed it. The memory of a dropped buffer is not reused, but the driver may free it.
+    /// Exports the buffer, so that other processes can open it.
+    ///
+    /// If the buffer is dropped before the export is [withdrawn](Buffer::withdraw), its memory is
+    /// neither reused nor freed until the context of the GPU ends, because another process may
+    /// still use it.
     pub fn export(&self) -> Result<IpcHandle, GpuError> {
         let _exempt = RelaxedCapture::enter();
         self.gpu().bind()?;
@@ -84,7 +87,7 @@ impl<T: Plain> Buffer<T> {
     }
 
     /// Ends the export. The caller ensures that no other process accesses the memory afterwards:
-    /// once the buffer is dropped, its memory can be reused.
+    /// once the buffer is dropped, its memory can be reused and freed.
     pub fn withdraw(&self) {
         self.memory.withdraw();
     }

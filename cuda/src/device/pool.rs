@@ -40,7 +40,7 @@ pub(crate) struct Block {
     pub(crate) kind: MemoryKind,
     pub(crate) address: u64,
     pub(crate) bytes: usize,
-    /// Another process may have the block open: it is never reused.
+    /// Another process may have the block open: it is neither reused nor freed.
     pub(crate) exported: bool,
     /// The block was allocated in the order of a stream, and holds data only, which kernels may
     /// find overwritten.
@@ -117,7 +117,8 @@ impl Pool {
         self.recycle(block, uses);
     }
 
-    /// Waits for all uses and gives everything back to the driver; the GPU's context is current.
+    /// Waits for all uses and gives everything back to the driver, except memory that another
+    /// process may have open: its kernels may still use it. The GPU's context is current.
     pub(crate) fn trim(&self) -> Result<(), GpuError> {
         let _exempt = RelaxedCapture::enter();
         // The lock is not held while waiting: the work that is waited for may wait for other
@@ -127,8 +128,12 @@ impl Pool {
             retired.uses.retain_mut(|each| !each.wait());
         }
         state.sweep();
-        lock(&self.0).retired.append(&mut state.retired);
-        state.unused.into_iter().map(free).fold(Ok(()), Result::and)
+        let (exported, unused): (Vec<_>, Vec<_>) = state.unused.into_iter().partition(|block| block.exported);
+        let mut left = lock(&self.0);
+        left.retired.append(&mut state.retired);
+        left.unused.extend(exported);
+        drop(left);
+        unused.into_iter().map(free).fold(Ok(()), Result::and)
     }
 }
 

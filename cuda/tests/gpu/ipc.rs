@@ -79,6 +79,62 @@ fn second_of_two() {
     println!("\ndone");
 }
 
+/// Opens memory whose buffer is dropped already, and checks its elements.
+fn reader() {
+    let gpu = crate::gpu().expect("the owner has it");
+    let mut handle = [0; IpcHandle::BYTES];
+    std::io::stdin().read_exact(&mut handle).unwrap();
+    let memory = gpu.import(&IpcHandle::from_bytes(&handle)).unwrap();
+    let (stream, own) = (gpu.stream().unwrap(), gpu.upload(&[0u32; COUNT]).unwrap());
+    let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U32, ReduceKind::Sum)).unwrap();
+    let arguments = ReduceCopy::new(&[own.address() as *mut u8], &[memory.address() as *const u8], COUNT);
+    let shape = LaunchDims { blocks: 1, threads: 32, cooperative: false };
+    // SAFETY: both have so many elements, and are used by the stream, as said below.
+    unsafe { kernel.launch(&stream, shape, &arguments) }.unwrap();
+    memory.record_stream(&stream);
+    assert_eq!(own.to_vec(&stream).unwrap(), [21; COUNT], "the owner has freed it");
+}
+
+/// Drops an exported buffer, frees all that may be freed, and lets another process read it.
+fn owner() {
+    let Some(gpu) = crate::gpu() else { return };
+    let buffer = gpu.upload(&[21u32; COUNT]).unwrap();
+    let handle = buffer.export().unwrap();
+    let address = buffer.address();
+    drop(buffer);
+    gpu.release_unused().unwrap();
+    assert_ne!(gpu.alloc::<u32>(COUNT).unwrap().address(), address, "it is reused");
+    let mut process = itself("ipc::exported_memory_is_kept_until_withdrawn", "reader");
+    let mut process = process.stdin(Stdio::piped()).spawn().unwrap();
+    process.stdin.take().unwrap().write_all(&handle.to_bytes()).unwrap();
+    assert!(process.wait().unwrap().success());
+    let buffer = gpu.alloc::<u32>(3 * COUNT).unwrap();
+    buffer.export().unwrap();
+    buffer.withdraw();
+    let address = buffer.address();
+    drop(buffer);
+    assert_eq!(gpu.alloc::<u32>(3 * COUNT).unwrap().address(), address, "no other process has it open");
+}
+
+/// Returns a process that runs one test of this program in a role.
+fn itself(test: &str, role: &str) -> Command {
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    process.args([test, "--exact", "--nocapture"]).env(SECOND, role);
+    process
+}
+
+/// The owner is a process of its own, because other tests expect memory of theirs not to be freed.
+#[test]
+fn exported_memory_is_kept_until_withdrawn() {
+    match std::env::var(SECOND).as_deref() {
+        Ok("reader") => reader(),
+        Ok(_) => owner(),
+        Err(_) => assert!(
+            itself("ipc::exported_memory_is_kept_until_withdrawn", "owner").status().unwrap().success()
+        ),
+    }
+}
+
 /// Two small allocations can be in one unit that the driver shares. A handle of either then opens
 /// the unit, so that both would lead to the first of them.
 #[test]

@@ -14,8 +14,8 @@ def connect(store, rank, size, timeout, settings):
     """Returns the native communicator of one rank of a group.
 
     The ranks meet through torch's store, which everybody on the network can read and write. With
-    ``UNISONO_SECRET`` it holds an address and a nonce. Without it, it holds the secret of the group,
-    and off loopback rank 0 warns.
+    ``UNISONO_SECRET``, or on loopback with the key of their user, it holds an address and a nonce.
+    Otherwise it holds the secret of the group, and rank 0 warns.
     """
     milliseconds = max(100, int(timeout / timedelta(milliseconds=1)))
     defaults = {"timeout_ms": milliseconds, "join_timeout_ms": milliseconds}

@@ -37,16 +37,16 @@ def _all_reduce_one(backend, tensor):
     # All ranks have the same counts and indices from here on, and so the same error.
     counts, shape = heads[:, 0], tensor.shape[: own.sparse_dim()]
     _check_heads(backend.rank(), heads.tolist())
-    all_indices = _gather(comm, indices, counts)
+    all_indices = _gather(comm, backend.rank(), indices, counts)
     _check_indices(backend.rank(), all_indices, counts, shape)
-    all_values = _gather(comm, values, counts)
+    all_values = _gather(comm, backend.rank(), values, counts)
     total = torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape).coalesce()
     with torch.no_grad():
         tensor.copy_(total)
 
 
 def _check_heads(own, heads):
-    """Refuses other shapes, and more entries than a tensor of this shape has: memory is made for them."""
+    """Refuses other shapes, and more entries than a tensor of this shape has."""
     _, dimensions, *shape = heads[0]
     cells = math.prod(shape[:dimensions])
     for rank, (count, *others) in enumerate(heads):
@@ -72,10 +72,28 @@ def _check_indices(own, indices, counts, shape):
     )
 
 
-def _gather(comm, rows, counts):
-    """Returns the rows of all ranks, of which rank i has ``counts[i]``."""
-    output = rows.new_empty((int(counts.sum()), *rows.shape[1:]))
-    row = rows.element_size() * (rows[0].numel() if len(rows) else output[:1].numel())
-    sizes = [int(count) * row for count in counts]
-    comm.run([_native.Operation.all_gather_v(parts([rows]), parts([output]), sizes, carrier(rows.dtype))])
-    return output
+def _gather(comm, rank, rows, counts):
+    """Returns the rows of all ranks, of which rank i has ``counts[i]``.
+
+    Memory grows with the rows that arrive, in turns of twice the length: a rank that announces more than
+    it sends takes little. All ranks have the same counts, and so the same turns.
+    """
+    row = rows.element_size() * math.prod(rows.shape[1:])
+    counts = counts.tolist()
+    begin, length, turns = 0, max(1, FIRST_TURN_BYTES // max(1, row)), []
+    while begin < max(counts):
+        shares = [max(0, min(length, count - begin)) for count in counts]
+        own, output = rows[begin : begin + shares[rank]], rows.new_empty((sum(shares), *rows.shape[1:]))
+        sizes = [share * row for share in shares]
+        comm.run([_native.Operation.all_gather_v(parts([own]), parts([output]), sizes, carrier(rows.dtype))])
+        turns.append(output.split(shares))
+        begin, length = begin + length, 2 * length
+    if len(turns) == 1:
+        return output
+    # In the order of ranks, so that sums do not depend on the turns.
+    arrived = [part for of_rank in zip(*turns) for part in of_rank]
+    return torch.cat(arrived) if arrived else rows.new_empty((0, *rows.shape[1:]))
+
+
+# Bytes of a rank in the first turn.
+FIRST_TURN_BYTES = 1 << 20

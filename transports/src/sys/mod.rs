@@ -1,5 +1,6 @@
 //! Services of the operating system: sockets, users, CPU affinity, resource limits, mapped and
-//! private files, inherited signals, the end of the process, and what keeps forked children apart.
+//! private files, inherited signals, standard error, the end of the process, and what keeps forked
+//! children apart.
 
 pub mod affinity;
 pub mod at_exit;
@@ -14,6 +15,7 @@ pub mod rlimit;
 pub mod signals;
 mod slot_list;
 pub mod socket;
+pub mod stderr;
 pub mod timer_slack;
 pub mod unix;
 pub mod user;

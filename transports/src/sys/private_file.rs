@@ -1,9 +1,11 @@
-//! Files that other users neither read nor write.
+//! Files and folders that other users neither read nor write.
 
+use crate::secure::handshake::random_hex;
 use crate::sys::user;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Error, ErrorKind, Read, Result};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Creates a new file that only this user may read and write. It replaces a file or a link of this
@@ -26,7 +28,51 @@ pub fn create_new(path: &Path) -> Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Returns the text of a file that a process of this user made with [`create_new`].
+/// Writes a new file that only this user may read and write. It appears under its name at once with
+/// all its bytes, and replaces no other.
+///
+/// # Errors
+/// As [`create_new`].
+pub fn publish(path: &Path, bytes: &[u8]) -> Result<()> {
+    // Nobody can take a name beforehand that nobody can guess.
+    let random = random_hex::<8>().map_err(Error::other)?;
+    let mut name = OsString::from(path.file_name().ok_or(ErrorKind::InvalidInput)?);
+    name.push(format!(".{random}"));
+    let draft = path.with_file_name(name);
+    let mut file = create_new(&draft)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    // A link appears whole, and not over an older one.
+    let linked = written.and_then(|()| fs::hard_link(&draft, path));
+    fs::remove_file(&draft)?;
+    linked
+}
+
+/// Makes a folder that only this user may access, unless it is there, and [checks](check_folder)
+/// it.
+///
+/// # Errors
+/// As [`check_folder`], and the system's error if there is none and none can be made.
+pub fn make_folder(path: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => check_folder(path),
+    }
+}
+
+/// Fails unless this is a folder of this user that others may not access.
+///
+/// # Errors
+/// [`ErrorKind::PermissionDenied`] without a code of the system if another user made it, if others
+/// may access it, or if it is a link or a file; else the system's error.
+pub fn check_folder(path: &Path) -> Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if !found.is_dir() {
+        return Err(refused("it is no folder".to_owned()));
+    }
+    check_access(&found, user::is_own, 0o077)
+}
+
+/// Returns the text of a file that a process of this user made with [`create_new`] or [`publish`].
 ///
 /// # Errors
 /// [`ErrorKind::PermissionDenied`] if another user made it, if others may read or write it, or if
@@ -59,20 +105,27 @@ fn read(file: File, is_owner: impl Fn(u32) -> Result<bool>, forbidden: u32) -> R
     if !found.is_file() {
         return Err(refused("it is no ordinary file".to_owned()));
     }
-    if !is_owner(found.uid())? {
-        let own = rustix::process::geteuid().as_raw();
-        return Err(refused(format!("it belongs to user {} and this process to user {own}", found.uid())));
-    }
-    if found.mode() & forbidden != 0 {
-        let mode = found.mode() & 0o777;
-        return Err(refused(format!("other users may access it (mode {mode:03o}): `chmod 600` it")));
-    }
+    check_access(&found, is_owner, forbidden)?;
     let mut text = String::new();
     file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
     match text.len() as u64 > BYTES_MAX {
         true => Err(refused(format!("it has more than {BYTES_MAX} bytes"))),
         false => Ok(text),
     }
+}
+
+/// Fails unless a file or folder belongs to `is_owner` and has none of the `forbidden` bits of
+/// access.
+fn check_access(found: &Metadata, is_owner: impl Fn(u32) -> Result<bool>, forbidden: u32) -> Result<()> {
+    if !is_owner(found.uid())? {
+        let own = user::own();
+        return Err(refused(format!("it belongs to user {} and this process to user {own}", found.uid())));
+    }
+    if found.mode() & forbidden != 0 {
+        let (mode, right) = (found.mode() & 0o777, if found.is_dir() { "700" } else { "600" });
+        return Err(refused(format!("other users may access it (mode {mode:03o}): `chmod {right}` it")));
+    }
+    Ok(())
 }
 
 fn refused(what: String) -> Error {
@@ -170,6 +223,55 @@ mod tests {
         assert_eq!(read_secret(&at("link")).unwrap(), "");
         for name in ["endless", "pipe", "long"] {
             assert_eq!(read_secret(&at(name)).unwrap_err().kind(), ErrorKind::PermissionDenied, "{name}");
+        }
+    }
+
+    #[test]
+    fn published_file_is_whole_and_replaces_none() {
+        let folder = Folder::new("private-publish");
+        let path = folder.0.join("file");
+        let ended: Vec<Result<()>> = std::thread::scope(|scope| {
+            let path = &path;
+            let start = |writer: usize| {
+                scope.spawn(move || publish(path, writer.to_string().repeat(1000).as_bytes()))
+            };
+            let writers: Vec<_> = (0..8).map(start).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        let kinds = ended.iter().map(|ended| ended.as_ref().err().map(Error::kind));
+        let (first, others): (Vec<_>, Vec<_>) = kinds.enumerate().partition(|(_, kind)| kind.is_none());
+        assert!(others.iter().all(|(_, kind)| *kind == Some(ErrorKind::AlreadyExists)), "{others:?}");
+        let [(writer, _)] = first[..] else { panic!("{first:?}") };
+        assert_eq!(read_own(&path).unwrap(), writer.to_string().repeat(1000));
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn folders_that_others_access_are_refused() {
+        let folder = Folder::new("private-folders");
+        let path = folder.0.join("folder");
+        make_folder(&path).unwrap();
+        make_folder(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        for mode in [0o755, 0o710, 0o702, 0o1777] {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let error = make_folder(&path).unwrap_err();
+            assert!(
+                error.raw_os_error().is_none() && error.to_string().contains("`chmod 700` it"),
+                "{error}"
+            );
+        }
+        set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        symlink(&path, folder.0.join("link")).unwrap();
+        create_new(&folder.0.join("file")).unwrap();
+        for name in ["link", "file"] {
+            let error = make_folder(&folder.0.join(name)).unwrap_err();
+            assert!(error.to_string().contains("it is no folder"), "{name}: {error}");
+        }
+        assert_eq!(make_folder(&folder.0.join("missing/folder")).unwrap_err().kind(), ErrorKind::NotFound);
+        if std::os::unix::fs::chown(&path, Some(65_533), None).is_ok() {
+            let error = make_folder(&path).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 65533"), "{error}");
         }
     }
 

@@ -3,6 +3,11 @@
 use std::fs::read_to_string;
 use std::io::{ErrorKind, Result};
 
+/// Returns the number of this process's user.
+pub fn own() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Returns true if `uid` is the user of this process and no other.
 ///
 /// A user namespace shows all users that it has no number for as one, the overflow user. If this
@@ -12,7 +17,7 @@ use std::io::{ErrorKind, Result};
 /// Returns the system's error if it does not tell which users have a number, for example because
 /// too many files are open.
 pub fn is_own(uid: u32) -> Result<bool> {
-    Ok(uid == rustix::process::geteuid().as_raw() && is_distinct(uid)?)
+    Ok(uid == own() && is_distinct(uid)?)
 }
 
 /// Returns true if the number of this process's user means no other user.
@@ -20,7 +25,7 @@ pub fn is_own(uid: u32) -> Result<bool> {
 /// # Errors
 /// As [`is_own`].
 pub fn own_is_distinct() -> Result<bool> {
-    is_distinct(rustix::process::geteuid().as_raw())
+    is_distinct(own())
 }
 
 fn is_distinct(uid: u32) -> Result<bool> {
@@ -69,7 +74,7 @@ mod tests {
 
     #[test]
     fn another_user_is_not_the_own_one() {
-        let own = rustix::process::geteuid().as_raw();
+        let own = own();
         assert_eq!(is_own(own).unwrap(), own_is_distinct().unwrap());
         assert!(!is_own(own + 1).unwrap());
     }

@@ -42,15 +42,21 @@ impl Transfer {
     }
 }
 
-/// Refuses numbers of rows that no rank can have, since memory is made for them. The others have
-/// not seen them, so the error ends the group on all ranks.
-fn check_announced_rows(group: &Communicator, received: &[u64], own_experts: usize) -> Result<()> {
+/// Refuses more rows than `choices`, the number of choices of this rank, since memory is made for
+/// them: all ranks have equally many tokens. The others have not seen the numbers, so the error
+/// ends the group on all ranks.
+fn check_announced_rows(
+    group: &Communicator,
+    received: &[u64],
+    (own_experts, choices): (usize, usize),
+) -> Result<()> {
     for (rank, rows) in received.chunks_exact(own_experts).enumerate() {
         let sum = rows.iter().try_fold(0u64, |sum, &rows| sum.checked_add(rows));
-        if sum.is_none_or(|sum| sum > ROWS_OF_RANK_MAX) {
+        if sum.is_none_or(|sum| sum > choices as u64) {
             let what = format!(
-                "rank {rank} of the expert group announced {rows:?} rows for the experts of rank {}, and a rank has at \
-                 most {ROWS_OF_RANK_MAX}: check that all ranks run the same build and that the network is sound",
+                "rank {rank} of the expert group announced {rows:?} rows for the experts of rank {}, and a rank has \
+                 {choices} choices of experts: check that all ranks have the same build, settings and length of \
+                 batches, and that the network is sound",
                 group.rank()
             );
             group.abort(&what);
@@ -59,9 +65,6 @@ fn check_announced_rows(group: &Communicator, received: &[u64], own_experts: usi
     }
     Ok(())
 }
-
-/// Largest number of rows of one rank, which numbers them as `u32`.
-const ROWS_OF_RANK_MAX: u64 = u32::MAX as u64;
 
 impl Dispatch {
     /// Sorts the choices by expert. Exchanges the numbers of rows between the ranks of `group`,
@@ -88,7 +91,7 @@ impl Dispatch {
         let own_experts = experts / ranks;
         if let Some(group) = group {
             pass.timed_wait("numbers of tokens of experts", || group.all_to_all(&counts, &mut received))?;
-            check_announced_rows(group, &received, own_experts)?;
+            check_announced_rows(group, &received, (own_experts, routing.chosen.len()))?;
         }
         let sent = counts.chunks_exact(own_experts).map(|of_rank| of_rank.iter().sum::<u64>() as usize);
         Ok(Self {
@@ -212,9 +215,13 @@ mod tests {
 
     #[test]
     fn announced_rows_that_cannot_be_end_all_ranks() {
-        for rows in [[1, u64::MAX], [0, ROWS_OF_RANK_MAX + 1]] {
+        for rows in [[1, u64::MAX], [2, 10]] {
             let errors = run_ranks(2, |group| match group.rank() {
-                0 => check_announced_rows(&group, &[5, 6, rows[0], rows[1]], 2).unwrap_err().to_string(),
+                0 => {
+                    check_announced_rows(&group, &[5, 6, 11, 0], (2, 11)).unwrap();
+                    let received = [5, 6, rows[0], rows[1]];
+                    check_announced_rows(&group, &received, (2, 11)).unwrap_err().to_string()
+                }
                 _ => group.barrier().unwrap_err().to_string(),
             });
             let text = format!("rank 1 of the expert group announced {rows:?} rows");
