@@ -1,0 +1,169 @@
+//! A rank that has the job's secret and breaks the protocol, among honest ranks.
+//!
+//! Each conversation is a job of two or three ranks that meet as any ranks do, one of them raw: it
+//! does one wrong thing, which the seed chooses. The honest ranks must not panic, and each of their
+//! calls ends, with a result that the raw rank could have given them or with an error. No byte
+//! outside of their buffers changes, and memory stays within a bound.
+//!
+//! `cargo xtask faults` runs the long form. A conversation that fails is repeated by `TEST_SEED=n
+//! cargo test --release --test raw_peer`.
+
+mod conversation;
+mod scenario;
+
+use conversation::{Conversation, FDS, Findings};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use unisono_transports::sys::rlimit;
+use unisono_transports::testing::HANG;
+
+/// Conversations at once: their ranks wait most of the time.
+const CONCURRENT: usize = 40;
+/// Descriptors of the rest of the process.
+const FDS_OF_OTHERS: usize = 128;
+/// Bound of the resident memory of the process, with all ranks of all conversations at once.
+const RESIDENT_MAX_MIB: usize = 1024;
+/// Growth of resident memory after the first tenth of the conversations.
+const GROWTH_MAX_MIB: usize = 128;
+
+/// Counts of conversations, by wrong thing.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    begun: usize,
+    acted: usize,
+    errors: usize,
+    calls: usize,
+}
+
+#[test]
+fn raw_peer_harms_nobody() {
+    let long = std::env::var_os("TEST_LONG").is_some();
+    let (mut first, mut count) = (0, if long { 100_000 } else { 2_000 });
+    if let Some(seed) = std::env::var_os("TEST_SEED") {
+        first = seed.to_str().and_then(|seed| seed.parse().ok()).expect("TEST_SEED is a number");
+        count = 1;
+    }
+    note_panics();
+    let run = Run { next: AtomicU64::new(first), end: first + count, ..Run::default() };
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..concurrent()).map(|_| scope.spawn(|| run.work())).collect();
+        let early = run.watch(&workers, first + count / 10);
+        let late = resident_mib("VmRSS");
+        assert!(late < early + GROWTH_MAX_MIB, "resident memory grew from {early} to {late} MiB");
+    });
+    let most = resident_mib("VmHWM");
+    run.print(begun.elapsed(), most);
+    let findings = run.findings.lock().expect("no panic");
+    let repeat = "repeat one with TEST_SEED=n cargo test --release --test raw_peer";
+    assert!(findings.is_empty(), "{} findings; {repeat}\n{}", findings.len(), findings.join("\n"));
+    let panics = PANICS.lock().expect("no panic");
+    assert!(panics.is_empty(), "panics, of which a conversation does not know: {panics:#?}");
+    assert!(most < RESIDENT_MAX_MIB, "resident memory reached {most} MiB");
+    assert!(count == 1 || run.acted() * 2 > count as usize, "most peers do their wrong thing");
+}
+
+/// The conversations that are left, and what was found.
+#[derive(Default)]
+struct Run {
+    next: AtomicU64,
+    end: u64,
+    /// Conversations under way, with their begin.
+    running: Mutex<BTreeMap<u64, Instant>>,
+    findings: Mutex<Vec<String>>,
+    counts: Mutex<BTreeMap<String, Count>>,
+    stopped: AtomicBool,
+}
+
+impl Run {
+    /// Holds one conversation after the other.
+    fn work(&self) {
+        loop {
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            if seed >= self.end || self.stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            let conversation = Conversation::of_seed(seed);
+            self.running.lock().expect("no panic").insert(seed, Instant::now());
+            let Findings { wrong, has_acted, calls, errors } = conversation.hold();
+            self.running.lock().expect("no panic").remove(&seed);
+            let mut counts = self.counts.lock().expect("no panic");
+            let count =
+                counts.entry(format!("{:?} {:?}", conversation.world, conversation.wrong)).or_default();
+            count.begun += 1;
+            count.acted += usize::from(has_acted);
+            count.calls += calls;
+            count.errors += errors;
+            if !wrong.is_empty() {
+                let mut findings = self.findings.lock().expect("no panic");
+                findings.push(format!("seed {seed}, {conversation:?}: {wrong:#?}"));
+                self.stopped.store(findings.len() >= FINDINGS_MAX, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Waits for the workers, and ends the process if a conversation does not end. Returns the
+    /// resident memory once conversation `early` has begun.
+    fn watch<T>(&self, workers: &[std::thread::ScopedJoinHandle<'_, T>], early: u64) -> usize {
+        let mut resident = None;
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            if self.next.load(Ordering::Relaxed) > early {
+                resident = resident.or_else(|| Some(resident_mib("VmRSS")));
+            }
+            let running = self.running.lock().expect("no panic");
+            let hung = running.iter().find(|(_, begun)| begun.elapsed() > HANG);
+            if let Some((seed, _)) = hung {
+                let conversation = Conversation::of_seed(*seed);
+                eprintln!("seed {seed} does not end within {HANG:?}: {conversation:?}");
+                std::process::exit(101);
+            }
+        }
+        resident.unwrap_or_else(|| resident_mib("VmRSS"))
+    }
+
+    fn acted(&self) -> usize {
+        self.counts.lock().expect("no panic").values().map(|count| count.acted).sum()
+    }
+
+    fn print(&self, took: Duration, most: usize) {
+        for (name, Count { begun, acted, errors, calls }) in self.counts.lock().expect("no panic").iter() {
+            println!(
+                "{name}: {begun} conversations, {acted} with the wrong thing, {errors} errors of {calls} calls"
+            );
+        }
+        println!("{took:?}, {most} MiB");
+    }
+}
+
+/// Panics of threads that no conversation joins.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Notes every panic, those of background threads too, but for those of raw ranks.
+fn note_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("");
+        if name != conversation::RAW_THREAD {
+            eprintln!("{name}: {panic}");
+            PANICS.lock().expect("no panic").push(format!("{name}: {panic}"));
+        }
+    }));
+}
+
+fn concurrent() -> usize {
+    let room = rlimit::raise_fd_limit(CONCURRENT * FDS + FDS_OF_OTHERS);
+    (room.saturating_sub(FDS_OF_OTHERS) / FDS).clamp(1, CONCURRENT)
+}
+
+/// Returns a line of `/proc/self/status` in MiB.
+fn resident_mib(name: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("a line");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") / 1024
+}
+
+/// Findings after which no new conversation begins.
+const FINDINGS_MAX: usize = 10;
