@@ -46,35 +46,29 @@ impl State {
         }
     }
 
-    /// Returns frames of messages with tags, which nobody expects.
-    pub(super) fn messages(&mut self) -> Vec<Frame> {
-        // A flood is of one frame, or of frames that differ in one number.
-        let times = self.random.choose(&[1, 2, 5, 100, 40_000]);
+    /// Returns frames of messages with tags, which nobody expects, and how often each comes.
+    pub(super) fn messages(&mut self) -> Vec<(Frame, usize)> {
         let lane = if self.random.one_in(8) { self.random.below(self.lanes) } else { self.lanes - 1 };
         let kind = self.random.below(7) as u64;
-        let mut words = [self.number(), self.number(), self.number()];
-        let mut frames = Vec::with_capacity(times);
-        for time in 0..times {
-            if times < 100 && time > 0 {
-                words = [self.number(), self.number(), self.number()];
-            }
-            let [one, two, three] = words;
+        let (frames, times) = self.random.choose(&[(1, 1), (2, 1), (5, 1), (1, 100), (1, 40_000)]);
+        let message = |_| {
+            let [one, two, three] = [self.number(), self.number(), self.number()];
             let tag = match kind {
                 0 => [MESSAGE, one, two, three],
                 1 => [MESSAGE | 1, one, 0, 0],
-                2 => [MESSAGE | 2, one, two, three.wrapping_add(time as u64)],
+                2 => [MESSAGE | 2, one, two, three],
                 3 => [MESSAGE | 3, one, two, 0],
                 4 => [MESSAGE | 4, one, two, 0],
                 5 => [MESSAGE | 5, one, 0, 0],
                 _ => [MESSAGE | one & 7, two, three, one],
             };
             let bytes = match kind {
-                1 | 4 if times <= 100 => self.random.choose(&[0, 1, 4, self.slot_bytes]),
+                1 | 4 => self.random.choose(&[0, 1, 4, self.slot_bytes]),
                 _ => usize::from(self.random.one_in(64)),
             };
-            frames.push(Frame { lane, tag: Tag(tag), body: vec![5; bytes] });
-        }
-        frames
+            (Frame { lane, tag: Tag(tag), body: vec![5; bytes] }, times)
+        };
+        (0..frames).map(message).collect()
     }
 }
 

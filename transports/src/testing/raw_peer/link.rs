@@ -20,7 +20,8 @@ pub(super) struct RawLink {
     is_sending: bool,
     /// Frames go through the queue, since the first one that was changed.
     is_diverted: bool,
-    queue: VecDeque<Frame>,
+    /// Frames to send, and how often each.
+    queue: VecDeque<(Frame, usize)>,
     /// A frame that comes after so many others.
     held: Option<(usize, Frame)>,
 }
@@ -34,20 +35,23 @@ impl RawLink {
     /// Sends what is in the queue. A frame that the link refuses is dropped.
     fn pump(&mut self) {
         let Some(inner) = &mut self.inner else { return self.queue.clear() };
-        while let Some(Frame { lane, tag, body }) = self.queue.front() {
+        while let Some((Frame { lane, tag, body }, times)) = self.queue.front_mut() {
             let parts = &mut std::iter::once(Source::from(&body[..]));
             if let Ok(false) = inner.try_send(*lane, tag, body.len(), parts) {
                 return;
             }
-            self.queue.pop_front();
+            *times -= 1;
+            if *times == 0 {
+                self.queue.pop_front();
+            }
         }
     }
 
     /// Puts a frame into the queue, and one that was held for it.
     fn push(&mut self, frame: Frame) {
-        self.queue.push_back(frame);
+        self.queue.push_back((frame, 1));
         match self.held.take() {
-            Some((0, held)) => self.queue.push_back(held),
+            Some((0, held)) => self.queue.push_back((held, 1)),
             Some((after, held)) => self.held = Some((after - 1, held)),
             None => {}
         }
@@ -77,8 +81,7 @@ impl RawLink {
             }
             Wrong::Repeat => {
                 own.into_iter().for_each(|own| self.push(own));
-                let times = state.random.choose(&[1, 1, 2, 40]);
-                (0..times).for_each(|_| self.push(changed.clone()));
+                self.queue.push_back((changed, state.random.choose(&[1, 1, 2, 40])));
             }
             Wrong::Swap => self.held = own.map(|own| (0, own)),
             Wrong::Withhold => {}
@@ -107,7 +110,7 @@ impl RawLink {
                 own.into_iter().for_each(|own| self.push(own));
             }
             Wrong::Message => {
-                state.messages().into_iter().for_each(|frame| self.push(frame));
+                self.queue.extend(state.messages());
                 own.into_iter().for_each(|own| self.push(own));
             }
             Wrong::Unframed => self.send_unframed(state, own),

@@ -137,7 +137,7 @@ pub fn break_protocol(fabric: Fabric, wrong: Wrong, seed: u64) -> (Fabric, RawPe
         RawMemory { segments, layout }
     });
     let state = State {
-        events_left: random.below(if counts_looks { 40 } else { 8 }),
+        events_left: random.below(if counts_looks { 30 } else { 5 }),
         random,
         wrong,
         counts_looks,
