@@ -57,7 +57,9 @@ impl Conversation {
         let wrong = random.choose(wrong);
         let ranks = 2 + random.below(2);
         let raw = random.below(ranks);
-        let steps: Vec<_> = (0..1 + random.below(4)).map(|_| Step::random(&mut random, ranks)).collect();
+        let kinds = if wrong == Wrong::Message { Step::MESSAGES } else { Step::ALL };
+        let steps = (0..1 + random.below(4)).map(|_| Step::random(&mut random, kinds.clone(), ranks));
+        let steps: Vec<_> = steps.collect();
         let leaves_at = if random.one_in(8) { random.below(steps.len()) } else { steps.len() };
         let slot_bytes = random.choose(&[4 << 10, 4 << 10, 32 << 10]);
         Self { seed, world, wrong, ranks, raw, slot_bytes, steps, shrinks: random.one_in(4), leaves_at }
@@ -111,8 +113,10 @@ impl Conversation {
 
     fn honest(&self, id: &UniqueId, rank: usize, end: &Barrier) -> Findings {
         let end = AtEnd(end);
-        let comm = Communicator::join(id, rank, self.ranks, &self.config()).expect("all ranks meet");
         let mut calls = Calls::new(self.place(rank));
+        let Some(comm) = calls.met(Communicator::join(id, rank, self.ranks, &self.config())) else {
+            return Findings { wrong: calls.wrong, ..Findings::default() };
+        };
         for (number, step) in self.steps.iter().enumerate() {
             calls.play(&comm, number, step);
             if calls.has_ended {
@@ -137,13 +141,13 @@ impl Conversation {
         let end = AtEnd(end);
         let info = RankInfo { rank: self.raw, ranks: self.ranks, id: id.clone() };
         let config = self.config();
-        let fabric = bootstrap::join(&info, &config).expect("all ranks meet");
-        let (fabric, peer) = break_protocol(fabric, self.wrong, self.seed);
+        let mut calls = Calls::new(self.place(self.raw));
+        let Some(fabric) = calls.met(bootstrap::join(&info, &config)) else { return Findings::default() };
+        let (fabric, mut peer) = break_protocol(fabric, self.wrong, self.seed);
         let reconnect = Arc::new(Nowhere(self.seed));
         let builder = Communicator::builder().config(&config).reconnect(reconnect);
         let comm = builder.from_fabric(fabric).expect("valid settings");
         // Its own results mean nothing, but its calls are those of the others.
-        let mut calls = Calls::new(self.place(self.raw));
         for (number, step) in self.steps.iter().enumerate() {
             if number == self.leaves_at {
                 drop(comm);

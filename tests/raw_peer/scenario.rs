@@ -3,8 +3,9 @@
 use crate::conversation::fault_of;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use std::time::Duration;
-use unisono::{Communicator, MessageInfo, RecvBuffer, Result, SendBuffer, Sum, UniqueId};
+use unisono::{Communicator, ErrorKind, MessageInfo, RecvBuffer, Result, SendBuffer, Sum, UniqueId};
 use unisono_transports::sim::Rng;
 use unisono_transports::testing::guarded::Guarded;
 
@@ -26,10 +27,14 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    pub(crate) fn random(random: &mut Rng, ranks: usize) -> Self {
+    /// Kinds of steps, and those that are messages with tags.
+    pub(crate) const ALL: Range<usize> = 0..16;
+    pub(crate) const MESSAGES: Range<usize> = 9..12;
+
+    pub(crate) fn random(random: &mut Rng, kinds: Range<usize>, ranks: usize) -> Self {
         let count = random.choose(&[1, 7, 20, 600, 3_000, 20_000]);
         let root = random.below(ranks);
-        match random.below(16) {
+        match kinds.start + random.below(kinds.len()) {
             0 | 1 => Self::AllReduce(count),
             2 => Self::Symmetric(2 * count),
             3 => Self::Broadcast { count, root },
@@ -104,6 +109,14 @@ fn values(step: usize, rank: usize, count: usize) -> Vec<f32> {
 impl Calls {
     pub(crate) fn new(place: Place) -> Self {
         Self { place, wrong: Vec::new(), calls: 0, errors: 0, has_ended: false }
+    }
+
+    /// Returns what the meeting of all ranks gave. On a machine that stands still for seconds, ranks
+    /// may not meet.
+    pub(crate) fn met<T>(&mut self, met: Result<T>) -> Option<T> {
+        let is_typed = met.as_ref().err().is_none_or(|error| matches!(error.kind(), ErrorKind::Bootstrap(_)));
+        self.check("join", is_typed, "an error of another kind");
+        met.ok()
     }
 
     /// Notes the end of a call. Returns true if it succeeded.

@@ -1,5 +1,6 @@
 //! The words of shared memory, for a peer that breaks the protocol: it reaches all of them.
 
+use crate::Tag;
 use crate::shm::eager::SlotClass;
 use crate::shm::layout::Layout;
 use crate::shm::segment::Segment;
@@ -10,7 +11,9 @@ use crate::sync::Ordering;
 use std::sync::Arc;
 
 /// The segments of all ranks, as one rank sees them.
+#[derive(Clone)]
 pub(crate) struct RawMemory {
+    pub(crate) rank: usize,
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) layout: Layout,
 }
@@ -34,6 +37,22 @@ impl RawMemory {
             _ => value,
         };
         word.store(value, Ordering::Release);
+    }
+
+    /// Publishes a message with this tag and length, most often as one of this rank.
+    pub(crate) fn forge(&self, random: &mut Rng, tag: &Tag, bytes: u64) {
+        let Self { rank, segments, layout } = self;
+        let from = if random.one_in(4) { random.below(segments.len()) } else { *rank };
+        let segment = &segments[random.below(segments.len())];
+        let ring = layout.ring(from, random.below(layout.geometry.lanes));
+        let seq = |number: u64| segment.word(ring + layout.slot(number));
+        let slots = 0..layout.geometry.slots as u64;
+        let number = slots.map(|slot| seq(slot).load(Ordering::Acquire)).max().unwrap_or(0);
+        let words = [bytes].into_iter().chain(tag.0);
+        for (index, word) in words.enumerate() {
+            segment.word(ring + layout.slot(number) + 8 * (1 + index)).store(word, Ordering::Relaxed);
+        }
+        seq(number).store(number.wrapping_add(1), Ordering::Release);
     }
 
     /// Returns the offset of a word that means something to the protocol.

@@ -39,7 +39,9 @@ impl State {
     pub(super) fn change_contents(&mut self, frame: &mut Frame) {
         for _ in 0..1 + self.random.below(6) {
             let value = self.number().to_le_bytes();
-            let from = self.random.below(frame.body.len().min(256)) / 4 * 4;
+            // Lengths come first.
+            let end = frame.body.len().min(self.random.choose(&[4, 16, 256]));
+            let from = self.random.below(end) / 4 * 4;
             let bytes = self.random.choose(&[1, 4, 8]);
             let place = frame.body.iter_mut().skip(from).take(bytes);
             place.zip(value).for_each(|(place, byte)| *place = byte);
@@ -52,7 +54,7 @@ impl State {
         let kind = self.random.below(7) as u64;
         let (frames, times) = self.random.choose(&[(1, 1), (2, 1), (5, 1), (1, 100), (1, 40_000)]);
         let message = |_| {
-            let [one, two, three] = [self.number(), self.number(), self.number()];
+            let [one, two, three] = [self.word(), self.word(), self.word()];
             let tag = match kind {
                 0 => [MESSAGE, one, two, three],
                 1 => [MESSAGE | 1, one, 0, 0],

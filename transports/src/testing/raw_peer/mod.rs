@@ -18,6 +18,7 @@ use frame::Frame;
 use link::RawLink;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 /// A wrong thing that a peer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +106,11 @@ impl Wrong {
 }
 
 /// The peer, as its own thread sees it.
-pub struct RawPeer(Arc<Mutex<State>>);
+pub struct RawPeer {
+    state: Arc<Mutex<State>>,
+    /// A thread that writes into shared memory.
+    writer: Option<JoinHandle<()>>,
+}
 
 /// The state that the links and the control channel of the peer share.
 struct State {
@@ -134,7 +139,7 @@ pub fn break_protocol(fabric: Fabric, wrong: Wrong, seed: u64) -> (Fabric, RawPe
     let counts_looks = wrong != Wrong::Contents && random.one_in(3);
     let memory = fabric.window.as_ref().map(|window| {
         let (segments, layout) = window.memory();
-        RawMemory { segments, layout }
+        RawMemory { rank: fabric.rank, segments, layout }
     });
     let state = State {
         events_left: random.below(if counts_looks { 30 } else { 5 }),
@@ -156,18 +161,22 @@ pub fn break_protocol(fabric: Fabric, wrong: Wrong, seed: u64) -> (Fabric, RawPe
     };
     let control = Box::new(RawControl { inner: fabric.control, state: Arc::clone(&state) });
     let links = fabric.links.into_iter().map(wrapped).collect();
-    (Fabric { links, control, ..fabric }, RawPeer(state))
+    (Fabric { links, control, ..fabric }, RawPeer { state, writer: None })
 }
 
 impl RawPeer {
-    /// Lets a peer whose wrong thing concerns neither a frame nor a look do it now.
-    pub fn between_calls(&self) {
-        let mut state = lock(&self.0);
+    /// Lets a peer whose wrong thing concerns neither a frame nor a look do it now, or from now on.
+    pub fn between_calls(&mut self) {
+        let mut state = lock(&self.state);
         if matches!(state.wrong, Wrong::Memory | Wrong::Control | Wrong::UnframedControl | Wrong::Silence)
             && state.random.one_in(2)
         {
             state.has_acted = true;
             match state.wrong {
+                Wrong::Memory if self.writer.is_none() && state.random.one_in(2) => {
+                    let (memory, random) = (state.memory.clone(), state.random.clone());
+                    self.writer = memory.map(|memory| std::thread::spawn(|| write_on(memory, random)));
+                }
                 Wrong::Memory => state.write_memory(),
                 Wrong::Silence => state.is_silent = true,
                 _ => state.make_notes(),
@@ -177,7 +186,25 @@ impl RawPeer {
 
     /// Returns whether the peer has done its wrong thing.
     pub fn has_acted(&self) -> bool {
-        lock(&self.0).has_acted
+        lock(&self.state).has_acted
+    }
+}
+
+impl Drop for RawPeer {
+    fn drop(&mut self) {
+        // A panic of the writer is one of this code, and the test notes it.
+        self.writer.take().map(JoinHandle::join);
+    }
+}
+
+/// Writes words into shared memory, beside the calls of all ranks.
+fn write_on(memory: RawMemory, mut random: Rng) {
+    for _ in 0..WRITES {
+        let value = random.next_u64() >> random.below(64);
+        memory.write(&mut random, value);
+        if random.one_in(8) {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -216,6 +243,16 @@ impl State {
         }
     }
 
+    /// Returns a number of the protocol: of a tag that was sent or has arrived, or another.
+    fn word(&mut self) -> u64 {
+        let from = if self.random.one_in(2) { &self.sent } else { &self.arrived };
+        let tag = from.get(self.random.below(from.len())).map(|frame| frame.tag);
+        match tag.filter(|_| self.random.one_in(2)) {
+            Some(tag) => tag.0[1 + self.random.below(3)],
+            None => self.number(),
+        }
+    }
+
     /// Returns a tag of the protocol, or one with a word of another value.
     fn tag(&mut self) -> crate::Tag {
         let from = if self.random.one_in(2) { &self.sent } else { &self.arrived };
@@ -244,8 +281,12 @@ impl State {
         let times = self.random.choose(&[1, 3, 30, 300]);
         for time in 0..times {
             let value = self.number();
+            let tag = self.tag();
             let Some(memory) = &self.memory else { return };
-            memory.write(&mut self.random, value);
+            match self.random.below(4) {
+                0 => memory.forge(&mut self.random, &tag, value),
+                _ => memory.write(&mut self.random, value),
+            }
             if time % 16 == 15 {
                 std::thread::yield_now();
             }
@@ -273,6 +314,8 @@ impl State {
     }
 }
 
+/// Words that a thread writes.
+const WRITES: usize = 3_000;
 /// Frames that are kept.
 const KEPT_MAX: usize = 8;
 const _: () =
