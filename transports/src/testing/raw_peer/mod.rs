@@ -172,8 +172,9 @@ impl RawPeer {
             && state.random.one_in(2)
         {
             state.has_acted = true;
-            match state.wrong {
-                Wrong::Memory if self.writer.is_none() && state.random.one_in(2) => {
+            let (wrong, beside) = (state.wrong, state.random.one_in(2));
+            match wrong {
+                Wrong::Memory if beside && self.writer.is_none() => {
                     let (memory, random) = (state.memory.clone(), state.random.clone());
                     self.writer = memory.map(|memory| std::thread::spawn(|| write_on(memory, random)));
                 }
