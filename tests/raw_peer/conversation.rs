@@ -57,7 +57,12 @@ impl Conversation {
         let wrong = random.choose(wrong);
         let ranks = 2 + random.below(2);
         let raw = random.below(ranks);
-        let kinds = if wrong == Wrong::Message { Step::MESSAGES } else { Step::ALL };
+        let kinds = match wrong {
+            Wrong::Message => Step::MESSAGES,
+            Wrong::Length if random.one_in(2) => Step::MESSAGES,
+            Wrong::Contents if random.one_in(2) => Step::OBJECTS_AND_GROUPS,
+            _ => Step::ALL,
+        };
         let steps = (0..1 + random.below(4)).map(|_| Step::random(&mut random, kinds.clone(), ranks));
         let steps: Vec<_> = steps.collect();
         let leaves_at = if random.one_in(8) { random.below(steps.len()) } else { steps.len() };

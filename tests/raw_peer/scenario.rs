@@ -27,9 +27,10 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// Kinds of steps, and those that are messages with tags.
+    /// Kinds of steps: all, messages with tags, and those with lengths and addresses as data.
     pub(crate) const ALL: Range<usize> = 0..16;
     pub(crate) const MESSAGES: Range<usize> = 9..12;
+    pub(crate) const OBJECTS_AND_GROUPS: Range<usize> = 12..16;
 
     pub(crate) fn random(random: &mut Rng, kinds: Range<usize>, ranks: usize) -> Self {
         let count = random.choose(&[1, 7, 20, 600, 3_000, 20_000]);

@@ -1,6 +1,6 @@
 //! The words of shared memory, for a peer that breaks the protocol: it reaches all of them.
 
-use crate::Tag;
+use crate::Header;
 use crate::shm::eager::SlotClass;
 use crate::shm::layout::Layout;
 use crate::shm::segment::Segment;
@@ -39,16 +39,16 @@ impl RawMemory {
         word.store(value, Ordering::Release);
     }
 
-    /// Publishes a message with this tag and length, most often as one of this rank.
-    pub(crate) fn forge(&self, random: &mut Rng, tag: &Tag, bytes: u64) {
+    /// Publishes a message with this header, most often as one of this rank.
+    pub(crate) fn forge(&self, random: &mut Rng, lane: usize, header: Header) {
         let Self { rank, segments, layout } = self;
         let from = if random.one_in(4) { random.below(segments.len()) } else { *rank };
         let segment = &segments[random.below(segments.len())];
-        let ring = layout.ring(from, random.below(layout.geometry.lanes));
+        let ring = layout.ring(from, lane);
         let seq = |number: u64| segment.word(ring + layout.slot(number));
         let slots = 0..layout.geometry.slots as u64;
         let number = slots.map(|slot| seq(slot).load(Ordering::Acquire)).max().unwrap_or(0);
-        let words = [bytes].into_iter().chain(tag.0);
+        let words = [header.bytes as u64].into_iter().chain(header.tag.0);
         for (index, word) in words.enumerate() {
             segment.word(ring + layout.slot(number) + 8 * (1 + index)).store(word, Ordering::Relaxed);
         }

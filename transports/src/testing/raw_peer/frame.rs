@@ -54,23 +54,28 @@ impl State {
         let kind = self.random.below(7) as u64;
         let (frames, times) = self.random.choose(&[(1, 1), (2, 1), (5, 1), (1, 100), (1, 40_000)]);
         let message = |_| {
-            let [one, two, three] = [self.word(), self.word(), self.word()];
-            let tag = match kind {
-                0 => [MESSAGE, one, two, three],
-                1 => [MESSAGE | 1, one, 0, 0],
-                2 => [MESSAGE | 2, one, two, three],
-                3 => [MESSAGE | 3, one, two, 0],
-                4 => [MESSAGE | 4, one, two, 0],
-                5 => [MESSAGE | 5, one, 0, 0],
-                _ => [MESSAGE | one & 7, two, three, one],
-            };
+            let tag = self.message_tag(kind);
             let bytes = match kind {
                 1 | 4 => self.random.choose(&[0, 1, 4, self.slot_bytes]),
                 _ => usize::from(self.random.one_in(64)),
             };
-            (Frame { lane, tag: Tag(tag), body: vec![5; bytes] }, times)
+            (Frame { lane, tag, body: vec![5; bytes] }, times)
         };
         (0..frames).map(message).collect()
+    }
+
+    /// Returns the tag of a message of a kind, of which some do not exist.
+    pub(super) fn message_tag(&mut self, kind: u64) -> Tag {
+        let [one, two, three] = [self.word(), self.word(), self.word()];
+        Tag(match kind {
+            0 => [MESSAGE, one, two, three],
+            1 => [MESSAGE | 1, one, 0, 0],
+            2 => [MESSAGE | 2, one, two, three],
+            3 => [MESSAGE | 3, one, two, 0],
+            4 => [MESSAGE | 4, one, two, 0],
+            5 => [MESSAGE | 5, one, 0, 0],
+            _ => [MESSAGE | one & 7, two, three, one],
+        })
     }
 }
 

@@ -12,7 +12,7 @@ mod unframed;
 
 use crate::shm::raw_memory::RawMemory;
 use crate::sim::Rng;
-use crate::{Fabric, Link, MAX_CONTROL_MSG_BYTES};
+use crate::{Fabric, Header, Link, MAX_CONTROL_MSG_BYTES};
 use control::RawControl;
 use frame::Frame;
 use link::RawLink;
@@ -282,10 +282,13 @@ impl State {
         let times = self.random.choose(&[1, 3, 30, 300]);
         for time in 0..times {
             let value = self.number();
-            let tag = self.tag();
+            let lane = self.random.below(2 * self.lanes).min(self.lanes - 1);
+            let kind = self.random.below(7) as u64;
+            // The last lane is that of messages.
+            let tag = if lane + 1 == self.lanes { self.message_tag(kind) } else { self.tag() };
             let Some(memory) = &self.memory else { return };
             match self.random.below(4) {
-                0 => memory.forge(&mut self.random, &tag, value),
+                0 => memory.forge(&mut self.random, lane, Header { tag, bytes: value as usize }),
                 _ => memory.write(&mut self.random, value),
             }
             if time % 16 == 15 {
