@@ -59,7 +59,7 @@ impl Conversation {
         let raw = random.below(ranks);
         let kinds = match wrong {
             Wrong::Message => Step::MESSAGES,
-            Wrong::Length if random.one_in(2) => Step::MESSAGES,
+            Wrong::Length | Wrong::Memory if random.one_in(2) => Step::MESSAGES,
             Wrong::Contents if random.one_in(2) => Step::OBJECTS_AND_GROUPS,
             _ => Step::ALL,
         };
