@@ -11,8 +11,8 @@ use unisono_transports::testing::HANG;
 use unisono_transports::testing::raw_peer::{Wrong, break_protocol};
 use unisono_transports::{Error as TransportError, Fabric, Reconnect, RegroupRequest};
 
-/// Descriptors of one conversation of three ranks.
-pub(crate) const FDS: usize = 96;
+/// Descriptors of one conversation.
+pub(crate) const FDS: usize = 48;
 pub(crate) const RAW_THREAD: &str = "raw rank";
 /// Time without any movement after which a call fails.
 const TIMEOUT: Duration = Duration::from_millis(150);

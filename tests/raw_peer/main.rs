@@ -74,6 +74,8 @@ struct Run {
     end: u64,
     /// Conversations under way, with their begin.
     running: Mutex<BTreeMap<u64, Instant>>,
+    /// The longest conversation.
+    slowest: Mutex<(Duration, u64)>,
     findings: Mutex<Vec<String>>,
     counts: Mutex<BTreeMap<String, Count>>,
     stopped: AtomicBool,
@@ -90,7 +92,10 @@ impl Run {
             let conversation = Conversation::of_seed(seed);
             self.running.lock().expect("no panic").insert(seed, Instant::now());
             let Findings { wrong, has_acted, calls, errors } = conversation.hold();
-            self.running.lock().expect("no panic").remove(&seed);
+            let begun = self.running.lock().expect("no panic").remove(&seed).expect("it was begun");
+            let mut slowest = self.slowest.lock().expect("no panic");
+            *slowest = (*slowest).max((begun.elapsed(), seed));
+            drop(slowest);
             let mut counts = self.counts.lock().expect("no panic");
             let count =
                 counts.entry(format!("{:?} {:?}", conversation.world, conversation.wrong)).or_default();
@@ -136,7 +141,8 @@ impl Run {
                 "{name}: {begun} conversations, {acted} with the wrong thing, {errors} errors of {calls} calls"
             );
         }
-        println!("{took:?}, {most} MiB");
+        let (longest, seed) = *self.slowest.lock().expect("no panic");
+        println!("{took:?}, the longest {longest:?} with seed {seed}, {most} MiB");
     }
 }
 
