@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use unisono_transports::sys::rlimit;
-use unisono_transports::testing::HANG;
+use unisono_transports::testing::{HANG, memory};
 
 /// Conversations at once: their ranks wait most of the time.
 const CONCURRENT: usize = 40;
@@ -25,8 +25,8 @@ const CONCURRENT: usize = 40;
 const FDS_OF_OTHERS: usize = 128;
 /// Bound of the resident memory of the process, with all ranks of all conversations at once.
 const RESIDENT_MAX_MIB: usize = 512;
-/// Growth of resident memory after the first tenth of the conversations.
-const GROWTH_MAX_MIB: usize = 128;
+/// Bound of the memory that is allocated after the last conversation.
+const KEPT_MAX_MIB: usize = 8;
 
 /// Counts of conversations, by wrong thing.
 #[derive(Clone, Copy, Default)]
@@ -48,14 +48,15 @@ fn raw_peer_harms_nobody() {
     }
     let count = seeds.end - seeds.start;
     note_panics();
+    memory::share_arenas();
     let run = Run { next: AtomicU64::new(seeds.start), end: seeds.end, ..Run::default() };
     let begun = Instant::now();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..concurrent()).map(|_| scope.spawn(|| run.work())).collect();
-        let early = run.watch(&workers, seeds.start + count / 10);
-        let late = resident_mib("VmRSS");
-        assert!(late < early + GROWTH_MAX_MIB, "resident memory grew from {early} to {late} MiB");
+        run.watch(&workers);
     });
+    let kept = memory::allocated_bytes() >> 20;
+    assert!(kept < KEPT_MAX_MIB, "{kept} MiB are allocated when all ranks have ended");
     let most = resident_mib("VmHWM");
     run.print(begun.elapsed(), most);
     let findings = run.findings.lock().expect("no panic");
@@ -111,15 +112,10 @@ impl Run {
         }
     }
 
-    /// Waits for the workers, and ends the process if a conversation does not end. Returns the
-    /// resident memory once conversation `early` has begun.
-    fn watch<T>(&self, workers: &[std::thread::ScopedJoinHandle<'_, T>], early: u64) -> usize {
-        let mut resident = None;
+    /// Waits for the workers, and ends the process if a conversation does not end.
+    fn watch<T>(&self, workers: &[std::thread::ScopedJoinHandle<'_, T>]) {
         while workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(20));
-            if self.next.load(Ordering::Relaxed) > early {
-                resident = resident.or_else(|| Some(resident_mib("VmRSS")));
-            }
             let running = self.running.lock().expect("no panic");
             let hung = running.iter().find(|(_, begun)| begun.elapsed() > HANG);
             if let Some((seed, _)) = hung {
@@ -128,7 +124,6 @@ impl Run {
                 std::process::exit(101);
             }
         }
-        resident.unwrap_or_else(|| resident_mib("VmRSS"))
     }
 
     fn acted(&self) -> usize {

@@ -116,6 +116,9 @@ impl Calls {
     /// for seconds, they may not meet.
     pub(crate) fn met<T>(&mut self, met: Result<T>) -> Option<T> {
         let is_typed = met.as_ref().err().is_none_or(|error| matches!(error.kind(), ErrorKind::Bootstrap(_)));
+        if let Err(error) = &met {
+            eprintln!("seed {}: {error}", self.place.seed);
+        }
         self.check("join", is_typed, "an error of another kind");
         met.ok()
     }

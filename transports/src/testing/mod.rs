@@ -12,6 +12,8 @@ pub mod fuzzing;
 #[doc(hidden)]
 pub mod guarded;
 #[doc(hidden)]
+pub mod memory;
+#[doc(hidden)]
 pub mod raw_peer;
 #[cfg(shuttle)]
 #[doc(hidden)]

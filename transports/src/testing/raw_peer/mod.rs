@@ -136,7 +136,8 @@ struct State {
 /// Returns the fabric of a rank that does `wrong` once. The seed chooses when, and how.
 pub fn break_protocol(fabric: Fabric, wrong: Wrong, seed: u64) -> (Fabric, RawPeer) {
     let mut random = Rng::new(seed, 1);
-    let counts_looks = wrong != Wrong::Contents && random.one_in(3);
+    // These need a frame with its contents, which frames that were sent before have not.
+    let counts_looks = !matches!(wrong, Wrong::Contents | Wrong::Late) && random.one_in(3);
     let memory = fabric.window.as_ref().map(|window| {
         let (segments, layout) = window.memory();
         RawMemory { rank: fabric.rank, segments, layout }
