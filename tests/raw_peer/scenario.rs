@@ -112,8 +112,8 @@ impl Calls {
         Self { place, wrong: Vec::new(), calls: 0, errors: 0, has_ended: false }
     }
 
-    /// Returns the communicator or the fabric of ranks that have met. On a machine that stands still
-    /// for seconds, they may not meet.
+    /// Returns the communicator or the fabric of ranks that have met. On a machine that stands
+    /// still for seconds, they may not meet.
     pub(crate) fn met<T>(&mut self, met: Result<T>) -> Option<T> {
         let is_typed = met.as_ref().err().is_none_or(|error| matches!(error.kind(), ErrorKind::Bootstrap(_)));
         if let Err(error) = &met {
