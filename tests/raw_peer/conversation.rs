@@ -200,6 +200,6 @@ impl Reconnect for Nowhere {
 pub(crate) fn fault_of(error: &Error) -> Option<String> {
     let text = format!("{error}; {}", error.help());
     let is_bug = matches!(error.kind(), unisono::ErrorKind::Bug(_));
-    let steers = text.chars().any(|letter| letter.is_control() && letter != '\n');
+    let steers = text.chars().any(|letter| letter.is_control() && !['\n', '\t'].contains(&letter));
     (is_bug || steers).then_some(text)
 }
