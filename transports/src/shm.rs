@@ -21,6 +21,7 @@ mod link;
 pub mod liveness;
 mod mailbox;
 mod private_pages;
+pub(crate) mod raw_memory;
 pub mod segment;
 pub mod sleep;
 mod window;

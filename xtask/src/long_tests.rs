@@ -5,7 +5,7 @@ use std::process::Command;
 
 const SOAK_TEST: &str = "soak::resources_and_throughput_stay_flat";
 
-/// Runs all fault tests one after the other, in their long forms and with tables.
+/// Runs all fault tests and the raw peer one after the other, in their long forms and with tables.
 ///
 /// Network namespaces and limits of threads need root; a test that cannot run prints SKIPPED.
 pub(crate) fn faults(filter: &[String]) -> Result {
@@ -26,6 +26,16 @@ pub(crate) fn soak(minutes: u64) -> Result {
 
 fn fault_tests() -> Command {
     let mut command = cargo::cargo();
-    command.args(["test", "--release", "--package", "unisono", "--test", "faults", "--"]);
+    command.args([
+        "test",
+        "--release",
+        "--package",
+        "unisono",
+        "--test",
+        "faults",
+        "--test",
+        "raw_peer",
+        "--",
+    ]);
     command
 }

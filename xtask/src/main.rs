@@ -65,7 +65,7 @@ enum Task {
         #[arg(default_value_t = 10)]
         minutes: u64,
     },
-    /// Run the fault tests in their long forms, about twenty minutes on two cores.
+    /// Run the fault tests in their long forms, about forty minutes on two cores.
     Faults {
         /// Arguments of the test harness, for example part of a test name.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -55,6 +55,14 @@ impl RemoteControl {
         self
     }
 
+    /// Sends bytes that need not be messages, as a peer that breaks the protocol does.
+    pub(crate) fn send_unframed(&mut self, bytes: &[u8]) {
+        for peer in self.peers.iter_mut().flatten() {
+            peer.outgoing.extend(bytes);
+            peer.flush();
+        }
+    }
+
     /// Duplicates the descriptors that become readable when there are events.
     ///
     /// # Errors

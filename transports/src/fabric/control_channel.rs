@@ -51,7 +51,7 @@ pub const MAX_CONTROL_MSG_BYTES: usize = 1024;
 /// Messages between ranks beside the data, and news of ranks that ended.
 ///
 /// A rank uses the channel only when something fails or is slow, never on the hot path.
-pub trait ControlChannel: Send {
+pub trait ControlChannel: Send + Any {
     /// Posts a message to every other rank, and never blocks.
     ///
     /// Ranks that ended do not receive it. A rank that does not read its messages may lose some.

@@ -1,6 +1,7 @@
 //! Links: FIFOs of messages between two ranks.
 
 use crate::{Footprint, Result, Tag};
+use std::any::Any;
 use std::time::Duration;
 use unisono_cuda::{Source, Target};
 
@@ -18,7 +19,7 @@ pub struct Header {
 /// No call waits. Messages of one lane arrive whole, once, and in the order sent. Nothing is
 /// promised between lanes. Memory that was written before a `try_send` that returned true is
 /// visible to the receiver that sees the message (release / acquire).
-pub trait Link: Send {
+pub trait Link: Send + Any {
     /// Sends one message made of `parts`, `bytes` long in all.
     ///
     /// `Ok(false)` means that there is no room yet. The caller must call again later **with the

@@ -79,6 +79,11 @@ impl Window {
         }
     }
 
+    /// Returns the shared memory of all ranks and its layout, for a peer that breaks the protocol.
+    pub(crate) fn memory(&self) -> (Vec<Arc<Segment>>, Layout) {
+        (self.segments.clone(), self.layout)
+    }
+
     #[inline]
     fn signal_block(&self, rank: usize, lane: usize) -> ShmSignalBlock<'_> {
         assert!(lane < self.signal_writers.len(), "lane {lane} of {}", self.signal_writers.len());

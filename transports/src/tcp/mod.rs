@@ -114,6 +114,14 @@ impl TcpLink {
         self.sockets.iter().map(|socket| socket.connection.duplicate_fd()).collect()
     }
 
+    /// Sends bytes that need not be frames, as a peer that breaks the protocol does.
+    pub(crate) fn send_unframed(&mut self, socket: usize, bytes: &[u8]) {
+        let socket = socket % self.sockets.len();
+        let connection = &mut self.sockets[socket].connection;
+        connection.queue(bytes);
+        connection.flush();
+    }
+
     /// Returns the socket of a lane. Programs use every second lane, or all of them. Neighbors are
     /// on different sockets either way.
     fn socket_of(&self, lane: usize) -> usize {

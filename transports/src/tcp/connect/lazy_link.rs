@@ -76,6 +76,11 @@ impl LazyLink {
         Ok(self.link.as_mut())
     }
 
+    /// Returns the link, if it was connected before.
+    pub(crate) fn connected(&mut self) -> Option<&mut TcpLink> {
+        self.link.as_mut()
+    }
+
     fn attach(&mut self, streams: Vec<Stream>) -> Result<()> {
         tracing::debug!(peer = self.peer, "data connections established");
         // If the dial of this rank has not ended, the peer has dialed too, and its connections
