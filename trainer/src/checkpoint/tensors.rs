@@ -66,7 +66,7 @@ impl TensorFile {
         let bytes = file.metadata().map_err(|error| failed(&error))?.len();
         let (start, end) = (8 + count, metadata.data_len() as u64);
         if bytes.saturating_sub(start) < end {
-            return Err(failed(&format!("{bytes} bytes, where the header promises {}", start + end)));
+            return Err(failed(&format!("{bytes} bytes, where the header promises {}", start.saturating_add(end))));
         }
         Ok(Self { path: path.to_owned(), file, metadata, start })
     }

@@ -1,5 +1,5 @@
-//! Test support: the conformance suite of transports, fuzz targets, the Shuttle façade and the flag
-//! latency probe.
+//! Test support: the conformance suite of transports, fuzz targets and their seeds, the Shuttle façade
+//! and the flag latency probe.
 
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ pub mod flag_latency;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+#[doc(hidden)]
+pub mod seeds;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub mod shuttle;
