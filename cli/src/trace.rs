@@ -149,3 +149,16 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 fn event(line: &str) -> &str {
     line.trim_end().trim_end_matches(',')
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_end_at_one_that_is_too_long() {
+        let endless = io::Cursor::new(b"[\nfirst\n".to_vec()).chain(io::repeat(b'x'));
+        assert_eq!(lines(BufReader::new(endless)).collect::<Vec<_>>(), ["first\n"]);
+        assert_eq!(lines(&b"[\nfirst\nlast"[..]).collect::<Vec<_>>(), ["first\n", "last"]);
+        assert_eq!(lines(&b""[..]).count(), 0);
+    }
+}

@@ -96,3 +96,22 @@ impl TensorFile {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Eight tensors that end within eight bytes of the largest number, and no data.
+    #[test]
+    fn header_that_promises_all_numbers_is_refused() {
+        let each = (1usize << 61) - 1;
+        let tensor = |at: usize| json!({"dtype": "U8", "shape": [each], "data_offsets": [at * each, (at + 1) * each]});
+        let header: serde_json::Map<_, _> = (0..8).map(|at| (format!("t{at}"), tensor(at))).collect();
+        let header = serde_json::to_vec(&header).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [&(header.len() as u64).to_le_bytes()[..], &header].concat()).unwrap();
+        let error = TensorFile::open(file.path()).map(drop).unwrap_err().to_string();
+        assert!(error.contains(&format!("promises {}", u64::MAX)), "{error}");
+    }
+}

@@ -128,3 +128,24 @@ fn from_lines(text: &str) -> std::result::Result<(usize, Vec<Measurement>), Stri
     }
     Ok((ranks, all.into_iter().map(|(_, point)| point).collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_ranks_and_times_are_refused() {
+        let json = |ranks: u64, time: f64| {
+            let row = format!(r#"{{"size": 1024, "algo": "ring", "p50_us": {time:?}}}"#);
+            parse(&format!(r#"{{"collective": "all_reduce", "ranks": {ranks}, "results": [{row}]}}"#))
+        };
+        assert_eq!(json(2, 5.0).unwrap().0, 2);
+        assert_eq!(parse("2,1024,5").unwrap().0, 2);
+        for (ranks, time) in [(0, 5.0), (1, 5.0), (u64::MAX, 5.0), (2, 0.0), (2, -1.0), (2, 1e308)] {
+            let wrong = [json(ranks, time), parse(&format!("{ranks},1024,{time:?}"))];
+            let is_right = |found: &std::result::Result<_, String>| found.is_ok();
+            assert_eq!(wrong.iter().any(is_right), time == 1e308, "{ranks} ranks, {time}");
+        }
+        assert!(parse("2,1024,inf").is_err());
+    }
+}
