@@ -91,10 +91,10 @@ fn environment(bytes: &[u8]) {
     }
     for (_, value) in pairs {
         if let Ok(interface) = value.parse::<Interface>() {
-            assert_eq!(interface.to_string().parse(), Ok(interface));
+            assert_eq!(interface.to_string().parse::<Interface>(), Ok(interface));
         }
         if let Ok(endpoint) = value.parse::<Endpoint>() {
-            assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+            assert_eq!(endpoint.to_string().parse::<Endpoint>(), Ok(endpoint));
         }
     }
 }

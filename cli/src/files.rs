@@ -6,8 +6,8 @@ use unisono_transports::text::printable;
 /// File name suffix of traces.
 pub(crate) const TRACE_SUFFIX: &str = ".trace.json";
 
-/// The files named, and of folders named the ordinary files whose names are wanted. Others may write
-/// such a folder, and a pipe or a device in it has no end.
+/// The files named, and of folders named the ordinary files whose names are wanted. Others may
+/// write such a folder, and a pipe or a device in it has no end.
 pub(crate) fn expand_paths(paths: &[PathBuf], is_wanted: fn(&str) -> bool) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     for path in paths {

@@ -132,7 +132,9 @@ fn header(line: &str) -> Option<HeaderArgs> {
 /// Reads bytes as the trace of a rank, and moves its events.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    let Some(HeaderArgs { name, begun_ns }) = lines(bytes).next().and_then(|line| header(&line)) else { return };
+    let Some(HeaderArgs { name, begun_ns }) = lines(bytes).next().and_then(|line| header(&line)) else {
+        return;
+    };
     let part = TraceFile { file: PathBuf::new(), process: name, begun_ns };
     let (mut moved, begun) = (Vec::new(), begun_ns / 2);
     let operations = part.copy_events(lines(bytes), (7, begun), &mut moved).expect("memory is written");

@@ -252,11 +252,13 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let mut ticket = [0; TICKET_BYTES];
     let length = bytes.len().min(TICKET_BYTES);
     ticket[..length].copy_from_slice(&bytes[..length]);
-    for ticket in [bytes, &ticket] {
+    for ticket in [bytes, &ticket[..]] {
         let Ok(endpoint) = read_endpoint(ticket) else { continue };
-        let mut again = [0; TICKET_BYTES];
-        write_endpoint(&mut again, endpoint);
-        assert!(read_endpoint(&again).is_ok_and(|again| endpoint.starts_with(again)));
+        if endpoint.len() < TICKET_BYTES {
+            let mut again = [0; TICKET_BYTES];
+            write_endpoint(&mut again, endpoint);
+            assert_eq!(read_endpoint(&again).ok(), Some(endpoint));
+        }
         // As the members of a group read it, and the survivors of a shrink.
         if let Ok(invitation) = endpoint.parse::<Invitation>() {
             let id = invitation.accept(&Secret::from_public("fuzzing"), &group_label(&[0, 1]));

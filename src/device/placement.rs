@@ -165,7 +165,8 @@ fn reserved_sum<'p>(placements: impl Iterator<Item = &'p Placement>) -> usize {
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(bytes: &[u8]) {
     // Small numbers are equal more often, so that ranks share hosts, processes and GPUs.
-    let word = |bytes: &[u8; 8]| if bytes[0] < 128 { u64::from(bytes[0] % 4) } else { u64::from_le_bytes(*bytes) };
+    let word =
+        |bytes: &[u8; 8]| if bytes[0] < 128 { u64::from(bytes[0] % 4) } else { u64::from_le_bytes(*bytes) };
     let words: Vec<u64> = bytes.as_chunks().0.iter().map(word).take(WORDS * 16).collect();
     let mut placements = Placements::from_words(0, &words);
     for own in 0..placements.all.len() {

@@ -30,8 +30,16 @@ const MARKS: [&str; 17] = [
     ".all_to_all(",
 ];
 /// Folders whose code runs in programs of users.
-const ROOTS: [&str; 8] =
-    ["adapters/", "capi/src/", "cli/src/", "cuda/src/", "python/src/", "src/", "trainer/src/", "transports/src/"];
+const ROOTS: [&str; 8] = [
+    "adapters/",
+    "capi/src/",
+    "cli/src/",
+    "cuda/src/",
+    "python/src/",
+    "src/",
+    "trainer/src/",
+    "transports/src/",
+];
 
 #[test]
 fn parsers_of_outside_bytes_have_fuzz_targets() {
@@ -54,15 +62,19 @@ fn parsers_of_outside_bytes_have_fuzz_targets() {
     for (file, lines) in &found {
         match rows.get(file.as_str()) {
             Some((listed, _)) if listed == lines => {}
-            Some((listed, covered)) => {
-                wrong.push(format!("{file}: {lines} lines take bytes, {listed} are listed: does {covered} reach them all?"))
-            }
+            Some((listed, covered)) => wrong.push(format!(
+                "{file}: {lines} lines take bytes, {listed} are listed: does {covered} reach them all?"
+            )),
             None => wrong.push(format!("{file}: {lines} lines take bytes: which fuzz target reaches them?")),
         }
     }
     let left = rows.keys().filter(|file| !found.contains_key(**file));
     wrong.extend(left.map(|file| format!("{file}: no line takes bytes any more")));
-    assert!(wrong.is_empty(), "tests/parsers.tsv, with the calls of tests/tidy/parsers.rs:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "tests/parsers.tsv, with the calls of tests/tidy/parsers.rs:\n{}",
+        wrong.join("\n")
+    );
 }
 
 /// Every folder of seeds is that of a target, and every target is fuzzed by its name.
@@ -104,12 +116,16 @@ fn row(line: &str) -> (&str, (usize, &str)) {
 
 /// Returns the number of lines of a file that take bytes, outside of comments and tests.
 fn marked(name: &str, text: &str) -> Option<usize> {
-    let is_of_tests = ["tests.rs", "fuzzing.rs", "testing.rs", "test_gpu.rs"].iter().any(|end| name.ends_with(end))
-        || ["/tests/", "/testing/", "/fuzzing/", "/examples/", "/emulator/"].iter().any(|part| name.contains(part));
+    let is_of_tests =
+        ["tests.rs", "fuzzing.rs", "testing.rs", "test_gpu.rs"].iter().any(|end| name.ends_with(end))
+            || ["/tests/", "/testing/", "/fuzzing/", "/examples/", "/emulator/"]
+                .iter()
+                .any(|part| name.contains(part));
     if is_of_tests || !ROOTS.iter().any(|root| name.starts_with(root)) {
         return None;
     }
     let code = text.split("\nmod tests {").next().unwrap_or(text).lines();
-    let takes = |line: &&str| !line.trim_start().starts_with("//") && MARKS.iter().any(|mark| line.contains(mark));
+    let takes =
+        |line: &&str| !line.trim_start().starts_with("//") && MARKS.iter().any(|mark| line.contains(mark));
     Some(code.filter(takes).count()).filter(|&lines| lines > 0)
 }

@@ -1,5 +1,5 @@
-//! Fuzz targets: the parsers of files, of texts of the kernel and of numbers of other ranks, each as
-//! one function of bytes.
+//! Fuzz targets: the parsers of files, of texts of the kernel and of numbers of other ranks, each
+//! as one function of bytes.
 //!
 //! A parser must end without a panic on all bytes, and take no more memory than they justify.
 //! `cargo xtask fuzz` searches for bytes that violate this.

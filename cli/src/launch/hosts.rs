@@ -74,7 +74,10 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     if let Ok((host, port)) = parse_master(&text) {
         assert!(port > 0 && text.contains(&host));
     }
-    assert!(Hosts::new(2, 1, Some(&text)).is_ok_and(|hosts| hosts.master().is_some()) || parse_master(&text).is_err());
+    assert!(
+        Hosts::new(2, 1, Some(&text)).is_ok_and(|hosts| hosts.master().is_some())
+            || parse_master(&text).is_err()
+    );
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ fn children() -> Vec<Pid> {
 
 /// Returns the processes in a list of numbers.
 fn numbers(list: &str) -> Vec<Pid> {
-    let numbers = list.split_whitespace().filter_map(|number| number.parse().ok());
+    let numbers = list.split_whitespace().filter_map(|number| number.parse::<i32>().ok());
     // The negative of a number means a group of processes.
     numbers.filter(|&number| number > 0).filter_map(Pid::from_raw).collect()
 }

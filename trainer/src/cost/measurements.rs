@@ -120,8 +120,7 @@ fn from_lines(text: &str) -> std::result::Result<(usize, Vec<Measurement>), Stri
     };
     let lines = text.lines().filter(|text| !text.trim().is_empty() && !text.starts_with('#'));
     let all: Option<Vec<_>> = lines.map(line).collect();
-    let all =
-        all.ok_or("a line that is not `ranks,bytes,microseconds`")?;
+    let all = all.ok_or("a line that is not `ranks,bytes,microseconds`")?;
     let ranks = all.first().ok_or("no times")?.0;
     if all.iter().any(|(other, _)| *other != ranks) {
         return Err("times of different numbers of ranks".to_owned());

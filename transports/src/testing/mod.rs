@@ -1,5 +1,5 @@
-//! Test support: the conformance suite of transports, fuzz targets and their seeds, the Shuttle façade
-//! and the flag latency probe.
+//! Test support: the conformance suite of transports, fuzz targets and their seeds, the Shuttle
+//! façade and the flag latency probe.
 
 use std::time::Duration;
 

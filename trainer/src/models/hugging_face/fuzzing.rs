@@ -21,12 +21,14 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 /// Reads a file of weights.
 pub(crate) fn weights(path: &Path) {
     let Ok(mut files) = WeightFiles::open(path) else { return };
-    let parameters = ["wte.weight", "w"].map(|name| Parameter::new(name, &[4, 6], Init::Zeros));
+    let parameters =
+        ["wte.weight", "h.0.attn.c_attn.weight"].map(|name| Parameter::new(name, &[4, 6], Init::Zeros));
     for parameter in parameters {
         let inventory = Inventory { parameters: vec![parameter], units: Vec::new() };
         if read::check_shapes(&files, Layout::Gpt2, &inventory).is_ok() {
             let mut weights = [0.0; 24];
-            let _ = read::fill_weights(&mut files, Layout::Gpt2, &inventory.parameters[0], 0..24, &mut weights);
+            let _ =
+                read::fill_weights(&mut files, Layout::Gpt2, &inventory.parameters[0], 0..24, &mut weights);
         }
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
             let (places, sent) = (Vec::new(), Vec::new());
             let dispatch = Dispatch { group: None, per_token: 1, places, sent, received, own_experts };
             let (of_experts, of_ranks) = (dispatch.counts(), dispatch.rows_of_ranks());
-            assert_eq!(of_experts.iter().sum::<usize>(), of_ranks.iter().sum());
+            assert_eq!(of_experts.iter().sum::<usize>(), of_ranks.iter().sum::<usize>());
             assert!(of_ranks.iter().all(|&rows| rows as u64 <= ROWS_OF_RANK_MAX));
         }
     }
