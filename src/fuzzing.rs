@@ -167,6 +167,17 @@ mod tests {
         parse_changed_seeds(corpus(), TARGETS, 300);
     }
 
+    /// Miri runs this test: these parsers ask nothing of the system.
+    #[test]
+    fn messages_of_peers_survive_changed_corpus_seeds() {
+        let mut targets = TARGETS.to_vec();
+        targets.retain(|(name, _)| {
+            ["control_msg", "ticket", "objects", "root_reply", "peer_offsets"].contains(name)
+        });
+        parse_seeds(corpus(), &targets);
+        parse_changed_seeds(corpus(), &targets, if cfg!(miri) { 20 } else { 1000 });
+    }
+
     #[test]
     fn settings_of_any_number_are_laid_out_or_rejected() {
         for name in [
