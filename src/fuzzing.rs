@@ -175,7 +175,10 @@ mod tests {
             ["control_msg", "ticket", "objects", "root_reply", "peer_offsets"].contains(name)
         });
         parse_seeds(corpus(), &targets);
-        parse_changed_seeds(corpus(), &targets, if cfg!(miri) { 20 } else { 1000 });
+        // A changed seed may announce a million elements, which take Miri minutes.
+        if !cfg!(miri) {
+            parse_changed_seeds(corpus(), &targets, 1000);
+        }
     }
 
     #[test]
