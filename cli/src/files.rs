@@ -62,7 +62,7 @@ mod tests {
         symlink("nothing", at("broken.json")).unwrap();
         let (pipe, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
         rustix::fs::mknodat(rustix::fs::CWD, at("pipe.json"), pipe, mode, 0).unwrap();
-        let found = expand_paths(&[folder.clone()], |name| name.ends_with(".json"));
+        let found = expand_paths(std::slice::from_ref(&folder), |name| name.ends_with(".json"));
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(found, Ok(vec![at("record.json")]));
     }
