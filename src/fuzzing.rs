@@ -3,17 +3,17 @@
 //! A parser must end without a panic on all bytes. A value that it accepts must survive being
 //! written and parsed again. `cargo xtask fuzz` searches for bytes that violate this.
 
-use crate::bootstrap::UniqueId;
+use crate::bootstrap::endpoint::Endpoint;
 use crate::bootstrap::fuzzing as bootstrap;
 use crate::bootstrap::invitation::Invitation;
-use crate::config::Config;
+use crate::bootstrap::{RankInfo, UniqueId};
+use crate::config::{Config, Interface};
 use crate::select::TuningTable;
-
-/// A parser as a function of bytes.
-pub type ParserFn = fn(&[u8]);
+use unisono_transports::testing::seeds::Target;
+use unisono_transports::text::printable;
 
 /// The parsers, each with its name.
-pub const TARGETS: &[(&str, ParserFn)] = &[
+pub const TARGETS: &[Target] = &[
     ("control_msg", crate::engine::fuzz_control_msg),
     ("messages", crate::engine::fuzz_messages),
     ("join_request", |bytes| bootstrap::join_request(&String::from_utf8_lossy(bytes))),
@@ -21,6 +21,14 @@ pub const TARGETS: &[(&str, ParserFn)] = &[
     ("unique_id", id),
     ("tuning_table", table),
     ("setting", setting),
+    ("environment", environment),
+    ("file_store", crate::bootstrap::fuzz_store),
+    ("ticket", crate::communicator::fuzz_ticket),
+    #[cfg(feature = "serde")]
+    ("objects", crate::communicator::fuzz_objects),
+    ("peer_offsets", crate::engine::fuzz_peer_offsets),
+    #[cfg(feature = "gpu")]
+    ("gpu_cards", crate::device::fuzz_cards),
 ];
 
 /// Parses a text of a store or of another rank: an id, or an invitation.
@@ -55,10 +63,48 @@ fn setting(bytes: &[u8]) {
     let _ = unisono_transports::shm::Layout::new(2, &config.geometry());
 }
 
+/// Parses a whole environment: `NAME=value`, each ended by a zero byte, as in
+/// `/proc/PID/environ`.
+///
+/// No file is read, and no name is looked up: the ranks have a secret.
+fn environment(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let pairs: Vec<(&str, &str)> = text.split('\0').filter_map(|pair| pair.split_once('=')).collect();
+    let is_file = |name: &str| matches!(name, "UNISONO_SECRET_FILE" | "UNISONO_TUNING_FILE");
+    let value = |name: &str| {
+        let found = pairs.iter().find(|(own, _)| *own == name && !is_file(name));
+        let usual = (name == "UNISONO_SECRET").then(|| "5a".repeat(32));
+        found.map(|(_, value)| (*value).to_owned()).or(usual)
+    };
+    let check_text = |text: &str| assert_eq!(printable(text), text, "an error steers no terminal");
+    match RankInfo::from_vars(value) {
+        Ok(info) => {
+            assert!(info.rank < info.ranks);
+            id(info.id.to_string().as_bytes());
+        }
+        Err(error) => check_text(&error.to_string()),
+    }
+    let variables = pairs.iter().filter(|(name, _)| !is_file(name));
+    let variables = variables.map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    if let Err(error) = Config::from_vars(variables) {
+        check_text(&error.to_string());
+    }
+    for (_, value) in pairs {
+        if let Ok(interface) = value.parse::<Interface>() {
+            assert_eq!(interface.to_string().parse::<Interface>(), Ok(interface));
+        }
+        if let Ok(endpoint) = value.parse::<Endpoint>() {
+            assert_eq!(endpoint.to_string().parse::<Endpoint>(), Ok(endpoint));
+        }
+    }
+}
+
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::path::Path;
+    use unisono_transports::testing::seeds::{parse_changed_seeds, parse_seeds};
 
     /// Generates words of such texts in any order, with anything between.
     fn text() -> impl Strategy<Value = String> {
@@ -107,14 +153,31 @@ mod tests {
         }
     }
 
+    fn corpus() -> &'static Path {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus"))
+    }
+
     #[test]
     fn parsers_accept_every_corpus_seed() {
-        for (name, parse) in TARGETS {
-            let seeds =
-                std::fs::read_dir(format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-            let seeds: Vec<_> = seeds.map(|seed| std::fs::read(seed.unwrap().path()).unwrap()).collect();
-            assert!(!seeds.is_empty(), "{name}");
-            seeds.iter().for_each(|seed| parse(seed));
+        parse_seeds(corpus(), TARGETS);
+    }
+
+    #[test]
+    fn parsers_survive_changed_corpus_seeds() {
+        parse_changed_seeds(corpus(), TARGETS, 300);
+    }
+
+    /// Miri runs this test: these parsers ask nothing of the system.
+    #[test]
+    fn messages_of_peers_survive_changed_corpus_seeds() {
+        let mut targets = TARGETS.to_vec();
+        targets.retain(|(name, _)| {
+            ["control_msg", "ticket", "objects", "root_reply", "peer_offsets"].contains(name)
+        });
+        parse_seeds(corpus(), &targets);
+        // A changed seed may announce a million elements, which take Miri minutes.
+        if !cfg!(miri) {
+            parse_changed_seeds(corpus(), &targets, 1000);
         }
     }
 

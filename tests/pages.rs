@@ -259,8 +259,8 @@ fn commands_on_pages_exist() {
     let known = [
         ("cargo xtask ", subcommands("xtask/src/main.rs", "Task")),
         ("unisono-train ", subcommands("trainer/src/main.rs", "Command")),
-        ("unisono ", subcommands("cli/src/main.rs", "Command")),
-        ("cargo run --release -- ", subcommands("cli/src/main.rs", "Command")),
+        ("unisono ", subcommands("cli/src/lib.rs", "Command")),
+        ("cargo run --release -- ", subcommands("cli/src/lib.rs", "Command")),
         (".ci/run ", lanes()),
     ];
     let mut unknown = Vec::new();

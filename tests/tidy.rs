@@ -1,8 +1,11 @@
 //! The shape of the source: short files, short functions, `unsafe` where it belongs, no leftovers,
-//! and the language of identifiers, comments and Markdown (`tidy/language.rs`).
+//! the language of identifiers, comments and Markdown (`tidy/language.rs`), and fuzz targets for
+//! parsers (`tidy/parsers.rs`).
 
 #[path = "tidy/language.rs"]
 mod language;
+#[path = "tidy/parsers.rs"]
+mod parsers;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,8 @@ use unisono_transports::text::printable;
 /// File name suffix of traces.
 pub(crate) const TRACE_SUFFIX: &str = ".trace.json";
 
-/// The files named, and of folders named those whose names are wanted.
+/// The files named, and of folders named the ordinary files whose names are wanted. Others may
+/// write such a folder, and a pipe or a device in it has no end.
 pub(crate) fn expand_paths(paths: &[PathBuf], is_wanted: fn(&str) -> bool) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     for path in paths {
@@ -23,7 +24,7 @@ fn files_in_dir(folder: &Path, is_wanted: fn(&str) -> bool) -> Result<Vec<PathBu
     let entries = std::fs::read_dir(folder).map_err(failed)?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed));
     let mut paths = paths.collect::<Result<Vec<_>, _>>()?;
-    paths.retain(|path| is_wanted(&path.to_string_lossy()));
+    paths.retain(|path| is_wanted(&path.to_string_lossy()) && path.is_file());
     paths.sort();
     Ok(paths)
 }
@@ -44,4 +45,25 @@ pub(crate) fn partition<T>(read: impl Iterator<Item = Result<T, String>>) -> (Ve
 /// Says which files are left out, and why.
 pub(crate) fn print_damaged(damaged: &[String]) {
     damaged.iter().for_each(|why| eprintln!("left out: {}", printable(why)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn pipes_and_devices_of_a_folder_are_not_read() {
+        let folder = std::env::temp_dir().join(format!("unisono-cli-files-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let at = |name: &str| folder.join(name);
+        std::fs::write(at("record.json"), "").unwrap();
+        symlink("/dev/zero", at("endless.json")).unwrap();
+        symlink("nothing", at("broken.json")).unwrap();
+        let (pipe, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe.json"), pipe, mode, 0).unwrap();
+        let found = expand_paths(std::slice::from_ref(&folder), |name| name.ends_with(".json"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, Ok(vec![at("record.json")]));
+    }
 }

@@ -4,7 +4,7 @@ use crate::files;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
@@ -69,7 +69,7 @@ fn write(file: &Path, parts: &[TraceFile], processes: &[&str], begun_ns: u64) ->
     writeln!(out, "[")?;
     for part in parts {
         let process = processes.iter().position(|process| *process == part.process).unwrap_or_default();
-        operations += part.copy_events(process + 1, begun_ns, &mut out)?;
+        operations += part.copy_events(open(&part.file)?, (process + 1, begun_ns), &mut out)?;
     }
     // The format wants no comma after the last event.
     writeln!(out, "{{\"name\":\"end\",\"ph\":\"M\",\"pid\":0}}]")?;
@@ -79,21 +79,25 @@ fn write(file: &Path, parts: &[TraceFile], processes: &[&str], begun_ns: u64) ->
 
 impl TraceFile {
     fn open(file: PathBuf) -> Result<Self, String> {
-        let head = lines(&file).map_err(|error| format!("{}: {error}", file.display()))?.next();
-        let head = head.and_then(|line| serde_json::from_str::<TraceHeader>(event(&line)).ok());
-        let Some(TraceHeader { args: HeaderArgs { name, begun_ns } }) = head else {
+        let head = open(&file).map_err(|error| format!("{}: {error}", file.display()))?.next();
+        let Some(HeaderArgs { name, begun_ns }) = head.and_then(|line| header(&line)) else {
             return Err(format!("{}: this is no trace that a rank wrote", file.display()));
         };
         Ok(Self { file, process: name, begun_ns })
     }
 
-    /// Writes the events as events of `process`, relative to `begun_ns`, and returns the number of
-    /// operations.
-    fn copy_events(&self, process: usize, begun_ns: u64, out: &mut impl Write) -> io::Result<u64> {
+    /// Writes the events in these lines as events of `process`, relative to `begun_ns`, and returns
+    /// the number of operations.
+    fn copy_events(
+        &self,
+        lines: impl Iterator<Item = String>,
+        (process, begun_ns): (usize, u64),
+        out: &mut impl Write,
+    ) -> io::Result<u64> {
         let (mut operations, later) = (0, (self.begun_ns - begun_ns) as f64 / 1e3);
         // The last line of a process that was killed may be half a line.
         let parsed = |line: String| serde_json::from_str::<Map<String, Value>>(event(&line)).ok();
-        for mut moved in lines(&self.file)?.map_while(parsed) {
+        for mut moved in lines.map_while(parsed) {
             moved.insert("pid".to_owned(), process.into());
             if let Some(time) = moved.get("ts").and_then(Value::as_f64) {
                 moved.insert("ts".to_owned(), (time + later).into());
@@ -105,12 +109,58 @@ impl TraceFile {
     }
 }
 
-/// The lines with events.
-fn lines(file: &Path) -> io::Result<impl Iterator<Item = String>> {
-    Ok(BufReader::new(File::open(file)?).lines().map_while(Result::ok).skip(1))
+/// Returns the lines with events in a file.
+fn open(file: &Path) -> io::Result<impl Iterator<Item = String>> {
+    Ok(lines(BufReader::new(File::open(file)?)))
 }
+
+/// Returns the lines with events, up to one that is longer than any event.
+fn lines(mut text: impl BufRead) -> impl Iterator<Item = String> {
+    let line = move || {
+        let mut line = String::new();
+        let read = text.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
+        read.is_ok_and(|count| (1..LINE_BYTES_MAX).contains(&(count as u64))).then_some(line)
+    };
+    std::iter::from_fn(line).skip(1)
+}
+
+/// Returns what the first event says of the others.
+fn header(line: &str) -> Option<HeaderArgs> {
+    serde_json::from_str(event(line)).ok().map(|TraceHeader { args }| args)
+}
+
+/// Reads bytes as the trace of a rank, and moves its events.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Some(HeaderArgs { name, begun_ns }) = lines(bytes).next().and_then(|line| header(&line)) else {
+        return;
+    };
+    let part = TraceFile { file: PathBuf::new(), process: name, begun_ns };
+    let (mut moved, begun) = (Vec::new(), begun_ns / 2);
+    let operations = part.copy_events(lines(bytes), (7, begun), &mut moved).expect("memory is written");
+    let events = moved.split_inclusive(|&byte| byte == b'\n');
+    let events: Vec<Map<String, Value>> =
+        events.map(|line| serde_json::from_slice(&line[..line.len() - 2]).expect("an event")).collect();
+    assert!(events.iter().all(|event| event["pid"] == 7) && operations <= events.len() as u64);
+}
+
+/// Longest line that is read: a file may be a link to an endless one.
+const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns an event without the separator behind it.
 fn event(line: &str) -> &str {
     line.trim_end().trim_end_matches(',')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_end_at_one_that_is_too_long() {
+        let endless = io::Cursor::new(b"[\nfirst\n".to_vec()).chain(io::repeat(b'x'));
+        assert_eq!(lines(BufReader::new(endless)).collect::<Vec<_>>(), ["first\n"]);
+        assert_eq!(lines(&b"[\nfirst\nlast"[..]).collect::<Vec<_>>(), ["first\n", "last"]);
+        assert_eq!(lines(&b""[..]).count(), 0);
+    }
 }

@@ -4,16 +4,32 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;
-use unisono::fuzzing::ParserFn;
+use unisono_transports::testing::seeds::Target;
+
+/// The targets of each crate.
+const TARGETS: [&[Target]; 4] = [
+    unisono_transports::testing::fuzzing::TARGETS,
+    unisono::fuzzing::TARGETS,
+    unisono_trainer::fuzzing::TARGETS,
+    unisono_cli::fuzzing::TARGETS,
+];
+
+/// Targets that call libraries whose panics they turn into errors. The hook of libFuzzer would end
+/// the program at a panic; without it, one that is not caught still does.
+const CATCH_PANICS: [&str; 1] = ["tokenizer"];
 
 /// The parser that is asked for.
-fn target() -> ParserFn {
-    static TARGET: OnceLock<ParserFn> = OnceLock::new();
+fn target() -> fn(&[u8]) {
+    static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
     *TARGET.get_or_init(|| {
         let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
-        let all = unisono::fuzzing::TARGETS.iter().chain(unisono_transports::testing::fuzzing::TARGETS);
-        let found = all.clone().find(|(known, _)| *known == name);
-        found.unwrap_or_else(|| panic!("FUZZ_TARGET={name} is none of {:?}", all.map(|(name, _)| name).collect::<Vec<_>>())).1
+        if CATCH_PANICS.contains(&name.as_str()) {
+            std::panic::set_hook(Box::new(|_| {}));
+        }
+        let all = TARGETS.concat();
+        let found = all.iter().find(|(known, _)| *known == name);
+        let names = || all.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        found.unwrap_or_else(|| panic!("FUZZ_TARGET={name} is none of {}", names())).1
     })
 }
 

@@ -34,6 +34,8 @@ mod tests;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::bootstrap::peer_info::fuzzing;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::bootstrap::store::fuzz as fuzz_store;
 
 pub(crate) use crate::bootstrap::store::exchange_id;
 pub use crate::bootstrap::store::{FileStore, Store};

@@ -313,6 +313,29 @@ impl Exchange<'_> {
     }
 }
 
+/// Reads bytes as the file of a key, and as the value of rank 0 in ranks with and without a secret.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let store = FileStore::new(std::env::temp_dir());
+    let key = format!("unisono-fuzz/{}/{:?}", std::process::id(), thread::current().id());
+    let path = store.path(&key);
+    private_file::publish(&path, bytes).expect("a file");
+    let found = store.get(&key, Duration::ZERO);
+    fs::remove_file(&path).expect("the file");
+    assert!(found.as_ref().is_ok_and(|value| value == bytes) || found.is_err());
+    let (value, config) = (String::from_utf8_lossy(bytes), Config::default());
+    // This user has no folder for a key.
+    let var = |name: &str| (name == "TMPDIR").then(|| "/dev/null".to_owned());
+    for secret in [None, Some(Secret::from_public("fuzzing"))] {
+        let has_secret = secret.is_some();
+        let exchange = Exchange { store: &store, name: "fuzz", rank: 1, config: &config, secret, var: &var };
+        if let Ok(id) = exchange.accept(&value, "here") {
+            assert_eq!(has_secret, value.parse::<Invitation>().is_ok(), "no secret comes from a store");
+            assert!(id.to_string().parse::<UniqueId>().is_ok());
+        }
+    }
+}
+
 fn failed(what: String) -> Error {
     Error::new(ErrorKind::Bootstrap(BootstrapError::Other { what }))
 }

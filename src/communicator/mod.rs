@@ -61,7 +61,11 @@ pub(crate) use crate::communicator::validate::ArgCheck;
 pub use crate::communicator::work::Work;
 #[cfg(feature = "gpu")]
 pub(crate) use counts::{digest_words, displacements};
+#[cfg(all(feature = "serde", any(test, feature = "fuzzing")))]
+pub(crate) use objects::fuzz as fuzz_objects;
 pub use scope::{Scope, ScopedWork};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use split::fuzz as fuzz_ticket;
 
 use crate::bootstrap::UniqueId;
 use crate::communicator::leaving::Ownership;

@@ -4,6 +4,9 @@
 //! elements that do not exist, or loop over elements that have no bytes. So a layer between serde
 //! and postcard counts how deeply values are nested, and how many elements sequences and maps have.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzzing;
+
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess,
     Visitor,
@@ -300,25 +303,10 @@ const ELEMENTS_WITHOUT_BYTES_MAX: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
+    use super::fuzzing::{Chain, Value};
     use super::*;
-    use serde::{Deserialize, Serialize};
+    use serde::Serialize;
     use std::collections::BTreeMap;
-
-    /// A value with all that serde knows.
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    enum Value {
-        Nothing,
-        Number(i128),
-        Text { text: String, letter: char },
-        Pair(f32, Option<bool>),
-        List(Vec<Value>),
-        Map(BTreeMap<u16, (Box<Value>, ())>),
-    }
-
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct Chain {
-        next: Option<Box<Chain>>,
-    }
 
     fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
         postcard::to_allocvec(value).expect("it can be encoded")

@@ -323,6 +323,22 @@ fn parts(longest: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
+/// Decodes bytes as objects of a peer, and as the lengths that ranks announce.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    object_decoder::fuzzing::fuzz(bytes);
+    let counts: Vec<usize> =
+        bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word) as usize).collect();
+    let (ranks, mut arrived) = (counts.len().max(1), 0);
+    for (number, part) in parts(longest(&counts), ranks).enumerate() {
+        assert!(number < 64 && part.start == arrived && part.end > part.start);
+        assert!(part.len() <= arrived.max(first_part(ranks)), "memory grows with what has arrived");
+        assert!(counts.iter().all(|&count| within(&part, count).len() <= part.len()));
+        arrived = part.end;
+    }
+    assert_eq!(arrived, longest(&counts));
+}
+
 /// Returns the length of the first part if `ranks` objects travel at once.
 fn first_part(ranks: usize) -> usize {
     (FIRST_PARTS_BYTES / ranks).max(FIRST_PART_BYTES_MIN)

@@ -239,6 +239,38 @@ fn unreadable_endpoint() -> Error {
     Error::new(ErrorKind::ProtocolViolation { peer: 0, what: "an address that cannot be read".to_owned() })
 }
 
+/// Parses bytes as what a rank gets from others to make a group: their colors and keys, and the
+/// ticket of the first member.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let keys: Vec<i64> = bytes.as_chunks().0.iter().map(|word| i64::from_le_bytes(*word)).collect();
+    let keys = &keys[..keys.len() / 2 * 2];
+    for (rank, split_key) in keys.chunks(2).enumerate().take(8) {
+        let members = group_members(keys, split_key[0]);
+        assert!(members.contains(&rank) && members.iter().all(|&member| member < keys.len() / 2));
+    }
+    let mut ticket = [0; TICKET_BYTES];
+    let length = bytes.len().min(TICKET_BYTES);
+    ticket[..length].copy_from_slice(&bytes[..length]);
+    for ticket in [bytes, &ticket[..]] {
+        let Ok(endpoint) = read_endpoint(ticket) else { continue };
+        if endpoint.len() < TICKET_BYTES {
+            let mut again = [0; TICKET_BYTES];
+            write_endpoint(&mut again, endpoint);
+            assert_eq!(read_endpoint(&again).ok(), Some(endpoint));
+        }
+        // As the members of a group read it, and the survivors of a shrink. Miri knows no
+        // cryptography.
+        if let Ok(invitation) = endpoint.parse::<Invitation>()
+            && !cfg!(miri)
+        {
+            let id = invitation.accept(&Secret::from_public("fuzzing"), &group_label(&[0, 1]));
+            assert!(id.to_string().parse::<UniqueId>().is_ok());
+        }
+        let _ = (endpoint.parse::<std::net::SocketAddr>(), endpoint.parse::<u64>());
+    }
+}
+
 /// Returns an endpoint for a regroup, from the caller's `Reconnect`.
 pub(super) fn listen_endpoint(reconnect: &dyn Reconnect) -> Result<String> {
     let endpoint = reconnect.endpoint()?;

@@ -36,7 +36,7 @@ impl Config {
         Ok(config)
     }
 
-    fn from_vars(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+    pub(crate) fn from_vars(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let mut config = Self::default();
         for (name, value) in variables {
             let setting = name.strip_prefix(ENV_PREFIX).filter(|name| !name.starts_with(WRAPPER_PREFIX));

@@ -6,6 +6,8 @@
 
 mod all_to_all;
 mod collectives;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod graph;
 mod join;
 mod launch;
@@ -27,6 +29,8 @@ mod shape;
 mod share_tables;
 mod topology;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::device::fuzzing::cards as fuzz_cards;
 pub use crate::device::p2p::DeviceGroup;
 pub use crate::device::reduce_op::AnyReduceOp;
 pub use unisono_cuda::device::{

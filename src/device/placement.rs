@@ -73,8 +73,13 @@ impl Placements {
         let own = own.to_words();
         let mut all = own.repeat(base.size());
         base.all_gather(&own, &mut all)?;
+        Ok(Self::from_words(base.rank(), &all))
+    }
+
+    /// Returns the placements of all ranks, as they have told them.
+    fn from_words(own: usize, all: &[u64]) -> Self {
         let all = all.chunks_exact(WORDS).filter_map(|words| words.first_chunk());
-        Ok(Self { own: base.rank(), all: all.map(Placement::from_words).collect() })
+        Self { own, all: all.map(Placement::from_words).collect() }
     }
 
     /// Returns the placement of a rank.
@@ -118,7 +123,7 @@ impl Placements {
     pub(super) fn room(&self) -> usize {
         let own = self.of(self.own);
         let others = self.first_of_processes(own).filter(|other| !other.is_in_same_process(own));
-        own.room.saturating_sub(others.map(|other| other.reserved).sum())
+        own.room.saturating_sub(reserved_sum(others))
     }
 
     /// Returns the number of processes on this rank's GPU, if this rank is the first of them.
@@ -147,8 +152,30 @@ impl Placements {
     /// Returns the blocks of the GPU that all communicators have reserved, as far as ranks of this
     /// communicator know.
     fn reserved_on_gpu_of(&self, one: &Placement) -> usize {
-        self.first_of_processes(one).map(|other| other.reserved).sum()
+        reserved_sum(self.first_of_processes(one))
     }
+}
+
+/// Returns the reserved blocks of several processes, which may say any number.
+fn reserved_sum<'p>(placements: impl Iterator<Item = &'p Placement>) -> usize {
+    placements.fold(0, |sum, other| sum.saturating_add(other.reserved))
+}
+
+/// Plans with placements that bytes give.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    // Small numbers are equal more often, so that ranks share hosts, processes and GPUs.
+    let word =
+        |bytes: &[u8; 8]| if bytes[0] < 128 { u64::from(bytes[0] % 4) } else { u64::from_le_bytes(*bytes) };
+    let words: Vec<u64> = bytes.as_chunks().0.iter().map(word).take(WORDS * 16).collect();
+    let mut placements = Placements::from_words(0, &words);
+    for own in 0..placements.all.len() {
+        placements.own = own;
+        assert!(placements.room() <= placements.of(own).room);
+        assert!(placements.processes_to_report().is_none_or(|processes| processes <= words.len() / WORDS));
+    }
+    assert!(placements.channels() >= 1);
+    let _ = placements.check_queues();
 }
 
 /// Returns what a user must know whose processes share a GPU without MPS.
@@ -254,6 +281,14 @@ mod tests {
         assert_eq!((places.room(), places.processes_to_report()), (92, None));
         places.all[3].gpu = [2, 0];
         assert_eq!(places.processes_to_report(), Some(1), "another GPU");
+    }
+
+    /// Ranks of one host tell each other, and must not make each other panic.
+    #[test]
+    fn reserved_blocks_of_any_number_add_up() {
+        let mut places = on_one_gpu(4, |rank| rank as u64);
+        places.all[1..3].iter_mut().for_each(|one| one.reserved = 1 << 63);
+        assert_eq!((places.room(), places.channels()), (0, 1));
     }
 
     #[test]

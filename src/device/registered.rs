@@ -102,7 +102,7 @@ impl DeviceCommunicator {
 
 /// Returns the handles of all ranks' buffers if all have equal sizes. Every rank gets the same
 /// outcome.
-fn parse_handles(cards: &[u8], bytes: usize) -> Result<Vec<IpcHandle>> {
+pub(super) fn parse_handles(cards: &[u8], bytes: usize) -> Result<Vec<IpcHandle>> {
     let mut handles = Vec::new();
     for (rank, card) in cards.chunks(REGISTRATION_BYTES).enumerate() {
         let (handle, theirs) = card.split_at(IpcHandle::BYTES);
@@ -233,7 +233,7 @@ impl AddressTables {
 }
 
 /// Bytes of a handle and of the buffer size beside it.
-const REGISTRATION_BYTES: usize = IpcHandle::BYTES + size_of::<u64>();
+pub(super) const REGISTRATION_BYTES: usize = IpcHandle::BYTES + size_of::<u64>();
 /// Maximum number of cached tables.
 const ADDRESS_TABLE_CACHE_SIZE: usize = 64;
 /// Smallest share for zero-copy. Smaller shares use lines or windows, which need one hand-over

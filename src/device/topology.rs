@@ -107,6 +107,20 @@ fn nearest_ring(distances: &[u8], ranks: usize) -> Vec<Rank> {
     if length(&order) < length(&numbers) { order } else { numbers }
 }
 
+/// Reads bytes as the distances and locations that ranks tell each other.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let ranks = bytes.len().isqrt().min(32);
+    if ranks > 0 {
+        let mut ring = nearest_ring(bytes, ranks);
+        ring.sort_unstable();
+        assert!(ring.into_iter().eq(0..ranks), "each rank is in the ring once");
+    }
+    let (own, theirs) = bytes.split_at(bytes.len() / 2);
+    let seen = [split(theirs)].map(|(bus_id, _)| (bus_id, 3));
+    let _ = rank_distance(own, theirs, &seen);
+}
+
 /// Base of direct distances; one GPU has distance 0. The driver's link rank is added where the
 /// bandwidth of the links is unknown.
 const DIRECT_BASE: u8 = 1;

@@ -33,6 +33,8 @@ mod watchdog;
 pub(crate) use crate::engine::algorithm_cache::{Override, Overrides};
 pub(crate) use crate::engine::buffers::Buffers;
 pub(crate) use crate::engine::call_settings::CallSettings;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::engine::exec::zero_copy::fuzz as fuzz_peer_offsets;
 pub(crate) use crate::engine::failure::DROPPED;
 pub(crate) use crate::engine::membership::agreement::Membership;
 pub(crate) use crate::engine::membership::shrink::Regroup;

@@ -8,7 +8,7 @@ use unisono::schedule::Algorithm;
 
 #[test]
 fn tools_of_the_command_are_listed() {
-    let mut tools = subcommands("cli/src/main.rs", "Command");
+    let mut tools = subcommands("cli/src/lib.rs", "Command");
     assert!(tools.remove("exec-rank") && tools.len() > 8, "{tools:?}");
     let readme = read("README.md");
     let row = readme.lines().find(|line| line.starts_with("| tools |")).expect("a row of tools");

@@ -18,8 +18,12 @@ mod tensors;
 mod write;
 
 pub use folder::{latest, list};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use manifest::fuzz as fuzz_manifest;
 pub use manifest::{Manifest, SavedFile, SavedParameter, TrainProgress};
 pub use read::{load, verify_files, with_last_good};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use shard::fuzz as fuzz_shard;
 pub(crate) use tensors::TensorFile;
 pub use write::{RunSetup, SavedBy, Snapshot, save};
 

@@ -4,6 +4,8 @@
 mod architecture;
 mod changes;
 mod docs;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod read;
 mod renamed_keys;
 mod resume_invariants;
@@ -13,6 +15,8 @@ mod validate;
 
 pub use crate::config::changes::ChangedKey;
 pub use crate::config::docs::KeyDoc;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::config::fuzzing::fuzz;
 pub use crate::config::schema::{
     Checkpoint, Context, Data, DataKind, DeviceKind, ExpertBalance, Experts, FeedForward, Log, Model, Norm,
     Optimizer, OptimizerKind, Pipeline, Positions, RouterScore, Sample, Shape, StageSplit, Strategy,

@@ -39,6 +39,8 @@ pub(crate) use flops::{flops_per_sample, peak_flops, peak_flops_on};
 pub use hardware::{Hardware, LinkClass};
 pub use link::{Link, Measurement, effective_bandwidth, ring, tree};
 pub(crate) use link::{MAX_USEFUL_DATA_RANKS, many_data_ranks};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use measurements::fuzz as fuzz_measurements;
 pub use measurements::sweep;
 pub(crate) use memory::{classes_in_memory, in_memory};
 pub use model_shape::{BytesPerParam, ModelShape};

@@ -18,6 +18,10 @@ pub use prepare::{Prepared, TokenizeOptions};
 pub use sampler::{LastBatch, Position, Sampler};
 pub use text_codec::{DecodeStream, TextCodec};
 pub use tokenizer::Tokenizer;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use tokenizer::fuzz as fuzz_tokenizer;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use tokens::fuzz as fuzz_tokens;
 pub use tokens::{TokenFile, TokenSource, TokenWidth};
 pub use windows::{TokenBatch, TokenWindows};
 

@@ -15,6 +15,9 @@ pub mod data;
 pub mod device;
 pub mod error;
 pub mod flat;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod mesh;
 pub mod models;
 pub mod nn;

@@ -25,6 +25,8 @@ pub use axes::{Axis, AxisOrder};
 pub use display::MeshOnHosts;
 pub use groups::MeshGroups;
 pub use kind::GroupKind;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use location::fuzz as fuzz_cores;
 pub use location::{HostId, Location};
 pub use seeds::{Phase, SeedSource};
 

@@ -39,6 +39,8 @@ pub use crate::planner::report::{PlanReport, StrategyRow, gigabytes};
 pub use crate::planner::rules::{Decision, Rule, rule_of_thumb};
 pub use crate::planner::runs::{Measured, measure, measure_rate, model_flops};
 pub use crate::planner::search::{Candidate, Search, TooLarge};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::planner::topology::fuzz as fuzz_topology;
 pub use crate::planner::tree::{Remedy, decide};
 
 #[cfg(test)]

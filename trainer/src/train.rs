@@ -31,6 +31,8 @@ mod train_loop;
 mod validate;
 
 pub use crate::train::added_values::AddedValues;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::train::available_memory::fuzz as fuzz_memory;
 pub(crate) use crate::train::available_memory::host_memory;
 pub use crate::train::data_loader::DataLoader;
 pub use crate::train::generate::generate;
@@ -44,6 +46,8 @@ pub(crate) use launch::local_worlds;
 pub use launch::{train_from_env, train_on_threads, train_on_threads_until};
 pub use model::new_model;
 pub use pretrained::export;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use report::fuzz as fuzz_records;
 pub use report::{StepRecord, validation_text};
 pub use run::{Run, StepStats};
 pub use schedule::{LrScaling, LrSchedule, LrShape};

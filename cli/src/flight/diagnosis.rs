@@ -2,6 +2,7 @@
 //! behind.
 
 use super::record::{Operation, Record, State};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 /// Result of comparing the records of one communicator.
@@ -30,8 +31,8 @@ impl<'r> Diagnosis<'r> {
     /// Compares the records of one communicator, ordered by rank.
     pub(super) fn of(records: &'r [Record]) -> Self {
         let ranks = records.first().map_or(0, |record| record.ranks);
-        let is_absent = |rank: &usize| records.iter().all(|record| record.rank != *rank);
-        let absent = (0..ranks).filter(is_absent).collect();
+        let present: HashSet<usize> = records.iter().map(|record| record.rank).collect();
+        let absent = (0..ranks).filter(|rank| !present.contains(rank)).collect();
         let finding = find_mismatch(records).or_else(|| find_stragglers(records)).unwrap_or(Finding::Idle);
         Self { records, missing: absent, finding }
     }
@@ -44,25 +45,25 @@ impl<'r> Diagnosis<'r> {
 
 /// Finds the first sequence number with different calls on two ranks.
 fn find_mismatch(records: &[Record]) -> Option<Finding<'_>> {
-    let of_all = records.iter().flat_map(|record| &record.operations).filter(|operation| operation.of_all);
-    let mut sequences: Vec<u64> = of_all.map(|operation| operation.sequence).collect();
-    sequences.sort_unstable();
-    sequences.dedup();
-    let calls = sequences.into_iter().map(|sequence| calls_at(records, sequence));
-    calls.into_iter().find(|calls| calls.len() > 1).map(Finding::Mismatch)
-}
-
-/// Returns the calls with this sequence number, each with the ranks that made it.
-fn calls_at(records: &[Record], sequence: u64) -> Vec<(&str, Vec<usize>)> {
-    let mut calls: Vec<(&str, Vec<usize>)> = Vec::new();
+    // Records may hold any number of operations, so each is looked at once.
+    let mut calls = BTreeMap::<u64, Vec<(&str, Vec<usize>)>>::new();
     for record in records {
-        let Some(call) = record.call(sequence) else { continue };
-        match calls.iter_mut().find(|(other, _)| *other == call) {
-            Some((_, ranks)) => ranks.push(record.rank),
-            None => calls.push((call, vec![record.rank])),
+        let mut own = HashSet::new();
+        for operation in record.operations.iter().filter(|operation| operation.of_all) {
+            if own.insert(operation.sequence) {
+                add_call(calls.entry(operation.sequence).or_default(), &operation.call, record.rank);
+            }
         }
     }
-    calls
+    calls.into_values().find(|calls| calls.len() > 1).map(Finding::Mismatch)
+}
+
+/// Adds the call of a rank to the different calls with one number.
+fn add_call<'r>(calls: &mut Vec<(&'r str, Vec<usize>)>, call: &'r str, rank: usize) {
+    match calls.iter_mut().find(|(other, _)| *other == call) {
+        Some((_, ranks)) => ranks.push(rank),
+        None => calls.push((call, vec![rank])),
+    }
 }
 
 /// Finds the ranks behind the furthest rank, if any rank waits.

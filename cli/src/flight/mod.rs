@@ -33,6 +33,22 @@ pub(crate) fn analyze(arguments: &AnalyzeArguments) -> Result<u8, String> {
     Ok(u8::from(print(records)))
 }
 
+/// Reads bytes as files of flight records, separated by zero bytes, as the answer of a rank, and as
+/// the environment of a process.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let mut records: Vec<Record> = text.split('\0').filter_map(|file| record::parse(file).ok()).collect();
+    records.extend(status::records_in(&text).unwrap_or_default());
+    for records in by_communicator(records).values() {
+        let diagnosis = Diagnosis::of(records);
+        let shown = diagnosis.to_string();
+        assert!(shown.starts_with("communicator "), "{shown}");
+        let _ = (diagnosis.is_problem(), printable(&shown));
+    }
+    let _ = status::env_value(bytes, "RANK");
+}
+
 /// Prints what there is to say about each communicator; whether any is in trouble.
 fn print(records: Vec<Record>) -> bool {
     let mut trouble = false;

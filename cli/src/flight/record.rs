@@ -51,12 +51,6 @@ impl Record {
     pub(super) fn last_collective(&self) -> Option<&Operation> {
         self.operations.iter().rev().find(|operation| operation.of_all)
     }
-
-    /// Returns the collective with this sequence number, if the record still holds it.
-    pub(super) fn call(&self, sequence: u64) -> Option<&str> {
-        let mut calls = self.operations.iter().filter(|operation| operation.of_all);
-        calls.find(|operation| operation.sequence == sequence).map(|operation| operation.call.as_str())
-    }
 }
 
 /// Records by communicator name and epoch, one for each rank.
@@ -90,7 +84,7 @@ fn read(file: &Path) -> Result<Record, String> {
 }
 
 /// Parses a record; the text may come from anywhere.
-fn parse(text: &str) -> Result<Record, String> {
+pub(super) fn parse(text: &str) -> Result<Record, String> {
     let record: Record = serde_json::from_str(text).map_err(|error| error.to_string())?;
     match record.is_valid() {
         true => Ok(record),

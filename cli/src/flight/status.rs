@@ -41,16 +41,22 @@ fn query_process(process: u32) -> Vec<Record> {
     let said = RankInfo::from_vars(|name| env_value(&variables, name))
         .and_then(|identity| status::query(process, &identity.id))
         .map_err(|error| error.to_string())
-        .and_then(|text| serde_json::from_str::<Vec<Record>>(&text).map_err(|error| error.to_string()));
-    let possible = |records: Vec<Record>| records.into_iter().filter(Record::is_valid).collect();
-    said.map(possible).unwrap_or_else(|why| {
+        .and_then(|text| records_in(&text));
+    said.unwrap_or_else(|why| {
         eprintln!("unisono: process {process} does not answer: {}", printable(&why));
         Vec::new()
     })
 }
 
+/// Returns the records in the answer of a process, without impossible ones.
+pub(super) fn records_in(text: &str) -> Result<Vec<Record>, String> {
+    let mut records: Vec<Record> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    records.retain(Record::is_valid);
+    Ok(records)
+}
+
 /// The value of a variable, of another process's environment.
-fn env_value(variables: &[u8], name: &str) -> Option<String> {
+pub(super) fn env_value(variables: &[u8], name: &str) -> Option<String> {
     let mut texts = variables.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
     texts.find_map(|text| text.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
 }

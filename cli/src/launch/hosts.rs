@@ -67,6 +67,19 @@ fn parse_master(text: &str) -> Result<(String, u16), String> {
     }
 }
 
+/// Reads text as the address of host 0.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok((host, port)) = parse_master(&text) {
+        assert!(port > 0 && text.contains(&host));
+    }
+    assert!(
+        Hosts::new(2, 1, Some(&text)).is_ok_and(|hosts| hosts.master().is_some())
+            || parse_master(&text).is_err()
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,11 @@ mod reap_orphans;
 mod signals;
 
 pub(crate) use hosts::Hosts;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use hosts::fuzz as fuzz_hosts;
 pub(crate) use rank::exec_program;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use reap_orphans::fuzz as fuzz_children;
 
 use job::Job;
 use rustix::process::Signal;

@@ -26,11 +26,20 @@ pub(super) fn kill_all(timeout: Duration) {
 fn children() -> Vec<Pid> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    let numbers = |list: String| {
-        let numbers = list.split_whitespace().filter_map(|number| number.parse().ok());
-        numbers.filter_map(Pid::from_raw).collect::<Vec<_>>()
-    };
-    lists.flat_map(numbers).collect()
+    lists.flat_map(|list| numbers(&list)).collect()
+}
+
+/// Returns the processes in a list of numbers.
+fn numbers(list: &str) -> Vec<Pid> {
+    let numbers = list.split_whitespace().filter_map(|number| number.parse::<i32>().ok());
+    // The negative of a number means a group of processes.
+    numbers.filter(|&number| number > 0).filter_map(Pid::from_raw).collect()
+}
+
+/// Reads text as a list of processes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(text: &str) {
+    assert!(numbers(text).iter().all(|process| process.as_raw_nonzero().get() > 0));
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(2);

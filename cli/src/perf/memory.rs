@@ -57,13 +57,15 @@ fn kernel_account() -> Result<[i64; 4], String> {
     let read = |path: &str| std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
     // Unlike the sums in `status`, these are counted now.
     let (pages, status) = (read("/proc/self/smaps_rollup")?, read("/proc/self/status")?);
-    let kilobytes = |text: &str, name: &str| -> Option<i64> {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        line.split_ascii_whitespace().nth(1)?.parse().ok()
-    };
-    let value = |text: &str, name: &str| kilobytes(text, name).unwrap_or(0) * 1024;
-    let counted = ["Rss:", "Pss:", "Anonymous:"].map(|name| value(&pages, name));
-    Ok([counted[0], counted[1], counted[2], value(&status, "VmPTE:")])
+    let [rss, pss, anonymous] = ["Rss:", "Pss:", "Anonymous:"].map(|name| bytes_of(&pages, name));
+    Ok([rss, pss, anonymous, bytes_of(&status, "VmPTE:")])
+}
+
+/// Returns the bytes of a line such as `Rss:  12 kB`, or zero without one.
+pub(super) fn bytes_of(text: &str, name: &str) -> i64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kilobytes = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<i64>().ok());
+    kilobytes.map_or(0, |kilobytes| kilobytes.saturating_mul(1024))
 }
 
 fn print(arguments: &Arguments, comm: &Communicator, all: &[i64]) {

@@ -158,3 +158,9 @@ fn row(
         _ => unreachable!("the arguments name types that GPUs know"),
     }
 }
+
+/// Reads text as what the kernel says of memory.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz_memory(text: &str) {
+    let _ = (memory::bytes_of(text, "Rss:"), room::available_in(text));
+}

@@ -64,7 +64,11 @@ fn shortage(rows: &[&[u64]]) -> Option<(u64, u64)> {
 /// Returns the memory that new allocations can get without swapping, or no limit if the kernel does
 /// not say.
 fn available_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    available_in(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+}
+
+/// Returns the available memory in the text of `/proc/meminfo`.
+pub(super) fn available_in(text: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kilobytes.map_or(u64::MAX, |kilobytes| kilobytes.saturating_mul(1024))

@@ -118,8 +118,12 @@ fn temporary_file() -> Result<PathBuf, String> {
 const SAMPLES: &str = "20";
 
 fn read(file: &Path) -> Result<Vec<Timing>, String> {
-    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    let document: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    parse(&std::fs::read_to_string(file).map_err(|error| error.to_string())?)
+}
+
+/// Reads the results that `perf` writes.
+pub(super) fn parse(text: &str) -> Result<Vec<Timing>, String> {
+    let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let results = document["results"].as_array().ok_or("no results")?;
     results.iter().map(|result| timing(result).ok_or_else(|| format!("no time in {result}"))).collect()
 }

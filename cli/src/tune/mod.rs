@@ -99,3 +99,11 @@ fn check(arguments: &Arguments, fields: &[Case]) -> Result<u8, String> {
     println!("# {} of {} sizes are more than 10 % slower than the best fixed choice", all.slower, all.sizes);
     Ok(u8::from(all.slower > 0))
 }
+
+/// Reads bytes as the results of `perf`.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok(times) = measure::parse(&String::from_utf8_lossy(bytes)) {
+        assert!(times.len() <= bytes.len());
+    }
+}

@@ -241,6 +241,58 @@ impl PeerHeaps<'_> {
     }
 }
 
+/// Copies chunks between the heaps of two ranks, whose offsets are bytes of a peer.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    use crate::engine::Shares;
+    use crate::schedule::Chunk;
+    use unisono_transports::{Fabric, Geometry, threads};
+    const GEOMETRY: Geometry = Geometry {
+        lanes: 1,
+        slots: 2,
+        slot_bytes: 256,
+        signal_lanes: 1,
+        window_bytes: 4096,
+        heap_bytes: 64 << 10,
+    };
+    thread_local! {
+        /// Mapping memory takes longer than using it.
+        static FABRICS: Vec<Fabric> = threads::fabrics(2, GEOMETRY).expect("memory");
+    }
+    let (words, steps) = bytes.split_at(bytes.len().min(32));
+    let mut words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).chain([0; 4]);
+    let mut offsets =
+        || PeerOffsets { input: words.next().unwrap_or_default(), output: words.next().unwrap_or_default() };
+    let offsets = [offsets(), offsets()];
+    FABRICS.with(|fabrics| {
+        let window = fabrics[0].window.as_ref().expect("shared memory");
+        for [places, index, share] in steps.as_chunks::<3>().0 {
+            let share_bytes = Shares::Even { bytes: usize::from(*share) << 6 };
+            let layout = &Layout::new(share_bytes, 4, 8);
+            let heaps = PeerHeaps {
+                access: window.access_heaps().expect("open heaps"),
+                offsets: &offsets,
+                input: layout,
+                output: layout,
+            };
+            let place = |rank: Rank, space: u8| {
+                let space = [Space::Input, Space::Output, Space::Scratch, Space::Window][usize::from(space)];
+                ChunkRef { rank, chunk: Chunk { space, index: u32::from(*index) } }
+            };
+            let (from, into) = (place(0, places & 3), place(1, places >> 2 & 3));
+            let is_inside = |place: &ChunkRef| {
+                let (offset, bytes) = heaps.locate(place);
+                offset.checked_add(bytes).is_some_and(|end| end <= GEOMETRY.heap_bytes)
+            };
+            assert_eq!(heaps.source(&from).is_ok(), is_inside(&from));
+            assert_eq!(heaps.target(&into).is_ok(), is_inside(&into));
+            if let (Ok(source), Ok(target)) = (heaps.source(&from), heaps.target(&into)) {
+                copy_into(&mut [(Store::Cached, target)], source);
+            }
+        }
+    });
+}
+
 #[cold]
 fn not_zero_copy(instr: &Instr) -> Error {
     Error::new(ErrorKind::Bug(format!("a zero-copy schedule has the instruction {instr:?}")))

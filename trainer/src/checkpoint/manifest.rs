@@ -119,6 +119,30 @@ fn wrong_format_message(format: u32) -> String {
     )
 }
 
+/// Reads bytes as a manifest, with the checksum that they have and with the right one, and resumes
+/// from it.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    use crate::data::{LastBatch, Sampler};
+    use crate::parameter::Init;
+    let (text, path) = (String::from_utf8_lossy(bytes), Path::new(MANIFEST));
+    let _ = Manifest::parse(&text, path);
+    let Ok(given) = serde_json::from_str::<Manifest>(&text) else { return };
+    let text = given.to_text().expect("what was read");
+    let Ok(manifest) = Manifest::parse(&text, path) else { return };
+    assert!(manifest.files().all(|own| !own.file.contains('/') && own.file != ".."));
+    let parameters = vec![Parameter::new("w", &[4, 2], Init::Zeros)];
+    let _ = manifest.check_parameters(&Inventory { parameters, units: Vec::new() }, path);
+    let TrainProgress { position, invariants, .. } = &manifest.progress;
+    let _ = manifest.progress.check_invariants(invariants, path, |_| true);
+    for last_batch in [LastBatch::Drop, LastBatch::Pad] {
+        let mut sampler = Sampler::new(10, 4, Some(7), last_batch).expect("batches");
+        if sampler.resume(*position).is_ok() {
+            (0..4).for_each(|_| assert!(sampler.next_or_new_epoch().iter().all(|&sample| sample < 10)));
+        }
+    }
+}
+
 impl Manifest {
     /// Creates the manifest for the parameters of `inventory`. Files are added as they are written.
     pub(super) fn new(
@@ -157,12 +181,17 @@ impl Manifest {
             ErrorKind::NotFound => Error::file(&path, "there is no checkpoint here"),
             _ => Error::file(&path, error),
         })?;
-        let damaged = |error| Error::file(&path, format!("the manifest is damaged: {error}"));
-        let Header { format } = serde_json::from_str(&text).map_err(damaged)?;
+        Self::parse(&text, &path)
+    }
+
+    /// Reads the text of the manifest at `path`.
+    fn parse(text: &str, path: &Path) -> Result<Self> {
+        let damaged = |error| Error::file(path, format!("the manifest is damaged: {error}"));
+        let Header { format } = serde_json::from_str(text).map_err(damaged)?;
         if format != FORMAT {
             return Err(Error::file(path, wrong_format_message(format)));
         }
-        let manifest: Self = serde_json::from_str(&text).map_err(damaged)?;
+        let manifest: Self = serde_json::from_str(text).map_err(damaged)?;
         if checksum_of(&text.replacen(&manifest.checksum, BLANK, 1)) != manifest.checksum {
             return Err(Error::file(path, "not the text that was saved: the manifest is damaged"));
         }

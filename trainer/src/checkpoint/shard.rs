@@ -139,6 +139,21 @@ fn parse_entries(metadata: &Metadata) -> Option<HashMap<String, Vec<ShardEntry>>
     Some(pieces)
 }
 
+/// Reads a file as that of a rank, and fills a parameter and a part of it.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(path: &Path) {
+    use crate::parameter::Init;
+    let Ok(mut reader) = ShardReader::open(path) else { return };
+    let whole = Parameter::new("w", &[4, 6], Init::Zeros);
+    let part = whole.clone().with_shard(ShardSpec::new(1, 6, 2, 1));
+    for parameter in [whole, part] {
+        for range in [0..parameter.count(), 3..5] {
+            let mut values = vec![0.0; range.len()];
+            let _ = reader.fill(&parameter, &range, 0, &mut values);
+        }
+    }
+}
+
 /// Returns the SHA-256 of a file in hexadecimal, and its length.
 pub(super) fn hash_file(path: &Path) -> Result<(String, u64)> {
     let failed = |error| Error::file(path, error);

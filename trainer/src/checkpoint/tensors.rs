@@ -66,7 +66,10 @@ impl TensorFile {
         let bytes = file.metadata().map_err(|error| failed(&error))?.len();
         let (start, end) = (8 + count, metadata.data_len() as u64);
         if bytes.saturating_sub(start) < end {
-            return Err(failed(&format!("{bytes} bytes, where the header promises {}", start + end)));
+            return Err(failed(&format!(
+                "{bytes} bytes, where the header promises {}",
+                start.saturating_add(end)
+            )));
         }
         Ok(Self { path: path.to_owned(), file, metadata, start })
     }
@@ -94,5 +97,25 @@ impl TensorFile {
         self.file.seek(SeekFrom::Start(self.start + offset as u64))?;
         self.file.read_exact(&mut bytes)?;
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Eight tensors that end within eight bytes of the largest number, and no data.
+    #[test]
+    fn header_that_promises_all_numbers_is_refused() {
+        let each = (1usize << 61) - 1;
+        let tensor =
+            |at: usize| json!({"dtype": "U8", "shape": [each], "data_offsets": [at * each, (at + 1) * each]});
+        let header: serde_json::Map<_, _> = (0..8).map(|at| (format!("t{at}"), tensor(at))).collect();
+        let header = serde_json::to_vec(&header).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [&(header.len() as u64).to_le_bytes()[..], &header].concat()).unwrap();
+        let error = TensorFile::open(file.path()).map(drop).unwrap_err().to_string();
+        assert!(error.contains(&format!("promises {}", u64::MAX)), "{error}");
     }
 }

@@ -1,6 +1,8 @@
 //! Times of all-reduces, measured here or read from a file, and the rates of this machine.
 
 use crate::cost::Measurement;
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::cost::{Link, ring};
 use crate::error::{Error, Result};
 use crate::mesh::MAX_RANKS;
 use serde_json::Value;
@@ -67,8 +69,28 @@ const COPY_BYTES: usize = 64 << 20;
 /// [`Error::File`] for any other format.
 pub(crate) fn read(path: &Path) -> Result<(usize, Vec<Measurement>)> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
-    let found = if text.trim_start().starts_with('{') { from_json(&text) } else { from_lines(&text) };
-    found.map_err(|what| Error::file(path, what))
+    parse(&text).map_err(|what| Error::file(path, what))
+}
+
+fn parse(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {
+    let found = if text.trim_start().starts_with('{') { from_json(text) } else { from_lines(text) }?;
+    let (ranks, points) = &found;
+    let is_time = |point: &Measurement| {
+        point.seconds > 0.0 && point.bytes > 0.0 && point.seconds.is_finite() && point.bytes.is_finite()
+    };
+    match (2..=MAX_RANKS).contains(ranks) && points.iter().all(is_time) {
+        true => Ok(found),
+        false => Err(format!("times of {ranks} ranks: they need 2 ranks or more, and numbers above 0")),
+    }
+}
+
+/// Reads bytes as measured times, and fits a link to them.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Ok((ranks, points)) = parse(&String::from_utf8_lossy(bytes)) else { return };
+    if let Ok(link) = Link::fit(ring(), ranks, &points) {
+        assert!(link.error(ring(), ranks, &points) >= 0.0);
+    }
 }
 
 fn from_json(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {
@@ -94,17 +116,35 @@ fn from_lines(text: &str) -> std::result::Result<(usize, Vec<Measurement>), Stri
     let line = |line: &str| {
         let mut numbers = line.split(',').map(|number| number.trim().parse::<f64>().ok());
         let [ranks, bytes, micros] = [(); 3].map(|()| numbers.next().flatten());
-        let (ranks, point) = (ranks? as usize, Measurement { bytes: bytes?, seconds: micros? * 1e-6 });
-        let is_valid = point.seconds > 0.0 && point.bytes > 0.0 && (2..=MAX_RANKS).contains(&ranks);
-        is_valid.then_some((ranks, point))
+        Some((ranks? as usize, Measurement { bytes: bytes?, seconds: micros? * 1e-6 }))
     };
     let lines = text.lines().filter(|text| !text.trim().is_empty() && !text.starts_with('#'));
     let all: Option<Vec<_>> = lines.map(line).collect();
-    let all =
-        all.ok_or("a line that is not `ranks,bytes,microseconds`, with numbers above 0 and 2 ranks or more")?;
+    let all = all.ok_or("a line that is not `ranks,bytes,microseconds`")?;
     let ranks = all.first().ok_or("no times")?.0;
     if all.iter().any(|(other, _)| *other != ranks) {
         return Err("times of different numbers of ranks".to_owned());
     }
     Ok((ranks, all.into_iter().map(|(_, point)| point).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_ranks_and_times_are_refused() {
+        let json = |ranks: u64, time: f64| {
+            let row = format!(r#"{{"size": 1024, "algo": "ring", "p50_us": {time:?}}}"#);
+            parse(&format!(r#"{{"collective": "all_reduce", "ranks": {ranks}, "results": [{row}]}}"#))
+        };
+        assert_eq!(json(2, 5.0).unwrap().0, 2);
+        assert_eq!(parse("2,1024,5").unwrap().0, 2);
+        for (ranks, time) in [(0, 5.0), (1, 5.0), (u64::MAX, 5.0), (2, 0.0), (2, -1.0), (2, 1e308)] {
+            let wrong = [json(ranks, time), parse(&format!("{ranks},1024,{time:?}"))];
+            let is_right = |found: &std::result::Result<_, String>| found.is_ok();
+            assert_eq!(wrong.iter().any(is_right), time == 1e308, "{ranks} ranks, {time}");
+        }
+        assert!(parse("2,1024,inf").is_err());
+    }
 }

@@ -112,7 +112,8 @@ impl Sampler {
     /// Returns the next batch, from the next epoch if this one is complete.
     pub fn next_or_new_epoch(&mut self) -> Vec<u64> {
         if !self.has_next() {
-            self.set_epoch(self.position.epoch + 1);
+            // A checkpoint may name the last epoch that there is.
+            self.set_epoch(self.position.epoch.saturating_add(1));
         }
         self.take_next()
     }

@@ -241,3 +241,11 @@ fn folder_is_read_in_path_order_and_split() {
     let error = text::read(&folder.0, &["py".to_owned()], 0.2).unwrap_err().to_string();
     assert!(error.ends_with("no file in it ends in one of [\"py\"]"), "{error}");
 }
+
+#[test]
+fn last_epoch_of_a_checkpoint_is_not_left() {
+    let mut sampler = Sampler::new(10, 4, Some(7), LastBatch::Drop).unwrap();
+    sampler.resume(Position { epoch: u64::MAX, sample: 8 }).unwrap();
+    assert_eq!(sampler.next_or_new_epoch().len(), 4);
+    assert_eq!(sampler.position(), Position { epoch: u64::MAX, sample: 4 });
+}

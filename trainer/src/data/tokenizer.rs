@@ -20,7 +20,13 @@ impl Tokenizer {
     /// # Errors
     /// Fails if the file cannot be read, or is not a tokenizer.
     pub fn open(path: &Path) -> Result<Self> {
-        let inner = guarded(path, || tokenizers::Tokenizer::from_file(path))?;
+        let bytes = std::fs::read(path).map_err(|error| Error::file(path, error))?;
+        Self::parse(&bytes, path)
+    }
+
+    /// Reads the bytes of the file at `path`.
+    fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
+        let inner = guarded(path, || tokenizers::Tokenizer::from_bytes(bytes))?;
         let end_of_text = END_OF_TEXT.iter().find_map(|name| inner.token_to_id(name));
         Ok(Self { path: path.to_owned(), inner, end_of_text })
     }
@@ -88,6 +94,18 @@ impl Tokenizer {
         let mut stream = self.inner.decode_stream(true);
         move |token| Ok(guarded(&self.path, || stream.step(token))?.unwrap_or_default())
     }
+}
+
+/// Reads bytes as the file of a tokenizer, and encodes and decodes by it.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Ok(tokenizer) = Tokenizer::parse(bytes, Path::new("tokenizer.json")) else { return };
+    let _ = (tokenizer.vocabulary(), tokenizer.expect_end_of_text());
+    let tokens = tokenizer.encode("The text é, 7 words <|endoftext|>.\n").unwrap_or_default();
+    let tokens = [&tokens[..tokens.len().min(32)], &[0, 1, 255, u32::MAX]].concat();
+    let _ = tokenizer.decode(&tokens);
+    let mut stream = tokenizer.stream();
+    tokens.iter().for_each(|token| drop(stream(*token)));
 }
 
 /// Calls a function of the library, and returns its error, or its panic as an error. Some files

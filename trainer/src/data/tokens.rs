@@ -164,5 +164,18 @@ impl TokenWriter {
     }
 }
 
+/// Reads the file at `path` as tokens, and windows of it.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(path: &Path) {
+    use crate::data::{SequenceChunk, TokenWindows};
+    let vocabulary = 200;
+    let Ok(file) = TokenFile::open(path, vocabulary) else { return };
+    let Ok(windows) = TokenWindows::new(file, 3) else { return };
+    let samples: Vec<u64> = (0..windows.count()).collect();
+    if let Ok(batch) = windows.batch(&samples, SequenceChunk::WHOLE) {
+        assert!(batch.inputs.iter().chain(&batch.targets).all(|&token| token < vocabulary));
+    }
+}
+
 /// Number of tokens decoded at once.
 const READ_TOKENS: usize = 1024;

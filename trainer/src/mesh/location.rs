@@ -79,6 +79,13 @@ fn core_ranges(list: &str) -> impl Iterator<Item = RangeInclusive<usize>> {
     })
 }
 
+/// Reads text as lists of cores.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(text: &str) {
+    let _ = text.lines().map(|line| core_ranges(line).count()).max();
+    let _ = numa_domain(Path::new("/sys/devices/system/node"), text);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -117,8 +117,8 @@ impl GptConfig {
     /// SwiGLU.
     pub fn ffn_width(&self) -> usize {
         self.ffn_width.unwrap_or(match self.feed_forward {
-            FeedForward::Gelu => 4 * self.width,
-            FeedForward::SwiGlu => (8 * self.width).div_ceil(24) * 8,
+            FeedForward::Gelu => self.width.saturating_mul(4),
+            FeedForward::SwiGlu => self.width.saturating_mul(8).div_ceil(24) * 8,
         })
     }
 

@@ -7,6 +7,8 @@
 
 mod config;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod layout;
 mod read;
 #[cfg(test)]
@@ -14,6 +16,8 @@ mod tests;
 mod write;
 
 pub use config::{read_config, write_config};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use fuzzing::{fuzz, weights as fuzz_weights};
 pub use layout::Layout;
 pub use read::load;
 pub use write::{FileOptions, save};

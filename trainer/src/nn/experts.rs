@@ -46,6 +46,9 @@ pub use mixture::MixtureOfExperts;
 pub use parallel::ExpertParallel;
 pub use settings::{ExpertBalance, Experts, RouterScore};
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use dispatch::fuzz;
+
 use std::ops::Range;
 
 /// Returns the range of each of several adjacent groups of rows, from their numbers.

@@ -43,8 +43,12 @@ impl Topology {
     /// [`Error::File`] for text that is no topology, and for numbers that are not above 0.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
-        let topology: Self = toml::from_str(&text).map_err(|error| Error::file(path, error))?;
-        topology.check().map_or(Ok(topology), |what| Err(Error::file(path, what)))
+        Self::parse(&text).map_err(|what| Error::file(path, what))
+    }
+
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let topology: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        topology.check().map_or(Ok(topology), Err)
     }
 
     fn check(&self) -> Option<String> {
@@ -87,5 +91,15 @@ impl Topology {
             hardware.set_within(domain);
         }
         hardware.inter_host = self.across.map_or(hardware.inter_host, link);
+    }
+}
+
+/// Reads bytes as a topology, and sets hardware by it.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok(topology) = Topology::parse(&String::from_utf8_lossy(bytes)) {
+        let mut hardware = Hardware::named("h100-80", 8).expect("a kind of hardware");
+        topology.apply(&mut hardware);
+        assert!(topology.ranks() >= topology.ranks_per_host() && hardware.per_domain > 0);
     }
 }

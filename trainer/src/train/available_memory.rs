@@ -22,10 +22,14 @@ pub(super) fn available_addresses() -> Option<usize> {
 
 fn addresses_below(root: &Path) -> Option<usize> {
     let read = |name: &str| fs::read_to_string(root.join("proc/self").join(name)).ok();
-    let limits = read("limits")?;
-    let limit = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
-    let limit = limit.split_whitespace().next()?.parse::<usize>().ok()?;
+    let limit = address_limit(&read("limits")?)?;
     Some(limit.saturating_sub(meminfo(&read("status")?, "VmSize:")?))
+}
+
+/// Returns the limit of addresses in `/proc/self/limits`, if there is one.
+fn address_limit(limits: &str) -> Option<usize> {
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    limit.split_whitespace().next()?.parse().ok()
 }
 
 fn available_below(root: &Path) -> Option<usize> {
@@ -36,12 +40,17 @@ fn available_below(root: &Path) -> Option<usize> {
 /// Returns a number of bytes in `/proc/meminfo`, or in the status of a process.
 fn meminfo(text: &str, name: &str) -> Option<usize> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? << 10)
+    line.trim().trim_end_matches(" kB").parse::<usize>().ok()?.checked_mul(1 << 10)
 }
 
 /// Returns what is left of each memory limit of this process's control groups.
 fn group_limits(root: &Path) -> Vec<usize> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    limits_of(&groups, root)
+}
+
+/// Returns what is left of each memory limit of these control groups.
+fn limits_of(groups: &str, root: &Path) -> Vec<usize> {
     let mut limits = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
@@ -94,6 +103,13 @@ impl GroupFiles {
         let cache = stat.lines().find_map(|line| line.strip_prefix(self.cache)?.trim().parse().ok());
         Some(limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0))))
     }
+}
+
+/// Reads text as that of the kernel about memory, on a host whose control groups have no limits.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(text: &str) {
+    let _ = (meminfo(text, "MemAvailable:"), address_limit(text));
+    assert!(limits_of(text, Path::new("/nowhere")).is_empty());
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ mod progress;
 mod tensorboard;
 
 pub use crate::train::report::metrics::StepRecord;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use crate::train::report::metrics::fuzz;
 pub(super) use crate::train::report::progress::print_line;
 pub use crate::train::report::progress::validation_text;
 

@@ -105,7 +105,9 @@ impl Drop for LazyPart {
 
 /// Maps `bytes` bytes of zeros for this process.
 pub(super) fn map_private(bytes: usize) -> Result<NonNull<u8>> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // Miri knows no other flags.
+    let reserved = if cfg!(miri) { MapFlags::empty() } else { MapFlags::NORESERVE };
+    let flags = MapFlags::PRIVATE | reserved;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
     address(unsafe { mmap_anonymous(null_mut(), bytes.max(1), READ_WRITE, flags)? })
 }

@@ -25,7 +25,7 @@ pub fn pin_near(node: usize) {
 }
 
 /// Returns the numbers of a list as Linux writes it: `0-3,8,10-11`.
-fn parse_cpu_list(text: &str) -> impl Iterator<Item = usize> {
+pub(crate) fn parse_cpu_list(text: &str) -> impl Iterator<Item = usize> {
     text.trim().split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last) = (first.parse().unwrap_or(1usize), last.parse().unwrap_or(0usize));

@@ -13,7 +13,7 @@ pub fn without_ignored(signals: &[i32]) -> Vec<i32> {
 }
 
 /// Returns the mask of ignored signals in a process's status.
-fn ignored_in(status: &str) -> u64 {
+pub(crate) fn ignored_in(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

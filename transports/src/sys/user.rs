@@ -45,7 +45,7 @@ fn is_distinct(uid: u32) -> Result<bool> {
 
 /// Returns true if a map of users, with the first number inside, the first number outside and the
 /// count in each line, has a user with this number inside.
-fn is_mapped(uid: u32, map: &str) -> bool {
+pub(crate) fn is_mapped(uid: u32, map: &str) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);
         let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =

@@ -9,24 +9,26 @@ use crate::secure::handshake::{ClientHandshake, HandshakeConfig, Hello, Purpose,
 use crate::secure::secret::Secret;
 use crate::shm::fuzzing as shm;
 use crate::sys::socket::Stream;
+use crate::sys::{affinity, signals, user};
 use crate::tcp::TcpLink;
+use crate::testing::seeds::Target as FuzzTarget;
+use crate::text::{printable, without_secrets};
 use crate::{ControlChannel, Geometry, Link, MAX_CONTROL_MSG_BYTES, PeerEvent, Result, Tag};
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use unisono_cuda::{Source, Target};
 
-/// A parser of bytes.
-pub type Parse = fn(&[u8]);
-
 /// All parsers, with their names.
-pub const TARGETS: &[(&str, Parse)] = &[
+pub const TARGETS: &[FuzzTarget] = &[
     ("server_handshake", server_handshake),
     ("client_handshake", client_handshake),
     ("record_layer", crate::testing::fuzzing::record_layer::record_layer),
     ("frames", frames),
     ("control", control),
     ("shm_fifo", shm::shm_fifo),
+    ("kernel_texts", kernel_texts),
+    ("shown_texts", shown_texts),
 ];
 
 /// Geometry with messages that are short, long, and longer than the read-ahead.
@@ -119,10 +121,31 @@ fn control(bytes: &[u8]) {
     }
 }
 
+/// Parses bytes as files of `/proc` and `/sys`.
+fn kernel_texts(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let _ = signals::ignored_in(&text);
+    let _ = [0, 1, u32::MAX].map(|uid| user::is_mapped(uid, &text));
+    assert!(affinity::parse_cpu_list(&text).all(|core| core < rustix::thread::CpuSet::MAX_CPU));
+}
+
+/// Shows bytes as errors and logs do.
+fn shown_texts(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let shown = printable(&text);
+    assert!(!shown.contains(|letter: char| letter.is_control() && !"\n\t".contains(letter)));
+    assert_eq!(printable(&shown), shown);
+    let hidden = without_secrets(&text);
+    let digits = hidden.split(|letter: char| !letter.is_ascii_hexdigit()).map(str::len).max();
+    assert!(digits.is_none_or(|digits| digits < 24), "{digits:?} digits are shown");
+    assert_eq!(without_secrets(&hidden), hidden);
+}
+
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use crate::secure::handshake::VERSION;
+    use crate::testing::seeds::{parse_changed_seeds, parse_seeds};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -158,14 +181,17 @@ mod tests {
         assert!(refused.to_string().contains("a frame without credit on lane 0"), "{refused}");
     }
 
+    fn corpus() -> &'static std::path::Path {
+        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus"))
+    }
+
     #[test]
     fn parsers_accept_every_corpus_seed() {
-        for (name, parse) in TARGETS {
-            let seeds =
-                std::fs::read_dir(format!("{}/../fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-            let seeds: Vec<_> = seeds.map(|seed| std::fs::read(seed.unwrap().path()).unwrap()).collect();
-            assert!(!seeds.is_empty(), "{name}");
-            seeds.iter().for_each(|seed| parse(seed));
-        }
+        parse_seeds(corpus(), TARGETS);
+    }
+
+    #[test]
+    fn parsers_survive_changed_corpus_seeds() {
+        parse_changed_seeds(corpus(), TARGETS, 300);
     }
 }

@@ -30,16 +30,21 @@ fn gpt2() -> String {
 /// Fails if the file cannot be read, or describes a model that [`Gpt`](super::super::Gpt) does not
 /// support.
 pub fn read_config(path: &Path) -> Result<GptConfig> {
-    let failed = |error: serde_json::Error| Error::file(path, error);
     let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
-    let ModelType { model_type } = serde_json::from_str(&text).map_err(failed)?;
+    parse(&text, path)
+}
+
+/// Reads the text of the file at `path`.
+pub(super) fn parse(text: &str, path: &Path) -> Result<GptConfig> {
+    let failed = |error: serde_json::Error| Error::file(path, error);
+    let ModelType { model_type } = serde_json::from_str(text).map_err(failed)?;
     let (config, unsupported) = match model_type.as_str() {
         "gpt2" => {
-            let json: Gpt2Json = serde_json::from_str(&text).map_err(failed)?;
+            let json: Gpt2Json = serde_json::from_str(text).map_err(failed)?;
             (json.dimensions(), json.unsupported_option())
         }
         "llama" => {
-            let json: LlamaJson = serde_json::from_str(&text).map_err(failed)?;
+            let json: LlamaJson = serde_json::from_str(text).map_err(failed)?;
             (json.dimensions(), json.unsupported_option())
         }
         other => return Err(Error::file(path, format!("model_type {other}: it is gpt2 or llama"))),

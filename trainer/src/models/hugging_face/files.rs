@@ -75,7 +75,13 @@ fn paths_in(folder: &Path) -> Result<Vec<PathBuf>> {
         return Ok(vec![folder.join(WEIGHTS)]);
     }
     let text = std::fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
-    let index: FileIndex = serde_json::from_str(&text).map_err(|error| Error::file(&path, error))?;
+    paths_of_index(&text, folder)
+}
+
+/// Returns the files that the text of an index in `folder` names.
+pub(super) fn paths_of_index(text: &str, folder: &Path) -> Result<Vec<PathBuf>> {
+    let path = folder.join(INDEX);
+    let index: FileIndex = serde_json::from_str(text).map_err(|error| Error::file(&path, error))?;
     let names: BTreeSet<&String> = index.weight_map.values().collect();
     match names.iter().find(|name| Path::new(name).file_name() != Some(name.as_ref())) {
         Some(name) => Err(Error::file(path, format!("`{name}` is not the name of a file"))),

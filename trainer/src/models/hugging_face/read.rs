@@ -9,6 +9,7 @@ use crate::parameter::{Inventory, Parameter};
 use half::{bf16, f16};
 use safetensors::Dtype;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::Path;
 
 /// Loads the weights at `path`, a file or the folder of a model, into `strategy`, which may shard
@@ -33,7 +34,7 @@ pub fn load(
 }
 
 /// Checks that the files have the tensors of the model with their shapes, and no others.
-fn check_shapes(files: &WeightFiles, layout: Layout, inventory: &Inventory) -> Result<()> {
+pub(super) fn check_shapes(files: &WeightFiles, layout: Layout, inventory: &Inventory) -> Result<()> {
     let failed = |what: String| Err(files.error(what));
     let prefix = layout.optional_prefix();
     let mut known = HashSet::new();
@@ -75,12 +76,23 @@ fn fill_shard(
     parameter: &Parameter,
     kept: LocalShard<'_>,
 ) -> Result<()> {
-    kept.weights.fill(0.0);
+    fill_weights(files, layout, parameter, kept.range, kept.weights)
+}
+
+/// Loads the elements `range` of this rank's part of a parameter.
+pub(super) fn fill_weights(
+    files: &mut WeightFiles,
+    layout: Layout,
+    parameter: &Parameter,
+    range: Range<usize>,
+    into: &mut [f32],
+) -> Result<()> {
+    into.fill(0.0);
     for tensor in layout.tensors(parameter) {
         // Consecutive elements of a transposed tensor are spread over the file.
-        let piece = if tensor.is_transposed { kept.weights.len().max(1) } else { PIECE };
-        for (number, weights) in kept.weights.chunks_mut(piece).enumerate() {
-            let start = kept.range.start + number * piece;
+        let piece = if tensor.is_transposed { into.len().max(1) } else { PIECE };
+        for (number, weights) in into.chunks_mut(piece).enumerate() {
+            let start = range.start + number * piece;
             fill_piece(files, layout, (parameter, &tensor), start, weights)?;
         }
     }

@@ -356,3 +356,10 @@ fn broken_indexes_are_rejected() {
     assert!(refused(r#"{"weight_map": {"a": "a.safetensors"}}"#).contains("a.safetensors"));
     assert!(refused("{").contains(files::INDEX));
 }
+
+#[test]
+fn widths_of_a_file_do_not_overflow() {
+    for config in [GptConfig::llama(9, 9, usize::MAX, 1, 1), GptConfig::new(9, 9, usize::MAX, 1, 1)] {
+        assert!(config.ffn_width() > usize::MAX / 4, "{}", config.ffn_width());
+    }
+}

@@ -44,7 +44,7 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
 
 /// Refuses choices of experts that do not exist. All ranks have the same choices, and the same
 /// error.
-fn check_choices(all: &[u32], of_rank: usize, experts: usize) -> Result<()> {
+pub(super) fn check_choices(all: &[u32], of_rank: usize, experts: usize) -> Result<()> {
     let Some(at) = all.iter().position(|&expert| expert as usize >= experts) else { return Ok(()) };
     let (rank, token, expert) = (at / of_rank, at % of_rank, all[at]);
     Err(Error::invalid(format!(

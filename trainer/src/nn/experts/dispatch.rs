@@ -50,20 +50,44 @@ fn check_announced_rows(
     received: &[u64],
     (own_experts, choices): (usize, usize),
 ) -> Result<()> {
-    for (rank, rows) in received.chunks_exact(own_experts).enumerate() {
+    let Some((rank, rows)) = impossible_rows(received, own_experts, choices) else { return Ok(()) };
+    let what = format!(
+        "rank {rank} of the expert group announced {rows:?} rows for the experts of rank {}, and a rank has \
+         {choices} choices of experts: check that all ranks have the same build, settings and length of \
+         batches, and that the network is sound",
+        group.rank()
+    );
+    group.abort(&what);
+    Err(Error::invalid(what))
+}
+
+/// Returns a rank that announced more rows than it has choices, with its rows for each expert.
+fn impossible_rows(received: &[u64], own_experts: usize, choices: usize) -> Option<(usize, &[u64])> {
+    received.chunks_exact(own_experts).enumerate().find(|(_, rows)| {
         let sum = rows.iter().try_fold(0u64, |sum, &rows| sum.checked_add(rows));
-        if sum.is_none_or(|sum| sum > choices as u64) {
-            let what = format!(
-                "rank {rank} of the expert group announced {rows:?} rows for the experts of rank {}, and a rank has \
-                 {choices} choices of experts: check that all ranks have the same build, settings and length of \
-                 batches, and that the network is sound",
-                group.rank()
-            );
-            group.abort(&what);
-            return Err(Error::invalid(what));
+        sum.is_none_or(|sum| sum > choices as u64)
+    })
+}
+
+/// Reads bytes as the numbers of rows and the choices of experts that other ranks send.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    const CHOICES: usize = 1 << 20;
+    let received: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    for own_experts in [1, 3] {
+        if impossible_rows(&received, own_experts, CHOICES).is_none() {
+            let whole = received.len() / own_experts * own_experts;
+            let received = received[..whole].iter().map(|&rows| rows as usize).collect();
+            let (places, sent) = (Vec::new(), Vec::new());
+            let dispatch = Dispatch { group: None, per_token: 1, places, sent, received, own_experts };
+            let (of_experts, of_ranks) = (dispatch.counts(), dispatch.rows_of_ranks());
+            assert_eq!(of_experts.iter().sum::<usize>(), of_ranks.iter().sum::<usize>());
+            assert!(of_ranks.iter().all(|&rows| rows <= CHOICES));
         }
     }
-    Ok(())
+    let choices: Vec<u32> = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let are_known = choices.iter().all(|&expert| expert < 4);
+    assert_eq!(super::capacity::check_choices(&choices, choices.len().max(1), 4).is_ok(), are_known);
 }
 
 impl Dispatch {

@@ -120,7 +120,11 @@ impl EarlierRecords {
             Ok(found) if !found.is_file() && !found.is_dir() => Ok(String::new()),
             _ => std::fs::read_to_string(path),
         };
-        let text = text.map_err(|error| Error::file(path, error))?;
+        Self::parse(text.map_err(|error| Error::file(path, error))?, path)
+    }
+
+    /// Reads the text of the file at `path`.
+    fn parse(text: String, path: &Path) -> Result<Self> {
         let (mut records, mut end) = (Vec::new(), 0);
         for (index, line) in text.split_inclusive('\n').filter(|line| line.ends_with('\n')).enumerate() {
             end += line.len();
@@ -146,6 +150,17 @@ impl EarlierRecords {
         let text = &self.text[..kept.last().map_or(0, |&(_, end)| end)];
         let own = if step == 0 { &[] } else { &kept[start..] };
         (text, own.iter().map(|(record, _)| record.clone()).collect())
+    }
+}
+
+/// Reads bytes as records of earlier runs, and keeps those up to several steps.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let Ok(earlier) = EarlierRecords::parse(text, Path::new("records.jsonl")) else { return };
+    for step in [0, 1, 5, u64::MAX] {
+        let (kept, records) = earlier.up_to(step);
+        assert!(earlier.text.starts_with(kept) && records.len() <= earlier.records.len());
     }
 }
 

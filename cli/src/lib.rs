@@ -1,0 +1,195 @@
+//! The `unisono` command: launch ranks, measure collectives, check and explain schedules.
+
+/// Prints a line on standard error, as far as somebody reads it. The macro of the standard library
+/// panics if nobody does, and a launcher that panics kills its ranks.
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
+mod files;
+mod flight;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+mod launch;
+mod perf;
+mod renamed;
+mod schedules;
+mod simulate;
+mod topo;
+mod trace;
+mod tune;
+
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+use unisono_transports::text::printable;
+
+#[derive(Parser)]
+#[command(name = "unisono", version, about = "Collective communication: launch, measure, check, explain")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start the ranks of a program on this host.
+    Run(RunArguments),
+    /// Measure and verify a collective, as nccl-tests does.
+    Perf(Box<perf::Arguments>),
+    /// Verify the schedules of every algorithm for many numbers of ranks.
+    Check(schedules::CheckArguments),
+    /// Show the steps of an algorithm.
+    Explain(schedules::ExplainArguments),
+    /// Measure every algorithm on this machine and write a tuning file of the fastest.
+    Tune(tune::Arguments),
+    /// Compare the flight records of failed ranks and report where the ranks differ.
+    Analyze(flight::AnalyzeArguments),
+    /// Report the operations of the ranks on this host, and which rank waits for which.
+    Status(flight::StatusArguments),
+    /// Merge the traces of ranks (UNISONO_TRACE_DIR) into one file for Perfetto.
+    Trace(trace::Arguments),
+    /// Simulate failing ranks in virtual time, by random seeds, and check the surviving ranks.
+    Simulate(simulate::Arguments),
+    /// Show the GPUs of this host and the paths between them.
+    Topo(topo::Arguments),
+    /// List the algorithms.
+    List,
+    #[command(hide = true)]
+    ExecRank {
+        launcher: i32,
+        #[arg(last = true)]
+        program: Vec<OsString>,
+    },
+}
+
+#[derive(clap::Args)]
+struct RunArguments {
+    /// Number of ranks on this host.
+    #[arg(short = 'n', long)]
+    ranks: usize,
+    /// Number of hosts. Start the same command on each, with its number.
+    #[arg(long, default_value_t = 1, value_name = "HOSTS")]
+    nnodes: usize,
+    /// Number of this host, from 0.
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    node_rank: usize,
+    /// Address of host 0 and a free port on it, where the ranks of several hosts meet. They need a
+    /// common UNISONO_SECRET.
+    #[arg(long, value_name = "HOST:PORT")]
+    master: Option<String>,
+    /// Print lines without the rank in front.
+    #[arg(long)]
+    no_prefix: bool,
+    /// Print the process of each rank.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Let the other ranks go on when one fails; they may shrink the communicator.
+    #[arg(short, long)]
+    continue_on_failure: bool,
+    /// Milliseconds that the ranks get to end after SIGTERM, SIGINT or SIGHUP, before SIGKILL. Two
+    /// seconds after the failure of a rank, the others get SIGTERM.
+    #[arg(long, default_value_t = 30_000)]
+    grace_ms: u64,
+    /// Program and its arguments.
+    #[arg(last = true, required = true)]
+    program: Vec<OsString>,
+}
+
+/// Ends the command silently when the reader of its output has gone, as in `unisono list | head`.
+fn exit_on_broken_pipe() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload().downcast_ref::<String>();
+        if text.is_some_and(|text| text.starts_with("failed printing to stdout")) {
+            std::process::exit(SIGPIPE_EXIT_CODE);
+        }
+        usual(panic);
+    }));
+}
+
+/// Exit code that shells report for programs ended by SIGPIPE.
+const SIGPIPE_EXIT_CODE: i32 = 128 + 13;
+
+/// Logs to standard error. `UNISONO_LOG` selects more than warnings; simulated failures are not
+/// logged.
+fn init_logging(command: &Command) {
+    use tracing_subscriber::EnvFilter;
+    let usual = if matches!(command, Command::Simulate(_)) { "off" } else { "warn" };
+    let filter = EnvFilter::try_from_env("UNISONO_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        // Reports of lines that cannot be written go to standard error, too, and panic.
+        .log_internal_errors(false)
+        .init();
+}
+
+/// Parses the command line; an error with a former word also names the current word.
+fn parse() -> Arguments {
+    Arguments::try_parse().unwrap_or_else(|error| {
+        let code = error.exit_code();
+        let _ = error.print();
+        if error.use_stderr()
+            && let Some(hint) = renamed::hint(std::env::args())
+        {
+            eprintln!("\n  hint: {hint}");
+        }
+        std::process::exit(code)
+    })
+}
+
+/// Carries out the command line of this process, and returns the exit code.
+pub fn main() -> ExitCode {
+    exit_on_broken_pipe();
+    let command = parse().command;
+    init_logging(&command);
+    let ended = match command {
+        Command::Run(arguments) => run(arguments),
+        Command::Perf(arguments) => perf::run(&arguments),
+        Command::Check(arguments) => schedules::check(&arguments),
+        Command::Explain(arguments) => schedules::explain(&arguments),
+        Command::Tune(arguments) => tune::run(&arguments),
+        Command::Analyze(arguments) => flight::analyze(&arguments),
+        Command::Status(arguments) => flight::status(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Topo(arguments) => topo::run(&arguments),
+        Command::List => schedules::list(),
+        Command::ExecRank { launcher, program } => {
+            let (code, why) = launch::exec_program(launcher, &program);
+            eprintln!("unisono: {why}");
+            Ok(code)
+        }
+    };
+    match ended {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("unisono: {}", printable(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: RunArguments) -> Result<u8, String> {
+    if arguments.ranks == 0 {
+        return Err("a job needs at least one rank".to_owned());
+    }
+    launch::Launch {
+        ranks: arguments.ranks,
+        hosts: launch::Hosts::new(arguments.nnodes, arguments.node_rank, arguments.master.as_deref())?,
+        program: arguments.program,
+        prefix: !arguments.no_prefix,
+        verbose: arguments.verbose,
+        continue_on_failure: arguments.continue_on_failure,
+        grace: Duration::from_millis(arguments.grace_ms),
+    }
+    .run()
+}

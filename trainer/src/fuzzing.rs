@@ -1,0 +1,91 @@
+//! Fuzz targets: the parsers of files, of texts of the kernel and of numbers of other ranks, each
+//! as one function of bytes.
+//!
+//! A parser must end without a panic on all bytes, and take no more memory than they justify.
+//! `cargo xtask fuzz` searches for bytes that violate this.
+
+use std::io::Write;
+use std::path::Path;
+use unisono_transports::sys::private_file;
+use unisono_transports::testing::seeds::Target;
+
+/// The parsers, each with its name.
+pub const TARGETS: &[Target] = &[
+    ("configuration", crate::config::fuzz),
+    ("manifest", crate::checkpoint::fuzz_manifest),
+    ("tensor_file", tensor_file),
+    ("model_config", crate::models::hugging_face::fuzz),
+    ("tokenizer", crate::data::fuzz_tokenizer),
+    ("token_file", token_file),
+    ("topology", crate::planner::fuzz_topology),
+    ("measurements", crate::cost::fuzz_measurements),
+    ("step_records", crate::train::fuzz_records),
+    ("host_texts", host_texts),
+    ("expert_choices", crate::nn::experts::fuzz),
+];
+
+/// Reads bytes as a file of tensors: of a checkpoint, and of weights.
+fn tensor_file(bytes: &[u8]) {
+    with_file("safetensors", bytes, |path| {
+        crate::checkpoint::fuzz_shard(path);
+        crate::models::hugging_face::fuzz_weights(path);
+    });
+}
+
+/// Reads bytes as a file of tokens, of which the first byte gives the width.
+fn token_file(bytes: &[u8]) {
+    let Some((width, tokens)) = bytes.split_first() else { return };
+    let extension = ["u8", "u16", "u32", "bin"][usize::from(width % 4)];
+    with_file(extension, tokens, crate::data::fuzz_tokens);
+}
+
+/// Reads bytes as files of `/proc` and `/sys`, and as the environment of a rank.
+fn host_texts(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    crate::mesh::fuzz_cores(&text);
+    crate::train::fuzz_memory(&text);
+    let value = |name: &str| text.split('\0').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    let _ = crate::device::local_rank(|name| value(name).map(str::to_owned));
+}
+
+/// Calls a function with the path of a file of these bytes, which is removed afterwards.
+fn with_file(extension: &str, bytes: &[u8], call: impl FnOnce(&Path)) {
+    let thread = std::thread::current().id();
+    let name = format!("unisono-fuzz-{}-{thread:?}.{extension}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    private_file::create(&path).and_then(|mut file| file.write_all(bytes)).expect("a file");
+    call(&path);
+    std::fs::remove_file(&path).expect("the file");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use unisono_transports::testing::seeds::{parse_changed_seeds, parse_seeds};
+
+    fn corpus() -> &'static Path {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus"))
+    }
+
+    #[test]
+    fn parsers_accept_every_corpus_seed() {
+        parse_seeds(corpus(), TARGETS);
+    }
+
+    #[test]
+    fn parsers_survive_changed_corpus_seeds() {
+        parse_changed_seeds(corpus(), TARGETS, 100);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn parsers_survive_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200), text: String) {
+            for (_, parse) in TARGETS {
+                parse(&bytes);
+                parse(text.as_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Fuzz targets: the files of a model.
+
+use super::files::{WeightFiles, paths_of_index};
+use super::layout::Layout;
+use super::{config, read};
+use crate::parameter::{Init, Inventory, Parameter};
+use std::path::Path;
+
+/// Reads bytes as `config.json`, and as the index of several files.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let (text, folder) = (String::from_utf8_lossy(bytes), Path::new("folder"));
+    if let Ok(model) = config::parse(&text, folder) {
+        let _ = Layout::of(&model);
+        assert!(model.kv_width() <= model.width && model.head_dim() <= model.width);
+    }
+    if let Ok(paths) = paths_of_index(&text, folder) {
+        assert!(paths.iter().all(|path| path.parent() == Some(folder)));
+    }
+}
+
+/// Reads a file of weights.
+pub(crate) fn weights(path: &Path) {
+    let Ok(mut files) = WeightFiles::open(path) else { return };
+    let parameters =
+        ["wte.weight", "h.0.attn.c_attn.weight"].map(|name| Parameter::new(name, &[4, 6], Init::Zeros));
+    for parameter in parameters {
+        let inventory = Inventory { parameters: vec![parameter], units: Vec::new() };
+        if read::check_shapes(&files, Layout::Gpt2, &inventory).is_ok() {
+            let mut weights = [0.0; 24];
+            let _ =
+                read::fill_weights(&mut files, Layout::Gpt2, &inventory.parameters[0], 0..24, &mut weights);
+        }
+    }
+}
