@@ -1,5 +1,5 @@
-//! Test support: the conformance suite of transports, fuzz targets and their seeds, a peer that breaks
-//! the protocol, guarded memory, the Shuttle façade and the flag latency probe.
+//! Test support: the conformance suite of transports, fuzz targets and their seeds, a peer that
+//! breaks the protocol, guarded memory, the Shuttle façade and the flag latency probe.
 
 use std::time::Duration;
 
