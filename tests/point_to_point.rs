@@ -166,7 +166,7 @@ fn uneven_gather_with_another_count_names_both() {
             comm.gather_v(&[1u32; 3][..given], output, 0)
         });
         let error = results[0].as_ref().unwrap_err().to_string();
-        assert!(error.contains("gather_v #0 (2 x uint32)") && error.contains("(3 x uint32)"), "{error}");
+        assert!(error.contains("gather_v #0 (2 x uint32, ") && error.contains("(3 x uint32, "), "{error}");
     }
 }
 
