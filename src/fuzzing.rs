@@ -103,7 +103,6 @@ fn environment(bytes: &[u8]) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::path::Path;
     use unisono_transports::testing::seeds::{parse_changed_seeds, parse_seeds};
 
     /// Generates words of such texts in any order, with anything between.
@@ -153,18 +152,14 @@ mod tests {
         }
     }
 
-    fn corpus() -> &'static Path {
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus"))
-    }
-
     #[test]
     fn parsers_accept_every_corpus_seed() {
-        parse_seeds(corpus(), TARGETS);
+        parse_seeds(TARGETS);
     }
 
     #[test]
     fn parsers_survive_changed_corpus_seeds() {
-        parse_changed_seeds(corpus(), TARGETS, 300);
+        parse_changed_seeds(TARGETS, 300);
     }
 
     /// Miri runs this test: these parsers ask nothing of the system.
@@ -174,10 +169,10 @@ mod tests {
         targets.retain(|(name, _)| {
             ["control_msg", "ticket", "objects", "root_reply", "peer_offsets"].contains(name)
         });
-        parse_seeds(corpus(), &targets);
+        parse_seeds(&targets);
         // A changed seed may announce a million elements, which take Miri minutes.
         if !cfg!(miri) {
-            parse_changed_seeds(corpus(), &targets, 1000);
+            parse_changed_seeds(&targets, 1000);
         }
     }
 

@@ -133,8 +133,8 @@ fn calls_that_divide_ranks_are_found_in_the_next_call() {
         ("long broadcast", roots, |comm, root| comm.broadcast(&mut vec![1.0f32; 300_000], root)),
         ("reduce", roots, |comm, root| comm.reduce(&mut [1.0f32; 8], Sum, root)),
         ("gather", roots, |comm, root| {
-            let mut all = [0u8; 16];
-            comm.gather(&[1u8; 4], (comm.rank() == root).then_some(&mut all[..]), root)
+            let mut gathered = [0u8; 16];
+            comm.gather(&[1u8; 4], (comm.rank() == root).then_some(&mut gathered[..]), root)
         }),
         ("scatter", roots, |comm, root| {
             comm.scatter((comm.rank() == root).then_some(&[1u8; 16][..]), &mut [0u8; 4], root)

@@ -26,9 +26,9 @@ fn target() -> fn(&[u8]) {
         if CATCH_PANICS.contains(&name.as_str()) {
             std::panic::set_hook(Box::new(|_| {}));
         }
-        let all = TARGETS.concat();
-        let found = all.iter().find(|(known, _)| *known == name);
-        let names = || all.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let targets = TARGETS.concat();
+        let found = targets.iter().find(|(known, _)| *known == name);
+        let names = || targets.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         found.unwrap_or_else(|| panic!("FUZZ_TARGET={name} is none of {}", names())).1
     })
 }

@@ -255,9 +255,9 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     for ticket in [bytes, &ticket[..]] {
         let Ok(endpoint) = read_endpoint(ticket) else { continue };
         if endpoint.len() < TICKET_BYTES {
-            let mut again = [0; TICKET_BYTES];
-            write_endpoint(&mut again, endpoint);
-            assert_eq!(read_endpoint(&again).ok(), Some(endpoint));
+            let mut rewritten = [0; TICKET_BYTES];
+            write_endpoint(&mut rewritten, endpoint);
+            assert_eq!(read_endpoint(&rewritten).ok(), Some(endpoint));
         }
         // As the members of a group read it, and the survivors of a shrink. Miri knows no
         // cryptography.

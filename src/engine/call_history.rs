@@ -7,7 +7,9 @@
 
 use crate::engine::Engine;
 use crate::engine::mismatch::op_mismatch;
+use crate::engine::watchdog::ROUNDS_SLEEPING;
 use crate::error::{Error, ErrorKind};
+use crate::hash::GOLDEN_RATIO;
 use crate::op_desc::OpDesc;
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ impl CallHistory {
         let numbered = op.after(self.digest, self.length);
         let [what, count] = op.agreed_words();
         let words = what ^ count.wrapping_mul(COUNT_MULTIPLIER);
-        self.digest = (self.digest.rotate_left(29) ^ words).wrapping_mul(MULTIPLIER);
+        self.digest = (self.digest.rotate_left(29) ^ words).wrapping_mul(GOLDEN_RATIO);
         self.length += 1;
         numbered
     }
@@ -62,13 +64,11 @@ impl Engine {
         }
         let begun = self.fabric.wait.now();
         let limit = self.config.timeout.min(ANSWER_TIME_MAX);
-        let mut rounds = ROUNDS_SLEEPING;
         while self.fabric.wait.now().saturating_sub(begun) < limit {
             match self.watchdog.read_events(&mut *self.fabric.control) {
                 Err(cause) if later_op(&cause).is_none() => return cause,
-                _ => self.fabric.wait.pause(rounds),
+                _ => self.fabric.wait.pause(ROUNDS_SLEEPING),
             }
-            rounds = rounds.saturating_add(1);
         }
         error
     }
@@ -82,16 +82,12 @@ fn later_op(error: &Error) -> Option<OpDesc> {
     }
 }
 
-/// The golden ratio in 64 bits: a large odd number without a pattern.
-const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Another one, so that a count and a root that differ do not cancel out.
+/// Another multiplier, so that a count and a root that differ do not cancel out.
 const COUNT_MULTIPLIER: u64 = 0xd1b5_4a32_d192_ed03;
 /// Earlier operations that a rank tells its peers. Shared memory keeps eight unread messages.
 const CALLS_TOLD: usize = 6;
 /// Time in which a peer answers. Only errors without the names of the calls wait for it.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
-/// Rounds from which on a wait sleeps.
-const ROUNDS_SLEEPING: u32 = 1 << 20;
 
 #[cfg(test)]
 mod tests {

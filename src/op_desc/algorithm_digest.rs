@@ -6,7 +6,7 @@
 //! share a digest, for one pair in 65,000, and on GPUs, which have 8 of the 16 bits, in 256. Then
 //! errors name both.
 
-use crate::hash::fnv1a;
+use crate::hash::{GOLDEN_RATIO, fnv1a};
 use crate::schedule::{Algorithm, Chunk, ChunkRef, Collective, GroupSpec, LaneProgram, Program, Step, find};
 use std::borrow::Cow;
 use std::fmt;
@@ -196,7 +196,7 @@ fn word_of(chunk: &Chunk) -> u64 {
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let word = (word ^ word >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    (word ^ word >> 33).wrapping_add(0x9e37_79b9_7f4a_7c15)
+    (word ^ word >> 33).wrapping_add(GOLDEN_RATIO)
 }
 
 #[cfg(test)]

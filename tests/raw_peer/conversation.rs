@@ -99,20 +99,20 @@ impl Conversation {
                 named.spawn_scoped(scope, run).expect("a thread")
             };
             let threads: Vec<_> = (0..self.ranks).map(start).collect();
-            let mut all = Findings::default();
+            let mut findings = Findings::default();
             for (rank, thread) in threads.into_iter().enumerate() {
                 match thread.join() {
                     Ok(found) => {
-                        all.wrong.extend(found.wrong);
-                        all.has_acted |= found.has_acted;
-                        all.calls += found.calls;
-                        all.errors += found.errors;
+                        findings.wrong.extend(found.wrong);
+                        findings.has_acted |= found.has_acted;
+                        findings.calls += found.calls;
+                        findings.errors += found.errors;
                     }
-                    Err(_) if rank == self.raw => all.has_acted = true,
-                    Err(_) => all.wrong.push(format!("rank {rank} panicked")),
+                    Err(_) if rank == self.raw => findings.has_acted = true,
+                    Err(_) => findings.wrong.push(format!("rank {rank} panicked")),
                 }
             }
-            all
+            findings
         })
     }
 

@@ -57,14 +57,14 @@ fn raw_peer_harms_nobody() {
     });
     let kept = memory::allocated_bytes() >> 20;
     assert!(kept < KEPT_MAX_MIB, "{kept} MiB are allocated when all ranks have ended");
-    let most = resident_mib("VmHWM");
-    run.print(begun.elapsed(), most);
+    let peak_mib = resident_mib("VmHWM");
+    run.print(begun.elapsed(), peak_mib);
     let findings = run.findings.lock().expect("no panic");
     let repeat = "repeat one with TEST_SEED=n cargo test --release --test raw_peer";
     assert!(findings.is_empty(), "{} findings; {repeat}\n{}", findings.len(), findings.join("\n"));
     let panics = PANICS.lock().expect("no panic");
     assert!(panics.is_empty(), "panics, of which a conversation does not know: {panics:#?}");
-    assert!(most < RESIDENT_MAX_MIB, "resident memory reached {most} MiB");
+    assert!(peak_mib < RESIDENT_MAX_MIB, "resident memory reached {peak_mib} MiB");
     assert!(count < 100 || run.acted() * 2 > count as usize, "most peers do their wrong thing");
 }
 

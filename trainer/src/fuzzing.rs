@@ -64,18 +64,14 @@ mod tests {
     use proptest::prelude::*;
     use unisono_transports::testing::seeds::{parse_changed_seeds, parse_seeds};
 
-    fn corpus() -> &'static Path {
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus"))
-    }
-
     #[test]
     fn parsers_accept_every_corpus_seed() {
-        parse_seeds(corpus(), TARGETS);
+        parse_seeds(TARGETS);
     }
 
     #[test]
     fn parsers_survive_changed_corpus_seeds() {
-        parse_changed_seeds(corpus(), TARGETS, 100);
+        parse_changed_seeds(TARGETS, 100);
     }
 
     proptest! {

@@ -48,9 +48,9 @@ fn find_mismatch(records: &[Record]) -> Option<Finding<'_>> {
     // Records may hold any number of operations, so each is looked at once.
     let mut calls = BTreeMap::<u64, Vec<(&str, Vec<usize>)>>::new();
     for record in records {
-        let mut own = HashSet::new();
+        let mut sequences = HashSet::new();
         for operation in record.operations.iter().filter(|operation| operation.of_all) {
-            if own.insert(operation.sequence) {
+            if sequences.insert(operation.sequence) {
                 add_call(calls.entry(operation.sequence).or_default(), &operation.call, record.rank);
             }
         }

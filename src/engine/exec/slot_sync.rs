@@ -11,6 +11,7 @@ use crate::engine::mismatch::tag_mismatch;
 use crate::engine::plan::EagerPlans;
 use crate::engine::watchdog::Watchdog;
 use crate::error::Result;
+use crate::hash::GOLDEN_RATIO;
 use crate::schedule::Rank;
 use unisono_cuda::{Store, copy_to};
 use unisono_transports::{ControlChannel, Fabric, Link, SlotClass, Tag, WaitStrategy, Window};
@@ -213,14 +214,12 @@ fn send_acks(window: &mut Window, acked: &mut u64, count: u64) {
 /// The flags of two ranks are equal if both run the same operation.
 pub(in crate::engine) fn flag_value(sequence: u64, tag: &Tag) -> u64 {
     let [op_sequence, packed, count, _] = tag.0;
-    let mixed = (op_sequence ^ packed.rotate_left(32)).wrapping_mul(HASH_MULTIPLIER) ^ count;
-    ((sequence + 1) << DIGEST_BITS) | mixed.wrapping_mul(HASH_MULTIPLIER) >> DIGEST_BITS
+    let mixed = (op_sequence ^ packed.rotate_left(32)).wrapping_mul(GOLDEN_RATIO) ^ count;
+    ((sequence + 1) << DIGEST_BITS) | mixed.wrapping_mul(GOLDEN_RATIO) >> DIGEST_BITS
 }
 
 /// Acknowledgements in the time in which all slots of the class with the fewest are read once.
 const ACKS_PER_PERIOD: u64 = 4;
-/// The golden ratio in 64 bits: a large odd number without a pattern.
-const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 const DIGEST_BITS: u32 = 32;
 /// Readings of a flag between two checks of the clock, the abort flag and the control messages.
 const POLLS_PER_ROUND: u32 = 2;

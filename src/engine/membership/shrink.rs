@@ -2,8 +2,8 @@
 
 use crate::engine::Engine;
 use crate::engine::membership::agreement::{Agreement, Excluded, Membership};
-use crate::engine::watchdog::EVENTS_PER_LOOK;
 use crate::engine::watchdog::control_msg::{ControlMsg, VIEW_RANKS_MAX};
+use crate::engine::watchdog::{EVENTS_PER_LOOK, ROUNDS_SLEEPING};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
 use std::time::Duration;
@@ -240,7 +240,5 @@ fn connect_timeout(ranks: usize) -> Duration {
 
 /// Time between two sends of the same view, because control messages may be lost.
 const RESEND_INTERVAL: Duration = Duration::from_millis(50);
-/// Number of rounds from which a wait sleeps instead of spinning.
-const ROUNDS_SLEEPING: u32 = 1 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT_PER_RANK: Duration = Duration::from_millis(10);

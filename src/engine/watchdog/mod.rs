@@ -393,6 +393,8 @@ impl Watchdog {
     }
 }
 
+/// Number of rounds from which a wait sleeps instead of spinning. Control messages wake nobody.
+pub(in crate::engine) const ROUNDS_SLEEPING: u32 = 1 << 20;
 /// News that one look takes, so that it ends however fast the peers send them.
 pub(in crate::engine) const EVENTS_PER_LOOK: usize = 1 << 16;
 /// Time in which data of a finalized peer may still arrive.

@@ -181,17 +181,13 @@ mod tests {
         assert!(refused.to_string().contains("a frame without credit on lane 0"), "{refused}");
     }
 
-    fn corpus() -> &'static std::path::Path {
-        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus"))
-    }
-
     #[test]
     fn parsers_accept_every_corpus_seed() {
-        parse_seeds(corpus(), TARGETS);
+        parse_seeds(TARGETS);
     }
 
     #[test]
     fn parsers_survive_changed_corpus_seeds() {
-        parse_changed_seeds(corpus(), TARGETS, 300);
+        parse_changed_seeds(TARGETS, 300);
     }
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 /// A parser as a function of bytes, with its name, which is that of its folder in the corpus.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Gives each target its seeds from `corpus`.
+/// Gives each target its seeds.
 ///
 /// # Panics
 /// If a target has no seeds, and where a parser does.
-pub fn parse_seeds(corpus: &Path, targets: &[Target]) {
+pub fn parse_seeds(targets: &[Target]) {
     for (name, parse) in targets {
-        seeds(corpus, name).iter().for_each(|seed| parse(seed));
+        seeds(name).iter().for_each(|seed| parse(seed));
     }
 }
 
@@ -21,9 +21,9 @@ pub fn parse_seeds(corpus: &Path, targets: &[Target]) {
 ///
 /// # Panics
 /// As [`parse_seeds`].
-pub fn parse_changed_seeds(corpus: &Path, targets: &[Target], count: u64) {
+pub fn parse_changed_seeds(targets: &[Target], count: u64) {
     for (name, parse) in targets {
-        let seeds = seeds(corpus, name);
+        let seeds = seeds(name);
         for number in 0..count {
             parse(&changed(&seeds, &mut Rng::new(number, 0)));
         }
@@ -31,8 +31,8 @@ pub fn parse_changed_seeds(corpus: &Path, targets: &[Target], count: u64) {
 }
 
 /// Returns the seeds of a target in the order of their names.
-fn seeds(corpus: &Path, name: &str) -> Vec<Vec<u8>> {
-    let folder = corpus.join(name);
+fn seeds(name: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(CORPUS).join(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
@@ -66,6 +66,8 @@ fn changed(seeds: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     bytes
 }
 
+/// The seeds of all crates, in a folder for each target.
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus");
 /// Longest run of bytes that one change affects.
 const SPAN_MAX: usize = 16;
 const REPEATS_MAX: usize = 8;
