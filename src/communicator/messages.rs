@@ -217,6 +217,8 @@ impl Communicator {
             }
         } else {
             shared.submissions.push(submission);
+            // The engine may sleep in an operation that waits for a peer which waits for this message.
+            shared.engine_waker.wake_by_ref();
         }
         if !shared.is_simulated {
             background::attend(shared);

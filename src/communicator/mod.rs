@@ -83,6 +83,7 @@ use crate::status::{self, FlightRecordSource};
 use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
 use split::Origin;
 use std::sync::{Arc, TryLockError, Weak};
+use std::task::Waker;
 use std::time::Duration;
 use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 
@@ -140,6 +141,8 @@ struct Shared {
     process: u64,
     /// Messages of threads that found the engine busy.
     submissions: Arc<SubmissionQueue>,
+    /// Ends a sleep of the thread that uses the engine.
+    engine_waker: Waker,
     /// True if no handle is left.
     ownerless: AtomicBool,
     /// This communicator itself, while it has messages to send and no handle is left.
@@ -270,6 +273,7 @@ impl Communicator {
         let watch = (Arc::clone(&abort), Arc::clone(&recorder), Arc::clone(registry));
         let engine = Engine::new(mesh, config.clone(), watch);
         let (submissions, is_simulated) = (Arc::clone(engine.submissions()), engine.is_simulated());
+        let engine_waker = engine.waker();
         let shared = Shared {
             rank,
             ranks,
@@ -288,6 +292,7 @@ impl Communicator {
             listener_guards: doors,
             process: fork_guard::current_pid(),
             submissions,
+            engine_waker,
             ownerless: AtomicBool::new(false),
             lingering: Mutex::default(),
             leaves_at_exit: AtomicBool::new(true),
@@ -315,6 +320,7 @@ impl Communicator {
             return;
         }
         self.shared.abort.raise(reason);
+        self.shared.engine_waker.wake_by_ref();
         let begun = Instant::now();
         // A running operation notices the flag while it waits or at its end, and tells the other
         // ranks. If none runs, or after its last check of the flag, this thread tells them.

@@ -24,6 +24,7 @@ use rustix::thread::sched_yield;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 /// Waits as long as it takes, and gives away more of the core the longer it takes.
@@ -35,7 +36,7 @@ pub struct AdaptiveWait {
     yields: Option<u32>,
     /// Time at which the spinning of this wait ended.
     yielding_since: Option<Instant>,
-    sockets: Option<WatchedSockets>,
+    sockets: Option<Arc<WatchedSockets>>,
     sleepers: Option<Arc<Sleepers>>,
     /// The request to the awaited ranks to wake this one, once it has been made.
     requested: Option<WakeRequest>,
@@ -63,7 +64,7 @@ impl AdaptiveWait {
     #[must_use]
     pub fn wake_on(mut self, sockets: Vec<OwnedFd>) -> Self {
         // Without a watch, a sleep lasts its full time. That is slower, not wrong.
-        self.sockets = WatchedSockets::new(sockets).ok();
+        self.sockets = WatchedSockets::new(sockets).ok().map(Arc::new);
         self
     }
 
@@ -119,7 +120,29 @@ impl AdaptiveWait {
     }
 }
 
+/// Ends the sleep of a rank from another of its threads.
+struct OwnAlarm {
+    sleepers: Option<Arc<Sleepers>>,
+    sockets: Option<Arc<WatchedSockets>>,
+}
+
+impl Wake for OwnAlarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // The rank sleeps on one of the two, and only it knows on which.
+        self.sleepers.iter().for_each(|sleepers| sleepers.wake_own());
+        self.sockets.iter().for_each(|sockets| sockets.wake());
+    }
+}
+
 impl WaitStrategy for AdaptiveWait {
+    fn waker(&self) -> Waker {
+        Arc::new(OwnAlarm { sleepers: self.sleepers.clone(), sockets: self.sockets.clone() }).into()
+    }
+
     fn set_mode(&mut self, mode: WaitMode) {
         self.mode = mode;
     }
@@ -173,8 +196,8 @@ impl WaitStrategy for AdaptiveWait {
 #[derive(Debug)]
 struct WatchedSockets {
     epoll: Arc<OwnedFd>,
-    /// Keeps the watched sockets open.
-    _sockets: Vec<OwnedFd>,
+    /// The sockets that are watched from the beginning, which stay open for as long.
+    sockets: Vec<OwnedFd>,
 }
 
 /// Handle to the sockets that end the sleeps of one rank.
@@ -192,9 +215,13 @@ impl Watcher {
 }
 
 fn watch(epoll: &OwnedFd, socket: &impl AsFd) -> rustix::io::Result<()> {
-    use epoll::{EventData, EventFlags};
-    let news = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-    epoll::add(epoll, socket, EventData::new_u64(0), news)
+    epoll::add(epoll, socket, epoll::EventData::new_u64(0), news())
+}
+
+/// Returns the events that end a sleep.
+fn news() -> epoll::EventFlags {
+    use epoll::EventFlags;
+    EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
 }
 
 impl WatchedSockets {
@@ -203,7 +230,17 @@ impl WatchedSockets {
         for socket in &sockets {
             watch(&epoll, socket)?;
         }
-        Ok(Self { epoll: Arc::new(epoll), _sockets: sockets })
+        Ok(Self { epoll: Arc::new(epoll), sockets })
+    }
+
+    /// Ends the sleep, or the next one.
+    fn wake(&self) {
+        // To watch a socket anew reports once more that it can be written, so no descriptor is
+        // needed for this alone. A socket that cannot be written at the moment reports nothing, and
+        // then the sleep lasts its full time.
+        for socket in &self.sockets {
+            let _ = epoll::modify(&*self.epoll, socket, epoll::EventData::new_u64(0), news());
+        }
     }
 
     /// Sleeps for `time`, which is below a second, or until an event.
@@ -234,6 +271,22 @@ mod tests {
     use crate::wait::contention::SPINS_SHARED;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
+
+    fn events(sockets: &WatchedSockets) -> usize {
+        let mut news = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        epoll::wait(&*sockets.epoll, &mut news, Some(&now)).unwrap().0.len()
+    }
+
+    #[test]
+    fn another_thread_ends_a_sleep_on_sockets() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let wait = AdaptiveWait::new(1).wake_on(vec![near.into()]);
+        let sockets = Arc::clone(wait.sockets.as_ref().unwrap());
+        assert_eq!((events(&sockets), events(&sockets)), (1, 0), "a writable socket reports once");
+        std::thread::scope(|scope| scope.spawn(|| wait.waker().wake()).join().unwrap());
+        assert_eq!(events(&sockets), 1);
+    }
 
     /// Counts the rounds that fit into `time`, from the first.
     fn rounds(pace: &mut AdaptiveWait, time: Duration) -> u32 {

@@ -8,6 +8,7 @@ use crate::engine::watchdog::{ROUNDS_WITHOUT_CLOCK, Watchdog};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 use unisono_transports::{ControlChannel, Fabric, WaitStrategy};
 
@@ -23,7 +24,8 @@ pub(in crate::engine) fn wait_round(
     blocked: impl Iterator<Item = Rank> + Clone,
 ) -> Result<()> {
     let round = watchdog.check_round(control, wait, blocked.clone())?;
-    let looks = round.is_multiple_of(ROUNDS_PER_LOOK) || round > ROUNDS_AWAKE;
+    let looks =
+        round.is_multiple_of(ROUNDS_PER_LOOK) || round > ROUNDS_AWAKE || messages.submissions().is_filled();
     if !(looks && messages.is_active()) {
         wait.pause_for(round, &mut { blocked });
     } else if !messages.progress(links)? {
@@ -46,6 +48,11 @@ impl Engine {
     /// Returns the queue through which other threads post messages.
     pub(crate) fn submissions(&self) -> &Arc<SubmissionQueue> {
         self.messages.submissions()
+    }
+
+    /// Returns what ends a sleep of this rank from another thread.
+    pub(crate) fn waker(&self) -> Waker {
+        self.fabric.wait.waker()
     }
 
     /// Returns whether the background has to move messages of this rank.

@@ -16,6 +16,7 @@ pub use reconnect::{Reconnect, RegroupRequest};
 pub use tag::Tag;
 
 use crate::shm::Window;
+use std::task::Waker;
 use std::time::Duration;
 
 /// Sizes on which all ranks of a fabric agree.
@@ -84,6 +85,11 @@ pub trait WaitStrategy: Send {
     }
     /// Sets the way to wait from now on. A strategy with a single way ignores it.
     fn set_mode(&mut self, _mode: WaitMode) {}
+    /// Returns what ends a sleep of this rank from another of its threads, at least nearly always. A
+    /// strategy without sleeps, or with short ones alone, has nothing to end.
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
     /// Returns whether time is simulated. Then only a thread that waits may touch the fabric.
     fn is_simulated(&self) -> bool {
         false

@@ -3,7 +3,7 @@
 use crate::shm::layout::Layout;
 use crate::shm::segment::Segment;
 use crate::shm::wake::{self, ASLEEP, WakeWords};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::ptr::NonNull;
@@ -141,6 +141,20 @@ impl Sleepers {
         ended == Err(Errno::TIMEDOUT)
     }
 
+    /// Ends the sleep of this rank from another of its threads.
+    ///
+    /// That thread has written before what this rank is to see. A rank that is about to sleep looks
+    /// once more after its requests, which contain a full fence as well, so one of the two sees the
+    /// other.
+    pub(crate) fn wake_own(&self) {
+        fence(Ordering::SeqCst);
+        let asleep = self.asleep(self.rank);
+        // The load spares a rank that is busy the write to a line which it shares.
+        if asleep.load(Ordering::Relaxed) == ASLEEP && wake::is_to_be_woken(self, self.rank) {
+            let _ = futex::wake(asleep, futex::Flags::empty(), 1);
+        }
+    }
+
     /// Makes peers not wake this rank any more, because it has seen what it waited for.
     pub(crate) fn wake_up(&self) {
         wake::wake_up(self, self.rank);
@@ -227,6 +241,15 @@ mod tests {
             awaited.window.as_mut().unwrap().signal(0, 1);
             assert!(!is_asleep(&sleeper));
         }
+    }
+
+    #[test]
+    fn another_thread_of_the_rank_ends_its_sleep() {
+        let [sleeper, _peer] = ranks();
+        request(&sleeper, 1).unwrap();
+        sleeper.sleepers.wake_own();
+        assert!(!is_asleep(&sleeper));
+        assert!(!sleeper.sleepers.sleep(Duration::from_millis(999)), "the limit ended the sleep");
     }
 
     #[test]
