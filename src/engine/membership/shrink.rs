@@ -176,20 +176,22 @@ impl ShrinkDriver<'_> {
             PeerEvent::Exited { from } => self.agreement.on_failure(from),
             // This rank may be the one that is cut off. A silent rank is excluded by a majority.
             PeerEvent::Unreachable { .. } | PeerEvent::Reset { .. } => {}
-            PeerEvent::Message { from, bytes } => match ControlMsg::decode(&bytes) {
-                Some(ControlMsg::Finalized) => self.agreement.on_failure(from),
-                Some(ControlMsg::Membership(view)) => {
-                    let result = self.agreement.on_view(from, view, self.elapsed());
-                    result.map_err(|Excluded(by)| self.excluded(by))?;
+            PeerEvent::Message { from, bytes } => {
+                match ControlMsg::decode(&bytes, self.engine.fabric.ranks) {
+                    Some(ControlMsg::Finalized) => self.agreement.on_failure(from),
+                    Some(ControlMsg::Membership(view)) => {
+                        let result = self.agreement.on_view(from, view, self.elapsed());
+                        result.map_err(|Excluded(by)| self.excluded(by))?;
+                    }
+                    Some(
+                        ControlMsg::Waiting(_)
+                        | ControlMsg::WaitingElsewhere(_)
+                        | ControlMsg::Called(_)
+                        | ControlMsg::Failed { .. },
+                    )
+                    | None => {}
                 }
-                Some(
-                    ControlMsg::Waiting(_)
-                    | ControlMsg::WaitingElsewhere(_)
-                    | ControlMsg::Called(_)
-                    | ControlMsg::Failed { .. },
-                )
-                | None => {}
-            },
+            }
         }
         Ok(())
     }

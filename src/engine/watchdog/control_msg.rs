@@ -43,16 +43,17 @@ impl ControlMsg {
         }
     }
 
-    /// Decodes a message of a peer. `None` if it is malformed.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<ControlMsg> {
+    /// Decodes a message of a peer of a communicator of `ranks` ranks. `None` if it is malformed, or
+    /// names a rank that the communicator does not have, because errors show these numbers.
+    pub(crate) fn decode(bytes: &[u8], ranks: usize) -> Option<ControlMsg> {
         let (&kind, mut rest) = bytes.split_first()?;
         match kind {
             WAITING => Some(ControlMsg::Waiting(take_op(&mut rest)?)),
             WAITING_ELSEWHERE => Some(ControlMsg::WaitingElsewhere(take_op(&mut rest)?)),
             CALLED => Some(ControlMsg::Called(take_op(&mut rest)?)),
             FINALIZED => Some(ControlMsg::Finalized),
-            FAILED => decode_failure(&mut rest),
-            MEMBERSHIP => decode_view(&mut rest).map(ControlMsg::Membership),
+            FAILED => decode_failure(&mut rest, ranks),
+            MEMBERSHIP => decode_view(&mut rest, ranks).map(ControlMsg::Membership),
             _ => None,
         }
     }
@@ -178,9 +179,10 @@ fn listed(kind: &ErrorKind) -> String {
     }
 }
 
-/// Reads a list of ranks. A number without its comma was cut off.
-fn unlisted(text: &str) -> Vec<Rank> {
-    text.split_inclusive(',').filter_map(|rank| rank.strip_suffix(',')?.parse().ok()).collect()
+/// Reads a list of ranks. A number without its comma was cut off. `None` if a number is no rank.
+fn unlisted(text: &str, ranks: usize) -> Option<Vec<Rank>> {
+    let numbers = text.split_inclusive(',').filter_map(|number| number.strip_suffix(','));
+    numbers.map(|number| number.parse().ok().filter(|&rank| rank < ranks)).collect()
 }
 
 /// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, settings, number
@@ -204,17 +206,16 @@ pub(crate) fn pack_bits(flags: &[bool]) -> impl Iterator<Item = u8> + '_ {
     flags.chunks(8).map(byte)
 }
 
-fn decode_view(rest: &mut &[u8]) -> Option<View> {
+fn decode_view(rest: &mut &[u8], ranks: usize) -> Option<View> {
     // The next attempt must have a number, too.
-    let attempt = u32::try_from(take_rank(rest)?).ok().filter(|&attempt| attempt < u32::MAX)?;
+    let attempt = take_u32(rest).filter(|&attempt| attempt < u32::MAX)?;
     let (&[phase, length], tail) = rest.split_first_chunk::<2>()?;
     let phase = *[Phase::Proposing, Phase::Connected, Phase::Committed].get(phase as usize)?;
     let (endpoint, tail) = tail.split_at_checked(length as usize)?;
     let (settings, tail) = tail.split_first_chunk::<8>()?;
     *rest = tail;
     let settings = u64::from_le_bytes(*settings);
-    let ranks = take_rank(rest)?;
-    if ranks > VIEW_RANKS_MAX || rest.len() != ranks.div_ceil(8) {
+    if take_u32(rest)? as usize != ranks || rest.len() != ranks.div_ceil(8) {
         return None;
     }
     let failed = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
@@ -233,16 +234,21 @@ fn utf8_prefix_len(text: &str, bytes_max: usize) -> usize {
     (0..=bytes_max.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }
 
-fn decode_failure(rest: &mut &[u8]) -> Option<ControlMsg> {
-    let by = take_rank(rest)?;
-    Some(ControlMsg::Failed { by, kind: decode_kind(rest, true)? })
+fn decode_failure(rest: &mut &[u8], ranks: usize) -> Option<ControlMsg> {
+    let by = Some(take_u32(rest)? as Rank).filter(|&by| by < ranks)?;
+    Some(ControlMsg::Failed { by, kind: decode_kind(rest, ranks, true)? })
 }
 
 /// Decodes a kind of error. Only the outermost kind may have a cause.
-fn decode_kind(rest: &mut &[u8], may_have_cause: bool) -> Option<ErrorKind> {
+fn decode_kind(rest: &mut &[u8], ranks: usize, may_have_cause: bool) -> Option<ErrorKind> {
     let (&code, tail) = rest.split_first()?;
     *rest = tail;
-    let (one, other) = (take_rank(rest)?, take_rank(rest)?);
+    let (one, other) = (take_u32(rest)? as usize, take_u32(rest)? as usize);
+    let names_none = code == MESSAGE_TIMEOUT && one == NO_RANK;
+    let has_length = code == ABORTED;
+    if (one >= ranks && !names_none) || (other >= ranks && !has_length) {
+        return None;
+    }
     let tags = [take_tag(rest)?, take_tag(rest)?];
     let text = text_of(rest);
     let after = Duration::from_millis(tags[0].0[0]);
@@ -268,16 +274,16 @@ fn decode_kind(rest: &mut &[u8], may_have_cause: bool) -> Option<ErrorKind> {
                 BY_SHRINK => (text, AbortCause::Shrink),
                 BY_FAILURE if may_have_cause => {
                     let (reason, mut failure) = rest.split_at_checked(other)?;
-                    let failure = decode_kind(&mut failure, false)?;
+                    let failure = decode_kind(&mut failure, ranks, false)?;
                     (text_of(reason), AbortCause::Failure(Box::new(failure)))
                 }
                 _ => return None,
             };
             ErrorKind::Aborted { by: one, reason, cause }
         }
-        BARRIER_TIMEOUT => ErrorKind::BarrierTimeout { missing: unlisted(&text), after },
+        BARRIER_TIMEOUT => ErrorKind::BarrierTimeout { missing: unlisted(&text, ranks)?, after },
         TIMEOUT => {
-            let waiting_for = unlisted(&text).into_iter().map(|rank| (rank, None)).collect();
+            let waiting_for = unlisted(&text, ranks)?.into_iter().map(|rank| (rank, None)).collect();
             ErrorKind::Timeout { waiting_for, elsewhere: Vec::new(), after }
         }
         MESSAGE_TIMEOUT => {
@@ -298,10 +304,10 @@ fn text_of(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes)).into_owned()
 }
 
-fn take_rank(rest: &mut &[u8]) -> Option<Rank> {
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
     let (bytes, tail) = rest.split_first_chunk::<4>()?;
     *rest = tail;
-    Some(u32::from_le_bytes(*bytes) as Rank)
+    Some(u32::from_le_bytes(*bytes))
 }
 
 fn take_tag(rest: &mut &[u8]) -> Option<Tag> {
@@ -317,9 +323,11 @@ fn take_op(rest: &mut &[u8]) -> Option<OpDesc> {
 /// Checks that whatever decodes also encodes and decodes again.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
-    if let Some(message) = ControlMsg::decode(bytes) {
+    const RANKS: usize = 8;
+    if let Some(message) = ControlMsg::decode(bytes, RANKS) {
         let again = message.encode();
-        assert!(again.len() <= MAX_CONTROL_MSG_BYTES && ControlMsg::decode(&again).is_some(), "{message:?}");
+        let is_read = ControlMsg::decode(&again, RANKS).is_some();
+        assert!(again.len() <= MAX_CONTROL_MSG_BYTES && is_read, "{message:?}");
     }
 }
 
@@ -329,6 +337,8 @@ mod tests {
     use crate::op_desc::OpKind;
     use proptest::prelude::*;
     use unisono_cuda::DType;
+
+    const RANKS: usize = 3;
 
     fn call(count: u64) -> OpDesc {
         OpDesc::new(4, OpKind::SendRecv, DType::F32, None, 0, count)
@@ -372,7 +382,48 @@ mod tests {
             ControlMsg::Called(call(3)),
         ];
         for message in failures.chain(waits).chain([ControlMsg::Finalized, ControlMsg::Membership(view)]) {
-            assert_eq!(ControlMsg::decode(&message.encode()), Some(message));
+            assert_eq!(ControlMsg::decode(&message.encode(), VIEW_RANKS_MAX), Some(message));
+        }
+    }
+
+    /// A peer with the secret and with faults may write any number.
+    #[test]
+    fn ranks_that_a_communicator_lacks_are_refused() {
+        let last = RANKS - 1;
+        let what = || "gone".to_owned();
+        let after = Duration::from_secs(1);
+        let of: [fn(Rank) -> ErrorKind; 13] = [
+            |rank| ErrorKind::Mismatch { rank, op: call(3), other: 0, other_op: call(4) },
+            |rank| ErrorKind::Mismatch { rank: 0, op: call(3), other: rank, other_op: call(4) },
+            |rank| ErrorKind::CountMismatch { sender: rank, sent: 8, receiver: 0, expected: 9 },
+            |rank| ErrorKind::CountMismatch { sender: 0, sent: 8, receiver: rank, expected: 9 },
+            |rank| ErrorKind::PeerFailed { peer: rank, what: String::new() },
+            |rank| ErrorKind::PeerFinalized { peer: rank },
+            |rank| ErrorKind::ProtocolViolation { peer: rank, what: String::new() },
+            |rank| ErrorKind::abort_request(rank, "enough"),
+            |rank| ErrorKind::PeerFinalized { peer: rank }.for_peers(0, None),
+            |rank| ErrorKind::NotFinite { rank, index: 0, what: String::new() },
+            |rank| ErrorKind::BarrierTimeout { missing: vec![0, rank], after: Duration::ZERO },
+            |by| ErrorKind::Excluded { by },
+            |rank| ErrorKind::Timeout {
+                waiting_for: vec![(rank, None)],
+                elsewhere: Vec::new(),
+                after: Duration::ZERO,
+            },
+        ];
+        let read = |by, kind| ControlMsg::decode(&ControlMsg::Failed { by, kind }.encode(), RANKS);
+        for kind in of {
+            assert!(read(0, kind(last)).is_some(), "{:?}", kind(last));
+            assert_eq!(read(0, kind(RANKS)), None);
+        }
+        let message = |peer| ErrorKind::MessageTimeout { what: what(), peer, after };
+        assert!(read(0, message(None)).is_some() && read(0, message(Some(last))).is_some());
+        assert_eq!((read(0, message(Some(RANKS))), read(RANKS, message(None))), (None, None));
+        let (attempt, phase, endpoint) = (7, Phase::Connected, String::new());
+        for (ranks, is_read) in [(RANKS - 1, false), (RANKS, true), (RANKS + 1, false)] {
+            let (failed, endpoint) = (vec![false; ranks], endpoint.clone());
+            let view = ControlMsg::Membership(View { attempt, phase, failed, endpoint, settings: 0 });
+            assert_eq!(ControlMsg::decode(&view.encode(), RANKS).is_some(), is_read, "{ranks} ranks");
         }
     }
 
@@ -384,7 +435,7 @@ mod tests {
             ErrorKind::PeerFailed { peer: 1, what: "\x1b[2J".to_owned() },
         ] {
             let bytes = ControlMsg::Failed { by: 0, kind }.encode();
-            let Some(ControlMsg::Failed { kind, .. }) = ControlMsg::decode(&bytes) else {
+            let Some(ControlMsg::Failed { kind, .. }) = ControlMsg::decode(&bytes, RANKS) else {
                 panic!("a failure")
             };
             let shown = format!("{kind} {kind:?}");
@@ -400,7 +451,7 @@ mod tests {
             let bytes = ControlMsg::Failed { by: 0, kind }.encode();
             assert!(bytes.len() <= MAX_CONTROL_MSG_BYTES);
             let Some(ControlMsg::Failed { kind: ErrorKind::Aborted { reason, cause, .. }, .. }) =
-                ControlMsg::decode(&bytes)
+                ControlMsg::decode(&bytes, RANKS)
             else {
                 panic!("an abort");
             };
@@ -412,7 +463,7 @@ mod tests {
     proptest! {
         #[test]
         fn control_msg_decode_rejects_garbage_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = ControlMsg::decode(&bytes);
+            let _ = ControlMsg::decode(&bytes, RANKS);
         }
     }
 }

@@ -334,7 +334,7 @@ impl Watchdog {
     }
 
     fn on_message(&mut self, from: Rank, bytes: &[u8]) -> Result<()> {
-        match ControlMsg::decode(bytes) {
+        match ControlMsg::decode(bytes, self.peers.len()) {
             Some(ControlMsg::Finalized) => self.peers[from].finalize(self.now),
             Some(ControlMsg::Waiting(op)) => {
                 self.peers[from].report_wait(op, false, self.now);

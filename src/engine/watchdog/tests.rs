@@ -54,7 +54,7 @@ struct RecordingControl(Vec<ControlMsg>);
 
 impl ControlChannel for RecordingControl {
     fn post(&mut self, message: &[u8]) {
-        self.0.push(ControlMsg::decode(message).unwrap());
+        self.0.push(ControlMsg::decode(message, 3).unwrap());
     }
 
     fn poll(&mut self) -> Option<PeerEvent> {
