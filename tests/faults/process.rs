@@ -64,11 +64,14 @@ impl Process {
 
     /// The same, if it takes no longer.
     pub(crate) fn read_line_within(&self, patience: Duration) -> String {
-        match self.lines.recv_timeout(patience) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("it says nothing for {patience:?}"),
-            Err(RecvTimeoutError::Disconnected) => panic!("it has ended"),
-        }
+        self.line_within(patience).unwrap_or_else(|silence| panic!("{silence}"))
+    }
+
+    fn line_within(&self, patience: Duration) -> Result<String, String> {
+        self.lines.recv_timeout(patience).map_err(|silence| match silence {
+            RecvTimeoutError::Timeout => format!("it says nothing for {patience:?}"),
+            RecvTimeoutError::Disconnected => "it has ended".to_owned(),
+        })
     }
 
     /// The next line, or none if it takes longer or the process has ended.
@@ -78,13 +81,15 @@ impl Process {
 
     /// The rest of the next line that begins with `word`; others before it are left out.
     pub(crate) fn read_until(&self, word: &str) -> String {
-        let begun = Instant::now();
+        let (begun, mut said) = (Instant::now(), Vec::new());
         while begun.elapsed() < HANG {
-            if let Some(rest) = self.read_line().strip_prefix(word) {
-                return rest.trim().to_owned();
+            match self.line_within(HANG) {
+                Ok(line) if line.starts_with(word) => return line[word.len()..].trim().to_owned(),
+                Ok(line) => said.push(line),
+                Err(silence) => panic!("{silence} and has not said `{word}`, but {said:?}"),
             }
         }
-        panic!("it does not say `{word}` in time")
+        panic!("it does not say `{word}` in time, but {said:?}")
     }
 
     /// Waits until it has ended by itself. Returns its exit code; none after a signal.
