@@ -12,6 +12,7 @@ BENCHES = Path(__file__).parents[1] / "benches"
 sys.path.insert(0, str(BENCHES))
 import clients  # noqa: E402
 import collectives  # noqa: E402
+import inference  # noqa: E402
 
 
 def rows_of(script, folder, *arguments):
@@ -39,6 +40,18 @@ def test_collectives_are_verified_in_every_round(tmp_path):
     names = [name for name in collectives.COLLECTIVES if name != "barrier"]
     assert sizes == {(name, size) for name in names for size in (4, 4096)} | {("barrier", 0)}
     assert all(row["ratio"] > 0 for row in rows)
+
+
+def test_sums_of_a_token_are_verified_in_every_round(tmp_path):
+    rows = rows_of("inference.py", tmp_path, "--sizes", "64", "4096", "--sums", "3")
+    assert [(row["bytes"], row["sums"]) for row in rows] == [(64, 3), (4096, 3)]
+
+
+def test_token_whose_sums_are_not_made_is_wrong():
+    token = inference.Token(3, 8, rank=1, size=2)
+    token.generate = lambda: None
+    with pytest.raises(AssertionError, match="3 of 3 sums are wrong on rank 1"):
+        token.verify()
 
 
 @pytest.mark.parametrize("name", [name for name in collectives.COLLECTIVES if name != "barrier"])
