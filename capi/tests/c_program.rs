@@ -5,24 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use unisono_core::schedule::Collective;
 use unisono_core::{DType, ReduceKind};
+use unisono_transports::testing::nested_cargo;
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Builds `libunisono.so` in the profile of this test, and returns its folder. Cargo builds no
-/// shared library for a test.
+/// Builds `libunisono.so` in the profile of this test, and returns its folder.
 fn libraries() -> PathBuf {
-    let own = std::env::current_exe().expect("this test");
-    let profile = own.parent().and_then(Path::parent).expect("a folder of the profile").to_owned();
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--lib", "--package", "unisono-capi", "--target-dir"]);
-    build.arg(profile.parent().expect("a target folder")).current_dir(folder());
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().expect("cargo").success(), "the library builds");
-    profile
+    nested_cargo::build_shared_library(env!("CARGO"), "unisono-capi")
 }
 
 /// Compiles a program of this folder with warnings as errors, and returns its path.
@@ -214,7 +205,7 @@ fn makefile_builds_the_example_with_pkg_config() {
     let variable = |name: &str, path: &Path| format!("{name}={}", path.display());
     let mut make = Command::new("make");
     make.arg("-C").arg(folder()).args([variable("LIBRARY_DIR", &libraries), variable("OUT", &out)]);
-    output_of(make.arg("example"));
+    output_of(nested_cargo::as_from_shell(make.arg("example")));
     let program = out.join("pipeline");
     assert_eq!(output_of(&mut command(&program)), "sum 10, message from rank 3\n");
     let port = free_port();

@@ -1,5 +1,5 @@
 //! Test support: the conformance suite of transports, fuzz targets and their seeds, a peer that
-//! breaks the protocol, guarded memory, the Shuttle façade and the flag latency probe.
+//! breaks the protocol, guarded memory, nested cargo, the Shuttle façade and the flag latency probe.
 
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ pub mod fuzzing;
 pub mod guarded;
 #[doc(hidden)]
 pub mod memory;
+#[doc(hidden)]
+pub mod nested_cargo;
 #[doc(hidden)]
 pub mod raw_peer;
 #[doc(hidden)]

@@ -3,9 +3,9 @@
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::OnceLock;
+use unisono_transports::testing::nested_cargo::build_shared_library;
 
 /// Names the library for the processes that a test starts.
 pub(crate) const PATH: &str = "TEST_LIBRARY_PATH";
@@ -16,22 +16,9 @@ pub(crate) fn path() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || match std::env::var_os(PATH) {
         Some(path) => path.into(),
-        None => build(),
+        None => build_shared_library(env!("CARGO"), "unisono-mpi").join("libunisono_mpi.so"),
     };
     BUILT.get_or_init(build).clone()
-}
-
-fn build() -> PathBuf {
-    let own = std::env::current_exe().expect("this test");
-    let profile = own.parent().and_then(Path::parent).expect("a folder of the profile").to_owned();
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--lib", "--package", "unisono-mpi", "--target-dir"]);
-    build.arg(profile.parent().expect("a target folder")).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().expect("cargo").success(), "the library builds");
-    profile.join("libunisono_mpi.so")
 }
 
 /// Opens the library.
