@@ -98,7 +98,7 @@ struct RunArguments {
     #[arg(long, default_value_t = 30_000)]
     grace_ms: u64,
     /// Program and its arguments.
-    #[arg(last = true, required = true)]
+    #[arg(trailing_var_arg = true, required = true)]
     program: Vec<OsString>,
 }
 

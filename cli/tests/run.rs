@@ -54,6 +54,28 @@ fn start_sleepers(lines: usize) -> (Child, Vec<String>) {
 }
 
 #[test]
+fn program_needs_no_dashes_before_it() {
+    for dashes in [&["--"][..], &[]] {
+        let mut command = Command::new(UNISONO);
+        // What follows the program is the program's, also where it looks like an option of `run`.
+        command
+            .args(["run", "-n", "1", "--no-prefix"])
+            .args(dashes)
+            .args(["echo", "-n", "--ranks", "-h", "--", "x"]);
+        let output = command.output().expect("it starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout).trim(), "--ranks -h -- x");
+    }
+    let unknown =
+        Command::new(UNISONO).args(["run", "-n", "1", "--node", "1", "true"]).output().expect("it starts");
+    assert!(
+        !unknown.status.success() && text(&unknown.stderr).contains("--node"),
+        "{}",
+        text(&unknown.stderr)
+    );
+}
+
+#[test]
 fn output_is_prefixed_and_the_environment_is_complete() {
     let output = run("3", "echo $RANK/$WORLD_SIZE/$LOCAL_RANK; echo problem >&2; printf unfinished");
     assert!(output.status.success());
