@@ -7,6 +7,7 @@ import torch.distributed as dist
 from unisono.torch._backend import UnisonoBackend
 from unisono.torch._connect import connect
 from unisono.torch._group import UnisonoGroup
+from unisono.torch._untraced import leave_untraced
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import WholeGroup
 
@@ -26,6 +27,7 @@ def register():
     """Makes the backend ``unisono`` known to torch. Further calls do nothing."""
     if not hasattr(dist.Backend, "UNISONO"):
         dist.Backend.register_backend("unisono", create, extended_api=True, devices=["cpu"])
+        leave_untraced("unisono")
 
 
 def create(common, options):
