@@ -1,6 +1,7 @@
 """Registration with torch, and the making of groups."""
 
 import sys
+import weakref
 
 import torch.distributed as dist
 
@@ -10,6 +11,11 @@ from unisono.torch._group import UnisonoGroup
 from unisono.torch._untraced import leave_untraced
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import WholeGroup
+
+
+# The backends of groups of several. Under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``, torch holds them from C++ alone, where
+# they would lose their Python part.
+_BACKENDS = weakref.WeakKeyDictionary()
 
 
 class Options:
@@ -38,6 +44,8 @@ def create(common, options):
     if not HAS_BACKENDS:
         return WholeGroup(backend)
     if _is_one_of_several_backends():
+        if (group := getattr(common, "process_group", None)) is not None:
+            _BACKENDS[group] = backend
         return backend
     return UnisonoGroup(backend, common.store)
 
