@@ -31,19 +31,27 @@ def losses(name, rank, size):
     model = TRAININGS[name](rank, size)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     torch.manual_seed(0 if "tensor_parallel" in name else rank)
-    found = []
-    for step in range(STEPS):
-        loss = model(torch.randn(8 + 2 * step * name.endswith("dynamic"), 16)).square().mean()
+
+    def take_step(inputs):
+        loss = model(inputs).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        found.append(round(loss.item(), 5))
-    return found
+        return loss
+
+    take_step = compiled(take_step) if name.endswith("whole_step") else take_step
+    rows = [8 + 2 * step * name.endswith("dynamic") for step in range(STEPS)]
+    return [round(take_step(torch.randn(count, 16)).item(), 5) for count in rows]
 
 
 @training
 def data_parallel_with_batch_norm(rank, size):
     return compiled(DistributedDataParallel(layers(norm=True)))
+
+
+@training
+def data_parallel_whole_step(rank, size):
+    return DistributedDataParallel(layers(norm=True))
 
 
 @training
