@@ -56,7 +56,7 @@ def of_ranks(backend, answer, names):
             with open(f"{folder}/{rank}", "w") as file:
                 json.dump(answers, file)
 
-        run_processes(SIZE, body, backend)
+        run_processes(SIZE, body, backend, timeout=120, limit=600)  # A busy machine compiles for long.
         return [json.load(open(f"{folder}/{rank}")) for rank in range(SIZE)]
 
 

@@ -1,5 +1,7 @@
 """Calls of a backend in all forms that torch's C++ takes, such as one tensor in place of a list, or without options."""
 
+import functools
+
 from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
@@ -45,10 +47,10 @@ def accept_all_forms(backend):
 def _in_any_form(name, own, last):
     of_torch = getattr(Backend, name)
 
+    @functools.wraps(own)
     def method(self, *arguments, **named):
         if named or not arguments or type(arguments[-1]) is not last:
             return self.own_work_of(of_torch, *arguments, **named)
         return own(self, *arguments)
 
-    method.__doc__ = own.__doc__
     return method
