@@ -29,6 +29,7 @@ ROWS = {"static": [4, 4, 4], "dynamic": [4, 6, 8]}
 KNOWN = {name: function for name, function in {**collective_calls.CALLS, **collective_calls.FUNCTIONAL}.items()
          if name in collective_calls.FUNCTIONAL or hasattr(dist, name.split("__")[0])}  # fmt: skip
 
+
 def chunks(names, count):
     names = tuple(names)
     return [names[begin : begin + count] for begin in range(0, len(names), count)]
@@ -36,7 +37,6 @@ def chunks(names, count):
 
 def edges(names):
     return f"{names[0]}-{names[-1]}"
-
 
 
 def of_ranks(backend, answer, names):

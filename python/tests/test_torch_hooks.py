@@ -91,7 +91,8 @@ HOOKS = {
 
 def losses(hook, rank):
     torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)))
+    layers = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    model = DistributedDataParallel(layers)
     HOOKS[hook](model)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     torch.manual_seed(rank)

@@ -1,4 +1,4 @@
-"""Lists of tensors that torch's C++ backends take for one reduction or one broadcast, in which all of them take part."""
+"""Lists of tensors as one reduction or one broadcast, as torch's C++ backends take them."""
 
 import functools
 
