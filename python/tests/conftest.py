@@ -46,7 +46,7 @@ def processes():
     return run_processes
 
 
-def run_processes(size, body, backend="unisono", timeout=20):
+def run_processes(size, body, backend="unisono", timeout=20, limit=LIMIT):
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         queue = context.SimpleQueue()
@@ -55,7 +55,7 @@ def run_processes(size, body, backend="unisono", timeout=20):
         for process in started:
             process.start()
         for process in started:
-            process.join(LIMIT)
+            process.join(limit)
         hanging = [process.pid for process in started if process.is_alive()]
         for process in started:
             process.kill()

@@ -9,8 +9,9 @@ from torch._C._distributed_c10d import Backend
 
 from unisono import _native
 from unisono.errors import Error, InvalidUsage, Timeout
-from unisono.torch import _monitor, _sparse
+from unisono.torch import _lists, _monitor, _sparse
 from unisono.torch._exchange import Exchanges
+from unisono.torch._forms import accept_all_forms
 from unisono.torch._profile import NAME, entry
 from unisono.torch._tensors import Staged, check_tensors, direct, even, parts, reducible, reduction_of
 from unisono.torch._versions import HAS_BACKENDS
@@ -115,9 +116,19 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._returned(UnisonoWork(native, results, finish, error, self._waits_for))
 
     def _returned(self, work):
-        if self.hands_over_work:
+        if self.hands_over_work or getattr(self.last_work, "is_wanted", False):
             self.last_work.work = work
         return work
+
+    def own_work_of(self, call, *arguments, **named):
+        """Returns the work of a call of torch that calls a method of this backend, in place of torch's own."""
+        last = self.last_work
+        last.work, last.is_wanted = None, True
+        try:
+            returned = call(self, *arguments, **named)
+        finally:
+            work, last.work, last.is_wanted = last.work, None, False
+        return returned if work is None else work
 
     def _with_timeout(self, error, seconds):
         """Adds torch's words to an error, since programs look for the word "timeout"."""
@@ -172,28 +183,44 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     # -- Reductions ----------------------------------------------------------------------------
 
     def allreduce(self, tensors, opts):
+        if len(tensors) != 1:
+            return self._all_reduce_list(tensors, opts)
         step = direct("all_reduce", tensors, tensors, opts.reduceOp)
         if step is not None:
             return self._start("all_reduce", [step], tensors, tensors, opts)
         if tensors[0].is_sparse:
             return self.allreduce_sparse(tensors, opts)
+        return self._all_reduce_by_type(tensors, opts)
+
+    def _all_reduce_list(self, tensors, opts):
+        if tensors and tensors[0].is_sparse:
+            return self.allreduce_sparse(tensors, opts)
+        step, keep, finish = _lists.all_reduce(tensors, opts)
+        return self._start("all_reduce", [step], tensors, tensors, opts, finish, keep)
+
+    def allreduce_coalesced(self, tensors, opts):
+        step = direct("all_reduce", tensors, tensors, opts.reduceOp)
+        if step is not None:
+            return self._start("all_reduce", [step], tensors, tensors, opts)
+        return self._all_reduce_by_type(tensors, opts)
+
+    def _all_reduce_by_type(self, tensors, opts):
         groups = _by_type(tensors)
         steps, keep, finish = self._reduce("all_reduce", groups, groups, opts)
         return self._start("all_reduce", steps, tensors, tensors, opts, finish, keep)
-
-    allreduce_coalesced = allreduce
 
     def allreduce_sparse(self, tensors, opts):
         work = _sparse.all_reduce(self, tensors, opts)
         return self._returned(work)
 
     def reduce(self, tensors, opts):
-        step = direct("reduce", tensors, tensors, opts.reduceOp, opts.rootRank) if len(tensors) == 1 else None
+        if len(tensors) != 1:
+            raise InvalidUsage(f"reduce takes one tensor, not {len(tensors)}; call it for each")
+        step = direct("reduce", tensors, tensors, opts.reduceOp, opts.rootRank)
         if step is not None:
             return self._start("reduce", [step], tensors, tensors, opts)
         at_root = self.rank() == opts.rootRank
-        groups = [[tensor] for tensor in tensors]
-        steps, keep, finish = self._reduce("reduce", groups, groups, opts, opts.rootRank)
+        steps, keep, finish = self._reduce("reduce", [tensors], [tensors], opts, opts.rootRank)
         return self._start("reduce", steps, tensors, tensors, opts, finish if at_root else None, keep)
 
     def reduce_scatter(self, outputs, inputs, opts):
@@ -240,8 +267,9 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
             step = direct("broadcast", tensors if self.rank() == root else [], tensors, None, root)
             if step is not None:
                 return self._start("broadcast", [step], tensors, tensors, opts)
-        moves = [self._broadcast_one(tensor, opts.rootRank) for tensor in tensors]
-        return self._start_moves("broadcast", moves, tensors, tensors, opts)
+            return self._start_moves("broadcast", [self._broadcast_one(tensors[0], root)], tensors, tensors, opts)
+        move = _lists.broadcast(tensors, opts, self.rank())
+        return self._start_moves("broadcast", [move], tensors, tensors, opts)
 
     def _broadcast_one(self, tensor, root):
         check_tensors([tensor], "broadcast")
@@ -344,8 +372,9 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     def barrier(self, opts=None):
         return self._start("barrier", [_BARRIER], [], [], opts)
 
-    def monitored_barrier(self, opts, wait_all_ranks=False):
-        timeout = opts.timeout if opts.timeout >= timedelta(0) else self._timeout
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        timeout = getattr(timeout, "timeout", timeout)  # torch calls it with options.
+        timeout = self._timeout if timeout is None or timeout < timedelta(0) else timeout
         number, self._monitored = self._monitored, self._monitored + 1
         _monitor.barrier(self._store, number, self.rank(), self.size(), timeout, wait_all_ranks)
 
@@ -354,6 +383,10 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         left = [finish for _, _, finish in moves if finish is not None]
         finish = (lambda: [each() for each in left]) if left else None
         return self._start(title, steps, inputs, results, opts, finish, [keep for _, keep, _ in moves])
+
+
+if HAS_BACKENDS:
+    accept_all_forms(UnisonoBackend)
 
 
 def _flat(lists):

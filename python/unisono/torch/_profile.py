@@ -12,6 +12,16 @@ import torch
 # The name in torch's C++. It is no other backend's, since DistributedDataParallel takes a backend
 # with the name of Gloo for an object of the class of Gloo.
 NAME = "unisono"
+
+
+def of_cpu_alone(group):
+    """Returns the name of Gloo, for which torch's Python asks to learn that all tensors of a group are on the CPU.
+
+    Under another name, it asks for the current GPU: for the device of a sharded tensor of FSDP1 without local rows.
+    """
+    return "gloo"
+
+
 _is_enabled = torch.autograd._profiler_enabled
 _Record = getattr(torch._C._profiler, "_RecordFunctionFast", None)
 

@@ -1,14 +1,21 @@
 """Registration with torch, and the making of groups."""
 
 import sys
+import weakref
 
 import torch.distributed as dist
 
 from unisono.torch._backend import UnisonoBackend
 from unisono.torch._connect import connect
 from unisono.torch._group import UnisonoGroup
+from unisono.torch._untraced import leave_untraced
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import WholeGroup
+
+
+# The backends of groups of several. Under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``, torch holds them from C++ alone, where
+# they would lose their Python part.
+_BACKENDS = weakref.WeakKeyDictionary()
 
 
 class Options:
@@ -26,6 +33,7 @@ def register():
     """Makes the backend ``unisono`` known to torch. Further calls do nothing."""
     if not hasattr(dist.Backend, "UNISONO"):
         dist.Backend.register_backend("unisono", create, extended_api=True, devices=["cpu"])
+        leave_untraced("unisono")
 
 
 def create(common, options):
@@ -36,6 +44,8 @@ def create(common, options):
     if not HAS_BACKENDS:
         return WholeGroup(backend)
     if _is_one_of_several_backends():
+        if (group := getattr(common, "process_group", None)) is not None:
+            _BACKENDS[group] = backend
         return backend
     return UnisonoGroup(backend, common.store)
 

@@ -6,6 +6,8 @@ torch's C++ calls the methods of such a group, too: for DistributedDataParallel,
 import torch
 from torch._C._distributed_c10d import ProcessGroup
 
+from unisono.torch._profile import of_cpu_alone
+
 _CALLS = [
     "broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base", "allgather_coalesced",
     "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
@@ -60,6 +62,7 @@ class WholeGroup(ProcessGroup):
         return self._unisono.getBackendName()
 
     name = getBackendName
+    _get_backend_name = of_cpu_alone
 
     def _get_backend(self, device):
         return self._unisono
