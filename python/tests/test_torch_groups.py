@@ -46,3 +46,123 @@ def test_split_group_keeps_order_and_leaves_others_out(processes, backend):
             assert summed(rank, half) == (5 if rank >= 2 else 1)
 
     processes(4, body, backend)
+
+
+@pytest.mark.parametrize("parts", [[[0, 0], [1]], [[0, 5], [1]], [[]]])
+def test_split_group_refuses_ranks_that_make_no_part(processes, parts):
+    def body(rank, size):
+        with pytest.raises((InvalidUsage, ValueError), match="ranks|empty"):
+            dist.group.WORLD.split_group(parts[0])
+        assert summed(1) == size
+
+    processes(2, body)
+
+
+def test_split_group_with_other_orders_is_a_mismatch(processes):
+    def body(rank, size):
+        with pytest.raises(Mismatch, match=r"rank \d in split: .*\[0, 1.*give the same parts"):
+            dist.group.WORLD.split_group([0, 1] if rank == 0 else [0, 1, 2])
+        assert summed(1) == size
+
+    processes(3, body)
+
+
+
+
+@pytest.mark.parametrize("flags", [dist.distributed_c10d.SHRINK_DEFAULT, dist.distributed_c10d.SHRINK_ABORT])
+def test_shrink_group_goes_on_without_a_rank_that_lives(processes, flags):
+    def body(rank, size):
+        half = dist.new_group([1, 2, 3])
+        if rank == 1:
+            return time.sleep(3)
+        if flags == dist.distributed_c10d.SHRINK_ABORT:
+            stuck = dist.all_reduce(torch.ones(4), async_op=True)
+        group = dist.shrink_group([1], shrink_flags=flags)
+        if flags == dist.distributed_c10d.SHRINK_ABORT:
+            with pytest.raises(RuntimeError, match="abort"):
+                stuck.wait()
+        assert dist.group.WORLD is group and half not in dist.distributed_c10d._world.pg_map
+        assert (dist.get_rank(), dist.get_world_size()) == ({0: 0, 2: 1, 3: 2}[rank], 3)
+        assert summed(rank) == 5
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        for _ in range(3):
+            model(torch.full((1, 2), float(rank))).sum().backward()
+        assert (model.module.weight.grad != 0).all()
+        if rank != 0:
+            dist.shrink_group([0])
+            assert summed(rank) == 5 and dist.get_world_size() == 2
+
+    processes(4, body)
+
+
+def test_shrink_group_after_a_death_takes_the_next_step(processes):
+    def body(rank, size):
+        assert summed(1) == size
+        if rank == 2:
+            signal.raise_signal(signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="rank 2") as failure:
+            while True:
+                summed(1)
+        dist.shrink_group([failure.value.peer], shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
+        assert summed(rank) == 4 and dist.get_world_size() == 3
+
+    with pytest.raises(AssertionError, match=r"\[0, 0, -9, 0\]"):
+        processes(4, body)
+
+
+def test_shrink_group_with_other_lists_is_a_mismatch(processes):
+    def body(rank, size):
+        if rank < 3:
+            with pytest.raises(Mismatch, match=r"rank 0 calls shrink without the ranks \[3\], rank 1 .*\[2, 3\]"):
+                dist.shrink_group([2, 3] if rank == 1 else [3])
+
+    processes(4, body)
+
+
+def reconfigured(store, number, rank, members, **options):
+    """Reconfigures the default group with the handles of the members, in that order."""
+    store.set(f"{number}/{rank}", dist._get_reconfigure_handle())
+    handles = [store.get(f"{number}/{member}").decode() for member in members]
+    return dist._reconfigure(number, handles, **options).wait()
+
+
+def in_changing_group(body, backend="unisono"):
+    """Returns a body that runs in a group with `enable_reconfigure`, with a store beside it."""
+
+    def of_rank(rank, size):
+        store = dist.distributed_c10d._get_default_store()
+        dist.destroy_process_group()
+        limit = timedelta(seconds=20)
+        dist.init_process_group(
+            backend, store=dist.PrefixStore("changing", store), rank=rank, world_size=size, timeout=limit,
+            enable_reconfigure=True,
+        )  # fmt: skip
+        body(rank, size, dist.PrefixStore("handles", store))
+
+    return of_rank
+
+
+@pytest.mark.parametrize("backend", ["gloo", "unisono"])
+def test_reconfigure_shrinks_grows_and_reorders(processes, backend):
+    def body(rank, size, store):
+        assert dist._supports_reconfigure() and dist.get_rank() == rank
+        with pytest.raises(RuntimeError, match="econfigure"):
+            dist.all_reduce(torch.ones(2))
+        reconfigured(store, 1, rank, [3, 2, 1, 0])
+        assert (dist.get_rank(), dist.get_world_size()) == (3 - rank, 4) and summed(rank) == 6
+        if rank != 2:
+            reconfigured(store, 2, rank, [0, 1, 3], timeout=timedelta(seconds=15))
+            assert (dist.get_rank(), dist.get_world_size()) == ([0, 1, 0, 2][rank], 3) and summed(rank) == 4
+            work = dist.all_reduce(torch.ones(2), async_op=True)
+            work.wait()
+            assert work.is_completed()
+        reconfigured(store, 3, rank, [2, 0, 1, 3])
+        assert summed(rank) == 6 and dist.get_world_size() == 4
+        dist.barrier()
+        if backend == "unisono":
+            dist.monitored_barrier()
+            part = dist.group.WORLD.split_group([0, 1] if dist.get_rank() < 2 else [2, 3])
+            part.allreduce([total := torch.ones(1)]).wait()
+            assert total == 2
+
+    processes(4, in_changing_group(body, backend), backend)

@@ -2,6 +2,7 @@
 
 import sys
 import uuid
+import zlib
 from datetime import timedelta
 
 import torch
@@ -10,6 +11,7 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroup
 from unisono.errors import InvalidUsage, Mismatch
 from unisono.torch import _rendezvous
 from unisono.torch._connect import _own_address, connect
+from unisono.torch._tensors import even
 from unisono.torch._work import UnisonoWork
 
 # torch's flag of `shrink_group` that ends running operations first.
@@ -70,12 +72,12 @@ class Subgroups:
         comm = self._comm.split(color, key, _child_settings(timeout, settings))
         if comm is None:
             return None
-        if (comm.rank, comm.size) != (key, len(ranks)):
-            met = f"{comm.size} ranks give a part whose lowest rank is {color}"
+        # The comparison comes first, so that no other rank waits for it.
+        if not _is_same_everywhere(comm, ranks) or (comm.rank, comm.size) != (key, len(ranks)):
             comm.close()
             raise Mismatch(
-                f"rank {self.rank()} in split: this rank gives the part {ranks}, but {met}; give the same parts in "
-                "the same order on all ranks"
+                f"rank {self.rank()} in split: this rank gives the part {ranks}, and others of the {comm.size} ranks "
+                f"whose part begins at rank {color} give another one; give the same parts in the same order on all ranks"
             )
         return self._sibling(comm, store, timeout, name, settings)
 
@@ -161,6 +163,14 @@ class Subgroups:
     def _sibling(self, comm, store, timeout, name, settings):
         backend = type(self)(comm, store, timeout, name, settings)
         return backend
+
+
+def _is_same_everywhere(comm, ranks):
+    """Returns true if all ranks of a communicator give the same list. All of them call it."""
+    digest = torch.tensor([zlib.crc32(repr(ranks).encode())])
+    digests = torch.empty(comm.size, dtype=digest.dtype)
+    comm.run([even("all_gather", digest.dtype, [digest], [digests])], None)
+    return bool((digests == digest).all())
 
 
 def _name_and_timeout(opts, parent):
