@@ -69,6 +69,14 @@ def test_split_group_with_other_orders_is_a_mismatch(processes):
 
 
 
+def train(rank):
+    """Takes steps with DistributedDataParallel, whose C++ looks at the type of the group."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    for _ in range(3):
+        model(torch.full((1, 2), float(rank))).sum().backward()
+    assert (model.module.weight.grad != 0).all()
+
+
 @pytest.mark.parametrize("flags", [dist.distributed_c10d.SHRINK_DEFAULT, dist.distributed_c10d.SHRINK_ABORT])
 def test_shrink_group_goes_on_without_a_rank_that_lives(processes, flags):
     def body(rank, size):
@@ -84,10 +92,8 @@ def test_shrink_group_goes_on_without_a_rank_that_lives(processes, flags):
         assert dist.group.WORLD is group and half not in dist.distributed_c10d._world.pg_map
         assert (dist.get_rank(), dist.get_world_size()) == ({0: 0, 2: 1, 3: 2}[rank], 3)
         assert summed(rank) == 5
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
-        for _ in range(3):
-            model(torch.full((1, 2), float(rank))).sum().backward()
-        assert (model.module.weight.grad != 0).all()
+        if flags == dist.distributed_c10d.SHRINK_DEFAULT:
+            train(rank)
         if rank != 0:
             dist.shrink_group([0])
             assert summed(rank) == 5 and dist.get_world_size() == 2
@@ -166,3 +172,117 @@ def test_reconfigure_shrinks_grows_and_reorders(processes, backend):
             assert total == 2
 
     processes(4, in_changing_group(body, backend), backend)
+
+
+def test_reconfigure_goes_on_after_the_death_of_rank_0(processes):
+    def body(rank, size, store):
+        reconfigured(store, 1, rank, [1, 0, 2, 3])
+        assert summed(1) == size
+        if rank == 1:
+            signal.raise_signal(signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="rank 0"):
+            while True:
+                summed(1)
+        reconfigured(store, 2, rank, [0, 2, 3])
+        assert summed(rank) == 5 and dist.get_world_size() == 3
+
+    with pytest.raises(AssertionError, match=r"\[0, -9, 0, 0\]"):
+        processes(4, in_changing_group(body))
+
+
+def test_reconfigure_names_what_differs_and_who_is_missing(processes):
+    def body(rank, size, store):
+        reconfigured(store, 1, rank, range(size))
+        with pytest.raises(Mismatch, match="rank 0 calls reconfigure 2 of 3 ranks.* of 2 ranks.*same call"):
+            reconfigured(store, 2, rank, [0, 1] if rank == 1 else [0, 1, 2])
+        with pytest.raises(InvalidUsage, match=f"rank {rank} in reconfigure: 0 of 1 handles are this rank's"):
+            dist._reconfigure(3, ["gloo:0:-1:0:"])
+        with pytest.raises(InvalidUsage, match=f"rank {rank} in reconfigure: the uuid 2 was used before"):
+            reconfigured(store, 2, rank, range(size))
+        if rank != 2:
+            with pytest.raises(RuntimeError, match="rank 2 has not come to reconfigure 4"):
+                store.set("4/2", "unisono|127.0.0.1|9|0")
+                reconfigured(store, 4, rank, range(size), timeout=timedelta(seconds=1))
+        # The group stays as it was, and the handles of the failed call may be used again.
+        assert summed(rank) == 3
+        reconfigured(store, 5, rank, range(size))
+        assert summed(rank) == 3
+
+    processes(3, in_changing_group(body))
+
+
+def test_new_group_of_a_bound_group_is_split_from_it(processes):
+    def body(rank, size):
+        store = dist.distributed_c10d._get_default_store()
+        dist.destroy_process_group()
+        bound = torch.device("cpu", 0)
+        store = dist.PrefixStore("bound", store)
+        dist.init_process_group("unisono", store=store, rank=rank, world_size=size, device_id=bound)
+        assert dist.group.WORLD.bound_device_id == bound
+        odd, even = dist.new_group([1, 3]), dist.new_group([2, 0])
+        assert summed(rank, odd if rank % 2 else even) == (4 if rank % 2 else 2)
+        assert dist.get_rank(even) == (-1 if rank % 2 else rank // 2)
+        pair = dist.new_group([0, 1], use_local_synchronization=True)
+        assert rank > 1 or summed(rank, pair) == 1
+        gloo = dist.new_group(backend="gloo")
+        assert summed(rank, gloo) == 6
+
+    processes(4, body)
+
+
+def test_merge_of_groups_holds_all_ranks(processes):
+    def body(rank, size):
+        store = dist.PrefixStore("merge", dist.distributed_c10d._get_default_store())
+        half = dist.split_group(split_ranks=[[0, 1], [2, 3]])
+        whole = half.merge_remote_group(store, size, timedelta(seconds=20), "whole")
+        whole.allreduce([total := torch.ones(1)]).wait()
+        assert total == size == whole.size() and whole.group_name == "whole"
+
+    processes(4, body)
+
+
+def test_group_of_several_backends_is_split(processes):
+    def body(rank, size):
+        part = dist.split_group(split_ranks=[[1, 0], [2]])
+        assert summed(rank, part) == [1, 1, 2][rank] and dist.get_world_size(part) == [2, 2, 1][rank]
+
+    processes(3, body, "cpu:unisono,cuda:gloo")
+
+
+def test_coalesced_operations_have_one_work(processes):
+    def body(rank, size):
+        cpu, other = torch.device("cpu"), (rank + 1) % size
+        tensors = [torch.full((3,), float(rank + number)) for number in range(3)]
+        with dist._coalescing_manager(device=cpu, async_ops=True) as manager:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        assert len(manager.works) == 1
+        manager.wait()
+        assert [tensor[0] for tensor in tensors] == [1, 3, 5]
+        with dist._coalescing_manager(device=cpu, async_ops=True) as manager:
+            dist.broadcast(tensors[0].fill_(rank), 1, async_op=True)
+            dist.all_to_all_single(tensors[1][:2], torch.tensor([rank, rank + 10.0]), async_op=True)
+        (work,) = manager.works
+        work.wait(timedelta(seconds=10))
+        assert work.is_completed() and work.is_success() and work.exception() is None
+        assert tensors[0][0] == 1 and tensors[1][:2].tolist() == [rank * 10, rank * 10 + 1]
+        got = torch.empty(4)
+        ops = [dist.P2POp(dist.irecv, got, other), dist.P2POp(dist.isend, torch.full((4,), float(rank)), other)]
+        (work,) = dist.batch_isend_irecv(ops)
+        work.get_future().wait()
+        work.wait()
+        assert (got == other).all()
+        with dist._coalescing_manager(device=cpu):
+            pass
+
+    processes(2, body)
+
+
+def test_batch_with_a_refused_message_leaves_the_group_usable(processes):
+    def body(rank, size):
+        ops = [dist.P2POp(dist.isend, torch.ones(2), 1 - rank, tag=-1)]
+        with pytest.raises(InvalidUsage, match="tag is -1"):
+            dist.batch_isend_irecv(ops)
+        assert summed(1) == size
+
+    processes(2, body)

@@ -27,8 +27,8 @@ def agree(store, call, rank, size, timeout, names=None):
         verdict = store.get("verdict").decode()
     except RuntimeError as error:
         raise Timeout(
-            f"rank {names[rank]} in {call}: rank {names[0]} has not come within {2 * timeout.total_seconds()} s "
-            f"({error}); look whether it lives, and make the call on all ranks"
+            f"rank {names[rank]} in {call}: rank {names[0]} does not answer ({error}); look whether it lives, and make "
+            "the call on all ranks"
         ) from None
     if verdict != "ok":
         raise _error(verdict)
@@ -56,7 +56,7 @@ def _judge(store, call, size, timeout, names):
 
 def _error(verdict):
     kind, _, text = verdict.partition(": ")
-    return {"missing": Timeout, "mismatch": Mismatch, "used": InvalidUsage}[kind](text)
+    return {"missing": Timeout, "mismatch": Mismatch}[kind](text)
 
 
 class MeetingPoint:
@@ -72,15 +72,7 @@ class MeetingPoint:
     def meet(self, number, handles, rank, timeout):
         """Returns a store of the ranks with the given handles, once all of them have come."""
         address, port = _address_of(handles[0], rank)
-        if rank == 0:
-            store = self._store
-            claimed = store.compare_set(f"claimed/{number}", "", self.handle).decode()
-            if claimed != self.handle:
-                verdict = f"used: the uuid {number} was used before; give each reconfigure a uuid of its own"
-                store.set(f"{number}/{self.handle}/verdict", verdict)
-                raise _error(verdict)
-        else:
-            store = _reached(address, port, rank, timeout)
+        store = self._store if rank == 0 else _reached(address, port, rank, timeout)
         store = PrefixStore(f"{number}/{handles[0]}", store)
         agree(store, f"reconfigure {number} of {len(handles)} ranks, {_digest(handles)}", rank, len(handles), timeout)
         return store

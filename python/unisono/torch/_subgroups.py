@@ -42,6 +42,8 @@ class Subgroups:
     _shrinks, _is_shrunk = 0, False
     # The place of this rank for the next `reconfigure`, and that of the last one, which holds the group's store.
     _meeting_point = _former_meeting_point = _known_address = None
+    # The uuids that `reconfigure` was called with.
+    _used = frozenset()
 
     # -- Parts ---------------------------------------------------------------------------------
 
@@ -136,6 +138,11 @@ class Subgroups:
                 f"rank {self.rank()} in reconfigure: {handles.count(handle)} of {len(handles)} handles are this "
                 "rank's; give the present handle of every rank once"
             )
+        if opts.uuid in self._used:
+            raise InvalidUsage(
+                f"rank {self.rank()} in reconfigure: the uuid {opts.uuid} was used before; give each call another one"
+            )
+        self._used = self._used | {opts.uuid}
         timeout = opts.timeout or self._timeout
         rank = handles.index(handle)
         store = self._meeting_point.meet(opts.uuid, handles, rank, timeout)
