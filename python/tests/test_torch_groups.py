@@ -1,5 +1,6 @@
 """Groups that are made of other groups: split, merged, shrunk and reconfigured, and operations as one."""
 
+import json
 import signal
 import time
 from datetime import timedelta
@@ -137,6 +138,7 @@ def in_changing_group(body, backend="unisono"):
 
     def of_rank(rank, size):
         store = dist.distributed_c10d._get_default_store()
+        dist.barrier()  # Gloo's ranks connect one after the other, and none of them may leave before.
         dist.destroy_process_group()
         limit = timedelta(seconds=20)
         dist.init_process_group(
@@ -197,7 +199,7 @@ def test_reconfigure_names_what_differs_and_who_is_missing(processes):
             reconfigured(store, 2, rank, [0, 1] if rank == 1 else [0, 1, 2])
         with pytest.raises(InvalidUsage, match=f"rank {rank} in reconfigure: 0 of 1 handles are this rank's"):
             dist._reconfigure(3, ["gloo:0:-1:0:"])
-        with pytest.raises(InvalidUsage, match=f"rank {rank} in reconfigure: the uuid 2 was used before"):
+        with pytest.raises(InvalidUsage, match=f"rank {rank} in reconfigure: the uuid 2 was already used"):
             reconfigured(store, 2, rank, range(size))
         if rank != 2:
             with pytest.raises(RuntimeError, match="rank 2 has not come to reconfigure 4"):
@@ -287,3 +289,84 @@ def test_batch_with_a_refused_message_leaves_the_group_usable(processes):
         assert summed(1) == size
 
     processes(2, body)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "unisono"])
+def test_reconfigure_goes_on_after_abort_timeout_and_rejoin(processes, backend):
+    def body(rank, size, store):
+        # Every rank alone first, then all.
+        dist._reconfigure(10 + rank, {dist._get_reconfigure_handle()}).wait()
+        assert dist.get_world_size() == 1
+        reconfigured(store, 1, rank, range(size))
+        assert summed(rank) == 3
+        service = dist.group.WORLD._get_backend(torch.device("cpu"))
+        service.abort()
+        assert service.get_error() == torch._C._distributed_c10d.ErrorType.SUCCESS
+        reconfigured(store, 2, rank, range(size))
+        assert summed(rank) == 3
+        service.set_timeout(timedelta(milliseconds=50))
+        if rank == 1:
+            work = dist.all_reduce(torch.ones(4), async_op=True)
+            with pytest.raises(RuntimeError, match="[Tt]imed out"):
+                work.wait()
+        service.set_timeout(timedelta(seconds=30))
+        store.set(f"seen/{rank}", "1")
+        store.wait([f"seen/{other}" for other in range(size)])
+        for number in range(3):
+            members = [member for member in range(size) if member != number]
+            if rank != number:
+                reconfigured(store, 100 + number, rank, members)
+                assert summed(rank) == 3 - number
+            reconfigured(store, 200 + number, rank, [*members, number])
+            assert summed(rank) == 3 and dist.get_rank() == [*members, number].index(rank)
+
+    processes(3, in_changing_group(body, backend), backend)
+
+
+def test_group_names_what_ended_it(processes):
+    def body(rank, size):
+        service, kinds = dist.group.WORLD._unisono, torch._C._distributed_c10d.ErrorType
+        store = dist.distributed_c10d._get_default_store()
+        assert service.get_error() == kinds.SUCCESS
+        if rank == 1:
+            return store.wait(["seen"])
+        service.set_timeout(timedelta(milliseconds=100))
+        for async_op in (True, False):
+            with pytest.raises(RuntimeError, match="rank 1.*timed out"):
+                work = dist.all_reduce(torch.ones(2), async_op=async_op)
+                work.wait()
+        assert service.get_error() == kinds.TIMEOUT and "timed out" in str(work.exception())
+        store.set("seen", "1")
+
+    processes(2, body)
+
+
+def test_flight_recorder_holds_every_call_of_a_group_and_its_parts(processes):
+    def body(rank, size):
+        part = dist.split_group(split_ranks=[[0, 1]])
+        dist.all_reduce(torch.ones(3, 2))
+        dist.all_reduce(torch.ones(7), group=part)
+        dist.send(torch.ones(5), 1) if rank == 0 else dist.recv(torch.ones(5), 0)
+        record = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="unisono"))
+        seen = [(call["profiling_name"], call["input_sizes"], call["process_group"][1]) for call in record["entries"]]
+        message = ("unisono:send 0->1", [[5]]) if rank == 0 else ("unisono:recv 1<-0", [])
+        assert seen == [
+            ("unisono:all_reduce", [[3, 2]], "default_pg"),
+            ("unisono:all_reduce", [[7]], "default_pg:split:0"),
+            (*message, "default_pg"),
+        ]
+
+    processes(2, body)
+
+
+def test_debug_pages_show_this_backend():
+    pytest.importorskip("tabulate")
+    pytest.importorskip("jinja2")
+    from torch.distributed.debug._debug_handlers import default_handlers
+
+    import unisono.torch
+
+    ours = unisono.torch.debug_handlers()
+    assert len(ours) == len(default_handlers())
+    (pages,) = [one for one in ours if getattr(one, "default_backend", "") == "unisono"]
+    assert pages.dump_filename() == "fr_trace"

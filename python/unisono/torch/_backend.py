@@ -5,10 +5,10 @@ import threading
 from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import Backend
+from torch._C._distributed_c10d import Backend, ErrorType
 
 from unisono import _native
-from unisono.errors import Error, InvalidUsage, Timeout
+from unisono.errors import Aborted, Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._coalescing import Coalescing
 from unisono.torch._exchange import Exchanges
@@ -92,6 +92,13 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         except InvalidUsage:
             pass  # It has been shut down before.
 
+    def get_error(self):
+        """Returns what ended the group, in torch's terms; `abort` of a program is no error."""
+        error = self._comm.error()
+        if error is None or isinstance(error, Aborted):
+            return ErrorType.SUCCESS
+        return ErrorType.TIMEOUT if isinstance(error, Timeout) else ErrorType.COMM_ERROR
+
     def shutdown(self):
         """Leaves the group."""
         self._comm.close()
@@ -123,7 +130,8 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
                     self._comm.run(steps, seconds)
             except Error as failure:
                 error = self._with_timeout(failure, seconds)
-        return self._returned(UnisonoWork(native, results, finish, error, self._waits_for))
+        explain = None if native is None else lambda failure: self._with_timeout(failure, seconds)
+        return self._returned(UnisonoWork(native, results, finish, error, self._waits_for, None, explain))
 
     def _returned(self, work):
         if self._together is not None:
@@ -133,10 +141,10 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         return work
 
     def _with_timeout(self, error, seconds):
-        """Adds torch's words to an error, since programs look for the word "timeout"."""
-        if isinstance(error, Timeout):
+        """Adds torch's words to an error, since programs look for "timeout" and "timed out"."""
+        if isinstance(error, Timeout) and "timed out" not in str(error):
             seconds = seconds or self._comm.timeout
-            error.args = (f"{error} (the timeout of this call on the group `{self._group}` is {seconds} s)",)
+            error.args = (f"{error} (it timed out: the timeout of this call on the group `{self._group}` is {seconds} s)",)
         return error
 
     def _seconds_of(self, opts):

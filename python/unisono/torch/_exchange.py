@@ -64,4 +64,5 @@ class Exchanges:
         source = lambda: native.message()[0]  # noqa: E731
         whom = "any rank" if peer is None else f"rank {peer}"
         waits_for = lambda: f"rank {self.rank()} in {title} waits for {whom}"  # noqa: E731
-        return self._returned(UnisonoWork(native, [tensor], finish, error, waits_for, source))
+        explain = lambda failure: self._with_timeout(failure, self._seconds)  # noqa: E731
+        return self._returned(UnisonoWork(native, [tensor], finish, error, waits_for, source, explain))

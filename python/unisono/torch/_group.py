@@ -31,6 +31,9 @@ _RENAMED = {
 class UnisonoGroup(ProcessGroup):
     """A group whose only backend is unisono."""
 
+    # How often the group was split, which names its parts.
+    _splits = 0
+
     def __init__(self, backend, store):
         super().__init__(store, backend.rank(), backend.size())
         self._unisono = backend
@@ -53,7 +56,9 @@ class UnisonoGroup(ProcessGroup):
         name = group_name or f"{self.group_name}:split:{new_ranks}"
         store = PrefixStore(f"{name}/", self.get_group_store().clone())
         timeout = timeout or self._unisono.options._timeout
-        return _named(self._unisono.part(store, new_ranks, name, timeout, opts), store, name, group_desc)
+        description = group_desc or f"{self.group_desc}:split:{self._splits}"
+        self._splits += 1
+        return _named(self._unisono.part(store, new_ranks, name, timeout, opts), store, name, description)
 
     def merge_remote_group(self, store, size, timeout=timedelta(minutes=30), group_name=None, group_desc=None):
         """Returns one group of the ranks of several, which meet through a store."""
@@ -61,7 +66,7 @@ class UnisonoGroup(ProcessGroup):
         rank = store.add("mergeGroupRank", 1) - 1
         options = self._unisono.options
         options.group_name, options._timeout = name, timeout
-        return _named(self._unisono.merge(store, options, rank, size), store, name, group_desc)
+        return _named(self._unisono.merge(store, options, rank, size), store, name, group_desc or name)
 
 
 class ChangingGroup(UnisonoGroup):
@@ -89,7 +94,7 @@ def _named(backend, store, name, description):
         return None
     group = UnisonoGroup(backend, store)
     group._set_group_name(name)
-    group._set_group_desc(description or name)
+    group._set_group_desc(description)
     return group
 
 

@@ -140,7 +140,7 @@ class Subgroups:
             )
         if opts.uuid in self._used:
             raise InvalidUsage(
-                f"rank {self.rank()} in reconfigure: the uuid {opts.uuid} was used before; give each call another one"
+                f"rank {self.rank()} in reconfigure: the uuid {opts.uuid} was already used; give each call another one"
             )
         self._used = self._used | {opts.uuid}
         timeout = opts.timeout or self._timeout
