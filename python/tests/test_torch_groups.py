@@ -13,6 +13,7 @@ import torch.distributed as dist  # noqa: E402
 from unisono.errors import InvalidUsage, Mismatch  # noqa: E402
 from unisono.torch._versions import HAS_BACKENDS  # noqa: E402
 
+SHRINK_ABORT = 1
 pytestmark = pytest.mark.skipif(not HAS_BACKENDS, reason="no Python class can be a backend in this version of torch")
 
 
@@ -78,22 +79,22 @@ def train(rank):
     assert (model.module.weight.grad != 0).all()
 
 
-@pytest.mark.parametrize("flags", [dist.distributed_c10d.SHRINK_DEFAULT, dist.distributed_c10d.SHRINK_ABORT])
+@pytest.mark.parametrize("flags", [0, SHRINK_ABORT])
 def test_shrink_group_goes_on_without_a_rank_that_lives(processes, flags):
     def body(rank, size):
         half = dist.new_group([1, 2, 3])
         if rank == 1:
             return time.sleep(3)
-        if flags == dist.distributed_c10d.SHRINK_ABORT:
+        if flags == SHRINK_ABORT:
             stuck = dist.all_reduce(torch.ones(4), async_op=True)
         group = dist.shrink_group([1], shrink_flags=flags)
-        if flags == dist.distributed_c10d.SHRINK_ABORT:
+        if flags == SHRINK_ABORT:
             with pytest.raises(RuntimeError, match="abort"):
                 stuck.wait()
         assert dist.group.WORLD is group and half not in dist.distributed_c10d._world.pg_map
         assert (dist.get_rank(), dist.get_world_size()) == ({0: 0, 2: 1, 3: 2}[rank], 3)
         assert summed(rank) == 5
-        if flags == dist.distributed_c10d.SHRINK_DEFAULT:
+        if flags == 0:
             train(rank)
         if rank != 0:
             dist.shrink_group([0])
@@ -110,7 +111,7 @@ def test_shrink_group_after_a_death_takes_the_next_step(processes):
         with pytest.raises(RuntimeError, match="rank 2") as failure:
             while True:
                 summed(1)
-        dist.shrink_group([failure.value.peer], shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
+        dist.shrink_group([failure.value.peer], shrink_flags=SHRINK_ABORT)
         assert summed(rank) == 4 and dist.get_world_size() == 3
 
     with pytest.raises(AssertionError, match=r"\[0, 0, -9, 0\]"):
@@ -370,3 +371,33 @@ def test_debug_pages_show_this_backend():
     assert len(ours) == len(default_handlers())
     (pages,) = [one for one in ours if getattr(one, "default_backend", "") == "unisono"]
     assert pages.dump_filename() == "fr_trace"
+
+
+def test_torchft_connects_the_group_again_after_a_death(processes):
+    pytest.importorskip("torchft")
+
+    def body(rank, size):
+        from unisono.torch.torchft import ProcessGroupUnisono
+
+        store = dist.distributed_c10d._get_default_store()
+        own = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store.set(f"port/{rank}", str(own.port))
+        # Rank 1 stays, so its store serves both groups, as that of torchft's first replica does.
+        address = f"127.0.0.1:{store.get('port/1').decode()}"
+        group = ProcessGroupUnisono(timeout=timedelta(seconds=20))
+        group.configure(f"{address}/first", f"replica_{rank}", rank, size, quorum_id=1)
+        group.allreduce([total := torch.ones(2)], dist.AllreduceOptions()).wait()
+        assert total[0] == size and group.getBackendName() == "torchft-unisono"
+        if rank == 2:
+            signal.raise_signal(signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="rank 2"):
+            while True:
+                group.allreduce([torch.ones(2)], dist.AllreduceOptions()).wait()
+        group.configure(f"{address}/second", f"replica_{rank}", rank, 2, quorum_id=2)
+        group.allreduce([total := torch.ones(2)], dist.AllreduceOptions()).wait()
+        assert total[0] == 2
+        store.set(f"done/{rank}", "1")
+        store.wait(["done/0", "done/1"])
+
+    with pytest.raises(AssertionError, match=r"\[0, 0, -9\]"):
+        processes(3, body)

@@ -5,7 +5,7 @@ import threading
 from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import Backend, ErrorType
+from torch._C._distributed_c10d import Backend
 
 from unisono import _native
 from unisono.errors import Aborted, Error, InvalidUsage, Timeout
@@ -94,10 +94,10 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
 
     def get_error(self):
         """Returns what ended the group, in torch's terms; `abort` of a program is no error."""
-        error = self._comm.error()
+        kinds, error = torch._C._distributed_c10d.ErrorType, self._comm.error()
         if error is None or isinstance(error, Aborted):
-            return ErrorType.SUCCESS
-        return ErrorType.TIMEOUT if isinstance(error, Timeout) else ErrorType.COMM_ERROR
+            return kinds.SUCCESS
+        return kinds.TIMEOUT if isinstance(error, Timeout) else kinds.COMM_ERROR
 
     def shutdown(self):
         """Leaves the group."""

@@ -37,8 +37,8 @@ def create(common, options):
     if _is_one_of_several_backends():
         return backend
     group = (ChangingGroup if _is_changing(common) else UnisonoGroup)(backend, common.store)
-    # torch has bound the group that this one takes the place of.
-    group.bound_device_id = getattr(common.process_group, "bound_device_id", None)
+    # torch may have bound the group that this one takes the place of to a device.
+    group.bound_device_id = getattr(getattr(common, "process_group", None), "bound_device_id", None)
     return group
 
 
