@@ -85,6 +85,8 @@ def train(backend, parallel, group, rank, size, ports, lighthouse, steps):
         timeout=timeout, quorum_timeout=timedelta(seconds=60), rank=rank, world_size=size, store_addr="127.0.0.1",
         store_port=store.port, lighthouse_addr=lighthouse, replica_id=f"group_{group}_",
         heartbeat_interval=timedelta(milliseconds=50),
+        # A thread that reads the state of FSDP2 during a step would take away parameters in use.
+        use_async_quorum=parallel == "ddp",
     )  # fmt: skip
     stepping = Optimizer(manager, optimizer)
     while True:

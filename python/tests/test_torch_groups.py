@@ -342,7 +342,7 @@ def test_group_names_what_ended_it(processes):
     processes(2, body)
 
 
-def test_flight_recorder_holds_every_call_of_a_group_and_its_parts(processes):
+def test_flight_recorder_holds_calls_of_a_group_and_its_parts(processes):
     def body(rank, size):
         part = dist.split_group(split_ranks=[[0, 1]])
         dist.all_reduce(torch.ones(3, 2))
