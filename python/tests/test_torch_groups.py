@@ -401,3 +401,32 @@ def test_torchft_connects_the_group_again_after_a_death(processes):
 
     with pytest.raises(AssertionError, match=r"\[0, 0, -9\]"):
         processes(3, body)
+
+
+def test_shrunk_groups_serve_later_groups_and_messages(processes):
+    def body(rank, size):
+        store = dist.distributed_c10d._get_default_store()
+        part = dist.new_group([1, 2, 3])
+        if rank == 1:
+            return store.wait(["done/0", "done/2", "done/3"])
+        if rank != 0:
+            assert summed(rank, dist.shrink_group([0], group=part)) == 5
+        dist.shrink_group([1])
+        own = dist.get_rank()
+        pair = dist.new_group([0, 2])
+        assert own == 1 or summed(rank, pair) == 3
+        objects = [None] * 3
+        dist.all_gather_object(objects, rank)
+        assert objects == [0, 2, 3]
+        if own == 0:
+            dist.send(torch.ones(2), 1)
+        elif own == 1:
+            dist.recv(torch.ones(2), 0)
+        # torch's `split_group` takes the ranks of a shrunk default group for those before.
+        half = dist.group.WORLD.split_group([0, 1] if own < 2 else [2])
+        half.allreduce([total := torch.ones(1)]).wait()
+        assert total == (2 if own < 2 else 1)
+        dist.monitored_barrier()
+        store.set(f"done/{rank}", "1")
+
+    processes(4, body)
