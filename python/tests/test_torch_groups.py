@@ -157,6 +157,8 @@ def test_reconfigure_shrinks_grows_and_reorders(processes, backend):
         assert dist._supports_reconfigure() and dist.get_rank() == rank
         with pytest.raises(RuntimeError, match="econfigure"):
             dist.all_reduce(torch.ones(2))
+        service = dist.group.WORLD._get_backend(torch.device("cpu"))
+        assert service.get_error() == torch._C._distributed_c10d.ErrorType.SUCCESS
         reconfigured(store, 1, rank, [3, 2, 1, 0])
         assert (dist.get_rank(), dist.get_world_size()) == (3 - rank, 4) and summed(rank) == 6
         if rank != 2:

@@ -27,6 +27,9 @@ class Unconnected:
     def close(self):
         """Does nothing."""
 
+    def error(self):
+        """Returns None: nothing has failed."""
+
     def __getattr__(self, name):
         raise InvalidUsage(
             f"rank {self.rank}: the group `{self._group}` was made with enable_reconfigure=True and has no ranks yet; "
