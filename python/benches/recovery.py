@@ -28,6 +28,8 @@ RANKS = 4
 LIMIT = 300.0
 # Steps of all ranks between two kills, so that the group is one of all ranks again.
 STEPS_BETWEEN = 5
+# Seconds between two looks of torchrun at its ranks.
+MONITOR_INTERVAL = 0.1
 context = multiprocessing.get_context("fork")
 
 
@@ -168,11 +170,13 @@ class Training:
         others = [group for group in everyone if group != victim]
         moment = time.monotonic()
         os.kill(generator.choice(self.ranks[victim]).pid, signal.SIGKILL)
-        gone_on = self.wait_for(others, self.groups - 1, moment)
-        # A group whose rank is gone starts again as a whole, as a launcher starts it.
+        if self.size > 1:
+            # A group whose rank is gone ends as a whole, as torchrun ends it when it looks next.
+            time.sleep(MONITOR_INTERVAL)
         for process in self.ranks[victim]:
             process.kill()
             process.join()
+        gone_on = self.wait_for(others, self.groups - 1, moment)
         self.ranks[victim] = self._start(victim)
         complete = self.wait_for(everyone, self.groups, moment)
         return gone_on - moment, complete - moment
