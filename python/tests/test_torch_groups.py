@@ -432,3 +432,20 @@ def test_shrunk_groups_serve_later_groups_and_messages(processes):
         store.set(f"done/{rank}", "1")
 
     processes(4, body)
+
+
+def test_profiler_shows_names_of_the_user_with_shapes(processes):
+    if not hasattr(dist, "record_comm"):
+        pytest.skip("this version of torch has no record_comm")
+
+    def body(rank, size):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+            with dist.record_comm("gradients"):
+                dist.all_reduce(torch.ones(4))
+                dist.all_reduce(torch.ones(5), async_op=True).wait()
+            dist.all_reduce(torch.ones(6))
+        seen = [(event.name, event.input_shapes) for event in profiler.events()]
+        assert [shapes for name, shapes in seen if name == "gradients" and shapes] == [[[4]], [[5]]]
+        assert [shapes for name, shapes in seen if name.startswith("unisono:")] == [[[6]]]
+
+    processes(2, body)
