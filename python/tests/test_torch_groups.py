@@ -127,6 +127,18 @@ def test_shrink_group_with_other_lists_is_a_mismatch(processes):
     processes(4, body)
 
 
+def test_rank_that_would_shrink_another_set_fails_alone(processes):
+    def body(rank, size):
+        if rank == 1:
+            with pytest.raises(Mismatch, match=r"rank 1 calls shrink without the ranks \[0\], rank 2 .*\[1\]"):
+                dist.shrink_group([0])
+        else:
+            dist.shrink_group([1])
+            assert summed(rank) == 5
+
+    processes(4, body)
+
+
 def reconfigured(store, number, rank, members, **options):
     """Reconfigures the default group with the handles of the members, in that order."""
     store.set(f"{number}/{rank}", dist._get_reconfigure_handle())

@@ -17,14 +17,15 @@ def agree(store, call, rank, size, timeout, names=None):
         call: Text that is equal on all ranks, such as the parameters of the call.
         names: The names of the ranks in errors, if they differ from their numbers.
     """
-    names = names or range(size)
+    names = list(names or range(size))
+    # The keys have the names, since ranks whose calls differ may take each other's numbers.
     if rank == 0:
-        return _judge(store, call, size, timeout, names)
-    store.set(f"call/{rank}", call)
+        return _judge(store, call, timeout, names)
+    store.set(f"call/{names[rank]}", call)
     try:
         # Rank 0 waits as long for the others, and comes later than this rank, perhaps.
-        store.wait(["verdict"], 2 * timeout)
-        verdict = store.get("verdict").decode()
+        store.wait([f"verdict/{names[0]}"], 2 * timeout)
+        verdict = store.get(f"verdict/{names[0]}").decode()
     except RuntimeError as error:
         raise Timeout(
             f"rank {names[rank]} in {call}: rank {names[0]} does not answer ({error}); look whether it lives, and make "
@@ -34,22 +35,22 @@ def agree(store, call, rank, size, timeout, names=None):
         raise _error(verdict)
 
 
-def _judge(store, call, size, timeout, names):
+def _judge(store, call, timeout, names):
     verdict = "ok"
-    for rank in range(1, size):
+    for name in names[1:]:
         try:
-            store.wait([f"call/{rank}"], timeout)
+            store.wait([f"call/{name}"], timeout)
         except RuntimeError:
             verdict = (
-                f"missing: rank {names[rank]} has not come to {call} within {timeout.total_seconds()} s; look whether "
-                "it lives, and make the call without it"
+                f"missing: rank {name} has not come to {call} within {timeout.total_seconds()} s; look whether it lives, "
+                "and make the call without it"
             )
             break
-        other = store.get(f"call/{rank}").decode()
+        other = store.get(f"call/{name}").decode()
         if other != call:
-            verdict = f"mismatch: rank {names[0]} calls {call}, rank {names[rank]} calls {other}; make the same call"
+            verdict = f"mismatch: rank {names[0]} calls {call}, rank {name} calls {other}; make the same call"
             break
-    store.set("verdict", verdict)
+    store.set(f"verdict/{names[0]}", verdict)
     if verdict != "ok":
         raise _error(verdict)
 
