@@ -218,7 +218,7 @@ def main():
     parser.add_argument("--kills", type=int, default=20, help="kills of each backend")
     parser.add_argument("--parallel", choices=["ddp", "hsdp"], default="ddp")
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS))
-    parser.add_argument("--heartbeat_ms", type=int, default=500, help="after which the lighthouse takes a rank for dead")
+    parser.add_argument("--heartbeat_ms", type=int, default=500, help="until the lighthouse takes a rank for dead")
     parser.add_argument("--join_ms", type=int, default=100, help="for which the lighthouse waits for late ranks")
     parser.add_argument("--block", type=int, default=5, help="kills of one backend before the other has its turn")
     parser.add_argument("--seed", type=int, default=1)

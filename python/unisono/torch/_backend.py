@@ -144,7 +144,7 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         """Adds torch's words to an error, since programs look for "timeout" and "timed out"."""
         if isinstance(error, Timeout) and "timed out" not in str(error):
             seconds = seconds or self._comm.timeout
-            error.args = (f"{error} (it timed out: the timeout of this call on the group `{self._group}` is {seconds} s)",)
+            error.args = (f"{error} (it timed out: the timeout of this call on `{self._group}` is {seconds} s)",)
         return error
 
     def _seconds_of(self, opts):

@@ -42,8 +42,8 @@ def _judge(store, call, timeout, names):
             store.wait([f"call/{name}"], timeout)
         except RuntimeError:
             verdict = (
-                f"missing: rank {name} has not come to {call} within {timeout.total_seconds()} s; look whether it lives, "
-                "and make the call without it"
+                f"missing: rank {name} has not come to {call} within {timeout.total_seconds()} s; look whether it "
+                "lives, and make the call without it"
             )
             break
         other = store.get(f"call/{name}").decode()

@@ -82,7 +82,7 @@ class Subgroups:
             comm.close()
             raise Mismatch(
                 f"rank {self.rank()} in split: this rank gives the part {ranks}, and others of the {comm.size} ranks "
-                f"whose part begins at rank {color} give another one; give the same parts in the same order on all ranks"
+                f"whose part begins at rank {color} give another; give the same parts in the same order on all ranks"
             )
         return self._sibling(comm, store, timeout, name, settings)
 
