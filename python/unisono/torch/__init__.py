@@ -9,6 +9,17 @@ environment (``UNISONO_...``), or from ``pg_options=unisono.torch.Options(channe
 
 from unisono.torch._register import Options, register
 
-__all__ = ["Options", "register"]
+__all__ = ["Options", "debug_handlers", "register"]
+
+
+def debug_handlers():
+    """Returns the ``handlers`` for ``torch.distributed.debug.start_debug_server`` that show this backend.
+
+    By default, torch's pages and files show the flight recorder of Gloo alone.
+    """
+    from unisono.torch import _debug
+
+    return _debug.handlers()
+
 
 register()

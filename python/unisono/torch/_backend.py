@@ -8,11 +8,13 @@ import torch
 from torch._C._distributed_c10d import Backend
 
 from unisono import _native
-from unisono.errors import Error, InvalidUsage, Timeout
+from unisono.errors import Aborted, Error, InvalidUsage, Timeout
 from unisono.torch import _lists, _monitor, _sparse
+from unisono.torch._coalescing import Coalescing
 from unisono.torch._exchange import Exchanges
 from unisono.torch._forms import accept_all_forms
 from unisono.torch._profile import NAME, entry
+from unisono.torch._subgroups import Subgroups
 from unisono.torch._tensors import Staged, check_tensors, direct, even, parts, reducible, reduction_of
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import PlainBackend
@@ -21,14 +23,15 @@ from unisono.torch._work import UnisonoWork
 _BARRIER = _native.Operation.even("barrier", "uint8", [], [])
 
 
-class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
+class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS else PlainBackend):
     """The operations of one rank of a group.
 
     Args:
         comm: The native communicator.
-        store: The group's store, for the monitored barrier.
+        store: The group's store, for the monitored barrier and for groups of its ranks.
         timeout: The time for which operations may wait.
         group: The name of the group.
+        settings: The settings of the user, by name, which groups of its ranks have as well.
     """
 
     # The work of a thread's last call, for a group that takes it from here at once. Nothing else may
@@ -36,14 +39,15 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     last_work = threading.local()
     hands_over_work = False
 
-    # The trampoline of torch asks these as attributes; the inherited ones would ask it again.
-    supports_splitting = supports_coalescing = supports_shrinking = False
-    supports_reconfigure = supports_window = _supports_time_estimate = False
+    # The trampoline of torch asks these as attributes; the inherited ones would ask it again. No Python
+    # class can be a window, because torch gives `Window` no constructor.
+    supports_window = _supports_time_estimate = False
 
-    def __init__(self, comm, store, timeout, group):
+    def __init__(self, comm, store, timeout, group, settings=None):
         super().__init__(comm.rank, comm.size)
         self._comm, self._store, self._timeout = comm, store, timeout
         self._group, self._sequence, self._monitored = group, 0, 0
+        self._settings = dict(settings or {})
         # Seconds of calls without a timeout of their own, once they differ from the communicator's.
         self._seconds = None
 
@@ -53,6 +57,13 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return NAME
 
     name = getBackendName
+
+    # torch's own answers are those of the constructor, and `reconfigure` changes them.
+    def rank(self):
+        return self._comm.rank
+
+    def size(self):
+        return self._comm.size
 
     @property
     def options(self):
@@ -81,6 +92,13 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
             self._comm.abort(f"torch called abort on the group `{self._group}`")
         except InvalidUsage:
             pass  # It has been shut down before.
+
+    def get_error(self):
+        """Returns what ended the group, in torch's terms; `abort` of a program is no error."""
+        kinds, error = torch._C._distributed_c10d.ErrorType, self._comm.error()
+        if error is None or isinstance(error, Aborted):
+            return kinds.SUCCESS
+        return kinds.TIMEOUT if isinstance(error, Timeout) else kinds.COMM_ERROR
 
     def shutdown(self):
         """Leaves the group."""
@@ -113,9 +131,12 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
                     self._comm.run(steps, seconds)
             except Error as failure:
                 error = self._with_timeout(failure, seconds)
-        return self._returned(UnisonoWork(native, results, finish, error, self._waits_for))
+        explain = None if native is None else lambda failure: self._with_timeout(failure, seconds)
+        return self._returned(UnisonoWork(native, results, finish, error, self._waits_for, None, explain))
 
     def _returned(self, work):
+        if self._together is not None:
+            self._together.append(work)
         if self.hands_over_work or getattr(self.last_work, "is_wanted", False):
             self.last_work.work = work
         return work
@@ -131,10 +152,10 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return returned if work is None else work
 
     def _with_timeout(self, error, seconds):
-        """Adds torch's words to an error, since programs look for the word "timeout"."""
-        if isinstance(error, Timeout):
+        """Adds torch's words to an error, since programs look for "timeout" and "timed out"."""
+        if isinstance(error, Timeout) and "timed out" not in str(error):
             seconds = seconds or self._comm.timeout
-            error.args = (f"{error} (the timeout of this call on the group `{self._group}` is {seconds} s)",)
+            error.args = (f"{error} (it timed out: the timeout of this call on `{self._group}` is {seconds} s)",)
         return error
 
     def _seconds_of(self, opts):

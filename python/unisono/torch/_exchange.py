@@ -1,6 +1,7 @@
 """Sends and receives, as messages with tags."""
 
 from unisono.errors import CountMismatch, Error, InvalidUsage
+from unisono.torch._coalescing import refused_at_the_end
 from unisono.torch._profile import entry
 from unisono.torch._tensors import Staged, check_tensors, parts
 from unisono.torch._work import UnisonoWork
@@ -9,15 +10,18 @@ from unisono.torch._work import UnisonoWork
 class Exchanges:
     """Point-to-point operations of a backend."""
 
+    @refused_at_the_end
     def send(self, tensors, rank, tag):
         tensor = self._one(tensors, "send", tag)
         source = Staged().input(tensor)
         start = lambda memory: self._comm.isend(memory, rank, tag, (tensor, source))  # noqa: E731
         return self._exchange("send", tensor, start, source, rank)
 
+    @refused_at_the_end
     def recv(self, tensors, rank, tag):
         return self._receive("recv", tensors, rank, tag)
 
+    @refused_at_the_end
     def recv_anysource(self, tensors, tag):
         return self._receive("recvAnySource", tensors, None, tag)
 
@@ -60,4 +64,5 @@ class Exchanges:
         source = lambda: native.message()[0]  # noqa: E731
         whom = "any rank" if peer is None else f"rank {peer}"
         waits_for = lambda: f"rank {self.rank()} in {title} waits for {whom}"  # noqa: E731
-        return self._returned(UnisonoWork(native, [tensor], finish, error, waits_for, source))
+        explain = lambda failure: self._with_timeout(failure, self._seconds)  # noqa: E731
+        return self._returned(UnisonoWork(native, [tensor], finish, error, waits_for, source, explain))

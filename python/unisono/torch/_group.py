@@ -5,8 +5,10 @@ torch wraps the work of a Python backend in an object that knows neither ``is_co
 through its hooks, profiler and flight recorder.
 """
 
+from datetime import timedelta
+
 import torch
-from torch._C._distributed_c10d import ProcessGroup
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup
 
 from unisono.torch._backend import UnisonoBackend
 from unisono.torch._profile import of_cpu_alone
@@ -30,6 +32,9 @@ _RENAMED = {
 class UnisonoGroup(ProcessGroup):
     """A group whose only backend is unisono."""
 
+    # How often the group was split, which names its parts.
+    _splits = 0
+
     def __init__(self, backend, store):
         super().__init__(store, backend.rank(), backend.size())
         self._unisono = backend
@@ -42,6 +47,58 @@ class UnisonoGroup(ProcessGroup):
         return self._unisono.getBackendName()
 
     _get_backend_name = of_cpu_alone
+
+    def _start_coalescing(self, device):
+        self._unisono.start_coalescing()
+
+    def _end_coalescing(self, device):
+        return self._unisono.end_coalescing()
+
+    def split_group(self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
+        """Returns the group of some of the ranks, or None on the other ones. All ranks call it."""
+        name = group_name or f"{self.group_name}:split:{new_ranks}"
+        store = PrefixStore(f"{name}/", self.get_group_store().clone())
+        timeout = timeout or self._unisono.options._timeout
+        description = group_desc or f"{self.group_desc}:split:{self._splits}"
+        self._splits += 1
+        return _named(self._unisono.part(store, new_ranks, name, timeout, opts), store, name, description)
+
+    def merge_remote_group(self, store, size, timeout=timedelta(minutes=30), group_name=None, group_desc=None):
+        """Returns one group of the ranks of several, which meet through a store."""
+        name = group_name or f"{self.group_name}:merge"
+        rank = store.add("mergeGroupRank", 1) - 1
+        options = self._unisono.options
+        options.group_name, options._timeout = name, timeout
+        return _named(self._unisono.merge(store, options, rank, size), store, name, group_desc or name)
+
+
+class ChangingGroup(UnisonoGroup):
+    """A group whose ranks change with `reconfigure`, so that each question for them goes to the backend."""
+
+    supports_reconfigure = True
+
+    def rank(self):
+        return self._unisono.rank()
+
+    def size(self):
+        return self._unisono.size()
+
+    getRank, getSize = rank, size
+
+    def get_reconfigure_handle(self):
+        return self._unisono.get_reconfigure_handle()
+
+    def reconfigure(self, opts):
+        return self._unisono.reconfigure(opts)
+
+
+def _named(backend, store, name, description):
+    if backend is None:
+        return None
+    group = UnisonoGroup(backend, store)
+    group._set_group_name(name)
+    group._set_group_desc(description)
+    return group
 
 
 def _call(name):

@@ -24,6 +24,8 @@ def of_cpu_alone(group):
 
 _is_enabled = torch.autograd._profiler_enabled
 _Record = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+# Returns the name that `record_comm` gives to calls, else "".
+_name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", str)
 
 
 _NOTHING = nullcontext()
@@ -33,4 +35,4 @@ def entry(title, tensors):
     """Returns a context that is an entry of the backend in the profiler, if one runs."""
     if _Record is None or not _is_enabled():
         return _NOTHING
-    return _Record(f"{NAME}:{title}", list(tensors), {})
+    return _Record(_name_of_user() or f"{NAME}:{title}", list(tensors), {})

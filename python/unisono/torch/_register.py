@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 from unisono.torch._backend import UnisonoBackend
 from unisono.torch._connect import connect
-from unisono.torch._group import UnisonoGroup
+from unisono.torch._group import ChangingGroup, UnisonoGroup
+from unisono.torch._subgroups import Unconnected
 from unisono.torch._untraced import leave_untraced
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import WholeGroup
@@ -38,16 +39,38 @@ def register():
 
 def create(common, options):
     """Makes the backend of one group, as torch calls it on every rank of the group."""
-    settings = dict(getattr(options, "settings", None) or {})
-    comm = connect(common.store, common.group_rank, common.group_size, common.timeout, settings)
-    backend = UnisonoBackend(comm, common.store, common.timeout, str(common.group_id))
+    backend = _backend(common, options)
     if not HAS_BACKENDS:
         return WholeGroup(backend)
     if _is_one_of_several_backends():
         if (group := getattr(common, "process_group", None)) is not None:
             _BACKENDS[group] = backend
         return backend
-    return UnisonoGroup(backend, common.store)
+    group = (ChangingGroup if _is_changing(common) else UnisonoGroup)(backend, common.store)
+    # torch may have bound the group that this one takes the place of to a device.
+    group.bound_device_id = getattr(getattr(common, "process_group", None), "bound_device_id", None)
+    return group
+
+
+def _backend(common, options):
+    settings = dict(getattr(options, "settings", None) or {})
+    store, timeout, group = common.store, common.timeout, str(common.group_id)
+    rank, size = common.group_rank, common.group_size
+    parent = getattr(common, "split_from", None)
+    if isinstance(parent, UnisonoBackend) and not _is_known_to_members_alone(group):
+        return parent.part(store, common.global_ranks_in_group, group, timeout, options)
+    comm = Unconnected(rank, size, group) if _is_changing(common) else connect(store, rank, size, timeout, settings)
+    return UnisonoBackend(comm, store, timeout, group, settings)
+
+
+def _is_changing(common):
+    """Returns true if `reconfigure` gives the group its ranks."""
+    return getattr(common, "enable_reconfigure", False)
+
+
+def _is_known_to_members_alone(group):
+    """Returns true for a group with `use_local_synchronization`, which torch names by a digest instead of a number."""
+    return not group.isdigit()
 
 
 def _is_one_of_several_backends():

@@ -23,13 +23,14 @@ class UnisonoWork(WorkBase):
         error: The exception of an operation that has failed already.
         waits_for: Returns text that says which rank the operation waits for, or None.
         source: Returns the rank from which a receive came.
+        explain: Returns the error of the native operation with what the caller knows of it.
     """
 
-    def __init__(self, native, result, finish=None, error=None, waits_for=None, source=None):
+    def __init__(self, native, result, finish=None, error=None, waits_for=None, source=None, explain=None):
         super().__init__()
         self._native, self._result, self._finish = native, list(result), finish
         self._error, self._waits_for, self._source = _without_frames(error), waits_for, source
-        self._is_told = False
+        self._is_told, self._explain = False, explain
         self._lock, self._future = threading.Lock(), None
         if native is None and error is None and finish is not None:
             self._complete()
@@ -45,14 +46,17 @@ class UnisonoWork(WorkBase):
         return True
 
     def _wait_for_native(self, timeout):
-        if timeout <= timedelta(0):
-            return self._native.wait()
         try:
-            self._native.wait(timeout.total_seconds())
+            self._native.wait(*([timeout.total_seconds()] if timeout > timedelta(0) else []))
         except Timeout as error:
-            if self._waits_for is not None and not self._native.is_finished():
+            if self._native.is_finished():
+                raise self._explained(error) from None
+            if self._waits_for is not None:
                 error.args = (f"{error} ({self._waits_for()})",)
             raise
+
+    def _explained(self, error):
+        return error if error is None or self._explain is None else self._explain(error)
 
     def is_completed(self):
         """Returns true if the operation has ended, well or not."""
@@ -67,7 +71,7 @@ class UnisonoWork(WorkBase):
 
     def exception(self):
         """Returns the exception of an operation that has failed, else None."""
-        error = self._error or (self._native.exception() if self._native is not None else None)
+        error = self._error or (self._explained(self._native.exception()) if self._native is not None else None)
         self._is_told |= error is not None
         return error
 

@@ -1,0 +1,214 @@
+"""Groups that are made of other groups: parts of one, what is left of one, and one whose ranks change."""
+
+import sys
+import uuid
+import zlib
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup
+
+from unisono.errors import InvalidUsage, Mismatch
+from unisono.torch import _rendezvous
+from unisono.torch._connect import _own_address, connect
+from unisono.torch._tensors import even
+from unisono.torch._work import UnisonoWork
+
+# torch's flag of `shrink_group` that ends running operations first.
+_SHRINK_ABORT = 1
+
+
+class Unconnected:
+    """Stands for the communicator of a group before its first ``reconfigure``."""
+
+    def __init__(self, rank, size, group):
+        self.rank, self.size, self._group = rank, size, group
+
+    def close(self):
+        """Does nothing."""
+
+    def error(self):
+        """Returns None: nothing has failed."""
+
+    def __getattr__(self, name):
+        raise InvalidUsage(
+            f"rank {self.rank}: the group `{self._group}` was made with enable_reconfigure=True and has no ranks yet; "
+            "call torch.distributed._reconfigure with the handles of all ranks first"
+        )
+
+
+class Subgroups:
+    """Operations of a backend that make another backend, or change the ranks of this one."""
+
+    supports_splitting = supports_shrinking = supports_reconfigure = True
+    # How often this rank has called `shrink`, and whether `shrink` made this backend.
+    _shrinks, _is_shrunk = 0, False
+    # The place of this rank for the next `reconfigure`, and that of the last one, which holds the group's store.
+    _meeting_point = _former_meeting_point = _known_address = None
+    # The uuids that `reconfigure` was called with.
+    _used = frozenset()
+
+    # -- Parts ---------------------------------------------------------------------------------
+
+    def split(self, store, ranks, opts):
+        """Returns the backend of the given ranks, over connections that meet through this group.
+
+        Every rank of this group calls it, each with the ranks of its part, in the order that they
+        have there. A rank that is not among the given ones gets None.
+        """
+        name, timeout = _name_and_timeout(opts, self)
+        return self.part(store, ranks, name, timeout, opts)
+
+    def perform_nocolor_split(self, device):
+        """Takes part in a split without becoming a member: torch calls it on the other ranks."""
+        self._comm.split(None, 0, None)
+
+    def part(self, store, ranks, name, timeout, opts=None):
+        """Does what `split` does, with options of this package or of torch."""
+        ranks = list(ranks)
+        if not ranks or len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(self.size())):
+            raise InvalidUsage(
+                f"rank {self.rank()} in split: the ranks are {ranks}, where each has to be there once, from 0 to "
+                f"{self.size() - 1}; correct the list"
+            )
+        settings = {**self._settings, **_settings(opts)}
+        is_member = self.rank() in ranks
+        color, key = (min(ranks), ranks.index(self.rank())) if is_member else (None, 0)
+        comm = self._comm.split(color, key, _child_settings(timeout, settings))
+        if comm is None:
+            return None
+        # The comparison comes first, so that no other rank waits for it.
+        if not _is_same_everywhere(comm, ranks) or (comm.rank, comm.size) != (key, len(ranks)):
+            comm.close()
+            raise Mismatch(
+                f"rank {self.rank()} in split: this rank gives the part {ranks}, and others of the {comm.size} ranks "
+                f"whose part begins at rank {color} give another; give the same parts in the same order on all ranks"
+            )
+        return self._sibling(comm, store, timeout, name, settings)
+
+    def merge(self, store, opts, rank, size):
+        """Returns the backend of ranks of several groups, which meet through a store."""
+        name, timeout = _name_and_timeout(opts, self)
+        store = PrefixStore(f"{name}/", store)
+        comm = connect(store, rank, size, timeout, self._settings)
+        return self._sibling(comm, store, timeout, name, self._settings)
+
+    # -- What is left --------------------------------------------------------------------------
+
+    def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
+        """Returns the backend of all ranks but the given ones, in their old order.
+
+        The ranks that stay call it, after a failure or without one. They meet through the store of
+        the group. The other ranks may be dead, or do something else.
+        """
+        left = [rank for rank in range(self.size()) if rank not in set(ranks_to_exclude)]
+        if self.rank() not in left:
+            raise InvalidUsage(f"rank {self.rank()} in shrink: this rank is excluded; only ranks that stay call it")
+        if shrink_flags & _SHRINK_ABORT:
+            self.abort()
+        name, timeout = _name_and_timeout(opts_override, self)
+        settings = {**self._settings, **_settings(opts_override)}
+        self._shrinks += 1
+        store = PrefixStore(f"unisono/shrink/{self._shrinks}", self._store)
+        rank = left.index(self.rank())
+        _rendezvous.agree(store, f"shrink without the ranks {sorted(ranks_to_exclude)}", rank, len(left), timeout, left)
+        comm = connect(store, rank, len(left), timeout, settings)
+        backend = self._sibling(comm, store, timeout, name or self._group, settings)
+        backend._is_shrunk = True
+        return backend
+
+    # -- Ranks that change ---------------------------------------------------------------------
+
+    def get_reconfigure_handle(self):
+        """Returns a text with which the ranks of the next ``reconfigure`` find this one.
+
+        It stays the same until a ``reconfigure`` has ended well.
+        """
+        if self._meeting_point is None:
+            self._meeting_point = _rendezvous.MeetingPoint(self._address())
+        return self._meeting_point.handle
+
+    def reconfigure(self, opts):
+        """Connects this rank to the ranks with the given handles, in place of its present ones.
+
+        A list of handles gives the ranks by position, a set by the order of its texts. The group
+        stays as it was if the ranks do not meet.
+        """
+        handle = self.get_reconfigure_handle()
+        handles = sorted(opts.handles) if isinstance(opts.handles, (set, frozenset)) else list(opts.handles)
+        if handles.count(handle) != 1 or len(set(handles)) != len(handles):
+            raise InvalidUsage(
+                f"rank {self.rank()} in reconfigure: {handles.count(handle)} of {len(handles)} handles are this "
+                "rank's; give the present handle of every rank once"
+            )
+        if opts.uuid in self._used:
+            raise InvalidUsage(
+                f"rank {self.rank()} in reconfigure: the uuid {opts.uuid} was already used; give each call another one"
+            )
+        self._used = self._used | {opts.uuid}
+        timeout = opts.timeout or self._timeout
+        rank = handles.index(handle)
+        store = self._meeting_point.meet(opts.uuid, handles, rank, timeout)
+        milliseconds = str(max(100, int(timeout / timedelta(milliseconds=1))))
+        comm = connect(store, rank, len(handles), self._timeout, {**self._settings, "join_timeout_ms": milliseconds})
+        former, self._comm = self._comm, comm
+        self._store, self._sequence, self._monitored = store, 0, 0
+        # Each handle serves once. The store of the first handle is that of the group from now on.
+        self._meeting_point, self._former_meeting_point = None, self._meeting_point
+        former.close()
+        return self._returned(UnisonoWork(None, []))
+
+    def _address(self):
+        """Returns the address at which the other ranks reach this one, as the first store shows it."""
+        if self._known_address is None:
+            self._known_address = _own_address(self._store)
+        return self._known_address
+
+    def _set_group_uid(self, name):
+        """Takes the name of the group, which torch gives before it shows the group to anybody."""
+        super()._set_group_uid(name)
+        if self._is_shrunk:
+            _correct_type(self)
+
+    def _sibling(self, comm, store, timeout, name, settings):
+        backend = type(self)(comm, store, timeout, name, settings)
+        return backend
+
+
+def _is_same_everywhere(comm, ranks):
+    """Returns true if all ranks of a communicator give the same list. All of them call it."""
+    digest = torch.tensor([zlib.crc32(repr(ranks).encode())])
+    digests = torch.empty(comm.size, dtype=digest.dtype)
+    comm.run([even("all_gather", digest.dtype, [digest], [digests])], None)
+    return bool((digests == digest).all())
+
+
+def _name_and_timeout(opts, parent):
+    """Returns the name and the timeout of a group that is made of another one."""
+    name = getattr(opts, "group_name", "") or f"{parent._group}:{uuid.uuid4().hex[:8]}"
+    return name, getattr(opts, "_timeout", None) or parent._timeout
+
+
+def _settings(opts):
+    return dict(getattr(opts, "settings", None) or {})
+
+
+def _child_settings(timeout, settings):
+    milliseconds = str(max(100, int(timeout / timedelta(milliseconds=1))))
+    return {"timeout_ms": milliseconds, "join_timeout_ms": milliseconds, **settings}
+
+
+def _correct_type(backend):
+    """Makes the group of a shrunk backend one of a custom type.
+
+    torch's `shrink_group` calls every group on the CPU one of Gloo. DistributedDataParallel would then take the
+    backend for an object of Gloo's class. The caller's variables are the only way to that group.
+    """
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_create_shrunk_process_group":
+        frame = frame.f_back
+    group = frame.f_locals.get("new_pg") if frame is not None else None
+    if group is not None:
+        kind = ProcessGroup.BackendType.CUSTOM
+        group._register_backend(torch.device("cpu"), kind, backend)
+        group._set_default_backend(kind)
