@@ -234,7 +234,11 @@ fn kubernetes_service(setting: &str, value: &str) -> Option<String> {
         let is_whole = rest.is_empty() && (*mark != "_PORT" || is_link);
         (is_whole || is_of_port).then_some(service)
     })?;
-    Some(format!("unisono{service}").to_ascii_lowercase().replace('_', "-"))
+    // Kubernetes writes names with these letters alone. Others are not shown, since they may
+    // steer a terminal.
+    let is_of_name = |letter: char| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_';
+    let name = || format!("unisono{service}").to_ascii_lowercase().replace('_', "-");
+    service.chars().all(is_of_name).then(name)
 }
 
 /// Returns the message for a name that is no setting, with the successor of a retired name.
@@ -288,8 +292,13 @@ mod tests {
         ] {
             assert_eq!(service(name, value).as_deref(), Some(expected), "{name}={value}");
         }
-        for (name, value) in [("PORT", "29500"), ("TIMEOUT", "5"), ("PORTS", "tcp://"), ("TRANSPORTS", "tcp")]
-        {
+        for (name, value) in [
+            ("PORT", "29500"),
+            ("TIMEOUT", "5"),
+            ("PORTS", "tcp://"),
+            ("TRANSPORTS", "tcp"),
+            ("MASTE\u{12}R_SERVICE_HOST", "10.0.0.7"),
+        ] {
             assert_eq!(service(name, value), None, "{name}={value}");
         }
     }
