@@ -31,13 +31,13 @@ def register():
 def create(common, options):
     """Makes the backend of one group, as torch calls it on every rank of the group."""
     settings = dict(getattr(options, "settings", None) or {})
-    comm = connect(common.store, common.group_rank, common.group_size, common.timeout, settings)
-    backend = UnisonoBackend(comm, common.store, common.timeout, str(common.group_id))
+    comm, store = connect(common.store, common.group_rank, common.group_size, common.timeout, settings)
+    backend = UnisonoBackend(comm, store, common.timeout, str(common.group_id))
     if not HAS_BACKENDS:
         return WholeGroup(backend)
     if _is_one_of_several_backends():
         return backend
-    return UnisonoGroup(backend, common.store)
+    return UnisonoGroup(backend, store)
 
 
 def _is_one_of_several_backends():
