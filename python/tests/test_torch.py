@@ -530,7 +530,8 @@ def test_sparse_tensors_of_peers_are_checked_on_all_ranks(processes):
 
         if rank == 1:
             comm = dist.group.WORLD._get_backend(torch.device("cpu"))._comm
-            head, heads = torch.tensor([count, 1, 10]), torch.zeros((2, 3), dtype=torch.int64)
+            head = _sparse._head(count, 1, torch.float32, (10,))
+            heads = torch.zeros((2, len(head)), dtype=torch.int64)
             comm.run([even("all_gather", torch.int64, [head], [heads])])
             with pytest.raises(errors.InvalidUsage, match=f"rank 1 sent .* and {count} entries"):
                 _sparse._check_heads(rank, heads.tolist())
@@ -551,7 +552,8 @@ def test_announced_entries_of_sparse_tensors_reserve_little_memory(processes):
         dist.all_reduce(torch.ones(10).to_sparse())
         cells = 1 << 32
         if rank == 1:
-            head, heads = torch.tensor([cells, 1, cells]), torch.zeros((2, 3), dtype=torch.int64)
+            head = _sparse._head(cells, 1, torch.float32, (cells,))
+            heads = torch.zeros((2, len(head)), dtype=torch.int64)
             comm.run([even("all_gather", torch.int64, [head], [heads])])
             comm.abort("no entries follow")
             return

@@ -190,7 +190,7 @@ def test_ranks_that_do_not_come_are_named(tmp_path):
     store = dist.HashStore()
     store.set("unisono/torch/rank/2", f"{'d' * 32} 4")
     zero, one = together(agree(store, 0, 4, 0.5), agree(store, 1, 4, 0.6))
-    assert "rank 0 (host " in str(zero) and "waited 0.5 s for ranks 2, 3 in the store" in str(zero), zero
+    assert "rank 0 on " in str(zero) and "waited 0.5 s for ranks 2, 3 in the store" in str(zero), zero
     assert "what it holds of them is old" in str(zero) and zero.peer == 2
     assert "rank 0 has answered, but does not go on" in str(one) and one.peer == 0, one
     path = str(tmp_path / "store")

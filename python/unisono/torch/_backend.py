@@ -12,7 +12,7 @@ from unisono.errors import Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
 from unisono.torch._profile import NAME, entry
-from unisono.torch._tensors import Staged, check_tensors, direct, even, parts, reducible, reduction_of
+from unisono.torch._tensors import Staged, carrier, check_tensors, direct, even, parts, reducible, reduction_of
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import PlainBackend
 from unisono.torch._work import UnisonoWork
@@ -164,7 +164,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
             return step, (inputs, outputs), None
         check_tensors([*inputs, *outputs], collective)
         staged = Staged()
-        outputs = [staged.output(tensor) for tensor in outputs]
+        outputs = staged.outputs(outputs)
         inputs = [staged.input(tensor) for tensor in inputs]
         dtype = (inputs or outputs)[0].dtype
         return even(collective, dtype, inputs, outputs, None, root, lists), (inputs, outputs), staged.finish
@@ -188,12 +188,13 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._returned(work)
 
     def reduce(self, tensors, opts):
-        step = direct("reduce", tensors, tensors, opts.reduceOp, opts.rootRank) if len(tensors) == 1 else None
+        root = self._root(opts, "reduce")
+        step = direct("reduce", tensors, tensors, opts.reduceOp, root) if len(tensors) == 1 else None
         if step is not None:
             return self._start("reduce", [step], tensors, tensors, opts)
-        at_root = self.rank() == opts.rootRank
+        at_root = self.rank() == root
         groups = [[tensor] for tensor in tensors]
-        steps, keep, finish = self._reduce("reduce", groups, groups, opts, opts.rootRank)
+        steps, keep, finish = self._reduce("reduce", groups, groups, opts, root)
         return self._start("reduce", steps, tensors, tensors, opts, finish if at_root else None, keep)
 
     def reduce_scatter(self, outputs, inputs, opts):
@@ -235,12 +236,12 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     # -- Moves ---------------------------------------------------------------------------------
 
     def broadcast(self, tensors, opts):
+        root = self._root(opts, "broadcast")
         if len(tensors) == 1:
-            root = opts.rootRank
             step = direct("broadcast", tensors if self.rank() == root else [], tensors, None, root)
             if step is not None:
                 return self._start("broadcast", [step], tensors, tensors, opts)
-        moves = [self._broadcast_one(tensor, opts.rootRank) for tensor in tensors]
+        moves = [self._broadcast_one(tensor, root) for tensor in tensors]
         return self._start_moves("broadcast", moves, tensors, tensors, opts)
 
     def _broadcast_one(self, tensor, root):
@@ -263,7 +264,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         staged = Staged()
         targets = [staged.output(tensor) for tensor in targets]
         source = staged.input(source)
-        step = _native.Operation.all_gather_v(parts([source]), parts(targets), lengths)
+        step = _native.Operation.all_gather_v(parts([source]), parts(targets), lengths, carrier(source.dtype))
         return step, (source, targets), staged.finish
 
     def allgather_coalesced(self, output_lists, inputs, opts):
@@ -286,31 +287,33 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs, inputs, opts):
-        at_root = self.rank() == opts.rootRank
+        root = self._root(opts, "gather")
+        at_root = self.rank() == root
         targets = list(outputs[0]) if at_root else []
         if at_root and len(targets) != self.size():
-            raise InvalidUsage(f"gather: rank {self.rank()} gives {len(targets)} outputs for {self.size()} ranks")
-        move = self._move("gather", inputs, targets, opts.rootRank, lists=True)
+            raise self._refused("gather", f"there are {len(targets)} outputs for {self.size()} ranks")
+        move = self._move("gather", inputs, targets, root, lists=True)
         return self._start_moves("gather", [move], inputs, targets, opts)
 
     def gather_single(self, output, input, opts):
-        at_root = self.rank() == opts.rootRank
-        move = self._move("gather", [input], [output] if at_root else [], opts.rootRank)
+        root = self._root(opts, "gather")
+        at_root = self.rank() == root
+        move = self._move("gather", [input], [output] if at_root else [], root)
         return self._start_moves("gather", [move], [input], [output] if at_root else [], opts)
 
     gather_into_tensor = gather_single
 
     def scatter(self, outputs, inputs, opts):
-        at_root = self.rank() == opts.rootRank
+        root = self._root(opts, "scatter")
+        at_root = self.rank() == root
         sources = list(inputs[0]) if at_root else []
         if at_root and len(sources) != self.size():
-            raise InvalidUsage(f"scatter: rank {self.rank()} gives {len(sources)} inputs for {self.size()} ranks")
-        move = self._move("scatter", sources, outputs, opts.rootRank, lists=True)
+            raise self._refused("scatter", f"there are {len(sources)} inputs for {self.size()} ranks")
+        move = self._move("scatter", sources, outputs, root, lists=True)
         return self._start_moves("scatter", [move], sources, outputs, opts)
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts):
-        if not output_splits and not input_splits:
-            return self._start_moves("all_to_all", [self._move("all_to_all", [input], [output])], [input], [output], opts)
+        # One rank may give splits where another gives none, so that both are the same operation.
         sends = self._row_bytes(input, input_splits, "input")
         receives = self._row_bytes(output, output_splits, "output")
         return self._all_to_all_v([output], [input], receives, sends, opts)
@@ -318,27 +321,42 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs, inputs, opts):
-        sizes = [[tensor.numel() * tensor.element_size() for tensor in tensors] for tensors in (outputs, inputs)]
+        sizes = [[tensor.nbytes for tensor in tensors] for tensors in (outputs, inputs)]
         return self._all_to_all_v(outputs, inputs, *sizes, opts)
 
-    def _row_bytes(self, tensor, splits, what):
+    def _row_bytes(self, tensor, splits, side):
         """Returns the bytes for each rank of a tensor that is split along its first dimension."""
-        rows = tensor.shape[0] if tensor.dim() else 1
+        rows, size = tensor.shape[0] if tensor.dim() else 1, self.size()
         if not splits:
-            if rows % self.size():
-                raise InvalidUsage(f"all_to_all: {rows} rows of the {what} do not divide by {self.size()} ranks")
-            splits = [rows // self.size()] * self.size()
+            if rows % size:
+                raise self._refused("all_to_all", f"the {side} has {rows} rows, which do not divide by {size} ranks")
+            return [tensor.nbytes // size] * size
+        if len(splits) != size:
+            raise self._refused("all_to_all", f"there are {len(splits)} {side} splits for {size} ranks")
+        if min(splits) < 0:
+            peer = next(peer for peer, split in enumerate(splits) if split < 0)
+            raise self._refused("all_to_all", f"the {side} split of rank {peer} is {splits[peer]}, which is below zero")
         if sum(splits) != rows:
-            raise InvalidUsage(f"all_to_all: the {what} splits add up to {sum(splits)}, but it has {rows} rows")
-        row = tensor.element_size() * (tensor.numel() // rows if rows else 0)
+            raise self._refused("all_to_all", f"the {side} splits add up to {sum(splits)}, but it has {rows} rows")
+        row = tensor.nbytes // rows if rows else 0
         return [count * row for count in splits]
+
+    def _refused(self, title, what):
+        return InvalidUsage(f"rank {self.rank()} in {title}: {what}; correct the call; nothing was sent")
+
+    def _root(self, opts, title):
+        """Returns the root of a call, or raises an error that names it if there is no such rank."""
+        root = opts.rootRank
+        if not 0 <= root < self._comm.size:
+            raise self._refused(title, f"the root is {root}, where ranks are 0 to {self._comm.size - 1}")
+        return root
 
     def _all_to_all_v(self, outputs, inputs, receives, sends, opts):
         check_tensors([*outputs, *inputs], "all_to_all")
-        staged = Staged()
+        staged, dtype = Staged(), carrier((*inputs, *outputs)[0].dtype)
         targets = [staged.output(tensor) for tensor in outputs]
         sources = [staged.input(tensor) for tensor in inputs]
-        step = _native.Operation.all_to_all_v(parts(sources), parts(targets), sends, receives)
+        step = _native.Operation.all_to_all_v(parts(sources), parts(targets), sends, receives, dtype)
         return self._start_moves("all_to_all", [(step, (sources, targets), staged.finish)], inputs, outputs, opts)
 
     def barrier(self, opts=None):

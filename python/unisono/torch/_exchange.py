@@ -10,7 +10,7 @@ class Exchanges:
     """Point-to-point operations of a backend."""
 
     def send(self, tensors, rank, tag):
-        tensor = self._one(tensors, "send", tag)
+        tensor = self._one(tensors, "send", tag, rank)
         source = Staged().input(tensor)
         start = lambda memory: self._comm.isend(memory, rank, tag, (tensor, source))  # noqa: E731
         return self._exchange("send", tensor, start, source, rank)
@@ -22,18 +22,21 @@ class Exchanges:
         return self._receive("recvAnySource", tensors, None, tag)
 
     def _receive(self, title, tensors, rank, tag):
-        tensor = self._one(tensors, title, tag)
+        tensor = self._one(tensors, title, tag, rank)
         staged = Staged()
         target = staged.output(tensor)
         start = lambda memory: self._comm.irecv(memory, rank, tag, (tensor, target))  # noqa: E731
         return self._exchange(title, tensor, start, target, rank, staged.finish)
 
-    def _one(self, tensors, title, tag):
+    def _one(self, tensors, title, tag, peer):
         check_tensors(tensors, title)
         if len(tensors) != 1:
             raise InvalidUsage(f"{title} takes one tensor, not {len(tensors)}; call it for each")
         if tag < 0:
             raise InvalidUsage(f"rank {self.rank()} in {title}: the tag is {tag}; give one from 0 on")
+        if peer is not None and not 0 <= peer < self._comm.size:
+            whom = f"the peer is {peer}, where ranks are 0 to {self._comm.size - 1}"
+            raise InvalidUsage(f"rank {self.rank()} in {title}: {whom}; correct the call; nothing was sent")
         return tensors[0]
 
     def _exchange(self, title, tensor, start, usable, peer, copy_back=None):

@@ -175,8 +175,8 @@ class _Meeting:
         return time.monotonic() >= self._deadline
 
     def failure(self, what, peer=None):
-        where = f"rank {self._rank} (host {socket.gethostname()}, process {os.getpid()})"
-        error = BootstrapError(f"init: {where} {what}")
+        where = f"rank {self._rank} on {socket.gethostname()} (pid {os.getpid()})"
+        error = BootstrapError(f"{where} {what}")
         error.rank, error.peer = self._rank, peer
         return error
 

@@ -49,6 +49,14 @@ def is_usable(tensor, dtype):
     )
 
 
+def overlap(tensors):
+    """Returns true if two tensors of a list share memory, which is no list of buffers for the library then."""
+    if len(tensors) < 2:
+        return False
+    ends = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.nbytes)
+    return any(address + length > later for (address, length), (later, _) in zip(ends, ends[1:]))
+
+
 def direct(collective, sources, targets, op=None, root=0, lists=False):
     """Returns the step of equal shares in memory that can be used as it is, or None.
 
@@ -67,6 +75,8 @@ def direct(collective, sources, targets, op=None, root=0, lists=False):
         for tensor in targets:
             if not is_usable(tensor, dtype):
                 return None
+    if lists and overlap(targets):
+        return None
     return _native.Operation.even(
         collective, carrier(dtype), parts(sources), parts(targets), reduction, root, lists
     )
@@ -138,9 +148,7 @@ class Staged:
         """Returns a contiguous tensor with the same elements."""
         if is_usable(tensor, tensor.dtype):
             return tensor
-        tensor = tensor.detach()
-        tensor = tensor.resolve_conj().resolve_neg() if tensor.is_complex() else tensor
-        return tensor.contiguous()
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def output(self, tensor):
         """Returns a contiguous tensor, which ``finish`` copies back if it is another one."""
@@ -148,6 +156,14 @@ class Staged:
         if usable.data_ptr() != tensor.data_ptr():
             self._copies.append((tensor.detach(), usable))
         return usable
+
+    def outputs(self, tensors):
+        """Returns contiguous tensors that share no memory. Of those that did, the last one is copied back last."""
+        if not overlap(tensors):
+            return [self.output(tensor) for tensor in tensors]
+        copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
+        self._copies += zip((tensor.detach() for tensor in tensors), copies)
+        return copies
 
     @property
     def finish(self):

@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import Work as WorkBase
 
-from unisono.errors import Error, Timeout
+from unisono.errors import Error, Timeout, _name_types
 
 
 class UnisonoWork(WorkBase):
@@ -24,7 +24,7 @@ class UnisonoWork(WorkBase):
     def __init__(self, native, result, finish=None, error=None, waits_for=None, source=None):
         super().__init__()
         self._native, self._result, self._finish = native, list(result), finish
-        self._error, self._waits_for, self._source = _without_frames(error), waits_for, source
+        self._error, self._waits_for, self._source = _in_terms_of_torch(_without_frames(error)), waits_for, source
         self._is_told = False
         self._lock, self._future = threading.Lock(), None
         if native is None and error is None and finish is not None:
@@ -41,14 +41,12 @@ class UnisonoWork(WorkBase):
         return True
 
     def _wait_for_native(self, timeout):
-        if timeout <= timedelta(0):
-            return self._native.wait()
         try:
-            self._native.wait(timeout.total_seconds())
-        except Timeout as error:
-            if self._waits_for is not None and not self._native.is_finished():
+            self._native.wait(timeout.total_seconds() if timeout > timedelta(0) else None)
+        except Error as error:
+            if isinstance(error, Timeout) and self._waits_for is not None and not self._native.is_finished():
                 error.args = (f"{error} ({self._waits_for()})",)
-            raise
+            raise _in_terms_of_torch(error)
 
     def is_completed(self):
         """Returns true if the operation has ended, well or not."""
@@ -65,7 +63,7 @@ class UnisonoWork(WorkBase):
         """Returns the exception of an operation that has failed, else None."""
         error = self._error or (self._native.exception() if self._native is not None else None)
         self._is_told |= error is not None
-        return error
+        return _in_terms_of_torch(error)
 
     def result(self):
         """Returns the tensors that the operation filled."""
@@ -121,6 +119,11 @@ class UnisonoWork(WorkBase):
         # Python hands what is raised here to sys.unraisablehook. The native handle tells its own error.
         if getattr(self, "_error", None) is not None and not self._is_told:
             raise self._error
+
+
+def _in_terms_of_torch(error):
+    """Returns an exception whose text has the names of element types in torch, such as `torch.float16`."""
+    return _name_types(error, "torch.") if isinstance(error, Error) else error
 
 
 def _without_frames(error):
