@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from unisono import errors  # noqa: E402
+from unisono.torch._versions import HAS_BACKENDS  # noqa: E402
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -224,3 +225,37 @@ def test_sparse_tensors_of_other_numbers_of_entries_are_summed(processes):
             assert tensor.to_dense().tolist() == expected, entries
 
     processes(3, body)
+
+
+@pytest.mark.parametrize("backend", ["unisono", "cpu:unisono,cuda:gloo", "cpu:unisono,cuda:fake"])
+def test_receive_of_any_source_tells_it_in_every_group(processes, backend):
+    pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    if backend != "unisono" and not HAS_BACKENDS:
+        pytest.skip("this version of torch takes a Python backend only for the whole group")
+
+    def body(rank, size):
+        groups = [dist.group.WORLD, dist.new_group(), dist.new_group([2, 1])]
+        for group in groups[: 3 if rank else 2]:
+            if rank == 1:
+                sources = [dist.recv(values := torch.zeros(2), group=group) for _ in range(group.size() - 1)]
+                assert sorted(sources) == ([0, 2] if group.size() == 3 else [2]) and (values >= 0).all()
+                work = dist.irecv(values := torch.zeros(2), group=group, tag=5)
+                work.wait()
+                # The number of the rank in the group.
+                assert work._source_rank() == dist.get_group_rank(group, 2) and values.tolist() == [7, 7]
+            else:
+                dist.send(torch.full((2,), float(rank)), 1, group=group)
+                if rank == 2:
+                    dist.send(torch.full((2,), 7.0), 1, group=group, tag=5)
+        dist.barrier()
+
+    processes(3, body, backend)
+
+
+def test_group_for_another_device_than_the_cpu_is_refused(processes):
+    def body(rank, size):
+        dist.destroy_process_group()
+        with pytest.raises(errors.Unsupported, match="`cuda:unisono` is not possible.*give `cpu:unisono,cuda:`"):
+            dist.init_process_group("cpu:gloo,cuda:unisono", store=dist.HashStore(), rank=0, world_size=1)
+
+    processes(1, body)

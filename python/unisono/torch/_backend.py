@@ -34,6 +34,8 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
     # stay here, since it would end with the thread.
     last_work = threading.local()
     hands_over_work = False
+    # A group of several backends takes the work of a receive of any source from there, which tells the source.
+    is_one_of_several = False
 
     # The trampoline of torch asks these as attributes; the inherited ones would ask it again.
     supports_splitting = supports_coalescing = supports_shrinking = False

@@ -19,7 +19,10 @@ class Exchanges:
         return self._receive("recv", tensors, rank, tag)
 
     def recv_anysource(self, tensors, tag):
-        return self._receive("recvAnySource", tensors, None, tag)
+        work = self._receive("recvAnySource", tensors, None, tag)
+        if self.is_one_of_several:
+            self.last_work.work = work
+        return work
 
     def _receive(self, title, tensors, rank, tag):
         tensor = self._one(tensors, title, tag, rank)

@@ -8,6 +8,7 @@ through its hooks, profiler and flight recorder.
 import torch
 from torch._C._distributed_c10d import ProcessGroup
 
+from unisono.errors import InvalidUsage
 from unisono.torch._backend import UnisonoBackend
 
 _CALLS = [
@@ -26,6 +27,10 @@ _RENAMED = {
 }
 
 
+# Calls whose first argument receives results.
+_WRITING = {*_CALLS, *_RENAMED, *_RENAMED.values()} - {"send", "barrier"}
+
+
 class UnisonoGroup(ProcessGroup):
     """A group whose only backend is unisono."""
 
@@ -41,11 +46,27 @@ class UnisonoGroup(ProcessGroup):
         return self._unisono.getBackendName()
 
 
+def _check_results(group, name, arguments):
+    """Refuses views whose results would be lost, since torch passes copies of them on."""
+    results = arguments[0] if arguments else ()
+    for tensor in (results,) if isinstance(results, torch.Tensor) else results:
+        if isinstance(tensor, (list, tuple)):
+            _check_results(group, name, (tensor,))
+        elif tensor.is_neg() or tensor.is_conj():
+            kind, remedy = ("negative", "resolve_neg") if tensor.is_neg() else ("conjugate", "resolve_conj")
+            raise InvalidUsage(
+                f"rank {group.rank()} in {name}: the tensor of the result is a {kind} view, which torch copies before the "
+                f"call, so that the result would be lost; pass tensor.{remedy}(); nothing was sent"
+            )
+
+
 def _call(name):
     """Returns a method that calls the one of torch, and returns the work of the backend."""
     of_torch = getattr(ProcessGroup, name)
 
     def method(self, *arguments, **named):
+        if name in _WRITING:
+            _check_results(self, name, arguments)
         last = UnisonoBackend.last_work
         last.work = None
         returned = of_torch(self, *arguments, **named)
@@ -63,3 +84,24 @@ for _new, _old in _RENAMED.items():
 for _name in _CALLS:
     if hasattr(ProcessGroup, _name):
         setattr(UnisonoGroup, _name, _call(_name))
+
+
+def tell_sources():
+    """Makes receives of any source tell the source in groups of several backends. Further calls do nothing.
+
+    torch makes such a group itself, and wraps the work of a backend in Python in one that cannot be asked. Its
+    method therefore returns the work of the backend, if that was the one that was called.
+    """
+    of_torch = ProcessGroup.recv_anysource
+    if hasattr(of_torch, "of_unisono"):
+        return
+
+    def recv_anysource(self, *arguments, **named):
+        last = UnisonoBackend.last_work
+        last.work = None
+        returned = of_torch(self, *arguments, **named)
+        work, last.work = last.work, None
+        return returned if work is None else work
+
+    recv_anysource.__doc__, recv_anysource.of_unisono = of_torch.__doc__, True
+    ProcessGroup.recv_anysource = recv_anysource
