@@ -22,16 +22,21 @@ TIMEOUT, HANG = 8, 60
 OUTCOMES = ["right", "refused", "fails", "hangs", "wrong", "ends"]
 
 
-class Kind(NamedTuple):
-    """A kind of tensor.
+class Skipped(Exception):
+    """The call is not for this kind."""
 
-    `wrap` makes one of a contiguous tensor with the same elements.
+
+class Kind(NamedTuple):
+    """A kind of tensor. `wrap` makes one of a contiguous tensor with the same elements.
+
+    Elements of some kinds share memory, so that they receive no results: Gloo writes beyond it.
     """
 
     name: str
     dtype: torch.dtype = torch.float32
     shape: tuple = (4, 3)
     wrap: Callable = lambda tensor: tensor
+    receives: bool = True
 
     def plain(self, seed, rows=1):
         """Returns a contiguous tensor whose first dimension is a multiple of that of the kind."""
@@ -43,11 +48,20 @@ class Kind(NamedTuple):
         return self.wrap(self.plain(seed, rows))
 
     def blank(self, rows=1):
-        return self.make(0, rows)
+        """Returns a tensor for a result."""
+        return self.make(0, rows) if self.receives else self.make(0, rows).contiguous()
+
+    def in_place(self, seed):
+        """Returns a tensor for a call that reads and writes it."""
+        if not self.receives:
+            raise Skipped
+        return self.make(seed)
 
     def sum(self, tensors):
         wide = sum(_wide(tensor) for tensor in tensors)
-        return ((wide != 0) if self.dtype is torch.bool else wide.to(torch.float32)).to(self.dtype)
+        if self.dtype is torch.bool:
+            return wide != 0
+        return wide.to(self.dtype) if self.dtype.is_complex else wide.to(torch.float32).to(self.dtype)
 
 
 def _wide(tensor):
@@ -82,7 +96,7 @@ KINDS = [
     Kind("transposed", wrap=lambda tensor: tensor.t().contiguous().t()),
     Kind("every second element", wrap=_strided),
     Kind("view into a longer one", wrap=lambda tensor: torch.cat([tensor, tensor, tensor])[len(tensor) : 2 * len(tensor)]),
-    Kind("expanded", shape=(4, 1), wrap=lambda tensor: tensor[:, 0:1].expand(-1, 3)),
+    Kind("expanded", shape=(4, 1), wrap=lambda tensor: tensor[:, 0:1].expand(-1, 3), receives=False),
     Kind("conjugate view", torch.complex64, wrap=lambda tensor: tensor.conj().resolve_conj().conj()),
     Kind("negative view", wrap=lambda tensor: torch._neg_view(-tensor)),
     Kind("inference", wrap=_inference),
@@ -99,22 +113,22 @@ def _all(kind, rows=1):
 
 
 def all_reduce(kind, rank):
-    dist.all_reduce(tensor := kind.make(rank))
+    dist.all_reduce(tensor := kind.in_place(rank))
     return [(tensor, kind.sum(_all(kind)))]
 
 
 def all_reduce_async(kind, rank):
-    dist.all_reduce(tensor := kind.make(rank), async_op=True).wait()
+    dist.all_reduce(tensor := kind.in_place(rank), async_op=True).wait()
     return [(tensor, kind.sum(_all(kind)))]
 
 
 def reduce(kind, rank):
-    dist.reduce(tensor := kind.make(rank), 1)
+    dist.reduce(tensor := kind.in_place(rank), 1)
     return [(tensor, kind.sum(_all(kind)))] if rank == 1 else []
 
 
 def broadcast(kind, rank):
-    dist.broadcast(tensor := kind.make(rank), 1)
+    dist.broadcast(tensor := kind.in_place(rank), 1)
     return [(tensor, kind.plain(1))]
 
 
@@ -207,12 +221,12 @@ def functional_all_reduce(kind, rank):
 
 
 def functional_all_gather(kind, rank):
-    output = functional.all_gather_tensor(kind.make(rank), 0, dist.group.WORLD)
+    output = functional.all_gather_single(kind.make(rank), 0, dist.group.WORLD)
     return [(output, torch.cat([tensor.reshape(-1, *kind.shape[1:]) for tensor in _all(kind)]))]
 
 
 def functional_reduce_scatter(kind, rank):
-    output = functional.reduce_scatter_tensor(kind.make(rank, SIZE), "sum", 0, dist.group.WORLD)
+    output = functional.reduce_scatter_single(kind.make(rank, SIZE), "sum", 0, dist.group.WORLD)
     return [(output, kind.sum(_all(kind, SIZE)).reshape(SIZE, *kind.shape)[rank])]
 
 
@@ -232,12 +246,12 @@ def _backward(kind, rank, rows, call, factors):
 
 
 def autograd_of_all_gather(kind, rank):
-    call = lambda tensor: functional.all_gather_tensor_autograd(tensor, 0, dist.group.WORLD)  # noqa: E731
+    call = lambda tensor: functional.all_gather_single_autograd(tensor, 0, dist.group.WORLD)  # noqa: E731
     return _backward(kind, rank, 1, call, lambda values: torch.full_like(values, 3))
 
 
 def autograd_of_reduce_scatter(kind, rank):
-    call = lambda tensor: functional.reduce_scatter_tensor_autograd(tensor, "sum", 0, dist.group.WORLD)  # noqa: E731
+    call = lambda tensor: functional.reduce_scatter_single_autograd(tensor, "sum", 0, dist.group.WORLD)  # noqa: E731
     return _backward(kind, rank, SIZE, call, _by_peer)
 
 
@@ -248,10 +262,6 @@ def autograd_of_all_to_all(kind, rank):
 
 def _by_peer(values):
     return torch.cat([torch.full_like(half, peer + 1) for peer, half in enumerate(values.chunk(SIZE))])
-
-
-class Skipped(Exception):
-    """The call is not for this kind."""
 
 
 CALLS = [

@@ -258,3 +258,45 @@ def test_group_for_another_device_than_the_cpu_is_refused(processes):
             dist.init_process_group("cpu:gloo,cuda:unisono", store=dist.HashStore(), rank=0, world_size=1)
 
     processes(1, body)
+
+
+def test_expanded_tensors_are_inputs_but_receive_nothing(processes):
+    def expanded(value):
+        return torch.full((3, 1), float(value)).expand(3, 2)
+
+    def body(rank, size):
+        dist.broadcast(expanded(7) if rank == 1 else (values := torch.zeros(3, 2)), 1)
+        assert rank == 1 or (values == 7).all()
+        dist.reduce(expanded(5) if rank == 1 else (values := torch.ones(3, 2)), 0)
+        assert rank == 1 or (values == 6).all()
+        dist.all_gather(outputs := [torch.zeros(3, 2) for _ in range(size)], expanded(rank))
+        assert all((output == peer).all() for peer, output in enumerate(outputs))
+        for name, call in {
+            "all_reduce": lambda: dist.all_reduce(expanded(1)),
+            "broadcast": lambda: dist.broadcast(expanded(1), 1 - rank),
+            "all_gather": lambda: dist.all_gather([expanded(0), torch.zeros(3, 2)], torch.ones(3, 2)),
+            "recv": lambda: dist.recv(expanded(1), 1 - rank),
+            "all_to_all": lambda: dist.all_to_all([expanded(1), torch.zeros(3, 2)], [torch.zeros(3, 2)] * 2),
+        }.items():
+            with pytest.raises(errors.InvalidUsage, match=f"rank {rank} in {name}: .* share memory.*nothing was sent"):
+                call()
+        dist.barrier()
+
+    processes(2, body)
+
+
+def test_views_whose_results_torch_would_lose_are_refused(processes):
+    def body(rank, size):
+        view = torch._neg_view(torch.ones(2))
+        for call in (
+            lambda: dist.all_reduce(view), lambda: dist.broadcast(view, 0), lambda: dist.recv(view, 1 - rank),
+            lambda: dist.all_gather([view, torch.ones(2)], torch.ones(2)), lambda: dist.scatter(view, None, 1 - rank),
+            lambda: dist.all_gather_into_tensor(torch._neg_view(torch.ones(4)), torch.ones(2)),
+            lambda: dist.all_to_all_single(view, torch.ones(2)), lambda: dist.reduce(torch.ones(2).to(torch.cfloat).conj(), 0),
+        ):  # fmt: skip
+            with pytest.raises(errors.InvalidUsage, match=f"rank {rank} in .* view, .* lost; pass tensor.resolve_"):
+                call()
+        dist.all_gather(outputs := [torch.zeros(2) for _ in range(size)], view)
+        assert all((output == -1).all() for output in outputs)
+
+    processes(2, body)

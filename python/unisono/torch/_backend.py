@@ -12,7 +12,7 @@ from unisono.errors import Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
 from unisono.torch._profile import NAME, entry
-from unisono.torch._tensors import Staged, carrier, check_tensors, direct, even, parts, reducible, reduction_of
+from unisono.torch._tensors import Staged, carrier, direct, even, parts, reducible, reduction_of
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import PlainBackend
 from unisono.torch._work import UnisonoWork
@@ -145,16 +145,19 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
 
     def _reduce(self, collective, inputs, outputs, opts, root=0):
         """Starts a reduction from inputs to outputs. Both are lists, or lists of lists, of pairs."""
-        steps, keep, staged = [], [], Staged()
+        steps, keep, left, where = [], [], [], self._where(collective)
+        has_results = collective != "reduce" or root == self.rank()
         for sources, targets in zip(inputs, outputs, strict=True):
-            check_tensors([*sources, *targets], collective)
-            reduction = reduction_of(opts.reduceOp, sources[0].dtype)
+            staged, dtype = Staged(where, [*sources, *targets]), sources[0].dtype
+            reducible(dtype, where)
+            reduction = reduction_of(opts.reduceOp, dtype)
             same = len(sources) == len(targets) and all(a is b for a, b in zip(sources, targets, strict=True))
-            targets = [staged.output(tensor) for tensor in targets]
+            targets = [staged.output(tensor) if has_results else staged.input(tensor) for tensor in targets]
             sources = targets if same else [staged.input(tensor) for tensor in sources]
-            steps.append(even(collective, sources[0].dtype, sources, targets, reduction, root))
+            steps.append(even(collective, dtype, sources, targets, reduction, root))
             keep.append((sources, targets))
-        return steps, keep, staged.finish
+            left.append(staged.finish)
+        return steps, keep, _all_of(left)
 
     def _move(self, collective, inputs, outputs, root=0, lists=False):
         """Returns the step, the tensors to keep and what is left to do, of a move of tensors.
@@ -164,8 +167,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         step = direct(collective, inputs, outputs, None, root, lists)
         if step is not None:
             return step, (inputs, outputs), None
-        check_tensors([*inputs, *outputs], collective)
-        staged = Staged()
+        staged = Staged(self._where(collective), [*inputs, *outputs])
         outputs = staged.outputs(outputs)
         inputs = [staged.input(tensor) for tensor in inputs]
         dtype = (inputs or outputs)[0].dtype
@@ -194,10 +196,9 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         step = direct("reduce", tensors, tensors, opts.reduceOp, root) if len(tensors) == 1 else None
         if step is not None:
             return self._start("reduce", [step], tensors, tensors, opts)
-        at_root = self.rank() == root
         groups = [[tensor] for tensor in tensors]
         steps, keep, finish = self._reduce("reduce", groups, groups, opts, root)
-        return self._start("reduce", steps, tensors, tensors, opts, finish if at_root else None, keep)
+        return self._start("reduce", steps, tensors, tensors, opts, finish, keep)
 
     def reduce_scatter(self, outputs, inputs, opts):
         pairs = zip(inputs, outputs, strict=True)
@@ -227,10 +228,10 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._start_moves("reduce_scatter", moves, _flat(inputs), outputs, opts)
 
     def _reduce_uneven(self, output, tensors, opts):
-        check_tensors([output, *tensors], "reduce_scatter")
-        staged, counts = Staged(), [tensor.numel() for tensor in tensors]
+        where, counts = self._where("reduce_scatter"), [tensor.numel() for tensor in tensors]
+        staged = Staged(where, [output, *tensors])
         target, sources = staged.output(output), [staged.input(tensor) for tensor in tensors]
-        dtype = reducible(output.dtype, "reduce_scatter")
+        dtype = reducible(output.dtype, where)
         reduction = reduction_of(opts.reduceOp, output.dtype)
         step = _native.Operation.reduce_scatter_v(dtype, parts(sources), parts([target]), counts, reduction)
         return step, (sources, target), staged.finish
@@ -247,10 +248,9 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return self._start_moves("broadcast", moves, tensors, tensors, opts)
 
     def _broadcast_one(self, tensor, root):
-        check_tensors([tensor], "broadcast")
-        staged = Staged()
-        usable = staged.output(tensor)
-        sources = [usable] if self.rank() == root else []
+        staged, at_root = Staged(self._where("broadcast"), [tensor]), self.rank() == root
+        usable = staged.input(tensor) if at_root else staged.output(tensor)
+        sources = [usable] if at_root else []
         step = even("broadcast", usable.dtype, sources, [usable], None, root)
         return step, usable, staged.finish
 
@@ -262,9 +262,8 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         lengths = [tensor.nbytes for tensor in targets]
         if len(set(lengths)) <= 1:
             return self._move("all_gather", [source], targets, lists=True)
-        check_tensors([source, *targets], "all_gather")
-        staged = Staged()
-        targets = [staged.output(tensor) for tensor in targets]
+        staged = Staged(self._where("all_gather"), [source, *targets])
+        targets = staged.outputs(targets)
         source = staged.input(source)
         step = _native.Operation.all_gather_v(parts([source]), parts(targets), lengths, carrier(source.dtype))
         return step, (source, targets), staged.finish
@@ -343,8 +342,12 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         row = tensor.nbytes // rows if rows else 0
         return [count * row for count in splits]
 
+    def _where(self, title):
+        """Returns the rank and the call, as errors begin."""
+        return f"rank {self.rank()} in {title}"
+
     def _refused(self, title, what):
-        return InvalidUsage(f"rank {self.rank()} in {title}: {what}; correct the call; nothing was sent")
+        return InvalidUsage(f"{self._where(title)}: {what}; correct the call; nothing was sent")
 
     def _root(self, opts, title):
         """Returns the root of a call, or raises an error that names it if there is no such rank."""
@@ -354,9 +357,9 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         return root
 
     def _all_to_all_v(self, outputs, inputs, receives, sends, opts):
-        check_tensors([*outputs, *inputs], "all_to_all")
-        staged, dtype = Staged(), carrier((*inputs, *outputs)[0].dtype)
-        targets = [staged.output(tensor) for tensor in outputs]
+        staged = Staged(self._where("all_to_all"), [*outputs, *inputs])
+        dtype = carrier((*inputs, *outputs)[0].dtype)
+        targets = staged.outputs(outputs)
         sources = [staged.input(tensor) for tensor in inputs]
         step = _native.Operation.all_to_all_v(parts(sources), parts(targets), sends, receives, dtype)
         return self._start_moves("all_to_all", [(step, (sources, targets), staged.finish)], inputs, outputs, opts)
@@ -371,9 +374,14 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
 
     def _start_moves(self, title, moves, inputs, results, opts):
         steps = [step for step, _, _ in moves]
-        left = [finish for _, _, finish in moves if finish is not None]
-        finish = (lambda: [each() for each in left]) if left else None
+        finish = _all_of([finish for _, _, finish in moves])
         return self._start(title, steps, inputs, results, opts, finish, [keep for _, keep, _ in moves])
+
+
+def _all_of(left):
+    """Returns one function for what is left to do after several steps, or None."""
+    left = [finish for finish in left if finish is not None]
+    return (lambda: [finish() for finish in left]) if left else None
 
 
 def _flat(lists):

@@ -13,12 +13,13 @@ from unisono.torch._work import UnisonoWork
 
 def all_reduce(backend, tensors, opts):
     """Adds sparse tensors of all ranks. It ends before it returns."""
+    where = backend._where("sparse all_reduce")
     if op_name(opts.reduceOp) != "SUM":
-        raise Unsupported("sparse tensors can only be summed; call to_dense() first")
+        raise Unsupported(f"{where}: sparse tensors can only be summed; call to_dense() first")
     if any(not tensor.is_sparse or tensor.shape != tensors[0].shape for tensor in tensors):
-        raise InvalidUsage("all tensors of a sparse all_reduce need the same layout and shape")
+        raise InvalidUsage(f"{where}: the tensors of a call differ in layout or shape; give all the same ones")
     for tensor in tensors:
-        reducible(tensor.dtype, "sparse all_reduce")
+        reducible(tensor.dtype, where)
     error = None
     with entry("sparse_all_reduce", tensors):
         try:
