@@ -546,6 +546,7 @@ def test_announced_entries_of_sparse_tensors_reserve_little_memory(processes):
     """A rank that announces as many entries as fit sends none of them."""
 
     def body(rank, size):
+        from unisono.torch import _sparse
         from unisono.torch._tensors import even
 
         comm = dist.group.WORLD._get_backend(torch.device("cpu"))._comm
