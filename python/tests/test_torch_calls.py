@@ -97,7 +97,8 @@ def test_list_that_shares_memory_on_one_rank_is_filled_in_order(processes):
             assert rank != 1 or (outputs[0] == 2).all()
             shared = torch.zeros(count + 2)
             outputs = [shared[:count], shared[1 : count + 1], torch.zeros(count)]
-            dist.all_to_all(outputs if rank == 1 else [torch.zeros(count) for _ in range(size)], [torch.ones(count)] * size)
+            outputs = outputs if rank == 1 else [torch.zeros(count) for _ in range(size)]
+            dist.all_to_all(outputs, [torch.ones(count)] * size)
             assert rank != 1 or shared.tolist()[-2:] == [1, 0]
 
     processes(3, body)
@@ -195,7 +196,7 @@ SPARSE = {
     "sparse dimensions": lambda rank: torch.ones(4, 4).to_sparse(1 + (rank == 1)),
     "dense size": lambda rank: torch.ones(4, 4 + (rank == 1)).to_sparse(1),
     "type": lambda rank: torch.ones(4, dtype=torch.float64 if rank == 1 else torch.float32).to_sparse(),
-    "type of the same length": lambda rank: torch.ones(4, dtype=torch.int32 if rank == 1 else torch.float32).to_sparse(),
+    "type of the same length": lambda rank: torch.ones(4).to(torch.int32 if rank == 1 else torch.float32).to_sparse(),
     "no entries": lambda rank: torch.zeros(4 + (rank == 1)).to_sparse(),
 }
 
@@ -290,13 +291,14 @@ def test_views_whose_results_torch_would_lose_are_refused(processes):
         view = torch._neg_view(torch.ones(2))
         for call in (
             lambda: dist.all_reduce(view), lambda: dist.broadcast(view, 0), lambda: dist.recv(view, 1 - rank),
-            lambda: dist.all_gather([view, torch.ones(2)], torch.ones(2)), lambda: dist.scatter(view, None, 1 - rank),
+            lambda: dist.scatter(view, None, 1 - rank),
             lambda: dist.all_gather_into_tensor(torch._neg_view(torch.ones(4)), torch.ones(2)),
-            lambda: dist.all_to_all_single(view, torch.ones(2)), lambda: dist.reduce(torch.ones(2).to(torch.cfloat).conj(), 0),
+            lambda: dist.all_to_all_single(view, torch.ones(2)),
+            lambda: dist.reduce(torch.ones(2).to(torch.cfloat).conj(), 0),
         ):  # fmt: skip
             with pytest.raises(errors.InvalidUsage, match=f"rank {rank} in .* view, .* lost; pass tensor.resolve_"):
                 call()
-        dist.all_gather(outputs := [torch.zeros(2) for _ in range(size)], view)
+        dist.all_gather(outputs := [torch._neg_view(torch.zeros(2)) for _ in range(size)], view)
         assert all((output == -1).all() for output in outputs)
 
     processes(2, body)

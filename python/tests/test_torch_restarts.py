@@ -194,7 +194,8 @@ def test_ranks_that_do_not_come_are_named(tmp_path):
     assert "what it holds of them is old" in str(zero) and zero.peer == 2
     assert "rank 0 has answered, but does not go on" in str(one) and one.peer == 0, one
     path = str(tmp_path / "store")
-    with pytest.raises(errors.BootstrapError, match="rank 1 .* waited 0.2 s for rank 0, .*the store in the file") as told:
+    expected = "rank 1 .* waited 0.2 s for rank 0, .*the store in the file"
+    with pytest.raises(errors.BootstrapError, match=expected) as told:
         _connect.connect(dist.FileStore(path, 2), 1, 2, timedelta(seconds=0.2), {})
     assert path in str(told.value)
 
@@ -216,3 +217,15 @@ def test_refused_setting_is_named_before_any_wait(monkeypatch, environ):
     with pytest.raises(errors.Error, match="(?i)join_timeout_ms"):
         _connect.connect(dist.HashStore(), 1, 2, WAIT, settings)
 
+
+
+def test_store_that_fails_is_an_error_at_once():
+    class Gone(dist.Store):
+        def set(self, key, value):
+            pass
+
+        def wait(self, keys, timeout):
+            raise RuntimeError("connection reset by peer")
+
+    with pytest.raises(errors.BootstrapError, match="rank 1 .* cannot use the store: connection reset by peer"):
+        agree(Gone(), 1, 2)()

@@ -59,7 +59,8 @@ def _table(cells):
     calls = list(dict.fromkeys(call for kind, call in cells if kind != "arguments"))
     lines = _merged(kinds, calls, {cell: _sign(*both) for cell, both in cells.items()})
     lines += ["", "| arguments | Gloo | unisono |", "|---|---|---|"]
-    lines += [f"| {call} | {_words(gloo)} | {_words(own)} |" for (kind, call), (gloo, own) in cells.items() if kind == "arguments"]
+    differing = [(call, both) for (kind, call), both in cells.items() if kind == "arguments"]
+    lines += [f"| {call} | {_words(gloo)} | {_words(own)} |" for call, (gloo, own) in differing]
     return "\n".join(["", *lines, "", ""])
 
 
@@ -71,8 +72,8 @@ def _sign(gloo, own):
 
 def _words(outcome):
     return {
-        "right": "right", "refused": "error", "fails": "error on a rank", "hangs": "timeout", "wrong": "**wrong values**",
-        "ends": "process ends",
+        "right": "right", "refused": "error", "fails": "error on a rank", "hangs": "timeout",
+        "wrong": "**wrong values**", "ends": "process ends",
     }[outcome]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from unisono.errors import Error, InvalidUsage, Timeout
 from unisono.torch import _monitor, _sparse
 from unisono.torch._exchange import Exchanges
 from unisono.torch._profile import NAME, entry
-from unisono.torch._tensors import Staged, carrier, direct, even, parts, reducible, reduction_of
+from unisono.torch._tensors import Staged, carrier, direct, even, is_usable, parts, reducible, reduction_of
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import PlainBackend
 from unisono.torch._work import UnisonoWork
@@ -317,6 +317,10 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
         # One rank may give splits where another gives none, so that both are the same operation.
         sends = self._row_bytes(input, input_splits, "input")
         receives = self._row_bytes(output, output_splits, "output")
+        if is_usable(input, input.dtype) and is_usable(output, input.dtype):
+            memory = parts([input]), parts([output])
+            step = _native.Operation.all_to_all_v(*memory, sends, receives, carrier(input.dtype))
+            return self._start("all_to_all", [step], [input], [output], opts)
         return self._all_to_all_v([output], [input], receives, sends, opts)
 
     alltoall_base = all_to_all_single
@@ -327,7 +331,7 @@ class UnisonoBackend(Exchanges, Backend if HAS_BACKENDS else PlainBackend):
 
     def _row_bytes(self, tensor, splits, side):
         """Returns the bytes for each rank of a tensor that is split along its first dimension."""
-        rows, size = tensor.shape[0] if tensor.dim() else 1, self.size()
+        rows, size = tensor.shape[0] if tensor.dim() else 1, self._comm.size
         if not splits:
             if rows % size:
                 raise self._refused("all_to_all", f"the {side} has {rows} rows, which do not divide by {size} ranks")

@@ -27,8 +27,8 @@ _RENAMED = {
 }
 
 
-# Calls whose first argument receives results.
-_WRITING = {*_CALLS, *_RENAMED, *_RENAMED.values()} - {"send", "barrier"}
+# Calls whose first argument receives results. Those of lists of lists are not here: torch copies none of their tensors.
+_WRITING = {*_CALLS, *_RENAMED, *_RENAMED.values()} - {"send", "barrier", "allgather", "allgather_coalesced", "gather"}
 
 
 class UnisonoGroup(ProcessGroup):
@@ -46,27 +46,24 @@ class UnisonoGroup(ProcessGroup):
         return self._unisono.getBackendName()
 
 
-def _check_results(group, name, arguments):
+def _check_results(group, name, results):
     """Refuses views whose results would be lost, since torch passes copies of them on."""
-    results = arguments[0] if arguments else ()
-    for tensor in (results,) if isinstance(results, torch.Tensor) else results:
-        if isinstance(tensor, (list, tuple)):
-            _check_results(group, name, (tensor,))
-        elif tensor.is_neg() or tensor.is_conj():
+    for tensor in results if isinstance(results, (list, tuple)) else (results,):
+        if tensor.is_neg() or tensor.is_conj():
             kind, remedy = ("negative", "resolve_neg") if tensor.is_neg() else ("conjugate", "resolve_conj")
             raise InvalidUsage(
-                f"rank {group.rank()} in {name}: the tensor of the result is a {kind} view, which torch copies before the "
-                f"call, so that the result would be lost; pass tensor.{remedy}(); nothing was sent"
+                f"rank {group.rank()} in {name}: the tensor of the result is a {kind} view, which torch copies before "
+                f"the call, so that the result would be lost; pass tensor.{remedy}(); nothing was sent"
             )
 
 
 def _call(name):
     """Returns a method that calls the one of torch, and returns the work of the backend."""
-    of_torch = getattr(ProcessGroup, name)
+    of_torch, has_results = getattr(ProcessGroup, name), name in _WRITING
 
     def method(self, *arguments, **named):
-        if name in _WRITING:
-            _check_results(self, name, arguments)
+        if has_results and arguments:
+            _check_results(self, name, arguments[0])
         last = UnisonoBackend.last_work
         last.work = None
         returned = of_torch(self, *arguments, **named)

@@ -96,8 +96,8 @@ class _Meeting:
         """Ends the attempt if another process has begun one."""
         if self._values({0: f"{FOLDER}/leader"}).get(0) != attempt:
             raise self.failure(
-                f"ends its attempt, because a later process has begun one as rank 0 of the same group in {self._place}; "
-                "start one process for each rank"
+                "ends its attempt, because a later process has begun one as rank 0 of the same group in "
+                f"{self._place}; start one process for each rank"
             )
 
     def _without(self, missing, answered):

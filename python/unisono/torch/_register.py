@@ -60,6 +60,6 @@ def _check_devices(rank):
     for device, backend in others.items():
         if backend == "unisono" and device != "cpu":
             raise Unsupported(
-                f"rank {rank} in init_process_group: `{device}:unisono` is not possible, because unisono has tensors on the "
-                f"CPU alone; give `cpu:unisono,{device}:` and a backend of that device"
+                f"rank {rank} in init_process_group: `{device}:unisono` is not possible, because unisono has tensors "
+                f"on the CPU alone; give `cpu:unisono,{device}:` and a backend of that device"
             )

@@ -61,9 +61,9 @@ def _check_heads(own, heads):
     for rank, (count, *others) in enumerate(heads):
         if others != heads[0][1:] or not 0 <= count <= cells:
             raise InvalidUsage(
-                f"rank {own} in sparse all_reduce: rank {rank} sent {_text_of(others)} and {count} entries, where rank 0 "
-                f"has {_text_of(heads[0][1:])} and at most {cells} entries; give all ranks tensors of the same shape and "
-                "type"
+                f"rank {own} in sparse all_reduce: rank {rank} sent {_text_of(others)} and {count} entries, where "
+                f"rank 0 has {_text_of(heads[0][1:])} and at most {cells} entries; give all ranks tensors of the same "
+                "shape and type"
             )
 
 

@@ -161,7 +161,8 @@ class Staged:
         if usable is not tensor and torch._debug_has_internal_overlap(tensor) == 1:
             raise InvalidUsage(
                 f"{self._where}: elements of a tensor that receives results share memory: its shape is "
-                f"{list(tensor.shape)} with the strides {list(tensor.stride())}; pass tensor.contiguous(); nothing was sent"
+                f"{list(tensor.shape)} with the strides {list(tensor.stride())}; pass tensor.contiguous(); nothing was "
+                "sent"
             )
         if usable.data_ptr() != tensor.data_ptr():
             self._copies.append((tensor.detach(), usable))
