@@ -16,8 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
-from unisono import _native, errors  # noqa: E402
-from unisono.torch import _connect  # noqa: E402
+from unisono import errors  # noqa: E402
+from unisono.torch import _connect, _meeting  # noqa: E402
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "examples")
 
@@ -194,20 +194,6 @@ def test_refusal_in_a_dropped_work_is_told(processes):
     processes(1, body)
 
 
-def test_stale_file_of_a_store_is_named(tmp_path):
-    path = str(tmp_path / "store")
-    store = dist.PrefixStore("group", dist.FileStore(path, 2))
-    store.set(_connect.KEY, _native.unique_id("127.0.0.1"))
-    with pytest.raises(errors.BootstrapError, match="could not be reached") as caught:
-        _connect.connect(store, 1, 2, timedelta(seconds=1), {})
-    assert f"in the file {path}; unless rank 0 is only late, an earlier job wrote it: remove it" in str(caught.value)
-
-
-def test_missing_rank_0_is_told(tmp_path):
-    with pytest.raises(errors.BootstrapError, match="rank 1 waited 0.2 s for `unisono/torch/id` in the store"):
-        _connect.connect(dist.FileStore(str(tmp_path / "store"), 2), 1, 2, timedelta(seconds=0.2), {})
-
-
 SECRET = "5a" * 32
 
 
@@ -245,8 +231,8 @@ def meet_through_tcp(seen):
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert [comm.rank for comm in ranks] == [0, 1]
-    return dist.PrefixStore("group", server).get(_connect.KEY)
+    assert [comm.rank for comm, _ in ranks] == [0, 1]
+    return ranks[0][1].get(_meeting.KEY)
 
 
 def test_store_of_a_group_with_a_secret_holds_none(monkeypatch):
@@ -544,7 +530,8 @@ def test_sparse_tensors_of_peers_are_checked_on_all_ranks(processes):
 
         if rank == 1:
             comm = dist.group.WORLD._get_backend(torch.device("cpu"))._comm
-            head, heads = torch.tensor([count, 1, 10]), torch.zeros((2, 3), dtype=torch.int64)
+            head = _sparse._head(count, 1, torch.float32, (10,))
+            heads = torch.zeros((2, len(head)), dtype=torch.int64)
             comm.run([even("all_gather", torch.int64, [head], [heads])])
             with pytest.raises(errors.InvalidUsage, match=f"rank 1 sent .* and {count} entries"):
                 _sparse._check_heads(rank, heads.tolist())
@@ -559,13 +546,15 @@ def test_announced_entries_of_sparse_tensors_reserve_little_memory(processes):
     """A rank that announces as many entries as fit sends none of them."""
 
     def body(rank, size):
+        from unisono.torch import _sparse
         from unisono.torch._tensors import even
 
         comm = dist.group.WORLD._get_backend(torch.device("cpu"))._comm
         dist.all_reduce(torch.ones(10).to_sparse())
         cells = 1 << 32
         if rank == 1:
-            head, heads = torch.tensor([cells, 1, cells]), torch.zeros((2, 3), dtype=torch.int64)
+            head = _sparse._head(cells, 1, torch.float32, (cells,))
+            heads = torch.zeros((2, len(head)), dtype=torch.int64)
             comm.run([even("all_gather", torch.int64, [head], [heads])])
             comm.abort("no entries follow")
             return

@@ -4,6 +4,8 @@ Every exception has the attribute ``code``, a number that never changes its mean
 the rank, the operation, the values that differ, and what to do next.
 """
 
+import re
+
 
 class Error(RuntimeError):
     """An error of the library.
@@ -157,4 +159,29 @@ def _make(code, text, facts):
     error.code = code
     for name, value in facts.items():
         setattr(error, name, value)
+    return _name_types(error)
+
+
+# Names of element types in texts of the library, where they differ from those of NumPy and torch.
+_TYPE_NAMES = {
+    "half": "float16", "float": "float32", "double": "float64",
+    "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
+}  # fmt: skip
+# A type follows the number of elements, the digest of counts, or words of the library about elements.
+_TYPE = re.compile(
+    r"(\b\d+ x |digest [0-9a-f]+ of |not defined for |elements of |, not of |, as )"
+    r"(half|double|b?float(?:16|32|64)?|fp8_e4m3|fp8_e5m2|float8_e4m3fn|float8_e5m2|u?int\d+|bool|complex\d+)\b"
+)
+
+
+def _name_types(error, prefix=""):
+    """Gives element types in the texts of an error the names that they have in Python, after a prefix."""
+    error.args = tuple(_with_type_names(text, prefix) if isinstance(text, str) else text for text in error.args)
+    if error.operation is not None:
+        error.operation = _with_type_names(error.operation, prefix)
     return error
+
+
+def _with_type_names(text, prefix=""):
+    """Returns a text of the library with the names that element types have in Python."""
+    return _TYPE.sub(lambda found: found[1] + prefix + _TYPE_NAMES.get(found[2], found[2]), text)

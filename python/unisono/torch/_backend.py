@@ -15,7 +15,7 @@ from unisono.torch._exchange import Exchanges
 from unisono.torch._forms import accept_all_forms
 from unisono.torch._profile import NAME, entry
 from unisono.torch._subgroups import Subgroups
-from unisono.torch._tensors import Staged, check_tensors, direct, even, parts, reducible, reduction_of
+from unisono.torch._tensors import Staged, carrier, direct, even, is_usable, parts, reducible, reduction_of
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import PlainBackend
 from unisono.torch._work import UnisonoWork
@@ -38,6 +38,8 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
     # stay here, since it would end with the thread.
     last_work = threading.local()
     hands_over_work = False
+    # A group of several backends takes the work of a receive of any source from there, which tells the source.
+    is_one_of_several = False
 
     # The trampoline of torch asks these as attributes; the inherited ones would ask it again. No Python
     # class can be a window, because torch gives `Window` no constructor.
@@ -103,6 +105,11 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
     def shutdown(self):
         """Leaves the group."""
         self._comm.close()
+
+    @property
+    def store(self):
+        """The part of torch's store that is this group's."""
+        return self._store
 
     def flight_record(self):
         """Returns the last operations of this rank, as JSON."""
@@ -175,16 +182,19 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
 
     def _reduce(self, collective, inputs, outputs, opts, root=0):
         """Starts a reduction from inputs to outputs. Both are lists, or lists of lists, of pairs."""
-        steps, keep, staged = [], [], Staged()
+        steps, keep, left, where = [], [], [], self._where(collective)
+        has_results = collective != "reduce" or root == self.rank()
         for sources, targets in zip(inputs, outputs, strict=True):
-            check_tensors([*sources, *targets], collective)
-            reduction = reduction_of(opts.reduceOp, sources[0].dtype)
+            staged, dtype = Staged(where, [*sources, *targets]), sources[0].dtype
+            reducible(dtype, where)
+            reduction = reduction_of(opts.reduceOp, dtype)
             same = len(sources) == len(targets) and all(a is b for a, b in zip(sources, targets, strict=True))
-            targets = [staged.output(tensor) for tensor in targets]
+            targets = [staged.output(tensor) if has_results else staged.input(tensor) for tensor in targets]
             sources = targets if same else [staged.input(tensor) for tensor in sources]
-            steps.append(even(collective, sources[0].dtype, sources, targets, reduction, root))
+            steps.append(even(collective, dtype, sources, targets, reduction, root))
             keep.append((sources, targets))
-        return steps, keep, staged.finish
+            left.append(staged.finish)
+        return steps, keep, _all_of(left)
 
     def _move(self, collective, inputs, outputs, root=0, lists=False):
         """Returns the step, the tensors to keep and what is left to do, of a move of tensors.
@@ -194,9 +204,8 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         step = direct(collective, inputs, outputs, None, root, lists)
         if step is not None:
             return step, (inputs, outputs), None
-        check_tensors([*inputs, *outputs], collective)
-        staged = Staged()
-        outputs = [staged.output(tensor) for tensor in outputs]
+        staged = Staged(self._where(collective), [*inputs, *outputs])
+        outputs = staged.outputs(outputs)
         inputs = [staged.input(tensor) for tensor in inputs]
         dtype = (inputs or outputs)[0].dtype
         return even(collective, dtype, inputs, outputs, None, root, lists), (inputs, outputs), staged.finish
@@ -216,7 +225,7 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
     def _all_reduce_list(self, tensors, opts):
         if tensors and tensors[0].is_sparse:
             return self.allreduce_sparse(tensors, opts)
-        step, keep, finish = _lists.all_reduce(tensors, opts)
+        step, keep, finish = _lists.all_reduce(tensors, opts, self._where("all_reduce"))
         return self._start("all_reduce", [step], tensors, tensors, opts, finish, keep)
 
     def allreduce_coalesced(self, tensors, opts):
@@ -235,14 +244,14 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         return self._returned(work)
 
     def reduce(self, tensors, opts):
+        root = self._root(opts, "reduce")
         if len(tensors) != 1:
-            raise InvalidUsage(f"reduce takes one tensor, not {len(tensors)}; call it for each")
-        step = direct("reduce", tensors, tensors, opts.reduceOp, opts.rootRank)
+            raise self._refused("reduce", f"a call takes one tensor, not {len(tensors)}")
+        step = direct("reduce", tensors, tensors, opts.reduceOp, root)
         if step is not None:
             return self._start("reduce", [step], tensors, tensors, opts)
-        at_root = self.rank() == opts.rootRank
-        steps, keep, finish = self._reduce("reduce", [tensors], [tensors], opts, opts.rootRank)
-        return self._start("reduce", steps, tensors, tensors, opts, finish if at_root else None, keep)
+        steps, keep, finish = self._reduce("reduce", [tensors], [tensors], opts, root)
+        return self._start("reduce", steps, tensors, tensors, opts, finish, keep)
 
     def reduce_scatter(self, outputs, inputs, opts):
         pairs = zip(inputs, outputs, strict=True)
@@ -272,10 +281,10 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         return self._start_moves("reduce_scatter", moves, _flat(inputs), outputs, opts)
 
     def _reduce_uneven(self, output, tensors, opts):
-        check_tensors([output, *tensors], "reduce_scatter")
-        staged, counts = Staged(), [tensor.numel() for tensor in tensors]
+        where, counts = self._where("reduce_scatter"), [tensor.numel() for tensor in tensors]
+        staged = Staged(where, [output, *tensors])
         target, sources = staged.output(output), [staged.input(tensor) for tensor in tensors]
-        dtype = reducible(output.dtype, "reduce_scatter")
+        dtype = reducible(output.dtype, where)
         reduction = reduction_of(opts.reduceOp, output.dtype)
         step = _native.Operation.reduce_scatter_v(dtype, parts(sources), parts([target]), counts, reduction)
         return step, (sources, target), staged.finish
@@ -283,20 +292,19 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
     # -- Moves ---------------------------------------------------------------------------------
 
     def broadcast(self, tensors, opts):
+        root = self._root(opts, "broadcast")
         if len(tensors) == 1:
-            root = opts.rootRank
             step = direct("broadcast", tensors if self.rank() == root else [], tensors, None, root)
             if step is not None:
                 return self._start("broadcast", [step], tensors, tensors, opts)
             return self._start_moves("broadcast", [self._broadcast_one(tensors[0], root)], tensors, tensors, opts)
-        move = _lists.broadcast(tensors, opts, self.rank())
+        move = _lists.broadcast(tensors, opts, self.rank(), self._where("broadcast"))
         return self._start_moves("broadcast", [move], tensors, tensors, opts)
 
     def _broadcast_one(self, tensor, root):
-        check_tensors([tensor], "broadcast")
-        staged = Staged()
-        usable = staged.output(tensor)
-        sources = [usable] if self.rank() == root else []
+        staged, at_root = Staged(self._where("broadcast"), [tensor]), self.rank() == root
+        usable = staged.input(tensor) if at_root else staged.output(tensor)
+        sources = [usable] if at_root else []
         step = even("broadcast", usable.dtype, sources, [usable], None, root)
         return step, usable, staged.finish
 
@@ -308,11 +316,10 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         lengths = [tensor.nbytes for tensor in targets]
         if len(set(lengths)) <= 1:
             return self._move("all_gather", [source], targets, lists=True)
-        check_tensors([source, *targets], "all_gather")
-        staged = Staged()
-        targets = [staged.output(tensor) for tensor in targets]
+        staged = Staged(self._where("all_gather"), [source, *targets])
+        targets = staged.outputs(targets)
         source = staged.input(source)
-        step = _native.Operation.all_gather_v(parts([source]), parts(targets), lengths)
+        step = _native.Operation.all_gather_v(parts([source]), parts(targets), lengths, carrier(source.dtype))
         return step, (source, targets), staged.finish
 
     def allgather_coalesced(self, output_lists, inputs, opts):
@@ -335,59 +342,84 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs, inputs, opts):
-        at_root = self.rank() == opts.rootRank
+        root = self._root(opts, "gather")
+        at_root = self.rank() == root
         targets = list(outputs[0]) if at_root else []
         if at_root and len(targets) != self.size():
-            raise InvalidUsage(f"gather: rank {self.rank()} gives {len(targets)} outputs for {self.size()} ranks")
-        move = self._move("gather", inputs, targets, opts.rootRank, lists=True)
+            raise self._refused("gather", f"there are {len(targets)} outputs for {self.size()} ranks")
+        move = self._move("gather", inputs, targets, root, lists=True)
         return self._start_moves("gather", [move], inputs, targets, opts)
 
     def gather_single(self, output, input, opts):
-        at_root = self.rank() == opts.rootRank
-        move = self._move("gather", [input], [output] if at_root else [], opts.rootRank)
+        root = self._root(opts, "gather")
+        at_root = self.rank() == root
+        move = self._move("gather", [input], [output] if at_root else [], root)
         return self._start_moves("gather", [move], [input], [output] if at_root else [], opts)
 
     gather_into_tensor = gather_single
 
     def scatter(self, outputs, inputs, opts):
-        at_root = self.rank() == opts.rootRank
+        root = self._root(opts, "scatter")
+        at_root = self.rank() == root
         sources = list(inputs[0]) if at_root else []
         if at_root and len(sources) != self.size():
-            raise InvalidUsage(f"scatter: rank {self.rank()} gives {len(sources)} inputs for {self.size()} ranks")
-        move = self._move("scatter", sources, outputs, opts.rootRank, lists=True)
+            raise self._refused("scatter", f"there are {len(sources)} inputs for {self.size()} ranks")
+        move = self._move("scatter", sources, outputs, root, lists=True)
         return self._start_moves("scatter", [move], sources, outputs, opts)
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts):
-        if not output_splits and not input_splits:
-            return self._start_moves("all_to_all", [self._move("all_to_all", [input], [output])], [input], [output], opts)
+        # One rank may give splits where another gives none, so that both are the same operation.
         sends = self._row_bytes(input, input_splits, "input")
         receives = self._row_bytes(output, output_splits, "output")
+        if is_usable(input, input.dtype) and is_usable(output, input.dtype):
+            memory = parts([input]), parts([output])
+            step = _native.Operation.all_to_all_v(*memory, sends, receives, carrier(input.dtype))
+            return self._start("all_to_all", [step], [input], [output], opts)
         return self._all_to_all_v([output], [input], receives, sends, opts)
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs, inputs, opts):
-        sizes = [[tensor.numel() * tensor.element_size() for tensor in tensors] for tensors in (outputs, inputs)]
+        sizes = [[tensor.nbytes for tensor in tensors] for tensors in (outputs, inputs)]
         return self._all_to_all_v(outputs, inputs, *sizes, opts)
 
-    def _row_bytes(self, tensor, splits, what):
+    def _row_bytes(self, tensor, splits, side):
         """Returns the bytes for each rank of a tensor that is split along its first dimension."""
-        rows = tensor.shape[0] if tensor.dim() else 1
+        rows, size = tensor.shape[0] if tensor.dim() else 1, self._comm.size
         if not splits:
-            if rows % self.size():
-                raise InvalidUsage(f"all_to_all: {rows} rows of the {what} do not divide by {self.size()} ranks")
-            splits = [rows // self.size()] * self.size()
+            if rows % size:
+                raise self._refused("all_to_all", f"the {side} has {rows} rows, which do not divide by {size} ranks")
+            return [tensor.nbytes // size] * size
+        if len(splits) != size:
+            raise self._refused("all_to_all", f"there are {len(splits)} {side} splits for {size} ranks")
+        if min(splits) < 0:
+            peer = next(peer for peer, split in enumerate(splits) if split < 0)
+            raise self._refused("all_to_all", f"the {side} split of rank {peer} is {splits[peer]}, which is below zero")
         if sum(splits) != rows:
-            raise InvalidUsage(f"all_to_all: the {what} splits add up to {sum(splits)}, but it has {rows} rows")
-        row = tensor.element_size() * (tensor.numel() // rows if rows else 0)
+            raise self._refused("all_to_all", f"the {side} splits add up to {sum(splits)}, but it has {rows} rows")
+        row = tensor.nbytes // rows if rows else 0
         return [count * row for count in splits]
 
+    def _where(self, title):
+        """Returns the rank and the call, as errors begin."""
+        return f"rank {self.rank()} in {title}"
+
+    def _refused(self, title, what):
+        return InvalidUsage(f"{self._where(title)}: {what}; correct the call; nothing was sent")
+
+    def _root(self, opts, title):
+        """Returns the root of a call, or raises an error that names it if there is no such rank."""
+        root = opts.rootRank
+        if not 0 <= root < self._comm.size:
+            raise self._refused(title, f"the root is {root}, where ranks are 0 to {self._comm.size - 1}")
+        return root
+
     def _all_to_all_v(self, outputs, inputs, receives, sends, opts):
-        check_tensors([*outputs, *inputs], "all_to_all")
-        staged = Staged()
-        targets = [staged.output(tensor) for tensor in outputs]
+        staged = Staged(self._where("all_to_all"), [*outputs, *inputs])
+        dtype = carrier((*inputs, *outputs)[0].dtype)
+        targets = staged.outputs(outputs)
         sources = [staged.input(tensor) for tensor in inputs]
-        step = _native.Operation.all_to_all_v(parts(sources), parts(targets), sends, receives)
+        step = _native.Operation.all_to_all_v(parts(sources), parts(targets), sends, receives, dtype)
         return self._start_moves("all_to_all", [(step, (sources, targets), staged.finish)], inputs, outputs, opts)
 
     def barrier(self, opts=None):
@@ -401,13 +433,18 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
 
     def _start_moves(self, title, moves, inputs, results, opts):
         steps = [step for step, _, _ in moves]
-        left = [finish for _, _, finish in moves if finish is not None]
-        finish = (lambda: [each() for each in left]) if left else None
+        finish = _all_of([finish for _, _, finish in moves])
         return self._start(title, steps, inputs, results, opts, finish, [keep for _, keep, _ in moves])
 
 
 if HAS_BACKENDS:
     accept_all_forms(UnisonoBackend)
+
+
+def _all_of(left):
+    """Returns one function for what is left to do after several steps, or None."""
+    left = [finish for finish in left if finish is not None]
+    return (lambda: [finish() for finish in left]) if left else None
 
 
 def _flat(lists):

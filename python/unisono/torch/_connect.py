@@ -4,14 +4,17 @@ import os
 import socket
 from datetime import timedelta
 
+from torch.distributed import PrefixStore
+
 from unisono import _native
 from unisono.communicator import _texts
-
-KEY = "unisono/torch/id"
+from unisono.torch import _meeting
 
 
 def connect(store, rank, size, timeout, settings):
-    """Returns the native communicator of one rank of a group.
+    """Returns the native communicator of one rank of a group, and the part of the store that is this group's.
+
+    Nothing in that part is older than the group, whatever the store has served for before.
 
     The ranks meet through torch's store, which everybody on the network can read and write. With
     ``UNISONO_SECRET``, or on loopback with the key of their user, it holds an address and a nonce.
@@ -24,7 +27,19 @@ def connect(store, rank, size, timeout, settings):
     own_address = os.environ.get("UNISONO_BIND_ADDR") or settings.get("bind_addr") or _own_address(store)
     if rank == 0 or not own_address.startswith("127."):
         defaults["bind_addr"] = own_address
-    return _native.Communicator.join_through(store, _file_of(store), rank, size, _texts({**defaults, **settings}))
+    settings = {**defaults, **settings}
+    seconds, path = _join_seconds(settings), _file_of(store)
+    if seconds is not None:
+        place = "the store" if path is None else f"the store in the file {path}"
+        store = PrefixStore(_meeting.agree(store, place, rank, size, seconds), store)
+    return _native.Communicator.join_through(store, path, rank, size, _texts(settings)), store
+
+
+def _join_seconds(settings):
+    """Returns the time that ranks wait for each other, or None if the library is going to refuse it."""
+    given = {name.upper().removeprefix("UNISONO_"): value for name, value in settings.items()}
+    text = str(given.get("JOIN_TIMEOUT_MS", os.environ.get("UNISONO_JOIN_TIMEOUT_MS")))
+    return int(text) / 1000 if text.isdecimal() else None
 
 
 def _file_of(store):

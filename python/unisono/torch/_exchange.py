@@ -1,9 +1,9 @@
 """Sends and receives, as messages with tags."""
 
-from unisono.errors import CountMismatch, Error, InvalidUsage
+from unisono.errors import CountMismatch, Error
 from unisono.torch._coalescing import refused_at_the_end
 from unisono.torch._profile import entry
-from unisono.torch._tensors import Staged, check_tensors, parts
+from unisono.torch._tensors import Staged, parts
 from unisono.torch._work import UnisonoWork
 
 
@@ -12,8 +12,8 @@ class Exchanges:
 
     @refused_at_the_end
     def send(self, tensors, rank, tag):
-        tensor = self._one(tensors, "send", tag)
-        source = Staged().input(tensor)
+        tensor, staged = self._one(tensors, "send", tag, rank)
+        source = staged.input(tensor)
         start = lambda memory: self._comm.isend(memory, rank, tag, (tensor, source))  # noqa: E731
         return self._exchange("send", tensor, start, source, rank)
 
@@ -23,22 +23,27 @@ class Exchanges:
 
     @refused_at_the_end
     def recv_anysource(self, tensors, tag):
-        return self._receive("recvAnySource", tensors, None, tag)
+        work = self._receive("recvAnySource", tensors, None, tag)
+        if self.is_one_of_several:
+            self.last_work.work = work
+        return work
 
     def _receive(self, title, tensors, rank, tag):
-        tensor = self._one(tensors, title, tag)
-        staged = Staged()
+        tensor, staged = self._one(tensors, title, tag, rank)
         target = staged.output(tensor)
         start = lambda memory: self._comm.irecv(memory, rank, tag, (tensor, target))  # noqa: E731
         return self._exchange(title, tensor, start, target, rank, staged.finish)
 
-    def _one(self, tensors, title, tag):
-        check_tensors(tensors, title)
+    def _one(self, tensors, title, tag, peer):
+        """Returns the tensor of a message, and what stages it."""
+        staged = Staged(self._where(title), tensors)
         if len(tensors) != 1:
-            raise InvalidUsage(f"{title} takes one tensor, not {len(tensors)}; call it for each")
+            raise self._refused(title, f"a message is one tensor, not {len(tensors)}")
         if tag < 0:
-            raise InvalidUsage(f"rank {self.rank()} in {title}: the tag is {tag}; give one from 0 on")
-        return tensors[0]
+            raise self._refused(title, f"the tag is {tag}, where tags begin at 0")
+        if peer is not None and not 0 <= peer < self._comm.size:
+            raise self._refused(title, f"the peer is {peer}, where ranks are 0 to {self._comm.size - 1}")
+        return tensors[0], staged
 
     def _exchange(self, title, tensor, start, usable, peer, copy_back=None):
         """Starts a message from or into the memory of a tensor. ``peer`` is None for any rank."""

@@ -10,6 +10,7 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup
 
+from unisono.errors import InvalidUsage
 from unisono.torch._backend import UnisonoBackend
 from unisono.torch._profile import of_cpu_alone
 
@@ -27,6 +28,10 @@ _RENAMED = {
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
     "all_to_all_single": "alltoall_base",
 }
+
+
+# Calls whose first argument receives results. Those of lists of lists are not here: torch copies none of their tensors.
+_WRITING = {*_CALLS, *_RENAMED, *_RENAMED.values()} - {"send", "barrier", "allgather", "allgather_coalesced", "gather"}
 
 
 class UnisonoGroup(ProcessGroup):
@@ -61,7 +66,7 @@ class UnisonoGroup(ProcessGroup):
         timeout = timeout or self._unisono.options._timeout
         description = group_desc or f"{self.group_desc}:split:{self._splits}"
         self._splits += 1
-        return _named(self._unisono.part(store, new_ranks, name, timeout, opts), store, name, description)
+        return _named(self._unisono.part(store, new_ranks, name, timeout, opts), name, description)
 
     def merge_remote_group(self, store, size, timeout=timedelta(minutes=30), group_name=None, group_desc=None):
         """Returns one group of the ranks of several, which meet through a store."""
@@ -69,7 +74,7 @@ class UnisonoGroup(ProcessGroup):
         rank = store.add("mergeGroupRank", 1) - 1
         options = self._unisono.options
         options.group_name, options._timeout = name, timeout
-        return _named(self._unisono.merge(store, options, rank, size), store, name, group_desc or name)
+        return _named(self._unisono.merge(store, options, rank, size), name, group_desc or name)
 
 
 class ChangingGroup(UnisonoGroup):
@@ -92,20 +97,33 @@ class ChangingGroup(UnisonoGroup):
         return self._unisono.reconfigure(opts)
 
 
-def _named(backend, store, name, description):
+def _named(backend, name, description):
     if backend is None:
         return None
-    group = UnisonoGroup(backend, store)
+    group = UnisonoGroup(backend, backend.store)
     group._set_group_name(name)
     group._set_group_desc(description)
     return group
 
 
+def _check_results(group, name, results):
+    """Refuses views whose results would be lost, since torch passes copies of them on."""
+    for tensor in results if isinstance(results, (list, tuple)) else (results,):
+        if tensor.is_neg() or tensor.is_conj():
+            kind, remedy = ("negative", "resolve_neg") if tensor.is_neg() else ("conjugate", "resolve_conj")
+            raise InvalidUsage(
+                f"rank {group.rank()} in {name}: the tensor of the result is a {kind} view, which torch copies before "
+                f"the call, so that the result would be lost; pass tensor.{remedy}(); nothing was sent"
+            )
+
+
 def _call(name):
     """Returns a method that calls the one of torch, and returns the work of the backend."""
-    of_torch = getattr(ProcessGroup, name)
+    of_torch, has_results = getattr(ProcessGroup, name), name in _WRITING
 
     def method(self, *arguments, **named):
+        if has_results and arguments:
+            _check_results(self, name, arguments[0])
         last = UnisonoBackend.last_work
         last.work = None
         returned = of_torch(self, *arguments, **named)
@@ -123,3 +141,24 @@ for _new, _old in _RENAMED.items():
 for _name in _CALLS:
     if hasattr(ProcessGroup, _name):
         setattr(UnisonoGroup, _name, _call(_name))
+
+
+def tell_sources():
+    """Makes receives of any source tell the source in groups of several backends. Further calls do nothing.
+
+    torch makes such a group itself, and wraps the work of a backend in Python in one that cannot be asked. Its
+    method therefore returns the work of the backend, if that was the one that was called.
+    """
+    of_torch = ProcessGroup.recv_anysource
+    if hasattr(of_torch, "of_unisono"):
+        return
+
+    def recv_anysource(self, *arguments, **named):
+        last = UnisonoBackend.last_work
+        last.work = None
+        returned = of_torch(self, *arguments, **named)
+        work, last.work = last.work, None
+        return returned if work is None else work
+
+    recv_anysource.__doc__, recv_anysource.of_unisono = of_torch.__doc__, True
+    ProcessGroup.recv_anysource = recv_anysource

@@ -5,7 +5,7 @@ import functools
 import torch
 
 from unisono.errors import InvalidUsage, Unsupported
-from unisono.torch._tensors import Staged, check_tensors, even, op_name, reduction_of
+from unisono.torch._tensors import Staged, even, op_name, reduction_of
 
 # How two tensors of one rank are combined, by the name of the reduction in the library.
 _COMBINE = {
@@ -14,33 +14,33 @@ _COMBINE = {
 }  # fmt: skip
 
 
-def all_reduce(tensors, opts):
+def all_reduce(tensors, opts, where):
     """Returns the step of a reduction of all tensors of all ranks, its owners, and what is left to do at its end."""
-    _check_alike(tensors, "all_reduce")
+    staged = _staged(tensors, where)
     reduction = reduction_of(opts.reduceOp, tensors[0].dtype)
     combine = _COMBINE.get(reduction[0])
     if combine is None:
         raise Unsupported(
-            f"all_reduce of a list of {len(tensors)} tensors has no {op_name(opts.reduceOp)}, since the list is one "
+            f"{where}: a list of {len(tensors)} tensors has no {op_name(opts.reduceOp)}, since the list is one "
             "reduction; call it for each, or call allreduce_coalesced"
         )
     with torch.no_grad():
         # A copy, because a failed operation leaves the tensors as they were.
         total = functools.reduce(combine, tensors[1:], tensors[0].detach().clone().contiguous())
-    usable = Staged().input(total)
+    usable = staged.input(total)
     step = even("all_reduce", usable.dtype, [usable], [usable], reduction)
     return step, usable, lambda: _fill(tensors, usable)
 
 
-def broadcast(tensors, opts, rank):
+def broadcast(tensors, opts, rank, where):
     """Returns the step of a broadcast of one tensor into all of all ranks, its owners, and what is left to do."""
-    _check_alike(tensors, "broadcast")
+    staged = _staged(tensors, where)
     if not 0 <= opts.rootTensor < len(tensors):
         raise InvalidUsage(
-            f"rank {rank} in broadcast: the root's tensor has the index {opts.rootTensor}, but the list has "
+            f"{where}: the root's tensor has the index {opts.rootTensor}, but the list has "
             f"{len(tensors)} tensors; give one from 0 to {len(tensors) - 1}"
         )
-    usable = Staged().input(tensors[opts.rootTensor].detach().clone())
+    usable = staged.input(tensors[opts.rootTensor].detach().clone())
     sources = [usable] if rank == opts.rootRank else []
     step = even("broadcast", usable.dtype, sources, [usable], None, opts.rootRank)
     return step, usable, lambda: _fill(tensors, usable)
@@ -52,15 +52,16 @@ def _fill(tensors, result):
             tensor.copy_(result)
 
 
-def _check_alike(tensors, what):
-    """Raises an error unless the tensors can be one operation."""
+def _staged(tensors, where):
+    """Returns what stages the tensors of a list, or raises an error unless they can be one operation."""
     if not tensors:
-        raise InvalidUsage(f"{what} has no tensor; give it one, or a list of some")
-    check_tensors(tensors, what)
+        raise InvalidUsage(f"{where}: there is no tensor; give one, or a list of some")
+    staged = Staged(where, tensors)
     for tensor in tensors:
         if tensor.shape != tensors[0].shape:
             shapes = f"{list(tensors[0].shape)} and {list(tensor.shape)}"
             raise InvalidUsage(
-                f"{what}: a list of tensors is one operation, but they have the shapes {shapes}; give all the same "
-                f"shape, or call {what} for each"
+                f"{where}: a list of tensors is one operation, but they have the shapes {shapes}; give all the same "
+                "shape, or make a call for each"
             )
+    return staged

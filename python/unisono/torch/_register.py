@@ -5,9 +5,10 @@ import weakref
 
 import torch.distributed as dist
 
+from unisono.errors import Unsupported
 from unisono.torch._backend import UnisonoBackend
 from unisono.torch._connect import connect
-from unisono.torch._group import ChangingGroup, UnisonoGroup
+from unisono.torch._group import ChangingGroup, UnisonoGroup, tell_sources
 from unisono.torch._subgroups import Unconnected
 from unisono.torch._untraced import leave_untraced
 from unisono.torch._versions import HAS_BACKENDS
@@ -39,14 +40,17 @@ def register():
 
 def create(common, options):
     """Makes the backend of one group, as torch calls it on every rank of the group."""
+    _check_devices(common.group_rank)
     backend = _backend(common, options)
     if not HAS_BACKENDS:
         return WholeGroup(backend)
     if _is_one_of_several_backends():
+        backend.is_one_of_several = True
+        tell_sources()
         if (group := getattr(common, "process_group", None)) is not None:
             _BACKENDS[group] = backend
         return backend
-    group = (ChangingGroup if _is_changing(common) else UnisonoGroup)(backend, common.store)
+    group = (ChangingGroup if _is_changing(common) else UnisonoGroup)(backend, backend.store)
     # torch may have bound the group that this one takes the place of to a device.
     group.bound_device_id = getattr(getattr(common, "process_group", None), "bound_device_id", None)
     return group
@@ -59,7 +63,9 @@ def _backend(common, options):
     parent = getattr(common, "split_from", None)
     if isinstance(parent, UnisonoBackend) and not _is_known_to_members_alone(group):
         return parent.part(store, common.global_ranks_in_group, group, timeout, options)
-    comm = Unconnected(rank, size, group) if _is_changing(common) else connect(store, rank, size, timeout, settings)
+    if _is_changing(common):
+        return UnisonoBackend(Unconnected(rank, size, group), store, timeout, group, settings)
+    comm, store = connect(store, rank, size, timeout, settings)
     return UnisonoBackend(comm, store, timeout, group, settings)
 
 
@@ -80,3 +86,15 @@ def _is_one_of_several_backends():
     """
     config = sys._getframe(2).f_locals.get("backend_config")
     return config is not None and len(set(config.get_device_backend_map().values())) > 1
+
+
+def _check_devices(rank):
+    """Refuses a group in which this backend is that of a device other than the CPU."""
+    config = sys._getframe(2).f_locals.get("backend_config")
+    others = {} if config is None else config.get_device_backend_map()
+    for device, backend in others.items():
+        if backend == "unisono" and device != "cpu":
+            raise Unsupported(
+                f"rank {rank} in init_process_group: `{device}:unisono` is not possible, because unisono has tensors "
+                f"on the CPU alone; give `cpu:unisono,{device}:` and a backend of that device"
+            )

@@ -7,16 +7,19 @@ import torch
 from unisono import _native
 from unisono.errors import InvalidUsage, Unsupported
 from unisono.torch._profile import entry
-from unisono.torch._tensors import carrier, even, op_name, parts
+from unisono.torch._tensors import REDUCIBLE, carrier, even, op_name, parts, reducible
 from unisono.torch._work import UnisonoWork
 
 
 def all_reduce(backend, tensors, opts):
     """Adds sparse tensors of all ranks. It ends before it returns."""
+    where = backend._where("sparse all_reduce")
     if op_name(opts.reduceOp) != "SUM":
-        raise Unsupported("sparse tensors can only be summed; call to_dense() first")
+        raise Unsupported(f"{where}: sparse tensors can only be summed; call to_dense() first")
     if any(not tensor.is_sparse or tensor.shape != tensors[0].shape for tensor in tensors):
-        raise InvalidUsage("all tensors of a sparse all_reduce need the same layout and shape")
+        raise InvalidUsage(f"{where}: the tensors of a call differ in layout or shape; give all the same ones")
+    for tensor in tensors:
+        reducible(tensor.dtype, where)
     error = None
     with entry("sparse_all_reduce", tensors):
         try:
@@ -31,7 +34,7 @@ def _all_reduce_one(backend, tensor):
     comm, size = backend._comm, backend.size()
     own = tensor.detach().coalesce()
     indices, values = own.indices().t().contiguous(), own.values().contiguous()
-    head = torch.tensor([values.shape[0], own.sparse_dim(), *tensor.shape], dtype=torch.int64)
+    head = _head(values.shape[0], own.sparse_dim(), tensor.dtype, tensor.shape)
     heads = torch.zeros((size, len(head)), dtype=torch.int64)
     comm.run([even("all_gather", torch.int64, [head], [heads])])
     # All ranks have the same counts and indices from here on, and so the same error.
@@ -45,17 +48,29 @@ def _all_reduce_one(backend, tensor):
         tensor.copy_(total)
 
 
+def _head(count, sparse_dimensions, dtype, shape):
+    """Returns what a rank says about its tensor. It has the same length for tensors of up to 12 dimensions."""
+    room = [0] * (_DIMENSIONS - len(shape))
+    return torch.tensor([count, sparse_dimensions, _TYPES.index(dtype), len(shape), *shape, *room], dtype=torch.int64)
+
+
 def _check_heads(own, heads):
-    """Refuses other shapes, and more entries than a tensor of this shape has."""
-    _, dimensions, *shape = heads[0]
-    cells = math.prod(shape[:dimensions])
+    """Refuses other shapes and types, and more entries than a tensor of this shape has."""
+    _, dimensions, _, length, *shape = heads[0]
+    cells = math.prod(shape[:length][:dimensions])
     for rank, (count, *others) in enumerate(heads):
-        if others != [dimensions, *shape] or not 0 <= count <= cells:
+        if others != heads[0][1:] or not 0 <= count <= cells:
             raise InvalidUsage(
-                f"rank {own} in sparse all_reduce: rank {rank} sent a tensor of the shape {others[1:]} with {others[0]} "
-                f"sparse dimensions and {count} entries, where rank 0 has the shape {shape}, {dimensions} sparse "
-                f"dimensions and at most {cells} entries; give all ranks tensors of the same shape"
+                f"rank {own} in sparse all_reduce: rank {rank} sent {_text_of(others)} and {count} entries, where "
+                f"rank 0 has {_text_of(heads[0][1:])} and at most {cells} entries; give all ranks tensors of the same "
+                "shape and type"
             )
+
+
+def _text_of(head):
+    dimensions, kind, length, *shape = head
+    dtype = _TYPES[kind] if 0 <= kind < len(_TYPES) else "an unknown type"
+    return f"a tensor of the shape {shape[: max(0, length)]} of {dtype} with {dimensions} sparse dimensions"
 
 
 def _check_indices(own, indices, counts, shape):
@@ -95,5 +110,8 @@ def _gather(comm, rank, rows, counts):
     return torch.cat(arrived) if arrived else rows.new_empty((0, *rows.shape[1:]))
 
 
+# Element types by the number that stands for them in a head.
+_TYPES = list(REDUCIBLE)
+_DIMENSIONS = 12
 # Bytes of a rank in the first turn.
 FIRST_TURN_BYTES = 1 << 20

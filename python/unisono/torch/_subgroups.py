@@ -1,5 +1,6 @@
 """Groups that are made of other groups: parts of one, what is left of one, and one whose ranks change."""
 
+import secrets
 import sys
 import uuid
 import zlib
@@ -78,19 +79,21 @@ class Subgroups:
         if comm is None:
             return None
         # The comparison comes first, so that no other rank waits for it.
-        if not _is_same_everywhere(comm, ranks) or (comm.rank, comm.size) != (key, len(ranks)):
+        is_same, number = _compare(comm, ranks)
+        if not is_same or (comm.rank, comm.size) != (key, len(ranks)):
             comm.close()
             raise Mismatch(
                 f"rank {self.rank()} in split: this rank gives the part {ranks}, and others of the {comm.size} ranks "
                 f"whose part begins at rank {color} give another; give the same parts in the same order on all ranks"
             )
-        return self._sibling(comm, store, timeout, name, settings)
+        # An earlier group of the same name may have left keys in torch's store.
+        return self._sibling(comm, PrefixStore(f"unisono/part/{number}", store), timeout, name, settings)
 
     def merge(self, store, opts, rank, size):
         """Returns the backend of ranks of several groups, which meet through a store."""
         name, timeout = _name_and_timeout(opts, self)
         store = PrefixStore(f"{name}/", store)
-        comm = connect(store, rank, size, timeout, self._settings)
+        comm, store = connect(store, rank, size, timeout, self._settings)
         return self._sibling(comm, store, timeout, name, self._settings)
 
     # -- What is left --------------------------------------------------------------------------
@@ -112,7 +115,7 @@ class Subgroups:
         store = PrefixStore(f"unisono/shrink/{self._shrinks}", self._store)
         rank = left.index(self.rank())
         _rendezvous.agree(store, f"shrink without the ranks {sorted(ranks_to_exclude)}", rank, len(left), timeout, left)
-        comm = connect(store, rank, len(left), timeout, settings)
+        comm, store = connect(store, rank, len(left), timeout, settings)
         backend = self._sibling(comm, store, timeout, name or self._group, settings)
         backend._is_shrunk = True
         return backend
@@ -150,7 +153,8 @@ class Subgroups:
         rank = handles.index(handle)
         store = self._meeting_point.meet(opts.uuid, handles, rank, timeout)
         milliseconds = str(max(100, int(timeout / timedelta(milliseconds=1))))
-        comm = connect(store, rank, len(handles), self._timeout, {**self._settings, "join_timeout_ms": milliseconds})
+        settings = {**self._settings, "join_timeout_ms": milliseconds}
+        comm, store = connect(store, rank, len(handles), self._timeout, settings)
         former, self._comm = self._comm, comm
         self._store, self._sequence, self._monitored = store, 0, 0
         # Each handle serves once. The store of the first handle is that of the group from now on.
@@ -175,12 +179,15 @@ class Subgroups:
         return backend
 
 
-def _is_same_everywhere(comm, ranks):
-    """Returns true if all ranks of a communicator give the same list. All of them call it."""
-    digest = torch.tensor([zlib.crc32(repr(ranks).encode())])
-    digests = torch.empty(comm.size, dtype=digest.dtype)
-    comm.run([even("all_gather", digest.dtype, [digest], [digests])], None)
-    return bool((digests == digest).all())
+def _compare(comm, ranks):
+    """Returns whether all ranks of a communicator give the same list, and a number that they share and nobody else.
+
+    All of them call it.
+    """
+    own = torch.tensor([zlib.crc32(repr(ranks).encode()), secrets.randbits(62)])
+    all_ranks = torch.empty(comm.size, 2, dtype=own.dtype)
+    comm.run([even("all_gather", own.dtype, [own], [all_ranks])], None)
+    return bool((all_ranks[:, 0] == own[0]).all()), int(all_ranks[0, 1])
 
 
 def _name_and_timeout(opts, parent):

@@ -49,6 +49,14 @@ def is_usable(tensor, dtype):
     )
 
 
+def overlap(tensors):
+    """Returns true if two tensors of a list share memory, which is no list of buffers for the library then."""
+    if len(tensors) < 2:
+        return False
+    ends = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.nbytes)
+    return any(address + length > later for (address, length), (later, _) in zip(ends, ends[1:]))
+
+
 def direct(collective, sources, targets, op=None, root=0, lists=False):
     """Returns the step of equal shares in memory that can be used as it is, or None.
 
@@ -67,6 +75,8 @@ def direct(collective, sources, targets, op=None, root=0, lists=False):
         for tensor in targets:
             if not is_usable(tensor, dtype):
                 return None
+    if lists and overlap(targets):
+        return None
     return _native.Operation.even(
         collective, carrier(dtype), parts(sources), parts(targets), reduction, root, lists
     )
@@ -102,52 +112,69 @@ def carrier(dtype):
     return REDUCIBLE.get(dtype, "uint8")
 
 
-def reducible(dtype, collective):
-    """Returns the name of a type whose elements can be reduced."""
+def reducible(dtype, where):
+    """Returns the name of a type whose elements can be reduced. `where` names rank and call in the error."""
     name = REDUCIBLE.get(dtype)
     if name is None:
-        raise Unsupported(f"{collective} cannot reduce elements of {dtype}; convert them first")
+        raise Unsupported(f"{where}: elements of {dtype} cannot be reduced; convert them first")
     return name
 
 
 def even(collective, dtype, inputs, outputs, reduction=None, root=0, lists=False):
     """Returns a step of equal shares, whose input and output are lists of tensors."""
-    name = carrier(dtype) if reduction is None else reducible(dtype, collective)
-    return _native.Operation.even(collective, name, parts(inputs), parts(outputs), reduction, root, lists)
+    return _native.Operation.even(collective, carrier(dtype), parts(inputs), parts(outputs), reduction, root, lists)
 
 
-def check_tensors(tensors, what):
+def check_tensors(tensors, where):
     """Raises an error unless every tensor is dense, on the CPU, and of the same type."""
     for tensor in tensors:
         if tensor.layout != torch.strided:
-            raise Unsupported(f"{what} takes dense tensors, not {tensor.layout}; call to_dense() first")
+            raise Unsupported(f"{where}: a tensor has the layout {tensor.layout}; call to_dense() first")
         if tensor.device.type != "cpu":
-            raise InvalidUsage(f"{what}: a tensor is on {tensor.device}, but unisono has the CPU; use nccl for GPUs")
+            raise InvalidUsage(f"{where}: a tensor is on {tensor.device}, but unisono has the CPU; use nccl for GPUs")
         if tensor.dtype != tensors[0].dtype:
             types = f"{tensors[0].dtype} and {tensor.dtype}"
-            raise InvalidUsage(f"{what}: tensors of one call have the types {types}; give all the same type")
+            raise InvalidUsage(f"{where}: tensors of one call have the types {types}; give all the same type")
 
 
 class Staged:
-    """Tensors that an operation can use, in place of ones that are not contiguous."""
+    """Tensors that an operation can use, in place of ones that are not contiguous.
 
-    def __init__(self):
-        self._copies = []
+    Args:
+        where: The rank and the call, for errors.
+        tensors: All tensors of the call, which are checked.
+    """
+
+    def __init__(self, where, tensors):
+        check_tensors(tensors, where)
+        self._where, self._copies = where, []
 
     def input(self, tensor):
         """Returns a contiguous tensor with the same elements."""
         if is_usable(tensor, tensor.dtype):
             return tensor
-        tensor = tensor.detach()
-        tensor = tensor.resolve_conj().resolve_neg() if tensor.is_complex() else tensor
-        return tensor.contiguous()
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def output(self, tensor):
         """Returns a contiguous tensor, which ``finish`` copies back if it is another one."""
         usable = self.input(tensor)
+        if usable is not tensor and torch._debug_has_internal_overlap(tensor) == 1:
+            raise InvalidUsage(
+                f"{self._where}: elements of a tensor that receives results share memory: its shape is "
+                f"{list(tensor.shape)} with the strides {list(tensor.stride())}; pass tensor.contiguous(); nothing was "
+                "sent"
+            )
         if usable.data_ptr() != tensor.data_ptr():
             self._copies.append((tensor.detach(), usable))
         return usable
+
+    def outputs(self, tensors):
+        """Returns contiguous tensors that share no memory. Of those that did, the last one is copied back last."""
+        if not overlap(tensors):
+            return [self.output(tensor) for tensor in tensors]
+        copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
+        self._copies += zip((tensor.detach() for tensor in tensors), copies)
+        return copies
 
     @property
     def finish(self):

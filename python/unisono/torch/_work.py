@@ -7,7 +7,7 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import Work as WorkBase
 
-from unisono.errors import Error, Timeout
+from unisono.errors import Error, Timeout, _name_types
 
 # The last code of Python before torch runs the backward pass in C++.
 _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
@@ -29,7 +29,7 @@ class UnisonoWork(WorkBase):
     def __init__(self, native, result, finish=None, error=None, waits_for=None, source=None, explain=None):
         super().__init__()
         self._native, self._result, self._finish = native, list(result), finish
-        self._error, self._waits_for, self._source = _without_frames(error), waits_for, source
+        self._error, self._waits_for, self._source = _in_terms_of_torch(_without_frames(error)), waits_for, source
         self._is_told, self._explain = False, explain
         self._lock, self._future = threading.Lock(), None
         if native is None and error is None and finish is not None:
@@ -47,13 +47,13 @@ class UnisonoWork(WorkBase):
 
     def _wait_for_native(self, timeout):
         try:
-            self._native.wait(*([timeout.total_seconds()] if timeout > timedelta(0) else []))
-        except Timeout as error:
+            self._native.wait(timeout.total_seconds() if timeout > timedelta(0) else None)
+        except Error as error:
             if self._native.is_finished():
-                raise self._explained(error) from None
-            if self._waits_for is not None:
+                error = self._explained(error)
+            elif isinstance(error, Timeout) and self._waits_for is not None:
                 error.args = (f"{error} ({self._waits_for()})",)
-            raise
+            raise _in_terms_of_torch(error)
 
     def _explained(self, error):
         return error if error is None or self._explain is None else self._explain(error)
@@ -73,7 +73,7 @@ class UnisonoWork(WorkBase):
         """Returns the exception of an operation that has failed, else None."""
         error = self._error or (self._explained(self._native.exception()) if self._native is not None else None)
         self._is_told |= error is not None
-        return error
+        return _in_terms_of_torch(error)
 
     def result(self):
         """Returns the tensors that the operation filled."""
@@ -141,6 +141,11 @@ class UnisonoWork(WorkBase):
         # Python hands what is raised here to sys.unraisablehook. The native handle tells its own error.
         if getattr(self, "_error", None) is not None and not self._is_told:
             raise self._error
+
+
+def _in_terms_of_torch(error):
+    """Returns an exception whose text has the names of element types in torch, such as `torch.float16`."""
+    return _name_types(error, "torch.") if isinstance(error, Error) else error
 
 
 def _without_frames(error):
