@@ -57,7 +57,7 @@ fn start_sleepers(lines: usize) -> (Child, Vec<String>) {
 fn program_needs_no_dashes_before_it() {
     for dashes in [&["--"][..], &[]] {
         let mut command = Command::new(UNISONO);
-        // What follows the program is the program's, also where it looks like an option of `run`.
+        // The program gets all that follows it, also what looks like an option of `run`.
         command
             .args(["run", "-n", "1", "--no-prefix"])
             .args(dashes)

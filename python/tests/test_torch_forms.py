@@ -151,7 +151,7 @@ def test_list_that_is_no_reduction_is_refused(processes):
             (lambda: group.allreduce([torch.ones(3), torch.ones(4)]), r"the shapes \[3\] and \[4\].*for each"),
             (lambda: group.broadcast([torch.ones(3), torch.ones(4)]), r"the shapes \[3\] and \[4\].*for each"),
             (lambda: group.broadcast(tensors, options(dist.BroadcastOptions, rootTensor=2)), "give one from 0 to 1"),
-            (lambda: group.reduce(tensors), "reduce takes one tensor, not 2; call it for each"),
+            (lambda: group.reduce(tensors), "rank . in reduce: a call takes one tensor, not 2; call it for each"),
         ):
             with pytest.raises(errors.Error, match=text):
                 call()

@@ -217,7 +217,8 @@ impl Communicator {
             }
         } else {
             shared.submissions.push(submission);
-            // The engine may sleep in an operation that waits for a peer which waits for this message.
+            // The engine may sleep in an operation, while the awaited peer waits for this
+            // message.
             shared.engine_waker.wake_by_ref();
         }
         if !shared.is_simulated {

@@ -246,7 +246,7 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
     def reduce(self, tensors, opts):
         root = self._root(opts, "reduce")
         if len(tensors) != 1:
-            raise self._refused("reduce", f"a call takes one tensor, not {len(tensors)}")
+            raise InvalidUsage(f"{self._where('reduce')}: a call takes one tensor, not {len(tensors)}; call it for each")
         step = direct("reduce", tensors, tensors, opts.reduceOp, root)
         if step is not None:
             return self._start("reduce", [step], tensors, tensors, opts)

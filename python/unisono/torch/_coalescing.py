@@ -16,18 +16,18 @@ class Coalescing:
 
     supports_coalescing = True
     # The work of the operations since the start, and the error of a call that was refused; None outside.
-    _together = _refused = None
+    _together = _refusal = None
 
     def start_coalescing(self):
         """Collects the work of later operations until `end_coalescing`."""
-        self._together, self._refused = [], None
+        self._together, self._refusal = [], None
 
     def end_coalescing(self):
         """Returns one work for all operations since the start, or raises the error of a refused one."""
         works, self._together = self._together or [], None
-        refused, self._refused = self._refused, None
-        if refused is not None:
-            raise refused
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
         return works[0] if len(works) == 1 else UnitedWork(works)
 
 
@@ -44,7 +44,7 @@ def refused_at_the_end(method):
         except InvalidUsage as error:
             if self._together is None:
                 raise
-            self._refused = self._refused or error
+            self._refusal = self._refusal or error
             return UnisonoWork(None, [])
 
     return checked

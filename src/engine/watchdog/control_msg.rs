@@ -43,8 +43,8 @@ impl ControlMsg {
         }
     }
 
-    /// Decodes a message of a peer of a communicator of `ranks` ranks. `None` if it is malformed, or
-    /// names a rank that the communicator does not have, because errors show these numbers.
+    /// Decodes a message of a peer of a communicator of `ranks` ranks. `None` if it is malformed,
+    /// or names a rank that the communicator does not have, because errors show these numbers.
     pub(crate) fn decode(bytes: &[u8], ranks: usize) -> Option<ControlMsg> {
         let (&kind, mut rest) = bytes.split_first()?;
         match kind {

@@ -85,8 +85,8 @@ pub trait WaitStrategy: Send {
     }
     /// Sets the way to wait from now on. A strategy with a single way ignores it.
     fn set_mode(&mut self, _mode: WaitMode) {}
-    /// Returns what ends a sleep of this rank from another of its threads, at least nearly always. A
-    /// strategy without sleeps, or with short ones alone, has nothing to end.
+    /// Returns what ends a sleep of this rank from another of its threads, at least nearly always.
+    /// A strategy without sleeps, or with short ones alone, has nothing to end.
     fn waker(&self) -> Waker {
         Waker::noop().clone()
     }

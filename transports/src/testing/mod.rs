@@ -1,5 +1,6 @@
 //! Test support: the conformance suite of transports, fuzz targets and their seeds, a peer that
-//! breaks the protocol, guarded memory, nested cargo, the Shuttle façade and the flag latency probe.
+//! breaks the protocol, guarded memory, nested cargo, the Shuttle façade and the flag latency
+//! probe.
 
 use std::time::Duration;
 
