@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from unisono import errors  # noqa: E402
-from unisono.torch import _connect, _meeting  # noqa: E402
+from unisono.torch import _attempt, _connect  # noqa: E402
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "examples")
 
@@ -232,7 +232,7 @@ def meet_through_tcp(seen):
     for thread in threads:
         thread.join(60)
     assert [comm.rank for comm, _ in ranks] == [0, 1]
-    return ranks[0][1].get(_meeting.KEY)
+    return ranks[0][1].get(_attempt.KEY)
 
 
 def test_store_of_a_group_with_a_secret_holds_none(monkeypatch):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from unisono import errors  # noqa: E402
-from unisono.torch import _connect, _meeting  # noqa: E402
+from unisono.torch import _attempt, _connect  # noqa: E402
 
 WAIT = timedelta(seconds=30)
 
@@ -19,7 +19,7 @@ RESTARTED = """
 import os
 import torch, torch.distributed as dist
 import unisono.torch
-from unisono.torch import _connect, _meeting
+from unisono.torch import _attempt, _connect
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
@@ -30,7 +30,7 @@ class Dying:
     join_through = die
 
 if (rank, attempt) == (2, 1):
-    _meeting._ack_of = die  # After rank 0 has answered.
+    _attempt._ack_of = die  # After rank 0 has answered.
 if (rank, attempt) == (0, 2):
     _connect._native = type("Native", (), {"Communicator": Dying})  # After all have heard rank 0.
 for again in range(2):
@@ -124,9 +124,9 @@ def agree(store, rank, size, seconds=30):
     """Returns a function that is one rank until the address of rank 0 is there."""
 
     def run():
-        attempt = _meeting.agree(store, "the store", rank, size, seconds)
+        attempt = _attempt.agree(store, "the store", rank, size, seconds)
         if rank == 0:
-            store.set(f"{attempt}/{_meeting.KEY}", "here")
+            store.set(f"{attempt}/{_attempt.KEY}", "here")
         return attempt
 
     return run

@@ -8,7 +8,7 @@ from torch.distributed import PrefixStore
 
 from unisono import _native
 from unisono.communicator import _texts
-from unisono.torch import _meeting
+from unisono.torch import _attempt
 
 
 def connect(store, rank, size, timeout, settings):
@@ -31,7 +31,7 @@ def connect(store, rank, size, timeout, settings):
     seconds, path = _join_seconds(settings), _file_of(store)
     if seconds is not None:
         place = "the store" if path is None else f"the store in the file {path}"
-        store = PrefixStore(_meeting.agree(store, place, rank, size, seconds), store)
+        store = PrefixStore(_attempt.agree(store, place, rank, size, seconds), store)
     return _native.Communicator.join_through(store, path, rank, size, _texts(settings)), store
 
 
