@@ -5,11 +5,8 @@
 use unisono::{Avg, Communicator, Max, Sum};
 
 fn main() -> unisono::Result<()> {
-    let ranks = Communicator::local(4)?;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || rank_main(&comm))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no rank panics"))
-    })
+    unisono::local(4, |comm| rank_main(&comm))?;
+    Ok(())
 }
 
 fn rank_main(comm: &Communicator) -> unisono::Result<()> {

@@ -8,11 +8,8 @@ use unisono::{Communicator, Sum};
 const WIDTH: usize = 3;
 
 fn main() -> unisono::Result<()> {
-    let ranks = Communicator::local(2 * WIDTH)?;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || rank_main(&comm))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no rank panics"))
-    })
+    unisono::local(2 * WIDTH, |comm| rank_main(&comm))?;
+    Ok(())
 }
 
 fn rank_main(world: &Communicator) -> unisono::Result<()> {

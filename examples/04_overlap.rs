@@ -9,11 +9,8 @@ use unisono::{Communicator, Sum};
 const ELEMENTS: usize = 4 << 20;
 
 fn main() -> unisono::Result<()> {
-    let ranks = Communicator::local(2)?;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || rank_main(&comm))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no rank panics"))
-    })
+    unisono::local(2, |comm| rank_main(&comm))?;
+    Ok(())
 }
 
 fn rank_main(comm: &Communicator) -> unisono::Result<()> {

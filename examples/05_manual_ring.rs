@@ -13,14 +13,7 @@ const RANKS: usize = 4;
 type StepRecord = (usize, usize, [i64; RANKS]);
 
 fn main() -> unisono::Result<()> {
-    let ranks = Communicator::local(RANKS)?;
-    let tables = std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(move || rank_main(&comm))).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no rank panics"))
-            .collect::<Result<Vec<_>, _>>()
-    })?;
+    let tables = unisono::local(RANKS, |comm| rank_main(&comm))?;
     println!("step  rank  sends  receives  has then");
     for step in 0..2 * (RANKS - 1) {
         if step == RANKS - 1 {

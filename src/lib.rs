@@ -58,7 +58,7 @@ pub use crate::reduce_op::{CustomOp, ReduceOp};
 pub use communicator::foreign;
 pub use communicator::{
     CallOptions, ChildBuilder, Communicator, CommunicatorBuilder, Group, ListOperation, OpBuffers, Operation,
-    RecvBuffer, Scope, ScopedWork, SendBuffer, SymmetricBuffer, UnevenOperation, Work,
+    RecvBuffer, Scope, ScopedWork, SendBuffer, SymmetricBuffer, UnevenOperation, Work, local,
 };
 pub use config::{Config, DeviceConfig, Interface, LaunchMode, ReductionOrder, Transport, parse_algorithms};
 pub use engine::messages::MessageInfo;

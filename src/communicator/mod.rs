@@ -23,6 +23,7 @@ mod grow;
 mod info;
 mod leaving;
 mod lists;
+mod local_ranks;
 mod memory;
 mod message_wait;
 mod messages;
@@ -52,6 +53,7 @@ mod work;
 pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
 pub use crate::communicator::call_options::CallOptions;
 pub use crate::communicator::lists::ListOperation;
+pub use crate::communicator::local_ranks::local;
 pub use crate::communicator::messages::{RecvBuffer, SendBuffer};
 pub use crate::communicator::operation::{OpBuffers, Operation, UnevenOperation};
 pub use crate::communicator::point_to_point::Group;
@@ -187,7 +189,8 @@ impl FlightRecordSource for Shared {
 impl Communicator {
     /// Makes the communicators of `ranks` threads of this process, by rank.
     ///
-    /// [`Communicator::builder`] does the same with settings of the caller.
+    /// [`local`](crate::local) starts the threads as well. [`Communicator::builder`] does the same
+    /// with settings of the caller.
     ///
     /// # Errors
     /// If `ranks` is zero, the environment has a wrong setting, or memory for the links runs out.
