@@ -26,7 +26,7 @@ class ProcessGroupUnisono(ProcessGroupWrapper):
         self._settings = settings
 
     def _create_pg(self, store, rank, world_size):
-        comm = connect(store, rank, world_size, self._timeout, self._settings)
+        comm, store = connect(store, rank, world_size, self._timeout, self._settings)
         backend = UnisonoBackend(comm, store, self._timeout, f"torchft_quorum_{self._quorum_id}", self._settings)
         return UnisonoGroup(backend, store)
 
