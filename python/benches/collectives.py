@@ -7,11 +7,10 @@ Every round begins with a call whose result is compared with what it must be.
 """
 
 import os
-import statistics
 import sys
 
 import report
-from jobs import BACKENDS, alternate, pair, timed
+from jobs import measure, pair, timed
 
 SIZES = [4 << (3 * power) for power in range(8)] + [32 << 20]
 # Seconds that the calls of a round take, about.
@@ -144,21 +143,6 @@ def calls(context, number):
     return timed(context, context.case.call, number)[0]
 
 
-def measure(jobs, name, size, rounds):
-    """Returns the row of one collective at one size."""
-    numbers = {}
-    for backend, job in jobs.items():
-        seconds = max(job.call(make, name, size // 4))
-        numbers[backend] = min(MAX_CALLS, max(1, int(AIM / seconds)))
-    found = alternate(jobs, rounds, calls, lambda backend: (numbers[backend],))
-    row = {"collective": name, "bytes": size, "ranks": jobs["gloo"].size, "calls": numbers}
-    for backend in BACKENDS:
-        row[f"{backend}_seconds"] = [round(max(ranks) / numbers[backend], 9) for ranks in found[backend]]
-        row[backend] = statistics.median(row[f"{backend}_seconds"])
-    row["ratio"] = row["gloo"] / row["unisono"]
-    return row
-
-
 def label(size):
     for unit, shift in (("MiB", 20), ("KiB", 10)):
         if size >> shift:
@@ -193,7 +177,8 @@ def main():
         with pair(ranks) as jobs, report.background_load.busy_loops(options):
             for name in options.collectives:
                 for size in [0] if name == "barrier" else options.sizes:
-                    rows.append(measure(jobs, name, size, options.rounds))
+                    row = measure(jobs, options.rounds, AIM, MAX_CALLS, make, calls, name, size // 4)
+                    rows.append({"collective": name, "bytes": size, **row})
                     print(f"{name}, {ranks} ranks, {size} B: {rows[-1]['ratio']:.2f}", file=sys.stderr, flush=True)
     title = f"Collectives: {options.rounds} rounds, {report.background_load.words(options)}"
     report.write(options, "collectives", title, table(rows), rows)

@@ -9,11 +9,10 @@ are compared with what they must be.
 """
 
 import os
-import statistics
 import sys
 
 import report
-from jobs import BACKENDS, alternate, pair, timed
+from jobs import measure, pair, timed
 
 SIZES = [10 << 10, 32 << 10, 100 << 10]
 # Seconds that the tokens of a round take, about.
@@ -65,21 +64,6 @@ def tokens(context, number):
     return timed(context, context.token.generate, number)[0]
 
 
-def measure(jobs, sums, size, rounds):
-    """Returns the row of one size."""
-    numbers = {}
-    for backend, job in jobs.items():
-        seconds = max(job.call(make, sums, size // 2))
-        numbers[backend] = min(MAX_TOKENS, max(1, int(AIM / seconds)))
-    found = alternate(jobs, rounds, tokens, lambda backend: (numbers[backend],))
-    row = {"sums": sums, "bytes": size, "ranks": jobs["gloo"].size, "tokens": numbers}
-    for backend in BACKENDS:
-        row[f"{backend}_seconds"] = [round(max(ranks) / numbers[backend], 9) for ranks in found[backend]]
-        row[backend] = statistics.median(row[f"{backend}_seconds"])
-    row["ratio"] = row["gloo"] / row["unisono"]
-    return row
-
-
 def table(rows):
     """Returns the rows as a table of Markdown, with the means of the ratios below it."""
     lines = ["| ranks | a sum | Gloo, a token | unisono, a token | ratio | range |", "|--:|--:|--:|--:|--:|--:|"]
@@ -100,7 +84,8 @@ def main():
     for ranks in options.ranks:
         with pair(ranks) as jobs, report.background_load.busy_loops(options):
             for size in options.sizes:
-                rows.append(measure(jobs, options.sums, size, options.rounds))
+                row = measure(jobs, options.rounds, AIM, MAX_TOKENS, make, tokens, options.sums, size // 2)
+                rows.append({"sums": options.sums, "bytes": size, **row})
                 print(f"{ranks} ranks, {size} B: {rows[-1]['ratio']:.2f}", file=sys.stderr, flush=True)
     title = f"All_reduces of a token: {options.rounds} rounds, {report.background_load.words(options)}"
     report.write(options, "inference", title, table(rows), rows)

@@ -6,6 +6,7 @@ so that only the job whose turn it is uses the processors.
 
 import multiprocessing
 import os
+import statistics
 import tempfile
 import time
 import traceback
@@ -129,6 +130,27 @@ def alternate(jobs, rounds, function, arguments_of):
         for backend in order(number):
             found[backend].append(jobs[backend].call(function, *arguments_of(backend)))
     return found
+
+
+def measure(jobs, rounds, aim, most, make, calls, *arguments):
+    """Returns the calls of a round and the seconds of a call in each round, by backend, and the ratio of the medians.
+
+    Args:
+        aim: The seconds that a round takes, about.
+        most: The greatest number of calls in a round.
+        make: Makes what is called from the arguments, and returns the seconds of a call.
+        calls: Makes so many calls, and returns their seconds.
+    """
+    numbers = {}
+    for backend, job in jobs.items():
+        numbers[backend] = min(most, max(1, int(aim / max(job.call(make, *arguments)))))
+    found = alternate(jobs, rounds, calls, lambda backend: (numbers[backend],))
+    row = {"ranks": jobs["gloo"].size, "calls": numbers}
+    for backend in BACKENDS:
+        row[f"{backend}_seconds"] = [round(max(ranks) / numbers[backend], 9) for ranks in found[backend]]
+        row[backend] = statistics.median(row[f"{backend}_seconds"])
+    row["ratio"] = row["gloo"] / row["unisono"]
+    return row
 
 
 def timed(context, call, calls):

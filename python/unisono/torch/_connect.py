@@ -20,7 +20,7 @@ def connect(store, rank, size, timeout, settings):
     ``UNISONO_SECRET``, or on loopback with the key of their user, it holds an address and a nonce.
     Otherwise it holds the secret of the group, and rank 0 warns.
     """
-    milliseconds = max(100, int(timeout / timedelta(milliseconds=1)))
+    milliseconds = milliseconds_of(timeout)
     defaults = {"timeout_ms": milliseconds, "join_timeout_ms": milliseconds}
     set_by_user = {name for name in defaults if f"UNISONO_{name.upper()}" in os.environ}
     defaults = {name: value for name, value in defaults.items() if name not in set_by_user}
@@ -33,6 +33,11 @@ def connect(store, rank, size, timeout, settings):
         place = "the store" if path is None else f"the store in the file {path}"
         store = PrefixStore(_attempt.agree(store, place, rank, size, seconds), store)
     return _native.Communicator.join_through(store, path, rank, size, _texts(settings)), store
+
+
+def milliseconds_of(timeout):
+    """Returns a timeout as a setting, which is no shorter than the library allows."""
+    return max(100, int(timeout / timedelta(milliseconds=1)))
 
 
 def _join_seconds(settings):

@@ -9,7 +9,7 @@ from unisono.errors import Unsupported
 from unisono.torch._backend import UnisonoBackend
 from unisono.torch._connect import connect
 from unisono.torch._group import ChangingGroup, UnisonoGroup, tell_sources
-from unisono.torch._subgroups import Unconnected
+from unisono.torch._subgroups import Unconnected, settings_of
 from unisono.torch._untraced import leave_untraced
 from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import WholeGroup
@@ -57,7 +57,7 @@ def create(common, options):
 
 
 def _backend(common, options):
-    settings = dict(getattr(options, "settings", None) or {})
+    settings = settings_of(options)
     store, timeout, group = common.store, common.timeout, str(common.group_id)
     rank, size = common.group_rank, common.group_size
     parent = getattr(common, "split_from", None)

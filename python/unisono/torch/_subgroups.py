@@ -4,14 +4,13 @@ import secrets
 import sys
 import uuid
 import zlib
-from datetime import timedelta
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup
 
 from unisono.errors import InvalidUsage, Mismatch
 from unisono.torch import _rendezvous
-from unisono.torch._connect import _own_address, connect
+from unisono.torch._connect import _own_address, connect, milliseconds_of
 from unisono.torch._tensors import even
 from unisono.torch._work import UnisonoWork
 
@@ -72,7 +71,7 @@ class Subgroups:
                 f"rank {self.rank()} in split: the ranks are {ranks}, where each has to be there once, from 0 to "
                 f"{self.size() - 1}; correct the list"
             )
-        settings = {**self._settings, **_settings(opts)}
+        settings = {**self._settings, **settings_of(opts)}
         is_member = self.rank() in ranks
         color, key = (min(ranks), ranks.index(self.rank())) if is_member else (None, 0)
         comm = self._comm.split(color, key, _child_settings(timeout, settings))
@@ -110,7 +109,7 @@ class Subgroups:
         if shrink_flags & _SHRINK_ABORT:
             self.abort()
         name, timeout = _name_and_timeout(opts_override, self)
-        settings = {**self._settings, **_settings(opts_override)}
+        settings = {**self._settings, **settings_of(opts_override)}
         self._shrinks += 1
         store = PrefixStore(f"unisono/shrink/{self._shrinks}", self._store)
         rank = left.index(self.rank())
@@ -152,8 +151,7 @@ class Subgroups:
         timeout = opts.timeout or self._timeout
         rank = handles.index(handle)
         store = self._meeting_point.meet(opts.uuid, handles, rank, timeout)
-        milliseconds = str(max(100, int(timeout / timedelta(milliseconds=1))))
-        settings = {**self._settings, "join_timeout_ms": milliseconds}
+        settings = {**self._settings, "join_timeout_ms": str(milliseconds_of(timeout))}
         comm, store = connect(store, rank, len(handles), self._timeout, settings)
         former, self._comm = self._comm, comm
         self._store, self._sequence, self._monitored = store, 0, 0
@@ -175,8 +173,7 @@ class Subgroups:
             _correct_type(self)
 
     def _sibling(self, comm, store, timeout, name, settings):
-        backend = type(self)(comm, store, timeout, name, settings)
-        return backend
+        return type(self)(comm, store, timeout, name, settings)
 
 
 def _compare(comm, ranks):
@@ -196,12 +193,13 @@ def _name_and_timeout(opts, parent):
     return name, getattr(opts, "_timeout", None) or parent._timeout
 
 
-def _settings(opts):
+def settings_of(opts):
+    """Returns the settings by name of options of this package; other options have none."""
     return dict(getattr(opts, "settings", None) or {})
 
 
 def _child_settings(timeout, settings):
-    milliseconds = str(max(100, int(timeout / timedelta(milliseconds=1))))
+    milliseconds = str(milliseconds_of(timeout))
     return {"timeout_ms": milliseconds, "join_timeout_ms": milliseconds, **settings}
 
 

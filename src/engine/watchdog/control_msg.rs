@@ -392,7 +392,7 @@ mod tests {
         let last = RANKS - 1;
         let what = || "gone".to_owned();
         let after = Duration::from_secs(1);
-        let of: [fn(Rank) -> ErrorKind; 13] = [
+        let kinds: [fn(Rank) -> ErrorKind; 13] = [
             |rank| ErrorKind::Mismatch { rank, op: call(3), other: 0, other_op: call(4) },
             |rank| ErrorKind::Mismatch { rank: 0, op: call(3), other: rank, other_op: call(4) },
             |rank| ErrorKind::CountMismatch { sender: rank, sent: 8, receiver: 0, expected: 9 },
@@ -412,7 +412,7 @@ mod tests {
             },
         ];
         let read = |by, kind| ControlMsg::decode(&ControlMsg::Failed { by, kind }.encode(), RANKS);
-        for kind in of {
+        for kind in kinds {
             assert!(read(0, kind(last)).is_some(), "{:?}", kind(last));
             assert_eq!(read(0, kind(RANKS)), None);
         }

@@ -9,8 +9,8 @@ use std::process::Command;
 /// # Panics
 /// Panics if the library cannot be built, or if the test is not in a target folder.
 pub fn build_shared_library(cargo: &str, package: &str) -> PathBuf {
-    let own = std::env::current_exe().expect("this test");
-    let profile = own.parent().and_then(Path::parent).expect("a folder of the profile").to_owned();
+    let test_program = std::env::current_exe().expect("this test");
+    let profile = test_program.parent().and_then(Path::parent).expect("a folder of the profile").to_owned();
     let mut build = Command::new(cargo);
     build.args(["build", "--quiet", "--lib", "--package", package, "--target-dir"]);
     build.arg(profile.parent().expect("a target folder"));
