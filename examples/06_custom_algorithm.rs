@@ -61,11 +61,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The checker proves before any communication that every value arrives exactly once, that
     // nothing deadlocks, and that the stated counts are right.
     for ranks in 1..=64 {
-        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(ranks);
         check(&COLLECT, &spec, &Options::default())
             .map_err(|violation| format!("{ranks} ranks: {violation}"))?;
     }
-    println!("{}", draw::explain(&COLLECT.schedule(&GroupSpec { ranks: 3, root: 0, aggregation: 1 })));
+    println!("{}", draw::explain(&COLLECT.schedule(&GroupSpec::new(3))));
 
     let ring = find(Collective::AllReduce, "ring").ok_or("the ring is in the table")?;
     for algorithm in [&COLLECT, ring] {

@@ -59,6 +59,7 @@ pub use communicator::foreign;
 pub use communicator::{
     CallOptions, ChildBuilder, Communicator, CommunicatorBuilder, Group, ListOperation, OpBuffers, Operation,
     RecvBuffer, Scope, ScopedWork, SendBuffer, SymmetricBuffer, UnevenOperation, Work, local,
+    register_algorithm,
 };
 pub use config::{Config, DeviceConfig, Interface, LaunchMode, ReductionOrder, Transport, parse_algorithms};
 pub use engine::messages::MessageInfo;

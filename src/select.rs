@@ -5,7 +5,11 @@ pub use crate::tuning::{Topology, TuningRule, TuningTable, UNLIMITED};
 
 use crate::config::{Config, ReductionOrder};
 use crate::error::{Error, ErrorKind, Result};
-use crate::schedule::{Algorithm, Collective, CombineOrder, GroupSpec, PeerAccess};
+use crate::op_desc;
+use crate::schedule::check::sweep;
+use crate::schedule::{Algorithm, Collective, CombineOrder, GroupSpec, PeerAccess, Rank};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
 /// Checks that an algorithm can be set for a group of `ranks` ranks: that it can serve operations
 /// of some root.
@@ -14,14 +18,14 @@ use crate::schedule::{Algorithm, Collective, CombineOrder, GroupSpec, PeerAccess
 /// [`ErrorKind::Unsupported`] says what the algorithm needs.
 pub(crate) fn check_settable(algorithm: &'static Algorithm, ranks: usize, topology: Topology) -> Result<()> {
     let roots = if algorithm.collective.has_root() { ranks } else { 1 };
-    let spec = |root| GroupSpec { ranks, root, aggregation: 1 };
+    let spec = |root| GroupSpec::new(ranks).with_root(root);
     let root = (0..roots).find(|&root| (algorithm.supports)(&spec(root))).unwrap_or(0);
     set_by_caller(algorithm, &spec(root), topology).map(drop)
 }
 
 /// Returns the numbers of ranks near `spec` that an algorithm supports.
 fn supported_ranks(algorithm: &Algorithm, spec: &GroupSpec) -> String {
-    let supports = |&ranks: &usize| (algorithm.supports)(&GroupSpec { ranks, root: 0, aggregation: 1 });
+    let supports = |&ranks: &usize| (algorithm.supports)(&GroupSpec::new(ranks));
     let near: Vec<_> = (1..=2 * spec.ranks.max(4)).filter(supports).map(|ranks| ranks.to_string()).collect();
     match near.is_empty() {
         true => "another number of ranks".to_owned(),
@@ -94,7 +98,7 @@ pub(crate) fn algorithm_that_fits(
     };
     if let Some(row) = configured.filter(|row| (row.supports)(spec)).filter(ordered).filter(|row| fits(row)) {
         tracing::debug!("{collective} of {bytes} bytes: {} is configured", row.name);
-        return Ok(row);
+        return proved(row, spec);
     }
     let mut rules = config.tuning_table.rules(collective, topology, spec.ranks, bytes);
     let rule = rules.find(|TuningRule { algorithm, .. }| {
@@ -111,7 +115,7 @@ pub(crate) fn algorithm_that_fits(
         limit_text(ranks_max),
         limit_text(bytes_max)
     );
-    Ok(algorithm)
+    proved(algorithm, spec)
 }
 
 /// Returns the algorithm for an operator that does not commute, whatever the number of ranks.
@@ -138,13 +142,47 @@ pub(crate) fn in_rank_order(
     }
     let mut rules = config.tuning_table.rules(collective, topology, spec.ranks, bytes);
     let rule = rules.find(|rule| in_order(rule.algorithm));
-    rule.map(|rule| rule.algorithm).ok_or_else(|| {
+    let Some(rule) = rule else {
         let text = format!(
             "no algorithm for {collective} combines the operands of {} ranks in rank order",
             spec.ranks
         );
-        Error::new(ErrorKind::Unsupported(text))
-    })
+        return Err(Error::new(ErrorKind::Unsupported(text)));
+    };
+    proved(rule.algorithm, spec)
+}
+
+/// Returns `algorithm` after a proof for this group, if it is one that a caller has registered.
+fn proved(algorithm: &'static Algorithm, spec: &GroupSpec) -> Result<&'static Algorithm> {
+    if !algorithm.is_built_in() {
+        prove(algorithm, &[*spec])?;
+        op_desc::register_algorithm(algorithm, spec.ranks);
+    }
+    Ok(algorithm)
+}
+
+/// Proves an algorithm of the caller for some groups, each once in a process.
+///
+/// # Errors
+/// [`ErrorKind::InvalidUsage`] names the first violation.
+pub(crate) fn prove(algorithm: &'static Algorithm, specs: &[GroupSpec]) -> Result<()> {
+    static PROVED: Mutex<BTreeSet<(usize, usize, Rank, usize)>> = Mutex::new(BTreeSet::new());
+    // An algorithm is never freed, so no other one can have its address later.
+    let key = |spec: &GroupSpec| {
+        (std::ptr::from_ref(algorithm).addr(), spec.ranks, spec.root, spec.aggregation)
+    };
+    let is_proved = |spec: &GroupSpec| {
+        PROVED.lock().unwrap_or_else(PoisonError::into_inner).contains(&key(spec))
+    };
+    let open: Vec<GroupSpec> = specs.iter().filter(|spec| !is_proved(spec)).copied().collect();
+    if let Some((spec, violation)) = sweep(algorithm, &open).violation {
+        return Err(Error::invalid_usage(format!(
+            "the schedule of {} {} is wrong with {} ranks and root {}: {violation}",
+            algorithm.collective, algorithm.name, spec.ranks, spec.root
+        )));
+    }
+    PROVED.lock().unwrap_or_else(PoisonError::into_inner).extend(open.iter().map(key));
+    Ok(())
 }
 
 /// Returns the limit of a rule as text for the log.
@@ -176,7 +214,7 @@ mod tests {
         (topology, narrow): (Topology, bool),
         config: &Config,
     ) -> &'static str {
-        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(ranks);
         algorithm(collective, &spec, bytes, topology, narrow, config).unwrap().name
     }
 
@@ -185,7 +223,7 @@ mod tests {
         for ranks in 1..=17 {
             for collective in Collective::ALL {
                 for topology in Topology::ALL {
-                    let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+                    let spec = GroupSpec::new(ranks);
                     let found = BOTH.map(|narrow| {
                         algorithm(collective, &spec, 1 << 30, topology, narrow, &Config::default())
                     });

@@ -40,7 +40,7 @@ fn worked_examples() {
     }
 }
 
-const SPEC: GroupSpec = GroupSpec { ranks: 4, root: 0, aggregation: 1 };
+const SPEC: GroupSpec = GroupSpec::new(4);
 
 /// In the textbook ring, rank r ends the first phase with chunk r + 1. The library delivers chunk
 /// r.

@@ -133,7 +133,7 @@ fn configuration_reference_matches_config() {
 
 /// A group that the algorithm supports and a picture shows well.
 fn group_for(algorithm: &Algorithm) -> GroupSpec {
-    let spec = |ranks| GroupSpec { ranks, root: 0, aggregation: 1 };
+    let spec = |ranks| GroupSpec::new(ranks);
     [4, 3, 2, 8].into_iter().map(spec).find(|spec| (algorithm.supports)(spec)).expect("some group")
 }
 
@@ -159,7 +159,7 @@ fn bound(text: &str) -> String {
 
 fn page_of(algorithm: &Algorithm, picture: &str) -> String {
     let spec = group_for(algorithm);
-    let cost = (algorithm.complexity)(&spec);
+    let cost = algorithm.complexity.unwrap()(&spec);
     let access = match algorithm.peer_access {
         PeerAccess::TwoSided => "messages, over any transport",
         PeerAccess::Window => "windows in shared memory",

@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::LazyLock;
 use std::time::Duration;
 use support::World;
 use unisono::WaitMode;
@@ -16,22 +17,17 @@ use unisono::select::TuningTable;
 use unisono::{Communicator, Config, DeviceConfig, ErrorKind, ReductionOrder, Sum, Transport, UniqueId};
 
 /// Rank 0 collects all inputs and sends the sum back. Runs on any number of ranks but 4.
-static COLLECT: Algorithm = Algorithm {
-    name: "collect",
-    collective: Collective::AllReduce,
-    summary: "rank 0 reduces everything and sends the result to everybody",
-    citation: "none",
-    peer_access: PeerAccess::TwoSided,
-    combine_order: CombineOrder::RankOrder,
-    aggregates: false,
-    supports: |spec| spec.ranks > 1 && spec.ranks != 4,
-    chunks_per_share: |_| 1,
-    build: collect,
-    complexity: |spec| {
-        let peers = spec.ranks as u64 - 1;
-        Complexity { steps: 2 * peers, chunks: 2 * peers, scratch_chunks: u64::from(peers > 1) }
-    },
-};
+static COLLECT: LazyLock<Algorithm> = LazyLock::new(|| collect_as("collect"));
+
+fn collect_as(name: &'static str) -> Algorithm {
+    Algorithm::new(name, Collective::AllReduce, collect)
+        .with_combine_order(CombineOrder::RankOrder)
+        .with_supports(|spec| spec.ranks > 1 && spec.ranks != 4)
+        .with_complexity(|spec| {
+            let peers = spec.ranks as u64 - 1;
+            Complexity { steps: 2 * peers, chunks: 2 * peers, scratch_chunks: u64::from(peers > 1) }
+        })
+}
 
 fn collect(spec: &GroupSpec, rank: Rank) -> Program {
     let mut program = ProgramBuilder::new(rank);
@@ -253,11 +249,11 @@ fn algorithm_for_other_ranks_or_transport_is_refused_when_set() {
 /// Two ranks set different programs under one name, which is a mismatch and no wrong result.
 #[test]
 fn different_programs_under_one_name_are_a_mismatch() {
-    static OTHER: Algorithm = Algorithm { chunks_per_share: |_| 2, ..COLLECT };
+    let other = collect_as("collect").with_chunks_per_share(|_| 2).leak();
     let config = Config::default().with_timeout(Duration::from_secs(20));
     for world in World::ALL {
         world.run(2, &config, |comm| {
-            let own: &'static Algorithm = if comm.rank() == 0 { &COLLECT } else { &OTHER };
+            let own: &'static Algorithm = if comm.rank() == 0 { &COLLECT } else { other };
             comm.set_custom_algorithm_unchecked(own).expect("two ranks are supported");
             let error = comm.all_reduce(&mut [1.0f32; 5000], Sum).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{world:?}: {error}");
@@ -270,9 +266,7 @@ fn different_programs_under_one_name_are_a_mismatch() {
 fn series_of_algorithms_can_be_set_in_one_process() {
     let config = Config::default().with_timeout(Duration::from_secs(20));
     let names = ["two_level_2", "two_level_4", "two_level_8", "two_level_16", "tree_1", "tree_2", "tree_3"];
-    let series: Vec<&'static Algorithm> = names
-        .map(|name| -> &'static Algorithm { Box::leak(Box::new(Algorithm { name, ..COLLECT })) })
-        .to_vec();
+    let series = names.map(|name| collect_as(name).leak());
     World::Threads.run(3, &config, |comm| {
         for algorithm in &series {
             comm.set_custom_algorithm(algorithm).expect("a name of its own");

@@ -32,7 +32,7 @@ fn counts(slice: usize, row: &Algorithm) -> impl Iterator<Item = usize> {
 fn all_algorithms(world: World, ranks: usize) {
     let slice = 4096 / 4;
     world.run(ranks, &small(), |comm| {
-        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(ranks);
         for row in supported_algorithms(world, &spec) {
             comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             for (turn, count) in counts(slice, row).enumerate() {
@@ -105,7 +105,7 @@ fn with_every_type(comm: &Communicator, case: Case) {
 /// Every type and operation through every row that reduces.
 fn all_types(world: World, ranks: usize) {
     world.run(ranks, &small(), |comm| {
-        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(ranks);
         for row in supported_algorithms(world, &spec).filter(|row| row.collective.reduces()) {
             comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             // Sizes that exceed the eager slots, except for the shortest types.

@@ -95,7 +95,7 @@ fn check<T: Element>(what: &str, op: ReduceKind, ranks: usize, first: usize, res
 /// Runs every algorithm of the reducing collectives over one transport.
 fn run_all<T: Element>(comm: &Communicator, access: PeerAccess) {
     let (rank, ranks) = (comm.rank(), comm.size());
-    let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+    let spec = GroupSpec::new(ranks);
     let rows = Algorithm::ALL.iter().filter(|row| row.peer_access <= access && (row.supports)(&spec));
     for row in rows {
         let ops = [Sum, Avg, Prod, Min, Max, ReduceOp::PreMulSum(Scalar::Float(1.0 / ranks as f64))];

@@ -16,7 +16,7 @@ fn inexact_value(rank: usize, index: usize) -> f32 {
 
 fn bits(world: World, ranks: usize, count: usize, config: &Config) -> HashMap<&'static str, Vec<u32>> {
     let mut by_rank = world.run(ranks, config, |comm| {
-        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(ranks);
         let rows = Algorithm::ALL
             .iter()
             .filter(|row| row.collective == Collective::AllReduce && (row.supports)(&spec));

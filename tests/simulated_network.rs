@@ -40,7 +40,7 @@ fn algorithms_are_correct_under_any_fault_plan() {
     for seed in 0..6 {
         for ranks in [2, 3, 5] {
             run(ranks, FaultPlan::none(seed), |comm| {
-                let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+                let spec = GroupSpec::new(ranks);
                 for row in Algorithm::ALL
                     .iter()
                     .filter(|row| row.peer_access == PeerAccess::TwoSided && (row.supports)(&spec))

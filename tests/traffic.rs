@@ -49,7 +49,7 @@ fn traffic_matches_algorithm_complexity() {
         for ranks in [2, 3, 5] {
             let rows = || {
                 Algorithm::ALL.iter().filter(move |row| {
-                    let spec = GroupSpec { ranks, root: ROOT, aggregation: 1 };
+                    let spec = GroupSpec::new(ranks).with_root(ROOT);
                     row.peer_access <= world.peer_access()
                         && row.peer_access != PeerAccess::ZeroCopy
                         && (row.supports)(&spec)
@@ -59,12 +59,12 @@ fn traffic_matches_algorithm_complexity() {
                 let block = if small { 10 } else { CHUNK };
                 let by_rank = world.run(ranks, &Config::default(), |comm| {
                     let parts = |row: &Algorithm| {
-                        (row.chunks_per_share)(&GroupSpec { ranks, root: ROOT, aggregation: 1 })
+                        (row.chunks_per_share)(&GroupSpec::new(ranks).with_root(ROOT))
                     };
                     rows().map(|row| measured(&comm, row, block * parts(row))).collect::<Vec<_>>()
                 });
                 for (index, row) in rows().enumerate() {
-                    let cost = (row.complexity)(&GroupSpec { ranks, root: ROOT, aggregation: 1 });
+                    let cost = row.complexity.unwrap()(&GroupSpec::new(ranks).with_root(ROOT));
                     let moved: u64 = by_rank.iter().map(|rank| rank[index].bytes).sum();
                     assert_eq!(
                         moved,

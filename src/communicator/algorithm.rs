@@ -7,7 +7,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log;
 use crate::op_desc;
 use crate::schedule::check::{cases, sweep};
-use crate::schedule::{Algorithm, Collective, PeerAccess, find};
+use crate::schedule::{Algorithm, Collective, PeerAccess, find, register};
+use crate::select;
+use unisono_transports::text::printable;
 
 impl Communicator {
     /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves
@@ -52,7 +54,12 @@ impl Communicator {
         let algorithm = name.map(|name| self.algorithm_by_name(collective, name)).transpose()?;
         let Some(algorithm) = algorithm else { return Ok(None) };
         self.require_settable(algorithm)?;
-        Ok(Some(Override { algorithm, is_proved: false }))
+        let is_own = !algorithm.is_built_in();
+        if is_own {
+            self.prove_algorithm(algorithm)?;
+            op_desc::register_algorithm(algorithm, self.size());
+        }
+        Ok(Some(Override { algorithm, is_proved: is_own }))
     }
 
     /// Refuses an algorithm that cannot run on these ranks.
@@ -79,14 +86,24 @@ impl Communicator {
     /// [`Communicator::set_algorithm`].
     ///
     /// ```
-    /// use unisono::schedule::{Algorithm, Collective, find};
-    /// use unisono::{Communicator, Sum};
+    /// use unisono::Sum;
+    /// use unisono::schedule::{Algorithm, Collective, ProgramBuilder, input, output};
     ///
-    /// // A real one is a `static` of the caller: see `examples/custom_algorithm.rs`.
-    /// let algorithm: &'static Algorithm = find(Collective::AllReduce, "ring").unwrap();
-    /// let comm = Communicator::local(1)?.remove(0);
-    /// comm.set_custom_algorithm(algorithm)?;
-    /// comm.all_reduce(&mut [1.0f32; 8], Sum)?;
+    /// // Both ranks send their input to the other one, and add what comes from it.
+    /// let exchange = Algorithm::new("exchange", Collective::AllReduce, |_, rank| {
+    ///     let mut program = ProgramBuilder::new(rank);
+    ///     program.send(1 - rank, [input(0)]).recv_reduce(1 - rank, [input(0)], [output(0)], true);
+    ///     program.finish(0, 0)
+    /// })
+    /// .with_supports(|spec| spec.ranks == 2)
+    /// .leak();
+    /// let sums = unisono::local(2, |comm| {
+    ///     comm.set_custom_algorithm(exchange)?;
+    ///     let mut values = [1.0f32; 8];
+    ///     comm.all_reduce(&mut values, Sum)?;
+    ///     Ok(values[0])
+    /// })?;
+    /// assert_eq!(sums, [2.0, 2.0]);
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn set_custom_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
@@ -188,7 +205,7 @@ impl Communicator {
     /// Returns the built-in algorithm called `name`, if it keeps the order that is asked for.
     pub(crate) fn algorithm_by_name(&self, collective: Collective, name: &str) -> Result<&'static Algorithm> {
         let Some(algorithm) = find(collective, name) else {
-            let rows = Algorithm::ALL.iter().filter(|row| row.collective == collective);
+            let rows = Algorithm::all().into_iter().filter(|row| row.collective == collective);
             let names: Vec<_> = rows.map(|row| row.name).collect();
             let text = format!("{collective} has no algorithm `{name}`; it has {}", names.join(", "));
             return Err(self.attach_rank(Error::invalid_usage(text)));
@@ -211,41 +228,91 @@ impl Communicator {
     }
 
     /// Proves an algorithm for this number of ranks and every root.
-    pub(crate) fn prove_algorithm(&self, algorithm: &Algorithm) -> Result<()> {
+    pub(crate) fn prove_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
         let mut specs = cases(algorithm, self.size(), false);
         specs.retain(|spec| spec.ranks == self.size());
-        let Some((spec, violation)) = sweep(algorithm, &specs).violation else { return Ok(()) };
-        let text = format!(
-            "the schedule of {} {} is wrong with {} ranks and root {}: {violation}",
-            algorithm.collective, algorithm.name, spec.ranks, spec.root
-        );
-        Err(self.attach_rank(Error::invalid_usage(text)))
+        select::prove(algorithm, &specs).map_err(|error| self.attach_rank(error))
     }
 }
+
+/// Gives an algorithm of your own a name in this process, as those of the library have.
+///
+/// [`Communicator::set_algorithm`], [`Config::algorithms`](crate::Config::algorithms),
+/// `UNISONO_ALGO`, tuning files and the commands of `unisono_cli::main_with` then understand the
+/// name. Call it before settings are read, on every rank with the same algorithm.
+///
+/// The schedule is proved for 1 to 9 ranks before this returns, and for other numbers of ranks
+/// before the first operation that uses it.
+///
+/// # Errors
+/// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong, or says that
+/// the name is taken or has other characters than letters, digits, `_`, `-` and `.`.
+///
+/// ```
+/// use unisono::schedule::{Algorithm, Collective, ProgramBuilder, input, output};
+/// use unisono::select::TuningTable;
+/// use unisono::{Communicator, Config};
+///
+/// // The root sends its buffer to one rank after the other.
+/// unisono::register_algorithm(Algorithm::new("star", Collective::Broadcast, |spec, rank| {
+///     let mut program = ProgramBuilder::new(rank);
+///     if rank == spec.root {
+///         (0..spec.ranks).filter(|&peer| peer != rank).for_each(|peer| _ = program.send(peer, [input(0)]));
+///         program.copy(input(0), output(0));
+///     } else {
+///         program.recv(spec.root, [output(0)]);
+///     }
+///     program.finish(0, 0)
+/// }))?;
+/// // Broadcasts of up to 4096 bytes use it on every transport; for longer ones, the library chooses.
+/// let table = TuningTable::parse("broadcast tcp any 4096 star").expect("a known name");
+/// let config = Config::default().with_tuning_table(table);
+/// let comm = Communicator::builder().config(&config).local(1)?.remove(0);
+/// assert_eq!(comm.select_algorithm(Collective::Broadcast, 4096)?.name, "star");
+/// assert_ne!(comm.select_algorithm(Collective::Broadcast, 4097)?.name, "star");
+/// # Ok::<(), unisono::Error>(())
+/// ```
+pub fn register_algorithm(algorithm: Algorithm) -> Result<&'static Algorithm> {
+    let Algorithm { collective, name, .. } = algorithm;
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-.".contains(letter);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_plain) || name == "auto" {
+        return Err(Error::invalid_usage(format!(
+            "`{}` cannot name an algorithm: give 1 to {NAME_BYTES_MAX} letters, digits, `_`, `-` or `.`, \
+             and not `auto`",
+            printable(name)
+        )));
+    }
+    let proof = sweep(&algorithm, &cases(&algorithm, RANKS_PROVED, false));
+    if let Some((spec, violation)) = proof.violation {
+        return Err(Error::invalid_usage(format!(
+            "the schedule of {collective} {name} is wrong with {} ranks and root {}: {violation}",
+            spec.ranks, spec.root
+        )));
+    }
+    register(algorithm).map_err(|known| {
+        Error::invalid_usage(format!(
+            "{collective} has an algorithm `{name}` already ({}); choose another name",
+            known.summary
+        ))
+    })
+}
+
+/// Numbers of ranks, from 1, for which an algorithm is proved when it is registered.
+const RANKS_PROVED: usize = 9;
+/// Bytes of the longest name, so that tables stay readable.
+const NAME_BYTES_MAX: usize = 40;
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::schedule::{
-        CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder, Rank, input, output,
-    };
+    use crate::schedule::{GroupSpec, Program, ProgramBuilder, Rank, input, output};
     use crate::{Config, Sum};
+    use std::sync::LazyLock;
     use std::time::Duration;
 
     /// Every rank gives its input to the next one: wrong as an all_reduce of two ranks.
-    static SHIFT: Algorithm = Algorithm {
-        name: "shift",
-        collective: Collective::AllReduce,
-        summary: "sends the input to the next rank",
-        citation: "none",
-        peer_access: PeerAccess::TwoSided,
-        combine_order: CombineOrder::Unspecified,
-        aggregates: false,
-        supports: |_| true,
-        chunks_per_share: |_| 1,
-        build: shift,
-        complexity: |_| Complexity { steps: 1, chunks: 2, scratch_chunks: 0 },
-    };
+    static SHIFT: LazyLock<Algorithm> =
+        LazyLock::new(|| Algorithm::new("shift", Collective::AllReduce, shift));
 
     fn shift(spec: &GroupSpec, rank: Rank) -> Program {
         let mut program = ProgramBuilder::new(rank);

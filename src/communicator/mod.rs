@@ -50,6 +50,7 @@ mod uneven;
 mod validate;
 mod work;
 
+pub use crate::communicator::algorithm::register_algorithm;
 pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
 pub use crate::communicator::call_options::CallOptions;
 pub use crate::communicator::lists::ListOperation;

@@ -102,10 +102,11 @@ impl Config {
 /// Refuses an algorithm that a setting cannot choose.
 fn check_algorithm(row: &Algorithm) -> Result<()> {
     let name = format!("Config::algorithms (UNISONO_ALGO): {} {}", row.collective, row.name);
-    let is_built_in =
-        find(row.collective, row.name).is_some_and(|known| std::ptr::fn_addr_eq(known.build, row.build));
-    if !is_built_in {
-        let text = format!("{name} is not built in; Communicator::set_custom_algorithm proves and sets it");
+    let has_its_name = find(row.collective, row.name).is_some_and(|known| std::ptr::eq(known, row));
+    if !has_its_name {
+        let text = format!(
+            "{name} is not registered; unisono::register_algorithm gives it a name that settings understand"
+        );
         return Err(Error::invalid_usage(text));
     }
     if row.peer_access == PeerAccess::ZeroCopy {
@@ -173,8 +174,8 @@ mod tests {
             assert!(error.is_invalid_usage(), "{error}");
             error.to_string()
         };
-        static OWN: Algorithm = Algorithm { name: "own", ..crate::schedule::algorithms::ring::ALL_REDUCE };
-        assert!(refused(&OWN).contains("set_custom_algorithm proves and sets it"));
+        let own = Algorithm { name: "own", ..crate::schedule::algorithms::ring::ALL_REDUCE }.leak();
+        assert!(refused(own).contains("own is not registered"));
         let zero_copy = find(crate::schedule::Collective::AllReduce, "zero_copy").unwrap();
         assert!(refused(zero_copy).contains("needs no setting"));
         let all = Algorithm::ALL.iter().filter(|row| row.peer_access != PeerAccess::ZeroCopy);

@@ -190,14 +190,14 @@ impl From<String> for Refusal {
 /// assert!(unisono::parse_algorithms("rign").unwrap_err().contains("no algorithm `rign`"));
 /// ```
 pub fn parse_algorithms(text: &str) -> std::result::Result<Vec<&'static Algorithm>, String> {
-    let mut chosen = Vec::new();
+    let (known, mut chosen) = (Algorithm::all(), Vec::new());
     for item in text.split(',').filter(|item| !item.is_empty() && *item != "auto") {
         let (collective, name) = item.split_once('=').unwrap_or(("", item));
         let before = chosen.len();
-        let rows = Algorithm::ALL.iter().filter(|row| row.name == name);
+        let rows = known.iter().copied().filter(|row| row.name == name);
         chosen.extend(rows.filter(|row| collective.is_empty() || row.collective.name() == collective));
         if chosen.len() == before {
-            let names: std::collections::BTreeSet<_> = Algorithm::ALL.iter().map(|row| row.name).collect();
+            let names: std::collections::BTreeSet<_> = known.iter().map(|row| row.name).collect();
             return Err(format!("no algorithm `{item}`; there are {names:?}"));
         }
     }

@@ -40,7 +40,7 @@ mod tests {
     fn short_slots_select_short_messages() {
         let (mut messages, config) = (MessageCache::default(), Config::default());
         let mut name = |collective, ranks, slot| {
-            let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+            let spec = GroupSpec::new(ranks);
             let fits = |row| messages.fit(row, &spec, slot);
             let found = algorithm_that_fits(collective, &spec, 64, Topology::Network, (false, &config), fits);
             found.unwrap().name

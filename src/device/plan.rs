@@ -140,7 +140,7 @@ fn scratch_of_algorithms(ranks: usize) -> ScratchOfAlgorithms {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
     let compute = || {
-        let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(ranks);
         let of = |algorithm: &'static Algorithm| {
             let scratch = (0..ranks).map(|rank| (algorithm.build)(&spec, rank).scratch).max()?;
             (scratch > 0).then(|| (algorithm, Widest::of(algorithm, &spec), scratch))
@@ -196,7 +196,7 @@ mod tests {
     fn lines_need_direct_paths_of_the_program() {
         // Four ranks in a circle, each of which reaches its neighbors.
         let reach = Reach::from_rows(4, &[0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 1, 0]);
-        let spec = GroupSpec { ranks: 4, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(4);
         let direct = |name, reach: &Reach| {
             let ring = find(Collective::AllReduce, name).unwrap();
             is_direct(reach, 4, |rank| (ring.build)(&spec, rank)).unwrap()

@@ -196,7 +196,7 @@ mod tests {
             bytes,
             combining: Combining::AnyOrder,
         };
-        let spec = GroupSpec { ranks: 2, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(2);
         let mut cache = SelectionCache::default();
         (0..=CACHE_ENTRIES_MAX).for_each(|bytes| cache.insert(key(bytes), row, spec));
         assert!(cache.find(&key(0)).is_none(), "the first entry was replaced");

@@ -131,7 +131,7 @@ fn built_in_name(collective: Collective, digest: AlgorithmDigest) -> Option<&'st
 
 /// Returns a digest of the name and of the programs of all ranks.
 fn digest_of_programs(algorithm: &Algorithm, ranks: usize) -> u64 {
-    let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+    let spec = GroupSpec::new(ranks);
     let mut words: Vec<u64> = algorithm.name.bytes().map(u64::from).collect();
     words.extend([algorithm.collective as u64, algorithm.peer_access as u64]);
     if (algorithm.supports)(&spec) {
@@ -206,19 +206,7 @@ mod tests {
 
     fn named(name: String) -> &'static Algorithm {
         let ring = find(Collective::AllReduce, "ring").unwrap();
-        Box::leak(Box::new(Algorithm {
-            name: name.leak(),
-            summary: "",
-            citation: "",
-            collective: ring.collective,
-            peer_access: ring.peer_access,
-            combine_order: ring.combine_order,
-            aggregates: ring.aggregates,
-            supports: ring.supports,
-            chunks_per_share: ring.chunks_per_share,
-            build: ring.build,
-            complexity: ring.complexity,
-        }))
+        Algorithm { name: name.leak(), ..*ring }.leak()
     }
 
     #[test]
@@ -255,13 +243,13 @@ mod tests {
     fn digest_tells_programs_of_one_name_apart() {
         let (one, other) = (named("same".to_owned()), named("same".to_owned()));
         register_algorithm(one, 3);
-        let longer = Algorithm { chunks_per_share: |spec| spec.ranks + 1, ..*named("same".to_owned()) };
+        let longer = Algorithm { chunks_per_share: &|spec| spec.ranks + 1, ..*named("same".to_owned()) };
         assert_eq!(digest_of_programs(one, 3), digest_of_programs(other, 3));
         assert_ne!(digest_of_programs(one, 3), digest_of_programs(&longer, 3));
         assert_ne!(digest_of_programs(one, 3), digest_of_programs(one, 4));
         let ring = find(Collective::AllReduce, "ring").unwrap();
         assert!(!register_algorithm(ring, 3) && !AlgorithmDigest::of(ring, 3).is_own());
-        let pretender = Box::leak(Box::new(Algorithm { name: "ring", ..longer }));
+        let pretender = Algorithm { name: "ring", ..longer }.leak();
         assert!(register_algorithm(pretender, 3) && AlgorithmDigest::of(pretender, 3).is_own());
     }
 

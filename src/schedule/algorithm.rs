@@ -6,6 +6,7 @@ use super::algorithms::{
     window_reduce, zero_copy,
 };
 use super::{Collective, GroupSpec, Program, Rank, Schedule};
+use std::borrow::Cow;
 
 /// The costs of one pass of an algorithm's program, which the checker verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +21,12 @@ pub struct Complexity {
 }
 
 /// The memory of its peers that a rank accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum PeerAccess {
     /// None: all goes in messages.
+    #[default]
     TwoSided,
     /// Their windows, where all ranks share memory.
     Window,
@@ -45,7 +49,12 @@ pub enum CombineOrder {
     SinglePass,
 }
 
-/// One way to do one collective: a row of plain functions.
+/// One way to do one collective: a name, and functions of the group that build the programs of its
+/// ranks.
+///
+/// The library has a table of them, [`Algorithm::ALL`]; [`Algorithm::new`] makes one of your own.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
 pub struct Algorithm {
     /// Short name, unique among the algorithms of its collective.
     pub name: &'static str,
@@ -62,78 +71,142 @@ pub struct Algorithm {
     /// True if the algorithm uses [`GroupSpec::aggregation`].
     pub aggregates: bool,
     /// Returns whether the algorithm can run with a spec.
-    pub supports: fn(&GroupSpec) -> bool,
+    pub supports: OfGroup<bool>,
     /// Chunks that a share is cut into.
-    pub chunks_per_share: fn(&GroupSpec) -> usize,
+    pub chunks_per_share: OfGroup<usize>,
     /// The program of one rank.
-    pub build: fn(&GroupSpec, Rank) -> Program,
-    /// The counts the checker holds it to.
-    pub complexity: fn(&GroupSpec) -> Complexity,
+    pub build: &'static (dyn Fn(&GroupSpec, Rank) -> Program + Send + Sync),
+    /// The counts that the checker holds it to. Every row of the table states them.
+    pub complexity: Option<OfGroup<Complexity>>,
 }
 
+/// A function of the group.
+pub type OfGroup<R> = &'static (dyn Fn(&GroupSpec) -> R + Send + Sync);
+
 impl Algorithm {
-    /// Every algorithm there is.
-    pub const ALL: &'static [Algorithm] = &[
-        ring::ALL_REDUCE,
-        bidirectional_ring::ALL_REDUCE,
-        double_tree::ALL_REDUCE,
-        pat::ALL_REDUCE,
-        recursive_doubling::ALL_REDUCE,
-        recursive_halving::ALL_REDUCE,
-        window_reduce::ONE_SHOT,
-        window_reduce::TWO_SHOT,
-        inplace_ring::ALL_REDUCE,
-        rank_ordered::ALL_REDUCE,
-        rank_ordered::NAIVE,
-        ring::ALL_GATHER,
-        bidirectional_ring::ALL_GATHER,
-        pat::ALL_GATHER,
-        recursive_doubling::ALL_GATHER,
-        bruck::ALL_GATHER,
-        window_direct::ALL_GATHER,
-        ring::REDUCE_SCATTER,
-        bidirectional_ring::REDUCE_SCATTER,
-        pat::REDUCE_SCATTER,
-        recursive_halving::REDUCE_SCATTER,
-        window_reduce::REDUCE_SCATTER,
-        inplace_ring::REDUCE_SCATTER,
-        rank_ordered::REDUCE_SCATTER,
-        ring::BROADCAST,
-        double_tree::BROADCAST,
-        binomial::BROADCAST,
-        linear::BROADCAST,
-        window_direct::BROADCAST,
-        ring::REDUCE,
-        double_tree::REDUCE,
-        binomial::REDUCE,
-        window_reduce::REDUCE,
-        rank_ordered::REDUCE,
-        gather_scatter::GATHER,
-        gather_scatter::GATHER_LINEAR,
-        window_direct::GATHER,
-        gather_scatter::SCATTER,
-        gather_scatter::SCATTER_LINEAR,
-        window_direct::SCATTER,
-        pairwise::ALL_TO_ALL,
-        pairwise::ALL_TO_ALL_EXCHANGE,
-        pairwise::ALL_TO_ALL_WINDOWED,
-        bruck::ALL_TO_ALL,
-        window_direct::ALL_TO_ALL,
-        barrier::DISSEMINATION,
-        window_direct::BARRIER,
-        scan::DOUBLING,
-        scan::CHAIN,
-        scan::WINDOWED,
-        scan::EXCLUSIVE_DOUBLING,
-        scan::EXCLUSIVE_CHAIN,
-        scan::EXCLUSIVE_WINDOWED,
-        zero_copy::ALL_REDUCE,
-        zero_copy::ALL_GATHER,
-        zero_copy::REDUCE_SCATTER,
-        zero_copy::BROADCAST,
-        zero_copy::BROADCAST_PUSH,
-        zero_copy::ALL_REDUCE_SCALED,
-    ];
+    /// Every algorithm of the library.
+    pub const ALL: &'static [Algorithm] = &TABLE;
+
+    /// Describes an algorithm of your own: `build` returns the program of one rank of a group.
+    ///
+    /// It is for any number of ranks, reaches no memory of peers, cuts a share into one chunk and
+    /// states no costs. The methods that begin with `with_` change that.
+    /// [`register_algorithm`](crate::register_algorithm) gives it a name that settings, tuning files
+    /// and commands understand;
+    /// [`Communicator::set_custom_algorithm`](crate::Communicator::set_custom_algorithm) uses it in
+    /// one communicator. Both prove it first. What `build` captures, for example a radix, is kept
+    /// for the rest of the process.
+    ///
+    /// ```
+    /// use unisono::schedule::check::{Options, check};
+    /// use unisono::schedule::{Algorithm, Collective, GroupSpec, ProgramBuilder, input, output};
+    ///
+    /// // The root sends its buffer to one rank after the other.
+    /// let star = Algorithm::new("star", Collective::Broadcast, |spec, rank| {
+    ///     let mut program = ProgramBuilder::new(rank);
+    ///     if rank == spec.root {
+    ///         (0..spec.ranks).filter(|&peer| peer != rank).for_each(|peer| _ = program.send(peer, [input(0)]));
+    ///         program.copy(input(0), output(0));
+    ///     } else {
+    ///         program.recv(spec.root, [output(0)]);
+    ///     }
+    ///     program.finish(0, 0)
+    /// });
+    /// let report = check(&star, &GroupSpec::new(5).with_root(2), &Options::default())?;
+    /// assert_eq!((report.steps, report.chunks), (4, 4));
+    /// # Ok::<(), unisono::schedule::check::Violation>(())
+    /// ```
+    pub fn new(
+        name: impl Into<Cow<'static, str>>,
+        collective: Collective,
+        build: impl Fn(&GroupSpec, Rank) -> Program + Send + Sync + 'static,
+    ) -> Self {
+        let name = match name.into() {
+            Cow::Borrowed(name) => name,
+            Cow::Owned(name) => name.leak(),
+        };
+        Self {
+            name,
+            collective,
+            summary: "an algorithm of the caller",
+            citation: "none",
+            peer_access: PeerAccess::TwoSided,
+            combine_order: CombineOrder::Unspecified,
+            aggregates: false,
+            supports: &|_| true,
+            chunks_per_share: &|_| 1,
+            build: kept(build),
+            complexity: None,
+        }
+    }
+
+    /// Sets the line that says what the algorithm is good for.
+    pub fn with_summary(self, summary: &'static str) -> Self {
+        Self { summary, ..self }
+    }
+
+    /// Sets the publication that describes the algorithm.
+    pub fn with_citation(self, citation: &'static str) -> Self {
+        Self { citation, ..self }
+    }
+
+    /// Sets the memory of its peers that a rank accesses.
+    pub fn with_peer_access(self, peer_access: PeerAccess) -> Self {
+        Self { peer_access, ..self }
+    }
+
+    /// Sets the order in which operands are combined. Nothing proves it: an order that the programs
+    /// do not keep gives results that
+    /// [`Config::reduction_order`](crate::Config::reduction_order) excludes.
+    pub fn with_combine_order(self, combine_order: CombineOrder) -> Self {
+        Self { combine_order, ..self }
+    }
+
+    /// Sets the groups that the algorithm can run with, for example powers of two.
+    pub fn with_supports(self, supports: impl Fn(&GroupSpec) -> bool + Send + Sync + 'static) -> Self {
+        Self { supports: kept(supports), ..self }
+    }
+
+    /// Sets the number of chunks that a share is cut into.
+    pub fn with_chunks_per_share(
+        self,
+        chunks: impl Fn(&GroupSpec) -> usize + Send + Sync + 'static,
+    ) -> Self {
+        Self { chunks_per_share: kept(chunks), ..self }
+    }
+
+    /// States the costs, so that the checker compares them with those of the programs.
+    pub fn with_complexity(
+        self,
+        complexity: impl Fn(&GroupSpec) -> Complexity + Send + Sync + 'static,
+    ) -> Self {
+        Self { complexity: Some(kept(complexity)), ..self }
+    }
+
+    /// Keeps the algorithm for the rest of the process, because communicators refer to it.
+    pub fn leak(self) -> &'static Self {
+        Box::leak(Box::new(self))
+    }
+
+    /// Returns the algorithm that runs this schedule, in the one group that the schedule is for.
+    ///
+    /// ```
+    /// use unisono::schedule::{Algorithm, Collective, GroupSpec, find};
+    ///
+    /// let ring = find(Collective::AllReduce, "ring").unwrap().schedule(&GroupSpec::new(4));
+    /// let same = Algorithm::of_schedule("ring", ring.clone());
+    /// assert!((same.supports)(&GroupSpec::new(4)) && !(same.supports)(&GroupSpec::new(5)));
+    /// assert_eq!(same.schedule(&GroupSpec::new(4)), ring);
+    /// ```
+    pub fn of_schedule(name: impl Into<Cow<'static, str>>, schedule: Schedule) -> Self {
+        let Schedule { algorithm: _, collective, spec, chunks_per_share, peer_access, programs } = schedule;
+        let group = move |other: &GroupSpec| (other.ranks, other.root) == (spec.ranks, spec.root);
+        Self::new(name, collective, move |_, rank| programs.get(rank).cloned().unwrap_or_default())
+            .with_peer_access(peer_access)
+            .with_chunks_per_share(move |_| chunks_per_share)
+            .with_supports(group)
+            .with_summary("a schedule that was given")
+    }
 
     /// Returns whether a group of `ranks` ranks gets results combined in rank order.
     pub fn keeps_rank_order(&self, ranks: usize) -> bool {
@@ -152,6 +225,7 @@ impl Algorithm {
     /// The programs of all ranks.
     pub fn schedule(&self, spec: &GroupSpec) -> Schedule {
         Schedule {
+            algorithm: self.name.to_owned(),
             collective: self.collective,
             spec: *spec,
             chunks_per_share: (self.chunks_per_share)(spec),
@@ -161,13 +235,77 @@ impl Algorithm {
     }
 }
 
+/// The table, a `static` so that each row has one address, by which a copy of it is told apart.
+pub(super) static TABLE: [Algorithm; 59] = [
+    ring::ALL_REDUCE,
+    bidirectional_ring::ALL_REDUCE,
+    double_tree::ALL_REDUCE,
+    pat::ALL_REDUCE,
+    recursive_doubling::ALL_REDUCE,
+    recursive_halving::ALL_REDUCE,
+    window_reduce::ONE_SHOT,
+    window_reduce::TWO_SHOT,
+    inplace_ring::ALL_REDUCE,
+    rank_ordered::ALL_REDUCE,
+    rank_ordered::NAIVE,
+    ring::ALL_GATHER,
+    bidirectional_ring::ALL_GATHER,
+    pat::ALL_GATHER,
+    recursive_doubling::ALL_GATHER,
+    bruck::ALL_GATHER,
+    window_direct::ALL_GATHER,
+    ring::REDUCE_SCATTER,
+    bidirectional_ring::REDUCE_SCATTER,
+    pat::REDUCE_SCATTER,
+    recursive_halving::REDUCE_SCATTER,
+    window_reduce::REDUCE_SCATTER,
+    inplace_ring::REDUCE_SCATTER,
+    rank_ordered::REDUCE_SCATTER,
+    ring::BROADCAST,
+    double_tree::BROADCAST,
+    binomial::BROADCAST,
+    linear::BROADCAST,
+    window_direct::BROADCAST,
+    ring::REDUCE,
+    double_tree::REDUCE,
+    binomial::REDUCE,
+    window_reduce::REDUCE,
+    rank_ordered::REDUCE,
+    gather_scatter::GATHER,
+    gather_scatter::GATHER_LINEAR,
+    window_direct::GATHER,
+    gather_scatter::SCATTER,
+    gather_scatter::SCATTER_LINEAR,
+    window_direct::SCATTER,
+    pairwise::ALL_TO_ALL,
+    pairwise::ALL_TO_ALL_EXCHANGE,
+    pairwise::ALL_TO_ALL_WINDOWED,
+    bruck::ALL_TO_ALL,
+    window_direct::ALL_TO_ALL,
+    barrier::DISSEMINATION,
+    window_direct::BARRIER,
+    scan::DOUBLING,
+    scan::CHAIN,
+    scan::WINDOWED,
+    scan::EXCLUSIVE_DOUBLING,
+    scan::EXCLUSIVE_CHAIN,
+    scan::EXCLUSIVE_WINDOWED,
+    zero_copy::ALL_REDUCE,
+    zero_copy::ALL_GATHER,
+    zero_copy::REDUCE_SCATTER,
+    zero_copy::BROADCAST,
+    zero_copy::BROADCAST_PUSH,
+    zero_copy::ALL_REDUCE_SCALED,
+];
+
+/// Keeps a value for the rest of the process. A function without captured values takes no memory.
+fn kept<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
 impl std::fmt::Debug for Algorithm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.collective, self.name)
     }
 }
 
-/// The algorithm called `name` for `collective`.
-pub fn find(collective: Collective, name: &str) -> Option<&'static Algorithm> {
-    Algorithm::ALL.iter().find(|row| row.collective == collective && row.name == name)
-}

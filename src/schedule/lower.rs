@@ -171,7 +171,7 @@ mod tests {
 
     fn instrs(collective: Collective, name: &str, fuse: bool) -> Vec<Instr> {
         let row = find(collective, name).unwrap();
-        let program = (row.build)(&GroupSpec { ranks: 3, root: 0, aggregation: 1 }, 1);
+        let program = (row.build)(&GroupSpec::new(3), 1);
         lower(program, 1, fuse).remove(0).instrs
     }
 

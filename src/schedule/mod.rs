@@ -19,22 +19,28 @@
 mod algorithm;
 pub mod algorithms;
 mod builder;
+mod chunk_text;
 pub mod check;
 pub mod draw;
 pub(crate) mod lower;
 #[cfg(feature = "gpu")]
 mod permute;
+mod registry;
 
 pub use crate::schedule::builder::{ProgramBuilder, chunk_at, input, output, scratch, window};
 #[cfg(feature = "gpu")]
 pub(crate) use crate::schedule::permute::permuted;
-pub use algorithm::{Algorithm, CombineOrder, Complexity, PeerAccess, find};
+pub use algorithm::{Algorithm, CombineOrder, Complexity, OfGroup, PeerAccess};
+pub(crate) use registry::add as register;
+pub use registry::find;
 
 /// Number of a rank in its communicator.
 pub type Rank = usize;
 
 /// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[repr(u8)]
 #[allow(missing_docs)]
 pub enum Collective {
@@ -48,6 +54,7 @@ pub enum Collective {
     AllToAll,
     Barrier,
     Scan,
+    #[cfg_attr(feature = "serde", serde(rename = "exscan"))]
     ExScan,
 }
 
@@ -129,14 +136,43 @@ impl std::fmt::Display for Collective {
 
 /// The parameters that a schedule is built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct GroupSpec {
     /// Number of ranks, at least 1.
     pub ranks: usize,
     /// The special rank, 0 where there is none.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub root: Rank,
-    /// Chunks packed into one message, at most, by algorithms that aggregate (PAT): rounded down
-    /// to a power of two, and cut to half of the ranks, those rounded up to one. Others ignore it.
+    /// Chunks packed into one message, at most, by algorithms that aggregate (PAT). Others ignore
+    /// it. PAT takes the largest power of two up to this number; with N ranks, it packs at most half
+    /// of the smallest power of two that is N or more.
+    #[cfg_attr(feature = "serde", serde(default = "one"))]
     pub aggregation: usize,
+}
+
+/// What a file means that does not say how many chunks are packed.
+#[cfg(feature = "serde")]
+fn one() -> usize {
+    1
+}
+
+impl GroupSpec {
+    /// The parameters of a group of `ranks` ranks, whose root is rank 0 and whose algorithms pack
+    /// no chunks together.
+    pub const fn new(ranks: usize) -> Self {
+        Self { ranks, root: 0, aggregation: 1 }
+    }
+
+    /// Sets the special rank.
+    pub const fn with_root(self, root: Rank) -> Self {
+        Self { root, ..self }
+    }
+
+    /// Sets the number of chunks that are packed into one message, at most.
+    pub const fn with_aggregation(self, aggregation: usize) -> Self {
+        Self { aggregation, ..self }
+    }
 }
 
 /// A memory of a rank.
@@ -155,6 +191,8 @@ pub enum Space {
 
 /// One chunk of one rank's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
 pub struct Chunk {
     /// The memory.
     pub space: Space,
@@ -165,6 +203,8 @@ pub struct Chunk {
 /// A chunk somewhere: at this rank, in a peer's window, or, with [`PeerAccess::ZeroCopy`], in a
 /// peer's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct ChunkRef {
     /// The rank whose memory it is. [`Algorithm::peer_access`] limits it to what a rank may reach.
     pub rank: Rank,
@@ -174,6 +214,8 @@ pub struct ChunkRef {
 
 /// One step of one rank. Steps of a lane program run one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
 pub enum Step {
     /// One message with these chunks to `peer`.
     Send {
@@ -199,6 +241,7 @@ pub enum Step {
         into: Vec<Chunk>,
         /// True if the results are complete, so that the operation finishes (divides an average)
         /// here.
+        #[cfg_attr(feature = "serde", serde(default))]
         finish: bool,
     },
     /// `into = from`. From a peer's window it is a *get*, into one a *put*.
@@ -216,6 +259,7 @@ pub enum Step {
         /// The chunk of the result.
         into: ChunkRef,
         /// True if the result is complete.
+        #[cfg_attr(feature = "serde", serde(default))]
         finish: bool,
     },
     /// Tells every rank that all earlier steps of this lane program are done.
@@ -232,9 +276,12 @@ pub enum Step {
 
 /// A lane program: steps in order, on one lane. Lane programs of one program run concurrently.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct LaneProgram {
     /// Lane of its messages and signals; no two lane programs of a program share one,
     /// unless each pair of peer and direction appears in one of them only.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub lane: usize,
     /// The steps, in order.
     pub steps: Vec<Step>,
@@ -242,18 +289,56 @@ pub struct LaneProgram {
 
 /// The steps of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Program {
     /// The concurrent lane programs.
     pub lane_programs: Vec<LaneProgram>,
     /// Chunks of scratch memory it uses.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub scratch: usize,
     /// Chunks of its own window that it or its peers use.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub window: usize,
 }
 
 /// The programs of all ranks.
+///
+/// With the feature `serde`, a schedule is read from a file, for example one that a solver wrote:
+///
+/// ```
+/// # #[cfg(feature = "serde")] {
+/// use unisono::schedule::check::{Options, check_schedule};
+/// use unisono::schedule::Schedule;
+///
+/// let text = r#"{
+///     "collective": "all_reduce", "spec": { "ranks": 2 }, "chunks_per_share": 1,
+///     "programs": [
+///         { "lane_programs": [{ "steps": [
+///             { "send": { "peer": 1, "chunks": ["in0"] } },
+///             { "recv_reduce": { "peer": 1, "with": ["in0"], "into": ["out0"], "finish": true } }
+///         ] }] },
+///         { "lane_programs": [{ "steps": [
+///             { "send": { "peer": 0, "chunks": ["in0"] } },
+///             { "recv_reduce": { "peer": 0, "with": ["in0"], "into": ["out0"], "finish": true } }
+///         ] }] }
+///     ]
+/// }"#;
+/// let schedule: Schedule = serde_json::from_str(text).unwrap();
+/// assert_eq!(check_schedule(&schedule, &Options::default()).unwrap().chunks, 2);
+/// # }
+/// ```
+///
+/// A chunk is written as its memory (`in`, `out`, `tmp` for scratch, `win` for a window) and its
+/// number. Left out, a root, lane, scratch or window is 0, an aggregation 1, `finish` false, and
+/// `peer_access` is `two_sided`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Schedule {
+    /// The name of the algorithm that built it, which drawings show; it may be empty.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub algorithm: String,
     /// The collective that it computes.
     pub collective: Collective,
     /// The parameters that it was built from.
@@ -261,6 +346,7 @@ pub struct Schedule {
     /// Chunks that a share is cut into.
     pub chunks_per_share: usize,
     /// The memory of its peers that a rank may reach.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub peer_access: PeerAccess,
     /// One program for each rank.
     pub programs: Vec<Program>,

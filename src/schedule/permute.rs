@@ -80,10 +80,11 @@ mod tests {
 
     /// Checks that `algorithm` computes its collective in `order`.
     fn assert_permuted_is_correct(algorithm: &Algorithm, root: Rank, order: &[Rank]) {
-        let spec = GroupSpec { ranks: order.len(), root, aggregation: 1 };
+        let spec = GroupSpec::new(order.len()).with_root(root);
         let programs = (0..spec.ranks).map(|rank| permuted(algorithm, &spec, order, rank)).collect();
         let (parts, reach) = ((algorithm.chunks_per_share)(&spec), algorithm.peer_access);
         let schedule = Schedule {
+            algorithm: algorithm.name.to_owned(),
             collective: algorithm.collective,
             spec,
             chunks_per_share: parts,
@@ -120,7 +121,7 @@ mod tests {
         let order = [0, 2, 1, 3];
         let peers = |collective, root| {
             let (algorithm, spec) =
-                (find(collective, "chain").unwrap(), GroupSpec { ranks: 4, root, aggregation: 1 });
+                (find(collective, "chain").unwrap(), GroupSpec::new(4).with_root(root));
             let sent_to = |rank| {
                 let program = permuted(algorithm, &spec, &order, rank);
                 let mut steps = program.lane_programs.into_iter().flat_map(|lane_program| lane_program.steps);

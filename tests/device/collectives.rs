@@ -132,7 +132,7 @@ fn algorithms_are_correct() {
 
 /// Returns the algorithms of all_reduce for ordinary buffers.
 fn all_reduce_rows(ranks: usize) -> impl Iterator<Item = &'static Algorithm> {
-    let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+    let spec = GroupSpec::new(ranks);
     Algorithm::ALL.iter().filter(move |row| {
         row.collective == Collective::AllReduce
             && row.peer_access != PeerAccess::ZeroCopy
@@ -184,7 +184,7 @@ fn no_peer_access_falls_back_to_host_staging() {
     run(3, &staged_config(), |comm, stream| {
         for algorithm in Algorithm::ALL.iter().filter(|row| row.peer_access == PeerAccess::TwoSided) {
             let runs = !algorithm.collective.is_scan();
-            if runs && (algorithm.supports)(&GroupSpec { ranks: 3, root: 0, aggregation: 1 }) {
+            if runs && (algorithm.supports)(&GroupSpec::new(3)) {
                 comm.set_algorithm(algorithm.collective, Some(algorithm.name)).unwrap();
                 exercise::<f32>(&comm, &stream, case(algorithm.collective, 3001, false));
             }

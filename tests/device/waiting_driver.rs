@@ -70,7 +70,7 @@ fn first_uses_wait_for_no_running_kernel() {
     let together = Barrier::new(RANKS);
     run_waiting("waiting_driver::first_uses_wait_for_no_running_kernel", |comm, stream| {
         let mut buffers = Buffers::new(&comm);
-        let spec = GroupSpec { ranks: RANKS, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(RANKS);
         let is_run = |row: &&Algorithm| {
             !row.collective.is_scan() && row.peer_access != PeerAccess::ZeroCopy && (row.supports)(&spec)
         };

@@ -112,7 +112,7 @@ impl Step {
     /// The algorithm to insist on among so many ranks; none leaves the choice to the library.
     pub(super) fn algorithm(&self, ranks: usize) -> Option<&'static Algorithm> {
         let collective = self.kind.collective()?;
-        let spec = GroupSpec { ranks, root: self.op_case(ranks).root, aggregation: 1 };
+        let spec = GroupSpec::new(ranks).with_root(self.op_case(ranks).root);
         let fits = |row: &&Algorithm| {
             row.collective == collective && row.peer_access == PeerAccess::TwoSided && (row.supports)(&spec)
         };

@@ -46,7 +46,7 @@ impl Case<'_> {
 
     /// Whatever can run.
     pub(super) fn algorithms(&self) -> Vec<&'static Algorithm> {
-        let spec = GroupSpec { ranks: self.ranks, root: 0, aggregation: 1 };
+        let spec = GroupSpec::new(self.ranks);
         let reach = self.topology().peer_access();
         let of_it = |row: &&Algorithm| row.collective == self.collective && row.peer_access <= reach;
         Algorithm::ALL.iter().filter(of_it).filter(|row| (row.supports)(&spec)).collect()

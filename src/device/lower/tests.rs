@@ -228,7 +228,7 @@ fn lowered_tables_match_schedules() {
 /// Counts the chunks of buffers that all ranks together read and write, and those of scratch and
 /// windows.
 fn count_accesses(collective: Collective, name: &str, ranks: usize) -> [usize; 3] {
-    let schedule = find(collective, name).unwrap().schedule(&GroupSpec { ranks, root: 1, aggregation: 1 });
+    let schedule = find(collective, name).unwrap().schedule(&GroupSpec::new(ranks).with_root(1));
     let mut touched = [0; 3];
     for rank in 0..ranks {
         let tables = lower(schedule.programs[rank].clone(), rank).unwrap();
@@ -261,7 +261,7 @@ fn zero_copy_tables_read_once_and_write_in_place() {
 fn lowering_fuses_one_pass_into_one_instr() {
     let of = |name, ranks| {
         let row = find(Collective::AllReduce, name).unwrap();
-        lower((row.build)(&GroupSpec { ranks, root: 0, aggregation: 1 }, 1), 1).unwrap()
+        lower((row.build)(&GroupSpec::new(ranks), 1), 1).unwrap()
     };
     let forwards = |lowered: &ProgramTables| {
         lowered

@@ -20,10 +20,10 @@ pub const DISSEMINATION: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: dissemination,
-    complexity: |spec| Complexity { steps: ceil_log2(spec.ranks), chunks: 0, scratch_chunks: 0 },
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &dissemination,
+    complexity: Some(&|spec| Complexity { steps: ceil_log2(spec.ranks), chunks: 0, scratch_chunks: 0 }),
 };
 
 fn dissemination(spec: &GroupSpec, rank: Rank) -> Program {

@@ -24,14 +24,14 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: |spec| 2 * spec.ranks,
-    build: all_reduce,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &|spec| 2 * spec.ranks,
+    build: &all_reduce,
+    complexity: Some(&|spec| Complexity {
         steps: 2 * (spec.size() - 1),
         chunks: 4 * spec.size() * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// All-gather around two rings.
@@ -43,14 +43,14 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: |_| 2,
-    build: all_gather,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &|_| 2,
+    build: &all_gather,
+    complexity: Some(&|spec| Complexity {
         steps: spec.size() - 1,
         chunks: 2 * spec.size() * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// Reduce-scatter around two rings.
@@ -62,14 +62,14 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: |_| 2,
-    build: reduce_scatter,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &|_| 2,
+    build: &reduce_scatter,
+    complexity: Some(&|spec| Complexity {
         steps: spec.size() - 1,
         chunks: 2 * spec.size() * (spec.size() - 1),
         scratch_chunks: if spec.ranks > 2 { 2 } else { 0 },
-    },
+    }),
 };
 
 /// The ring of lane program `lane_program`, which carries that half of every chunk: 0 to higher

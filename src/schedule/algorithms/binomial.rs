@@ -26,14 +26,14 @@ pub const BROADCAST: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: broadcast,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &broadcast,
+    complexity: Some(&|spec| Complexity {
         steps: ceil_log2(spec.ranks),
         chunks: spec.size() - 1,
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// Reduce from the leaves to the root of a binomial tree.
@@ -45,14 +45,14 @@ pub const REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: reduce,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &reduce,
+    complexity: Some(&|spec| Complexity {
         steps: ceil_log2(spec.ranks),
         chunks: spec.size() - 1,
         scratch_chunks: u64::from(spec.ranks > 3),
-    },
+    }),
 };
 
 /// The positions of the subtree at `position`, itself included.

@@ -27,14 +27,14 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: all_gather,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &all_gather,
+    complexity: Some(&|spec| Complexity {
         steps: ceil_log2(spec.ranks),
         chunks: spec.size() * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// All-to-all through intermediate ranks.
@@ -46,16 +46,16 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: all_to_all,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &all_to_all,
+    complexity: Some(&|spec| Complexity {
         steps: ceil_log2(spec.ranks),
         // One hop for each bit of each distance.
         chunks: spec.size() * (0..spec.size()).map(|distance| u64::from(distance.count_ones())).sum::<u64>(),
         // Every distance but those of one hop or none.
         scratch_chunks: spec.size() - 1 - ceil_log2(spec.ranks),
-    },
+    }),
 };
 
 fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {

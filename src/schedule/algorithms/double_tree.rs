@@ -29,14 +29,14 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: |_| 2,
-    build: all_reduce,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &|_| 2,
+    build: &all_reduce,
+    complexity: Some(&|spec| Complexity {
         steps: 2 * critical_path(spec),
         chunks: 4 * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// Broadcast from the root of both trees.
@@ -48,14 +48,14 @@ pub const BROADCAST: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: |_| 2,
-    build: broadcast,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &|_| 2,
+    build: &broadcast,
+    complexity: Some(&|spec| Complexity {
         steps: critical_path(spec),
         chunks: 2 * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// Reduce to the root of both trees.
@@ -67,14 +67,14 @@ pub const REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: |_| 2,
-    build: reduce,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &|_| 2,
+    build: &reduce,
+    complexity: Some(&|spec| Complexity {
         steps: critical_path(spec),
         chunks: 2 * (spec.size() - 1),
         scratch_chunks: u64::from(spec.ranks > 2),
-    },
+    }),
 };
 
 /// A rank's parent and children in one of the trees.

@@ -23,10 +23,10 @@ pub const GATHER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: gather,
-    complexity: tree_complexity,
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &gather,
+    complexity: Some(&tree_complexity),
 };
 
 /// Scatter from the root to the leaves of a binomial tree.
@@ -38,10 +38,10 @@ pub const SCATTER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: scatter,
-    complexity: tree_complexity,
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &scatter,
+    complexity: Some(&tree_complexity),
 };
 
 /// Gather in which every rank sends to the root.
@@ -53,10 +53,10 @@ pub const GATHER_LINEAR: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: gather_linear,
-    complexity: linear_complexity,
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &gather_linear,
+    complexity: Some(&linear_complexity),
 };
 
 /// Scatter in which the root sends to all.
@@ -68,10 +68,10 @@ pub const SCATTER_LINEAR: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: scatter_linear,
-    complexity: linear_complexity,
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &scatter_linear,
+    complexity: Some(&linear_complexity),
 };
 
 fn linear_complexity(spec: &GroupSpec) -> Complexity {

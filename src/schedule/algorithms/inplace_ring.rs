@@ -31,27 +31,27 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_per_rank,
-    build: all_reduce,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_per_rank,
+    build: &all_reduce,
+    complexity: Some(&|spec| Complexity {
         steps: if spec.ranks > 1 { spec.size() } else { 0 },
         chunks: 2 * spec.size() * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// Reduce-scatter in which a chunk's own rank is the last to add to it.
 pub const REDUCE_SCATTER: Algorithm = Algorithm {
     collective: Collective::ReduceScatter,
     summary: "each chunk is summed in one place, and its own rank adds to it last: least memory in use",
-    chunks_per_share: one_chunk,
-    build: reduce_scatter,
-    complexity: |spec| Complexity {
+    chunks_per_share: &one_chunk,
+    build: &reduce_scatter,
+    complexity: Some(&|spec| Complexity {
         steps: spec.size() - 1,
         chunks: spec.size() * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
     ..ALL_REDUCE
 };
 
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn ring_order_visits_each_rank_once_and_changes_rings_once() {
         for ranks in 2..=13 {
-            let course = RingOrder::new(&GroupSpec { ranks, root: 0, aggregation: 1 });
+            let course = RingOrder::new(&GroupSpec::new(ranks));
             for sum in 0..ranks {
                 let order: Vec<Rank> = (0..ranks).map(|turn| course.rank_for(sum, turn)).collect();
                 let mut all = order.clone();

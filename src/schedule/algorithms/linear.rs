@@ -18,10 +18,10 @@ pub const BROADCAST: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: broadcast,
-    complexity: |spec| Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 },
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &broadcast,
+    complexity: Some(&|spec| Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 }),
 };
 
 fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {

@@ -21,26 +21,18 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: all_to_all,
-    complexity: |spec| Complexity {
-        steps: spec.size() - 1,
-        chunks: spec.size() * (spec.size() - 1),
-        scratch_chunks: 0,
-    },
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &all_to_all,
+    complexity: Some(&|spec| complexity(spec, spec.size() - 1, 1)),
 };
 
 /// All-to-all in which ranks exchange in pairs every round.
 pub const ALL_TO_ALL_EXCHANGE: Algorithm = Algorithm {
     name: "pairwise_exchange",
     summary: "ranks exchange chunks in pairs each round: least data in progress, for ranks that share cores",
-    build: exchange,
-    // But with powers of two, everybody rests in one round, and not all in the same.
-    complexity: |spec| Complexity {
-        steps: spec.size() - u64::from(spec.ranks.is_power_of_two()),
-        ..(ALL_TO_ALL.complexity)(spec)
-    },
+    build: &exchange,
+    complexity: Some(&|spec| complexity(spec, exchanges(spec), 1)),
     ..ALL_TO_ALL
 };
 
@@ -48,18 +40,23 @@ pub const ALL_TO_ALL_EXCHANGE: Algorithm = Algorithm {
 pub const ALL_TO_ALL_WINDOWED: Algorithm = Algorithm {
     name: "pairwise_windowed",
     summary: "pairs exchange several messages at a time: fewest changes of direction, for long chunks of ranks that share cores",
-    chunks_per_share: |_| MESSAGES_PER_EXCHANGE,
-    build: windowed,
-    complexity: |spec| {
-        let Complexity { steps, chunks, scratch_chunks: scratch } = (ALL_TO_ALL_EXCHANGE.complexity)(spec);
-        Complexity {
-            steps: MESSAGES_PER_EXCHANGE as u64 * steps,
-            chunks: MESSAGES_PER_EXCHANGE as u64 * chunks,
-            scratch_chunks: scratch,
-        }
-    },
+    chunks_per_share: &|_| MESSAGES_PER_EXCHANGE,
+    build: &windowed,
+    complexity: Some(&|spec| complexity(spec, exchanges(spec), MESSAGES_PER_EXCHANGE as u64)),
     ..ALL_TO_ALL
 };
+
+/// The costs of `rounds` rounds in which each pair exchanges `messages` messages.
+fn complexity(spec: &GroupSpec, rounds: u64, messages: u64) -> Complexity {
+    let chunks = messages * spec.size() * (spec.size() - 1);
+    Complexity { steps: messages * rounds, chunks, scratch_chunks: 0 }
+}
+
+/// The rounds of exchanges in pairs. All ranks but powers of two rest in one round, and not all in
+/// the same.
+fn exchanges(spec: &GroupSpec) -> u64 {
+    spec.size() - u64::from(spec.ranks.is_power_of_two())
+}
 
 /// Sends and receives are separate lane programs, so that a slow rank delays no sends. Each ordered
 /// pair of ranks exchanges one message, so both lane programs may share the lane.

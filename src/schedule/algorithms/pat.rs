@@ -32,14 +32,14 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: true,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: all_gather,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &all_gather,
+    complexity: Some(&|spec| Complexity {
         steps: messages_per_rank(spec),
         chunks: spec.size() * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// Reduce-scatter by parallel aggregated trees.
@@ -51,14 +51,14 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: true,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: reduce_scatter,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &reduce_scatter,
+    complexity: Some(&|spec| Complexity {
         steps: messages_per_rank(spec),
         chunks: spec.size() * (spec.size() - 1),
         scratch_chunks: max_scratch_chunks(spec),
-    },
+    }),
 };
 
 /// All-reduce: reduce-scatter, then all-gather.
@@ -70,14 +70,14 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: true,
-    supports: any_group,
-    chunks_per_share: one_per_rank,
-    build: all_reduce,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_per_rank,
+    build: &all_reduce,
+    complexity: Some(&|spec| Complexity {
         steps: 2 * messages_per_rank(spec),
         chunks: 2 * spec.size() * (spec.size() - 1),
         scratch_chunks: max_scratch_chunks(spec),
-    },
+    }),
 };
 
 /// One round, in which every rank sends one message.

@@ -26,10 +26,10 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::RankOrder,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_per_rank,
-    build: all_reduce,
-    complexity: |spec| complexity(spec, 2),
+    supports: &any_group,
+    chunks_per_share: &one_per_rank,
+    build: &all_reduce,
+    complexity: Some(&|spec| complexity(spec, 2)),
 };
 
 /// All-reduce of whole shares: every rank receives all operands.
@@ -41,10 +41,10 @@ pub const NAIVE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::RankOrder,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: naive,
-    complexity: |spec| complexity(spec, 1),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &naive,
+    complexity: Some(&|spec| complexity(spec, 1)),
 };
 
 /// Reduce-scatter: every rank receives all operands of its chunk.
@@ -56,10 +56,10 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::RankOrder,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: reduce_scatter,
-    complexity: |spec| complexity(spec, 1),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &reduce_scatter,
+    complexity: Some(&|spec| complexity(spec, 1)),
 };
 
 /// Reduce: the root receives all operands.
@@ -71,10 +71,10 @@ pub const REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::RankOrder,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: reduce,
-    complexity: |spec| Complexity { chunks: spec.size() - 1, ..complexity(spec, 1) },
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &reduce,
+    complexity: Some(&|spec| Complexity { chunks: spec.size() - 1, ..complexity(spec, 1) }),
 };
 
 fn complexity(spec: &GroupSpec, phases: u64) -> Complexity {

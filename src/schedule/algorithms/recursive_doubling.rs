@@ -24,15 +24,15 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: all_reduce,
-    complexity: |spec| {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &all_reduce,
+    complexity: Some(&|spec| {
         let cube = Hypercube::new(spec);
         let (corners, extras) = (cube.nodes as u64, cube.folded_ranks() as u64);
         let steps = cube.dimensions() + cube.fold_rounds();
         Complexity { steps, chunks: corners * cube.dimensions() + 2 * extras, scratch_chunks: 0 }
-    },
+    }),
 };
 
 /// All-gather by recursive doubling.
@@ -44,14 +44,14 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: all_gather,
-    complexity: |spec| {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &all_gather,
+    complexity: Some(&|spec| {
         let cube = Hypercube::new(spec);
         let steps = cube.dimensions() + cube.fold_rounds();
         Complexity { steps, chunks: spec.size() * (spec.size() - 1), scratch_chunks: 0 }
-    },
+    }),
 };
 
 fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {

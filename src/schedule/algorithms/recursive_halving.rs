@@ -26,15 +26,15 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: |spec| Hypercube::new(spec).nodes,
-    build: all_reduce,
-    complexity: |spec| {
+    supports: &any_group,
+    chunks_per_share: &|spec| Hypercube::new(spec).nodes,
+    build: &all_reduce,
+    complexity: Some(&|spec| {
         let cube = Hypercube::new(spec);
         let (corners, extras) = (cube.nodes as u64, cube.folded_ranks() as u64);
         let steps = 2 * cube.dimensions() + cube.fold_rounds();
         Complexity { steps, chunks: 2 * corners * (corners - 1 + extras), scratch_chunks: 0 }
-    },
+    }),
 };
 
 /// Reduce-scatter by recursive halving.
@@ -46,17 +46,17 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: reduce_scatter,
-    complexity: |spec| {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &reduce_scatter,
+    complexity: Some(&|spec| {
         let cube = Hypercube::new(spec);
         let steps = cube.dimensions() + cube.fold_rounds();
         let chunks = spec.size() * (spec.size() - 1) + cube.folded_ranks() as u64;
         // A corner with an extra sums all chunks, others half of them; the own one in the output.
         let sums = if cube.folded_ranks() > 0 { spec.size() } else { spec.size() / 2 };
         Complexity { steps, chunks, scratch_chunks: sums.saturating_sub(1) }
-    },
+    }),
 };
 
 fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {

@@ -23,14 +23,14 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_per_rank,
-    build: all_reduce,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_per_rank,
+    build: &all_reduce,
+    complexity: Some(&|spec| Complexity {
         steps: 2 * (spec.size() - 1),
         chunks: 2 * spec.size() * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// All-gather around the ring.
@@ -42,14 +42,14 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: all_gather,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &all_gather,
+    complexity: Some(&|spec| Complexity {
         steps: spec.size() - 1,
         chunks: spec.size() * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// Reduce-scatter around the ring.
@@ -61,14 +61,14 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: reduce_scatter,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &reduce_scatter,
+    complexity: Some(&|spec| Complexity {
         steps: spec.size() - 1,
         chunks: spec.size() * (spec.size() - 1),
         scratch_chunks: u64::from(spec.ranks > 2),
-    },
+    }),
 };
 
 /// Broadcast along a chain that begins at the root.
@@ -80,10 +80,10 @@ pub const BROADCAST: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: broadcast,
-    complexity: |spec| Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 },
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &broadcast,
+    complexity: Some(&|spec| Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 }),
 };
 
 /// Reduce along a chain that ends at the root.
@@ -95,14 +95,14 @@ pub const REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: reduce,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &reduce,
+    complexity: Some(&|spec| Complexity {
         steps: spec.size() - 1,
         chunks: spec.size() - 1,
         scratch_chunks: u64::from(spec.ranks > 2),
-    },
+    }),
 };
 
 /// One direction around the circle, for one part of every chunk.

@@ -27,17 +27,17 @@ pub const DOUBLING: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: doubling,
-    complexity: |spec| doubling_complexity(spec, 0),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &doubling,
+    complexity: Some(&|spec| doubling_complexity(spec, 0)),
 };
 
 /// Exclusive scan by recursive doubling.
 pub const EXCLUSIVE_DOUBLING: Algorithm = Algorithm {
     collective: Collective::ExScan,
-    build: exclusive_doubling,
-    complexity: |spec| doubling_complexity(spec, if spec.ranks > 3 { 2 } else { 0 }),
+    build: &exclusive_doubling,
+    complexity: Some(&|spec| doubling_complexity(spec, if spec.ranks > 3 { 2 } else { 0 })),
     ..DOUBLING
 };
 
@@ -50,17 +50,17 @@ pub const CHAIN: Algorithm = Algorithm {
     peer_access: PeerAccess::TwoSided,
     combine_order: CombineOrder::RankOrder,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: chain,
-    complexity: |spec| chain_complexity(spec, if spec.ranks > 1 { 1 } else { 0 }),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &chain,
+    complexity: Some(&|spec| chain_complexity(spec, if spec.ranks > 1 { 1 } else { 0 })),
 };
 
 /// Exclusive scan along a chain.
 pub const EXCLUSIVE_CHAIN: Algorithm = Algorithm {
     collective: Collective::ExScan,
-    build: exclusive_chain,
-    complexity: |spec| chain_complexity(spec, if spec.ranks > 2 { 2 } else { 0 }),
+    build: &exclusive_chain,
+    complexity: Some(&|spec| chain_complexity(spec, if spec.ranks > 2 { 2 } else { 0 })),
     ..CHAIN
 };
 
@@ -73,15 +73,15 @@ pub const WINDOWED: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::SinglePass,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: windowed,
-    complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1) / 2),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &windowed,
+    complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1) / 2)),
 };
 
 /// Exclusive scan from windows.
 pub const EXCLUSIVE_WINDOWED: Algorithm =
-    Algorithm { collective: Collective::ExScan, build: exclusive_windowed, ..WINDOWED };
+    Algorithm { collective: Collective::ExScan, build: &exclusive_windowed, ..WINDOWED };
 
 fn doubling_complexity(spec: &GroupSpec, scratch_chunks: u64) -> Complexity {
     let chunks = distances(spec).map(|distance| (spec.ranks - distance) as u64).sum();

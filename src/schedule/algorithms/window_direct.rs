@@ -23,10 +23,10 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: all_gather,
-    complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &all_gather,
+    complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1))),
 };
 
 /// Broadcast from the root's window.
@@ -38,10 +38,10 @@ pub const BROADCAST: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: broadcast,
-    complexity: |spec| one_exchange_complexity(spec, spec.size() - 1),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &broadcast,
+    complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() - 1)),
 };
 
 /// Gather from windows.
@@ -53,10 +53,10 @@ pub const GATHER: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: gather,
-    complexity: |spec| one_exchange_complexity(spec, spec.size() - 1),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &gather,
+    complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() - 1)),
 };
 
 /// Scatter from the root's window.
@@ -68,10 +68,10 @@ pub const SCATTER: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: scatter,
-    complexity: |spec| one_exchange_complexity(spec, spec.size() - 1),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &scatter,
+    complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() - 1)),
 };
 
 /// All-to-all from windows.
@@ -83,10 +83,10 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: all_to_all,
-    complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &all_to_all,
+    complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1))),
 };
 
 /// Barrier by one signal of every rank.
@@ -98,10 +98,10 @@ pub const BARRIER: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: barrier,
-    complexity: |spec| one_exchange_complexity(spec, 0),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &barrier,
+    complexity: Some(&|spec| one_exchange_complexity(spec, 0)),
 };
 
 /// The cost of one signal and of `chunks` chunks read from windows after it.

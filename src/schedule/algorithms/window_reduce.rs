@@ -27,10 +27,10 @@ pub const ONE_SHOT: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::SinglePass,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: one_shot,
-    complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &one_shot,
+    complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1))),
 };
 
 /// All-reduce in which every rank reduces its chunk and reads the other results.
@@ -42,14 +42,14 @@ pub const TWO_SHOT: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::SinglePass,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_per_rank,
-    build: two_shot,
-    complexity: |spec| Complexity {
+    supports: &any_group,
+    chunks_per_share: &one_per_rank,
+    build: &two_shot,
+    complexity: Some(&|spec| Complexity {
         steps: if spec.ranks > 1 { 2 } else { 0 },
         chunks: 2 * spec.size() * (spec.size() - 1),
         scratch_chunks: 0,
-    },
+    }),
 };
 
 /// Reduce-scatter from windows.
@@ -61,10 +61,10 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::SinglePass,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: reduce_scatter,
-    complexity: |spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1)),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &reduce_scatter,
+    complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() * (spec.size() - 1))),
 };
 
 /// Reduce from windows.
@@ -76,10 +76,10 @@ pub const REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::Window,
     combine_order: CombineOrder::SinglePass,
     aggregates: false,
-    supports: any_group,
-    chunks_per_share: one_chunk,
-    build: reduce,
-    complexity: |spec| one_exchange_complexity(spec, spec.size() - 1),
+    supports: &any_group,
+    chunks_per_share: &one_chunk,
+    build: &reduce,
+    complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() - 1)),
 };
 
 /// Waits for all peers, then reduces `own` and the operand of each peer, in rank order.

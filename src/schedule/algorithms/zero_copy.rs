@@ -32,10 +32,10 @@ pub const ALL_REDUCE: Algorithm = Algorithm {
     peer_access: PeerAccess::ZeroCopy,
     combine_order: CombineOrder::SinglePass,
     aggregates: false,
-    supports: fits_one_reduce,
-    chunks_per_share: one_per_rank,
-    build: all_reduce,
-    complexity: |spec| complexity(spec, 2 * spec.size() * (spec.size() - 1)),
+    supports: &fits_one_reduce,
+    chunks_per_share: &one_per_rank,
+    build: &all_reduce,
+    complexity: Some(&|spec| complexity(spec, 2 * spec.size() * (spec.size() - 1))),
 };
 
 /// All-gather: every rank writes its input into all outputs.
@@ -47,10 +47,10 @@ pub const ALL_GATHER: Algorithm = Algorithm {
     peer_access: PeerAccess::ZeroCopy,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: fits_one_reduce,
-    chunks_per_share: one_chunk,
-    build: all_gather,
-    complexity: |spec| complexity(spec, spec.size() * (spec.size() - 1)),
+    supports: &fits_one_reduce,
+    chunks_per_share: &one_chunk,
+    build: &all_gather,
+    complexity: Some(&|spec| complexity(spec, spec.size() * (spec.size() - 1))),
 };
 
 /// Reduce-scatter: every rank reduces its share from all inputs.
@@ -62,10 +62,10 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     peer_access: PeerAccess::ZeroCopy,
     combine_order: CombineOrder::SinglePass,
     aggregates: false,
-    supports: fits_one_reduce,
-    chunks_per_share: one_chunk,
-    build: reduce_scatter,
-    complexity: |spec| complexity(spec, spec.size() * (spec.size() - 1)),
+    supports: &fits_one_reduce,
+    chunks_per_share: &one_chunk,
+    build: &reduce_scatter,
+    complexity: Some(&|spec| complexity(spec, spec.size() * (spec.size() - 1))),
 };
 
 /// Broadcast: every rank reads the input of the root.
@@ -77,10 +77,10 @@ pub const BROADCAST: Algorithm = Algorithm {
     peer_access: PeerAccess::ZeroCopy,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: fits_one_reduce,
-    chunks_per_share: one_chunk,
-    build: broadcast,
-    complexity: |spec| complexity(spec, spec.size() - 1),
+    supports: &fits_one_reduce,
+    chunks_per_share: &one_chunk,
+    build: &broadcast,
+    complexity: Some(&|spec| complexity(spec, spec.size() - 1)),
 };
 
 /// Broadcast in which the root, which alone knows where its input is, writes all outputs.
@@ -92,10 +92,10 @@ pub const BROADCAST_PUSH: Algorithm = Algorithm {
     peer_access: PeerAccess::ZeroCopy,
     combine_order: CombineOrder::Unspecified,
     aggregates: false,
-    supports: fits_one_reduce,
-    chunks_per_share: one_chunk,
-    build: broadcast_push,
-    complexity: |spec| complexity(spec, spec.size() - 1),
+    supports: &fits_one_reduce,
+    chunks_per_share: &one_chunk,
+    build: &broadcast_push,
+    complexity: Some(&|spec| complexity(spec, spec.size() - 1)),
 };
 
 /// All-reduce among outputs: each rank applies its own factor first.
@@ -107,10 +107,10 @@ pub const ALL_REDUCE_SCALED: Algorithm = Algorithm {
     peer_access: PeerAccess::ZeroCopy,
     combine_order: CombineOrder::SinglePass,
     aggregates: false,
-    supports: fits_one_reduce,
-    chunks_per_share: one_per_rank,
-    build: all_reduce_scaled,
-    complexity: |spec| complexity(spec, 2 * spec.size() * (spec.size() - 1)),
+    supports: &fits_one_reduce,
+    chunks_per_share: &one_per_rank,
+    build: &all_reduce_scaled,
+    complexity: Some(&|spec| complexity(spec, 2 * spec.size() * (spec.size() - 1))),
 };
 
 /// The most operands of one pass over memory. With more ranks on a host, staging costs no more.

@@ -1,5 +1,6 @@
 //! Maps the chunks of one rank to cells of memory, in place or not.
 
+use super::violation::Violation;
 use crate::schedule::{Chunk, Collective, Rank, Schedule, Space};
 
 /// The chunks of one rank as cells of one memory.
@@ -11,12 +12,26 @@ pub(super) struct AddressSpace {
     pub(super) size: usize,
 }
 
-/// More chunks than any rank can have.
-const CHUNKS_MAX: usize = 1 << 28;
+/// Most chunks of all ranks together, so that the memory of a check stays below a gigabyte.
+const CHUNKS_MAX: usize = 1 << 24;
+
+/// Returns the memories of all ranks.
+///
+/// # Errors
+/// A violation if they have more chunks than the checker has memory for. The numbers may come from
+/// a file, so nothing is reserved by them before.
+pub(super) fn address_spaces(schedule: &Schedule, in_place: bool) -> Result<Vec<AddressSpace>, Violation> {
+    let too_many = Violation::Malformed("more chunks than fit a memory");
+    let spaces: Option<Vec<AddressSpace>> =
+        (0..schedule.spec.ranks).map(|rank| AddressSpace::new(schedule, rank, in_place)).collect();
+    let spaces = spaces.ok_or_else(|| too_many.clone())?;
+    let chunks: usize = spaces.iter().map(|space| space.size).sum();
+    if chunks > CHUNKS_MAX { Err(too_many) } else { Ok(spaces) }
+}
 
 impl AddressSpace {
     /// The memory of `rank`; `None` if it has more chunks than any rank can have.
-    pub(super) fn new(schedule: &Schedule, rank: Rank, in_place: bool) -> Option<Self> {
+    fn new(schedule: &Schedule, rank: Rank, in_place: bool) -> Option<Self> {
         let (spec, program) = (&schedule.spec, schedule.programs.get(rank)?);
         let (inputs, outputs) = schedule.collective.shares(spec.ranks, spec.root, rank);
         let inputs = inputs.checked_mul(schedule.chunks_per_share)?;

@@ -3,8 +3,9 @@
 //! Every receive names its sender and every wait its signal, so that the ranks form a network of
 //! processes whose outcome no timing can change (Kahn 1974): one run stands for all.
 
-use crate::schedule::check::address_space::AddressSpace;
+use crate::schedule::check::address_space::{AddressSpace, address_spaces};
 use crate::schedule::check::expression::{ExprId, Expressions, ORIGINAL_INPUT, UNINITIALIZED};
+use crate::schedule::check::fate::History;
 use crate::schedule::check::port_clock::PortClock;
 use crate::schedule::check::vector_clock::{
     Access, AccessHistory, ClockMode, Edge, LaneProgramId, LaneProgramIds, VectorClocks,
@@ -28,6 +29,8 @@ pub(super) struct Executor<'s> {
     ready: Vec<LaneProgramId>,
     /// Chunks moved between ranks so far.
     pub(super) chunks_moved: u64,
+    /// Every access to memory, if a violation is to be explained.
+    pub(super) history: Option<History>,
     /// Room for messages to come.
     free_messages: Vec<Vec<ExprId>>,
 }
@@ -99,9 +102,7 @@ impl<'s> Executor<'s> {
         let numbering =
             LaneProgramIds::new(schedule.programs.iter().map(|program| program.lane_programs.len()));
         let knowledge = clock_mode(schedule, numbering.len());
-        let rooms = (0..ranks).map(|rank| AddressSpace::new(schedule, rank, in_place));
-        let rooms: Vec<AddressSpace> =
-            rooms.collect::<Option<_>>().ok_or(Violation::Malformed("more chunks than fit a memory"))?;
+        let rooms = address_spaces(schedule, in_place)?;
         let stride = rooms.iter().map(|room| room.chunks(Space::Input)).max().unwrap_or(0);
         if ranks.saturating_mul(stride) > INPUTS_MAX {
             return Err(Violation::Malformed("more input chunks than can be told apart"));
@@ -125,6 +126,7 @@ impl<'s> Executor<'s> {
             ready: (0..numbering.len() as LaneProgramId).rev().collect(),
             numbering,
             chunks_moved: 0,
+            history: None,
             free_messages: Vec::new(),
         })
     }

@@ -200,6 +200,30 @@ impl Expressions {
         }
     }
 
+    /// Returns whether values contain `leaf`, as a function of the value.
+    pub(super) fn containing(&self, leaf: ExprId) -> impl Fn(ExprId) -> bool + use<> {
+        let first_node = self.first_node;
+        let mut nodes = vec![false; self.nodes.len()];
+        for (index, node) in self.nodes.iter().enumerate() {
+            let contains = |value: ExprId| match value.checked_sub(first_node) {
+                Some(earlier) => nodes[earlier as usize],
+                None => value == leaf,
+            };
+            // Operands are older than their sum, so one pass finds all.
+            nodes[index] = match node.kind {
+                NodeKind::Finished(value) => contains(value),
+                NodeKind::Sum { start, operands } => {
+                    let operands = &self.operands[start as usize..(start + operands) as usize];
+                    operands.iter().any(|&operand| contains(operand))
+                }
+            };
+        }
+        move |value| match value.checked_sub(first_node) {
+            Some(node) => nodes[node as usize],
+            None => value == leaf,
+        }
+    }
+
     /// A hash of the expression itself: equal in every run that forms it.
     pub(super) fn hash(&self, value: ExprId) -> u64 {
         match self.node(value) {

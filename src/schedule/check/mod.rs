@@ -13,6 +13,7 @@
 mod address_space;
 mod executor;
 mod expression;
+mod fate;
 mod port_clock;
 mod postcondition;
 mod replay;
@@ -23,7 +24,7 @@ mod violation;
 
 pub use crate::schedule::check::replay::{Event, Replayer, Trace, Write};
 pub use crate::schedule::check::sweep::{AlgorithmReport, cases, run_all, sweep, sweep_all};
-pub use violation::{Blocked, BlockedOn, OutputError, StepError, StepLocation, Violation};
+pub use violation::{Blocked, BlockedOn, InputFate, OutputError, StepError, StepLocation, Violation};
 
 use crate::schedule::check::executor::Executor;
 use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program, Schedule, Step};
@@ -60,7 +61,8 @@ pub struct Report {
     pub order_hash: u64,
 }
 
-/// Proves that `algorithm` computes its collective for `spec`, at the cost that it states.
+/// Proves that `algorithm` computes its collective for `spec`, at the cost that it states, if it
+/// states one.
 ///
 /// # Errors
 /// The first violation found.
@@ -73,7 +75,8 @@ pub fn check(algorithm: &Algorithm, spec: &GroupSpec, options: &Options) -> Resu
         return Err(Violation::Malformed("signals or windows in an algorithm that does not ask for them"));
     }
     let report = check_schedule(&schedule, options)?;
-    let stated = (algorithm.complexity)(spec);
+    let Some(complexity) = algorithm.complexity else { return Ok(report) };
+    let stated = complexity(spec);
     let counts = [
         ("steps", stated.steps, report.steps),
         ("chunks", stated.chunks, report.chunks),
@@ -105,7 +108,8 @@ pub fn check_schedule(schedule: &Schedule, options: &Options) -> Result<Report, 
 fn execute(schedule: &Schedule, in_place: bool, slots: usize) -> Result<Report, Violation> {
     let mut machine = Executor::new(schedule, in_place, slots)?;
     machine.run()?;
-    let outputs = machine.check_outputs()?;
+    let outputs =
+        machine.check_outputs().map_err(|violation| fate::with_fate(schedule, in_place, slots, violation))?;
     Ok(Report {
         steps: machine.rounds(),
         chunks: machine.chunks_moved,
@@ -118,14 +122,21 @@ fn execute(schedule: &Schedule, in_place: bool, slots: usize) -> Result<Report, 
 
 fn check_well_formed(schedule: &Schedule) -> Result<(), Violation> {
     let spec = &schedule.spec;
+    let lane_programs: usize = schedule.programs.iter().map(|program| program.lane_programs.len()).sum();
     let wrong = match () {
         () if spec.ranks == 0 || schedule.programs.len() != spec.ranks => "not one program for each rank",
+        () if spec.ranks > RANKS_MAX => "more than 4096 ranks",
+        () if lane_programs > LANE_PROGRAMS_MAX => "more than 8192 lane programs",
         () if spec.root >= spec.ranks => "the root is no rank",
         () if schedule.chunks_per_share == 0 => "a share of no chunks",
         () => return Ok(()),
     };
     Err(Violation::Malformed(wrong))
 }
+
+/// Most ranks and lane programs of a schedule: the checker keeps a table of the pairs of each.
+const RANKS_MAX: usize = 4096;
+const LANE_PROGRAMS_MAX: usize = 8192;
 
 fn uses_window(program: &Program) -> bool {
     let mut steps = program.lane_programs.iter().flat_map(|lane_program| &lane_program.steps);

@@ -22,7 +22,7 @@ impl Executor<'_> {
             for index in 0..self.memories[rank].address_space.chunks(Space::Output) {
                 let value = self.output(rank, index);
                 if let Err(wrong) = self.check_output(rank, index, value) {
-                    return Err(Violation::Output { rank, index, error: wrong });
+                    return Err(Violation::Output { rank, index, error: wrong, fate: None });
                 }
                 order = mix(order ^ self.values.hash(value)).wrapping_add(index as u64);
                 // The last rank of a scan has the longest expression.
@@ -69,6 +69,25 @@ impl Executor<'_> {
             Collective::ExScan => return self.values.check_prefix_sum(value, rank, part),
         };
         if value == moved { Ok(()) } else { Err(OutputError::WrongInput) }
+    }
+
+    /// Returns the rank and the chunk of the input that an output lacks, if it is one that tells.
+    pub(super) fn lacking(&self, rank: Rank, index: usize, error: OutputError) -> Option<(Rank, usize)> {
+        let (parts, root) = (self.schedule.chunks_per_share, self.schedule.spec.root);
+        let (share, part) = (index / parts, index % parts);
+        let own_part = rank * parts + part;
+        match (error, self.schedule.collective) {
+            (OutputError::MissingInput(from), Collective::ReduceScatter) => Some((from, own_part)),
+            (OutputError::MissingInput(from), _) => Some((from, index)),
+            (OutputError::Missing | OutputError::WrongInput, collective) => match collective {
+                Collective::AllGather | Collective::Gather => Some((share, part)),
+                Collective::Broadcast => Some((root, part)),
+                Collective::Scatter => Some((root, own_part)),
+                Collective::AllToAll => Some((share, own_part)),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Checks that every rank has heard, directly or through others, from every other.

@@ -3,7 +3,7 @@
 //! It shares with the run on expressions only the places of chunks and the counting of
 //! rounds, so each can refute the other.
 
-use crate::schedule::check::address_space::AddressSpace;
+use crate::schedule::check::address_space::{AddressSpace, address_spaces};
 use crate::schedule::check::expression::mix;
 use crate::schedule::check::port_clock::PortClock;
 use crate::schedule::check::violation::{Blocked, BlockedOn, StepError, StepLocation, Violation};
@@ -76,20 +76,24 @@ impl Replayer {
         schedule: &Schedule,
         element: impl Fn(Rank, usize) -> i64,
     ) -> Result<Trace, Violation> {
+        let (trace, violation) = self.replay_until_violation(schedule, element)?;
+        violation.map_or(Ok(trace), Err)
+    }
+
+    /// Replays `schedule` up to the end, or up to the first violation, which is returned with what
+    /// came before it.
+    ///
+    /// # Errors
+    /// A schedule whose numbers do not fit together.
+    pub(in crate::schedule) fn replay_until_violation(
+        &self,
+        schedule: &Schedule,
+        element: impl Fn(Rank, usize) -> i64,
+    ) -> Result<(Trace, Option<Violation>), Violation> {
         crate::schedule::check::check_well_formed(schedule)?;
         let mut table = ReplayState::new(self, schedule, element)?;
-        let mut random = mix(self.seed);
-        let mut candidates: Vec<usize> = (0..table.lanes.len()).collect();
-        while !candidates.is_empty() {
-            random = mix(random);
-            let chosen = (random % candidates.len() as u64) as usize;
-            if table.step(candidates[chosen])? {
-                candidates = table.unfinished();
-            } else {
-                candidates.swap_remove(chosen);
-            }
-        }
-        table.finish()
+        let violation = table.run(mix(self.seed)).err();
+        Ok((table.into_trace(), violation))
     }
 }
 
@@ -134,9 +138,7 @@ impl<'s> ReplayState<'s> {
         schedule: &'s Schedule,
         element: impl Fn(Rank, usize) -> i64,
     ) -> Result<Self, Violation> {
-        let rooms = (0..schedule.spec.ranks).map(|rank| AddressSpace::new(schedule, rank, player.in_place));
-        let rooms: Vec<AddressSpace> =
-            rooms.collect::<Option<_>>().ok_or(Violation::Malformed("more chunks than fit a memory"))?;
+        let rooms = address_spaces(schedule, player.in_place)?;
         let mut cells: Vec<_> = rooms.iter().map(|room| vec![None; room.size]).collect();
         for (rank, room) in rooms.iter().enumerate() {
             for index in 0..room.chunks(Space::Input) {
@@ -167,6 +169,21 @@ impl<'s> ReplayState<'s> {
             queues: HashMap::new(),
             events: Vec::new(),
         })
+    }
+
+    /// Runs all lane programs, one step at a time in a random order.
+    fn run(&mut self, mut random: u64) -> Result<(), Violation> {
+        let mut candidates: Vec<usize> = (0..self.lanes.len()).collect();
+        while !candidates.is_empty() {
+            random = mix(random);
+            let chosen = (random % candidates.len() as u64) as usize;
+            if self.step(candidates[chosen])? {
+                candidates = self.unfinished();
+            } else {
+                candidates.swap_remove(chosen);
+            }
+        }
+        self.check_ended()
     }
 
     fn unfinished(&self) -> Vec<usize> {
@@ -297,7 +314,8 @@ impl<'s> ReplayState<'s> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Trace, Violation> {
+    /// Checks that no lane program waits.
+    fn check_ended(&mut self) -> Result<(), Violation> {
         let mut blocked = Vec::new();
         for index in self.unfinished() {
             let LaneCursor { at, lane_program, .. } = self.lanes[index];
@@ -307,14 +325,15 @@ impl<'s> ReplayState<'s> {
                 Ok(_) => {}
             }
         }
-        if !blocked.is_empty() {
-            return Err(Violation::Deadlock { blocked });
-        }
+        if blocked.is_empty() { Ok(()) } else { Err(Violation::Deadlock { blocked }) }
+    }
+
+    fn into_trace(self) -> Trace {
         let outputs = self.address_spaces.iter().zip(&self.memories).map(|(room, cells)| {
             let chunks = (0..room.chunks(Space::Output)).filter_map(|index| room.address(output(index)));
             chunks.flat_map(|cell| cells[cell].clone().unwrap_or_default()).collect()
         });
         let rounds = self.lanes.iter().map(|seat| seat.ports.clock).max().unwrap_or(0);
-        Ok(Trace { rounds, outputs: outputs.collect(), events: self.events })
+        Trace { rounds, outputs: outputs.collect(), events: self.events }
     }
 }

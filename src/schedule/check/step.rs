@@ -95,6 +95,7 @@ impl Executor<'_> {
         {
             let cell = self.resolve(lane_program, into)?;
             self.memories[into.rank].contents[cell] = value;
+            self.record(lane_program, into, cell, Some(value));
             return Ok(Outcome::Done);
         }
         self.write(lane_program, into, value)?;
@@ -172,7 +173,16 @@ impl Executor<'_> {
         if let Some(other) = self.memories[place.rank].records.read(&self.clocks, cell, now) {
             return Err(self.race_error(place, other));
         }
+        self.record(lane_program, place, cell, None);
         self.peek(place)
+    }
+
+    /// Records an access, if a violation is to be explained.
+    fn record(&mut self, lane_program: LaneProgramId, place: &ChunkRef, cell: usize, stored: Option<ExprId>) {
+        let by = self.current_access(lane_program);
+        if let Some(history) = &mut self.history {
+            history.add(by, *place, cell, stored);
+        }
     }
 
     /// The value at `place`. The input is there as long as its memory was not overwritten.
@@ -214,6 +224,7 @@ impl Executor<'_> {
             return Err(self.race_error(place, other));
         }
         self.memories[rank].contents[cell] = value;
+        self.record(lane_program, place, cell, Some(value));
         Ok(())
     }
 

@@ -9,8 +9,9 @@ use crate::schedule::{
 const BOTH: [bool; 2] = [false, true];
 
 fn schedule(collective: Collective, ranks: usize, parts: usize, build: impl Fn(Rank) -> Program) -> Schedule {
-    let spec = GroupSpec { ranks, root: 0, aggregation: 1 };
+    let spec = GroupSpec::new(ranks);
     Schedule {
+        algorithm: String::new(),
         collective,
         spec,
         chunks_per_share: parts,
@@ -150,13 +151,69 @@ fn check_rejects_incomplete_or_refinished_sums() {
         })
     };
     assert!(run(&single(true)).is_ok());
-    let output_is = |wrong| Err(Violation::Output { rank: 0, index: 0, error: wrong });
+    let output_is = |wrong| Err(Violation::Output { rank: 0, index: 0, error: wrong, fate: None });
     assert_eq!(run(&single(false)), output_is(OutputError::NotFinished));
     let mut early = schedule(Collective::AllReduce, 3, 1, |rank| gather_then_broadcast(3, rank));
     if let Step::RecvReduce { finish, .. } = &mut early.programs[0].lane_programs[0].steps[0] {
         *finish = true;
     }
     assert_eq!(run(&early), output_is(OutputError::FinishedTooEarly));
+}
+
+/// An error names the step where an input is lost, and not only the output that lacks it.
+#[test]
+fn check_names_the_step_that_loses_an_input() {
+    type Steps = fn(&mut ProgramBuilder);
+    let own = |chunk| ChunkRef { rank: 0, chunk };
+    let lost = |collecting: &dyn Fn(&mut ProgramBuilder), of_rank_2: Steps| {
+        let schedule = schedule(Collective::AllReduce, 3, 1, |rank| {
+            let mut program = ProgramBuilder::new(rank);
+            match rank {
+                0 => collecting(&mut program),
+                1 => _ = program.send(0, [input(0)]).recv(0, [output(0)]),
+                _ => of_rank_2(&mut program),
+            }
+            program.finish(2, 0)
+        });
+        run(&schedule).unwrap_err().to_string()
+    };
+    let sends: Steps = |program| _ = program.send(0, [input(0)]).recv(0, [output(0)]);
+    let answer = |program: &mut ProgramBuilder| _ = program.send(1, [output(0)]).send(2, [output(0)]);
+    let unread = lost(
+        &|program| {
+            program.recv_reduce(1, [input(0)], [scratch(0)], false).recv(2, [scratch(1)]);
+            answer(program.reduce(vec![own(scratch(0))], output(0), true));
+        },
+        sends,
+    );
+    assert_eq!(
+        unread,
+        "output chunk 0 of rank 0 lacks the input of rank 2; rank 0 lane program 0 step 1 stored that \
+         input in tmp1 of rank 0, and no step reads it there"
+    );
+    let overwritten = lost(
+        &|program| {
+            program.recv(1, [scratch(0)]).recv(2, [scratch(0)]);
+            answer(program.reduce(vec![own(scratch(0)), own(input(0))], output(0), true));
+        },
+        sends,
+    );
+    assert_eq!(
+        overwritten,
+        "output chunk 0 of rank 0 lacks the input of rank 1; rank 0 lane program 0 step 0 stored that \
+         input in tmp0 of rank 0, and rank 0 lane program 0 step 1 overwrites it before a step reads it \
+         there"
+    );
+    let alone = |program: &mut ProgramBuilder| {
+        answer(program.recv_reduce(1, [input(0)], [output(0)], true));
+    };
+    let never_sent = lost(&alone, |program| _ = program.recv(0, [output(0)]));
+    assert!(never_sent.ends_with("; that input is in0 of rank 2, and no step reads it there"), "{never_sent}");
+    let kept = lost(&alone, |program| {
+        let own = vec![ChunkRef { rank: 2, chunk: input(0) }];
+        program.recv(0, [scratch(0)]).reduce(own, output(0), true);
+    });
+    assert!(kept.ends_with("; that input arrives at rank 2 only"), "{kept}");
 }
 
 #[test]
@@ -171,7 +228,7 @@ fn check_rejects_differing_reduction_orders() {
     });
     assert_eq!(
         run(&schedule),
-        Err(Violation::Output { rank: 1, index: 0, error: OutputError::DiffersFrom(0) })
+        Err(Violation::Output { rank: 1, index: 0, error: OutputError::DiffersFrom(0), fate: None })
     );
 }
 
@@ -295,29 +352,19 @@ fn check_barrier_needs_every_rank() {
 
 #[test]
 fn check_compares_stated_complexity() {
-    let algorithm = |steps| Algorithm {
-        name: "collect",
-        collective: Collective::AllReduce,
-        summary: "",
-        citation: "",
-        peer_access: PeerAccess::TwoSided,
-        combine_order: CombineOrder::Unspecified,
-        aggregates: false,
-        supports: |spec| spec.ranks > 1,
-        chunks_per_share: |_| 1,
-        build: |spec, rank| gather_then_broadcast(spec.ranks, rank),
-        complexity: if steps {
-            |_| crate::schedule::Complexity { steps: 4, chunks: 4, scratch_chunks: 1 }
-        } else {
-            |_| crate::schedule::Complexity { steps: 3, chunks: 4, scratch_chunks: 1 }
-        },
-    };
-    let spec = GroupSpec { ranks: 3, root: 0, aggregation: 1 };
-    assert!(check(&algorithm(true), &spec, &Options::default()).is_ok());
-    let wrong = check(&algorithm(false), &spec, &Options::default());
+    let silent = Algorithm::new("collect", Collective::AllReduce, |spec, rank| {
+        gather_then_broadcast(spec.ranks, rank)
+    })
+    .with_supports(|spec| spec.ranks > 1);
+    let states =
+        |steps| silent.with_complexity(move |_| Complexity { steps, chunks: 4, scratch_chunks: 1 });
+    let spec = GroupSpec::new(3);
+    assert!(check(&silent, &spec, &Options::default()).is_ok());
+    assert!(check(&states(4), &spec, &Options::default()).is_ok());
+    let wrong = check(&states(3), &spec, &Options::default());
     assert_eq!(wrong, Err(Violation::Count { what: "steps", stated: 3, found: 4 }));
     let alone = GroupSpec { ranks: 1, ..spec };
-    assert_eq!(check(&algorithm(true), &alone, &Options::default()), Err(Violation::UnsupportedGroup));
+    assert_eq!(check(&silent, &alone, &Options::default()), Err(Violation::UnsupportedGroup));
 }
 
 #[test]
@@ -335,7 +382,7 @@ fn replay_agrees_with_check() {
 #[test]
 fn check_rejects_buffer_release_during_peer_access() {
     let row = crate::schedule::find(Collective::AllReduce, "zero_copy").unwrap();
-    let sound = row.schedule(&GroupSpec { ranks: 3, root: 0, aggregation: 1 });
+    let sound = row.schedule(&GroupSpec::new(3));
     let judge = |schedule: &Schedule| check_schedule(schedule, &Options::default());
     assert!(judge(&sound).is_ok());
     let mut hasty = sound;

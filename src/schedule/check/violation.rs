@@ -1,6 +1,6 @@
 //! The violations that a schedule can have.
 
-use crate::schedule::{Chunk, Rank, Space};
+use crate::schedule::{Chunk, ChunkRef, Rank};
 use std::fmt;
 
 /// The position of a step.
@@ -52,6 +52,8 @@ pub enum Violation {
         index: usize,
         /// The difference.
         error: OutputError,
+        /// What became of the input that the output lacks, where that is known.
+        fate: Option<InputFate>,
     },
     /// A rank can leave the barrier before another one has entered.
     Barrier {
@@ -164,7 +166,85 @@ pub enum OutputError {
     DiffersFrom(Rank),
 }
 
+/// What became of an input that an output lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InputFate {
+    /// No step reads it in the place where it was stored last.
+    NeverRead {
+        /// The chunk that holds it.
+        place: ChunkRef,
+        /// The step that stored it there; none if it is the caller's input.
+        stored_by: Option<StepLocation>,
+    },
+    /// A step stores another value in its place before one reads it there.
+    Overwritten {
+        /// The chunk that held it.
+        place: ChunkRef,
+        /// The step that stored it there; none if it is the caller's input.
+        stored_by: Option<StepLocation>,
+        /// The step that overwrites it.
+        by: StepLocation,
+    },
+    /// It arrives at these ranks and is sent to no other.
+    ReachesOnly(Vec<Rank>),
+}
+
+impl InputFate {
+    /// Returns the step to look at first, if one is known.
+    pub fn step(&self) -> Option<StepLocation> {
+        match *self {
+            InputFate::NeverRead { stored_by, .. } => stored_by,
+            InputFate::Overwritten { by, .. } => Some(by),
+            InputFate::ReachesOnly(_) => None,
+        }
+    }
+}
+
+impl Violation {
+    /// Returns the steps to look at: the one that is invalid, those that wait, or the one where an
+    /// input is lost.
+    pub fn steps(&self) -> Vec<StepLocation> {
+        match self {
+            Violation::Step { at, error: StepError::Race { other, .. } } => vec![*at, *other],
+            Violation::Step { at, .. } => vec![*at],
+            Violation::Deadlock { blocked } => blocked.iter().map(|blocked| blocked.at).collect(),
+            Violation::Output { fate: Some(fate), .. } => fate.step().into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl std::error::Error for Violation {}
+
+impl fmt::Display for InputFate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held = |f: &mut fmt::Formatter<'_>, place: &ChunkRef, stored_by: &Option<StepLocation>| {
+            let ChunkRef { rank, chunk } = place;
+            match stored_by {
+                Some(at) => write!(f, "{at} stored that input in {chunk} of rank {rank}"),
+                None => write!(f, "that input is {chunk} of rank {rank}"),
+            }
+        };
+        match self {
+            InputFate::NeverRead { place, stored_by } => {
+                held(f, place, stored_by)?;
+                write!(f, ", and no step reads it there")
+            }
+            InputFate::Overwritten { place, stored_by, by } => {
+                held(f, place, stored_by)?;
+                write!(f, ", and {by} overwrites it before a step reads it there")
+            }
+            InputFate::ReachesOnly(ranks) => {
+                let shown: Vec<_> = ranks.iter().take(RANKS_SHOWN_MAX).map(ToString::to_string).collect();
+                let more = if ranks.len() > shown.len() { " and others" } else { "" };
+                write!(f, "that input arrives at rank {}{more} only", shown.join(", "))
+            }
+        }
+    }
+}
+
+/// Most ranks that a violation lists.
+const RANKS_SHOWN_MAX: usize = 8;
 
 impl fmt::Display for StepLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -188,8 +268,9 @@ impl fmt::Display for Violation {
             Violation::UnreceivedMessages { from, to, lane, messages } => {
                 write!(f, "{messages} messages from rank {from} to {to} on lane {lane} are never received")
             }
-            Violation::Output { rank, index, error: wrong } => {
-                write!(f, "output chunk {index} of rank {rank} {wrong}")
+            Violation::Output { rank, index, error, fate } => {
+                write!(f, "output chunk {index} of rank {rank} {error}")?;
+                fate.as_ref().map_or(Ok(()), |fate| write!(f, "; {fate}"))
             }
             Violation::Barrier { rank, missing } => {
                 write!(f, "rank {rank} can leave the barrier before rank {missing} has come")
@@ -268,17 +349,5 @@ impl fmt::Display for OutputError {
             OutputError::FinishedTooEarly => write!(f, "was finished before it was complete"),
             OutputError::DiffersFrom(rank) => write!(f, "is summed in another order than at rank {rank}"),
         }
-    }
-}
-
-impl fmt::Display for Chunk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let space = match self.space {
-            Space::Input => "in",
-            Space::Output => "out",
-            Space::Scratch => "tmp",
-            Space::Window => "win",
-        };
-        f.pad(&format!("{space}{}", self.index))
     }
 }

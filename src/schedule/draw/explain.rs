@@ -1,6 +1,6 @@
 //! Prints a schedule as a table: the steps of each rank in each round, and its chunks after it.
 
-use super::{list_chunks, replay, summary, title};
+use super::{Run, list_chunks, summary, title};
 use crate::schedule::check::{Event, Trace};
 use crate::schedule::{Chunk, ChunkRef, Rank, Schedule, Space, Step};
 use std::collections::BTreeMap;
@@ -8,17 +8,21 @@ use std::fmt::Write;
 
 /// Prints step by step what `schedule` does to small numbers.
 ///
-/// Element i of the input of rank k is i + k. A message appears in the round of its arrival.
+/// Element i of the input of rank k is i + k. A message appears in the round of its arrival. A
+/// schedule that is wrong is shown up to the step that cannot be carried out, and what is wrong
+/// follows.
 pub fn explain(schedule: &Schedule) -> String {
     let mut text = format!("{}\n", title(schedule));
-    match replay(schedule) {
-        Ok(trace) => {
+    let violation = match Run::new(schedule) {
+        Ok(Run { trace, violation }) => {
             let _ = writeln!(text, "{}\n", summary(schedule, &trace));
             Explanation::new(schedule).write_trace(&trace, &mut text);
+            violation
         }
-        Err(violation) => {
-            let _ = writeln!(text, "{violation}");
-        }
+        Err(violation) => Some(violation),
+    };
+    if let Some(violation) = violation {
+        let _ = writeln!(text, "wrong: {violation}");
     }
     text
 }

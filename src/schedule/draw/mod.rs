@@ -3,30 +3,43 @@
 //! Both replay it first, on inputs of 0, 1, 2, … plus the rank, one number a chunk.
 
 mod explain;
+mod legend;
 mod svg;
 
 pub use explain::explain;
 pub use svg::svg;
 
-use super::check::{Replayer, Trace, Violation};
-use super::{Algorithm, Chunk, ChunkRef, Rank, Schedule, Step};
+use super::check::{Options, Replayer, Trace, Violation, check_schedule};
+use super::{Chunk, ChunkRef, Rank, Schedule, Step};
 
-fn replay(schedule: &Schedule) -> Result<Trace, Violation> {
-    let player = Replayer { fifo_slots: FIFO_SLOTS, ..Replayer::default() };
-    player.replay(schedule, |rank, index| (index + rank) as i64)
+/// A schedule as it ran, up to the first step that cannot be carried out.
+struct Run {
+    trace: Trace,
+    /// What is wrong with the schedule.
+    violation: Option<Violation>,
 }
 
-/// The collective, the algorithm if it is one of the table, and the group.
+impl Run {
+    /// Runs a schedule.
+    ///
+    /// # Errors
+    /// A schedule whose numbers do not fit together, of which no step can be shown.
+    fn new(schedule: &Schedule) -> Result<Self, Violation> {
+        let replayer = Replayer { fifo_slots: FIFO_SLOTS, ..Replayer::default() };
+        let (trace, stopped) =
+            replayer.replay_until_violation(schedule, |rank, index| (index + rank) as i64)?;
+        // A run that ends may have wrong outputs all the same, which the proof finds.
+        let options = Options { fifo_slots: FIFO_SLOTS, ..Options::default() };
+        let violation = stopped.or_else(|| check_schedule(schedule, &options).err());
+        Ok(Self { trace, violation })
+    }
+}
+
+/// The collective, the algorithm if it has a name, and the group.
 fn title(schedule: &Schedule) -> String {
     let spec = &schedule.spec;
-    let is_built_by = |row: &&Algorithm| {
-        let same = |rank: Rank| schedule.programs.get(rank) == Some(&(row.build)(spec, rank));
-        row.collective == schedule.collective
-            && (row.supports)(spec)
-            && (row.chunks_per_share)(spec) == schedule.chunks_per_share
-            && (0..spec.ranks).all(same)
-    };
-    let name = Algorithm::ALL.iter().find(is_built_by).map_or(String::new(), |row| format!(" {}", row.name));
+    let name = &schedule.algorithm;
+    let name = if name.is_empty() { String::new() } else { format!(" {}", name.escape_debug()) };
     let root = if schedule.collective.has_root() { format!(", root {}", spec.root) } else { String::new() };
     let ranks = if spec.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", spec.ranks) };
     format!("{}{name}, {ranks}{root}", schedule.collective)
@@ -72,12 +85,12 @@ const FIFO_SLOTS: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Collective, GroupSpec, find};
+    use super::super::{Algorithm, Collective, GroupSpec, find};
     use super::*;
 
     fn ring() -> Schedule {
         let ring = find(Collective::AllReduce, "ring").unwrap();
-        ring.schedule(&GroupSpec { ranks: 4, root: 0, aggregation: 1 })
+        ring.schedule(&GroupSpec::new(4))
     }
 
     #[test]
@@ -97,13 +110,38 @@ mod tests {
         for shown in [explain(&broken), svg(&broken)] {
             assert!(shown.contains("deadlock"), "{shown}");
         }
+        // Every rank waits, so each has a mark, and the steps before are shown.
+        let picture = svg(&broken);
+        assert_eq!(picture.matches("r=\"9\"").count(), 4, "{picture}");
+        assert!(picture.contains("class=\"message") && explain(&broken).contains("round 1"));
+    }
+
+    #[test]
+    fn drawings_mark_the_step_that_loses_an_input() {
+        // Rank 1 stores its sum where nothing reads it, and sends its plain input on.
+        let mut broken = ring();
+        let steps = &mut broken.programs[1].lane_programs[0].steps;
+        let Step::RecvReduce { into, .. } = &mut steps[1] else { panic!("a ring adds in its second step") };
+        *into = vec![super::super::scratch(0)];
+        broken.programs[1].scratch = 1;
+        let Step::Send { chunks, .. } = &mut steps[2] else { panic!("a ring passes the sum on") };
+        chunks[0].space = super::super::Space::Input;
+        let lost = "rank 1 lane program 0 step 1 stored that input in tmp0 of rank 1";
+        assert!(explain(&broken).contains(lost), "{}", explain(&broken));
+        assert_eq!(svg(&broken).matches("r=\"9\"").count(), 1);
+    }
+
+    #[test]
+    fn names_from_files_are_escaped() {
+        let named = svg(&Schedule { algorithm: "<script>&\"".to_owned(), ..ring() });
+        assert!(named.contains("&lt;script&gt;&amp;") && !named.contains("<script"));
     }
 
     #[test]
     fn svg_has_one_arrow_per_message() {
         let picture = svg(&ring());
         assert!(picture.starts_with("<svg ") && picture.trim_end().ends_with("</svg>"));
-        assert_eq!(picture.matches("class=\"message").count(), 24);
+        assert_eq!(picture.matches("marker-end=\"url(#message").count(), 24);
         assert_eq!(picture.matches("<text").count() - picture.matches("</text>").count(), 0);
     }
 
@@ -111,13 +149,12 @@ mod tests {
     fn svg_renders_every_algorithm() {
         for row in Algorithm::ALL {
             for ranks in [1, 2, 5, 8] {
-                let spec = GroupSpec { ranks, root: ranks - 1, aggregation: 1 };
+                let spec = GroupSpec::new(ranks).with_root(ranks - 1);
                 if (row.supports)(&spec) {
                     let schedule = row.schedule(&spec);
-                    // With few ranks, several algorithms are the same.
-                    let named = if ranks < 5 { row.collective.name() } else { row.name };
-                    assert!(explain(&schedule).contains(named), "{} {}", row.collective, row.name);
-                    assert!(svg(&schedule).contains(named) && !svg(&schedule).contains("deadlock"));
+                    let title = format!("{} {}, {ranks} rank", row.collective, row.name);
+                    assert!(explain(&schedule).starts_with(&title), "{title}");
+                    assert!(svg(&schedule).contains(&title) && !svg(&schedule).contains("deadlock"));
                 }
             }
         }

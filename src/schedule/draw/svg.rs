@@ -1,15 +1,22 @@
 //! Draws a schedule as a space-time diagram: a line for each rank, an arrow for each message.
 
-use super::{list_chunks, replay, summary, title};
-use crate::schedule::check::{Event, Trace};
+use super::legend::{self, Entry};
+use super::{Run, list_chunks, summary, title};
+use crate::schedule::check::{Event, StepLocation, Trace, Violation};
 use crate::schedule::{Rank, Schedule, Step};
 use std::fmt::Write;
 
 /// Draws `schedule` as an SVG file without fonts, scripts or style sheets.
+///
+/// A schedule that is wrong is drawn up to the step that cannot be carried out. The steps to look
+/// at are marked, and what is wrong stands below.
 pub fn svg(schedule: &Schedule) -> String {
-    match replay(schedule) {
-        Ok(trace) => Diagram::new(schedule, &trace).draw(),
-        Err(violation) => frame(WIDTH_MIN, TOP, &format!("{}: {violation}", title(schedule)), "", ""),
+    match Run::new(schedule) {
+        Ok(Run { trace, violation }) => Diagram::new(schedule, &trace).draw(violation.as_ref()),
+        Err(violation) => {
+            let (text, height) = legend::draw(&[], Some(&violation), WIDTH_MIN, TOP);
+            frame(WIDTH_MIN, height, &title(schedule), "", &text)
+        }
     }
 }
 
@@ -41,7 +48,7 @@ impl<'s> Diagram<'s> {
         Self { schedule, trace, labels, column, body: String::new() }
     }
 
-    fn draw(mut self) -> String {
+    fn draw(mut self, violation: Option<&Violation>) -> String {
         self.grid();
         for event in &self.trace.events {
             self.arrow(event);
@@ -49,9 +56,15 @@ impl<'s> Diagram<'s> {
         for event in &self.trace.events {
             self.mark(event);
         }
+        for step in violation.iter().flat_map(|violation| violation.steps()) {
+            self.mark_fault(step);
+        }
         self.results();
-        let width = self.x(self.trace.rounds) + self.column * ARROW_SLANT + RIGHT;
-        let height = self.y(self.schedule.spec.ranks) + BOTTOM;
+        let width = (self.x(self.trace.rounds) + self.column * ARROW_SLANT + RIGHT).max(WIDTH_MIN);
+        let entries: Vec<Entry> = Entry::ALL.into_iter().filter(|entry| self.has(entry)).collect();
+        let (text, height) =
+            legend::draw(&entries, violation, width, self.y(self.schedule.spec.ranks) + LEGEND_GAP);
+        self.body.push_str(&text);
         frame(width, height, &title(self.schedule), &summary(self.schedule, self.trace), &self.body)
     }
 
@@ -145,6 +158,23 @@ impl<'s> Diagram<'s> {
         );
     }
 
+    /// A ring around a step to look at, or at the end of a lane program that cannot begin it.
+    fn mark_fault(&mut self, at: StepLocation) {
+        let is_before = |event: &&Event| (event.at.rank, event.at.lane_program) == (at.rank, at.lane_program);
+        let last = self.trace.events.iter().filter(is_before).filter(|event| event.at.step <= at.step);
+        let round = last.max_by_key(|event| event.at.step).map_or(0, |event| event.end);
+        let (x, y, radius) = (self.x(round), self.y(at.rank), FAULT_RADIUS);
+        let _ = writeln!(
+            self.body,
+            r#"<circle class="fault" cx="{x:.1}" cy="{y:.1}" r="{radius}"><title>{at}</title></circle>"#
+        );
+    }
+
+    /// Returns whether something is drawn that an entry of the legend explains.
+    fn has(&self, entry: &Entry) -> bool {
+        self.body.contains(&format!("class=\"{}\"", entry.class))
+    }
+
     /// The values that each rank ends with.
     fn results(&mut self) {
         for (rank, output) in self.trace.outputs.iter().enumerate() {
@@ -177,7 +207,7 @@ impl<'s> Diagram<'s> {
 }
 
 fn frame(width: f64, height: f64, title: &str, subtitle: &str, body: &str) -> String {
-    let width = width.max(WIDTH_MIN);
+    let (title, subtitle) = (legend::escaped(title), legend::escaped(subtitle));
     let heads: String = [("message-lane0", LANE_0_COLOR), ("message-lane1", LANE_1_COLOR), ("signal", GRID_COLOR), ("window", WINDOW_COLOR)]
         .map(|(name, color)| {
             format!(
@@ -206,20 +236,23 @@ fn style() -> String {
          .rank{{stroke:#c4cad3;stroke-width:1.5}}.round{{stroke:#eceff3}}\
          .message{{stroke-width:1.4}}.lane0{{stroke:{LANE_0_COLOR}}}.lane1{{stroke:{LANE_1_COLOR}}}\
          .signal{{stroke:{GRID_COLOR};stroke-dasharray:3 3}}.window{{stroke:{WINDOW_COLOR};stroke-width:1.4}}\
-         circle{{stroke:{TEXT_COLOR};stroke-width:1.4}}.moved{{fill:#ffffff}}.combined{{fill:{TEXT_COLOR}}}"
+         circle{{stroke:{TEXT_COLOR};stroke-width:1.4}}.legend{{fill:#5b6470}}.wrong{{fill:{FAULT_COLOR}}}\
+         .fault{{fill:none;stroke:{FAULT_COLOR};stroke-width:2.2}}.moved{{fill:#ffffff}}.combined{{fill:{TEXT_COLOR}}}"
     )
 }
 
 const LEFT: f64 = 88.0;
 const TOP: f64 = 72.0;
 const RIGHT: f64 = 190.0;
-const BOTTOM: f64 = 4.0;
+/// Distance of the legend from the last rank.
+const LEGEND_GAP: f64 = 8.0;
 const WIDTH_MIN: f64 = 420.0;
 const COLUMN_MIN: f64 = 120.0;
 /// Width of a letter of a label.
 const CHAR_WIDTH: f64 = 6.0;
 const ROW_HEIGHT: f64 = 64.0;
 const MARKER_RADIUS: f64 = 4.5;
+const FAULT_RADIUS: f64 = 9.0;
 /// Distance of a reader from the owner of the window, in columns.
 const ARROW_SLANT: f64 = 0.45;
 /// Place of a label on its arrow, from 0 to 1.
@@ -235,3 +268,4 @@ const GRID_COLOR: &str = "#aab2bd";
 const LANE_0_COLOR: &str = "#2563c9";
 const LANE_1_COLOR: &str = "#c2570c";
 const WINDOW_COLOR: &str = "#15803d";
+const FAULT_COLOR: &str = "#c81e1e";

@@ -77,7 +77,8 @@ impl Link {
 fn cost_counts(algorithm: &Algorithm, ranks: usize) -> (f64, f64) {
     let aggregation = if algorithm.aggregates { (ranks / 2).max(1) } else { 1 };
     let spec = GroupSpec { ranks, root: 0, aggregation };
-    let (cost, (input, output)) = ((algorithm.complexity)(&spec), algorithm.collective.shares(ranks, 0, 0));
+    let complexity = algorithm.complexity.expect("every algorithm of the library states its costs");
+    let (cost, (input, output)) = (complexity(&spec), algorithm.collective.shares(ranks, 0, 0));
     let blocks = (algorithm.chunks_per_share)(&spec) * input.max(output);
     (cost.steps as f64, cost.chunks as f64 / (ranks * blocks) as f64)
 }

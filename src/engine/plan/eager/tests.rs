@@ -25,7 +25,7 @@ fn eager_plan(
     plain: bool,
 ) -> Option<EagerPlan> {
     let row = crate::schedule::find(collective, name).unwrap();
-    let program = (row.build)(&GroupSpec { ranks: 3, root: 0, aggregation: 1 }, 1);
+    let program = (row.build)(&GroupSpec::new(3), 1);
     let call = OpDesc::new(0, OpKind::Collective(collective), DType::U8, None, 0, 24);
     let key = PlanKey { op: call, input_bytes: 24, output_bytes: 24, bases };
     EagerPlan::new(
@@ -101,7 +101,7 @@ fn pack_and_copy_of_long_chunk_is_fused() {
     let bytes = FUSE_COPY_MIN_BYTES;
     let acts = |bytes: usize, bases: Option<(usize, usize)>| {
         let row = crate::schedule::find(Collective::AllGather, "window_direct").unwrap();
-        let program = (row.build)(&GroupSpec { ranks: 2, root: 0, aggregation: 1 }, 1);
+        let program = (row.build)(&GroupSpec::new(2), 1);
         let call = OpDesc::new(0, OpKind::Collective(Collective::AllGather), DType::U8, None, 0, 0);
         let key = PlanKey { op: call, input_bytes: bytes, output_bytes: bytes, bases };
         let fit = SlotFit::new(1, bytes, false, 2).unwrap();
