@@ -13,6 +13,7 @@ pub const TARGETS: &[Target] = &[
     ("perf_results", crate::tune::fuzz),
     ("host_list", crate::launch::fuzz_hosts),
     ("process_texts", process_texts),
+    ("schedule", |bytes| crate::given::fuzz(&String::from_utf8_lossy(bytes))),
 ];
 
 /// Reads bytes as files of `/proc`.

@@ -9,11 +9,13 @@ macro_rules! eprintln {
     }};
 }
 
+mod bind;
 mod files;
 mod flight;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod given;
 mod launch;
 mod perf;
 mod renamed;
@@ -23,11 +25,14 @@ mod topo;
 mod trace;
 mod tune;
 
+use bind::Bind;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use unisono::schedule::Algorithm;
 use unisono_transports::text::printable;
 
 #[derive(Parser)]
@@ -35,6 +40,10 @@ use unisono_transports::text::printable;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// Schedule in a JSON file, which is proved and gets the name of its algorithm or of the file.
+    /// May be given several times.
+    #[arg(long = "schedule", value_name = "FILE", global = true)]
+    schedules: Vec<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -64,6 +73,9 @@ enum Command {
     #[command(hide = true)]
     ExecRank {
         launcher: i32,
+        /// Index and number of the ranks among which this one gets a core.
+        #[arg(long, num_args = 2)]
+        core_of: Option<Vec<usize>>,
         #[arg(last = true)]
         program: Vec<OsString>,
     },
@@ -97,6 +109,10 @@ struct RunArguments {
     /// seconds after the failure of a rank, the others get SIGTERM.
     #[arg(long, default_value_t = 30_000)]
     grace_ms: u64,
+    /// Binding of the ranks: to the cores of this host in order (neighbors share a core when there
+    /// are more ranks than cores), or none.
+    #[arg(long, value_enum, default_value = "none")]
+    bind: Bind,
     /// Program and its arguments.
     #[arg(trailing_var_arg = true, required = true)]
     program: Vec<OsString>,
@@ -148,10 +164,60 @@ fn parse() -> Arguments {
 
 /// Carries out the command line of this process, and returns the exit code.
 pub fn main() -> ExitCode {
+    main_with(&[])
+}
+
+/// Carries out the command line of this process as the command `unisono` does, with algorithms of
+/// your own beside those of the library.
+///
+/// `list`, `check`, `explain`, `perf`, `tune` and `simulate` know them by their names, and so do
+/// the ranks that `perf` and `tune` start, because they are this program again.
+///
+/// ```no_run
+/// use unisono::schedule::{Algorithm, Collective, ProgramBuilder, input, output};
+///
+/// fn main() -> std::process::ExitCode {
+///     let star = Algorithm::new("star", Collective::Broadcast, |spec, rank| {
+///         let mut program = ProgramBuilder::new(rank);
+///         if rank == spec.root {
+///             (0..spec.ranks).filter(|&peer| peer != rank).for_each(|peer| _ = program.send(peer, [input(0)]));
+///             program.copy(input(0), output(0));
+///         } else {
+///             program.recv(spec.root, [output(0)]);
+///         }
+///         program.finish(0, 0)
+///     });
+///     unisono_cli::main_with(&[star])
+/// }
+/// ```
+pub fn main_with(algorithms: &[Algorithm]) -> ExitCode {
     exit_on_broken_pipe();
-    let command = parse().command;
+    let Arguments { command, schedules } = parse();
     init_logging(&command);
-    let ended = match command {
+    given::set_files(schedules);
+    match register(&command, algorithms).and_then(|()| carry_out(command)) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("unisono: {}", printable(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Gives algorithms of the caller and of files their names, for the commands that run algorithms.
+fn register(command: &Command, algorithms: &[Algorithm]) -> Result<(), String> {
+    if matches!(command, Command::ExecRank { .. } | Command::Run(_)) {
+        return Ok(());
+    }
+    for algorithm in algorithms {
+        unisono::register_algorithm(*algorithm).map_err(|error| error.to_string())?;
+    }
+    // These two also show what is wrong with a schedule.
+    if matches!(command, Command::Check(_) | Command::Explain(_)) { Ok(()) } else { given::register() }
+}
+
+fn carry_out(command: Command) -> Result<u8, String> {
+    match command {
         Command::Run(arguments) => run(arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Check(arguments) => schedules::check(&arguments),
@@ -163,17 +229,13 @@ pub fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Topo(arguments) => topo::run(&arguments),
         Command::List => schedules::list(),
-        Command::ExecRank { launcher, program } => {
+        Command::ExecRank { launcher, core_of, program } => {
+            if let Some(&[index, ranks]) = core_of.as_deref() {
+                bind::bind_thread(index, ranks);
+            }
             let (code, why) = launch::exec_program(launcher, &program);
             eprintln!("unisono: {why}");
             Ok(code)
-        }
-    };
-    match ended {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("unisono: {}", printable(&error));
-            ExitCode::FAILURE
         }
     }
 }
@@ -190,6 +252,7 @@ fn run(arguments: RunArguments) -> Result<u8, String> {
         verbose: arguments.verbose,
         continue_on_failure: arguments.continue_on_failure,
         grace: Duration::from_millis(arguments.grace_ms),
+        bind: arguments.bind,
     }
     .run()
 }

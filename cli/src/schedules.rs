@@ -1,8 +1,11 @@
 //! `unisono check`, `explain` and `list`: schedules without ranks.
 
-use std::path::PathBuf;
+use crate::given;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 use unisono::schedule::check::{AlgorithmReport, cases as specs, sweep};
-use unisono::schedule::{Algorithm, Collective, GroupSpec, Rank, draw, find};
+use unisono::schedule::{Algorithm, Collective, GroupSpec, Rank, Schedule, draw, find};
+use unisono_transports::text::printable;
 
 #[derive(clap::Args)]
 pub(crate) struct CheckArguments {
@@ -12,12 +15,15 @@ pub(crate) struct CheckArguments {
     /// Check a few cases of up to 1024 ranks, too.
     #[arg(long)]
     large: bool,
+    /// Check only the algorithms of this name.
+    #[arg(long, value_name = "NAME")]
+    algo: Option<String>,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct ExplainArguments {
-    /// The collective, for example all_reduce.
-    collective: String,
+    /// The collective, for example all_reduce. Left out with --schedule, whose file says it.
+    collective: Option<String>,
     /// The algorithm, for example ring.
     #[arg(long, default_value = "ring")]
     algo: String,
@@ -33,35 +39,86 @@ pub(crate) struct ExplainArguments {
     /// Write a picture of the schedule to this file.
     #[arg(long)]
     svg: Option<PathBuf>,
+    /// Write the schedule to this file as JSON, as --schedule reads it.
+    #[arg(long)]
+    json: Option<PathBuf>,
 }
 
-/// Prints a row for each algorithm; the exit code is 1 if a schedule is wrong.
+/// Prints a row for each algorithm, or for each schedule of a file; the exit code is 1 if one is
+/// wrong.
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, String> {
-    println!("# every algorithm for 1 to {} ranks, every root, every aggregation", arguments.max_ranks);
+    let files = given::files();
+    let ranks = arguments.max_ranks;
+    match files.is_empty() {
+        true => println!("# every algorithm for 1 to {ranks} ranks, every root, every aggregation"),
+        false => println!("# schedules of files, in place where there is such a form"),
+    }
     println!(
         "{:<15}{:<20}{:>8}{:>8}{:>8}{:>10}{:>9}{:>6}{:>9}  result",
         "collective", "algorithm", "cases", "ranks", "steps", "chunks", "scratch", "fifo", "seconds"
     );
-    let (mut cases, mut violations) = (0, 0);
-    for algorithm in Algorithm::ALL {
-        let row = sweep(algorithm, &specs(algorithm, arguments.max_ranks.into(), arguments.large));
-        cases += row.cases;
-        violations += usize::from(row.violation.is_some());
-        print_row(&row);
-    }
-    println!("# {cases} schedules checked, {violations} algorithms with violations");
+    let rows = if files.is_empty() { check_algorithms(arguments)? } else { check_files(files)? };
+    let cases: usize = rows.iter().map(|row| row.cases).sum();
+    let violations = rows.iter().filter(|row| row.violation.is_some()).count();
+    let checked = if cases == 1 { "1 schedule".to_owned() } else { format!("{cases} schedules") };
+    let wrong = if violations == 1 { "1 is wrong".to_owned() } else { format!("{violations} are wrong") };
+    println!("# {checked} of {} checked, {wrong}", algorithms(rows.len()));
     Ok(u8::from(violations > 0))
+}
+
+fn algorithms(count: usize) -> String {
+    if count == 1 { "1 algorithm".to_owned() } else { format!("{count} algorithms") }
+}
+
+fn check_algorithms(arguments: &CheckArguments) -> Result<Vec<AlgorithmReport>, String> {
+    let is_named = |row: &&'static Algorithm| arguments.algo.as_deref().is_none_or(|name| name == row.name);
+    let chosen: Vec<_> = Algorithm::all().into_iter().filter(is_named).collect();
+    if let (Some(name), true) = (&arguments.algo, chosen.is_empty()) {
+        return Err(format!("no algorithm `{name}`; `list` shows all"));
+    }
+    let check_row = |algorithm: &'static Algorithm| {
+        let row = sweep(algorithm, &specs(algorithm, arguments.max_ranks.into(), arguments.large));
+        print_row(&row);
+        row
+    };
+    Ok(chosen.into_iter().map(check_row).collect())
+}
+
+fn check_files(files: &[PathBuf]) -> Result<Vec<AlgorithmReport>, String> {
+    let check_file = |path: &PathBuf| {
+        let schedule = given::read(path)?;
+        let begun = Instant::now();
+        let proof = given::prove(&schedule);
+        let report = proof.as_ref().ok();
+        let row = AlgorithmReport {
+            collective: schedule.collective,
+            name: schedule.algorithm.clone().leak(),
+            cases: 1,
+            ranks: schedule.spec.ranks,
+            steps: report.map_or(0, |report| report.steps),
+            chunks: report.map_or(0, |report| report.chunks),
+            scratch_chunks: report.map_or(0, |report| report.scratch_chunks),
+            min_fifo_slots: report.map_or(0, |report| report.min_fifo_slots),
+            elapsed: begun.elapsed(),
+            violation: proof.err().map(|violation| (schedule.spec, violation)),
+        };
+        print_row(&row);
+        Ok(row)
+    };
+    files.iter().map(check_file).collect()
 }
 
 fn print_row(row: &AlgorithmReport) {
     let result = match &row.violation {
         None => "holds".to_owned(),
-        Some((spec, violation)) => format!("VIOLATED for {spec:?}: {violation}"),
+        Some((spec, violation)) => {
+            format!("VIOLATED for {spec:?}: {}", printable(&violation.to_string()))
+        }
     };
     println!(
         "{:<15}{:<20}{:>8}{:>8}{:>8}{:>10}{:>9}{:>6}{:>9.2}  {result}",
         row.collective,
-        row.name,
+        printable(row.name),
         row.cases,
         row.ranks,
         row.steps,
@@ -72,29 +129,59 @@ fn print_row(row: &AlgorithmReport) {
     );
 }
 
-/// Prints a schedule step by step, and draws it on request.
+/// Prints a schedule step by step, and draws it on request; the exit code is 1 if it is wrong.
 pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
-    let algorithm = algorithm(&arguments.collective, &arguments.algo)?;
-    let ExplainArguments { ranks, root, aggregation, .. } = *arguments;
-    let (ranks, aggregation) = (ranks.into(), aggregation.into());
+    let schedule = match (&arguments.collective, given::files()) {
+        (Some(collective), []) => {
+            let (algorithm, schedule) = built(arguments, collective)?;
+            println!("{} {}: {}", algorithm.collective, algorithm.name, algorithm.summary);
+            println!("source: {}", algorithm.citation);
+            schedule
+        }
+        (None, [file]) => given::read(file)?,
+        (None, []) => return Err("name a collective, for example all_reduce, or a --schedule".to_owned()),
+        _ => return Err("explain shows one schedule: name a collective or one --schedule".to_owned()),
+    };
+    let proof = given::prove(&schedule);
+    println!("{}", draw::explain(&schedule));
+    match &proof {
+        Ok(report) => println!(
+            "proved: {} steps in the longest chain, {} chunks moved, {} chunks of scratch",
+            report.steps, report.chunks, report.scratch_chunks
+        ),
+        Err(violation) => println!("wrong: {}", printable(&violation.to_string())),
+    }
+    let write = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("written to {}", path.display());
+        Ok::<_, String>(())
+    };
+    if let Some(path) = &arguments.svg {
+        write(path, draw::svg(&schedule))?;
+    }
+    if let Some(path) = &arguments.json {
+        write(path, serde_json::to_string(&schedule).map_err(|error| error.to_string())?)?;
+    }
+    Ok(u8::from(proof.is_err()))
+}
+
+/// Returns the algorithm that the arguments name, and its schedule for the group that they ask for.
+fn built(
+    arguments: &ExplainArguments,
+    collective: &str,
+) -> Result<(&'static Algorithm, Schedule), String> {
+    let algorithm = algorithm(collective, &arguments.algo)?;
+    let (ranks, root) = (arguments.ranks.into(), arguments.root);
     if root >= ranks {
         return Err(format!(
             "the root {root} is not a rank of {ranks} ranks; --root goes from 0 to --ranks minus 1"
         ));
     }
-    let spec = GroupSpec { ranks, root, aggregation };
+    let spec = GroupSpec { ranks, root, aggregation: arguments.aggregation.into() };
     if !(algorithm.supports)(&spec) {
         return Err(format!("{algorithm:?} does not support {ranks} ranks"));
     }
-    let schedule = algorithm.schedule(&spec);
-    println!("{} {}: {}", algorithm.collective, algorithm.name, algorithm.summary);
-    println!("source: {}", algorithm.citation);
-    println!("{}", draw::explain(&schedule));
-    if let Some(path) = &arguments.svg {
-        std::fs::write(path, draw::svg(&schedule)).map_err(|error| format!("{}: {error}", path.display()))?;
-        println!("drawn to {}", path.display());
-    }
-    Ok(0)
+    Ok((algorithm, algorithm.schedule(&spec)))
 }
 
 fn algorithm(collective: &str, name: &str) -> Result<&'static Algorithm, String> {
@@ -104,7 +191,7 @@ fn algorithm(collective: &str, name: &str) -> Result<&'static Algorithm, String>
         return Err(format!("unknown collective `{collective}`; known are {}", names.join(", ")));
     };
     find(known, name).ok_or_else(|| {
-        let rows = Algorithm::ALL.iter().filter(|row| row.collective == known);
+        let rows = Algorithm::all().into_iter().filter(|row| row.collective == known);
         let names: Vec<_> = rows.map(|row| row.name).collect();
         format!("unknown algorithm `{name}` for {collective}; known are {}", names.join(", "))
     })
@@ -112,7 +199,7 @@ fn algorithm(collective: &str, name: &str) -> Result<&'static Algorithm, String>
 
 /// Prints the table of algorithms.
 pub(crate) fn list() -> Result<u8, String> {
-    for row in Algorithm::ALL {
+    for row in Algorithm::all() {
         println!("{:<15}{:<20}{}", row.collective, row.name, row.summary);
     }
     Ok(0)

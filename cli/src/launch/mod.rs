@@ -15,6 +15,7 @@ pub(crate) use rank::exec_program;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use reap_orphans::fuzz as fuzz_children;
 
+use crate::bind::Bind;
 use job::Job;
 use rustix::process::Signal;
 use std::ffi::OsString;
@@ -37,6 +38,8 @@ pub(crate) struct Launch {
     pub(crate) continue_on_failure: bool,
     /// Time between a signal that tells the ranks to end and `SIGKILL`.
     pub(crate) grace: Duration,
+    /// Cores of the ranks. A program binds its own threads within them.
+    pub(crate) bind: Bind,
 }
 
 /// Event that the launcher waits for.

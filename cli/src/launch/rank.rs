@@ -1,6 +1,7 @@
 //! The process of one rank: its environment, and its death together with the launcher.
 
 use super::{JobEndpoint, Launch};
+use crate::bind::Bind;
 use rustix::process::{Pid, Signal};
 use std::ffi::OsString;
 use std::io::{ErrorKind, IsTerminal};
@@ -12,6 +13,9 @@ pub(super) fn command(launch: &Launch, number: usize, meeting: &JobEndpoint) -> 
     // This path stays valid when the file on disk is replaced.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("unisono").arg("exec-rank").arg(std::process::id().to_string());
+    if launch.bind == Bind::Core {
+        command.args(["--core-of", &number.to_string(), &launch.ranks.to_string()]);
+    }
     command.arg("--").args(&launch.program);
     command.process_group(0);
     launch.hosts.set_rank(&mut command, number, launch.ranks);

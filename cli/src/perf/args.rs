@@ -1,6 +1,6 @@
 //! The flags: those of nccl-tests with their meaning, and further ones.
 
-use super::bind::Bind;
+use crate::bind::Bind;
 use super::device::{self, Device};
 use super::json;
 use crate::perf::op_case::OpKind;
@@ -87,6 +87,18 @@ pub(crate) struct Arguments {
     /// Algorithm by name, `auto`, or a list such as all_reduce=ring.
     #[arg(long, default_value = "auto")]
     pub(super) algo: String,
+    /// Measure each size with each of these algorithms, separated by commas, or with all that run
+    /// here.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "all",
+        conflicts_with_all = ["algo", "memory"]
+    )]
+    pub(super) compare: Option<Vec<String>>,
     /// auto, shm or tcp.
     #[arg(long)]
     transport: Option<Transport>,
@@ -185,6 +197,9 @@ impl Arguments {
                 self.dtype,
                 join_names(&DType::ON_GPU.map(DType::name))
             ));
+        }
+        if self.compare.is_some() && self.device != Device::Cpu {
+            return Err("--compare measures CPU buffers; name one --algo for buffers on GPUs".to_owned());
         }
         if self.root != "all" && self.root.parse::<usize>().is_err() {
             return Err(format!("`{}` is not a rank; --root takes a number or all", self.root));

@@ -2,7 +2,6 @@
 
 mod args;
 mod bench;
-pub(crate) mod bind;
 mod device;
 mod json;
 mod jsonl;
@@ -16,6 +15,7 @@ mod tcp_baseline;
 
 pub(crate) use args::Arguments;
 
+use crate::bind::Bind;
 use crate::launch::{Hosts, Launch};
 use crate::perf::op_case::OpCase;
 use args::Dtypes;
@@ -26,7 +26,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 use unisono::bootstrap::RankInfo;
+use unisono::schedule::{Algorithm, GroupSpec};
 use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
+use unisono_transports::text::printable;
 
 /// Creates or joins the world of the arguments and measures in it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
@@ -84,6 +86,7 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
         verbose: arguments.verbose,
         continue_on_failure: false,
         grace: GRACE,
+        bind: Bind::None,
     }
     .run()
 }
@@ -106,9 +109,13 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     for dtype in Dtypes::of(arguments) {
         for op in arguments.ops() {
             for root in arguments.roots(comm.size()) {
-                for size in arguments.sizes() {
+                let algorithms = compared(arguments, comm, root)?;
+                for (size, algorithm) in each(arguments.sizes(), &algorithms) {
                     let test = OpCase::new(arguments.collective, op, root);
                     room::require_room(comm, test, dtype.size(), size)?;
+                    if let (Some(collective), Some(_)) = (arguments.collective.collective(), algorithm) {
+                        comm.set_algorithm(collective, algorithm).map_err(|error| error.to_string())?;
+                    }
                     let row = row(arguments, comm, dtype, op, root, size)?;
                     match speaks {
                         true if arguments.jsonl => writer.row(&row)?,
@@ -128,6 +135,45 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
         }
     }
     Ok(u8::from(!summary.is_ok()))
+}
+
+/// Returns the algorithms that are compared at each size; one `None` leaves the choice to the
+/// settings.
+fn compared(
+    arguments: &Arguments,
+    comm: &Communicator,
+    root: usize,
+) -> Result<Vec<Option<&'static str>>, String> {
+    let Some(names) = &arguments.compare else { return Ok(vec![None]) };
+    let Some(collective) = arguments.collective.collective() else {
+        return Err(format!("{} has no algorithms to compare", arguments.collective.name()));
+    };
+    let spec = GroupSpec::new(comm.size()).with_root(root);
+    let of_collective = Algorithm::all().into_iter().filter(|row| row.collective == collective);
+    let runs = |row: &&'static Algorithm| {
+        (row.supports)(&spec) && comm.set_algorithm(collective, Some(row.name)).is_ok()
+    };
+    let known: Vec<&'static str> = of_collective.filter(runs).map(|row| row.name).collect();
+    comm.set_algorithm(collective, None).map_err(|error| error.to_string())?;
+    if *names == ["all"] {
+        return Ok(known.into_iter().map(Some).collect());
+    }
+    let named = |name: &String| {
+        let found = known.iter().copied().find(|known| known == name);
+        found.map(Some).ok_or_else(|| {
+            let (name, known) = (printable(name), known.join(", "));
+            format!("{collective} has no algorithm `{name}` that runs on these ranks; it has {known}")
+        })
+    };
+    names.iter().map(named).collect()
+}
+
+/// Returns each size with each algorithm.
+fn each<'a>(
+    sizes: impl Iterator<Item = usize> + 'a,
+    algorithms: &'a [Option<&'static str>],
+) -> impl Iterator<Item = (usize, Option<&'static str>)> + 'a {
+    sizes.flat_map(|size| algorithms.iter().map(move |&algorithm| (size, algorithm)))
 }
 
 /// Time for ranks that have yet to notice the failure of another rank.

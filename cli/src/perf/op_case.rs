@@ -1,5 +1,6 @@
 //! The operations that can be measured: their shares, factors and calls.
 
+use clap::ValueEnum;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Element, ReduceKind, ReduceOp, Result, Scalar};
 
@@ -22,6 +23,11 @@ pub(crate) enum OpKind {
 }
 
 impl OpKind {
+    /// Returns the kind that measures a collective, if there is one.
+    pub(crate) fn of(collective: Collective) -> Option<Self> {
+        Self::value_variants().iter().copied().find(|kind| kind.collective() == Some(collective))
+    }
+
     pub(crate) fn collective(self) -> Option<Collective> {
         Some(match self {
             OpKind::AllReduce => Collective::AllReduce,

@@ -1,6 +1,6 @@
 //! Roofline of this machine: memory bandwidth and one-way flag latency, measured in the same run.
 
-use crate::perf::bind::bind_thread;
+use crate::bind::bind_thread;
 use crate::perf::op_case::OpKind;
 use crate::perf::tcp_baseline;
 use std::sync::Barrier;

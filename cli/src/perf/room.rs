@@ -1,6 +1,6 @@
 //! The memory of a host, compared with what the ranks on it will allocate.
 
-use crate::perf::bind::host_hasher;
+use crate::bind::host_hasher;
 use crate::perf::op_case::OpCase;
 use std::hash::Hasher;
 use unisono::Communicator;

@@ -1,6 +1,6 @@
 //! TCP baseline: raw loopback sockets between two threads, without any library.
 
-use crate::perf::bind::bind_thread;
+use crate::bind::bind_thread;
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};

@@ -10,7 +10,8 @@ mod scenario;
 #[cfg(test)]
 mod tests;
 
-use crate::perf::bind::bind_thread;
+use crate::bind::bind_thread;
+use crate::perf::op_case::OpKind;
 use crate::simulate::invariants::{Checker, Violation};
 use history::History;
 use host::Host;
@@ -19,7 +20,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
+use unisono::schedule::{Algorithm, PeerAccess};
 use unisono_transports::sim::{self, Node, Observer};
+use unisono_transports::text::printable;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -32,6 +35,28 @@ pub(crate) struct Arguments {
     /// Parallel runs; the default is one for each core.
     #[arg(long)]
     threads: Option<usize>,
+    /// Make every operation one with this algorithm, on as many ranks as it can run with.
+    #[arg(long, value_name = "NAME")]
+    algo: Option<String>,
+}
+
+impl Arguments {
+    /// Returns the algorithm that every operation is to use.
+    fn algorithm(&self) -> Result<Option<&'static Algorithm>, String> {
+        let Some(name) = &self.algo else { return Ok(None) };
+        let is_run = |row: &&'static Algorithm| {
+            row.peer_access == PeerAccess::TwoSided && OpKind::of(row.collective).is_some()
+        };
+        let mut rows = Algorithm::all().into_iter().filter(is_run);
+        let found = rows.find(|row| row.name == name);
+        found.map(Some).ok_or_else(|| {
+            format!(
+                "no algorithm `{}` that simulated ranks can run: they have messages only, and no scans; \
+                 `list` shows all",
+                printable(name)
+            )
+        })
+    }
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -49,8 +74,8 @@ struct Run {
 
 impl Run {
     /// Runs the scenario of `seed`.
-    fn from_seed(seed: u64) -> Self {
-        Self::with_network(Scenario::random(seed), |place| place)
+    fn from_seed(seed: u64, algorithm: Option<&'static Algorithm>) -> Self {
+        Self::with_network(Scenario::random(seed).with_algorithm(algorithm), |place| place)
     }
 
     /// Runs a scenario over a network whose nodes `fit` alters.
@@ -105,27 +130,30 @@ impl Run {
             println!("seed {seed} violates {invariant:?}: {what}");
         }
         if !self.violations.is_empty() {
-            println!("  unisono simulate --seed {seed}");
+            let wanted = self.scenario.steps.iter().find_map(|step| step.wanted);
+            let algorithm = wanted.map_or_else(String::new, |row| format!(" --algo {}", row.name));
+            println!("  unisono simulate --seed {seed}{algorithm}");
         }
     }
 }
 
 /// Runs the seeds; fails if an invariant does not hold.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
+    let algorithm = arguments.algorithm()?;
     if let Some(seed) = arguments.seed {
-        let run = Run::from_seed(seed);
+        let run = Run::from_seed(seed, algorithm);
         run.print();
         run.print_violations();
         return Ok(u8::from(!run.violations.is_empty()));
     }
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let violated = run_seeds(arguments.seeds.clone(), arguments.threads.unwrap_or(cores), violates);
+    let violated = run_seeds(arguments.seeds.clone(), arguments.threads.unwrap_or(cores), |seed| violates(seed, algorithm));
     Ok(u8::from(violated > 0))
 }
 
 /// Returns whether the run of `seed` violates an invariant, and prints the violations.
-fn violates(seed: u64) -> bool {
-    let run = Run::from_seed(seed);
+fn violates(seed: u64, algorithm: Option<&'static Algorithm>) -> bool {
+    let run = Run::from_seed(seed, algorithm);
     run.print_violations();
     !run.violations.is_empty()
 }

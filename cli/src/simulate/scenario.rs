@@ -28,6 +28,8 @@ pub(super) struct Step {
     pub(super) count: usize,
     /// Any number that says which of the algorithms that fit.
     pub(super) algorithm: usize,
+    /// The algorithm that the user wants to see, in place of that number.
+    pub(super) wanted: Option<&'static Algorithm>,
     /// The host whose rank gives one element more than the others.
     pub(super) mismatched_host: Option<usize>,
 }
@@ -65,6 +67,20 @@ impl Scenario {
         Self { seed, ranks, config, fault_plan: FaultPlan::random(seed, ranks, TIMEOUT), steps }
     }
 
+    /// Makes every step an operation with this algorithm, on as many ranks as it can run with.
+    pub(super) fn with_algorithm(mut self, algorithm: Option<&'static Algorithm>) -> Self {
+        let wanted = algorithm.and_then(|wanted| Some((wanted, OpKind::of(wanted.collective)?)));
+        for step in self.steps.iter_mut() {
+            let Some((algorithm, kind)) = wanted else { break };
+            (step.kind, step.wanted) = (kind, Some(algorithm));
+            step.mismatched_host = step.mismatched_host.filter(|_| kind != OpKind::Barrier);
+            if step.mode == CallMode::InPlace && !kind.has_in_place() {
+                step.mode = CallMode::OutOfPlace;
+            }
+        }
+        self
+    }
+
     /// Returns whether the only faults are deaths that the others are told of; then every call must
     /// end soon and well.
     pub(super) fn has_only_announced_deaths(&self) -> bool {
@@ -98,6 +114,7 @@ impl Step {
             root: random.below(60),
             count: random.choose(&[1, 2, 7, 60, 300, 1500]),
             algorithm: random.below(1000),
+            wanted: None,
             mismatched_host: odd.filter(|_| {
                 kind != OpKind::Barrier && matches!(mode, CallMode::OutOfPlace | CallMode::InPlace)
             }),
@@ -116,6 +133,9 @@ impl Step {
         let fits = |row: &&Algorithm| {
             row.collective == collective && row.peer_access == PeerAccess::TwoSided && (row.supports)(&spec)
         };
+        if let Some(wanted) = self.wanted {
+            return Some(wanted).filter(fits);
+        }
         let rows: Vec<&'static Algorithm> = Algorithm::ALL.iter().filter(fits).collect();
         rows.get(self.algorithm % (rows.len() + 1)).copied()
     }

@@ -10,14 +10,14 @@ use crate::simulate::tests::injected_bugs::*;
 fn invariants_hold_for_ten_thousand_seeds() {
     let count = if cfg!(debug_assertions) { 500 } else { 10_000 };
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    assert_eq!(run_seeds(0..count, threads, violates), 0, "see the seeds above");
+    assert_eq!(run_seeds(0..count, threads, |seed| violates(seed, None)), 0, "see the seeds above");
 }
 
 #[test]
 fn seed_replays_its_run() {
     for seed in 0..30 {
         let run = || {
-            let run = Run::from_seed(seed);
+            let run = Run::from_seed(seed, None);
             let entries = run.histories.iter().flat_map(|history| &history.entries);
             let told: Vec<String> = entries.map(ToString::to_string).collect();
             (run.observer.trace(), run.observer.now(), told)

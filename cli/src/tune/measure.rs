@@ -1,6 +1,8 @@
 //! Times of one algorithm: `perf`, in processes of its own.
 
+use crate::given;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -49,7 +51,7 @@ impl Case<'_> {
         let spec = GroupSpec::new(self.ranks);
         let reach = self.topology().peer_access();
         let of_it = |row: &&Algorithm| row.collective == self.collective && row.peer_access <= reach;
-        Algorithm::ALL.iter().filter(of_it).filter(|row| (row.supports)(&spec)).collect()
+        Algorithm::all().into_iter().filter(of_it).filter(|row| (row.supports)(&spec)).collect()
     }
 
     /// Sizes in steps of four, from shares of eight bytes on.
@@ -78,6 +80,7 @@ impl Case<'_> {
         }
         let file = temporary_file()?;
         let sizes = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let given = given::files().iter().flat_map(|file| [OsStr::new("--schedule"), file.as_os_str()]);
         let ended = Command::new("/proc/self/exe")
             .args([
                 "perf",
@@ -92,6 +95,7 @@ impl Case<'_> {
             ])
             .args(["--transport", self.transport, "--algo", algo, "-N", &self.ranks.to_string(), "-J"])
             .arg(&file)
+            .args(given)
             .stdout(Stdio::null())
             .status()
             .map_err(|error| error.to_string())?;

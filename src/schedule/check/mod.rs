@@ -70,11 +70,7 @@ pub fn check(algorithm: &Algorithm, spec: &GroupSpec, options: &Options) -> Resu
     if spec.ranks == 0 || !(algorithm.supports)(spec) {
         return Err(Violation::UnsupportedGroup);
     }
-    let schedule = algorithm.schedule(spec);
-    if algorithm.peer_access == PeerAccess::TwoSided && schedule.programs.iter().any(uses_window) {
-        return Err(Violation::Malformed("signals or windows in an algorithm that does not ask for them"));
-    }
-    let report = check_schedule(&schedule, options)?;
+    let report = check_schedule(&algorithm.schedule(spec), options)?;
     let Some(complexity) = algorithm.complexity else { return Ok(report) };
     let stated = complexity(spec);
     let counts = [
@@ -129,6 +125,9 @@ fn check_well_formed(schedule: &Schedule) -> Result<(), Violation> {
         () if lane_programs > LANE_PROGRAMS_MAX => "more than 8192 lane programs",
         () if spec.root >= spec.ranks => "the root is no rank",
         () if schedule.chunks_per_share == 0 => "a share of no chunks",
+        () if schedule.peer_access == PeerAccess::TwoSided && schedule.programs.iter().any(uses_window) => {
+            "signals or windows in an algorithm that does not ask for them"
+        }
         () => return Ok(()),
     };
     Err(Violation::Malformed(wrong))

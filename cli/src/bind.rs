@@ -18,7 +18,7 @@ pub(crate) enum Bind {
 
 impl Bind {
     /// Binds all ranks; all must call it.
-    pub(super) fn apply(self, comm: &Communicator) -> Result<()> {
+    pub(crate) fn apply(self, comm: &Communicator) -> Result<()> {
         if self == Bind::Core {
             let (index, threads) = local_rank_and_size(comm)?;
             bind_thread(index, threads);
@@ -64,7 +64,7 @@ fn local_rank_and_size(comm: &Communicator) -> Result<(usize, usize)> {
 
 /// Returns a hasher that has taken in the host. Ranks share a host if they read the same boot
 /// identifier.
-pub(super) fn host_hasher() -> DefaultHasher {
+pub(crate) fn host_hasher() -> DefaultHasher {
     let mut hasher = DefaultHasher::new();
     std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
     hasher
