@@ -6,14 +6,50 @@ use crate::schedule::{Chunk, ChunkRef, LaneProgram, Program, Rank, Space, Step};
 #[derive(Debug)]
 pub struct ProgramBuilder {
     rank: Rank,
+    /// Its sizes are what embedded algorithms use, with what is reserved before them.
     program: Program,
+    reserved_scratch: usize,
 }
 
 impl ProgramBuilder {
     /// An empty program for `rank`, with one lane program on lane 0.
     pub fn new(rank: Rank) -> Self {
         let lane_programs = vec![LaneProgram { lane: 0, steps: Vec::new() }];
-        Self { rank, program: Program { lane_programs, ..Program::default() } }
+        Self { rank, program: Program { lane_programs, ..Program::default() }, reserved_scratch: 0 }
+    }
+
+    /// Returns the first of `chunks` chunks of scratch that no embedded algorithm uses. Call it
+    /// before [`ProgramBuilder::embed`].
+    pub fn reserve_scratch(&mut self, chunks: usize) -> usize {
+        let first = self.reserved_scratch;
+        self.reserved_scratch += chunks;
+        self.use_scratch(0);
+        first
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub(super) fn reserved_scratch(&self) -> usize {
+        self.reserved_scratch
+    }
+
+    /// Makes room for scratch after the reserved part.
+    pub(super) fn use_scratch(&mut self, chunks: usize) {
+        self.program.scratch = self.program.scratch.max(self.reserved_scratch + chunks);
+    }
+
+    /// Returns the first of so many chunks of the window that nothing else uses.
+    pub(super) fn use_window(&mut self, chunks: usize) -> usize {
+        self.program.window += chunks;
+        self.program.window - chunks
+    }
+
+    /// Returns the number of signals of the lane program being written.
+    pub(super) fn signals(&self) -> u32 {
+        let steps = self.program.lane_programs.last().map_or(&[][..], |lane_program| &lane_program.steps);
+        steps.iter().filter(|step| **step == Step::Signal).count() as u32
     }
 
     /// Begins a new lane program on `lane` for the steps that follow.
@@ -80,11 +116,12 @@ impl ProgramBuilder {
         self.step(Step::Wait { peer, signals })
     }
 
-    /// The program, with its scratch and window sizes; lane programs left empty are dropped.
+    /// Returns the program, with as many chunks of scratch and of its window as are given, or as
+    /// embedded algorithms use, if these are more. Lane programs left empty are dropped.
     pub fn finish(mut self, scratch: usize, window: usize) -> Program {
         self.program.lane_programs.retain(|lane_program| !lane_program.steps.is_empty());
-        self.program.scratch = scratch;
-        self.program.window = window;
+        self.program.scratch = self.program.scratch.max(scratch);
+        self.program.window = self.program.window.max(window);
         self.program
     }
 }

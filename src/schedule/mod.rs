@@ -22,6 +22,7 @@ mod builder;
 mod chunk_text;
 pub mod check;
 pub mod draw;
+mod embed;
 pub(crate) mod lower;
 #[cfg(feature = "gpu")]
 mod permute;
@@ -30,6 +31,7 @@ mod registry;
 pub use crate::schedule::builder::{ProgramBuilder, chunk_at, input, output, scratch, window};
 #[cfg(feature = "gpu")]
 pub(crate) use crate::schedule::permute::permuted;
+pub use embed::Embedding;
 pub use algorithm::{Algorithm, CombineOrder, Complexity, OfGroup, PeerAccess};
 pub(crate) use registry::add as register;
 pub use registry::find;

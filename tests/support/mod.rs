@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test crate uses only a part
 
+pub(crate) mod mutants;
+
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr};
 use unisono::schedule::{Collective, PeerAccess};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::schedule::{
-    Chunk, ChunkRef, Collective, CombineOrder, Program, ProgramBuilder, Rank, Space, input, output, scratch,
+    Chunk, ChunkRef, Collective, Complexity, Program, ProgramBuilder, Rank, Space, input, output, scratch,
     window,
 };
 

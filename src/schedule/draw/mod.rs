@@ -123,9 +123,9 @@ mod tests {
         let steps = &mut broken.programs[1].lane_programs[0].steps;
         let Step::RecvReduce { into, .. } = &mut steps[1] else { panic!("a ring adds in its second step") };
         *into = vec![super::super::scratch(0)];
-        broken.programs[1].scratch = 1;
         let Step::Send { chunks, .. } = &mut steps[2] else { panic!("a ring passes the sum on") };
         chunks[0].space = super::super::Space::Input;
+        broken.programs[1].scratch = 1;
         let lost = "rank 1 lane program 0 step 1 stored that input in tmp0 of rank 1";
         assert!(explain(&broken).contains(lost), "{}", explain(&broken));
         assert_eq!(svg(&broken).matches("r=\"9\"").count(), 1);
