@@ -72,6 +72,24 @@ fn seed_replays_run() {
     assert_ne!(trace(7).0, trace(8).0);
 }
 
+/// A rank that died in the simulation is told so, and not that its peers were silent for hours.
+#[test]
+fn dead_rank_is_told_that_it_died() {
+    for seed in 0..20 {
+        let death = Fault::Death { rank: 1, at: Trigger::Time(Duration::from_millis(3)), announced: true };
+        let fault_plan = FaultPlan { faults: vec![death], ..FaultPlan::none(seed) };
+        let (errors, _) = run(3, fault_plan, |comm| {
+            let mut values = vec![1.0f32; 20_000];
+            loop {
+                if let Err(error) = comm.all_reduce(&mut values, Sum) {
+                    return error.to_string();
+                }
+            }
+        });
+        assert!(errors[1].contains("this rank died in the simulation"), "seed {seed}: {}", errors[1]);
+    }
+}
+
 /// Returns the virtual time of 20 gathers or reductions of `count` elements for each of 8 ranks.
 fn virtual_time(collective: Collective, algorithm: &str, count: usize, seed: u64) -> Duration {
     const RANKS: usize = 8;
