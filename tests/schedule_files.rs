@@ -36,6 +36,7 @@ fn schedules_of_files_are_proved_and_run_or_refused() {
         let proof = check_schedule(&read, &Options { in_place: true, ..Options::default() });
         match proof {
             Ok(_) => {
+                println!("runs {text}");
                 run_schedule(read);
                 run += 1;
             }

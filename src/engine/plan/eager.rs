@@ -230,7 +230,12 @@ pub(crate) fn plan_for(
     let digest = AlgorithmDigest::of(algorithm, spec.ranks);
     let tuning = SlotTuning::new(job.collective, digest, job.share_bytes_max, fit.slot_class);
     let op = key.op.with_algorithm(digest);
-    EagerPlan::new((key, op), (algorithm.build)(spec, rank), (fit, tuning), arithmetic, rank)
+    let plan_of =
+        |rank| EagerPlan::new((key, op), (algorithm.build)(spec, rank), (fit, tuning), arithmetic, rank);
+    // A rank in a slot does not meet one in a window. The programs of the library's algorithms are
+    // of one kind on all ranks, and those of a caller may not be.
+    let is_eager_elsewhere = || (0..spec.ranks).all(|other| other == rank || plan_of(other).is_some());
+    plan_of(rank).filter(|_| algorithm.is_built_in() || is_eager_elsewhere())
 }
 
 /// A plan under construction, and what the slot holds.

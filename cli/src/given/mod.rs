@@ -1,4 +1,7 @@
-//! Schedules in files that the command line names.
+//! Schedules in files that the command line names: JSON, or the XML of MSCCL.
+
+mod msccl;
+mod msccl_buffers;
 
 use std::fs::File;
 use std::io::Read;
@@ -38,7 +41,10 @@ pub(crate) fn read(path: &Path) -> Result<Schedule, String> {
 }
 
 fn parse(text: &str) -> Result<Schedule, String> {
-    serde_json::from_str(text).map_err(|error| error.to_string())
+    match text.trim_start().starts_with('<') {
+        true => msccl::parse(text),
+        false => serde_json::from_str(text).map_err(|error| error.to_string()),
+    }
 }
 
 /// Proves a schedule, in place where its collective has such a form.
@@ -71,3 +77,6 @@ pub(crate) fn fuzz(text: &str) {
     let drawn = unisono::schedule::draw::explain(&schedule);
     assert!(proved || drawn.contains("wrong: "), "{drawn}");
 }
+
+#[cfg(test)]
+mod tests;
