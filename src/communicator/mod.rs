@@ -18,6 +18,7 @@ mod call_options;
 mod collectives;
 mod counts;
 mod create_group;
+mod exchange;
 pub mod foreign;
 mod grow;
 mod info;
@@ -48,6 +49,7 @@ mod task_queue;
 mod thread_pool;
 mod uneven;
 mod validate;
+mod vectors;
 mod work;
 
 pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
