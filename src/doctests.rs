@@ -8,6 +8,7 @@ macro_rules! pages {
 
 pages! {
     Readme = "../README.md";
+    Introduction = "../docs/book/src/introduction.md";
     Tutorial = "../docs/book/src/tutorial.md";
     Async = "../docs/book/src/async.md";
     SymmetricMemory = "../docs/book/src/symmetric_memory.md";

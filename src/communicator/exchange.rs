@@ -160,8 +160,7 @@ impl Communicator {
     fn scatter_later_parts<T: Element>(&self, shares: &[Vec<T>]) -> Result<()> {
         let counts: Vec<usize> = shares.iter().map(Vec::len).collect();
         for part in parts::<T>(longest(&counts), self.size()).skip(1) {
-            let has_more =
-                |&(rank, share): &(Rank, &Vec<T>)| rank != self.rank() && share.len() > part.start;
+            let has_more = |&(rank, share): &(Rank, &Vec<T>)| rank != self.rank() && share.len() > part.start;
             self.group(|group| {
                 for (rank, share) in shares.iter().enumerate().filter(has_more) {
                     group.send(&share[within(&part, share.len())], rank);

@@ -1,4 +1,4 @@
-//! Collectives of objects that serde encodes, with the feature `serde`.
+//! Collectives of objects that serde encodes, with the feature `serde`, which is on by default.
 //!
 //! The encoded objects are shares of which each rank knows only the length of its own, and travel
 //! as `exchange.rs` says. A rank that cannot encode its object has no share to give.
