@@ -34,6 +34,7 @@ fn vectors_arrive_over_every_transport() {
             world.run(ranks, &Config::default(), |comm| {
                 assert_arrives(&comm, 1, |index| index as f32 + 0.5);
                 assert_arrives(&comm, 1000, |index| index as u8);
+                assert_arrives(&comm, 1, |index| index);
                 assert_arrives(&comm, 0, |index| index as i64);
             });
         }
@@ -58,6 +59,13 @@ fn single_values_are_reduced_over_every_transport() {
         world.run(3, &Config::default(), |comm| {
             let rank = comm.rank();
             assert_eq!(comm.all_reduce_value(rank as u64, Min).unwrap(), 0);
+            // Counts travel as u64, and may meet it.
+            let count = if rank == 0 {
+                comm.all_reduce_value(5usize, Sum)
+            } else {
+                comm.all_reduce_value(5u64, Sum).map(|sum| sum as usize)
+            };
+            assert_eq!(count.unwrap(), 15);
             assert_eq!(comm.all_reduce_value(rank as f32, Max).unwrap(), 2.0);
             assert_eq!(comm.all_reduce_value(rank as f64, Avg).unwrap(), 1.0);
             // It is an all_reduce of one element.
@@ -88,7 +96,7 @@ fn wrong_roots_and_lists_are_refused() {
             let short = comm.scatter_vec(Some(&[vec![1u8]]), 0).unwrap_err().to_string();
             assert!(short.contains("has length 1, but 2 is needed"), "{short}");
             let none = comm.scatter_vec::<u8>(None, 0).unwrap_err().to_string();
-            assert!(none.contains("the root, rank 0, must give"), "{none}");
+            assert!(none.contains("the root, rank 0, must give a list of vectors"), "{none}");
         }
         assert_eq!(comm.all_gather_vec(&[comm.rank() as u8]).unwrap(), [[0], [1]]);
     });

@@ -98,6 +98,9 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 /// background with [`Communicator::spawn`], [`Communicator::scope`] and the `_async` forms. Threads
 /// may share a communicator: its operations then run in the order of the calls.
 ///
+/// A clone is another handle of the same rank, which costs two reference counts: for threads and
+/// tasks that own their data. [`Communicator::duplicate`] makes a new communicator instead.
+///
 /// An error that [is poisoning](Error::is_poisoning) ends the communicator: every later call
 /// returns it, and [`Communicator::shrink`] makes a new communicator of the ranks that are left. A
 /// call from within a call on the same communicator and thread is refused.

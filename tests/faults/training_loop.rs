@@ -16,7 +16,7 @@ use unisono::{Communicator, Config};
 const RANKS: usize = 3;
 const STEPS: u64 = 12;
 const STEPS_PER_CHECKPOINT: u64 = 4;
-/// The step before training, and one between two checkpoints.
+/// A step between two checkpoints, after which ranks wait until the test has killed one.
 const HOLD_AFTER: u64 = 6;
 
 /// Runs a rank: trains, and reports the weights, the ranks and the number of steps at the end.
