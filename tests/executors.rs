@@ -11,6 +11,7 @@ use std::thread::Thread;
 use std::time::Duration;
 use support::World;
 use unisono::{Communicator, Config, ErrorKind, Result, Sum};
+use unisono_transports::testing::HANG;
 
 struct Unpark(Thread);
 
@@ -128,6 +129,32 @@ fn error_of_a_dropped_handle_comes_out_of_later_calls() {
         drop(comm.all_reduce_async(vec![0u8; 1 + comm.rank()], Sum));
         let error = comm.barrier_async().wait().unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+    });
+}
+
+/// The turn of the operation around the scope ends after the scope.
+#[test]
+fn scope_inside_an_operation_ends() {
+    World::Threads.run(2, &Config::default(), |comm| {
+        let own = comm.clone();
+        let work = comm.spawn(move |comm| {
+            let mut sums = [comm.rank() as u32, 5];
+            let [one, two] = &mut sums;
+            comm.scope(|scope| {
+                let first = scope.all_reduce(std::slice::from_mut(one), Sum);
+                drop(scope.all_reduce(std::slice::from_mut(two), Sum));
+                first.wait().map(drop)
+            })?;
+            // A handle without the turn is refused, because its operation would come later.
+            let refused = own.scope(|scope| Ok(drop(scope.spawn(|comm| comm.barrier())))).unwrap_err();
+            assert!(refused.to_string().contains("waits for one that comes later"), "{refused}");
+            Ok(sums)
+        });
+        let sums = work.wait_timeout(HANG).expect("it ends").unwrap();
+        assert_eq!(sums, [1, 10]);
+        let groups = comm.spawn(|comm| comm.create_group(&[0, 1], 1)).wait();
+        assert!(groups.unwrap_err().is_invalid_usage(), "it waits for messages of the same communicator");
+        comm.barrier().unwrap();
     });
 }
 

@@ -22,8 +22,8 @@ use unisono_transports::sys::fork_guard;
 ///
 /// As a future, the handle suits every executor: the operation runs on a thread of the library,
 /// which calls the waker, and polling waits for nothing. Every call without `_async` in its name
-/// blocks its thread instead, also [`Work::wait`]. [`Communicator::spawn`] makes a future of any
-/// call on a communicator; connecting ranks needs the executor's own thread for blocking calls.
+/// blocks its thread instead, also [`Work::wait`]. [`Communicator::spawn`] makes a future of such a
+/// call. To connect ranks, use what the executor has for blocking calls.
 ///
 /// ```
 /// # use unisono::{Communicator, Result, Sum};
