@@ -168,7 +168,6 @@ fn blocking_call_keeps_tasks_of_peers_from_running() {
     let comes_late = async move { other.barrier_async().await.map_err(|error| error.kind().clone()) };
     let results = run_all(vec![Box::pin(blocks) as Task<_>, Box::pin(comes_late)]);
     assert!(matches!(results[0], Err(ErrorKind::Timeout { .. })), "{results:?}");
-    assert!(results[1].is_err(), "{results:?}");
 }
 
 /// The deadline of a message runs while a thread waits for it.
