@@ -116,7 +116,7 @@ fn calls_that_differ_are_mismatches_with_their_names() {
         (
             |comm| comm.all_gather_vec(&[1.0f32]).map(drop),
             |comm| comm.all_gather_vec(&[1u8]).map(drop),
-            "float32",
+            "x float",
             "uint8",
         ),
         (

@@ -241,7 +241,7 @@ impl Agreement {
         }
         let endpoint =
             self.survivors().next().and_then(|root| self.view_of(root)).map(|view| view.endpoint.clone());
-        // What the members gave is read now: a member that fails from here on may have committed.
+        // The values are read now, because a member that fails from here on may have committed.
         let views = || self.survivors().filter_map(|peer| self.view_of(peer));
         Some(Membership {
             settings_agree: views().all(|view| view.settings == self.own.settings),
