@@ -146,7 +146,7 @@ fn scope_inside_an_operation_ends() {
                 first.wait().map(drop)
             })?;
             // A handle without the turn is refused, because its operation would come later.
-            let refused = own.scope(|scope| Ok(drop(scope.spawn(|comm| comm.barrier())))).unwrap_err();
+            let refused = own.scope(|scope| scope.spawn(|comm| comm.barrier()).wait()).unwrap_err();
             assert!(refused.to_string().contains("waits for one that comes later"), "{refused}");
             Ok(sums)
         });

@@ -228,7 +228,7 @@ const FIRST_PART_BYTES_MIN: usize = 64 << 10;
 const NOT_GIVEN: u64 = u64::MAX;
 
 /// Takes bytes for the lengths that ranks announce.
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(all(feature = "serde", any(test, feature = "fuzzing")))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let counts: Vec<usize> =
         bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word) as usize).collect();
