@@ -5,53 +5,42 @@
 //! target/release/examples/07_fault_tolerance` does the same under the launcher.
 
 use std::process::Command;
-use unisono::{Avg, Communicator, Error, Min, UniqueId};
+use unisono::{Avg, Communicator, Error, UniqueId};
 
 /// Takes steps until `model` has taken `steps` of them, with the ranks that are left.
 ///
 /// Some ranks may leave the last barrier, and others fail in it. So no operation follows on the
 /// communicator.
 pub fn train(mut comm: Communicator, model: &mut Model, steps: u64) -> unisono::Result<Communicator> {
-    let mut agreed = true;
-    loop {
-        match advance(&comm, model, steps, agreed) {
-            Ok(true) => return Ok(comm),
-            Ok(false) => agreed = true,
-            Err(error) => {
-                model.failures.push(error.clone());
-                comm = survivors(&comm, error)?;
-                agreed = false;
-            }
-        }
+    while let Err(error) = take_steps(&comm, model, steps) {
+        model.failures.push(error.clone());
+        comm = survivors(&comm, model, error)?;
     }
+    Ok(comm)
 }
 
-/// Takes one step. Returns true if all ranks have taken all steps.
-fn advance(comm: &Communicator, model: &mut Model, steps: u64, agreed: bool) -> unisono::Result<bool> {
-    if !agreed {
-        // Some ranks may have completed the step in which others failed. All repeat it.
-        let mut lowest = [model.step];
-        comm.all_reduce(&mut lowest, Min)?;
-        model.go_back_to(lowest[0]);
+fn take_steps(comm: &Communicator, model: &mut Model, steps: u64) -> unisono::Result<()> {
+    while model.step < steps {
+        // After an error, `mean` is unspecified and the gradients are whole.
+        comm.all_reduce_into(&model.gradients, &mut model.mean, Avg)?;
+        model.update();
     }
-    if model.step == steps {
-        comm.barrier()?;
-        return Ok(true);
-    }
-    // After an error, `mean` is unspecified and the gradients are whole.
-    comm.all_reduce_into(&model.gradients, &mut model.mean, Avg)?;
-    model.update();
-    Ok(false)
+    comm.barrier()
 }
 
 /// Goes on without the ranks that failed, or returns `error`.
-fn survivors(comm: &Communicator, error: Error) -> unisono::Result<Communicator> {
+fn survivors(comm: &Communicator, model: &mut Model, error: Error) -> unisono::Result<Communicator> {
     if !error.is_recoverable() {
         return Err(error);
     }
-    let left = comm.shrink()?;
+    // Some ranks may have completed the step in which others failed. All repeat it.
+    let (left, step) = comm.shrink_and_agree(model.step)?;
     // A shrink that leaves nobody out has not removed the cause.
-    if left.size() < comm.size() { Ok(left) } else { Err(error) }
+    if left.size() == comm.size() {
+        return Err(error);
+    }
+    model.go_back_to(step);
+    Ok(left)
 }
 
 /// The state of a rank. It can go back by one step.

@@ -8,7 +8,9 @@ macro_rules! pages {
 
 pages! {
     Readme = "../README.md";
+    Introduction = "../docs/book/src/introduction.md";
     Tutorial = "../docs/book/src/tutorial.md";
+    TrainingLoop = "../docs/book/src/training_loop.md";
     Async = "../docs/book/src/async.md";
     SymmetricMemory = "../docs/book/src/symmetric_memory.md";
     Errors = "../docs/book/src/errors.md";

@@ -2,18 +2,16 @@
 //! threads of a process, the processes of a host, and hosts.
 //!
 //! ```
-//! use unisono::{Communicator, Sum};
+//! use unisono::Sum;
 //!
-//! let ranks = Communicator::local(4)?;
-//! std::thread::scope(|scope| {
-//!     for comm in ranks {
-//!         scope.spawn(move || {
-//!             let mut values = vec![comm.rank() as f32; 1000];
-//!             comm.all_reduce(&mut values, Sum).unwrap();
-//!             assert_eq!(values[999], 6.0); // 0 + 1 + 2 + 3
-//!         });
-//!     }
-//! });
+//! // Four ranks as threads of this process.
+//! let sums = unisono::local(4, |comm| {
+//!     let mut gradients = vec![comm.rank() as f32; 1000];
+//!     comm.all_reduce(&mut gradients, Sum)?;
+//!     Ok(gradients[0])
+//! })?;
+//! println!("{sums:?}"); // [6.0, 6.0, 6.0, 6.0], because 0 + 1 + 2 + 3 = 6
+//! # assert_eq!(sums, [6.0; 4]);
 //! # Ok::<(), unisono::Error>(())
 //! ```
 //!
@@ -24,6 +22,15 @@
 //! I/O, proved correct by [`schedule::check`], run by the engine over any
 //! transport, drawn by [`schedule::draw`]. To add one is to write one function
 //! that builds it.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `serde`, on by default | collectives of objects, such as `Communicator::broadcast_object` |
+//! | `gpu` | ranks on GPUs, whose driver is found when the program runs |
+//! | `nvrtc` | reductions of one's own on GPUs |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;

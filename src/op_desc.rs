@@ -262,10 +262,12 @@ impl OpDesc {
     /// Returns the collective whose algorithms can carry out the operation.
     fn algorithm_collective(&self) -> Option<Collective> {
         match self.kind_code() {
-            OpKind::ALL_GATHER_V | OpKind::ALL_GATHER_OBJECT => Some(Collective::AllGather),
+            OpKind::ALL_GATHER_V | OpKind::ALL_GATHER_VEC | OpKind::ALL_GATHER_OBJECT => {
+                Some(Collective::AllGather)
+            }
             OpKind::BROADCAST_OBJECT => Some(Collective::Broadcast),
-            OpKind::GATHER_OBJECT => Some(Collective::Gather),
-            OpKind::SCATTER_OBJECT => Some(Collective::Scatter),
+            OpKind::GATHER_VEC | OpKind::GATHER_OBJECT => Some(Collective::Gather),
+            OpKind::SCATTER_VEC | OpKind::SCATTER_OBJECT => Some(Collective::Scatter),
             OpKind::ALL_TO_ALL_V => Some(Collective::AllToAll),
             OpKind::REDUCE_SCATTER_V => Some(Collective::ReduceScatter),
             code => Collective::ALL.get(code as usize).copied(),

@@ -241,6 +241,14 @@ fn recovery_loop_of_the_book_is_that_of_the_example() {
     assert!(page.contains(example[begin..end].trim_end()), "copy the loop of the example into the page");
 }
 
+/// The program of the page on training is that of the example, of which a test kills ranks.
+#[test]
+fn training_loop_of_the_book_is_that_of_the_example() {
+    let (example, page) = (read("examples/08_training_loop.rs"), read("docs/book/src/training_loop.md"));
+    let begin = example.find("use serde::").expect("the program");
+    assert!(page.contains(example[begin..].trim_end()), "copy the program of the example into the page");
+}
+
 /// Every operation that writes a buffer of the caller says what is in it after an error.
 #[test]
 fn operations_document_buffers_after_an_error() {

@@ -63,6 +63,34 @@ fn survivors_keep_order_down_to_one() {
 }
 
 #[test]
+fn survivors_agree_on_the_smallest_value() {
+    for world in World::ALL {
+        world.run(5, &config(), |first| {
+            let (number, mut comm) = (first.rank(), first);
+            // The rank that leaves has a smaller value than those that are left, or a larger one.
+            for (leaver, values, smallest) in [(1, [30, 10, 20, 40, 50], 20), (4, [7, 0, 9, 8, 99], 7)] {
+                if number == leaver {
+                    return;
+                }
+                assert!(comm.all_reduce(&mut [0.0f32; 3000], Sum).is_err());
+                let (left, value) = comm.shrink_and_agree(values[number]).expect("the others are left");
+                assert_eq!((left.size(), value), (comm.size() - 1, smallest), "{world:?}, rank {number}");
+                comm = left;
+            }
+            // A rank that only shrinks gives no value.
+            let left = match number {
+                0 => comm.shrink(),
+                _ => comm.shrink_and_agree(number as u64).map(|(left, value)| {
+                    assert_eq!(value, 2, "{world:?}");
+                    left
+                }),
+            };
+            assert_eq!(left.expect("all are here").size(), 3);
+        });
+    }
+}
+
+#[test]
 fn shrink_ends_waits_of_other_ranks() {
     for world in World::ALL {
         world.run(3, &config(), |comm| {

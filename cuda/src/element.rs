@@ -11,7 +11,8 @@ mod sealed {
 
 /// A type whose slices can be sent and reduced.
 ///
-/// Any bytes are a value of it and it has no padding: [`as_bytes_mut`] relies on that.
+/// Any bytes are a value of it and it has no padding: [`as_bytes_mut`] relies on that. Counts and
+/// indices need no conversion: `usize` travels as `u64`, and `isize` as `i64`.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static + Default + PartialEq + Debug {
     /// Element type.
     const DTYPE: DType;
@@ -56,6 +57,8 @@ element! {
     u32 => U32, |value| value as u32, f64::from;
     i64 => I64, |value| value as i64, |own| own as f64;
     u64 => U64, |value| value as u64, |own| own as f64;
+    isize => I64, |value| value as isize, |own| own as f64;
+    usize => U64, |value| value as usize, |own| own as f64;
     f16 => F16, f16::from_f64, f64::from;
     bf16 => BF16, bf16::from_f64, f64::from;
     f32 => F32, |value| value as f32, f64::from;
@@ -113,6 +116,8 @@ mod tests {
         there_and_back::<u32>();
         there_and_back::<i64>();
         there_and_back::<u64>();
+        there_and_back::<isize>();
+        there_and_back::<usize>();
         there_and_back::<f16>();
         there_and_back::<bf16>();
         there_and_back::<f32>();

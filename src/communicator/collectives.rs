@@ -75,6 +75,27 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::AllReduce, Some(reduction), 0, count, buffers))
     }
 
+    /// Reduces one value over all ranks, and returns the result on every rank.
+    ///
+    /// Ranks may mix this call with [`Communicator::all_reduce`] of one element.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// ```
+    /// use unisono::Max;
+    ///
+    /// let largest = unisono::local(3, |comm| comm.all_reduce_value(comm.rank() as f64, Max))?;
+    /// assert_eq!(largest, [2.0; 3]);
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn all_reduce_value<T: Element>(&self, value: T, reduction: ReduceOp) -> Result<T> {
+        let mut reduced = [value];
+        self.all_reduce(&mut reduced, reduction)?;
+        let [reduced] = reduced;
+        Ok(reduced)
+    }
+
     /// Concatenates the inputs of all ranks, by rank, into every rank's `output`.
     ///
     /// `input` has n elements on every rank, `output` has n × [`size`](Communicator::size).

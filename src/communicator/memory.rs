@@ -24,18 +24,17 @@ impl Communicator {
         Ok(vec![T::default(); count])
     }
 
-    /// Lengthens `bytes` to `length` with zeros, unless it is as long already.
+    /// Lengthens `elements` to `length` with zeros, unless it is as long already.
     ///
     /// # Errors
     /// As [`Communicator::zeros`].
-    #[cfg(feature = "serde")]
-    pub(super) fn lengthen(&self, bytes: &mut Vec<u8>, length: usize) -> Result<()> {
-        if bytes.is_empty() {
-            *bytes = self.zeros(length)?;
-        } else if length > bytes.len() {
-            let reserved = bytes.try_reserve_exact(length - bytes.len());
-            reserved.map_err(|error| self.no_memory(length, DType::U8, &error))?;
-            bytes.resize(length, 0);
+    pub(super) fn lengthen<T: Element>(&self, elements: &mut Vec<T>, length: usize) -> Result<()> {
+        if elements.is_empty() {
+            *elements = self.zeros(length)?;
+        } else if length > elements.len() {
+            let reserved = elements.try_reserve_exact(length - elements.len());
+            reserved.map_err(|error| self.no_memory(length, T::DTYPE, &error))?;
+            elements.resize(length, T::default());
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ mod call_options;
 mod collectives;
 mod counts;
 mod create_group;
+mod exchange;
 pub mod foreign;
 mod grow;
 mod info;
@@ -48,6 +49,7 @@ mod task_queue;
 mod thread_pool;
 mod uneven;
 mod validate;
+mod vectors;
 mod work;
 
 pub use crate::communicator::algorithm::register_algorithm;
@@ -96,6 +98,9 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 /// on the caller's thread and return when this rank's part is done. Operations run in the
 /// background with [`Communicator::spawn`], [`Communicator::scope`] and the `_async` forms. Threads
 /// may share a communicator: its operations then run in the order of the calls.
+///
+/// A clone is another handle of the same rank, which costs two reference counts: for threads and
+/// tasks that own their data. [`Communicator::duplicate`] makes a new communicator instead.
 ///
 /// An error that [is poisoning](Error::is_poisoning) ends the communicator: every later call
 /// returns it, and [`Communicator::shrink`] makes a new communicator of the ranks that are left. A

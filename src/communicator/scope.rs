@@ -1,6 +1,6 @@
 //! Background operations on borrowed buffers.
 
-use super::Communicator;
+use super::{Communicator, SELF_WAIT_MESSAGE};
 use crate::communicator::op_queue::Ticket;
 use crate::communicator::work::{Completion, catch_panic};
 use crate::error::{Error, Result};
@@ -87,6 +87,8 @@ impl<R> Future for ScopedWork<R> {
 
 impl<'env> Scope<'env> {
     /// Starts `operation` and returns at once. Operations run in order.
+    ///
+    /// In a scope inside an operation, such as one of [`Communicator::spawn`], it runs at once.
     pub fn spawn<R: Send + 'env>(
         &self,
         operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'env,
@@ -107,6 +109,16 @@ impl<'env> Scope<'env> {
         };
         if self.comm.is_forked() {
             complete(Err(self.comm.fork_error()));
+            return work;
+        }
+        // Inside an operation, its turn ends after the scope. So it runs here, and a handle without
+        // the turn would wait for ever.
+        if self.comm.with_ticket {
+            complete(catch_panic(self.comm, operation));
+            return work;
+        }
+        if self.comm.shared.is_used_by_this_thread() {
+            complete(Err(self.comm.usage_error(SELF_WAIT_MESSAGE)));
             return work;
         }
         let task: Task<'env> = Box::new(move |comm| complete(catch_panic(comm, operation)));

@@ -5,7 +5,7 @@ use super::split::{FabricExchange, Origin, bootstrap_error, group_id_of, listen_
 use crate::bootstrap;
 use crate::bootstrap::{RankInfo, UniqueId};
 use crate::config::Config;
-use crate::engine::{Membership, Regroup, pack_bits};
+use crate::engine::{Membership, Regroup, Survivors, pack_bits};
 use crate::error::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ impl Communicator {
     /// [algorithms](Communicator::set_algorithm) that were set, if the ranks that are left agree on
     /// them. A failure between two calls of `set_algorithm` may leave them with different ones;
     /// then the library chooses again and warns.
+    ///
+    /// [`Communicator::shrink_and_agree`] lets the ranks agree on a step as well.
     ///
     /// The old communicator is ended: running operations return [`ErrorKind::Aborted`], and it
     /// should be dropped. The new one has links, memory and a secret of its own, which late
@@ -59,36 +61,74 @@ impl Communicator {
     /// if the ranks cannot connect; [`ErrorKind::Unsupported`] over a custom fabric without
     /// [`CommunicatorBuilder::reconnect`](crate::CommunicatorBuilder::reconnect).
     pub fn shrink(&self) -> Result<Communicator> {
+        // A rank without a value changes no smallest one.
+        self.shrink_and_agree(u64::MAX).map(|(left, _)| left)
+    }
+
+    /// Shrinks as [`Communicator::shrink`] does, and returns the smallest `value` of the ranks that
+    /// are left as well.
+    ///
+    /// The value is a step, or the number of a checkpoint: some ranks may have completed an
+    /// operation in which others failed, and all must go on from the same state. The values travel
+    /// with the agreement on the members, so no failure comes between the two. Ranks that get the
+    /// same communicator get the same value: that of a rank which dies in this call counts on all
+    /// of them or on none.
+    ///
+    /// Every rank that is left calls it. One that calls [`Communicator::shrink`] instead gives no
+    /// value. Without a failure, `comm.all_reduce_value(step, Min)` does the same.
+    ///
+    /// # Errors
+    /// As [`Communicator::shrink`].
+    ///
+    /// ```
+    /// # use unisono::{Communicator, Sum};
+    /// let mut ranks = Communicator::local(3)?;
+    /// drop(ranks.remove(1));
+    /// std::thread::scope(|scope| {
+    ///     for comm in ranks {
+    ///         scope.spawn(move || {
+    ///             // Rank 0 has taken a step in which rank 2 failed.
+    ///             let step = if comm.rank() == 0 { 41 } else { 40 };
+    ///             assert!(comm.all_reduce(&mut [1.0f32], Sum).is_err());
+    ///             let (comm, step) = comm.shrink_and_agree(step).unwrap();
+    ///             assert_eq!((comm.size(), step), (2, 40));
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn shrink_and_agree(&self, value: u64) -> Result<(Communicator, u64)> {
         let shared = &self.shared;
         let epoch = shared.epoch + 1;
-        let ((mesh, door), origin) = match &shared.origin {
+        let (survivors, origin) = match &shared.origin {
             Origin::Threads(exchange, _) => {
                 let mut assembly =
                     ThreadRegroup { exchange, config: &shared.config, own_group: None, last_group: 0 };
-                let left = self.with_engine(|engine| engine.shrink(&mut assembly))?;
-                (left, Origin::Threads(Arc::clone(exchange), assembly.last_group))
+                let survivors = self.with_engine(|engine| engine.shrink(value, &mut assembly))?;
+                (survivors, Origin::Threads(Arc::clone(exchange), assembly.last_group))
             }
             Origin::Bootstrap(parent) => {
                 let mut assembly =
                     SocketRegroup { parent, config: &shared.config, epoch, own_id: None, last_id: None };
-                let left = self.with_engine(|engine| engine.shrink(&mut assembly))?;
-                (left, Origin::Bootstrap(assembly.last_id.unwrap_or_else(|| parent.clone())))
+                let survivors = self.with_engine(|engine| engine.shrink(value, &mut assembly))?;
+                (survivors, Origin::Bootstrap(assembly.last_id.unwrap_or_else(|| parent.clone())))
             }
             Origin::Custom(Some(reconnect), _) => {
                 let mut assembly = CustomRegroup { reconnect: &**reconnect, epoch, last_group: 0 };
-                let left = self.with_engine(|engine| engine.shrink(&mut assembly))?;
-                (left, Origin::Custom(Some(Arc::clone(reconnect)), assembly.last_group))
+                let survivors = self.with_engine(|engine| engine.shrink(value, &mut assembly))?;
+                (survivors, Origin::Custom(Some(Arc::clone(reconnect)), assembly.last_group))
             }
             Origin::Custom(None, _) => {
                 let what = "a communicator over a custom fabric without a `Reconnect` cannot be shrunk";
                 return Err(self.attach_rank(Error::new(ErrorKind::Unsupported(what.to_owned()))));
             }
         };
-        tracing::info!(rank = mesh.rank, ranks = mesh.ranks, epoch, "shrunk");
-        let doors = shared.listener_guards.iter().cloned().chain(door).collect();
+        let Survivors { fabric, listener, value } = survivors;
+        tracing::info!(rank = fabric.rank, ranks = fabric.ranks, epoch, "shrunk");
+        let doors = shared.listener_guards.iter().cloned().chain(listener).collect();
         let left =
-            Communicator::with_registry(&shared.registry, (epoch, doors), mesh, &shared.config, origin);
-        self.bequeath_algorithms(left)
+            Communicator::with_registry(&shared.registry, (epoch, doors), fabric, &shared.config, origin);
+        Ok((self.bequeath_algorithms(left)?, value))
     }
 
     /// Returns how often the communicator's ancestors were shrunk since their ranks connected.

@@ -123,7 +123,8 @@ impl ArgCheck<'_> {
         if given || self.comm.rank() != root {
             return Ok(());
         }
-        Err(self.invalid(format!("the root, rank {root}, must give an {what}")))
+        let article = if what.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+        Err(self.invalid(format!("the root, rank {root}, must give {article} {what}")))
     }
 
     pub(super) fn root_input<'b, T>(

@@ -17,8 +17,31 @@ use unisono_transports::sys::fork_guard;
 /// A handle of an operation that runs in the background. [`Work::wait`] or `.await` returns its
 /// result.
 ///
-/// Dropping the handle does not stop the operation. If the operation fails, every later call on the
-/// communicator returns its error.
+/// Dropping the handle does not stop the operation, which keeps its buffer until it ends. If the
+/// operation fails, every later call on the communicator returns its error.
+///
+/// As a future, the handle suits every executor: the operation runs on a thread of the library,
+/// which calls the waker, and polling waits for nothing. Every call without `_async` in its name
+/// blocks its thread instead, also [`Work::wait`]. [`Communicator::spawn`] makes a future of such a
+/// call. To connect ranks, use what the executor has for blocking calls.
+///
+/// ```
+/// # use unisono::{Communicator, Result, Sum};
+/// async fn step(comm: Communicator, gradients: Vec<f32>) -> Result<Vec<f32>> {
+///     let sums = comm.all_reduce_async(gradients, Sum).await?;
+///     comm.spawn(|comm| comm.barrier()).await?;
+///     Ok(sums)
+/// }
+/// # let comm = Communicator::local(1)?.remove(0);
+/// # let mut task = std::pin::pin!(step(comm, vec![1.0; 4]));
+/// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// # let sums = loop {
+/// #     if let std::task::Poll::Ready(sums) = task.as_mut().poll(&mut context) { break sums? }
+/// #     std::thread::yield_now();
+/// # };
+/// # assert_eq!(sums, [1.0; 4]);
+/// # Ok::<(), unisono::Error>(())
+/// ```
 #[must_use = "the buffer that went into the operation comes back through this"]
 #[derive(Debug)]
 pub struct Work<R> {

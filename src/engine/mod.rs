@@ -37,7 +37,7 @@ pub(crate) use crate::engine::call_settings::CallSettings;
 pub(crate) use crate::engine::exec::zero_copy::fuzz as fuzz_peer_offsets;
 pub(crate) use crate::engine::failure::DROPPED;
 pub(crate) use crate::engine::membership::agreement::Membership;
-pub(crate) use crate::engine::membership::shrink::Regroup;
+pub(crate) use crate::engine::membership::shrink::{Regroup, Survivors};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::engine::messages::fuzz as fuzz_messages;
 pub(crate) use crate::engine::p2p::{Direction, Transfer};

@@ -20,6 +20,12 @@ pub enum OpKind {
     GatherV,
     /// `scatter` with a count for each rank.
     ScatterV,
+    /// `all_gather` of vectors of which each rank knows its own.
+    AllGatherVec,
+    /// `gather` of vectors of which each rank knows its own.
+    GatherVec,
+    /// `scatter` of vectors whose lengths the root knows.
+    ScatterVec,
     /// `all_gather` of encoded objects.
     AllGatherObject,
     /// `broadcast` of an encoded object.
@@ -50,11 +56,16 @@ impl OpKind {
     pub(super) const SCATTER_OBJECT: u8 = 74;
     pub(super) const BARRIER_TIMEOUT: u8 = 75;
     pub(super) const ALL_GATHER_LIST: u8 = 76;
+    pub(super) const ALL_GATHER_VEC: u8 = 77;
+    pub(super) const GATHER_VEC: u8 = 78;
+    pub(super) const SCATTER_VEC: u8 = 79;
     /// Kinds whose counts differ between ranks, because every pair of ranks has its own.
-    pub(super) const COUNTED_BY_PAIRS: [u8; 6] = [
+    pub(super) const COUNTED_BY_PAIRS: [u8; 8] = [
         Self::ALL_TO_ALL_V,
         Self::GATHER_V,
         Self::SCATTER_V,
+        Self::GATHER_VEC,
+        Self::SCATTER_VEC,
         Self::GATHER_OBJECT,
         Self::SCATTER_OBJECT,
         Self::ALL_GATHER_LIST,
@@ -73,6 +84,9 @@ impl OpKind {
             OpKind::ReduceScatterV => Self::REDUCE_SCATTER_V,
             OpKind::GatherV => Self::GATHER_V,
             OpKind::ScatterV => Self::SCATTER_V,
+            OpKind::AllGatherVec => Self::ALL_GATHER_VEC,
+            OpKind::GatherVec => Self::GATHER_VEC,
+            OpKind::ScatterVec => Self::SCATTER_VEC,
             OpKind::AllGatherObject => Self::ALL_GATHER_OBJECT,
             OpKind::BroadcastObject => Self::BROADCAST_OBJECT,
             OpKind::GatherObject => Self::GATHER_OBJECT,
@@ -91,6 +105,9 @@ impl OpKind {
             Self::REDUCE_SCATTER_V => "reduce_scatter_v",
             Self::GATHER_V => "gather_v",
             Self::SCATTER_V => "scatter_v",
+            Self::ALL_GATHER_VEC => "all_gather_vec",
+            Self::GATHER_VEC => "gather_vec",
+            Self::SCATTER_VEC => "scatter_vec",
             Self::ALL_GATHER_OBJECT => "all_gather_object",
             Self::BROADCAST_OBJECT => "broadcast_object",
             Self::GATHER_OBJECT => "gather_object",

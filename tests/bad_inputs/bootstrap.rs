@@ -148,7 +148,7 @@ fn two_jobs() -> Report {
 }
 
 /// Version of the protocol that this build speaks.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 const OTHER_VERSION: u32 = 1;
 
 /// Covers both sides: a rank that meets an older root, and a root that an older rank joins.

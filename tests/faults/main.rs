@@ -21,6 +21,7 @@ mod proxy;
 mod recovery;
 mod soak;
 mod stopped;
+mod training_loop;
 mod worker;
 
 /// Repetitions in the short form, and in the long form.

@@ -20,6 +20,7 @@ fn worker_entry() {
         "exposed" => super::late_stores::run_worker,
         "forking" => super::late_stores::run_parent,
         "runner" => super::soak::run_worker,
+        "trainer" => super::training_loop::run_worker,
         other => panic!("no part is called {other}"),
     };
     while let Some(order) = next_order() {

@@ -48,6 +48,8 @@ pub(crate) struct View {
     pub(crate) endpoint: String,
     /// A digest of what the program has set on the communicator of the rank.
     pub(crate) settings: u64,
+    /// A value of the program, of which the survivors take the smallest.
+    pub(crate) value: u64,
 }
 
 impl View {
@@ -68,6 +70,11 @@ pub(crate) struct Membership {
     /// For each old rank, true if it failed.
     pub(crate) failed: Vec<bool>,
     pub(crate) endpoint: String,
+    /// True if the digests of what was set on the members are equal. A failure may have ended some
+    /// ranks between two calls that all had to make.
+    pub(crate) settings_agree: bool,
+    /// The smallest value of the members.
+    pub(crate) value: u64,
 }
 
 /// This rank was excluded from the new group, according to the contained rank.
@@ -102,7 +109,14 @@ impl Agreement {
     pub(crate) fn new(rank: Rank, failed: Vec<bool>, now: Duration) -> Self {
         let peers = vec![PeerState { last_heard: now, ..PeerState::default() }; failed.len()];
         let confirmed_failed = failed.clone();
-        let own = View { attempt: 0, phase: Phase::Proposing, failed, endpoint: String::new(), settings: 0 };
+        let own = View {
+            attempt: 0,
+            phase: Phase::Proposing,
+            failed,
+            endpoint: String::new(),
+            settings: 0,
+            value: u64::MAX,
+        };
         Self { rank, own, confirmed_failed, peers, connected: None }
     }
 
@@ -112,12 +126,10 @@ impl Agreement {
         self
     }
 
-    /// Returns whether the digests of all survivors are equal, and known.
-    ///
-    /// A failure may have ended some ranks between two calls that all had to make.
-    pub(crate) fn agrees_on_settings(&self) -> bool {
-        let agrees = |peer| self.view_of(peer).is_some_and(|view| view.settings == self.own.settings);
-        self.survivors().all(agrees)
+    /// Sets the value of the program on this rank.
+    pub(crate) fn with_value(mut self, value: u64) -> Self {
+        self.own.value = value;
+        self
     }
 
     /// Returns the view to send.
@@ -229,7 +241,11 @@ impl Agreement {
         }
         let endpoint =
             self.survivors().next().and_then(|root| self.view_of(root)).map(|view| view.endpoint.clone());
+        // The values are read now, because a member that fails from here on may have committed.
+        let views = || self.survivors().filter_map(|peer| self.view_of(peer));
         Some(Membership {
+            settings_agree: views().all(|view| view.settings == self.own.settings),
+            value: views().map(|view| view.value).min().unwrap_or(u64::MAX),
             attempt: *attempt,
             rank: self.survivors().take_while(|&peer| peer != self.rank).count(),
             ranks: self.survivors().count(),

@@ -18,6 +18,16 @@ pub(crate) trait Regroup {
     fn connect(&mut self, membership: &Membership, patience: Duration) -> Result<Fabric>;
 }
 
+/// The survivors of a shrink, connected to each other.
+pub(crate) struct Survivors {
+    pub(crate) fabric: Fabric,
+    /// Keeps this rank's listener open if running ranks may have been excluded. They find out by it
+    /// that the others continued.
+    pub(crate) listener: Option<ListenerGuard>,
+    /// The smallest value that a survivor gave.
+    pub(crate) value: u64,
+}
+
 /// The state of a shrink at one rank.
 struct ShrinkDriver<'e> {
     engine: &'e mut Engine,
@@ -36,14 +46,12 @@ enum Next {
 }
 
 impl Engine {
-    /// Ends this communicator and returns a fabric of the survivors.
-    ///
-    /// The guard keeps this rank's listener open if running ranks may have been excluded. They find
-    /// out by it that the others continued.
-    pub(crate) fn shrink(&mut self, regroup: &mut dyn Regroup) -> Result<(Fabric, Option<ListenerGuard>)> {
+    /// Ends this communicator and returns the survivors, which agree on the smallest `value`.
+    pub(crate) fn shrink(&mut self, value: u64, regroup: &mut dyn Regroup) -> Result<Survivors> {
         self.revoke()?;
         let agreement = Agreement::new(self.fabric.rank, self.watchdog.failed_ranks(), Duration::ZERO)
-            .with_settings(self.overrides_digest());
+            .with_settings(self.overrides_digest())
+            .with_value(value);
         let started = self.fabric.wait.now();
         let mut driver = ShrinkDriver { engine: self, agreement, started, last_sent: None, rounds: 0 };
         let mut connected = None;
@@ -57,7 +65,7 @@ impl Engine {
                     match regroup.connect(&membership, connect_timeout(membership.ranks)) {
                         Ok(fabric) => {
                             driver.agreement.on_connected();
-                            connected = Some(fabric);
+                            connected = Some((fabric, membership));
                         }
                         Err(error) => {
                             tracing::info!(%error, attempt = membership.attempt, "membership changed, retrying agreement");
@@ -73,13 +81,14 @@ impl Engine {
         driver.agreement.commit();
         driver.broadcast_view();
         let excludes_any = driver.agreement.excluded().next().is_some();
-        if !driver.agreement.agrees_on_settings() {
-            driver.engine.drop_overrides();
-        }
-        let fabric = connected.ok_or_else(|| {
+        let (fabric, membership) = connected.ok_or_else(|| {
             Error::new(ErrorKind::Bug("a rank committed a membership that it is not connected to".to_owned()))
         })?;
-        Ok((fabric, self.fabric.control.listener_guard().filter(|_| excludes_any)))
+        if !membership.settings_agree {
+            self.drop_overrides();
+        }
+        let listener = self.fabric.control.listener_guard().filter(|_| excludes_any);
+        Ok(Survivors { fabric, listener, value: membership.value })
     }
 
     /// Ends this communicator for all ranks.

@@ -185,9 +185,9 @@ fn unlisted(text: &str, ranks: usize) -> Option<Vec<Rank>> {
     numbers.map(|number| number.parse().ok().filter(|&rank| rank < ranks)).collect()
 }
 
-/// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, settings, number
-/// of ranks, one bit for each.
-fn encode_view(View { attempt, phase, failed, endpoint, settings }: &View) -> Vec<u8> {
+/// Encodes a view: MEMBERSHIP, attempt, phase, length of the endpoint, endpoint, settings, value,
+/// number of ranks, one bit for each.
+fn encode_view(View { attempt, phase, failed, endpoint, settings, value }: &View) -> Vec<u8> {
     let endpoint = &endpoint.as_bytes()[..utf8_prefix_len(endpoint, ENDPOINT_BYTES_MAX)];
     let mut bytes = vec![MEMBERSHIP];
     bytes.extend(attempt.to_le_bytes());
@@ -195,6 +195,7 @@ fn encode_view(View { attempt, phase, failed, endpoint, settings }: &View) -> Ve
     bytes.push(endpoint.len() as u8);
     bytes.extend(endpoint);
     bytes.extend(settings.to_le_bytes());
+    bytes.extend(value.to_le_bytes());
     bytes.extend((failed.len() as u32).to_le_bytes());
     bytes.extend(pack_bits(failed));
     bytes
@@ -213,18 +214,19 @@ fn decode_view(rest: &mut &[u8], ranks: usize) -> Option<View> {
     let phase = *[Phase::Proposing, Phase::Connected, Phase::Committed].get(phase as usize)?;
     let (endpoint, tail) = tail.split_at_checked(length as usize)?;
     let (settings, tail) = tail.split_first_chunk::<8>()?;
+    let (value, tail) = tail.split_first_chunk::<8>()?;
     *rest = tail;
-    let settings = u64::from_le_bytes(*settings);
+    let [settings, value] = [settings, value].map(|word| u64::from_le_bytes(*word));
     if take_u32(rest)? as usize != ranks || rest.len() != ranks.div_ceil(8) {
         return None;
     }
     let failed = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
     let endpoint = text_of(endpoint);
-    Some(View { attempt, phase, failed, endpoint, settings })
+    Some(View { attempt, phase, failed, endpoint, settings, value })
 }
 
 /// Largest number of ranks in one view.
-pub(crate) const VIEW_RANKS_MAX: usize = 8 * (MAX_CONTROL_MSG_BYTES - 19 - ENDPOINT_BYTES_MAX);
+pub(crate) const VIEW_RANKS_MAX: usize = 8 * (MAX_CONTROL_MSG_BYTES - 27 - ENDPOINT_BYTES_MAX);
 /// Longest endpoint in bytes.
 pub(crate) const ENDPOINT_BYTES_MAX: usize = 64;
 
@@ -374,7 +376,7 @@ mod tests {
         let failures = kinds.into_iter().map(|kind| ControlMsg::Failed { by: 7, kind });
         let failed = (0..VIEW_RANKS_MAX).map(|rank| rank % 3 == 1).collect();
         let (attempt, phase, endpoint) = (7, Phase::Connected, "[::1]:80".to_owned());
-        let view = View { attempt, phase, failed, endpoint, settings: 1 << 60 };
+        let view = View { attempt, phase, failed, endpoint, settings: 1 << 60, value: 1 << 61 };
         assert!(ControlMsg::Membership(view.clone()).encode().len() <= MAX_CONTROL_MSG_BYTES);
         let waits = [
             ControlMsg::Waiting(call(1)),
@@ -422,7 +424,8 @@ mod tests {
         let (attempt, phase, endpoint) = (7, Phase::Connected, String::new());
         for (ranks, is_read) in [(RANKS - 1, false), (RANKS, true), (RANKS + 1, false)] {
             let (failed, endpoint) = (vec![false; ranks], endpoint.clone());
-            let view = ControlMsg::Membership(View { attempt, phase, failed, endpoint, settings: 0 });
+            let view =
+                ControlMsg::Membership(View { attempt, phase, failed, endpoint, settings: 0, value: 0 });
             assert_eq!(ControlMsg::decode(&view.encode(), RANKS).is_some(), is_read, "{ranks} ranks");
         }
     }

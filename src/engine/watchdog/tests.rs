@@ -90,7 +90,8 @@ fn watchdog_repeats_error_of_peer_before_a_shrink() {
 #[test]
 fn watchdog_names_failed_ranks_of_a_peer_that_shrinks() {
     let cause_of = |failed: Vec<bool>| {
-        let view = View { attempt: 0, phase: Phase::Proposing, failed, endpoint: String::new(), settings: 0 };
+        let (phase, endpoint) = (Phase::Proposing, String::new());
+        let view = View { attempt: 0, phase, failed, endpoint, settings: 0, value: 0 };
         let bytes = ControlMsg::Membership(view).encode();
         watchdog_of_three().on_event(PeerEvent::Message { from: 1, bytes }).unwrap_err()
     };

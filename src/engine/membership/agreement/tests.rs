@@ -16,23 +16,38 @@ enum State {
     Negotiating,
     /// The rank connects to this group.
     Connecting(Membership),
-    Committed(u32, Vec<bool>),
+    Committed(Group),
     Dead,
+}
+
+/// The group that a rank has connected to.
+#[derive(Clone, Debug, PartialEq)]
+struct Group {
+    attempt: u32,
+    failed: Vec<bool>,
+    value: u64,
+}
+
+impl Group {
+    fn of(membership: &Membership) -> Self {
+        let Membership { attempt, failed, value, .. } = membership.clone();
+        Self { attempt, failed, value }
+    }
 }
 
 struct Simulation {
     random: u64,
     agreements: Vec<Agreement>,
     states: Vec<State>,
-    /// For each rank, the attempt and the failed ranks that it connected with.
-    connected: Vec<Option<(u32, Vec<bool>)>>,
+    connected: Vec<Option<Group>>,
     /// Messages in transit, by sender and receiver.
     messages: Vec<Vec<VecDeque<Message>>>,
 }
 
 impl Simulation {
     fn new(ranks: usize, seed: u64) -> Self {
-        let agreement = |rank| Agreement::new(rank, vec![false; ranks], Duration::ZERO);
+        let agreement =
+            |rank| Agreement::new(rank, vec![false; ranks], Duration::ZERO).with_value(value_of(rank, seed));
         let mut simulation = Self {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             agreements: (0..ranks).map(agreement).collect(),
@@ -88,9 +103,9 @@ impl Simulation {
         }
         if self.agreements[to].is_committed() {
             self.agreements[to].commit();
-            let (attempt, failed) = self.connected[to].clone().expect("a committed rank is connected");
-            assert_eq!(attempt, self.agreements[to].own().attempt);
-            self.states[to] = State::Committed(attempt, failed);
+            let group = self.connected[to].clone().expect("a committed rank is connected");
+            assert_eq!(group.attempt, self.agreements[to].own().attempt);
+            self.states[to] = State::Committed(group);
             return self.broadcast(to);
         }
         if let Some(membership) = self.agreements[to].membership() {
@@ -111,7 +126,9 @@ impl Simulation {
         let same = |state: &State| matches!(state, State::Connecting(other) if (other.attempt, &other.failed) == (membership.attempt, &membership.failed));
         let is_there = |peer: &Rank| {
             same(&self.states[*peer])
-                || self.connected[*peer] == Some((membership.attempt, membership.failed.clone()))
+                || self.connected[*peer].as_ref().is_some_and(|group| {
+                    (group.attempt, &group.failed) == (membership.attempt, &membership.failed)
+                })
         };
         let all = members.iter().all(is_there);
         let succeeds =
@@ -119,7 +136,7 @@ impl Simulation {
         self.states[rank] = State::Negotiating;
         if succeeds {
             self.agreements[rank].on_connected();
-            self.connected[rank] = Some((membership.attempt, membership.failed));
+            self.connected[rank] = Some(Group::of(&membership));
         } else if all || self.below(50) == 0 {
             self.agreements[rank].on_connect_failed();
         } else {
@@ -152,6 +169,11 @@ impl Simulation {
     }
 }
 
+/// Returns the value that `rank` gives.
+fn value_of(rank: Rank, seed: u64) -> u64 {
+    (rank as u64 * 7 + seed) % 11
+}
+
 #[test]
 fn agreement_survivors_commit_same_view_for_any_failures() {
     for seed in 0..3000 {
@@ -161,7 +183,9 @@ fn agreement_survivors_commit_same_view_for_any_failures() {
         let mut ends = simulation.states.iter().filter(|state| **state != State::Dead);
         let first = ends.next().expect("a rank survives");
         assert!(ends.all(|end| end == first), "seed {seed}: {:?}", simulation.states);
-        let State::Committed(_, failed) = first else { panic!("seed {seed}: {first:?}") };
+        let State::Committed(Group { failed, value, .. }) = first else { panic!("seed {seed}: {first:?}") };
+        let values = (0..ranks).filter(|&rank| !failed[rank]).map(|rank| value_of(rank, seed));
+        assert_eq!(values.min(), Some(*value), "seed {seed}");
         for (rank, state) in simulation.states.iter().enumerate() {
             assert!(*state == State::Dead || !failed[rank], "seed {seed}: rank {rank} is excluded");
         }
@@ -172,13 +196,16 @@ fn agreement_survivors_commit_same_view_for_any_failures() {
 fn agreement_without_failures_keeps_all_ranks() {
     let mut simulation = Simulation::new(4, 7);
     simulation.run(0);
-    let State::Committed(attempt, _) = simulation.states[0] else { panic!("{:?}", simulation.states) };
-    assert_eq!(simulation.states, vec![State::Committed(attempt, vec![false; 4]); 4]);
+    let State::Committed(Group { attempt, value, .. }) = simulation.states[0] else {
+        panic!("{:?}", simulation.states)
+    };
+    let all = Group { attempt, failed: vec![false; 4], value };
+    assert_eq!(simulation.states, vec![State::Committed(all); 4]);
 }
 
 /// Returns the view of the first attempt of a peer.
 fn first_view(phase: Phase, failed: Vec<bool>) -> View {
-    View { attempt: 0, phase, failed, endpoint: String::new(), settings: 0 }
+    View { attempt: 0, phase, failed, endpoint: String::new(), settings: 0, value: 0 }
 }
 
 #[test]
@@ -243,11 +270,12 @@ fn settings_agree_if_those_of_all_survivors_are_equal() {
     for (others, expected) in [([5, 5, 6], true), ([5, 4, 5], false)] {
         let mut agreement =
             Agreement::new(0, vec![false, false, false, true], Duration::ZERO).with_settings(5);
-        assert!(!agreement.agrees_on_settings(), "nothing is known yet");
+        agreement.set_endpoint("at 0".to_owned());
+        assert_eq!(agreement.membership(), None, "nothing is known yet");
         for (peer, settings) in (1..).zip(others) {
             let view = View { settings, ..agreement.own().clone() };
             agreement.on_view(peer, view, Duration::ZERO).unwrap();
         }
-        assert_eq!(agreement.agrees_on_settings(), expected);
+        assert_eq!(agreement.membership().map(|members| members.settings_agree), Some(expected));
     }
 }

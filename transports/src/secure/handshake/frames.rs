@@ -92,7 +92,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 const MAGIC: &[u8; 8] = b"unisono\0";
 /// Version of the handshake and of all that follows it.
-pub(crate) const VERSION: u32 = 9;
+pub(crate) const VERSION: u32 = 10;
 /// Bytes of magic and version.
 pub(super) const PREAMBLE_BYTES: usize = 12;
 /// Bytes of preamble and hello.
