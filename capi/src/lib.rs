@@ -13,4 +13,5 @@ pub mod messages;
 pub mod operations;
 pub mod requests;
 pub mod state;
+pub mod transfers;
 pub mod uneven;

@@ -15,7 +15,8 @@ fn folder() -> &'static Path {
 fn libraries() -> PathBuf {
     let libraries = nested_cargo::build_shared_library(env!("CARGO"), "unisono-capi");
     // Programs look for the name of the interface, under which `make install` links the library.
-    let name = format!("libunisono.so.{}.{}", env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
+    let name =
+        format!("libunisono.so.{}.{}", env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
     match std::os::unix::fs::symlink("libunisono.so", libraries.join(name)) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => panic!("{error}"),
         _ => libraries,
@@ -74,7 +75,7 @@ fn under_valgrind(program: &Path) -> Option<Command> {
 #[test]
 fn c_program_calls_every_function() {
     let libraries = libraries();
-    for source in ["collectives", "messages"] {
+    for source in ["collectives", "messages", "transfers"] {
         let program = compile(source, &libraries);
         assert_eq!(output_of(&mut command(&program)), "all right\n");
         if let Some(mut valgrind) = under_valgrind(&program) {
