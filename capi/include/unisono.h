@@ -98,7 +98,7 @@ enum {
     UNISONO_MAXLOC = 10
 };
 
-/* Collectives, for unisono_run and unisono_start. */
+/* Collectives, for unisono_run_operation and unisono_start_operation. */
 enum {
     UNISONO_ALL_REDUCE = 0,
     UNISONO_ALL_GATHER = 1,
@@ -254,7 +254,7 @@ UNISONO_CHECKED uint32_t unisono_barrier(const unisono_comm *comm);
 /* The same, or UNISONO_BARRIER_TIMEOUT after `timeout_ms` milliseconds. Its text names the ranks that did not come. */
 UNISONO_CHECKED uint32_t unisono_barrier_timeout(const unisono_comm *comm, uint64_t timeout_ms);
 /* The collective that `operation` describes. After an error, the output is unspecified. */
-UNISONO_CHECKED uint32_t unisono_run(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output);
+UNISONO_CHECKED uint32_t unisono_run_operation(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output);
 
 /* Collectives with shares of different lengths. `counts` has a number of elements for each rank. Input and output must not
  * overlap. */
@@ -309,9 +309,9 @@ UNISONO_CHECKED uint32_t unisono_isend(const unisono_comm *comm, const void *buf
 /* Starts to receive at most `bytes` bytes. After an error, the buffer is unspecified. */
 UNISONO_CHECKED uint32_t unisono_irecv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
                        unisono_request **request);
-/* Starts what unisono_run does. Started collectives run one after the other, in order with the other collectives. After an
+/* Starts what unisono_run_operation does. Started collectives run one after the other, in order with the other collectives. After an
  * error, the output is unspecified. */
-UNISONO_CHECKED uint32_t unisono_start(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output,
+UNISONO_CHECKED uint32_t unisono_start_operation(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output,
                        unisono_request **request);
 
 /* Waits for a request, for at most `timeout_ms` milliseconds unless it is negative. Returns the code of the operation's result,

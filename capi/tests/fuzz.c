@@ -79,7 +79,7 @@ static uint32_t call_collective(struct rank *r) {
     case 8: return unisono_scan(c, in, out, count, dtype, op);
     case 9: return unisono_exscan(c, in, out, count, dtype, op);
     case 10: return unisono_barrier(c);
-    case 11: return unisono_run(c, below(r, 16) ? &operation : NULL, in, out);
+    case 11: return unisono_run_operation(c, below(r, 16) ? &operation : NULL, in, out);
     case 12: return unisono_all_gather_v(c, in, out, any_counts(r, counts), dtype);
     case 13: return unisono_reduce_scatter_v(c, in, out, any_counts(r, counts), dtype, op);
     case 14: return unisono_all_to_all_v(c, in, any_counts(r, counts), out, any_counts(r, more), dtype);
@@ -146,7 +146,7 @@ static uint32_t call_request(struct rank *r) {
     switch (below(r, 3)) {
     case 0: return unisono_isend(any_comm(r), in, count, any_rank(r), any_tag(r), place);
     case 1: return unisono_irecv(any_comm(r), out, count, any_rank(r), any_tag(r), place);
-    default: return unisono_start(any_comm(r), below(r, 16) ? &operation : NULL, in, out, place);
+    default: return unisono_start_operation(any_comm(r), below(r, 16) ? &operation : NULL, in, out, place);
     }
 }
 

@@ -139,7 +139,7 @@ static void check_started(unisono_comm *comm, size_t rank) {
     unisono_request *requests[STARTED];
     for (int i = 0; i < STARTED; i++) {
         for (int j = 0; j < 100; j++) values[i][j] = i * j + (int)rank;
-        CHECK(unisono_start(comm, &sum, values[i], values[i], &requests[i]) == UNISONO_OK);
+        CHECK(unisono_start_operation(comm, &sum, values[i], values[i], &requests[i]) == UNISONO_OK);
     }
     for (int i = 0; i < STARTED; i++) {
         CHECK(unisono_wait(requests[i], -1) == UNISONO_OK && unisono_request_free(requests[i]) == UNISONO_OK);
@@ -147,16 +147,16 @@ static void check_started(unisono_comm *comm, size_t rank) {
     }
     unisono_operation gather = {.collective = UNISONO_GATHER, .dtype = UNISONO_I32, .op = 99, .root = 1, .count = 1};
     int32_t own = (int32_t)rank, all[RANKS];
-    CHECK(unisono_run(comm, &gather, &own, rank == 1 ? all : NULL) == UNISONO_OK);
+    CHECK(unisono_run_operation(comm, &gather, &own, rank == 1 ? all : NULL) == UNISONO_OK);
     for (int i = 0; rank == 1 && i < RANKS; i++) CHECK(all[i] == i);
     unisono_operation barrier = {.collective = UNISONO_BARRIER, .root = 99};
-    CHECK(unisono_run(comm, &barrier, NULL, NULL) == UNISONO_OK);
+    CHECK(unisono_run_operation(comm, &barrier, NULL, NULL) == UNISONO_OK);
     barrier.collective = 11;
-    CHECK(unisono_run(comm, &barrier, NULL, NULL) == UNISONO_INVALID_USAGE);
-    CHECK(unisono_run(comm, NULL, NULL, NULL) == UNISONO_INVALID_USAGE);
+    CHECK(unisono_run_operation(comm, &barrier, NULL, NULL) == UNISONO_INVALID_USAGE);
+    CHECK(unisono_run_operation(comm, NULL, NULL, NULL) == UNISONO_INVALID_USAGE);
     gather.root = RANKS;
     unisono_request *request = requests[0];
-    CHECK(unisono_start(comm, &gather, &own, all, &request) == UNISONO_INVALID_USAGE && request == NULL);
+    CHECK(unisono_start_operation(comm, &gather, &own, all, &request) == UNISONO_INVALID_USAGE && request == NULL);
 }
 
 static void check_refusals(unisono_comm *comm) {

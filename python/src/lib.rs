@@ -12,6 +12,7 @@ mod messages;
 mod operation;
 mod segments;
 mod store;
+mod transfers;
 mod work;
 
 use pyo3::prelude::*;

@@ -3,6 +3,7 @@
 use crate::communicator::timeout_of;
 use crate::error::argument;
 use crate::segments::{Segments, with_buffers, with_lists};
+use crate::transfers::{Described, Transfers};
 use pyo3::prelude::*;
 use std::iter::repeat_n;
 use std::time::Duration;
@@ -29,6 +30,7 @@ enum Kind {
     BarrierTimeout { timeout: Duration },
     Send { dtype: DType, peer: usize },
     Recv { dtype: DType, peer: usize },
+    Group(Transfers),
 }
 
 #[pymethods]
@@ -156,6 +158,13 @@ impl Operation {
         let kind = Kind::Recv { dtype: checked_dtype(py, "recv", dtype)?, peer };
         Ok(Self { kind, input: Segments::default(), output })
     }
+
+    /// Describes sends and receives that run together.
+    #[staticmethod]
+    fn group(py: Python<'_>, sends: Vec<Described>, receives: Vec<Described>) -> PyResult<Self> {
+        let kind = Kind::Group(Transfers::new(py, sends, receives)?);
+        Ok(Self { kind, input: Segments::default(), output: Segments::default() })
+    }
 }
 
 /// The factor of a pre-multiplied sum.
@@ -229,6 +238,8 @@ impl Operation {
                     })
                 })
             },
+            // SAFETY: by the contract.
+            Kind::Group(transfers) => unsafe { transfers.run(comm) },
         }
     }
 }
@@ -409,7 +420,7 @@ fn shares_of_root(at_root: bool, comm: &unisono::Communicator) -> usize {
 }
 
 /// Returns the element type of a NumPy name, or an error that names the call.
-fn checked_dtype(py: Python<'_>, call: &str, name: &str) -> PyResult<DType> {
+pub(crate) fn checked_dtype(py: Python<'_>, call: &str, name: &str) -> PyResult<DType> {
     dtype_of(name).ok_or_else(|| argument(py, format!("{call} cannot carry elements of type `{name}`")))
 }
 
