@@ -113,7 +113,7 @@ enum {
     UNISONO_EXSCAN = 10
 };
 
-/* Directions of a transfer, for unisono_group. */
+/* Directions of an entry, for unisono_group. */
 enum {
     UNISONO_SEND = 0,
     UNISONO_RECV = 1
@@ -130,7 +130,7 @@ typedef struct {
     void *buffer;
     size_t count;
     size_t peer;
-} unisono_transfer;
+} unisono_group_entry;
 
 /* A message. */
 typedef struct {
@@ -289,7 +289,7 @@ UNISONO_CHECKED uint32_t unisono_send_recv(const unisono_comm *comm, const void 
                            size_t output_count, size_t from, uint32_t dtype);
 /* Runs `count` sends and receives concurrently: no order among them can deadlock. The buffer of a receive must not overlap
  * another. A rank may send to itself if the group receives that, too. After an error, buffers of receives are unspecified. */
-UNISONO_CHECKED uint32_t unisono_group(const unisono_comm *comm, const unisono_transfer *transfers, size_t count);
+UNISONO_CHECKED uint32_t unisono_group(const unisono_comm *comm, const unisono_group_entry *entries, size_t count);
 
 /* Messages have tags and lengths in bytes. They progress by themselves, beside collectives and each other, and need no order
  * among ranks. Two messages to one rank under the same tag arrive in the order sent. Tags are below 2^63. A message that is

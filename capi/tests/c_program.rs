@@ -75,7 +75,7 @@ fn under_valgrind(program: &Path) -> Option<Command> {
 #[test]
 fn c_program_calls_every_function() {
     let libraries = libraries();
-    for source in ["collectives", "messages", "transfers"] {
+    for source in ["collectives", "messages", "point_to_point"] {
         let program = compile(source, &libraries);
         assert_eq!(output_of(&mut command(&program)), "all right\n");
         if let Some(mut valgrind) = under_valgrind(&program) {

@@ -88,16 +88,16 @@ static uint32_t call_collective(struct rank *r) {
     }
 }
 
-/* Transfers to the other rank and this one, with buffers that may overlap. Few are accepted: both ranks must agree. */
-static uint32_t call_transfer(struct rank *r) {
+/* Sends and receives between the other rank and this one, with buffers that may overlap. Few are accepted: both ranks must agree. */
+static uint32_t call_group(struct rank *r) {
     unisono_comm *c = any_comm(r);
     void *in = any_buffer(r), *out = any_buffer(r);
     size_t count = any_count(r), to = any_rank(r), from = any_rank(r), members[2] = {any_rank(r), any_rank(r)};
     uint32_t dtype = any_dtype(r), code;
-    unisono_transfer transfers[4];
+    unisono_group_entry entries[4];
     unisono_comm *group = NULL;
     for (int i = 0; i < 4; i++)
-        transfers[i] = (unisono_transfer){.direction = (uint32_t)(below(r, 16) ? below(r, 2) : ONE_OF(r, 2, UINT32_MAX)),
+        entries[i] = (unisono_group_entry){.direction = (uint32_t)(below(r, 16) ? below(r, 2) : ONE_OF(r, 2, UINT32_MAX)),
                                           .dtype = any_dtype(r),
                                           .buffer = any_buffer(r),
                                           .count = any_count(r),
@@ -108,7 +108,7 @@ static uint32_t call_transfer(struct rank *r) {
     case 2: return unisono_send_recv(c, in, count, to, out, any_count(r), from, dtype);
     case 3: return unisono_barrier_timeout(c, ONE_OF(r, 0, 100, SIZE_MAX));
     case 4: code = unisono_comm_create_group(c, below(r, 8) ? members : NULL, ONE_OF(r, 0, 1, 2, 3, SIZE_MAX), 1, &group); break;
-    default: return unisono_group(c, below(r, 16) ? transfers : NULL, below(r, 8) ? below(r, 5) : ONE_OF(r, SIZE_MAX, SIZE_MAX / 40));
+    default: return unisono_group(c, below(r, 16) ? entries : NULL, below(r, 8) ? below(r, 5) : ONE_OF(r, SIZE_MAX, SIZE_MAX / 40));
     }
     CHECK(unisono_comm_destroy(group) == UNISONO_OK);
     return code;
@@ -202,7 +202,7 @@ static void *run_wild(void *argument) {
     uint32_t code = 0;
     for (int i = 0; i < 200; i++) {
         if (unisono_comm_error(r->comm, &code, NULL, 0) != UNISONO_OK || code != 0) break;
-        uint32_t (*call)(struct rank *) = below(r, 3) ? call_collective : below(r, 8) ? call_other : call_transfer;
+        uint32_t (*call)(struct rank *) = below(r, 3) ? call_collective : below(r, 8) ? call_other : call_group;
         r->accepted += call(r) == UNISONO_OK;
         r->calls++;
     }

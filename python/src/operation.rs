@@ -2,8 +2,8 @@
 
 use crate::communicator::timeout_of;
 use crate::error::argument;
+use crate::point_to_point::{Described, Group};
 use crate::segments::{Segments, with_buffers, with_lists};
-use crate::transfers::{Described, Transfers};
 use pyo3::prelude::*;
 use std::iter::repeat_n;
 use std::time::Duration;
@@ -30,7 +30,7 @@ enum Kind {
     BarrierTimeout { timeout: Duration },
     Send { dtype: DType, peer: usize },
     Recv { dtype: DType, peer: usize },
-    Group(Transfers),
+    Group(Group),
 }
 
 #[pymethods]
@@ -162,7 +162,7 @@ impl Operation {
     /// Describes sends and receives that run together.
     #[staticmethod]
     fn group(py: Python<'_>, sends: Vec<Described>, receives: Vec<Described>) -> PyResult<Self> {
-        let kind = Kind::Group(Transfers::new(py, sends, receives)?);
+        let kind = Kind::Group(Group::new(py, sends, receives)?);
         Ok(Self { kind, input: Segments::default(), output: Segments::default() })
     }
 }
@@ -239,7 +239,7 @@ impl Operation {
                 })
             },
             // SAFETY: by the contract.
-            Kind::Group(transfers) => unsafe { transfers.run(comm) },
+            Kind::Group(group) => unsafe { group.run(comm) },
         }
     }
 }

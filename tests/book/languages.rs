@@ -83,7 +83,7 @@ const GAPS: &[(&[&str], &[Language], &str)] = &[
         &[C, Python],
         "operations borrow such a buffer from Rust, which frees it after the last one",
     ),
-    (&["run_list_operation"], &[C, Python], "a `group` has a buffer for each transfer"),
+    (&["run_list_operation"], &[C, Python], "a `group` has a buffer for each send and receive"),
     (&["run_uneven_operation"], &[C, Python], "calls that end in `_v` take the element type as a value"),
     (&["run_operation"], &[Python], "every call takes arrays of all element types"),
     (&["start_operation"], &[Python], "every call has the argument `async_op`"),

@@ -36,7 +36,7 @@ def test_group_sends_to_all_ranks_and_to_itself(threads):
     assert threads(3, body) == [([0.5, 1.5, 2.5], [0, 1, 2])] * 3
 
 
-def test_transfers_that_cannot_be_are_refused(threads):
+def test_impossible_sends_and_receives_are_refused(threads):
     def body(comm):
         values, other = numpy.zeros(4), 1 - comm.rank
         with pytest.raises(errors.InvalidUsage, match="overlaps another buffer"):

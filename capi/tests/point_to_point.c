@@ -38,25 +38,25 @@ static void check_rings(unisono_comm *comm, size_t rank) {
 static void check_group(unisono_comm *comm, size_t rank) {
     uint8_t own[4] = {(uint8_t)rank, 1, 2, 3}, from[RANKS][4], twice[4];
     double real = 0.5, got[RANKS];
-    unisono_transfer transfers[4 * RANKS];
+    unisono_group_entry entries[4 * RANKS];
     size_t count = 0;
     for (size_t peer = 0; peer < RANKS; peer++) {
-        transfers[count++] = (unisono_transfer){UNISONO_SEND, UNISONO_U8, own, 4, peer};
-        transfers[count++] = (unisono_transfer){UNISONO_RECV, UNISONO_U8, from[peer], 4, peer};
-        transfers[count++] = (unisono_transfer){UNISONO_SEND, UNISONO_F64, &real, 1, peer};
-        transfers[count++] = (unisono_transfer){UNISONO_RECV, UNISONO_F64, &got[peer], 1, peer};
+        entries[count++] = (unisono_group_entry){UNISONO_SEND, UNISONO_U8, own, 4, peer};
+        entries[count++] = (unisono_group_entry){UNISONO_RECV, UNISONO_U8, from[peer], 4, peer};
+        entries[count++] = (unisono_group_entry){UNISONO_SEND, UNISONO_F64, &real, 1, peer};
+        entries[count++] = (unisono_group_entry){UNISONO_RECV, UNISONO_F64, &got[peer], 1, peer};
     }
-    CHECK(unisono_group(comm, transfers, count) == UNISONO_OK);
+    CHECK(unisono_group(comm, entries, count) == UNISONO_OK);
     for (size_t peer = 0; peer < RANKS; peer++)
         CHECK(from[peer][0] == peer && memcmp(from[peer] + 1, own + 1, 3) == 0 && got[peer] == 0.5);
     CHECK(unisono_group(comm, NULL, 0) == UNISONO_OK);
 
     /* Receives that overlap another buffer, a message to this rank that it does not receive, and no direction. */
-    unisono_transfer send = {UNISONO_SEND, UNISONO_U8, own, 4, rank}, recv = {UNISONO_RECV, UNISONO_U8, own + 3, 1, rank};
-    CHECK(unisono_group(comm, (unisono_transfer[]){send, recv}, 2) == UNISONO_INVALID_USAGE);
+    unisono_group_entry send = {UNISONO_SEND, UNISONO_U8, own, 4, rank}, recv = {UNISONO_RECV, UNISONO_U8, own + 3, 1, rank};
+    CHECK(unisono_group(comm, (unisono_group_entry[]){send, recv}, 2) == UNISONO_INVALID_USAGE);
     CHECK(strstr(unisono_last_error(), "overlaps another buffer"));
-    unisono_transfer first = {UNISONO_RECV, UNISONO_U8, twice, 3, rank}, second = {UNISONO_RECV, UNISONO_U8, twice + 2, 1, rank};
-    CHECK(unisono_group(comm, (unisono_transfer[]){first, second}, 2) == UNISONO_INVALID_USAGE);
+    unisono_group_entry first = {UNISONO_RECV, UNISONO_U8, twice, 3, rank}, second = {UNISONO_RECV, UNISONO_U8, twice + 2, 1, rank};
+    CHECK(unisono_group(comm, (unisono_group_entry[]){first, second}, 2) == UNISONO_INVALID_USAGE);
     CHECK(unisono_group(comm, &send, 1) == UNISONO_INVALID_USAGE);
     send.direction = 2;
     CHECK(unisono_group(comm, &send, 1) == UNISONO_INVALID_USAGE && strstr(unisono_last_error(), "no direction"));

@@ -9,7 +9,7 @@ use unisono::{Communicator, DType, Result};
 
 /// The memory of a send or a receive, its element type, and the other rank.
 #[derive(Clone, Debug)]
-pub(crate) struct Transfer {
+pub(crate) struct Entry {
     memory: (usize, usize),
     dtype: DType,
     peer: usize,
@@ -17,24 +17,24 @@ pub(crate) struct Transfer {
 
 /// Sends and receives that run together. Their user keeps the memory alive.
 #[derive(Clone, Debug)]
-pub(crate) struct Transfers {
-    sends: Vec<Transfer>,
-    receives: Vec<Transfer>,
+pub(crate) struct Group {
+    sends: Vec<Entry>,
+    receives: Vec<Entry>,
 }
 
-/// A transfer as Python gives it: the address and the bytes, the element type, and the other rank.
+/// An entry as Python gives it: the address and the bytes, the element type, and the other rank.
 pub(crate) type Described = ((usize, usize), String, usize);
 
-impl Transfers {
-    /// Checks types and addresses, and that no receive shares memory with another transfer.
+impl Group {
+    /// Checks types and addresses, and that no receive shares memory with another one.
     pub(crate) fn new(py: Python<'_>, sends: Vec<Described>, receives: Vec<Described>) -> PyResult<Self> {
         let checked = |(memory, dtype, peer): Described| {
             check_address(py, memory)?;
-            Ok(Transfer { memory, dtype: checked_dtype(py, "group", &dtype)?, peer })
+            Ok(Entry { memory, dtype: checked_dtype(py, "group", &dtype)?, peer })
         };
         let all = |list: Vec<Described>| list.into_iter().map(checked).collect::<PyResult<Vec<_>>>();
         let (sends, receives) = (all(sends)?, all(receives)?);
-        let places = |list: &[Transfer]| list.iter().map(|one| one.memory).collect::<Vec<_>>();
+        let places = |list: &[Entry]| list.iter().map(|one| one.memory).collect::<Vec<_>>();
         if written_is_shared(&places(&sends), &places(&receives)) {
             return Err(argument(py, "the buffer of a receive overlaps another buffer"));
         }
@@ -49,14 +49,14 @@ impl Transfers {
     pub(crate) unsafe fn run(&self, comm: &Communicator) -> Result<()> {
         // SAFETY: by the contract. No other slice has a byte of a receive.
         let memories =
-            |list: &[Transfer]| list.iter().map(|one| unsafe { memory_at(one.memory) }).collect::<Vec<_>>();
+            |list: &[Entry]| list.iter().map(|one| unsafe { memory_at(one.memory) }).collect::<Vec<_>>();
         let (sent, mut received): (Vec<RawMemory>, Vec<RawMemory>) =
             (memories(&self.sends), memories(&self.receives));
         comm.group(|group| {
-            for (Transfer { dtype, peer, .. }, memory) in self.sends.iter().zip(&sent) {
+            for (Entry { dtype, peer, .. }, memory) in self.sends.iter().zip(&sent) {
                 group.send_bytes(*dtype, memory.as_slice(), *peer);
             }
-            for (Transfer { dtype, peer, .. }, memory) in self.receives.iter().zip(&mut received) {
+            for (Entry { dtype, peer, .. }, memory) in self.receives.iter().zip(&mut received) {
                 group.recv_bytes(*dtype, memory.as_mut_slice(), *peer);
             }
         })

@@ -8,10 +8,10 @@ use std::ffi::c_void;
 use unisono_core::foreign::{slice, slice_mut, written_is_shared};
 use unisono_core::{Communicator, DType};
 
-/// A send or a receive, as `unisono_transfer` of the header.
+/// A send or a receive, as `unisono_group_entry` of the header.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct UnisonoTransfer {
+pub struct UnisonoGroupEntry {
     direction: u32,
     dtype: u32,
     buffer: *mut c_void,
@@ -19,8 +19,8 @@ pub struct UnisonoTransfer {
     peer: usize,
 }
 
-/// A transfer whose memory and type can be.
-struct CheckedTransfer {
+/// An entry with memory and a type that exist.
+struct CheckedEntry {
     is_send: bool,
     dtype: DType,
     buffer: *mut u8,
@@ -28,38 +28,40 @@ struct CheckedTransfer {
     peer: usize,
 }
 
-impl UnisonoTransfer {
-    fn checked(self) -> Result<CheckedTransfer, Failure> {
+impl UnisonoGroupEntry {
+    fn checked(self) -> Result<CheckedEntry, Failure> {
         let Self { direction, dtype, buffer, count, peer } = self;
         let is_send = match direction {
             SEND => true,
             RECV => false,
-            _ => return argument(format!("{direction} is no direction of a transfer")),
+            _ => return argument(format!("{direction} is no direction of an entry")),
         };
         let dtype = dtype_of(dtype)?;
         let Some(bytes) = count.checked_mul(dtype.size()) else {
             return argument(format!("{count} elements of {dtype} are more than memory can hold"));
         };
         check_memory(buffer.cast(), bytes)?;
-        Ok(CheckedTransfer { is_send, dtype, buffer: buffer.cast(), bytes, peer })
+        Ok(CheckedEntry { is_send, dtype, buffer: buffer.cast(), bytes, peer })
     }
 }
 
-/// Runs transfers concurrently.
+/// Runs entries concurrently.
 ///
 /// # Safety
 /// The buffers are valid for reads of their elements, those of receives for writes, too. Nobody
 /// else accesses them during the call.
-unsafe fn run(comm: &Communicator, transfers: &[CheckedTransfer]) -> Result<(), Failure> {
+unsafe fn run(comm: &Communicator, entries: &[CheckedEntry]) -> Result<(), Failure> {
     let places = |sends: bool| {
-        let chosen = transfers.iter().filter(move |transfer| transfer.is_send == sends);
-        chosen.map(|transfer| (transfer.buffer.addr(), transfer.bytes)).collect::<Vec<_>>()
+        // One buffer overlaps no other: a lone send allocates nothing here.
+        let entries = if entries.len() > 1 { entries } else { &[] };
+        let chosen = entries.iter().filter(move |entry| entry.is_send == sends);
+        chosen.map(|entry| (entry.buffer.addr(), entry.bytes)).collect::<Vec<_>>()
     };
     if written_is_shared(&places(true), &places(false)) {
         return argument("the buffer of a receive overlaps another buffer");
     }
     Ok(comm.group(|group| {
-        for &CheckedTransfer { is_send, dtype, buffer, bytes, peer } in transfers {
+        for &CheckedEntry { is_send, dtype, buffer, bytes, peer } in entries {
             // SAFETY: by the contract. No other slice has a byte of a receive.
             unsafe {
                 match is_send {
@@ -84,7 +86,7 @@ pub unsafe extern "C" fn unisono_send(
     dtype: u32,
     to: usize,
 ) -> u32 {
-    let send = UnisonoTransfer { direction: SEND, dtype, buffer: input.cast_mut(), count, peer: to };
+    let send = UnisonoGroupEntry { direction: SEND, dtype, buffer: input.cast_mut(), count, peer: to };
     // SAFETY: by the contract.
     guard(|| unsafe { run(comm_ref(comm)?, &[send.checked()?]) })
 }
@@ -102,7 +104,7 @@ pub unsafe extern "C" fn unisono_recv(
     dtype: u32,
     from: usize,
 ) -> u32 {
-    let recv = UnisonoTransfer { direction: RECV, dtype, buffer: output, count, peer: from };
+    let recv = UnisonoGroupEntry { direction: RECV, dtype, buffer: output, count, peer: from };
     // SAFETY: by the contract.
     guard(|| unsafe { run(comm_ref(comm)?, &[recv.checked()?]) })
 }
@@ -124,8 +126,8 @@ pub unsafe extern "C" fn unisono_send_recv(
     dtype: u32,
 ) -> u32 {
     let (direction, buffer) = (SEND, input.cast_mut());
-    let send = UnisonoTransfer { direction, dtype, buffer, count: input_count, peer: to };
-    let recv = UnisonoTransfer { direction: RECV, dtype, buffer: output, count: output_count, peer: from };
+    let send = UnisonoGroupEntry { direction, dtype, buffer, count: input_count, peer: to };
+    let recv = UnisonoGroupEntry { direction: RECV, dtype, buffer: output, count: output_count, peer: from };
     // SAFETY: by the contract.
     guard(|| unsafe { run(comm_ref(comm)?, &[send.checked()?, recv.checked()?]) })
 }
@@ -133,24 +135,24 @@ pub unsafe extern "C" fn unisono_send_recv(
 /// Runs `count` sends and receives concurrently.
 ///
 /// # Safety
-/// `comm` is null or a handle; `transfers` is null or valid for reads of `count` transfers. Their
+/// `comm` is null or a handle; `entries` is null or valid for reads of `count` entries. Their
 /// buffers are as [`unisono_send`] and [`unisono_recv`] need them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_group(
     comm: *const UnisonoComm,
-    transfers: *const UnisonoTransfer,
+    entries: *const UnisonoGroupEntry,
     count: usize,
 ) -> u32 {
     guard(|| {
         // SAFETY: by the contract.
         let comm = unsafe { comm_ref(comm) }?;
-        let Some(bytes) = count.checked_mul(size_of::<UnisonoTransfer>()) else {
-            return argument(format!("{count} transfers are more than memory can hold"));
+        let Some(bytes) = count.checked_mul(size_of::<UnisonoGroupEntry>()) else {
+            return argument(format!("{count} entries are more than memory can hold"));
         };
-        check_memory(transfers.cast(), bytes)?;
-        // SAFETY: by the contract. A transfer need not be aligned.
-        let transfer = |place| unsafe { transfers.add(place).read_unaligned() };
-        let checked: Result<Vec<_>, _> = (0..count).map(|place| transfer(place).checked()).collect();
+        check_memory(entries.cast(), bytes)?;
+        // SAFETY: by the contract. An entry need not be aligned.
+        let entry = |place| unsafe { entries.add(place).read_unaligned() };
+        let checked: Result<Vec<_>, _> = (0..count).map(|place| entry(place).checked()).collect();
         // SAFETY: by the contract.
         unsafe { run(comm, &checked?) }
     })
