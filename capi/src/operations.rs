@@ -68,8 +68,8 @@ pub unsafe extern "C" fn unisono_run_operation(
 /// Starts the collective that `operation` describes, and returns at once.
 ///
 /// # Safety
-/// As [`unisono_run_operation`], with buffers that nobody else accesses until the request is done; `request`
-/// is null or valid for writes.
+/// As [`unisono_run_operation`], with buffers that nobody else accesses until the request is done;
+/// `request` is null or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_start_operation(
     comm: *const UnisonoComm,

@@ -226,7 +226,7 @@ fn makefile_builds_the_example_with_pkg_config() {
     assert_eq!(outputs, "sum 10, message from rank 3\n");
 }
 
-/// A program finds the library in the home where it was installed, as `README.md` of the C interface
+/// A program finds the library in the home where it was installed, as the manual of the C interface
 /// says: without a variable, without the link for compilers, and with a space in the path.
 #[test]
 fn program_of_the_readme_starts_from_a_home() {
