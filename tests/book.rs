@@ -1,6 +1,9 @@
-//! Generated pages of the book: the configuration reference from the doc comments of `Config`, and
-//! one page for each algorithm from its schedule. After a change,
+//! Generated pages of the book: the configuration reference from the doc comments of `Config`, one
+//! page for each algorithm from its schedule, and the calls of each language. After a change,
 //! `UNISONO_WRITE_BOOK=1 cargo test --test book` writes them.
+
+#[path = "book/languages.rs"]
+mod languages;
 
 use std::fmt::Write;
 use std::fs;

@@ -98,7 +98,7 @@ enum {
     UNISONO_MAXLOC = 10
 };
 
-/* Collectives, for unisono_run and unisono_start. */
+/* Collectives, for unisono_run_operation and unisono_start_operation. */
 enum {
     UNISONO_ALL_REDUCE = 0,
     UNISONO_ALL_GATHER = 1,
@@ -113,9 +113,24 @@ enum {
     UNISONO_EXSCAN = 10
 };
 
-/* Values of a receive that accept every rank, and every tag. */
+/* Directions of an entry, for unisono_group. */
+enum {
+    UNISONO_SEND = 0,
+    UNISONO_RECV = 1
+};
+
+/* Values of unisono_irecv and unisono_probe that accept every rank, and every tag. */
 #define UNISONO_ANY_RANK SIZE_MAX
 #define UNISONO_ANY_TAG UINT64_MAX
+
+/* A send to a peer, which only reads the buffer, or a receive from it. */
+typedef struct {
+    uint32_t direction;
+    uint32_t dtype;
+    void *buffer;
+    size_t count;
+    size_t peer;
+} unisono_group_entry;
 
 /* A message. */
 typedef struct {
@@ -167,6 +182,19 @@ UNISONO_CHECKED uint32_t unisono_comm_join(const char *id, size_t rank, size_t s
 /* Makes a communicator of the ranks that give the same color, by key and then by rank. All ranks call it. Color -1 is none:
  * that rank stores NULL. */
 UNISONO_CHECKED uint32_t unisono_comm_split(const unisono_comm *comm, int64_t color, int32_t key, unisono_comm **group);
+
+/* Makes a communicator of the same ranks, whose calls have an order of their own. All ranks call it. */
+UNISONO_CHECKED uint32_t unisono_comm_duplicate(const unisono_comm *comm, unisono_comm **duplicate);
+
+/* Makes a communicator of `count` members, in that order. Only they call it, with the same list and tag. Groups that are made
+ * at the same time need different tags if they share two ranks. */
+UNISONO_CHECKED uint32_t unisono_comm_create_group(const unisono_comm *comm, const size_t *members, size_t count, uint32_t tag,
+                                   unisono_comm **group);
+
+/* Makes a communicator of these ranks, with their numbers, and of `newcomers` more after them. All ranks call it with the same
+ * unique id, which rank 0 has made. Newcomer i joins with that id as rank size + i of size + newcomers. If newcomers do not
+ * come, the call fails, and this communicator stays usable. Not for ranks that are threads. */
+UNISONO_CHECKED uint32_t unisono_comm_grow(const unisono_comm *comm, const char *id, size_t newcomers, unisono_comm **larger);
 
 /* Makes a communicator of the ranks that are still there, after an error has ended this one. All of them call it. */
 UNISONO_CHECKED uint32_t unisono_comm_shrink(const unisono_comm *comm, unisono_comm **survivors);
@@ -223,8 +251,10 @@ UNISONO_CHECKED uint32_t unisono_exscan(const unisono_comm *comm, const void *in
                         uint32_t op);
 /* Waits until all ranks have called it. */
 UNISONO_CHECKED uint32_t unisono_barrier(const unisono_comm *comm);
+/* The same, or UNISONO_BARRIER_TIMEOUT after `timeout_ms` milliseconds. Its text names the ranks that did not come. */
+UNISONO_CHECKED uint32_t unisono_barrier_timeout(const unisono_comm *comm, uint64_t timeout_ms);
 /* The collective that `operation` describes. After an error, the output is unspecified. */
-UNISONO_CHECKED uint32_t unisono_run(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output);
+UNISONO_CHECKED uint32_t unisono_run_operation(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output);
 
 /* Collectives with shares of different lengths. `counts` has a number of elements for each rank. Input and output must not
  * overlap. */
@@ -247,15 +277,24 @@ UNISONO_CHECKED uint32_t unisono_gather_v(const unisono_comm *comm, const void *
 UNISONO_CHECKED uint32_t unisono_scatter_v(const unisono_comm *comm, const void *input, const size_t *counts, void *output, size_t count,
                            uint32_t dtype, size_t root);
 
-/* Messages progress by themselves, beside collectives and each other. They need no order among ranks. Two messages to one rank
- * under the same tag arrive in the order sent. Tags are below 2^63. A message that is longer than its receive is an error. */
+/* Sends and receives. Those between two ranks keep their order, so they have no tag. Both ranks give as many elements of the same
+ * type, or both get an error. They run one after the other, in order with the collectives. */
 
-/* Returns when the buffer may be written again, which need not mean that the message was received. */
-UNISONO_CHECKED uint32_t unisono_send(const unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag);
-/* Receives at most `bytes` bytes. Stores the message in `info`, which may be NULL. After an error, the buffer is
- * unspecified. */
-UNISONO_CHECKED uint32_t unisono_recv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
-                      unisono_message_info *info);
+/* Returns when the data is on its way. Two ranks that both send first may wait for each other. */
+UNISONO_CHECKED uint32_t unisono_send(const unisono_comm *comm, const void *input, size_t count, uint32_t dtype, size_t to);
+/* After an error, the output is unspecified. */
+UNISONO_CHECKED uint32_t unisono_recv(const unisono_comm *comm, void *output, size_t count, uint32_t dtype, size_t from);
+/* Sends and receives concurrently. After an error, the output is unspecified. */
+UNISONO_CHECKED uint32_t unisono_send_recv(const unisono_comm *comm, const void *input, size_t input_count, size_t to, void *output,
+                           size_t output_count, size_t from, uint32_t dtype);
+/* Runs `count` sends and receives concurrently: no order among them can deadlock. The buffer of a receive must not overlap
+ * another. A rank may send to itself if the group receives that, too. After an error, buffers of receives are unspecified. */
+UNISONO_CHECKED uint32_t unisono_group(const unisono_comm *comm, const unisono_group_entry *entries, size_t count);
+
+/* Messages have tags and lengths in bytes. They progress by themselves, beside collectives and each other, and need no order
+ * among ranks. Two messages to one rank under the same tag arrive in the order sent. Tags are below 2^63. A message that is
+ * longer than its receive is an error. unisono_isend and unisono_irecv start them, and unisono_wait waits. */
+
 /* Stores 1 and the message if one has arrived that no receive has taken, else 0. `info` may be NULL. Its length is that
  * which the sender has announced: compare it with what you expect before you allocate memory for it. */
 UNISONO_CHECKED uint32_t unisono_probe(const unisono_comm *comm, size_t from, uint64_t tag, int *found, unisono_message_info *info);
@@ -263,13 +302,16 @@ UNISONO_CHECKED uint32_t unisono_probe(const unisono_comm *comm, size_t from, ui
 /* A function that starts an operation stores a request, or NULL if it fails. Buffers belong to the operation until the request
  * is done: they stay valid, and nobody else accesses them. A request can be used from any thread. */
 
+/* Starts to send `bytes` bytes. The request is done when the buffer may be written again, which need not mean that the message
+ * was received. */
 UNISONO_CHECKED uint32_t unisono_isend(const unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag,
                        unisono_request **request);
+/* Starts to receive at most `bytes` bytes. After an error, the buffer is unspecified. */
 UNISONO_CHECKED uint32_t unisono_irecv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
                        unisono_request **request);
-/* Starts what unisono_run does. Started collectives run one after the other, in order with the other collectives. After an
+/* Starts what unisono_run_operation does. Started collectives run one after the other, in order with the other collectives. After an
  * error, the output is unspecified. */
-UNISONO_CHECKED uint32_t unisono_start(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output,
+UNISONO_CHECKED uint32_t unisono_start_operation(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output,
                        unisono_request **request);
 
 /* Waits for a request, for at most `timeout_ms` milliseconds unless it is negative. Returns the code of the operation's result,

@@ -4,6 +4,7 @@ use crate::buffers::{CheckedBuffers, RawBuffers};
 use crate::comm::{UnisonoComm, comm_ref};
 use crate::error::{Failure, argument, guard};
 use std::ffi::c_void;
+use std::time::Duration;
 use unisono_core::schedule::Collective;
 use unisono_core::{Communicator, DType, Operation, ReduceKind, ReduceOp};
 
@@ -128,4 +129,14 @@ collectives! {
 pub unsafe extern "C" fn unisono_barrier(comm: *const UnisonoComm) -> u32 {
     // SAFETY: by the contract.
     guard(|| Ok(unsafe { comm_ref(comm) }?.barrier()?))
+}
+
+/// Waits until all ranks have called it, or fails after `timeout_ms` milliseconds.
+///
+/// # Safety
+/// `comm` is null or a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_barrier_timeout(comm: *const UnisonoComm, timeout_ms: u64) -> u32 {
+    // SAFETY: by the contract.
+    guard(|| Ok(unsafe { comm_ref(comm) }?.barrier_timeout(Duration::from_millis(timeout_ms))?))
 }

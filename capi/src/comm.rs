@@ -43,6 +43,15 @@ unsafe fn text<'t>(text: *const c_char, name: &str) -> Result<&'t str, Failure> 
     unsafe { CStr::from_ptr(text) }.to_str().or_else(|_| argument(format!("{name} is not UTF-8")))
 }
 
+/// Returns the unique id that a text is.
+///
+/// # Safety
+/// `id` is null or a string that ends with NUL.
+pub(crate) unsafe fn id_of(id: *const c_char) -> Result<UniqueId, Failure> {
+    // SAFETY: by the contract.
+    Ok(unsafe { text(id, "the unique id") }?.parse()?)
+}
+
 /// Writes a text and its NUL.
 ///
 /// # Safety
@@ -106,7 +115,7 @@ pub unsafe extern "C" fn unisono_comm_join(
         // SAFETY: by the contract.
         unsafe { store(comm, std::ptr::null_mut()) }?;
         // SAFETY: by the contract.
-        let id: UniqueId = unsafe { text(id, "the unique id") }?.parse()?;
+        let id = unsafe { id_of(id) }?;
         // SAFETY: by the contract.
         let settings = if settings.is_null() { "" } else { unsafe { text(settings, "settings") }? };
         let pairs = settings.lines().filter(|line| !line.is_empty());

@@ -1,7 +1,9 @@
 //! Communicators that are made from others.
 
-use crate::comm::{UnisonoComm, comm_ref, handle, store};
+use crate::buffers::check_memory;
+use crate::comm::{UnisonoComm, comm_ref, handle, id_of, store};
 use crate::error::{argument, guard};
+use std::ffi::c_char;
 use std::ptr::null_mut;
 
 /// Groups the ranks that give the same color, by key and then by rank. Color −1 is none.
@@ -42,5 +44,71 @@ pub unsafe extern "C" fn unisono_comm_shrink(
     // SAFETY: by the contract.
     guard(|| unsafe {
         store(survivors, null_mut()).and_then(|()| store(survivors, handle(comm_ref(comm)?.shrink()?)))
+    })
+}
+
+/// Makes a communicator of the same ranks, with an order of calls of its own.
+///
+/// # Safety
+/// `comm` is null or a handle; `duplicate` is null or valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_comm_duplicate(
+    comm: *const UnisonoComm,
+    duplicate: *mut *mut UnisonoComm,
+) -> u32 {
+    // SAFETY: by the contract.
+    guard(|| unsafe {
+        store(duplicate, null_mut()).and_then(|()| store(duplicate, handle(comm_ref(comm)?.duplicate()?)))
+    })
+}
+
+/// Makes a communicator of `count` members, in that order. Only they call it.
+///
+/// # Safety
+/// `comm` is null or a handle; `members` is null or valid for reads of `count` ranks; `group` is
+/// null or valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_comm_create_group(
+    comm: *const UnisonoComm,
+    members: *const usize,
+    count: usize,
+    tag: u32,
+    group: *mut *mut UnisonoComm,
+) -> u32 {
+    guard(|| {
+        // SAFETY: by the contract.
+        unsafe { store(group, null_mut()) }?;
+        // SAFETY: by the contract.
+        let comm = unsafe { comm_ref(comm) }?;
+        if count > comm.size() {
+            return argument(format!("the group has {count} members, of {} ranks", comm.size()));
+        }
+        check_memory(members.cast(), count * size_of::<usize>())?;
+        // SAFETY: by the contract. A rank need not be aligned.
+        let member = |place| unsafe { members.add(place).read_unaligned() };
+        let members: Vec<usize> = (0..count).map(member).collect();
+        // SAFETY: by the contract.
+        unsafe { store(group, handle(comm.create_group(&members, tag)?)) }
+    })
+}
+
+/// Makes a communicator of these ranks and of `newcomers` more, which join by the unique id.
+///
+/// # Safety
+/// `comm` is null or a handle; `id` is null or a string; `larger` is null or valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_comm_grow(
+    comm: *const UnisonoComm,
+    id: *const c_char,
+    newcomers: usize,
+    larger: *mut *mut UnisonoComm,
+) -> u32 {
+    guard(|| {
+        // SAFETY: by the contract.
+        unsafe { store(larger, null_mut()) }?;
+        // SAFETY: by the contract.
+        let (comm, id) = unsafe { (comm_ref(comm)?, id_of(id)?) };
+        // SAFETY: by the contract.
+        unsafe { store(larger, handle(comm.grow(&id, newcomers)?)) }
     })
 }

@@ -11,6 +11,8 @@ pub mod error;
 pub mod groups;
 pub mod messages;
 pub mod operations;
+pub mod point_to_point;
 pub mod requests;
 pub mod state;
+
 pub mod uneven;

@@ -3,7 +3,7 @@
 use crate::buffers::check_memory;
 use crate::comm::{UnisonoComm, comm_ref, store};
 use crate::error::{Failure, guard};
-use crate::requests::{Outcome, UnisonoRequest, check_may_wait, start};
+use crate::requests::{Outcome, UnisonoRequest, start};
 use std::ffi::{c_int, c_void};
 use unisono_core::foreign::RawMemory;
 use unisono_core::{Communicator, MessageInfo, Work};
@@ -89,55 +89,6 @@ pub unsafe extern "C" fn unisono_irecv(
     let started = |comm: &Communicator| Ok(start_recv(comm, unsafe { memory(buffer, bytes) }?, from, tag));
     // SAFETY: by the contract.
     guard(|| unsafe { start(comm, request, started) })
-}
-
-/// Sends a message, and returns when its buffer may be written again.
-///
-/// # Safety
-/// `comm` is null or a handle. `buffer` is valid for reads of `bytes` bytes, and nobody writes them
-/// during the call.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_send(
-    comm: *const UnisonoComm,
-    buffer: *const c_void,
-    bytes: usize,
-    to: usize,
-    tag: u64,
-) -> u32 {
-    guard(|| {
-        check_may_wait()?;
-        // SAFETY: by the contract.
-        let (comm, buffer) = unsafe { (comm_ref(comm)?, memory(buffer, bytes)?) };
-        start_send(comm, buffer, to, tag).wait()?;
-        Ok(())
-    })
-}
-
-/// Receives a message. Stores its source, tag and length, unless `info` is null.
-///
-/// # Safety
-/// `comm` is null or a handle; `info` is null or valid for writes. `buffer` is valid for writes of
-/// `bytes` bytes, and nobody else accesses them during the call.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_recv(
-    comm: *const UnisonoComm,
-    buffer: *mut c_void,
-    bytes: usize,
-    from: usize,
-    tag: u64,
-    info: *mut UnisonoMessageInfo,
-) -> u32 {
-    guard(|| {
-        check_may_wait()?;
-        // SAFETY: by the contract.
-        let (comm, buffer) = unsafe { (comm_ref(comm)?, memory(buffer, bytes)?) };
-        let message = start_recv(comm, buffer, from, tag).wait()?;
-        match message {
-            // SAFETY: by the contract.
-            Some(message) if !info.is_null() => unsafe { store(info, message.into()) },
-            _ => Ok(()),
-        }
-    })
 }
 
 /// Stores 1 in `found` and the message in `info` if one has arrived that no receive has taken.

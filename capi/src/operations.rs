@@ -51,7 +51,7 @@ unsafe fn operation_of(operation: *const UnisonoOperation) -> Result<Operation, 
 /// `comm` is null or a handle; `operation` is null or valid for reads. The buffers have the lengths
 /// of the collective's shares. Nobody else accesses them during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_run(
+pub unsafe extern "C" fn unisono_run_operation(
     comm: *const UnisonoComm,
     operation: *const UnisonoOperation,
     input: *const c_void,
@@ -68,10 +68,10 @@ pub unsafe extern "C" fn unisono_run(
 /// Starts the collective that `operation` describes, and returns at once.
 ///
 /// # Safety
-/// As [`unisono_run`], with buffers that nobody else accesses until the request is done; `request`
-/// is null or valid for writes.
+/// As [`unisono_run_operation`], with buffers that nobody else accesses until the request is done;
+/// `request` is null or valid for writes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unisono_start(
+pub unsafe extern "C" fn unisono_start_operation(
     comm: *const UnisonoComm,
     operation: *const UnisonoOperation,
     input: *const c_void,

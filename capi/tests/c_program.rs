@@ -13,7 +13,14 @@ fn folder() -> &'static Path {
 
 /// Builds `libunisono.so` in the profile of this test, and returns its folder.
 fn libraries() -> PathBuf {
-    nested_cargo::build_shared_library(env!("CARGO"), "unisono-capi")
+    let libraries = nested_cargo::build_shared_library(env!("CARGO"), "unisono-capi");
+    // Programs look for the name of the interface, under which `make install` links the library.
+    let name =
+        format!("libunisono.so.{}.{}", env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
+    match std::os::unix::fs::symlink("libunisono.so", libraries.join(name)) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => panic!("{error}"),
+        _ => libraries,
+    }
 }
 
 /// Compiles a program of this folder with warnings as errors, and returns its path.
@@ -68,7 +75,7 @@ fn under_valgrind(program: &Path) -> Option<Command> {
 #[test]
 fn c_program_calls_every_function() {
     let libraries = libraries();
-    for source in ["collectives", "messages"] {
+    for source in ["collectives", "messages", "point_to_point"] {
         let program = compile(source, &libraries);
         assert_eq!(output_of(&mut command(&program)), "all right\n");
         if let Some(mut valgrind) = under_valgrind(&program) {
@@ -217,6 +224,37 @@ fn makefile_builds_the_example_with_pkg_config() {
         .collect();
     let outputs: String = ranks.into_iter().map(|rank| rank.join().expect("a rank fails")).collect();
     assert_eq!(outputs, "sum 10, message from rank 3\n");
+}
+
+/// A program finds the library in the home where it was installed, as the manual of the C interface
+/// says: without a variable, without the link for compilers, and with a space in the path.
+#[test]
+fn program_of_the_readme_starts_from_a_home() {
+    let libraries = libraries();
+    let out = libraries.join(format!("unisono-c-homes-{}", std::process::id()));
+    let variable = |name: &str, path: &Path| format!("{name}={}", path.display());
+    let mut make = Command::new("make");
+    make.args(["--silent", "-C"]).arg(folder()).arg("check");
+    make.args([variable("LIBRARY_DIR", &libraries), variable("OUT", &out)]);
+    let printed = output_of(nested_cargo::as_from_shell(&mut make));
+    let skipped = printed.lines().find(|line| line.starts_with("SKIPPED"));
+    if let Some(line) = skipped {
+        println!("{line}");
+    }
+    let starts = printed.lines().filter(|line| line.ends_with("/sum: sum 10")).count();
+    assert_eq!(starts, if skipped.is_some() { 3 } else { 4 }, "{printed}");
+    std::fs::remove_dir_all(&out).expect("a folder of this test");
+}
+
+#[test]
+fn folders_that_flags_cannot_name_are_refused() {
+    for (prefix, why) in [("lib", "no absolute path"), ("/tmp/a,b", "flags of the linker")] {
+        let mut make = Command::new("make");
+        make.arg("-C").arg(folder()).args(["install", "LIBRARY_DIR=/nonexistent"]);
+        let refused = make.arg(format!("PREFIX={prefix}")).output().expect("it starts");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(why), "{prefix}: {said}");
+    }
 }
 
 /// Returns the value of a constant of the header.

@@ -79,13 +79,39 @@ static uint32_t call_collective(struct rank *r) {
     case 8: return unisono_scan(c, in, out, count, dtype, op);
     case 9: return unisono_exscan(c, in, out, count, dtype, op);
     case 10: return unisono_barrier(c);
-    case 11: return unisono_run(c, below(r, 16) ? &operation : NULL, in, out);
+    case 11: return unisono_run_operation(c, below(r, 16) ? &operation : NULL, in, out);
     case 12: return unisono_all_gather_v(c, in, out, any_counts(r, counts), dtype);
     case 13: return unisono_reduce_scatter_v(c, in, out, any_counts(r, counts), dtype, op);
     case 14: return unisono_all_to_all_v(c, in, any_counts(r, counts), out, any_counts(r, more), dtype);
     case 15: return unisono_gather_v(c, in, count, out, any_counts(r, counts), dtype, root);
     default: return unisono_scatter_v(c, in, any_counts(r, counts), out, count, dtype, root);
     }
+}
+
+/* Sends and receives between the other rank and this one, with buffers that may overlap. Few are accepted: both ranks must agree. */
+static uint32_t call_group(struct rank *r) {
+    unisono_comm *c = any_comm(r);
+    void *in = any_buffer(r), *out = any_buffer(r);
+    size_t count = any_count(r), to = any_rank(r), from = any_rank(r), members[2] = {any_rank(r), any_rank(r)};
+    uint32_t dtype = any_dtype(r), code;
+    unisono_group_entry entries[4];
+    unisono_comm *group = NULL;
+    for (int i = 0; i < 4; i++)
+        entries[i] = (unisono_group_entry){.direction = (uint32_t)(below(r, 16) ? below(r, 2) : ONE_OF(r, 2, UINT32_MAX)),
+                                          .dtype = any_dtype(r),
+                                          .buffer = any_buffer(r),
+                                          .count = any_count(r),
+                                          .peer = any_rank(r)};
+    switch (below(r, 6)) {
+    case 0: return unisono_send(c, in, count, dtype, to);
+    case 1: return unisono_recv(c, out, count, dtype, from);
+    case 2: return unisono_send_recv(c, in, count, to, out, any_count(r), from, dtype);
+    case 3: return unisono_barrier_timeout(c, ONE_OF(r, 0, 100, SIZE_MAX));
+    case 4: code = unisono_comm_create_group(c, below(r, 8) ? members : NULL, ONE_OF(r, 0, 1, 2, 3, SIZE_MAX), 1, &group); break;
+    default: return unisono_group(c, below(r, 16) ? entries : NULL, below(r, 8) ? below(r, 5) : ONE_OF(r, SIZE_MAX, SIZE_MAX / 40));
+    }
+    CHECK(unisono_comm_destroy(group) == UNISONO_OK);
+    return code;
 }
 
 static void on_complete(uint32_t code, void *data) {
@@ -120,7 +146,7 @@ static uint32_t call_request(struct rank *r) {
     switch (below(r, 3)) {
     case 0: return unisono_isend(any_comm(r), in, count, any_rank(r), any_tag(r), place);
     case 1: return unisono_irecv(any_comm(r), out, count, any_rank(r), any_tag(r), place);
-    default: return unisono_start(any_comm(r), below(r, 16) ? &operation : NULL, in, out, place);
+    default: return unisono_start_operation(any_comm(r), below(r, 16) ? &operation : NULL, in, out, place);
     }
 }
 
@@ -146,8 +172,8 @@ static uint32_t call_other(struct rank *r) {
     case 10: code = below(r, 8) ? 0 : unisono_comm_shrink(c, below(r, 4) ? made : NULL); break;
     case 11: return below(r, 8) ? 0 : unisono_comm_abort(c, any_text(r));
     case 12: return unisono_comm_destroy(NULL);
-    case 13: return below(r, 8) ? 0 : unisono_recv(c, any_buffer(r), any_count(r), any_rank(r), any_tag(r), below(r, 4) ? &info : NULL);
-    case 14: return unisono_send(c, any_buffer(r), any_count(r), any_rank(r), any_tag(r));
+    case 13: code = below(r, 8) ? 0 : unisono_comm_duplicate(c, below(r, 4) ? made : NULL); break;
+    case 14: code = unisono_comm_grow(c, any_text(r), any_count(r), below(r, 4) ? made : NULL); break;
     case 15: return unisono_wait(NULL, (int64_t)any_tag(r));
     case 16: return unisono_test(NULL, &found);
     case 17: return unisono_request_info(NULL, &info);
@@ -176,7 +202,8 @@ static void *run_wild(void *argument) {
     uint32_t code = 0;
     for (int i = 0; i < 200; i++) {
         if (unisono_comm_error(r->comm, &code, NULL, 0) != UNISONO_OK || code != 0) break;
-        r->accepted += (below(r, 3) ? call_collective(r) : call_other(r)) == UNISONO_OK;
+        uint32_t (*call)(struct rank *) = below(r, 3) ? call_collective : below(r, 8) ? call_other : call_group;
+        r->accepted += call(r) == UNISONO_OK;
         r->calls++;
     }
     finish(r);

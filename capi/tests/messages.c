@@ -1,4 +1,4 @@
-/* Calls messages, requests, started collectives and groups on threads as ranks, and checks the results. */
+/* Calls messages, requests, started collectives and split on threads as ranks, and checks the results. */
 #include "check.h"
 
 #include <stdatomic.h>
@@ -7,21 +7,41 @@
 #define RANKS 3
 #define LARGE 100000
 
-static void check_blocking(unisono_comm *comm, size_t rank) {
+/* Sends a message and waits until its buffer is free. */
+static uint32_t send_message(unisono_comm *comm, const void *buffer, size_t bytes, size_t to, uint64_t tag) {
+    unisono_request *request;
+    CHECK(unisono_isend(comm, buffer, bytes, to, tag, &request) == UNISONO_OK);
+    uint32_t code = unisono_wait(request, -1);
+    CHECK(unisono_request_free(request) == UNISONO_OK);
+    return code;
+}
+
+/* Receives a message and waits for it. */
+static uint32_t recv_message(unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
+                             unisono_message_info *info) {
+    unisono_request *request;
+    CHECK(unisono_irecv(comm, buffer, bytes, from, tag, &request) == UNISONO_OK);
+    uint32_t code = unisono_wait(request, -1);
+    CHECK(unisono_request_info(request, info) == code);
+    CHECK(unisono_request_free(request) == UNISONO_OK);
+    return code;
+}
+
+static void check_messages(unisono_comm *comm, size_t rank) {
     size_t next = (rank + 1) % RANKS, before = (rank + RANKS - 1) % RANKS;
     uint64_t value = rank, got = 99;
     unisono_message_info info;
-    CHECK(unisono_send(comm, &value, sizeof value, next, 7) == UNISONO_OK);
-    CHECK(unisono_recv(comm, &got, sizeof got, before, 7, &info) == UNISONO_OK);
+    CHECK(send_message(comm, &value, sizeof value, next, 7) == UNISONO_OK);
+    CHECK(recv_message(comm, &got, sizeof got, before, 7, &info) == UNISONO_OK);
     CHECK(got == before && info.source == before && info.tag == 7 && info.bytes == sizeof got);
-    CHECK(unisono_send(comm, NULL, 0, next, 8) == UNISONO_OK);
-    CHECK(unisono_recv(comm, NULL, 0, before, 8, NULL) == UNISONO_OK);
+    CHECK(send_message(comm, NULL, 0, next, 8) == UNISONO_OK);
+    CHECK(recv_message(comm, NULL, 0, before, 8, &info) == UNISONO_OK && info.bytes == 0);
 }
 
 static void check_any(unisono_comm *comm, size_t rank) {
     if (rank > 0) {
         uint64_t value = 10 * rank;
-        CHECK(unisono_send(comm, &value, sizeof value, 0, rank) == UNISONO_OK);
+        CHECK(send_message(comm, &value, sizeof value, 0, rank) == UNISONO_OK);
     }
     for (size_t left = RANKS - 1; rank == 0 && left > 0; left--) {
         uint64_t room[2];
@@ -29,7 +49,7 @@ static void check_any(unisono_comm *comm, size_t rank) {
         unisono_message_info seen, info;
         while (!found) CHECK(unisono_probe(comm, UNISONO_ANY_RANK, UNISONO_ANY_TAG, &found, &seen) == UNISONO_OK);
         CHECK(seen.bytes == sizeof room[0] && seen.tag == seen.source);
-        CHECK(unisono_recv(comm, room, sizeof room, seen.source, UNISONO_ANY_TAG, &info) == UNISONO_OK);
+        CHECK(recv_message(comm, room, sizeof room, seen.source, UNISONO_ANY_TAG, &info) == UNISONO_OK);
         CHECK(info.source == seen.source && info.bytes == seen.bytes && room[0] == 10 * info.source);
     }
     int found = 1;
@@ -104,7 +124,7 @@ static void check_callbacks(unisono_comm *comm, size_t rank) {
     CHECK(unisono_request_on_complete(completion.later, counted, &calls) == UNISONO_INVALID_USAGE);
     CHECK(unisono_wait(completion.later, 1) == UNISONO_NOT_DONE && atomic_load(&calls) == 0);
     CHECK(unisono_barrier(comm) == UNISONO_OK);
-    CHECK(unisono_send(comm, &value, sizeof value, next, 10) == UNISONO_OK);
+    CHECK(send_message(comm, &value, sizeof value, next, 10) == UNISONO_OK);
     CHECK(unisono_wait(completion.later, -1) == UNISONO_OK);
     while (atomic_load(&calls) == 0) continue;
     CHECK(unisono_request_on_complete(completion.later, counted, &calls) == UNISONO_OK);
@@ -119,7 +139,7 @@ static void check_started(unisono_comm *comm, size_t rank) {
     unisono_request *requests[STARTED];
     for (int i = 0; i < STARTED; i++) {
         for (int j = 0; j < 100; j++) values[i][j] = i * j + (int)rank;
-        CHECK(unisono_start(comm, &sum, values[i], values[i], &requests[i]) == UNISONO_OK);
+        CHECK(unisono_start_operation(comm, &sum, values[i], values[i], &requests[i]) == UNISONO_OK);
     }
     for (int i = 0; i < STARTED; i++) {
         CHECK(unisono_wait(requests[i], -1) == UNISONO_OK && unisono_request_free(requests[i]) == UNISONO_OK);
@@ -127,16 +147,16 @@ static void check_started(unisono_comm *comm, size_t rank) {
     }
     unisono_operation gather = {.collective = UNISONO_GATHER, .dtype = UNISONO_I32, .op = 99, .root = 1, .count = 1};
     int32_t own = (int32_t)rank, all[RANKS];
-    CHECK(unisono_run(comm, &gather, &own, rank == 1 ? all : NULL) == UNISONO_OK);
+    CHECK(unisono_run_operation(comm, &gather, &own, rank == 1 ? all : NULL) == UNISONO_OK);
     for (int i = 0; rank == 1 && i < RANKS; i++) CHECK(all[i] == i);
     unisono_operation barrier = {.collective = UNISONO_BARRIER, .root = 99};
-    CHECK(unisono_run(comm, &barrier, NULL, NULL) == UNISONO_OK);
+    CHECK(unisono_run_operation(comm, &barrier, NULL, NULL) == UNISONO_OK);
     barrier.collective = 11;
-    CHECK(unisono_run(comm, &barrier, NULL, NULL) == UNISONO_INVALID_USAGE);
-    CHECK(unisono_run(comm, NULL, NULL, NULL) == UNISONO_INVALID_USAGE);
+    CHECK(unisono_run_operation(comm, &barrier, NULL, NULL) == UNISONO_INVALID_USAGE);
+    CHECK(unisono_run_operation(comm, NULL, NULL, NULL) == UNISONO_INVALID_USAGE);
     gather.root = RANKS;
     unisono_request *request = requests[0];
-    CHECK(unisono_start(comm, &gather, &own, all, &request) == UNISONO_INVALID_USAGE && request == NULL);
+    CHECK(unisono_start_operation(comm, &gather, &own, all, &request) == UNISONO_INVALID_USAGE && request == NULL);
 }
 
 static void check_refusals(unisono_comm *comm) {
@@ -147,9 +167,9 @@ static void check_refusals(unisono_comm *comm) {
     CHECK(unisono_isend(comm, NULL, 1, 0, 1, &request) == UNISONO_INVALID_USAGE && request == NULL);
     CHECK(unisono_isend(NULL, &byte, 1, 0, 1, &request) == UNISONO_INVALID_USAGE);
     CHECK(unisono_irecv(comm, &byte, SIZE_MAX, 0, 1, &request) == UNISONO_INVALID_USAGE && request == NULL);
-    CHECK(unisono_send(comm, &byte, 1, RANKS, 1) == UNISONO_INVALID_USAGE);
-    CHECK(unisono_send(comm, &byte, 1, UNISONO_ANY_RANK, 1) == UNISONO_INVALID_USAGE);
-    CHECK(unisono_send(comm, &byte, 1, 0, UNISONO_ANY_TAG) == UNISONO_INVALID_USAGE);
+    CHECK(send_message(comm, &byte, 1, RANKS, 1) == UNISONO_INVALID_USAGE);
+    CHECK(send_message(comm, &byte, 1, UNISONO_ANY_RANK, 1) == UNISONO_INVALID_USAGE);
+    CHECK(send_message(comm, &byte, 1, 0, UNISONO_ANY_TAG) == UNISONO_INVALID_USAGE);
     CHECK(unisono_wait(NULL, -1) == UNISONO_INVALID_USAGE);
     CHECK(unisono_test(NULL, &done) == UNISONO_INVALID_USAGE);
     CHECK(unisono_request_free(NULL) == UNISONO_OK);
@@ -244,7 +264,7 @@ static void *run_rank(void *argument) {
     unisono_comm *comm = argument;
     size_t rank;
     CHECK(unisono_comm_rank(comm, &rank) == UNISONO_OK);
-    check_blocking(comm, rank);
+    check_messages(comm, rank);
     check_any(comm, rank);
     check_requests(comm, rank);
     check_callbacks(comm, rank);

@@ -102,9 +102,9 @@ static size_t output_shares(const struct call *call, size_t rank) {
 
 static uint32_t run(struct rank *r, const struct call *call, const void *in, void *out) {
     unisono_operation operation = {call->collective, dtypes[call->dtype], call->op, call->root, call->count};
-    if (!call->starts) return unisono_run(r->comm, &operation, in, out);
+    if (!call->starts) return unisono_run_operation(r->comm, &operation, in, out);
     unisono_request *request;
-    uint32_t code = unisono_start(r->comm, &operation, in, out, &request);
+    uint32_t code = unisono_start_operation(r->comm, &operation, in, out, &request);
     if (code != UNISONO_OK) return code;
     code = unisono_wait(request, -1);
     CHECK(unisono_request_free(request) == UNISONO_OK);

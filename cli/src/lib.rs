@@ -10,6 +10,7 @@ macro_rules! eprintln {
 }
 
 mod bind;
+mod features;
 mod files;
 mod flight;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -136,16 +137,18 @@ const SIGPIPE_EXIT_CODE: i32 = 128 + 13;
 /// Logs to standard error. `UNISONO_LOG` selects more than warnings; simulated failures are not
 /// logged.
 fn init_logging(command: &Command) {
-    use tracing_subscriber::EnvFilter;
-    let usual = if matches!(command, Command::Simulate(_)) { "off" } else { "warn" };
-    let filter = EnvFilter::try_from_env("UNISONO_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::util::SubscriberInitExt as _;
+    let usual = if matches!(command, Command::Simulate(_)) { LevelFilter::OFF } else { LevelFilter::WARN };
+    let wanted = std::env::var("UNISONO_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         // Reports of lines that cannot be written go to standard error, too, and panic.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(usual));
+    tracing_subscriber::registry().with(lines).with(filter).init();
 }
 
 /// Parses the command line; an error with a former word also names the current word.

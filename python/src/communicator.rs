@@ -203,6 +203,26 @@ impl Communicator {
         made.map(|made| made.map(Self::from)).map_err(|error| exception(py, &error))
     }
 
+    /// Makes a communicator of the same ranks.
+    fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
+        let comm = self.inner(py)?;
+        py.detach(|| comm.duplicate()).map(Self::from).map_err(|error| exception(py, &error))
+    }
+
+    /// Makes a communicator of the members, which alone call it.
+    fn create_group(&self, py: Python<'_>, members: Vec<usize>, tag: u32) -> PyResult<Self> {
+        let comm = self.inner(py)?;
+        let made = py.detach(|| comm.create_group(&members, tag));
+        made.map(Self::from).map_err(|error| exception(py, &error))
+    }
+
+    /// Makes a communicator of these ranks and of newcomers, which join by the unique id.
+    fn grow(&self, py: Python<'_>, id: &str, newcomers: usize) -> PyResult<Self> {
+        let comm = self.inner(py)?;
+        let made = py.detach(|| comm.grow(&id.parse()?, newcomers));
+        made.map(Self::from).map_err(|error| exception(py, &error))
+    }
+
     /// Ends the operations of this communicator on all ranks.
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         let comm = self.inner(py)?;

@@ -10,8 +10,10 @@ mod dlpack;
 mod error;
 mod messages;
 mod operation;
+mod point_to_point;
 mod segments;
 mod store;
+
 mod work;
 
 use pyo3::prelude::*;

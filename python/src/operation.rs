@@ -2,6 +2,7 @@
 
 use crate::communicator::timeout_of;
 use crate::error::argument;
+use crate::point_to_point::{Described, Group};
 use crate::segments::{Segments, with_buffers, with_lists};
 use pyo3::prelude::*;
 use std::iter::repeat_n;
@@ -29,6 +30,7 @@ enum Kind {
     BarrierTimeout { timeout: Duration },
     Send { dtype: DType, peer: usize },
     Recv { dtype: DType, peer: usize },
+    Group(Group),
 }
 
 #[pymethods]
@@ -156,6 +158,13 @@ impl Operation {
         let kind = Kind::Recv { dtype: checked_dtype(py, "recv", dtype)?, peer };
         Ok(Self { kind, input: Segments::default(), output })
     }
+
+    /// Describes sends and receives that run together.
+    #[staticmethod]
+    fn group(py: Python<'_>, sends: Vec<Described>, receives: Vec<Described>) -> PyResult<Self> {
+        let kind = Kind::Group(Group::new(py, sends, receives)?);
+        Ok(Self { kind, input: Segments::default(), output: Segments::default() })
+    }
 }
 
 /// The factor of a pre-multiplied sum.
@@ -229,6 +238,8 @@ impl Operation {
                     })
                 })
             },
+            // SAFETY: by the contract.
+            Kind::Group(group) => unsafe { group.run(comm) },
         }
     }
 }
@@ -409,7 +420,7 @@ fn shares_of_root(at_root: bool, comm: &unisono::Communicator) -> usize {
 }
 
 /// Returns the element type of a NumPy name, or an error that names the call.
-fn checked_dtype(py: Python<'_>, call: &str, name: &str) -> PyResult<DType> {
+pub(crate) fn checked_dtype(py: Python<'_>, call: &str, name: &str) -> PyResult<DType> {
     dtype_of(name).ok_or_else(|| argument(py, format!("{call} cannot carry elements of type `{name}`")))
 }
 

@@ -5,6 +5,7 @@ import operator
 
 from unisono import _native
 from unisono._memory import SIZES, memory_of
+from unisono._work import Message, Work
 from unisono.errors import InvalidUsage
 
 
@@ -17,69 +18,6 @@ def unique_id(interface="127.0.0.1"):
         interface: The IP address at which rank 0 listens.
     """
     return _native.unique_id(interface)
-
-
-class Work:
-    """A handle of an operation that runs in the background.
-
-    Dropping the handle does not stop the operation.
-    """
-
-    def __init__(self, native, result=None):
-        self._native, self._result = native, result
-
-    def wait(self, timeout=None):
-        """Waits until the operation has ended, and returns its output.
-
-        Args:
-            timeout: Seconds to wait at most. The operation goes on after that.
-
-        Raises:
-            Timeout: The operation has not ended within ``timeout``.
-            Error: The operation failed.
-        """
-        self._native.wait(timeout)
-        return self._result
-
-    def is_finished(self):
-        """Returns true if ``wait`` would return at once."""
-        return self._native.is_finished()
-
-    def exception(self):
-        """Returns the exception of an operation that failed, and None before its end."""
-        return self._native.exception()
-
-    def add_done_callback(self, callback):
-        """Calls ``callback(work)`` after the end, on another thread.
-
-        If the operation has ended already, this thread calls it at once.
-        """
-        self._native.add_done_callback(lambda: callback(self))
-
-
-class Message(Work):
-    """A handle of a receive. After ``wait``, it tells where the message came from."""
-
-    @property
-    def source(self):
-        """The rank that sent the message."""
-        return self._info()[0]
-
-    @property
-    def tag(self):
-        """The tag of the message."""
-        return self._info()[1]
-
-    @property
-    def bytes(self):
-        """The length of the message, which may be shorter than the buffer."""
-        return self._info()[2]
-
-    def _info(self):
-        info = self._native.message()
-        if info is None:
-            raise self.exception() or InvalidUsage("no message has arrived yet; call wait first")
-        return info
 
 
 class Communicator:
@@ -300,6 +238,27 @@ class Communicator:
         target, peer = self._memory("recv", buffer, "buffer", True), self._peer("recv", "peer", peer)
         return self._run(_native.Operation.recv(target.parts, peer, target.dtype), target, buffer, async_op)
 
+    def send_recv(self, input, to, output, source, *, async_op=False):
+        """Sends ``input`` to rank ``to`` and receives ``output`` from rank ``source``, concurrently.
+
+        After an error, ``output`` is unspecified.
+        """
+        return self._together("send_recv", [(input, to)], [(output, source)], output, async_op)
+
+    def group(self, sends=(), recvs=(), *, async_op=False):
+        """Runs sends and receives concurrently, so that no order among them can deadlock.
+
+        Those between the same two ranks keep their order. A rank may send to itself if the group
+        receives that, too. Returns the buffers of the receives, which are unspecified after an error
+        and must not overlap another buffer.
+
+        Args:
+            sends: Pairs of a buffer and the rank that receives it.
+            recvs: Pairs of a buffer and the rank that sends it.
+        """
+        sends, recvs = list(sends), list(recvs)
+        return self._together("group", sends, recvs, [buffer for buffer, _ in recvs], async_op)
+
     def isend(self, buffer, to, tag=0):
         """Starts to send the buffer to rank ``to`` under a tag. Returns a ``Work``.
 
@@ -354,6 +313,33 @@ class Communicator:
         key = self._whole("split", "key", key, least=-(2**31), most=2**31 - 1)
         made = self._native.split(color, key, settings)
         return None if made is None else Communicator(made)
+
+    def duplicate(self):
+        """Returns a communicator of the same ranks, whose calls have an order of their own.
+
+        Every rank must call it.
+        """
+        return Communicator(self._native.duplicate())
+
+    def create_group(self, members, tag=0):
+        """Returns a communicator of the ranks in ``members``, in that order. Only they call it.
+
+        All give the same list and tag. Groups that are made at the same time need different tags if
+        they share two ranks.
+        """
+        ranks = [self._peer("create_group", f"members[{place}]", rank) for place, rank in enumerate(members)]
+        tag = self._whole("create_group", "tag", tag, most=2**32 - 1)
+        return Communicator(self._native.create_group(ranks, tag))
+
+    def grow(self, unique_id, newcomers):
+        """Returns a communicator of these ranks and of ``newcomers`` more after them.
+
+        Every rank calls it with the same unique id, whose address is on the host of rank 0. Newcomer
+        i calls ``join`` with that id as rank ``size + i`` of ``size + newcomers``. If newcomers do
+        not come, the call raises an error, and this communicator stays usable.
+        """
+        newcomers = self._whole("grow", "newcomers", newcomers)
+        return Communicator(self._native.grow(str(unique_id), newcomers))
 
     def shrink(self):
         """Returns a communicator of the ranks that are left after a failure.
@@ -413,6 +399,15 @@ class Communicator:
         source, target = self._memory(call, input, "input", False), self._memory(call, output, "output", True)
         self._same_type(call, source, target)
         return source, target
+
+    def _together(self, call, sends, recvs, result, async_op):
+        def described(pairs, name, writable):
+            memories = [self._memory(call, buffer, name, writable) for buffer, _ in pairs]
+            peers = [self._peer(call, "peer", peer) for _, peer in pairs]
+            return [(memory.parts[0], memory.dtype, peer) for memory, peer in zip(memories, peers)], memories
+
+        (sent, inputs), (received, outputs) = described(sends, "input", False), described(recvs, "output", True)
+        return self._run(_native.Operation.group(sent, received), (inputs, outputs), result, async_op)
 
     def _memory(self, call, array, name, writable):
         try:

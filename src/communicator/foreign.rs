@@ -2,7 +2,7 @@
 //!
 //! The unsafe step from pointers to slices is here once: [`slice()`], [`slice_mut`] and
 //! [`RawMemory`]. [`Aliasing`] tells which form of [`OpBuffers`](crate::OpBuffers) fits two
-//! buffers.
+//! buffers, and [`written_is_shared`] whether more than two can be slices.
 
 pub use unisono_cuda::raw::{RawMemory, slice, slice_mut};
 
@@ -60,4 +60,32 @@ impl Aliasing {
             true => Aliasing::Partial,
         }
     }
+}
+
+/// Returns true if a byte of `writes` is also one of `reads`, or of another one of `writes`.
+///
+/// Each buffer is an address and a length in bytes. Buffers that are only read may overlap.
+///
+/// ```
+/// use unisono::foreign::written_is_shared;
+///
+/// let (sends, receives) = ([(0x1000, 64), (0x1020, 8)], [(0x1040, 8), (0x1048, 8)]);
+/// assert!(!written_is_shared(&sends, &receives));
+/// assert!(written_is_shared(&sends, &[(0x1030, 4)]));
+/// assert!(written_is_shared(&[], &[(0x1000, 8), (0x1004, 8)]));
+/// ```
+pub fn written_is_shared(reads: &[(usize, usize)], writes: &[(usize, usize)]) -> bool {
+    let all = reads.iter().map(|&place| (place, false)).chain(writes.iter().map(|&place| (place, true)));
+    let mut all: Vec<_> = all.filter(|((_, bytes), _)| *bytes > 0).collect();
+    all.sort_unstable();
+    let (mut read_until, mut written_until) = (0, 0);
+    for ((address, bytes), is_written) in all {
+        let taken_until = if is_written { written_until.max(read_until) } else { written_until };
+        if address < taken_until {
+            return true;
+        }
+        let until = if is_written { &mut written_until } else { &mut read_until };
+        *until = address.saturating_add(bytes).max(*until);
+    }
+    false
 }

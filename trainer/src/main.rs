@@ -176,15 +176,17 @@ struct ExportArguments {
 
 /// Prints warnings on standard error. `UNISONO_LOG` selects other levels.
 fn show_warnings() {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("UNISONO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::util::SubscriberInitExt as _;
+    let wanted = std::env::var("UNISONO_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         // Reports of lines that cannot be written go to standard error, too, and panic.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    tracing_subscriber::registry().with(lines).with(filter).init();
 }
 
 fn main() -> ExitCode {

@@ -4,7 +4,7 @@
 
 use super::args::Arguments;
 use super::bench::{Row, Timing};
-use super::device::{Device, Paths};
+use super::device::Device;
 use super::table::bandwidths;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -12,8 +12,8 @@ use std::io::Write;
 /// Prints rows to standard output.
 pub(super) struct Writer<'a> {
     pub(super) arguments: &'a Arguments,
-    /// The paths between GPUs; `None` for ranks on CPUs.
-    pub(super) paths: Option<&'a Paths>,
+    /// The kind of the paths between GPUs; `None` for ranks on CPUs.
+    pub(super) path: Option<&'static str>,
 }
 
 impl Writer<'_> {
@@ -46,7 +46,7 @@ impl Writer<'_> {
             "wrong": timing.wrong,
             "out_of_bounds": row.out_of_bounds,
             "algo": row.algorithm,
-            "path": self.paths.map(Paths::name),
+            "path": self.path,
         })
     }
 

@@ -93,13 +93,14 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
 
 /// Measures on one rank: every requested type, operation, root and size.
 fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
+    #[cfg(feature = "gpu")]
     if arguments.device != Device::Cpu {
         return device::measure(arguments, comm);
     }
     let roofline =
         if arguments.wants_roofline() { Some(crate::perf::roofline::measure(comm)?) } else { None };
     let speaks = comm.rank() == 0;
-    let writer = jsonl::Writer { arguments, paths: None };
+    let writer = jsonl::Writer { arguments, path: None };
     if speaks && !arguments.jsonl {
         table::head(arguments, comm, roofline.as_ref());
     }

@@ -30,6 +30,7 @@ pub(super) struct Roofline {
 }
 
 /// The limits of GPUs.
+#[cfg_attr(not(feature = "gpu"), allow(dead_code, reason = "ranks on GPUs alone have them"))]
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(super) struct Gpus {
     /// The driver's copies within one of them.

@@ -30,7 +30,7 @@ pub(crate) fn pack(quickly: bool) -> Result {
 
 /// Programs of the suite, and the arguments of cargo that build each.
 const PROGRAMS: [(&str, &[&str]); 3] = [
-    ("unisono", &["--package", "unisono-cli"]),
+    ("unisono", &["--package", "unisono-cli", "--features", "gpu"]),
     ("xtask", &["--package", "xtask"]),
     ("unisono-train", &["--package", "unisono-trainer"]),
 ];

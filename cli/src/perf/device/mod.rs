@@ -1,20 +1,21 @@
-//! Measures ranks on GPUs: a real driver's, or the software device.
+//! Ranks on GPUs: a real driver's, or the software device.
 
+#[cfg(feature = "gpu")]
 mod bench;
+#[cfg(feature = "gpu")]
 mod call;
+#[cfg(feature = "gpu")]
+mod measure;
+#[cfg(feature = "gpu")]
 mod paths;
+#[cfg(feature = "gpu")]
 mod roofline;
 
-pub(super) use paths::Paths;
+#[cfg(feature = "gpu")]
+pub(super) use measure::measure;
 
 use super::args::Arguments;
-use super::bench::Row;
-use super::{jsonl, table};
-use crate::perf::op_case::OpCase;
-use crate::perf::room;
-use bench::Bench;
-use unisono::device::{DeviceCommunicator, Gpu, gpus};
-use unisono::{Communicator, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
+use crate::features;
 
 /// Memory of the ranks' buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -29,19 +30,14 @@ pub(crate) enum Device {
     Software,
 }
 
-impl Device {
-    /// Returns the GPU of `rank`; ranks are distributed round-robin over the GPUs of the host.
-    fn open(self, rank: usize) -> Result<Gpu, String> {
-        if self == Device::Software {
-            unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
-        }
-        let gpus = gpus().map_err(|error| error.to_string())?;
-        Gpu::open(rank % gpus.max(1)).map_err(|error| error.to_string())
-    }
-}
-
-/// Refuses options that apply to ranks in host memory only.
+/// Refuses a device that this build does not have, and options that apply to ranks in host memory
+/// only.
 pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
+    match arguments.device {
+        Device::Cpu => {}
+        Device::Cuda => features::require_gpu()?,
+        Device::Software => features::require_emulator()?,
+    }
     let unfit = [
         (arguments.samples.is_some(), "--samples"),
         (arguments.per_iteration, "-I"),
@@ -54,102 +50,5 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
         Some((_, flag)) => Err(format!("{flag} does not go with --device: it is for ranks on CPUs")),
         None if arguments.graphs > 0 && !on_gpus => Err("-G is for ranks on GPUs: --device cuda".to_owned()),
         None => Ok(()),
-    }
-}
-
-/// Measures on one rank: every requested type, operation, root and size.
-pub(super) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
-    let opened = arguments.device.open(comm.rank());
-    let gpu = check_all_opened(comm, opened)?;
-    let roofline = match arguments.wants_roofline() {
-        true => Some(crate::perf::device::roofline::measure(
-            comm,
-            &gpu,
-            gpus().map_err(|error| error.to_string())?,
-        )?),
-        false => None,
-    };
-    let on_gpu = comm.to_device(&gpu).map_err(|error| error.to_string())?;
-    let paths = Paths::collect(comm, &on_gpu).map_err(|error| error.to_string())?;
-    let writer = jsonl::Writer { arguments, paths: Some(&paths) };
-    let speaks = comm.rank() == 0;
-    if speaks {
-        paths.print(arguments.jsonl)?;
-    }
-    if comm.config().gpu.peer_to_peer {
-        paths.check_one_gpu()?;
-    }
-    if speaks && !arguments.jsonl {
-        let meaning = if gpu.is_emulated() { ": not a GPU, times mean nothing" } else { "" };
-        println!("# device {} is {}{meaning}", gpu.ordinal(), gpu.name());
-        table::head(arguments, comm, roofline.as_ref());
-    }
-    let mut rows = Vec::new();
-    for (dtype, test, size) in arguments.cases(comm.size()) {
-        room::require_room(comm, test, dtype.size(), size)?;
-        let row = row(arguments, comm, &on_gpu, dtype, test, size)?;
-        match speaks {
-            true if arguments.jsonl => writer.row(&row)?,
-            true => table::row(arguments, &row, roofline.as_ref()),
-            false => {}
-        }
-        rows.push(row);
-    }
-    let summary = table::Summary::of(&rows);
-    if speaks {
-        summary.print(arguments.jsonl);
-        if let Some(path) = &arguments.json {
-            super::json::write(path, arguments, comm, &rows, &summary, roofline.as_ref())?;
-        }
-    }
-    Ok(u8::from(!summary.is_ok()))
-}
-
-/// The GPU, if every rank has one: a rank that has none would leave the others waiting.
-fn check_all_opened(comm: &Communicator, opened: Result<Gpu, String>) -> Result<Gpu, String> {
-    let mut failed = [u8::from(opened.is_err())];
-    comm.all_reduce(&mut failed, unisono::Max).map_err(|error| error.to_string())?;
-    let gpu = opened?;
-    if failed[0] > 0 { Err("another rank has no GPU".to_owned()) } else { Ok(gpu) }
-}
-
-fn row(
-    arguments: &Arguments,
-    comm: &Communicator,
-    on_gpu: &DeviceCommunicator,
-    dtype: DType,
-    test: OpCase,
-    size: usize,
-) -> Result<Row, String> {
-    match dtype {
-        DType::I8 => Bench::<i8>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::U8 => Bench::<u8>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::I32 => Bench::<i32>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::U32 => Bench::<u32>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::I64 => Bench::<i64>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::U64 => Bench::<u64>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::F16 => Bench::<f16>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::BF16 => Bench::<bf16>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::F32 => Bench::<f32>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::F64 => Bench::<f64>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::F8E4M3 => Bench::<F8E4M3>::new(arguments, comm, on_gpu, test, size)?.run(),
-        DType::F8E5M2 => Bench::<F8E5M2>::new(arguments, comm, on_gpu, test, size)?.run(),
-        _ => unreachable!("the arguments name types that GPUs know"),
-    }
-}
-
-impl Arguments {
-    /// Types, operations, roots and sizes, in the order of the table.
-    fn cases(&self, ranks: usize) -> impl Iterator<Item = (DType, OpCase, usize)> + '_ {
-        let tests = move || {
-            let ops = self.ops().into_iter();
-            ops.flat_map(move |op: ReduceKind| {
-                self.roots(ranks).into_iter().map(move |root| OpCase::new(self.collective, op, root))
-            })
-        };
-        let dtypes = super::Dtypes::of(self).into_iter();
-        dtypes.flat_map(move |dtype| {
-            tests().flat_map(move |test| self.sizes().map(move |size| (dtype, test, size)))
-        })
     }
 }

@@ -1,23 +1,11 @@
-//! `unisono topo`: the GPUs of this host and the paths between them.
+//! Tables of GPUs.
 
 use std::fmt::Write;
 use unisono_cuda::device::{GpuError, GpuInfo, NvLinks, PeerPath};
 
-/// Prints a table of GPUs, and one of the paths between them.
-pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
-    if arguments.software {
-        unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
-    }
-    let sites = GpuInfo::all().map_err(|error| error.to_string())?;
-    print!("{}", text(&sites).map_err(|error| error.to_string())?);
-    Ok(0)
-}
-
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    /// Show the software device, which is built by the C++ compiler.
-    #[arg(long)]
-    software: bool,
+/// Returns a table of the GPUs of this host, and tables of the paths between them.
+pub(super) fn of_this_host() -> Result<String, GpuError> {
+    text(&GpuInfo::all()?)
 }
 
 fn text(sites: &[GpuInfo]) -> Result<String, GpuError> {
@@ -69,7 +57,7 @@ fn cell(path: &PeerPath) -> String {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "emulator"))]
 mod tests {
     use super::*;
     use unisono_cuda::emulator::{EmulatorError, set_gpu_count, set_peer_path};

@@ -1,0 +1,10 @@
+# Accepts requests for this version and for older ones with the same interface (@interface@).
+set(PACKAGE_VERSION "@version@")
+if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION OR NOT "${PACKAGE_FIND_VERSION}." MATCHES "^@interface@\\.")
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()
