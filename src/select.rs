@@ -168,12 +168,10 @@ fn proved(algorithm: &'static Algorithm, spec: &GroupSpec) -> Result<&'static Al
 pub(crate) fn prove(algorithm: &'static Algorithm, specs: &[GroupSpec]) -> Result<()> {
     static PROVED: Mutex<BTreeSet<(usize, usize, Rank, usize)>> = Mutex::new(BTreeSet::new());
     // An algorithm is never freed, so no other one can have its address later.
-    let key = |spec: &GroupSpec| {
-        (std::ptr::from_ref(algorithm).addr(), spec.ranks, spec.root, spec.aggregation)
-    };
-    let is_proved = |spec: &GroupSpec| {
-        PROVED.lock().unwrap_or_else(PoisonError::into_inner).contains(&key(spec))
-    };
+    let key =
+        |spec: &GroupSpec| (std::ptr::from_ref(algorithm).addr(), spec.ranks, spec.root, spec.aggregation);
+    let is_proved =
+        |spec: &GroupSpec| PROVED.lock().unwrap_or_else(PoisonError::into_inner).contains(&key(spec));
     let open: Vec<GroupSpec> = specs.iter().filter(|spec| !is_proved(spec)).copied().collect();
     if let Some((spec, violation)) = sweep(algorithm, &open).violation {
         return Err(Error::invalid_usage(format!(

@@ -7,7 +7,8 @@ use support::World;
 use unisono::schedule::algorithms::{ring, window_direct, window_reduce};
 use unisono::schedule::check::{Options, Violation, cases, check, sweep};
 use unisono::schedule::{
-    Algorithm, Collective, Embedding, GroupSpec, PeerAccess, ProgramBuilder, Rank, find, input, output, scratch,
+    Algorithm, Collective, Embedding, GroupSpec, PeerAccess, ProgramBuilder, Rank, find, input, output,
+    scratch,
 };
 use unisono::select::TuningTable;
 use unisono::{Communicator, Config, Sum, parse_algorithms, register_algorithm};
@@ -31,7 +32,10 @@ fn star(name: String, is_wrong_from: usize) -> Algorithm {
 #[test]
 fn registered_names_work_wherever_names_of_the_library_do() {
     let own = register_algorithm(star("own_star".to_owned(), usize::MAX)).expect("a right one");
-    assert_eq!(find(Collective::Broadcast, "own_star").map(std::ptr::from_ref), Some(std::ptr::from_ref(own)));
+    assert_eq!(
+        find(Collective::Broadcast, "own_star").map(std::ptr::from_ref),
+        Some(std::ptr::from_ref(own))
+    );
     assert!(Algorithm::all().iter().any(|row| row.name == "own_star"));
     let table = TuningTable::parse("broadcast tcp any 4096 own_star\n").expect("a known name");
     assert_eq!(table.to_string(), "broadcast tcp any 4096 own_star\n");

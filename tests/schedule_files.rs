@@ -70,7 +70,8 @@ fn huge_numbers_are_refused_before_memory_is_reserved() {
         ["2", "1", "9000000", "0"],
         ["2", "5000000", "0", "4294967295"],
     ] {
-        let schedule: Schedule = serde_json::from_str(&text(ranks, parts, scratch, index)).expect("a schedule");
+        let schedule: Schedule =
+            serde_json::from_str(&text(ranks, parts, scratch, index)).expect("a schedule");
         let violation = check_schedule(&schedule, &Options::default()).expect_err("it is wrong");
         assert!(draw::explain(&schedule).contains("wrong: "), "{violation}");
     }

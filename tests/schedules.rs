@@ -40,7 +40,8 @@ fn every_algorithm_passes_check_at_large_scale() {
         let mut specs = cases(algorithm, 0, true);
         // 1024 ranks are enough where a thousand are as slow to check.
         specs.retain(|spec| {
-            spec.ranks <= ranks_max && (spec.ranks != 1000 || algorithm.complexity.unwrap()(spec).chunks < 3_000_000)
+            spec.ranks <= ranks_max
+                && (spec.ranks != 1000 || algorithm.complexity.unwrap()(spec).chunks < 3_000_000)
         });
         if !specs.is_empty() {
             assert_passed(&sweep(algorithm, &specs));

@@ -58,9 +58,8 @@ fn traffic_matches_algorithm_complexity() {
             for small in [false, true] {
                 let block = if small { 10 } else { CHUNK };
                 let by_rank = world.run(ranks, &Config::default(), |comm| {
-                    let parts = |row: &Algorithm| {
-                        (row.chunks_per_share)(&GroupSpec::new(ranks).with_root(ROOT))
-                    };
+                    let parts =
+                        |row: &Algorithm| (row.chunks_per_share)(&GroupSpec::new(ranks).with_root(ROOT));
                     rows().map(|row| measured(&comm, row, block * parts(row))).collect::<Vec<_>>()
                 });
                 for (index, row) in rows().enumerate() {

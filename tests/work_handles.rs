@@ -6,8 +6,8 @@ mod support;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
-use support::World;
 use std::time::{Duration, Instant};
+use support::World;
 use unisono::{Communicator, Config, ErrorKind, Sum};
 use unisono_transports::testing::HANG;
 

@@ -166,10 +166,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
 }
 
 /// Returns the algorithm that the arguments name, and its schedule for the group that they ask for.
-fn built(
-    arguments: &ExplainArguments,
-    collective: &str,
-) -> Result<(&'static Algorithm, Schedule), String> {
+fn built(arguments: &ExplainArguments, collective: &str) -> Result<(&'static Algorithm, Schedule), String> {
     let algorithm = algorithm(collective, &arguments.algo)?;
     let (ranks, root) = (arguments.ranks.into(), arguments.root);
     if root >= ranks {

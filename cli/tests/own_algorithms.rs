@@ -15,7 +15,12 @@ fn unisono(arguments: &str) -> Output {
 
 fn run(program: &Path, arguments: &str) -> Output {
     let mut command = Command::new(program);
-    command.args(arguments.split(' ')).env_remove("RANK").env_remove("UNISONO_ALGO").output().expect("it starts")
+    command
+        .args(arguments.split(' '))
+        .env_remove("RANK")
+        .env_remove("UNISONO_ALGO")
+        .output()
+        .expect("it starts")
 }
 
 fn text(output: &Output) -> String {
@@ -49,7 +54,11 @@ fn tools_know_the_algorithms_of_a_program() {
     assert!(listed.contains("two_level_2") && listed.contains("inplace_ring"), "{listed}");
     let checked = own("check --algo two_level_2 --max-ranks 12");
     assert!(checked.status.success(), "{}", text(&checked));
-    assert!(text(&checked).contains("# 6 schedules of 1 algorithm checked, 0 are wrong"), "{}", text(&checked));
+    assert!(
+        text(&checked).contains("# 6 schedules of 1 algorithm checked, 0 are wrong"),
+        "{}",
+        text(&checked)
+    );
     let simulated = own("simulate --algo two_level_2 --seeds 0..150");
     assert!(simulated.status.success() && text(&simulated).contains("150 runs"), "{}", text(&simulated));
     let unknown = own("simulate --algo two_level_3 --seeds 0..1");
@@ -66,8 +75,9 @@ fn tools_know_the_algorithms_of_a_program() {
 fn perf_compares_own_algorithms_with_others() {
     for ranks in ["-N 4", "-t 4"] {
         let names = "ring,collect,two_level_2";
-        let arguments =
-            format!("perf all_reduce {ranks} --sizes 64,40000 -n 2 -w 1 --bind none --jsonl --compare={names}");
+        let arguments = format!(
+            "perf all_reduce {ranks} --sizes 64,40000 -n 2 -w 1 --bind none --jsonl --compare={names}"
+        );
         let compared = own(&arguments);
         assert!(compared.status.success(), "{}", text(&compared));
         let stdout = String::from_utf8_lossy(&compared.stdout).into_owned();
@@ -84,9 +94,16 @@ fn perf_compares_own_algorithms_with_others() {
         assert_eq!(found, expected, "{stdout}");
     }
     let all = text(&own("perf broadcast -t 3 --sizes 64 -n 1 -w 0 --bind none --compare"));
-    assert!(["ring", "tree", "binomial", "linear", "window_direct"].iter().all(|name| all.contains(name)), "{all}");
+    assert!(
+        ["ring", "tree", "binomial", "linear", "window_direct"].iter().all(|name| all.contains(name)),
+        "{all}"
+    );
     let unknown = own("perf all_reduce -t 3 --sizes 64 --compare=two_level_2");
-    assert!(text(&unknown).contains("no algorithm `two_level_2` that runs on these ranks"), "{}", text(&unknown));
+    assert!(
+        text(&unknown).contains("no algorithm `two_level_2` that runs on these ranks"),
+        "{}",
+        text(&unknown)
+    );
 }
 
 #[test]
@@ -103,7 +120,10 @@ fn schedules_of_files_are_measured_and_simulated() {
         "perf all_reduce -N 4 --sizes 64 -n 1 -w 0 --bind none --compare=found_by_solver,ring --schedule {file}"
     ));
     let shown = text(&measured);
-    assert!(measured.status.success() && shown.contains("found_by_solver") && shown.contains("ring"), "{shown}");
+    assert!(
+        measured.status.success() && shown.contains("found_by_solver") && shown.contains("ring"),
+        "{shown}"
+    );
     let simulated = unisono(&format!("simulate --algo found_by_solver --seeds 0..20 --schedule {file}"));
     assert!(simulated.status.success(), "{}", text(&simulated));
     let explained = unisono(&format!("explain --schedule {file}"));
@@ -118,11 +138,17 @@ fn wrong_schedules_of_files_are_refused_and_drawn() {
     unisono(&format!("explain all_reduce -n 3 --json {file}"));
     // The second step of some rank stores what it receives where no step reads it.
     let text_of = std::fs::read_to_string(&file).expect("written");
-    let broken = text_of.replacen(r#""into":["out0"]"#, r#""into":["tmp0"]"#, 1).replace("\"scratch\":0", "\"scratch\":1");
+    let broken = text_of
+        .replacen(r#""into":["out0"]"#, r#""into":["tmp0"]"#, 1)
+        .replace("\"scratch\":0", "\"scratch\":1");
     assert_ne!(broken, text_of);
     std::fs::write(&file, broken).expect("writable");
     let measured = unisono(&format!("perf all_reduce -t 3 --schedule {file}"));
-    assert!(!measured.status.success() && text(&measured).contains("wrong.json is wrong: "), "{}", text(&measured));
+    assert!(
+        !measured.status.success() && text(&measured).contains("wrong.json is wrong: "),
+        "{}",
+        text(&measured)
+    );
     let explained = unisono(&format!("explain --schedule {file} --svg {picture}"));
     assert_eq!(explained.status.code(), Some(1));
     assert!(text(&explained).contains("lane program 0 step"), "{}", text(&explained));
@@ -136,7 +162,8 @@ fn wrong_schedules_of_files_are_refused_and_drawn() {
 #[test]
 fn run_binds_ranks_to_cores() {
     let shown = |bind: &str| {
-        let output = unisono(&format!("run --no-prefix -n 2 {bind} -- grep Cpus_allowed_list /proc/self/status"));
+        let output =
+            unisono(&format!("run --no-prefix -n 2 {bind} -- grep Cpus_allowed_list /proc/self/status"));
         assert!(output.status.success(), "{}", text(&output));
         let mut lines: Vec<String> =
             String::from_utf8_lossy(&output.stdout).lines().map(|line| line.trim().to_owned()).collect();
@@ -145,7 +172,10 @@ fn run_binds_ranks_to_cores() {
     };
     let (bound, free) = (shown("--bind core"), shown("--bind none"));
     let is_one = |line: &String| !line.contains([',', '-']);
-    assert!(bound.len() == 2 && bound.iter().all(|line| is_one(&line.replace("Cpus_allowed_list", ""))), "{bound:?}");
+    assert!(
+        bound.len() == 2 && bound.iter().all(|line| is_one(&line.replace("Cpus_allowed_list", ""))),
+        "{bound:?}"
+    );
     assert_eq!(free[0], free[1]);
     if !is_one(&free[0].replace("Cpus_allowed_list", "")) {
         assert_ne!(bound[0], bound[1], "two cores are there");

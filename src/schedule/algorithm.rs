@@ -168,10 +168,7 @@ impl Algorithm {
     }
 
     /// Sets the number of chunks that a share is cut into.
-    pub fn with_chunks_per_share(
-        self,
-        chunks: impl Fn(&GroupSpec) -> usize + Send + Sync + 'static,
-    ) -> Self {
+    pub fn with_chunks_per_share(self, chunks: impl Fn(&GroupSpec) -> usize + Send + Sync + 'static) -> Self {
         Self { chunks_per_share: kept(chunks), ..self }
     }
 
@@ -308,4 +305,3 @@ impl std::fmt::Debug for Algorithm {
         write!(f, "{} {}", self.collective, self.name)
     }
 }
-

@@ -20,12 +20,15 @@ impl FromStr for Chunk {
     fn from_str(text: &str) -> Result<Self, String> {
         let named = NAMES.into_iter().find_map(|(space, name)| Some((space, text.strip_prefix(name)?)));
         let is_number = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit());
-        let chunk = named.filter(|(_, digits)| is_number(digits)).and_then(|(space, digits)| {
-            Some(Chunk { space, index: digits.parse().ok()? })
-        });
+        let chunk = named
+            .filter(|(_, digits)| is_number(digits))
+            .and_then(|(space, digits)| Some(Chunk { space, index: digits.parse().ok()? }));
         chunk.ok_or_else(|| {
             let shown: String = text.chars().take(TEXT_SHOWN_MAX).collect();
-            format!("`{}` is no chunk; a chunk is `in`, `out`, `tmp` or `win` and a number", shown.escape_debug())
+            format!(
+                "`{}` is no chunk; a chunk is `in`, `out`, `tmp` or `win` and a number",
+                shown.escape_debug()
+            )
         })
     }
 }

@@ -162,7 +162,9 @@ impl Translation<'_> {
     fn steps(&self, step: Step) -> Vec<Step> {
         let peer_of = |peer: Rank| self.embedding.members[peer];
         match step {
-            Step::Send { peer, chunks } => vec![Step::Send { peer: peer_of(peer), chunks: self.all(&chunks) }],
+            Step::Send { peer, chunks } => {
+                vec![Step::Send { peer: peer_of(peer), chunks: self.all(&chunks) }]
+            }
             Step::Recv { peer, into } => vec![Step::Recv { peer: peer_of(peer), into: self.all(&into) }],
             Step::RecvReduce { peer, with, into, finish } => {
                 let (peer, with, into) = (peer_of(peer), self.all(&with), self.all(&into));

@@ -19,8 +19,8 @@
 mod algorithm;
 pub mod algorithms;
 mod builder;
-mod chunk_text;
 pub mod check;
+mod chunk_text;
 pub mod draw;
 mod embed;
 pub(crate) mod lower;
@@ -31,8 +31,8 @@ mod registry;
 pub use crate::schedule::builder::{ProgramBuilder, chunk_at, input, output, scratch, window};
 #[cfg(feature = "gpu")]
 pub(crate) use crate::schedule::permute::permuted;
-pub use embed::Embedding;
 pub use algorithm::{Algorithm, CombineOrder, Complexity, OfGroup, PeerAccess};
+pub use embed::Embedding;
 pub(crate) use registry::add as register;
 pub use registry::find;
 

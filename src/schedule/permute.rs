@@ -120,8 +120,7 @@ mod tests {
     fn permuted_chain_follows_the_order() {
         let order = [0, 2, 1, 3];
         let peers = |collective, root| {
-            let (algorithm, spec) =
-                (find(collective, "chain").unwrap(), GroupSpec::new(4).with_root(root));
+            let (algorithm, spec) = (find(collective, "chain").unwrap(), GroupSpec::new(4).with_root(root));
             let sent_to = |rank| {
                 let program = permuted(algorithm, &spec, &order, rank);
                 let mut steps = program.lane_programs.into_iter().flat_map(|lane_program| lane_program.steps);

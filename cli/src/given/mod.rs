@@ -57,7 +57,8 @@ pub(crate) fn register() -> Result<(), String> {
     for path in files() {
         let schedule = read(path)?;
         let shown = path.display();
-        prove(&schedule).map_err(|violation| format!("{shown} is wrong: {}", printable(&violation.to_string())))?;
+        prove(&schedule)
+            .map_err(|violation| format!("{shown} is wrong: {}", printable(&violation.to_string())))?;
         let algorithm = Algorithm::of_schedule(schedule.algorithm.clone(), schedule);
         register_algorithm(algorithm).map_err(|error| format!("{shown}: {error}"))?;
     }

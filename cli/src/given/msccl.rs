@@ -159,7 +159,8 @@ fn block_of(block: &Node, shape: Shape, cells: &mut usize) -> Result<Block, Stri
     };
     let steps = elements(block, "step").map(|step| {
         let name = step.attribute("type").unwrap_or_default();
-        let kind = Kind::parse(name).ok_or_else(|| format!("no step has the type `{}`", name.escape_debug()))?;
+        let kind =
+            Kind::parse(name).ok_or_else(|| format!("no step has the type `{}`", name.escape_debug()))?;
         let count = number(&step, "cnt")?;
         *cells = cells.saturating_add(count);
         if *cells > CELLS_MAX {
@@ -167,7 +168,8 @@ fn block_of(block: &Node, shape: Shape, cells: &mut usize) -> Result<Block, Stri
         }
         let range = |buffer: &str, offset: &str| {
             let name = step.attribute(buffer).unwrap_or_default();
-            let space = Space::parse(name).ok_or_else(|| format!("`{}` is no buffer", name.escape_debug()))?;
+            let space =
+                Space::parse(name).ok_or_else(|| format!("`{}` is no buffer", name.escape_debug()))?;
             let first = number(&step, offset)?;
             if first > CHUNKS_MAX || count > CHUNKS_MAX {
                 return Err(format!("chunk {first} and {count} more are beyond {CHUNKS_MAX}"));
@@ -244,7 +246,11 @@ fn step(
         return Ok(false);
     }
     let failed = |why: &str| format!("GPU {rank}, step {} of thread block {index} {why}", block.ended);
-    let from = if kind.receives { Some(block.receive_from.ok_or_else(|| failed("receives from no GPU"))?) } else { None };
+    let from = if kind.receives {
+        Some(block.receive_from.ok_or_else(|| failed("receives from no GPU"))?)
+    } else {
+        None
+    };
     let to = if kind.sends { Some(block.send_to.ok_or_else(|| failed("sends to no GPU"))?) } else { None };
     if from == Some(rank) || to == Some(rank) {
         return Err(failed("exchanges a message with its own GPU"));
@@ -264,9 +270,21 @@ fn step(
     }
     let (buffers, program) = (&mut gpu.buffers, &mut gpu.program);
     // What is sent or stored: what arrived, what is read, or the sum of both.
-    let read = if kind.receives && !kind.reduces { Vec::new() } else { buffers.read(source).map_err(|cell| failed(&cell))? };
-    let accumulated = if kind.reduces && !kind.receives { buffers.read(target).map_err(|cell| failed(&cell))? } else { Vec::new() };
-    let other = if kind.receives { arrived } else { Some(accumulated.iter().map(|(_, value)| value.clone()).collect()) };
+    let read = if kind.receives && !kind.reduces {
+        Vec::new()
+    } else {
+        buffers.read(source).map_err(|cell| failed(&cell))?
+    };
+    let accumulated = if kind.reduces && !kind.receives {
+        buffers.read(target).map_err(|cell| failed(&cell))?
+    } else {
+        Vec::new()
+    };
+    let other = if kind.receives {
+        arrived
+    } else {
+        Some(accumulated.iter().map(|(_, value)| value.clone()).collect())
+    };
     let plain = || read.iter().map(|(_, value)| value.clone()).collect::<Vec<_>>();
     let values = match (kind.reduces, other) {
         (true, Some(other)) => plain().iter().zip(&other).map(|(one, other)| one.with(other)).collect(),

@@ -98,7 +98,9 @@ impl Buffers {
         let value = |cell: &Cell| {
             let known = self.written.get(&self.same(*cell)).cloned();
             let own = || Some((input(self.input_number(self.same(*cell))?), self.own.clone()));
-            known.or_else(own).ok_or_else(|| format!("reads chunk {} of {:?}, which holds nothing", cell.index, cell.space))
+            known
+                .or_else(own)
+                .ok_or_else(|| format!("reads chunk {} of {:?}, which holds nothing", cell.index, cell.space))
         };
         cells.iter().map(value).collect()
     }
@@ -152,7 +154,9 @@ impl Buffers {
         let Shape { collective, ranks, root, parts, in_place } = self.shape;
         let number = match (cell.space, collective) {
             (Space::Input, _) => cell.index,
-            (Space::Output, Collective::AllGather) if in_place => cell.index.checked_sub(self.rank * parts)?,
+            (Space::Output, Collective::AllGather) if in_place => {
+                cell.index.checked_sub(self.rank * parts)?
+            }
             _ => return None,
         };
         (number < collective.shares(ranks, root, self.rank).0 * parts).then_some(number)
@@ -163,8 +167,14 @@ impl Buffers {
         let Shape { collective, ranks, root, parts, in_place } = self.shape;
         let number = match (cell.space, collective) {
             (Space::Output, _) => cell.index,
-            (Space::Input, Collective::ReduceScatter) if in_place => cell.index.checked_sub(self.rank * parts)?,
-            (Space::Input, Collective::AllReduce | Collective::Broadcast | Collective::Reduce) if in_place => cell.index,
+            (Space::Input, Collective::ReduceScatter) if in_place => {
+                cell.index.checked_sub(self.rank * parts)?
+            }
+            (Space::Input, Collective::AllReduce | Collective::Broadcast | Collective::Reduce)
+                if in_place =>
+            {
+                cell.index
+            }
             _ => return None,
         };
         (number < collective.shares(ranks, root, self.rank).1 * parts).then_some(number)

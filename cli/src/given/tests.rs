@@ -44,10 +44,8 @@ fn all_pairs(ranks: usize) -> String {
     algo("all_pairs", "allreduce", (ranks, 1), |rank| {
         let peers: Vec<usize> = (0..ranks).filter(|&peer| peer != rank).collect();
         let blocks = peers.iter().enumerate().map(|(id, &peer)| {
-            let mut steps = vec![
-                step("s", "i0", &format!("s{rank}"), None),
-                step("r", "i0", &format!("s{peer}"), None),
-            ];
+            let mut steps =
+                vec![step("s", "i0", &format!("s{rank}"), None), step("r", "i0", &format!("s{peer}"), None)];
             if id == 0 {
                 steps.extend((1..peers.len()).map(|other| step("nop", "i0", "i0", Some((other, 1)))));
                 steps.extend(peers.iter().map(|peer| step("re", &format!("s{peer}"), "i0", None)));
@@ -74,10 +72,8 @@ fn exchange(ranks: usize) -> String {
     algo("exchange", "alltoall", (ranks, ranks), |rank| {
         let own = [step("cpy", &format!("i{rank}"), &format!("o{rank}"), None)];
         let blocks = (0..ranks).filter(|&peer| peer != rank).enumerate().map(|(id, peer)| {
-            let steps = [
-                step("s", &format!("i{peer}"), "o0", None),
-                step("r", "i0", &format!("o{peer}"), None),
-            ];
+            let steps =
+                [step("s", &format!("i{peer}"), "o0", None), step("r", "i0", &format!("o{peer}"), None)];
             block(id, Some((peer, peer)), &steps)
         });
         blocks.collect::<String>() + &block(ranks - 1, None, &own)

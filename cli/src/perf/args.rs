@@ -1,8 +1,8 @@
 //! The flags: those of nccl-tests with their meaning, and further ones.
 
-use crate::bind::Bind;
 use super::device::{self, Device};
 use super::json;
+use crate::bind::Bind;
 use crate::perf::op_case::OpKind;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -147,7 +147,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
         return Ok(u8::from(!run.violations.is_empty()));
     }
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let violated = run_seeds(arguments.seeds.clone(), arguments.threads.unwrap_or(cores), |seed| violates(seed, algorithm));
+    let violated = run_seeds(arguments.seeds.clone(), arguments.threads.unwrap_or(cores), |seed| {
+        violates(seed, algorithm)
+    });
     Ok(u8::from(violated > 0))
 }
 

@@ -83,7 +83,11 @@ pub const BROADCAST: Algorithm = Algorithm {
     supports: &any_group,
     chunks_per_share: &one_chunk,
     build: &broadcast,
-    complexity: Some(&|spec| Complexity { steps: spec.size() - 1, chunks: spec.size() - 1, scratch_chunks: 0 }),
+    complexity: Some(&|spec| Complexity {
+        steps: spec.size() - 1,
+        chunks: spec.size() - 1,
+        scratch_chunks: 0,
+    }),
 };
 
 /// Reduce along a chain that ends at the root.

@@ -92,8 +92,7 @@ fn double_tree_inner_nodes_are_leaves_of_the_other_tree() {
             assert!(children(&trees[0]) == 0 || children(&trees[1]) == 0, "rank {rank} of {ranks}");
         }
     }
-    let trees =
-        steps_as_text(Collective::Reduce, "tree", &GroupSpec::new(6).with_root(2), 4);
+    let trees = steps_as_text(Collective::Reduce, "tree", &GroupSpec::new(6).with_root(2), 4);
     assert_eq!(trees, [&["5+i0=s0", "3+s0=s0", "s0>0"][..], &["i1>5"]]);
 }
 

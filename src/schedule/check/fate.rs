@@ -35,7 +35,12 @@ struct Holder {
 }
 
 /// Runs a schedule again whose output is wrong, and adds what became of the input that it lacks.
-pub(super) fn with_fate(schedule: &Schedule, in_place: bool, slots: usize, violation: Violation) -> Violation {
+pub(super) fn with_fate(
+    schedule: &Schedule,
+    in_place: bool,
+    slots: usize,
+    violation: Violation,
+) -> Violation {
     let Violation::Output { rank, index, error, fate: None } = violation else { return violation };
     let fate = fate(schedule, (in_place, slots), (rank, index), error);
     Violation::Output { rank, index, error, fate }
@@ -83,7 +88,9 @@ fn fate(
     // What ends in an output has arrived there; anything else that no step reads is where the input
     // was lost. The first step that stored such a chunk is the one to look at.
     let is_lost = |holder: &&Holder| !holder.is_read && holder.place.chunk.space != Space::Output;
-    let key = |holder: &&Holder| (holder.stored_by.map(|at| (at.step, at.rank, at.lane_program)), holder.place.rank);
+    let key = |holder: &&Holder| {
+        (holder.stored_by.map(|at| (at.step, at.rank, at.lane_program)), holder.place.rank)
+    };
     if let Some(lost) = holders.values().filter(is_lost).min_by_key(key) {
         return Some(InputFate::NeverRead { place: lost.place, stored_by: lost.stored_by });
     }

@@ -208,7 +208,10 @@ fn check_names_the_step_that_loses_an_input() {
         answer(program.recv_reduce(1, [input(0)], [output(0)], true));
     };
     let never_sent = lost(&alone, |program| _ = program.recv(0, [output(0)]));
-    assert!(never_sent.ends_with("; that input is in0 of rank 2, and no step reads it there"), "{never_sent}");
+    assert!(
+        never_sent.ends_with("; that input is in0 of rank 2, and no step reads it there"),
+        "{never_sent}"
+    );
     let kept = lost(&alone, |program| {
         let own = vec![ChunkRef { rank: 2, chunk: input(0) }];
         program.recv(0, [scratch(0)]).reduce(own, output(0), true);
@@ -356,8 +359,7 @@ fn check_compares_stated_complexity() {
         gather_then_broadcast(spec.ranks, rank)
     })
     .with_supports(|spec| spec.ranks > 1);
-    let states =
-        |steps| silent.with_complexity(move |_| Complexity { steps, chunks: 4, scratch_chunks: 1 });
+    let states = |steps| silent.with_complexity(move |_| Complexity { steps, chunks: 4, scratch_chunks: 1 });
     let spec = GroupSpec::new(3);
     assert!(check(&silent, &spec, &Options::default()).is_ok());
     assert!(check(&states(4), &spec, &Options::default()).is_ok());

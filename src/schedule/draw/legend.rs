@@ -35,12 +35,7 @@ impl Entry {
 
 /// Draws the entries, and below them what is wrong, in lines that fit `width`. Returns the marks
 /// and the height of the whole drawing.
-pub(super) fn draw(
-    entries: &[Entry],
-    violation: Option<&Violation>,
-    width: f64,
-    top: f64,
-) -> (String, f64) {
+pub(super) fn draw(entries: &[Entry], violation: Option<&Violation>, width: f64, top: f64) -> (String, f64) {
     let (mut text, mut x, mut y) = (String::new(), LEFT, top);
     for entry in entries {
         let needed = SAMPLE_WIDTH + GAP + entry.meaning.len() as f64 * CHAR_WIDTH;
@@ -49,7 +44,8 @@ pub(super) fn draw(
         }
         let (label, base) = (x + SAMPLE_WIDTH + GAP, y + 4.0);
         let (sample, meaning) = (entry.sample(x, y), entry.meaning);
-        let _ = writeln!(text, r#"{sample}<text class="legend" x="{label:.0}" y="{base:.0}">{meaning}</text>"#);
+        let _ =
+            writeln!(text, r#"{sample}<text class="legend" x="{label:.0}" y="{base:.0}">{meaning}</text>"#);
         x += needed + 2.0 * GAP;
     }
     let letters = ((width - 2.0 * LEFT) / CHAR_WIDTH) as usize;
