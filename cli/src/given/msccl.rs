@@ -208,9 +208,9 @@ fn run(gpus: &mut [Gpu], shape: Shape) -> Result<(), String> {
     let mut queues: HashMap<(Rank, Rank), Queue> = HashMap::new();
     loop {
         let mut has_moved = false;
-        for rank in 0..gpus.len() {
-            for block in 0..gpus[rank].blocks.len() {
-                while step(&mut gpus[rank], (rank, block), shape, &mut queues)? {
+        for (rank, gpu) in gpus.iter_mut().enumerate() {
+            for block in 0..gpu.blocks.len() {
+                while step(gpu, (rank, block), shape, &mut queues)? {
                     has_moved = true;
                 }
             }
