@@ -238,9 +238,9 @@ fn train(arguments: &TrainArguments) -> Result<ExitCode> {
     if arguments.ranks == Some(0) {
         return Err(Error::invalid("-n 0: there is at least 1 rank"));
     }
-    let is_rank = std::env::var_os("RANK").is_some() || RankInfo::is_in_env();
-    let (outcome, speaks) = match (is_rank, arguments.ranks) {
+    let (outcome, speaks) = match (RankInfo::is_in_env(), arguments.ranks) {
         (false, ranks) => {
+            ranks.map_or_else(refuse_meeting_point, |_| Ok(()))?;
             (train::train_on_threads_until(ranks.unwrap_or(2), &config, &Interrupt::on_signals()?)?, true)
         }
         (true, None) => train::train_from_env(&config, &Interrupt::on_signals()?)?,
@@ -255,6 +255,19 @@ fn train(arguments: &TrainArguments) -> Result<ExitCode> {
     match outcome.interruption {
         None => Ok(ExitCode::SUCCESS),
         Some(_) => Ok(ExitCode::from(INTERRUPTED)),
+    }
+}
+
+/// Refuses the meeting point of ranks that are processes, if the environment says of no rank that it
+/// is this process. Each process would train on its own.
+fn refuse_meeting_point() -> Result<()> {
+    let names = ["UNISONO_ID", "MASTER_ADDR", "MASTER_PORT"];
+    match names.into_iter().find(|name| std::env::var_os(name).is_some()) {
+        Some(name) => Err(Error::invalid(format!(
+            "{name} is set, where ranks that are processes meet, and RANK and WORLD_SIZE are not: set them, start \
+             this command with `unisono run`, torchrun, mpirun or srun, or give -n RANKS for threads of this process"
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -271,11 +271,23 @@ fn missing_or_invalid_variables_are_named() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && text.contains(name), "{name}={value:?}: {text}");
     };
-    for name in ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+    for (name, _) in good {
         wrong(name, None);
     }
     for (name, value) in [("RANK", "one"), ("RANK", "2"), ("WORLD_SIZE", "two"), ("MASTER_PORT", "-1")] {
         wrong(name, Some(value));
+    }
+}
+
+#[test]
+fn meeting_point_without_a_rank_is_refused() {
+    for (name, value) in [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29400"), ("UNISONO_ID", "no id")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
+        command.arg("train").env(name, value);
+        let output = command.output().expect("the command");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {text}");
+        assert!(text.contains(&format!("{name} is set")) && text.contains("RANK"), "{text}");
     }
 }
 
