@@ -41,8 +41,8 @@ impl RankInfo {
     /// [`RankInfo::from_env`] applies: it names the part that is missing.
     ///
     /// The only process of a launcher is none, such as the shell of `salloc`: it may as well start
-    /// ranks itself. `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_ID` alone name a meeting point, which
-    /// the shell of a job may have as well.
+    /// ranks itself. `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_ID` alone name a meeting point,
+    /// which the shell of a job may have as well.
     pub fn is_in_env() -> bool {
         // A value that is no text counts: `from_env` refuses it, and it must not pass for none.
         Self::is_in_vars(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))

@@ -340,11 +340,11 @@ fn run_says_what_it_does_before_its_first_step_and_how_to_go_on() {
     let said = error_text(&first);
     let (head, steps) = said.split_once("step 1/3 loss").unwrap_or_else(|| panic!("{said}"));
     for words in [
-        "gpt, 1 layers, width 16, 2 heads, context 16: 7,6",
+        "gpt, 1 layer, width 16, 2 heads, context 16: 7,6",
         " files, ",
         " tokens of 257 kinds in ",
         "2 ranks = tensor 2 x data 1 x pipeline 1, 1 thread each",
-        "128 tokens a step, 8 = micro-batch 2 x accumulation 4 x 1 data ranks; 3 steps are 0.",
+        "128 tokens a step, 8 = micro-batch 2 x accumulation 4 x 1 data rank; 3 steps are 0.",
         "strategy    bucketed",
         "MiB a rank by formula: weights 0.0",
         "% of wte.weight",

@@ -277,7 +277,7 @@ fn error_is_reported_once_and_ends_all_ranks() {
     assert!(error(&["data.path=/nowhere"]).starts_with("/nowhere: data.path: "));
     assert!(error(&["data.micro_batch=5"]).contains("nearest global batch: 10 or 20"));
     assert!(error(&["mesh.pipeline=2", "pipeline.schedule=2f2b"]).contains("called `2f2b`"));
-    assert!(error(&["mesh.pipeline=2", "model.layers=1"]).contains("1 layers cannot be divided into 2"));
+    assert!(error(&["mesh.pipeline=2", "model.layers=1"]).contains("1 layer cannot be divided into 2"));
     assert!(error(&["optimizer.lr=1e30", "optimizer.max_grad_norm=0"]).contains("a lower optimizer.lr"));
     let same = config(folder.path(), &[]);
     let ends = run_ranks(2, |world| {
