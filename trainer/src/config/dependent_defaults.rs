@@ -13,15 +13,19 @@ impl Config {
         let is_falling = own.shape == LrShape::WarmupStableDecay;
         let too_long =
             |warmup: u64, decay: u64| warmup.saturating_add(if is_falling { decay } else { 0 }) > steps;
-        // The defaults are a fifth of the default number of steps. What a given key leaves is the
-        // limit.
-        if is_falling && too_long(own.warmup, own.decay) && is_default("schedule.decay") {
-            let left = if is_default("schedule.warmup") { steps } else { steps.saturating_sub(own.warmup) };
-            own.decay = own.decay.min(steps / 5).min(left);
-        }
-        if too_long(own.warmup, own.decay) && is_default("schedule.warmup") {
-            let left = if is_falling { steps.saturating_sub(own.decay) } else { steps };
-            own.warmup = own.warmup.min(steps / 5).min(left);
+        if too_long(own.warmup, own.decay) {
+            let (follows_warmup, follows_decay) =
+                (is_default("schedule.warmup"), is_falling && is_default("schedule.decay"));
+            let given_warmup = if follows_warmup { 0 } else { own.warmup };
+            let given_decay = if is_falling && !follows_decay { own.decay } else { 0 };
+            // The defaults are a fifth of the default number of steps. Given keys leave the limit.
+            let most = (steps / 5).min(steps.saturating_sub(given_warmup.saturating_add(given_decay)));
+            if follows_warmup {
+                own.warmup = own.warmup.min(most);
+            }
+            if follows_decay {
+                own.decay = own.decay.min(most);
+            }
         }
         let data = &mut self.data;
         if is_default("data.micro_batch") && !data.global_batch.is_multiple_of(data.micro_batch.max(1)) {

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, DataKind, DeviceKind, ExpertBalance, OptimizerKind, Positions, StrategyKind};
 use crate::nn::KvTransfer;
-use crate::train::{LrScaling, LrShape};
+use crate::train::LrShape;
 use std::collections::BTreeMap;
 
 /// Keys that have no effect in a case.
@@ -123,11 +123,6 @@ impl Config {
             ),
             unused(schedule.shape == LrShape::Constant, "schedule.shape = \"constant\"", &["schedule.floor"]),
             unused(
-                schedule.lr_scale == LrScaling::None,
-                "schedule.lr_scale = \"none\"",
-                &["schedule.reference_batch"],
-            ),
-            unused(
                 !gathers,
                 "a strategy.kind other than \"zero3\"",
                 &["strategy.prefetch", "strategy.gather_limit", "strategy.reshard_after_forward"],
@@ -149,7 +144,7 @@ impl Config {
             unused(
                 !saves,
                 "checkpoint.every = 0 and checkpoint.last = false",
-                &["checkpoint.keep", "checkpoint.asynchronous"],
+                &["checkpoint.keep", "checkpoint.async"],
             ),
             unused(
                 !saves && !checkpoint.resume,
@@ -178,7 +173,7 @@ mod tests {
     }
 
     /// Key with a value, and what makes it effective.
-    const CASES: [(&str, &[&str]); 38] = [
+    const CASES: [(&str, &[&str]); 37] = [
         ("data.validation_path=a.u16", &["data.kind=tokens"]),
         ("data.tokenizer=t.json", &["data.kind=tokens"]),
         ("data.vocabulary=300", &["data.kind=tokens"]),
@@ -198,7 +193,6 @@ mod tests {
         ("strategy.sequence_parallel=true", &["mesh.tensor=2"]),
         ("optimizer.momentum=0.5", &["optimizer.kind=sgd"]),
         ("schedule.decay=5", &["schedule.shape=warmup-stable-decay"]),
-        ("schedule.reference_batch=4", &["schedule.lr_scale=sqrt"]),
         ("strategy.prefetch=2", &["strategy.kind=zero3"]),
         ("strategy.gather_limit=3", &["strategy.kind=zero3"]),
         ("strategy.reshard_after_forward=false", &["strategy.units={ \"h.0\" = \"zero3\" }"]),
@@ -245,7 +239,7 @@ mod tests {
             (&["strategy.kind=zero3", "strategy.bucket_mb=5"], "strategy.bucket_mb"),
             (&["device=cuda", "threads=2"], "threads"),
             (&["checkpoint.last=false", "checkpoint.keep=5"], "checkpoint.keep"),
-            (&["checkpoint.last=false", "checkpoint.asynchronous=true"], "checkpoint.asynchronous"),
+            (&["checkpoint.last=false", "checkpoint.async=true"], "checkpoint.async"),
             (&["checkpoint.last=false", "checkpoint.folder=c"], "checkpoint.folder"),
             (&["sample.tokens=0", "sample.prompt=a"], "sample.prompt"),
             (&["sample.temperature=0", "sample.top_k=3"], "sample.top_k"),
