@@ -37,14 +37,20 @@ impl RankInfo {
         Self::from_vars(|name| std::env::var(name).ok())
     }
 
-    /// Returns true if the environment names a rank, so that [`RankInfo::from_env`] applies.
+    /// Returns true if the environment names a rank, or a part of its place, so that
+    /// [`RankInfo::from_env`] applies: it names the part that is missing.
     ///
     /// The only process of a launcher is none, such as the shell of `salloc`: it may as well start
-    /// ranks itself.
+    /// ranks itself. `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_ID` alone name a meeting point,
+    /// which the shell of a job may have as well.
     pub fn is_in_env() -> bool {
-        let var = |name: &str| std::env::var(name).ok();
-        let is_explicit = var("RANK").is_some() && var("WORLD_SIZE").is_some();
-        is_explicit
+        // A value that is no text counts: `from_env` refuses it, and it must not pass for none.
+        Self::is_in_vars(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    }
+
+    /// Returns what [`RankInfo::is_in_env`] returns, for these variables.
+    fn is_in_vars(var: impl Fn(&str) -> Option<String>) -> bool {
+        ["RANK", "WORLD_SIZE"].into_iter().any(|name| var(name).is_some())
             || match Placement::from_vars(&var) {
                 Ok(placement) => placement.is_some_and(|placement| placement.ranks > 1),
                 Err(_) => true,
@@ -262,6 +268,24 @@ mod tests {
                 "{name}={value}"
             );
         }
+    }
+
+    #[test]
+    fn a_part_of_an_environment_counts_as_one() {
+        let is_in = |set: &[(&str, &str)]| {
+            RankInfo::is_in_vars(|name| {
+                set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+            })
+        };
+        for index in 0..GOOD.len() {
+            let mut set = GOOD.to_vec();
+            set.remove(index);
+            assert!(is_in(&set), "without {}", GOOD[index].0);
+            assert!(identity(&set).is_err(), "without {}", GOOD[index].0);
+        }
+        assert!(is_in(&GOOD) && is_in(&GOOD[..1]) && is_in(&GOOD[1..2]));
+        assert!(is_in(&[("OMPI_COMM_WORLD_RANK", "1")]), "a launcher's variables without their number");
+        assert!(!is_in(&[]) && !is_in(&GOOD[2..]), "a meeting point is no place");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod changes;
+mod dependent_defaults;
 mod docs;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
@@ -11,6 +12,7 @@ mod renamed_keys;
 mod resume_invariants;
 mod schema;
 mod unit_kinds;
+mod unused_keys;
 mod validate;
 
 pub use crate::config::changes::ChangedKey;
@@ -23,6 +25,7 @@ pub use crate::config::schema::{
     StrategyKind,
 };
 
+use crate::config::read::Given;
 use crate::error::{Error, Result};
 use crate::mesh::{Degrees, Mesh};
 use crate::parallel::Settings;
@@ -103,11 +106,11 @@ impl Config {
     /// or the nearest key. Values of a wrong type, and values that do not fit together, are errors
     /// too.
     pub fn load(path: Option<&Path>, overrides: &[String]) -> Result<Self> {
-        let config = match path {
+        let given = match path {
             Some(path) => read::file(path)?,
-            None => Self::default(),
+            None => Given { config: Self::default(), keys: Vec::new() },
         };
-        config.with_override(overrides)
+        given.with_override(overrides)
     }
 
     /// Loads as [`Config::load`] does, from the text of a file.
@@ -129,15 +132,13 @@ impl Config {
         Self::parse(&table.to_string(), &[])
     }
 
-    /// Returns this configuration, changed by `overrides` of the form `section.key=value`.
+    /// Returns this configuration, changed by `overrides` of the form `section.key=value`. All of
+    /// its keys count as given.
     ///
     /// # Errors
     /// Fails as [`Config::load`] does.
     pub fn with_override(self, overrides: &[String]) -> Result<Self> {
-        let mut config = self;
-        for change in overrides {
-            config = read::with_override(&config, change)?;
-        }
+        let config = read::with_overrides(self, overrides)?;
         config.check()?;
         Ok(config)
     }
@@ -179,6 +180,24 @@ impl Config {
         self.schedule.check()?;
         let broken = crate::config::validate::constraints(self).into_iter().find(|&(holds, _)| !holds);
         broken.map_or(Ok(()), |(_, rule)| Err(Error::invalid(rule)))
+    }
+}
+
+impl Given {
+    /// Returns the configuration, changed by `overrides`, with the defaults that follow what is
+    /// given.
+    fn with_override(self, overrides: &[String]) -> Result<Config> {
+        let mut config = read::with_overrides(self.config, overrides)?;
+        let changed: Vec<_> = overrides.iter().filter_map(|change| change.split_once('=')).collect();
+        // A section as a value gives all of its keys.
+        let is_in = |own: &str, key: &str| {
+            key.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        config.follow_given_keys(|key| {
+            self.keys.iter().any(|own| own == key) || changed.iter().any(|(own, _)| is_in(own.trim(), key))
+        });
+        config.check()?;
+        Ok(config)
     }
 }
 

@@ -7,6 +7,7 @@ mod prepare;
 mod sampler;
 pub mod text;
 mod text_codec;
+mod token_layout;
 mod tokenizer;
 mod tokens;
 mod windows;
@@ -27,3 +28,5 @@ pub use windows::{TokenBatch, TokenWindows};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod token_damage_tests;

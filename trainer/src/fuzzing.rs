@@ -32,11 +32,22 @@ fn tensor_file(bytes: &[u8]) {
     });
 }
 
-/// Reads bytes as a file of tokens, of which the first byte gives the width.
+/// Reads bytes as a file of tokens, of which the first byte gives the width. From 128 on, the rest
+/// is an index of Megatron as far as the second byte says, in units of eight bytes, and then
+/// tokens.
 fn token_file(bytes: &[u8]) {
     let Some((width, tokens)) = bytes.split_first() else { return };
     let extension = ["u8", "u16", "u32", "bin"][usize::from(width % 4)];
-    with_file(extension, tokens, crate::data::fuzz_tokens);
+    let Some((length, rest)) = tokens.split_first().filter(|_| *width >= 128) else {
+        return with_file(extension, tokens, crate::data::fuzz_tokens);
+    };
+    let (index, tokens) = rest.split_at(rest.len().min(8 * usize::from(*length)));
+    with_file("bin", tokens, |path| {
+        let beside = path.with_extension("idx");
+        private_file::create(&beside).and_then(|mut file| file.write_all(index)).expect("a file");
+        crate::data::fuzz_tokens(path);
+        std::fs::remove_file(beside).expect("the file");
+    });
 }
 
 /// Reads bytes as files of `/proc` and `/sys`, and as the environment of a rank.

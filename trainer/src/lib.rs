@@ -11,9 +11,11 @@ pub mod allocator;
 pub mod checkpoint;
 pub mod config;
 pub mod cost;
+mod counted;
 pub mod data;
 pub mod device;
 pub mod error;
+mod file_kind;
 pub mod flat;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -23,11 +25,13 @@ pub mod models;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+mod output_file;
 pub mod parallel;
 pub mod parameter;
 pub mod pass;
 pub mod pipeline;
 pub mod planner;
+pub mod progress;
 mod random;
 pub mod strategy;
 pub mod tensor;
@@ -36,4 +40,5 @@ pub mod tensor_parallel;
 mod testing;
 pub mod train;
 
+pub use counted::counted;
 pub use error::{Error, Result};

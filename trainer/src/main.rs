@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use unisono::bootstrap::RankInfo;
 use unisono_trainer::config::{Config, KeyDoc};
-use unisono_trainer::data::{TokenizeOptions, Tokenizer};
+use unisono_trainer::data::{Prepared, TokenizeOptions, Tokenizer};
 use unisono_trainer::flat::Dtype;
 use unisono_trainer::models::hugging_face::FileOptions;
 use unisono_trainer::pipeline::PipelineArgs;
 use unisono_trainer::planner::{PlanArgs, PlanReport};
+use unisono_trainer::progress::WorkProgress;
 use unisono_trainer::train::{self, DryRun, INTERRUPTED, Interrupt, Interruption, TrainResult};
-use unisono_trainer::{Error, Result};
+use unisono_trainer::{Error, Result, counted};
 use unisono_transports::text::printable;
 
 #[derive(Parser)]
@@ -217,8 +218,7 @@ fn exit_code(ended: Result<ExitCode>) -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(error) => {
-            // A closed standard error is no further problem.
-            let _ = writeln!(std::io::stderr(), "unisono-train: {}", printable(&error.to_string()));
+            tell(&format!("unisono-train: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -240,9 +240,9 @@ fn train(arguments: &TrainArguments) -> Result<ExitCode> {
     if arguments.ranks == Some(0) {
         return Err(Error::invalid("-n 0: there is at least 1 rank"));
     }
-    let is_rank = std::env::var_os("RANK").is_some() || RankInfo::is_in_env();
-    let (outcome, speaks) = match (is_rank, arguments.ranks) {
+    let (outcome, speaks) = match (RankInfo::is_in_env(), arguments.ranks) {
         (false, ranks) => {
+            ranks.map_or_else(refuse_meeting_point, |_| Ok(()))?;
             (train::train_on_threads_until(ranks.unwrap_or(2), &config, &Interrupt::on_signals()?)?, true)
         }
         (true, None) => train::train_from_env(&config, &Interrupt::on_signals()?)?,
@@ -260,12 +260,26 @@ fn train(arguments: &TrainArguments) -> Result<ExitCode> {
     }
 }
 
+/// Refuses the meeting point of ranks that are processes, if the environment says of no rank that
+/// it is this process. Each process would train on its own.
+fn refuse_meeting_point() -> Result<()> {
+    let names = ["UNISONO_ID", "MASTER_ADDR", "MASTER_PORT"];
+    match names.into_iter().find(|name| std::env::var_os(name).is_some()) {
+        Some(name) => Err(Error::invalid(format!(
+            "{name} is set, where ranks that are processes meet, and RANK and WORLD_SIZE are not: set them, start \
+             this command with `unisono run`, torchrun, mpirun or srun, or give -n RANKS for threads of this process"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Formats the result of a run.
 fn summary(config: &Config, outcome: &TrainResult) -> String {
     let mut lines = Vec::new();
     match (outcome.losses.first(), outcome.losses.last()) {
         (Some(first), Some(last)) => {
-            lines.push(format!("{} steps, loss {first:.4} at first, {last:.4} at last", outcome.steps));
+            let steps = counted(outcome.steps as usize, "step");
+            lines.push(format!("{steps}, loss {first:.4} at first, {last:.4} at last"));
         }
         _ => lines.push(format!("no step taken: step {} of {}", outcome.steps, config.schedule.steps)),
     }
@@ -347,7 +361,10 @@ fn prepare(arguments: &PrepareArguments) -> Result<()> {
         out: out.clone(),
         validation_out,
     };
-    let found = options.run(&tokenizer)?;
+    let mut bar = WorkProgress::new("documents");
+    let found = options.run_with_progress(&tokenizer, &mut |done, all| bar.show(done, all))?;
+    drop(bar);
+    prepared_notes(&options, &found).iter().for_each(|note| tell(note));
     let held_back = options.validation_out.display();
     let [mut numbers, mut keys] = [String::new(), String::new()];
     if options.validation > 0.0 {
@@ -356,16 +373,50 @@ fn prepare(arguments: &PrepareArguments) -> Result<()> {
     }
     let (out, path, vocabulary) = (out.display(), path.display(), tokenizer.vocabulary());
     print(format!(
-        "{} documents: {} training tokens in {out}{numbers}\n\
+        "{}: {} training tokens in {out}{numbers}\n\
          data.kind=tokens data.path={out}{keys} data.vocabulary={vocabulary} data.tokenizer={path}\n",
-        found.documents, found.training
+        counted(found.documents, "document"),
+        found.training
     ))
+}
+
+/// Returns what `train` would do with prepared files that is perhaps not meant.
+fn prepared_notes(options: &TokenizeOptions, found: &Prepared) -> Vec<String> {
+    let context = Config::default().model.context;
+    let files = [(&options.out, found.training), (&options.validation_out, found.validation)];
+    let of_validation = options.validation > 0.0;
+    let short = files.iter().take(if of_validation { 2 } else { 1 }).filter(|(_, count)| *count <= context);
+    let short = short.map(|(path, count)| {
+        format!(
+            "{} has {}, and `train` refuses a file that does not have more than model.context, {context} by default: \
+             set model.context to at most {}",
+            path.display(),
+            counted(*count, "token"),
+            count.saturating_sub(1)
+        )
+    });
+    let links = (found.skipped_links > 0)
+        .then(|| format!("{} to folders or to nothing not followed", counted(found.skipped_links, "link")));
+    short.chain(links).collect()
+}
+
+/// Prints a line on standard error. A closed standard error is no further problem.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }
 
 fn export(arguments: &ExportArguments) -> Result<()> {
     let dtype = if arguments.bf16 { Dtype::Bf16 } else { Dtype::F32 };
     let options = FileOptions { dtype, max_bytes: (arguments.max_file_mb * 1e6) as usize };
-    train::export(&arguments.checkpoint, &arguments.to, &arguments.overrides, options)
+    let mut bar = WorkProgress::new("units of the model");
+    let mut progress = |done, all| bar.show(done, all);
+    train::export_with_progress(
+        &arguments.checkpoint,
+        &arguments.to,
+        &arguments.overrides,
+        options,
+        &mut progress,
+    )
 }
 
 fn print_plan(question: &PlanArgs, text: fn(&PlanReport) -> String) -> Result<()> {

@@ -28,6 +28,7 @@ mod rules;
 mod runs;
 mod search;
 mod tables;
+mod throughput;
 mod topology;
 mod tree;
 mod warnings;

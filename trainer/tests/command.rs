@@ -271,11 +271,23 @@ fn missing_or_invalid_variables_are_named() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && text.contains(name), "{name}={value:?}: {text}");
     };
-    for name in ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+    for (name, _) in good {
         wrong(name, None);
     }
     for (name, value) in [("RANK", "one"), ("RANK", "2"), ("WORLD_SIZE", "two"), ("MASTER_PORT", "-1")] {
         wrong(name, Some(value));
+    }
+}
+
+#[test]
+fn meeting_point_without_a_rank_is_refused() {
+    for (name, value) in [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29400"), ("UNISONO_ID", "no id")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
+        command.arg("train").env(name, value);
+        let output = command.output().expect("the command");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {text}");
+        assert!(text.contains(&format!("{name} is set")) && text.contains("RANK"), "{text}");
     }
 }
 
@@ -328,11 +340,11 @@ fn run_says_what_it_does_before_its_first_step_and_how_to_go_on() {
     let said = error_text(&first);
     let (head, steps) = said.split_once("step 1/3 loss").unwrap_or_else(|| panic!("{said}"));
     for words in [
-        "gpt, 1 layers, width 16, 2 heads, context 16: 7,6",
+        "gpt, 1 layer, width 16, 2 heads, context 16: 7,6",
         " files, ",
         " tokens of 257 kinds in ",
         "2 ranks = tensor 2 x data 1 x pipeline 1, 1 thread each",
-        "128 tokens a step, 8 = micro-batch 2 x accumulation 4 x 1 data ranks; 3 steps are 0.",
+        "128 tokens a step, 8 = micro-batch 2 x accumulation 4 x 1 data rank; 3 steps are 0.",
         "strategy    bucketed",
         "MiB a rank by formula: weights 0.0",
         "% of wte.weight",

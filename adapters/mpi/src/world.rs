@@ -67,8 +67,8 @@ fn connect() -> unisono::Result<(Communicator, Communicator)> {
         config = config.with_join_timeout(PATIENCE);
     }
     let alone = || Communicator::builder().config(&config).local(1).map(|mut ranks| ranks.remove(0));
-    let launched = set("RANK") || set("WORLD_SIZE") || RankInfo::is_in_env();
-    let world = if launched { Communicator::builder().config(&config).from_env()? } else { alone()? };
+    let world =
+        if RankInfo::is_in_env() { Communicator::builder().config(&config).from_env()? } else { alone()? };
     Ok((world, alone()?))
 }
 

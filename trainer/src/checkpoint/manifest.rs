@@ -2,6 +2,7 @@
 
 use crate::data::{DatasetId, Position};
 use crate::error::{Error, Result};
+use crate::file_kind;
 use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -13,6 +14,8 @@ use std::path::Path;
 pub(super) const MANIFEST: &str = "manifest.json";
 /// Name of the tokenizer's file.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
+/// Contents that a reader expects, for errors.
+const WANTED: &str = "a manifest of a checkpoint";
 const FORMAT: u32 = 4;
 /// Limit on moments per element, above that of any optimizer.
 const MAX_MOMENTS: usize = 8;
@@ -177,16 +180,17 @@ impl Manifest {
     /// Fails if there is none, or if it has another format.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
-        let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Error::file(&path, "there is no checkpoint here"),
-            _ => Error::file(&path, error),
-        })?;
+        if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return Err(Error::file(&path, "there is no checkpoint here"));
+        }
+        let text = file_kind::read_text(&path, WANTED)?;
         Self::parse(&text, &path)
     }
 
     /// Reads the text of the manifest at `path`.
     fn parse(text: &str, path: &Path) -> Result<Self> {
-        let damaged = |error| Error::file(path, format!("the manifest is damaged: {error}"));
+        let damaged =
+            |error| file_kind::recognized(path, WANTED, format!("the manifest is damaged: {error}"));
         let Header { format } = serde_json::from_str(text).map_err(damaged)?;
         if format != FORMAT {
             return Err(Error::file(path, wrong_format_message(format)));

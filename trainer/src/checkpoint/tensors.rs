@@ -1,6 +1,7 @@
 //! Reader of safetensors files that keeps the header in memory, and not the tensors.
 
 use crate::error::{Error, Result};
+use crate::file_kind;
 use safetensors::tensor::Metadata;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -51,8 +52,8 @@ pub(crate) struct TensorFile {
 impl TensorFile {
     /// Reads the header, and checks that the file has all tensors.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let failed = |error: &dyn std::fmt::Display| Error::file(path, error);
-        let mut file = File::open(path).map_err(|error| failed(&error))?;
+        let failed = |error: &dyn std::fmt::Display| file_kind::unreadable(path, "a safetensors file", error);
+        let mut file = File::open(path).map_err(|error| Error::file(path, error))?;
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(|error| failed(&error))?;
         let count = u64::from_le_bytes(length);

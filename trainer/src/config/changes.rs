@@ -81,6 +81,13 @@ impl Config {
         Ok(changes)
     }
 
+    /// Returns the paths of the keys that are not at their defaults.
+    pub(super) fn keys_off_default(&self) -> Result<Vec<String>> {
+        let mut changes = Vec::new();
+        collect(&read::to_table(&Self::default())?, &read::to_table(self)?, "", &mut changes);
+        Ok(changes.into_iter().map(|change| change.key).collect())
+    }
+
     /// Returns true if `checkpoint.allow_changes` names `key` or its section.
     pub fn allows_change(&self, key: &str) -> bool {
         let section = key.split_once('.').map_or(key, |(section, _)| section);

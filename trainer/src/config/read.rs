@@ -6,19 +6,32 @@
 use super::Config;
 use super::renamed_keys::{common_name, common_value_of, is_redundant, present_name, removed_key};
 use crate::error::{Error, Result};
+use crate::file_kind;
 use std::ops::Range;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
+/// Configuration, and the paths of the keys that were given.
+pub(super) struct Given {
+    pub(super) config: Config,
+    pub(super) keys: Vec<String>,
+}
+
 /// Reads the defaults, changed by a file.
-pub(super) fn file(path: &Path) -> Result<Config> {
-    let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
-    parse(&text).map_err(|what| Error::file(path, what))
+pub(super) fn file(path: &Path) -> Result<Given> {
+    let text = file_kind::read_text(path, "a configuration in TOML")?;
+    parse(&text).map_err(|what| file_kind::recognized(path, "a configuration in TOML", what))
 }
 
 /// Reads the defaults, changed by text.
-pub(super) fn parse(text: &str) -> std::result::Result<Config, String> {
+pub(super) fn parse(text: &str) -> std::result::Result<Given, String> {
+    let config = parse_values(text)?;
+    let keys = text.parse().map(|table| key_paths(&table, "")).unwrap_or_default();
+    Ok(Given { config, keys })
+}
+
+fn parse_values(text: &str) -> std::result::Result<Config, String> {
     let failed = |error: toml::de::Error| with_line(text, error.span(), &in_plain_words(error.message()));
     let document = DeTable::parse(text).map_err(failed)?;
     let known = to_table(&Config::default()).map_err(|error| error.to_string())?;
@@ -59,8 +72,13 @@ fn merge(table: &mut Table, given: Table) {
     }
 }
 
+/// Applies overrides `section.key=value` to `config`, one after the other.
+pub(super) fn with_overrides(config: Config, changes: &[String]) -> Result<Config> {
+    changes.iter().try_fold(config, |config, change| with_override(&config, change))
+}
+
 /// Applies an override `section.key=value` to `config`.
-pub(super) fn with_override(config: &Config, change: &str) -> Result<Config> {
+fn with_override(config: &Config, change: &str) -> Result<Config> {
     let failed = |what: &str| Error::invalid(format!("`{change}`: {what}"));
     let split = change.split_once('=').filter(|(key, _)| !key.trim().is_empty());
     let (key, value) = split.ok_or_else(|| failed("an override is `section.key=value`"))?;

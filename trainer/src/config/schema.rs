@@ -433,7 +433,9 @@ pub struct Log {
     pub validate_every: u64,
     /// Number of batches per validation.
     pub validation_batches: u64,
-    /// Number of steps between comparisons of the weights of all ranks; 0 disables them.
+    /// Number of steps between comparisons of weights that ranks should have in common: those of
+    /// data ranks, those that tensor parallel ranks do not divide, and those of a tied embedding; 0
+    /// disables them.
     pub check_replicas_every: u64,
     /// File for an SVG plot of the run; none if empty.
     pub plot: String,

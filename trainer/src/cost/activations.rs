@@ -51,7 +51,7 @@ impl ActivationModel<'_> {
         let at_end = tokens * (blocks + breadth * of_head + passing);
         let others = blocks + (breadth - 1) * between - if gpt.activation_checkpointing { 0 } else { kept };
         let attending = tokens * (self.attention() + self.qkv().div_ceil(self.shards) + between);
-        let attending = attending + self.per_sequence() + Attention::workspace_len(gpt.context);
+        let attending = attending + self.per_sequence() + self.workspace();
         let in_block = tokens * others + (tokens * again).max(attending).max(tokens * self.in_mixture());
         let earlier = self.breadth_first * self.earlier_kv();
         (at_end + gpt.layers * earlier).max(in_block + (gpt.layers + 1) * earlier)
@@ -69,7 +69,17 @@ impl ActivationModel<'_> {
         self.tokens() * (held.layers * kept + held.micro_batches * of_head + passing.max(again) + moving)
             + earlier
             + self.per_sequence()
-            + Attention::workspace_len(self.gpt.context)
+            + self.workspace()
+    }
+
+    /// Returns the workspace of attention, whose tiles see all keys of a sequence, or those of one
+    /// group of a ring.
+    fn workspace(&self) -> usize {
+        let keys = match self.head_group.filter(|_| self.has_ring()) {
+            Some(group) => self.gpt.context / self.chunks * group,
+            None => self.gpt.context,
+        };
+        Attention::workspace_len(keys)
     }
 
     /// Returns the elements per token between two blocks.

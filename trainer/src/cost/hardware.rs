@@ -50,12 +50,30 @@ pub enum LinkClass {
 
 /// GPUs by name. The numbers are memory in GB, its bandwidth in GB/s, TFLOP/s reached in 16 bits,
 /// and GB/s each way within a host and between hosts. Half of the data sheet's TFLOP/s are reached.
-const PRESETS: [(&str, [f64; 5]); 4] = [
+const PRESETS: [(&str, [f64; 5]); 7] = [
     ("v100-32", [32.0, 900.0, 60.0, 150.0, 12.5]),
     ("a100-40", [40.0, 1555.0, 156.0, 300.0, 25.0]),
     ("a100-80", [80.0, 2039.0, 156.0, 300.0, 25.0]),
     ("h100-80", [80.0, 3350.0, 495.0, 450.0, 50.0]),
+    ("h200-141", [141.0, 4800.0, 495.0, 450.0, 50.0]),
+    ("b200-180", [180.0, 7700.0, 1125.0, 900.0, 50.0]),
+    ("mi300x-192", [192.0, 5300.0, 653.0, 448.0, 50.0]),
 ];
+
+/// Returns the numbers of a GPU by its name, or by the beginning of its name if no other begins so:
+/// `h200`, `mi300`.
+fn preset(name: &str) -> Result<[f64; 5]> {
+    let wanted = name.to_ascii_lowercase();
+    let found: Vec<_> = PRESETS.iter().filter(|(own, _)| own.starts_with(&wanted)).collect();
+    match (PRESETS.iter().find(|(own, _)| *own == wanted), &found[..]) {
+        (Some((_, numbers)), _) => Ok(*numbers),
+        (None, [(_, numbers)]) if !wanted.is_empty() => Ok(*numbers),
+        _ => {
+            let names = PRESETS.map(|(name, _)| name).join(", ");
+            Err(Error::invalid(format!("no hardware is called `{name}`: there are {names}, here")))
+        }
+    }
+}
 
 /// Most threads that measure costs of exchanges.
 const MAX_THREADS: usize = 64;
@@ -73,11 +91,8 @@ impl Hardware {
         if name == "here" {
             return Self::measure_local(ranks);
         }
-        let Some((_, numbers)) = PRESETS.iter().find(|(preset, _)| *preset == name) else {
-            let names = PRESETS.map(|(name, _)| name).join(", ");
-            return Err(Error::invalid(format!("no hardware is called `{name}`: there are {names}, here")));
-        };
-        let [memory, memory_bandwidth, teraflops, within, across] = *numbers;
+        let numbers = preset(name)?;
+        let [memory, memory_bandwidth, teraflops, within, across] = numbers;
         let intra_host = Link { alpha: 5e-6, beta: within * 1e9 };
         Ok(Self {
             ranks,

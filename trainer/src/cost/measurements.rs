@@ -3,7 +3,8 @@
 use crate::cost::Measurement;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::cost::{Link, ring};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::file_kind;
 use crate::mesh::MAX_RANKS;
 use serde_json::Value;
 use std::hint::black_box;
@@ -68,8 +69,8 @@ const COPY_BYTES: usize = 64 << 20;
 /// # Errors
 /// [`Error::File`] for any other format.
 pub(crate) fn read(path: &Path) -> Result<(usize, Vec<Measurement>)> {
-    let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
-    parse(&text).map_err(|what| Error::file(path, what))
+    let text = file_kind::read_text(path, "a file of measurements")?;
+    parse(&text).map_err(|what| file_kind::recognized(path, "a file of measurements", what))
 }
 
 fn parse(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {

@@ -236,10 +236,33 @@ fn folder_is_read_in_path_order_and_split() {
     };
     let training: Vec<u16> = tokens("a/a|a/z|01234567|c|x|y|");
     let validation: Vec<u16> = tokens("89|");
-    assert_eq!(text, text::Text { training, validation, documents: 6 });
+    assert_eq!(text, text::Text { training, validation, documents: 6, skipped_links: 0 });
     assert_eq!(text::read(&folder.0.join("b.md"), &[], 0.0).unwrap().training.len(), 11);
     let error = text::read(&folder.0, &["py".to_owned()], 0.2).unwrap_err().to_string();
     assert!(error.ends_with("no file in it ends in one of [\"py\"]"), "{error}");
+}
+
+#[test]
+fn linked_texts_and_capital_extensions_are_read() {
+    let folder = Folder::new("links");
+    let outside = Folder::new("links-outside");
+    let link =
+        |from: &str, to: &std::path::Path| std::os::unix::fs::symlink(to, folder.0.join(from)).unwrap();
+    folder.file("a.TXT", "1");
+    link("b.txt", &outside.file("blob", "2"));
+    outside.file("more/c.txt", "3");
+    link("more", &outside.0.join("more"));
+    link("gone.txt", std::path::Path::new("/nowhere/text"));
+    link("gone.png", std::path::Path::new("/nowhere/picture"));
+    let text = text::read(&folder.0, &["txt".to_owned()], 0.0).unwrap();
+    let end = text::END_OF_TEXT;
+    assert_eq!((&text.training[..], text.documents), (&[u16::from(b'1'), end, u16::from(b'2'), end][..], 2));
+    assert_eq!(text.skipped_links, 2, "one to a folder, and one to nothing");
+    let error = text::documents(&folder.0, &["py".to_owned()]).unwrap_err().to_string();
+    assert!(error.ends_with("links that were not followed, to folders or to nothing: 1"), "{error}");
+    folder.file("pointer.txt", "version https://git-lfs.github.com/spec/v1\n");
+    let error = text::read(&folder.0, &["txt".to_owned()], 0.0).unwrap_err().to_string();
+    assert!(error.contains("pointer.txt") && error.contains("git lfs pull"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Text as bytes: a tokenizer without a vocabulary file, for the files of a folder.
 
 use crate::error::{Error, Result};
+use crate::file_kind;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,17 @@ pub struct Text {
     pub validation: Vec<u16>,
     /// Number of documents.
     pub documents: usize,
+    /// Number of links that were not followed.
+    pub skipped_links: usize,
+}
+
+/// Text files below a folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextFiles {
+    /// Paths of the files, in order.
+    pub paths: Vec<PathBuf>,
+    /// Number of links to folders, which are not followed, and of links to nothing.
+    pub skipped_links: usize,
 }
 
 /// Reads a file, or all files below a folder with one of `extensions`, in path order. The last
@@ -27,10 +39,13 @@ pub struct Text {
 /// # Errors
 /// Fails if a file cannot be read, or there is no text.
 pub fn read(path: &Path, extensions: &[String], validation: f64) -> Result<Text> {
-    let paths = documents(path, extensions)?;
-    let mut text = Text { documents: paths.len(), ..Text::default() };
+    let TextFiles { paths, skipped_links } = documents(path, extensions)?;
+    let mut text = Text { documents: paths.len(), skipped_links, ..Text::default() };
     for path in &paths {
         let bytes = fs::read(path).map_err(|error| Error::file(path, error))?;
+        if is_pointer(&bytes) {
+            return Err(file_kind::unreadable(path, "a text", ""));
+        }
         let (training, validating) = hold_back(&bytes, validation);
         append(&mut text.training, training);
         append(&mut text.validation, validating);
@@ -44,22 +59,32 @@ pub(super) fn hold_back<T>(document: &[T], validation: f64) -> (&[T], &[T]) {
     document.split_at(document.len().saturating_sub(held_back))
 }
 
+/// Returns true for a pointer of git-LFS in place of a text, which would be trained on as text.
+pub(super) fn is_pointer(text: &[u8]) -> bool {
+    text.starts_with(b"version https://git-lfs")
+}
+
 /// Returns the path of a file, or of all files below a folder with one of `extensions`, in order.
+/// Capital and small letters in extensions are equal.
 ///
 /// # Errors
 /// Fails if a folder cannot be read, or there is no file.
-pub fn documents(path: &Path, extensions: &[String]) -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
+pub fn documents(path: &Path, extensions: &[String]) -> Result<TextFiles> {
+    let mut found = TextFiles::default();
     if path.is_dir() {
-        collect(path, extensions, &mut paths)?
+        collect(path, extensions, &mut found)?
     } else {
-        paths.push(path.to_owned())
+        found.paths.push(path.to_owned())
     }
-    paths.sort();
-    match paths.is_empty() {
-        true => Err(Error::file(path, format!("no file in it ends in one of {extensions:?}"))),
-        false => Ok(paths),
+    found.paths.sort();
+    if found.paths.is_empty() {
+        let links = match found.skipped_links {
+            0 => String::new(),
+            count => format!("; links that were not followed, to folders or to nothing: {count}"),
+        };
+        return Err(Error::file(path, format!("no file in it ends in one of {extensions:?}{links}")));
     }
+    Ok(found)
 }
 
 /// Encodes text as tokens, without [`END_OF_TEXT`].
@@ -73,9 +98,10 @@ fn append(tokens: &mut Vec<u16>, document: &[u8]) {
     }
 }
 
-/// Collects the files below `folder`. Skips hidden files, links, and folders tagged as caches
-/// (bford.info/cachedir) such as cargo's `target`.
-fn collect(folder: &Path, extensions: &[String], paths: &mut Vec<PathBuf>) -> Result<()> {
+/// Collects the files below `folder`, also behind links to files. Skips hidden files, and folders
+/// tagged as caches (bford.info/cachedir) such as cargo's `target`. Counts links to folders, which
+/// may lead anywhere, and links to nothing.
+fn collect(folder: &Path, extensions: &[String], found: &mut TextFiles) -> Result<()> {
     if folder.join("CACHEDIR.TAG").exists() {
         return Ok(());
     }
@@ -83,13 +109,16 @@ fn collect(folder: &Path, extensions: &[String], paths: &mut Vec<PathBuf>) -> Re
     for entry in fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
-        let is_wanted = |extension: &String| path.extension().is_some_and(|own| own == extension.as_str());
+        let own = path.extension().unwrap_or_default();
+        let is_wanted = extensions.iter().any(|extension| own.eq_ignore_ascii_case(extension));
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         } else if kind.is_dir() {
-            collect(&path, extensions, paths)?;
-        } else if kind.is_file() && extensions.iter().any(is_wanted) {
-            paths.push(path);
+            collect(&path, extensions, found)?;
+        } else if kind.is_symlink() && (path.is_dir() || is_wanted && !path.exists()) {
+            found.skipped_links += 1;
+        } else if is_wanted && path.is_file() {
+            found.paths.push(path);
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Tokenizers of Hugging Face's libraries.
 
 use crate::error::{Error, Result};
+use crate::file_kind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,9 @@ pub struct Tokenizer {
     end_of_text: Option<u32>,
 }
 
+/// Contents that a reader expects, for errors.
+const WANTED: &str = "a tokenizer.json of Hugging Face's libraries";
+
 /// Usual names of the token after a document.
 const END_OF_TEXT: [&str; 5] = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eot_id|>"];
 
@@ -20,13 +24,17 @@ impl Tokenizer {
     /// # Errors
     /// Fails if the file cannot be read, or is not a tokenizer.
     pub fn open(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|error| Error::file(path, error))?;
+        let bytes = std::fs::read(path).map_err(|error| file_kind::unreadable(path, WANTED, error))?;
         Self::parse(&bytes, path)
     }
 
     /// Reads the bytes of the file at `path`.
     fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
-        let inner = guarded(path, || tokenizers::Tokenizer::from_bytes(bytes))?;
+        let inner =
+            guarded(path, || tokenizers::Tokenizer::from_bytes(bytes)).map_err(|error| match error {
+                Error::File { what, .. } => file_kind::unreadable(path, WANTED, what),
+                error => error,
+            })?;
         let end_of_text = END_OF_TEXT.iter().find_map(|name| inner.token_to_id(name));
         Ok(Self { path: path.to_owned(), inner, end_of_text })
     }

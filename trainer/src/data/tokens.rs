@@ -1,8 +1,9 @@
 //! Token sequences in memory or in files.
 
+use super::token_layout::TokenLayout;
 use crate::error::{Error, Result};
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use crate::file_kind;
+use crate::output_file::OutputFile;
 use std::path::{Path, PathBuf};
 use unisono_transports::sys::mapped_file::MappedFile;
 
@@ -54,17 +55,38 @@ impl TokenWidth {
             Some("u8") => Ok(Self::One),
             Some("u16" | "bin") => Ok(Self::Two),
             Some("u32") => Ok(Self::Four),
+            Some("idx") => Err(Error::file(path, "an index of Megatron: name the .bin file beside it")),
             _ => Err(Error::file(path, "a token file ends in .u8, .u16, .u32 or .bin (two bytes)")),
         }
     }
+
+    /// Checks that every token of a vocabulary fits in this width.
+    ///
+    /// # Errors
+    /// Names the file at `path`, both sizes and the width that fits.
+    pub(crate) fn check_vocabulary(self, path: &Path, vocabulary: usize) -> Result<()> {
+        let (width, most) = (self as usize, 1u64 << (8 * self as usize));
+        if vocabulary as u64 <= most {
+            return Ok(());
+        }
+        let fitting = if vocabulary <= 1 << 16 { ".u16 has two" } else { ".u32 has four" };
+        Err(Error::file(
+            path,
+            format!(
+                "a vocabulary of {vocabulary} does not fit in {width} bytes per token, which have {most} values: \
+                 {fitting}; `unisono-train prepare` writes it"
+            ),
+        ))
+    }
 }
 
-/// File of little-endian tokens without a header, memory-mapped.
+/// File of little-endian tokens, memory-mapped. They may stand alone, behind the header of llm.c,
+/// or beside an index of Megatron.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
     mapped: MappedFile,
-    width: TokenWidth,
+    layout: TokenLayout,
     vocabulary: u32,
 }
 
@@ -72,34 +94,32 @@ impl TokenFile {
     /// Maps the file at `path`, whose tokens must be below `vocabulary`.
     ///
     /// # Errors
-    /// Fails if the file cannot be read or ends within a token.
+    /// Fails if the file cannot be read, holds no tokens or is damaged, as far as its size and
+    /// header show. Fails if the vocabulary does not fit in the width of its tokens.
     pub fn open(path: &Path, vocabulary: u32) -> Result<Self> {
-        let width = TokenWidth::from_path(path)?;
-        let mapped = MappedFile::open(path).map_err(|error| Error::file(path, error))?;
-        let (bytes, each) = (mapped.bytes(), width as usize);
-        if !bytes.is_multiple_of(each) {
-            return Err(Error::file(
-                path,
-                format!("{bytes} bytes are not a whole number of tokens of size {each}"),
-            ));
-        }
-        Ok(Self { path: path.to_owned(), mapped, width, vocabulary })
+        TokenWidth::from_path(path)?;
+        let mapped =
+            MappedFile::open(path).map_err(|error| file_kind::unreadable(path, "token file", error))?;
+        let layout = TokenLayout::of(path, &mapped)?;
+        layout.width.check_vocabulary(path, vocabulary as usize)?;
+        Ok(Self { path: path.to_owned(), mapped, layout, vocabulary })
     }
 
-    /// Writes tokens to a file, with the width of its extension.
+    /// Writes tokens to a file, with the width of its extension. It replaces an earlier file when
+    /// it is complete.
     ///
     /// # Errors
     /// Fails if the file cannot be written, or a token exceeds the width.
     pub fn write(path: &Path, tokens: impl IntoIterator<Item = u32>) -> Result<()> {
         let mut writer = TokenWriter::create(path)?;
         tokens.into_iter().try_for_each(|token| writer.push(token))?;
-        writer.finish().map(drop)
+        writer.publish()
     }
 
     /// Decodes `bytes`, which begin with token number `start`.
     fn decode(&self, start: usize, bytes: &[u8], into: &mut [u32]) -> Result<()> {
         for (index, (token, bytes)) in
-            into.iter_mut().zip(bytes.chunks_exact(self.width as usize)).enumerate()
+            into.iter_mut().zip(bytes.chunks_exact(self.layout.width as usize)).enumerate()
         {
             *token = bytes.iter().rev().fold(0, |token, &byte| token << 8 | u32::from(byte));
             if *token >= self.vocabulary {
@@ -114,25 +134,25 @@ impl TokenFile {
 
 impl TokenSource for TokenFile {
     fn count(&self) -> usize {
-        self.mapped.bytes() / self.width as usize
+        self.layout.count
     }
 
     fn read(&self, start: usize, into: &mut [u32]) -> Result<()> {
-        let width = self.width as usize;
+        let width = self.layout.width as usize;
         let mut bytes = [0; READ_TOKENS * size_of::<u32>()];
         for (piece, into) in into.chunks_mut(READ_TOKENS).enumerate() {
             let (start, bytes) = (start + piece * READ_TOKENS, &mut bytes[..into.len() * width]);
-            self.mapped.read_at(start * width, bytes).map_err(|error| Error::file(&self.path, error))?;
+            let at = self.layout.start + start * width;
+            self.mapped.read_at(at, bytes).map_err(|error| Error::file(&self.path, error))?;
             self.decode(start, bytes, into)?;
         }
         Ok(())
     }
 }
 
-/// Token file under construction.
+/// Token file under construction. An earlier file of its name stays until it is complete.
 pub(crate) struct TokenWriter {
-    path: PathBuf,
-    file: BufWriter<File>,
+    file: OutputFile,
     width: TokenWidth,
     count: usize,
 }
@@ -140,9 +160,7 @@ pub(crate) struct TokenWriter {
 impl TokenWriter {
     /// Creates the file, with the token width of its extension.
     pub(crate) fn create(path: &Path) -> Result<Self> {
-        let width = TokenWidth::from_path(path)?;
-        let file = BufWriter::new(File::create(path).map_err(|error| Error::file(path, error))?);
-        Ok(Self { path: path.to_owned(), file, width, count: 0 })
+        Ok(Self { width: TokenWidth::from_path(path)?, file: OutputFile::create(path)?, count: 0 })
     }
 
     /// Appends a token.
@@ -151,16 +169,25 @@ impl TokenWriter {
         let (kept, rest) = bytes.split_at(width);
         if rest.iter().any(|&byte| byte > 0) {
             let what = format!("token {token} does not fit in {width} bytes: .u32 has four");
-            return Err(Error::file(&self.path, what));
+            return Err(Error::file(self.file.path(), what));
         }
         self.count += 1;
-        self.file.write_all(kept).map_err(|error| Error::file(&self.path, error))
+        self.file.write_all(kept)
     }
 
-    /// Completes the file, and returns the number of its tokens.
-    pub(crate) fn finish(mut self) -> Result<usize> {
-        self.file.flush().map_err(|error| Error::file(&self.path, error))?;
-        Ok(self.count)
+    /// Returns the number of tokens.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Waits until all tokens are on disk.
+    pub(crate) fn complete(&mut self) -> Result<()> {
+        self.file.complete()
+    }
+
+    /// Gives the complete file its name.
+    pub(crate) fn publish(self) -> Result<()> {
+        self.file.publish()
     }
 }
 

@@ -2,6 +2,7 @@
 //! each field. Large meshes show the first and last data ranks only.
 
 use super::{AxisOrder, Coordinates, Degrees, GroupKind, HostId, Mesh};
+use crate::counted;
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -76,7 +77,7 @@ impl MeshOnHosts {
             (Some(least), Some(most)) if least == most => format!("each on {most} hosts"),
             (least, most) => format!("each on {} to {} hosts", least.unwrap_or(&0), most.unwrap_or(&0)),
         };
-        format!("{name}: {} groups of {}, {hosts}", groups.len(), groups[0].len())
+        format!("{name}: {} of {}, {hosts}", counted(groups.len(), "group"), groups[0].len())
     }
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for MeshOnHosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mesh, hosts } = self;
         let hosts = hosts.iter().max().map_or(0, |last| last + 1);
-        writeln!(f, "{}, on {hosts} host{}", mesh.summary(), if hosts == 1 { "" } else { "s" })?;
+        writeln!(f, "{}, on {}", mesh.summary(), counted(hosts, "host"))?;
         mesh.write_grid(f, &|ranks| format!(" {}", self.hosts_of(ranks)))?;
         let Degrees { tensor, sequence_data, pipeline, expert, .. } = mesh.degrees();
         let kinds = [
@@ -145,7 +146,8 @@ impl Mesh {
             false => format!(", order {order}"),
         };
         let (world, data) = (self.world_size(), self.data_size());
-        format!("{world} ranks = tensor {tensor} x data {data} x pipeline {pipeline}{of_data}{within}{order}")
+        let world = counted(world, "rank");
+        format!("{world} = tensor {tensor} x data {data} x pipeline {pipeline}{of_data}{within}{order}")
     }
 
     fn header(&self) -> Vec<String> {

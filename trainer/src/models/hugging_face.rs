@@ -20,4 +20,5 @@ pub use config::{read_config, write_config};
 pub(crate) use fuzzing::{fuzz, weights as fuzz_weights};
 pub use layout::Layout;
 pub use read::load;
+pub(crate) use write::save_with_progress;
 pub use write::{FileOptions, save};

@@ -4,6 +4,7 @@
 //! (L+1). The embedding belongs to the first stage and the head to the last. Chunk and rank of a
 //! stage follow from [`Schedule::location`](crate::pipeline::Schedule::location).
 
+use crate::counted;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
@@ -32,7 +33,8 @@ impl Split {
         }
         match self {
             Self::Even if layers < stages => Err(Error::invalid(format!(
-                "{layers} layers cannot be divided into {stages} pipeline stages"
+                "{} cannot be divided into {stages} pipeline stages",
+                counted(layers, "layer")
             ))),
             Self::Even => from_layers(layers, (1..=stages).map(|stage| stage * layers / stages).collect()),
             Self::LayersPerStage(number) => from_layers(layers, rounded(*number, layers, stages)?),

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlanArgs {
     /// Number of parameters, such as 7b or 350m, with the usual proportions unless set below; or
-    /// llama2-7b, llama2-13b, llama2-70b, llama3-405b, mixtral-8x7b
+    /// llama2-7b, llama2-13b, llama2-70b, llama3-8b, llama3-70b, llama3-405b, mixtral-8x7b
     #[arg(long, default_value = "7b", conflicts_with_all = ["config", "overrides"])]
     model: String,
     /// TOML file with the configuration of a run, to be planned instead of --model
@@ -53,6 +53,9 @@ pub struct PlanArgs {
     /// Tokens per optimizer step [default: 4194304, or the batch of the configuration]
     #[arg(long)]
     tokens: Option<usize>,
+    /// Tokens of the whole run, such as 2t, for its days [default: 20 per parameter]
+    #[arg(long)]
+    train_tokens: Option<String>,
     /// Bytes of each of Adam's moments: 4 or 2
     #[arg(long, default_value_t = 4, conflicts_with_all = ["config", "overrides"])]
     moment_bytes: u8,
@@ -62,7 +65,8 @@ pub struct PlanArgs {
     /// Bucket size of gradients, in MiB [default: 25, or that of the configuration]
     #[arg(long)]
     bucket_mb: Option<f64>,
-    /// Hardware: v100-32, a100-40, a100-80, h100-80, or here (this machine, measured)
+    /// Hardware: v100-32, a100-40, a100-80, h100-80, h200-141, b200-180, mi300x-192, or here (this
+    /// machine, measured)
     #[arg(long, default_value = "a100-80")]
     hardware: String,
     /// Number of ranks
@@ -140,6 +144,9 @@ impl PlanArgs {
             None => with_equal_parts(shape, hardware, tokens, bucket)?,
         };
         answer.fit_error = error;
+        if let Some(tokens) = self.train_tokens.as_deref().map(parse_number).transpose()? {
+            answer.throughput = answer.throughput.map(|pace| pace.with_train_tokens(tokens));
+        }
         if let Some(config) = &config {
             let own = warnings::for_config(config, &answer.hardware, &answer.decision.parallel)?;
             answer.warnings.extend(own);
@@ -289,12 +296,16 @@ impl PlanArgs {
 const PARAMETERS_MIN: f64 = 12.0 * 128.0 * 128.0;
 
 fn parameters(model: &str) -> Result<f64> {
-    let count = parse_number(model)?;
-    let what = || {
-        let names = presets::names();
-        format!("--model {model}: usual proportions begin at {PARAMETERS_MIN} parameters; or {names}")
-    };
-    if count >= PARAMETERS_MIN { Ok(count) } else { Err(Error::invalid(what())) }
+    let names = presets::names();
+    let wrong =
+        |what: String| Error::invalid(format!("--model {model}: {what}; models with a name are {names}"));
+    let count = parse_number(model).map_err(|_| {
+        wrong("no number of parameters, such as 7b or 350m, and no model of this name".to_owned())
+    })?;
+    match count >= PARAMETERS_MIN {
+        true => Ok(count),
+        false => Err(wrong(format!("usual proportions begin at {PARAMETERS_MIN} parameters"))),
+    }
 }
 
 /// Checks the number of parameters used per token.

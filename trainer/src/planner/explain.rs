@@ -3,6 +3,7 @@
 use crate::config::StrategyKind;
 use crate::cost::format::{row_of, sections, size, table, time};
 use crate::cost::{MAX_USEFUL_DATA_RANKS, bucket_count, effective_bandwidth, ring, tree};
+use crate::counted;
 use crate::pipeline::{Order, StageCosts, play};
 use crate::planner::batch_recipe::scaled_rates;
 use crate::planner::counts::{attention_score_elements, expert_combinations};
@@ -13,7 +14,7 @@ pub(crate) fn text(answer: &PlanReport) -> String {
     sections(&[
         ("What data ranks share, and what that costs here", sharing(answer)),
         ("Where each kind of parallelism belongs", placement(answer)),
-        ("An all-reduce of all gradients, by ranks", curve(answer)),
+        ("An all-reduce of all gradients across hosts, by ranks", curve(answer)),
         ("Communication", communication(answer)),
         ("Pipelines", pipelines(answer)),
         ("The mesh", mesh(answer)),
@@ -92,11 +93,25 @@ fn curve(answer: &PlanReport) -> String {
     let heading = row_of(["ranks", "ring", "of which latency", "PAT", "of which latency"]);
     let rows: Vec<_> = std::iter::once(heading).chain([8, 32, 128, 512, 2048].map(row)).collect();
     let (half, bucket) = (answer.bucket / (link.alpha * link.beta), size(answer.bucket));
+    let hosts = within_host(answer, gradients);
     format!(
-        "{}\nbeyond N = D/(alpha beta) = {half:.0} ranks, latency is most of the ring's time for a bucket of {bucket}; \
+        "{}\n{hosts}\nbeyond N = D/(alpha beta) = {half:.0} ranks, latency is most of the ring's time for a bucket of {bucket}; \
          beyond {MAX_USEFUL_DATA_RANKS} data ranks little is hidden",
         table(&rows)
     )
+}
+
+/// Compares the link between hosts, of which the table is, with that within one.
+fn within_host(answer: &PlanReport, gradients: f64) -> String {
+    let (hardware, link) = (&answer.hardware, answer.hardware.intra_host);
+    let all = "each rank with the link to other hosts";
+    match hardware.per_host {
+        1 => format!("{all}, as a host has one rank"),
+        ranks => {
+            let seconds = link.collective(ring(), ranks, gradients);
+            format!("{all}; on the {ranks} ranks of one host, a ring takes {}", time(seconds))
+        }
+    }
 }
 
 fn communication(answer: &PlanReport) -> String {
@@ -111,11 +126,11 @@ fn communication(answer: &PlanReport) -> String {
         "any number of bytes".to_owned()
     };
     format!(
-        "2(N-1) alpha + 2(N-1)/N D/beta = {} for {} of gradients on {} ranks; {effective}/s are reduced\n\
+        "2(N-1) alpha + 2(N-1)/N D/beta = {} for {} of gradients on {}; {effective}/s are reduced\n\
          {:.0} buckets of {}, not {:.0} parameters",
         time(seconds),
         size(gradients),
-        cut.data,
+        counted(cut.data, "rank"),
         bucket_count(gradients, answer.bucket),
         size(answer.bucket),
         parameters,
@@ -149,9 +164,10 @@ fn pipelines(answer: &PlanReport) -> String {
 
 fn mesh(answer: &PlanReport) -> String {
     let cut = &answer.decision.parallel;
-    let product = cut.mesh().map_or_else(|error| error.to_string(), |mesh| mesh.world_size().to_string());
+    let product =
+        cut.mesh().map_or_else(|error| error.to_string(), |mesh| counted(mesh.world_size(), "rank"));
     format!(
-        "tensor {} x pipeline {} x data {} = {product} ranks\n\
+        "tensor {} x pipeline {} x data {} = {product}\n\
          sequence parallel ranks are the tensor parallel ones; of the data parallel ones {} share each sequence (context) and {} divide the experts; \
          mesh.expert_folded = false divides experts between ranks with different sequences only",
         cut.tensor, cut.pipeline, cut.data, cut.context, cut.expert

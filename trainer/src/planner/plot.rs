@@ -2,6 +2,7 @@
 
 use crate::cost::StepTime;
 use crate::cost::format::time;
+use crate::counted;
 use crate::planner::report::PlanReport;
 use crate::planner::search::Candidate;
 use crate::planner::tables::mesh;
@@ -32,20 +33,24 @@ pub(super) fn svg(answer: &PlanReport) -> String {
     for (number, candidate) in rows.iter().enumerate() {
         body += &bar(candidate, TOP + ROW * number as f64, BARS / longest);
     }
-    let (width, height) = (LABELS + BARS + 120.0, TOP + ROW * rows.len() as f64 + 16.0);
+    let (width, height) = (LABELS + BARS + NUMBERS, TOP + ROW * rows.len() as f64 + 16.0);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"16\" y=\"24\" font-size=\"15\">Predicted step time on {} ranks; the first mesh is chosen</text>\n\
+         <text x=\"16\" y=\"24\" font-size=\"15\">Predicted step time on {}; the first mesh is chosen</text>\n\
          {body}</svg>\n",
-        answer.hardware.ranks
+        counted(answer.hardware.ranks, "rank")
     )
 }
 
+/// Space to the right of the bars, for their numbers.
+const NUMBERS: f64 = 120.0;
+
 fn legend() -> String {
+    let each = (BARS + NUMBERS) / PARTS.len() as f64;
     let entry = |(number, (name, color)): (usize, &(&str, &str))| {
-        let x = LABELS + 100.0 * number as f64;
+        let x = LABELS + each * number as f64;
         format!(
             "<rect x=\"{x:.0}\" y=\"38\" width=\"10\" height=\"10\" fill=\"{color}\"/>\
              <text x=\"{:.0}\" y=\"47\">{name}</text>\n",
@@ -78,4 +83,27 @@ fn bar(candidate: &Candidate, y: f64, scale: f64) -> String {
         x += width;
     }
     format!("{text}<text x=\"{:.1}\" y=\"{:.0}\">{}</text>\n", x + 6.0, y + 13.0, time(candidate.seconds()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Letters are at most 8 pixels wide in this size.
+    #[test]
+    fn legend_ends_within_the_picture() {
+        let (text, width) = (legend(), LABELS + BARS + NUMBERS);
+        let entries: Vec<(f64, &str)> = text
+            .split("<text x=\"")
+            .skip(1)
+            .map(|entry| {
+                let (x, rest) = entry.split_once('"').unwrap();
+                (x.parse().unwrap(), rest.split_once('>').unwrap().1.split_once('<').unwrap().0)
+            })
+            .collect();
+        assert_eq!(entries.len(), PARTS.len());
+        let ends = entries.iter().map(|(x, name)| x + 6.5 * name.len() as f64);
+        let starts = entries.iter().skip(1).map(|(x, _)| x - 14.0).chain([width]);
+        assert!(ends.zip(starts).all(|(end, start)| end <= start), "{entries:?}");
+    }
 }

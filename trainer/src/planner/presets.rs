@@ -28,11 +28,17 @@ const fn llama(name: &'static str, [width, heads, kv_heads, layers, hidden]: [us
     Preset { name, vocabulary, context, width, heads, kv_heads, layers, hidden, experts }
 }
 
-const PRESETS: [Preset; 5] = [
+const fn llama3(name: &'static str, dimensions: [usize; 5]) -> Preset {
+    Preset { vocabulary: 128_256, context: 8192, ..llama(name, dimensions) }
+}
+
+const PRESETS: [Preset; 7] = [
     llama("llama2-7b", [4096, 32, 32, 32, 11_008]),
     llama("llama2-13b", [5120, 40, 40, 40, 13_824]),
     llama("llama2-70b", [8192, 64, 8, 80, 28_672]),
-    Preset { vocabulary: 128_256, context: 8192, ..llama("llama3-405b", [16_384, 128, 8, 126, 53_248]) },
+    llama3("llama3-8b", [4096, 32, 8, 32, 14_336]),
+    llama3("llama3-70b", [8192, 64, 8, 80, 28_672]),
+    llama3("llama3-405b", [16_384, 128, 8, 126, 53_248]),
     Preset { experts: Some([8, 2]), ..llama("mixtral-8x7b", [4096, 32, 8, 32, 14_336]) },
 ];
 

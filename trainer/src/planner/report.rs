@@ -3,12 +3,14 @@
 use crate::config::{Config, StrategyKind};
 use crate::cost::format::{count, format_flops, sections, size, table, time};
 use crate::cost::{Estimate, ExchangeCosts, Hardware, Link, ModelShape, ParallelConfig, StepTime};
+use crate::counted;
 use crate::error::{Error, Result};
 use crate::models::GptConfig;
 use crate::planner::batch_recipe::BatchRecipe;
 use crate::planner::choice::choose;
 use crate::planner::rules::{Decision, rule_of_thumb};
 use crate::planner::search::{Candidate, Search};
+use crate::planner::throughput::Throughput;
 use crate::planner::tree::decide;
 use crate::planner::{explain, tables, warnings};
 use serde::Serialize;
@@ -43,6 +45,8 @@ pub struct PlanReport {
     pub bucket: f64,
     /// Data parallel strategies on the chosen mesh.
     pub strategies: Vec<StrategyRow>,
+    /// Pace of the chosen mesh; `None` if it does not divide the batch.
+    pub throughput: Option<Throughput>,
     /// Warnings, one per line.
     pub warnings: Vec<String>,
     /// Predicted and measured numbers; empty if nothing was measured.
@@ -132,6 +136,8 @@ impl PlanReport {
             warnings.push("the times of each rank are of one sample, because ranks cannot have equal parts of this batch".to_owned());
         }
         let rule_of_thumb = rule_of_thumb(&shape);
+        let chosen = search.find(&decision.parallel);
+        let throughput = chosen.map(|chosen| Throughput::new(chosen, &shape, &hardware));
         Ok(Self {
             shape,
             hardware,
@@ -142,6 +148,7 @@ impl PlanReport {
             recipe,
             bucket,
             strategies,
+            throughput,
             warnings,
             measured: String::new(),
         })
@@ -168,6 +175,7 @@ impl PlanReport {
             ("Model", self.model()),
             ("Hardware", self.machine()),
             ("Strategy", self.strategy()),
+            ("Pace", self.throughput.as_ref().map(Throughput::to_string).unwrap_or_default()),
             ("Batch", self.recipe.as_ref().map_or_else(Clone::clone, |recipe| recipe.lines().join("\n"))),
             ("Remedies, from the cheapest to the dearest", tables::remedies(self)),
             ("Meshes, from the fastest", tables::meshes(self)),
@@ -195,15 +203,18 @@ impl PlanReport {
         let ModelShape { parameters, bytes, .. } = self.shape;
         let GptConfig { layers, width, heads, context, .. } = self.shape.gpt;
         let own = format!(
-            "{} parameters, {layers} layers of width {width}, {heads} heads, sequences of {context}",
-            count(parameters)
+            "{} parameters, {} of width {width}, {}, sequences of {context}",
+            count(parameters),
+            counted(layers, "layer"),
+            counted(heads, "head")
         );
         let state = bytes.total();
         let ranks = (state * parameters / self.hardware.memory).ceil();
         format!(
-            "{own}\n{} in 16 bits, {} to train ({state} bytes a parameter): the memory of {ranks} ranks, without activations",
+            "{own}\n{} in 16 bits, {} to train ({state} bytes a parameter): the memory of {}, without activations",
             size(1e9 * gigabytes(parameters)),
             size(state * parameters),
+            counted(ranks as usize, "rank"),
         )
     }
 
@@ -222,7 +233,8 @@ impl PlanReport {
         let link =
             |name: &str, link: Link| format!("{name}: {} a message, {}/s", time(link.alpha), size(link.beta));
         let own = format!(
-            "{ranks} ranks, {per_host} a host, of {} and {}FLOP/s as reached in large matrix products{}",
+            "{}, {per_host} a host, of {} and {}FLOP/s as reached in large matrix products{}",
+            counted(ranks, "rank"),
             size(memory),
             format_flops(flops),
             match cores_per_rank {
@@ -257,8 +269,10 @@ impl PlanReport {
     fn strategy(&self) -> String {
         let Decision { rule: leaf, parallel: cut, reason: why, unsupported: missing, .. } = &self.decision;
         let ParallelConfig { tensor, pipeline, context, expert, data, .. } = cut;
-        let factors =
-            format!("{} ranks = tensor {tensor} x pipeline {pipeline} x data {data}", self.hardware.ranks);
+        let factors = format!(
+            "{} = tensor {tensor} x pipeline {pipeline} x data {data}",
+            counted(self.hardware.ranks, "rank")
+        );
         let within =
             format!("of the data ranks {context} share each sequence and {expert} divide the experts");
         let recomputed = if self.estimate().recomputes() { "; activations are recomputed" } else { "" };

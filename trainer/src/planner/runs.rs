@@ -3,7 +3,8 @@
 use crate::allocator::AllocClass;
 use crate::config::{Config, Pipeline};
 use crate::cost::{Hardware, core_seconds, in_memory};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::output_file::OutputFile;
 use crate::parallel::ReduceFrequency;
 use crate::planner::search::{Candidate, Search};
 use crate::train::{DryRun, Run, local_worlds};
@@ -52,7 +53,7 @@ impl Candidate {
     pub(super) fn write(&self, config: &Config, path: &Path) -> Result<()> {
         self.exact_memory(config)?;
         let text = self.configure(config)?.to_toml()?;
-        std::fs::write(path, text).map_err(|error| Error::file(path, error))
+        OutputFile::write(path, text)
     }
 
     /// Takes `steps` steps on threads of this process.

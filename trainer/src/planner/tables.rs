@@ -27,7 +27,7 @@ pub(super) fn remedies(answer: &PlanReport) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let heading = row_of(["", "mesh", "needs", &format!("room for {}", size(room))]);
+    let heading = row_of(["", "mesh", "needs for one sample", &format!("room for {}", size(room))]);
     table(&std::iter::once(heading).chain(rows).collect::<Vec<_>>())
 }
 
@@ -51,12 +51,14 @@ pub(super) fn mesh(parallel: &ParallelConfig) -> String {
     format!("{} {}{again}{each}", parallel.kind.name(), parallel.words())
 }
 
-/// Returns the chosen mesh and its alternatives, with what these lose.
+/// Returns the chosen mesh and its alternatives from the fastest, with what they lose beside it.
 pub(super) fn meshes(answer: &PlanReport) -> String {
     let search = &answer.search;
     let Some(chosen) = answer.chosen() else { return String::new() };
     let heading = ["", "step", "loses", "waits", "bubble", "needs", "more", "sent within", "across", "batch"];
-    let rows = answer.ranked().take(1 + ROWS).map(|candidate| row(candidate, chosen));
+    let mut candidates: Vec<_> = answer.ranked().take(1 + ROWS).collect();
+    candidates.sort_by(|one, other| one.seconds().total_cmp(&other.seconds()));
+    let rows = candidates.into_iter().map(|candidate| row(candidate, chosen));
     let rows: Vec<_> = std::iter::once(row_of(heading)).chain(rows).collect();
     format!(
         "{}\nof {} meshes {} fit{}, {} are too large{}\n{LEGEND}",
@@ -75,6 +77,7 @@ pub(super) fn meshes(answer: &PlanReport) -> String {
 /// Meaning of the columns of the meshes.
 const LEGEND: &str = "\
 < is the mesh of this plan: the simplest within 5 % of the fastest. loses: step time beyond it; waits: for communication that nothing hides, or busy with it on shared cores
+needs: memory with all samples of the micro-batch; more: than the mesh of this plan needs
 sent within, across: bytes of a rank and step within its host, and to others; batch: micro-batch x accumulation
 reduced each time: strategy.reduce_each = micro-batch, because whole gradients do not fit or are not worth their bytes";
 
@@ -112,7 +115,7 @@ pub(super) fn too_large(answer: &PlanReport) -> String {
     match rows.is_empty() {
         true => String::new(),
         false => {
-            let heading = row_of(["", "needs", &format!("beyond {}", size(room))]);
+            let heading = row_of(["", "needs for one sample", &format!("beyond {}", size(room))]);
             table(&std::iter::once(heading).chain(rows).collect::<Vec<_>>())
         }
     }

@@ -1,7 +1,8 @@
 //! File that describes hosts and links.
 
 use crate::cost::{Hardware, Link};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::file_kind;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -42,8 +43,8 @@ impl Topology {
     /// # Errors
     /// [`Error::File`] for text that is no topology, and for numbers that are not above 0.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
-        Self::parse(&text).map_err(|what| Error::file(path, what))
+        let text = file_kind::read_text(path, "a topology in TOML")?;
+        Self::parse(&text).map_err(|what| file_kind::recognized(path, "a topology in TOML", what))
     }
 
     fn parse(text: &str) -> std::result::Result<Self, String> {

@@ -8,6 +8,7 @@
 use crate::config::StrategyKind;
 use crate::cost::format::size;
 use crate::cost::{Estimate, Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
+use crate::counted;
 use crate::error::{Error, Result};
 use crate::planner::meshes::{LONG_SEQUENCE, expert_degrees, powers_of_two, tensor_degrees};
 use crate::planner::rules::{Decision, Rule, reason};
@@ -140,7 +141,8 @@ pub(super) fn does_not_fit(estimate: &Estimate<'_>) -> String {
         estimate.activations(),
     ]
     .map(size);
-    let what = format!("{need} for each of {ranks} ranks, and there is room for {room}");
+    let ranks = counted(*ranks, "rank");
+    let what = format!("{need} for each of {ranks}, and there is room for {room}");
     let of = format!("{layer} the largest layer, {activations} the activations of a sample");
     let least =
         format!("the smallest mesh is {} with {}", estimate.parallel.words(), estimate.parallel.kind.name());

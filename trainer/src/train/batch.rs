@@ -1,5 +1,6 @@
 //! Batch arithmetic: division of a global batch into micro-batches over steps and ranks.
 
+use crate::counted;
 use crate::error::{Error, Result};
 use std::fmt;
 
@@ -94,7 +95,8 @@ impl fmt::Display for BatchPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { micro_batch: micro, accumulation, ranks, breadth_first: breadth, micro_sequences } = self;
         let global = self.global();
-        write!(f, "{global} = micro-batch {micro} x accumulation {accumulation} x {ranks} data ranks")?;
+        let ranks = counted(*ranks, "data rank");
+        write!(f, "{global} = micro-batch {micro} x accumulation {accumulation} x {ranks}")?;
         if *breadth > 1 {
             write!(f, ", {breadth} micro-batches at a time breadth first")?;
         }

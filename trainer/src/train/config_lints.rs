@@ -1,6 +1,6 @@
 //! Warnings about valid settings that are probably unintended.
 
-use crate::config::{Config, Context, Data, DataKind, Experts, StrategyKind};
+use crate::config::{Config, StrategyKind};
 use crate::cost;
 use crate::data::LastBatch;
 use crate::mesh::Mesh;
@@ -21,7 +21,7 @@ pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize)
         memory(mesh, bytes),
         activations(config, bytes),
     ];
-    all.into_iter().flatten().chain(unused_keys(config)).collect::<Vec<_>>().join("\n")
+    all.into_iter().flatten().chain(config.unused_keys()).collect::<Vec<_>>().join("\n")
 }
 
 fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {
@@ -89,26 +89,6 @@ fn memory(mesh: &Mesh, bytes: usize) -> Option<String> {
 fn activations(config: &Config, bytes: usize) -> Option<String> {
     let large = bytes as f64 > 8.0 * GIB && !config.model.activation_checkpointing;
     large.then(|| "activations are not shared out by any strategy: model.activation_checkpointing = true, mesh.sequence_data, or a smaller data.micro_batch".to_owned())
-}
-
-/// Returns keys with a non-default value that the run does not use, one per line.
-pub(super) fn unused_keys(config: &Config) -> Vec<String> {
-    let data = &config.data;
-    let tokens = data.kind == DataKind::Tokens;
-    let default = Data::default();
-    let all = [
-        (data.validation_path != default.validation_path, "data.validation_path"),
-        (!data.tokenizer.is_empty(), "data.tokenizer"),
-        (data.vocabulary != default.vocabulary, "data.vocabulary"),
-    ];
-    let ignored = all.into_iter().filter(|&(is_set, _)| is_set && !tokens);
-    let ignored =
-        ignored.map(|(_, key)| format!("{key} has no effect with a data.kind other than \"tokens\""));
-    let is_whole = config.mesh.sequence_data == 1 && config.context != Context::default();
-    let whole = is_whole.then(|| "section `context` has no effect with mesh.sequence_data = 1".to_owned());
-    let is_dense = config.experts.count == 0 && config.experts != Experts::default();
-    let dense = is_dense.then(|| "section `experts` has no effect with experts.count = 0".to_owned());
-    ignored.chain(whole).chain(dense).collect()
 }
 
 const GIB: f64 = (1 << 30) as f64;

@@ -15,6 +15,8 @@ pub struct DataLoader {
     pub validation: Option<TokenWindows>,
     /// Number of text files that were read.
     pub documents: Option<usize>,
+    /// Number of links among text files that were not followed: to folders, and to nothing.
+    pub skipped_links: usize,
 }
 
 impl DataLoader {
@@ -37,7 +39,7 @@ impl DataLoader {
         let enough = text.validation.len() > sequence;
         let validation = enough.then(|| windows(text.validation)).transpose()?;
         let training = Arc::new(windows(text.training)?);
-        Ok(Self { training, validation, documents: Some(text.documents) })
+        Ok(Self { training, validation, documents: Some(text.documents), skipped_links: text.skipped_links })
     }
 
     fn tokens(data: &Data, sequence: usize) -> Result<Self> {
@@ -47,13 +49,19 @@ impl DataLoader {
         held_back.map_or(Ok(()), |path| check_exists("data.validation_path", path))?;
         let validation = held_back.map(|path| open(path)).transpose()?;
         let training = Arc::new(open(&data.path)?);
-        Ok(Self { training, validation, documents: None })
+        Ok(Self { training, validation, documents: None, skipped_links: 0 })
     }
 }
 
 /// Checks that the path of setting `key` exists.
-fn check_exists(key: &str, path: &str) -> Result<()> {
-    std::fs::metadata(path).map(drop).map_err(|error| Error::file(path, format!("{key}: {error}")))
+///
+/// # Errors
+/// Names the path, and the file that was probably meant: Megatron names its files without
+/// extension.
+pub(super) fn check_exists(key: &str, path: &str) -> Result<()> {
+    let meant = format!("{path}.bin");
+    let hint = if Path::new(&meant).is_file() { format!("; there is `{meant}`") } else { String::new() };
+    std::fs::metadata(path).map(drop).map_err(|error| Error::file(path, format!("{key}: {error}{hint}")))
 }
 
 /// Returns an identity of the samples: their name, number, and a hash of some of them.

@@ -1,10 +1,11 @@
 //! Predicts memory, traffic and computation of a run on any number of ranks, in one process.
 
-use super::{BatchPlan, config_lints, launch, setup};
+use super::{BatchPlan, config_lints, launch, refusals, setup};
 use crate::allocator::AllocClass;
 use crate::config::{Config, StrategyKind};
 use crate::cost::format::{sections, table};
 use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
+use crate::counted;
 use crate::error::Result;
 use crate::flat::ProcessGroup;
 use crate::mesh::{Mesh, MeshOnHosts};
@@ -36,6 +37,7 @@ impl DryRun {
     /// Fails as the start of the run would.
     pub fn new(config: &Config, world: usize) -> Result<Self> {
         let mesh = setup::mesh(config, world)?;
+        setup::check_device_supported(config)?;
         let batch = config.batch(&mesh)?;
         // The groups are described, not connected.
         let tensor = described_group(config.mesh.tensor)?.map(ProcessGroup::from);
@@ -134,6 +136,7 @@ impl DryRun {
             ("Memory of each rank, bytes", memory_table(memory, in_memory(self.peak_memory()))),
             ("Sent by each rank in a step, bytes", traffic_table(&traffic)),
             ("The strategies, MiB", self.comparison()),
+            ("Refused by `train` on this machine", refusals::on_this_machine(&self.config)),
             ("To be considered", config_lints::all(&self.config, &self.mesh, &self.batch, in_memory(memory))),
         ])
     }
@@ -141,11 +144,9 @@ impl DryRun {
     fn model(&self) -> String {
         let whole = |parameter: &Parameter| parameter.global_shape().iter().product::<usize>();
         let parameters: usize = self.inventory.parameters.iter().map(whole).sum();
-        let units = self.inventory.units.len();
+        let units = counted(self.inventory.units.len(), "unit");
         let flops = self.flops();
-        format!(
-            "{parameters} parameters in {units} units\n{flops:.3e} floating-point operations a rank and step"
-        )
+        format!("{parameters} parameters in {units}\n{flops:.3e} floating-point operations a rank and step")
     }
 
     fn arithmetic(&self) -> String {

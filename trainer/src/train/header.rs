@@ -4,6 +4,7 @@ use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
 use crate::config::{Config, DeviceKind, FeedForward, Norm, Positions, StrategyKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
+use crate::counted;
 use crate::parameter::{Parameter, ShardSpec, Unit};
 use std::fmt;
 
@@ -30,11 +31,11 @@ impl RunHeader<'_> {
         let trained: usize =
             inventory.parameters.iter().filter(|parameter| parameter.trainable).map(|own| count(&own)).sum();
         let shape = format!(
-            "{}, {} layers, width {}, {} heads, context {}",
+            "{}, {}, width {}, {}, context {}",
             self.architecture(),
-            model.layers,
+            counted(model.layers, "layer"),
             model.width,
-            model.heads,
+            counted(model.heads, "head"),
             model.context
         );
         let frozen = match all - trained {
@@ -70,14 +71,19 @@ impl RunHeader<'_> {
             0 => "none for validation".to_owned(),
             count => format!("{} more for validation", with_separators(count)),
         };
-        format!("`{}`: {documents}{size}, {held_back}", data.path)
+        let links = match self.loader.skipped_links {
+            0 => String::new(),
+            count => format!("; not followed: {} to folders or to nothing", counted(count, "link")),
+        };
+        format!("`{}`: {documents}{size}, {held_back}{links}", data.path)
     }
 
     fn batch(&self) -> String {
         let (config, global) = (self.plan.config, self.plan.batch.global());
         let (tokens, steps) = (with_separators(global * config.model.context), config.schedule.steps);
         let epochs = steps as f64 * global as f64 / self.loader.training.count().max(1) as f64;
-        format!("{tokens} tokens a step, {}; {steps} steps are {epochs:.2} epochs", self.plan.batch)
+        let (steps, verb) = (counted(steps as usize, "step"), if steps == 1 { "is" } else { "are" });
+        format!("{tokens} tokens a step, {}; {steps} {verb} {epochs:.2} epochs", self.plan.batch)
     }
 
     /// Returns the sharded parameters with padding, the largest share first.
@@ -166,7 +172,7 @@ impl RunHeader<'_> {
     fn checkpoints(&self) -> String {
         let own = &self.plan.config.checkpoint;
         let end = if own.last { Some("after the last step".to_owned()) } else { None };
-        let each = (own.every > 0).then(|| format!("every {} steps", own.every));
+        let each = (own.every > 0).then(|| format!("every {}", counted(own.every as usize, "step")));
         let times: Vec<_> = each.into_iter().chain(end).collect();
         match times.is_empty() {
             true => "none: checkpoint.every = 0, checkpoint.last = false".to_owned(),

@@ -7,6 +7,7 @@ use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use unisono::bootstrap::RankInfo;
 use unisono_transports::sys::signals::without_ignored;
 
 /// Request to end a run after its current step, or to save a checkpoint then. Clones share it.
@@ -93,7 +94,7 @@ fn print_on_root(line: &str) {
 /// Returns true for a signal so soon after the first that it may be the same one: a terminal sends
 /// Ctrl-C to all processes, and a launcher passes it on to its ranks.
 fn is_repeated_by_launcher(first: Instant) -> bool {
-    std::env::var_os("RANK").is_some() && first.elapsed() < Duration::from_secs(1)
+    RankInfo::is_in_env() && first.elapsed() < Duration::from_secs(1)
 }
 
 /// Exit status of a run that a signal ended early, as of a program that `SIGINT` kills.

@@ -4,6 +4,7 @@ use super::BatchPlan;
 use super::available_memory::{available_addresses, available_memory};
 use crate::config::{Config, DeviceKind, StrategyKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
+use crate::counted;
 use crate::error::{Error, Result};
 use crate::mesh::HostId;
 use unisono::Communicator;
@@ -71,7 +72,7 @@ impl Room {
             return None;
         }
         let (available, ranks, classes) = (gib(self.available), self.ranks, classes_in_memory(memory, gib));
-        let need = format!("{ranks} ranks of {} each ({classes})", gib(bytes));
+        let need = format!("{} of {} each ({classes})", counted(ranks, "rank"), gib(bytes));
         let remedy = match self.remedies(plan) {
             fitting if fitting.is_empty() => {
                 "a smaller model, or fewer ranks on this host, would fit".to_owned()

@@ -27,18 +27,27 @@ impl Run {
 /// Checks that the checkpoint folder is usable, and holds no checkpoint of another run. Returns its
 /// lock, because two runs would remove each other's files.
 fn lock_checkpoints(config: &Config) -> Result<Option<File>> {
+    check_earlier_run(config)?;
+    let own = &config.checkpoint;
+    let saves = own.every > 0 || own.last;
+    saves.then(|| lock(Path::new(&own.folder))).transpose()
+}
+
+/// Checks that the checkpoint folder holds no checkpoint of another run.
+///
+/// # Errors
+/// Names the folder, and the ways out.
+pub(super) fn check_earlier_run(config: &Config) -> Result<()> {
     let (own, folder) = (&config.checkpoint, Path::new(&config.checkpoint.folder));
-    if own.every == 0 && !own.last {
-        return Ok(None);
-    }
+    let saves = own.every > 0 || own.last;
     match checkpoint::latest(folder) {
-        Some(_) if !own.resume => Err(Error::file(
+        Some(_) if saves && !own.resume => Err(Error::file(
             folder,
             "has checkpoints of an earlier run: checkpoint.resume=true goes on from the last; otherwise give \
              another checkpoint.folder, remove this one, or save nothing (checkpoint.every=0 \
              checkpoint.last=false)",
         )),
-        _ => lock(folder).map(Some),
+        _ => Ok(()),
     }
 }
 

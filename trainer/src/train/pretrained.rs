@@ -19,6 +19,21 @@ use std::path::Path;
 /// Fails if there is no checkpoint, its model is neither a GPT-2 nor a Llama, or a file cannot be
 /// written.
 pub fn export(checkpoint: &Path, to: &Path, overrides: &[String], options: FileOptions) -> Result<()> {
+    export_with_progress(checkpoint, to, overrides, options, &mut |_, _| ())
+}
+
+/// Writes a model as [`export`] does. Calls `progress` with the number of units that are written,
+/// and of all.
+///
+/// # Errors
+/// Fails as [`export`] does.
+pub fn export_with_progress(
+    checkpoint: &Path,
+    to: &Path,
+    overrides: &[String],
+    options: FileOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<()> {
     let mut restored = Restored::load(checkpoint, overrides)?;
     let gpt = restored.model.config();
     check_dense(gpt)?;
@@ -30,13 +45,14 @@ pub fn export(checkpoint: &Path, to: &Path, overrides: &[String], options: FileO
         copied.map_err(|error| Error::file(tokenizer, error))?;
     }
     let layout = Layout::of(gpt);
-    hugging_face::save(
+    hugging_face::save_with_progress(
         to,
         (layout, options),
         SavedBy::default(),
         None,
         &mut *restored.strategy,
         &restored.inventory,
+        progress,
     )
 }
 
@@ -51,13 +67,20 @@ impl Run {
         if model.from.is_empty() {
             return Ok(());
         }
-        check_dense(self.model.config())?;
         let (path, layout) = (Path::new(&model.from), Layout::of(self.model.config()));
         let who = saved_by(&self.world, &self.groups);
         hugging_face::load(path, layout, who, &mut *self.strategy, &self.inventory)?;
         self.device.iter().for_each(Device::invalidate_weights);
         Ok(())
     }
+}
+
+/// Checks that the files of `model.from` can be those of the configured model.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a model with experts.
+pub(super) fn check_supported(config: &Config) -> Result<()> {
+    if config.model.from.is_empty() { Ok(()) } else { check_dense(&config.gpt_config()) }
 }
 
 /// Rejects models that Hugging Face's GPT-2 and Llama cannot express.

@@ -6,6 +6,7 @@ use crate::parameter::{Domain, ParameterId};
 use crate::random::{hash_iter, hash_numbers};
 use crate::strategy::{Direction, host_weights};
 use crate::train::run::Run;
+use std::collections::BTreeMap;
 
 impl Run {
     /// Returns a hash of each parameter's weights, as this rank computes with them. All ranks must
@@ -40,18 +41,36 @@ impl Run {
         Ok(hash_numbers(&data_group.into_iter().map(|rank| all[rank]).collect::<Vec<_>>()))
     }
 
-    /// Compares the weights of all ranks that should hold equal weights.
+    /// Compares the weights of all ranks that should hold equal weights: of data ranks, of tensor
+    /// parallel ranks for parameters that they do not divide, and of the two stages of a tied
+    /// embedding.
     ///
     /// # Errors
-    /// [`Error::ReplicasDiverged`] on every rank of a group with different weights; names the first
-    /// parameter and its ranks.
+    /// [`Error::ReplicasDiverged`] on every rank; names the first parameter that differs and the
+    /// ranks that differ from the first one.
     pub fn check_replicas(&mut self) -> Result<()> {
         let mut own = self.parameter_hashes()?;
-        self.compare(&own, GroupKind::ExpertData)?;
         for (hash, parameter) in own.iter_mut().zip(&self.inventory.parameters) {
-            *hash *= u64::from(parameter.domain == Domain::Dense);
+            *hash = if parameter.residency.is_here() { (*hash).max(1) } else { ABSENT };
         }
-        self.compare(&own, GroupKind::Data)
+        // Every rank sees every difference. One that knew its own groups alone would go on to
+        // collectives in which others are missing.
+        let mut all = vec![0; own.len() * self.world.size()];
+        self.world.all_gather(&own, &mut all)?;
+        let part = |parameter: usize, rank: usize| self.part_of(ParameterId(parameter), rank);
+        match first_difference(&all, own.len(), part) {
+            Some(found) => Err(self.divergence_error(&found)),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns which part of a parameter a rank holds, if it has one: ranks with equal parts hold
+    /// equal weights.
+    fn part_of(&self, id: ParameterId, rank: usize) -> [usize; 2] {
+        let (parameter, mesh) = (&self.inventory[id], self.groups.mesh());
+        let at = mesh.coordinates(rank);
+        let shard = if parameter.shard.is_some() { at.tensor } else { 0 };
+        [shard, if parameter.domain == Domain::Expert { mesh.expert_rank(at) } else { 0 }]
     }
 
     /// Adds the hashes of the experts of other ranks.
@@ -67,49 +86,73 @@ impl Run {
         Ok(())
     }
 
-    /// Compares the hashes of a group of ranks.
-    fn compare(&self, own: &[u64], kind: GroupKind) -> Result<()> {
-        let Some(group) = self.groups.get(kind) else { return Ok(()) };
-        let mut all = vec![0; own.len() * group.size()];
-        group.all_gather(own, &mut all)?;
-        let members = self.groups.mesh().group(kind, self.world.rank());
-        match first_difference(&all, own.len()) {
-            Some((parameter, places)) => {
-                let ranks: Vec<_> = places.into_iter().map(|place| members[place]).collect();
-                Err(self.divergence_error(ParameterId(parameter), members[0], &ranks))
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn divergence_error(&self, parameter: ParameterId, first: usize, others: &[usize]) -> Error {
-        let name = &self.inventory[parameter].name;
-        let what = format!(
-            "after step {}, {name} on ranks {others:?} is not what rank {first} has",
-            self.train_step
-        );
+    fn divergence_error(&self, found: &Difference) -> Error {
+        let Difference { parameter, first, others } = found;
+        let name = &self.inventory[ParameterId(*parameter)].name;
+        let step = self.train_step;
+        let what = format!("after step {step}, {name} on ranks {others:?} is not what rank {first} has");
         Error::ReplicasDiverged(what)
     }
 }
 
-/// Returns the first parameter that differs, and the ranks that differ from the first rank. `all`
-/// holds `count` hashes per rank.
-fn first_difference(all: &[u64], count: usize) -> Option<(usize, Vec<usize>)> {
-    let others = |parameter: usize| -> Vec<usize> {
-        let differs = |place: &usize| all[place * count + parameter] != all[parameter];
-        (1..all.len() / count).filter(differs).collect()
+/// Mark of a parameter that a rank does not have, in place of its hash.
+const ABSENT: u64 = 0;
+
+/// Copies of a parameter that are not equal.
+#[derive(Debug, PartialEq, Eq)]
+struct Difference {
+    parameter: usize,
+    /// First rank with the same part of the parameter.
+    first: usize,
+    /// Ranks that have something else than the first.
+    others: Vec<usize>,
+}
+
+/// Returns the first difference between ranks with the same `part` of a parameter. `all` holds
+/// `count` hashes per rank.
+fn first_difference(
+    all: &[u64],
+    count: usize,
+    part: impl Fn(usize, usize) -> [usize; 2],
+) -> Option<Difference> {
+    let of_parameter = |parameter: usize| {
+        let mut copies = BTreeMap::<[usize; 2], Vec<(usize, u64)>>::new();
+        for (rank, hashes) in all.chunks_exact(count).enumerate() {
+            if hashes[parameter] != ABSENT {
+                copies.entry(part(parameter, rank)).or_default().push((rank, hashes[parameter]));
+            }
+        }
+        copies.into_values().find_map(|copies| {
+            let (first, hash) = copies[0];
+            let others: Vec<_> =
+                copies.iter().filter(|(_, other)| *other != hash).map(|(rank, _)| *rank).collect();
+            (!others.is_empty()).then_some(Difference { parameter, first, others })
+        })
     };
-    (0..count).map(|parameter| (parameter, others(parameter))).find(|(_, others)| !others.is_empty())
+    (0..count).find_map(of_parameter)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::first_difference;
+    use super::*;
 
     #[test]
     fn first_divergent_parameter_names_all_ranks() {
-        assert_eq!(first_difference(&[1, 2, 3, 1, 2, 3, 1, 2, 3], 3), None);
-        assert_eq!(first_difference(&[1, 2, 3, 1, 9, 9, 1, 9, 3], 3), Some((1, vec![1, 2])));
-        assert_eq!(first_difference(&[1, 2, 3, 4, 1, 2, 3, 5], 4), Some((3, vec![1])));
+        let found = |all: &[u64], count| first_difference(all, count, |_, _| [0; 2]);
+        let others = |parameter, first, others: &[usize]| {
+            Some(Difference { parameter, first, others: others.to_vec() })
+        };
+        assert_eq!(found(&[1, 2, 3, 1, 2, 3, 1, 2, 3], 3), None);
+        assert_eq!(found(&[1, 2, 3, 1, 9, 9, 1, 9, 3], 3), others(1, 0, &[1, 2]));
+        assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3, 5], 4), others(3, 0, &[1]));
+        assert_eq!(found(&[1, ABSENT, 1, 2, 1, 3], 2), others(1, 1, &[2]), "rank 0 does not have it");
+    }
+
+    #[test]
+    fn only_ranks_with_the_same_part_are_compared() {
+        let all = [1, 5, 2, 5, 1, 5, 2, 6];
+        let halves = |parameter, rank| [if parameter == 0 { rank % 2 } else { 0 }, 0];
+        let found = first_difference(&all, 2, halves);
+        assert_eq!(found, Some(Difference { parameter: 1, first: 0, others: vec![3] }));
     }
 }

@@ -12,9 +12,8 @@ pub(super) use crate::train::report::progress::print_line;
 pub use crate::train::report::progress::validation_text;
 
 use super::run::{Run, StepStats};
-use super::{config_lints, setup};
+use super::setup;
 use crate::config::Config;
-use crate::cost::flops_per_sample;
 use crate::device::Device;
 use crate::error::Result;
 use crate::train::memory_report::MemoryReport;
@@ -47,9 +46,9 @@ impl Report {
     pub(super) fn new(run: &Run, peak: f64) -> Result<Self> {
         let config = run.config.clone();
         let samples = config.data.global_batch as f64;
-        let flops = samples * flops_per_sample(&config, &run.inventory);
+        let flops = samples * run.flops_per_sample;
         let tokens = samples * config.model.context as f64;
-        config_lints::unused_keys(&config).iter().for_each(|line| print_line(line));
+        config.unused_keys().iter().for_each(|line| print_line(line));
         run.device.iter().for_each(|device| print_line(&device_name(device, &config)));
         let line = ProgressLine::new(config.schedule.steps, run.train_step, config.log.every);
         let journal = MetricsWriter::open(Path::new(&config.log.file), run.train_step)?;

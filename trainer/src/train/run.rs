@@ -56,6 +56,8 @@ pub struct Run {
     /// Number of steps taken.
     pub(super) train_step: u64,
     pub(super) memory_report: MemoryReport,
+    /// Floating-point operations of the whole model for one sample.
+    pub(super) flops_per_sample: f64,
     /// Names of the losses and metrics of blocks.
     pub(super) added_names: AddedNames,
     pub(super) trace: Trace,

@@ -6,7 +6,7 @@ use super::trace::Trace;
 use crate::allocator::Allocator;
 use crate::checkpoint::{self, SavedBy};
 use crate::config::{Config, Context, DeviceKind, Model, OptimizerKind, Positions, StrategyKind};
-use crate::cost::CostModel;
+use crate::cost::{CostModel, flops_per_sample};
 use crate::data::{DatasetId, Placement, Sampler};
 use crate::device::{Device, GpuTimeline};
 use crate::error::{Error, Result};
@@ -25,6 +25,7 @@ use crate::train::header::RunHeader;
 use crate::train::memory_check::check_fits;
 use crate::train::memory_report::MemoryReport;
 use crate::train::model::new_model_with_experts;
+use crate::train::pretrained;
 use crate::train::stage_times::StageTimes;
 use crate::train::stages::Stages;
 use std::path::Path;
@@ -80,9 +81,9 @@ impl Run {
         let (stages, stage) =
             (Stages::new(config, &mesh, &batch, &inventory)?, groups.coordinates().pipeline);
         let units = config.strategy.unit_kinds(&inventory)?;
+        let flops_per_sample = flops_per_sample(config, &inventory);
         let shares = stages.keep_own(stage, &mut inventory);
         let inventory = Arc::new(inventory);
-        let optimizer = optimizer(config);
         let plan = CostModel { config, inventory: &inventory, mesh, batch, stages: &stages, stage };
         let formulas = plan.memory(&units);
         if world.rank() == 0 {
@@ -90,8 +91,6 @@ impl Run {
         }
         check_fits(&world, &plan, plan.memory_at_peak(&units))?;
         let team = process_groups(&groups, shares)?;
-        let program = stages.program(stage, &batch, &inventory);
-        let validation = stages.forward_program(stage, &inventory);
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
         let trace = trace(config, device.as_ref())?;
         let flat = flat_memory(config, device.as_ref(), &memory).with_timeline(trace.gpu.clone());
@@ -104,8 +103,8 @@ impl Run {
             groups,
             sequence_group: chunks,
             tensor_group: layers,
-            program,
-            validation,
+            program: stages.program(stage, &batch, &inventory),
+            validation: stages.forward_program(stage, &inventory),
             batch,
             loader: feed,
             dataset: data,
@@ -116,9 +115,10 @@ impl Run {
             memory,
             device,
             strategy,
-            optimizer,
+            optimizer: optimizer(config),
             train_step: 0,
             memory_report: MemoryReport { formulas, ..MemoryReport::default() },
+            flops_per_sample,
             worked: StageTimes::default(),
             added_names: AddedNames::default(),
             trace,
@@ -193,18 +193,18 @@ fn process_groups(groups: &MeshGroups, shares: bool) -> Result<ProcessGroups> {
     Ok(team.with_pipeline(groups.get(GroupKind::Pipeline), shares)?.with_experts(experts))
 }
 
-/// Returns the mesh for this number of ranks, if its kinds of parallelism are supported.
+/// Returns the mesh for this number of ranks, if its kinds of parallelism and the files of the model
+/// are supported.
 pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
+    pretrained::check_supported(config)?;
     check_sequence_sharding(config, &mesh)?;
     Ok(mesh)
 }
 
 /// Returns the device of the computation, if it is not the CPU.
 fn device(config: &Config, world: &Communicator, memory: &Allocator) -> Result<Option<Device>> {
-    if config.device != DeviceKind::Cpu {
-        check_device_supported(config)?;
-    }
+    check_device_supported(config)?;
     let gpu = match config.device {
         DeviceKind::Cpu => return Ok(None),
         DeviceKind::Cuda => Device::gpu_for_rank(world.rank())?,
@@ -236,8 +236,11 @@ pub(super) fn host_only_option(config: &Config) -> Option<&'static str> {
         .then_some("strategy.offload keeps the optimizer's state in files of the host")
 }
 
-/// Checks that the GPU has kernels for the configuration.
-fn check_device_supported(config: &Config) -> Result<()> {
+/// Checks that the GPU has kernels for the configuration, if a GPU computes.
+pub(super) fn check_device_supported(config: &Config) -> Result<()> {
+    if config.device == DeviceKind::Cpu {
+        return Ok(());
+    }
     let only_on_the_cpu = [
         ("mesh.sequence_data", config.mesh.sequence_data),
         ("model.cross_entropy_splits", config.model.cross_entropy_splits),

@@ -214,28 +214,59 @@ fn activations_nearly_match_formula() {
     }
 }
 
-#[test]
-fn divergent_replicas_are_named() {
+/// Checks that a difference in `parameter` of `changed` is found, and named on every rank.
+fn assert_divergence_is_named(
+    ranks: usize,
+    changes: &[&str],
+    parameter: &str,
+    changed: &[usize],
+    first: usize,
+) {
     let folder = folder();
-    let config = config(folder.path(), &[]);
-    let ends: Vec<Result<()>> = run_ranks(3, |world| {
+    let config = config(folder.path(), changes);
+    let ends: Vec<Result<()>> = run_ranks(ranks, |world| {
         let rank = world.rank();
         let mut run = Run::new(&config, world)?;
         run.step()?;
         run.check_replicas()?;
-        let wanted = run.inventory.find("h.1.mlp.c_fc.bias").unwrap();
+        let wanted = run.inventory.find(parameter).unwrap();
         run.strategy.for_each_shard(&mut |kept| {
-            if rank == 1 && kept.parameter == wanted {
-                kept.weights[0] += 1e-7;
+            if changed.contains(&rank) && kept.parameter == wanted {
+                kept.weights[0] += 1e-6;
             }
             Ok(())
         })?;
         run.check_replicas()
     });
     for end in ends {
-        let Err(Error::ReplicasDiverged(what)) = end else { panic!("{end:?}") };
-        assert_eq!(what, "after step 1, h.1.mlp.c_fc.bias on ranks [1] is not what rank 0 has");
+        let Err(Error::ReplicasDiverged(what)) = end else { panic!("{changes:?}, {parameter}: {end:?}") };
+        let ranks = format!("on ranks {changed:?} is not what rank {first} has");
+        assert_eq!(what, format!("after step 1, {parameter} {ranks}"), "{changes:?}");
     }
+}
+
+#[test]
+fn divergent_replicas_are_named() {
+    assert_divergence_is_named(3, &[], "h.1.mlp.c_fc.bias", &[1], 0);
+}
+
+/// All data ranks of one tensor rank, or of one stage, are equal here.
+#[test]
+fn divergent_copies_of_other_dimensions_are_named() {
+    for changes in [
+        &["mesh.tensor=2"][..],
+        &["mesh.tensor=2", "strategy.sequence_parallel=true"],
+        &["mesh.tensor=2", "strategy.kind=zero3"],
+    ] {
+        assert_divergence_is_named(2, changes, "h.1.ln_2.weight", &[1], 0);
+        assert_divergence_is_named(2, changes, "h.0.mlp.c_proj.bias", &[1], 0);
+    }
+    assert_divergence_is_named(4, &["mesh.tensor=2"], "wpe.weight", &[1, 3], 0);
+    for changes in [&["mesh.pipeline=2"][..], &["mesh.pipeline=2", "strategy.kind=zero2"]] {
+        assert_divergence_is_named(2, changes, "wte.weight", &[1], 0);
+    }
+    let both = ["mesh.pipeline=2", "mesh.tensor=2"];
+    assert_divergence_is_named(4, &both, "wte.weight", &[3], 1);
 }
 
 #[test]
@@ -246,7 +277,7 @@ fn error_is_reported_once_and_ends_all_ranks() {
     assert!(error(&["data.path=/nowhere"]).starts_with("/nowhere: data.path: "));
     assert!(error(&["data.micro_batch=5"]).contains("nearest global batch: 10 or 20"));
     assert!(error(&["mesh.pipeline=2", "pipeline.schedule=2f2b"]).contains("called `2f2b`"));
-    assert!(error(&["mesh.pipeline=2", "model.layers=1"]).contains("1 layers cannot be divided into 2"));
+    assert!(error(&["mesh.pipeline=2", "model.layers=1"]).contains("1 layer cannot be divided into 2"));
     assert!(error(&["optimizer.lr=1e30", "optimizer.max_grad_norm=0"]).contains("a lower optimizer.lr"));
     let same = config(folder.path(), &[]);
     let ends = run_ranks(2, |world| {

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::train::checkpointing::saved_by;
 use crate::train::report::Report;
 use crate::train::run::{Run, StepStats};
+use crate::train::shared_cores;
 use crate::train::{Interrupt, MemoryReport};
 use std::path::{Path, PathBuf};
 use unisono::{Communicator, Sum};
@@ -112,9 +113,10 @@ impl Run {
     /// Returns the peak floating-point operations per second of all ranks together.
     fn peak_flops(&self) -> Result<f64> {
         self.world.barrier()?;
+        // Ranks that share cores may each have measured a core of its own for a moment.
         let mut peak = [match &self.device {
             Some(device) => peak_flops_on(device)?,
-            None => peak_flops(self.config.threads),
+            None => peak_flops(self.config.threads) * shared_cores::share(&self.world, self.config.threads)?,
         }];
         self.world.all_reduce(&mut peak, Sum)?;
         Ok(peak[0])
@@ -138,12 +140,20 @@ impl Run {
         Ok(saved)
     }
 
-    /// Writes the trace if configured, and stops recording.
+    /// Writes the trace if configured, and stops recording. A trace that cannot be written is
+    /// reported, and does not end the run.
     fn finish_trace(&mut self) -> Result<()> {
-        if !self.config.log.trace.is_empty() {
-            self.trace.write(Path::new(&self.config.log.trace), &self.world)?;
-            self.trace.stop();
+        if self.config.log.trace.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let written = self.trace.write(Path::new(&self.config.log.trace), &self.world);
+        self.trace.stop();
+        match written {
+            Err(error @ Error::File { .. }) => {
+                self.log(&format!("log.trace is not written, and the run goes on: {error}"));
+                Ok(())
+            }
+            other => other,
+        }
     }
 }

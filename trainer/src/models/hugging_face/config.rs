@@ -5,7 +5,9 @@ mod llama;
 
 use super::layout::Layout;
 use crate::error::{Error, Result};
+use crate::file_kind;
 use crate::models::GptConfig;
+use crate::output_file::OutputFile;
 use gpt2::Gpt2Json;
 use llama::LlamaJson;
 use serde::Deserialize;
@@ -23,6 +25,9 @@ fn gpt2() -> String {
     "gpt2".to_owned()
 }
 
+/// Contents that a reader expects, for errors.
+const WANTED: &str = "a config.json of a model";
+
 /// Reads the dimensions of a GPT-2 or Llama from the file at `path`. Dropout is left to the
 /// training run.
 ///
@@ -30,13 +35,13 @@ fn gpt2() -> String {
 /// Fails if the file cannot be read, or describes a model that [`Gpt`](super::super::Gpt) does not
 /// support.
 pub fn read_config(path: &Path) -> Result<GptConfig> {
-    let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+    let text = file_kind::read_text(path, WANTED)?;
     parse(&text, path)
 }
 
 /// Reads the text of the file at `path`.
 pub(super) fn parse(text: &str, path: &Path) -> Result<GptConfig> {
-    let failed = |error: serde_json::Error| Error::file(path, error);
+    let failed = |error: serde_json::Error| file_kind::unreadable(path, WANTED, error);
     let ModelType { model_type } = serde_json::from_str(text).map_err(failed)?;
     let (config, unsupported) = match model_type.as_str() {
         "gpt2" => {
@@ -66,5 +71,5 @@ pub fn write_config(path: &Path, config: &GptConfig) -> Result<()> {
         Layout::Llama { .. } => serde_json::to_string_pretty(&LlamaJson::new(config)?),
     };
     let text = text.map_err(|error| Error::file(path, error))?;
-    std::fs::write(path, text).map_err(|error| Error::file(path, error))
+    OutputFile::write(path, text)
 }

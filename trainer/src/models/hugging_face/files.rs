@@ -2,6 +2,7 @@
 
 use crate::checkpoint::TensorFile;
 use crate::error::{Error, Result};
+use crate::file_kind;
 use safetensors::tensor::TensorInfo;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,16 +73,37 @@ impl WeightFiles {
 fn paths_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let path = folder.join(INDEX);
     if !path.is_file() {
-        return Ok(vec![folder.join(WEIGHTS)]);
+        let weights = folder.join(WEIGHTS);
+        return if weights.exists() { Ok(vec![weights]) } else { Err(no_weights(folder)) };
     }
-    let text = std::fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
+    let text = file_kind::read_text(&path, "an index of weights")?;
     paths_of_index(&text, folder)
+}
+
+/// Builds an error about a folder without weights that can be read. It names weights in other
+/// formats.
+fn no_weights(folder: &Path) -> Error {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    let is_other = |name: &&String| {
+        [".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"].iter().any(|end| name.ends_with(end))
+    };
+    let what = match names.iter().find(is_other) {
+        Some(other) => format!(
+            "it has `{other}`, and neither {WEIGHTS} nor {INDEX}, which are read here: write them with \
+             transformers, AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OTHER)"
+        ),
+        None => format!("it has neither {WEIGHTS} nor {INDEX}: name the folder of a whole model"),
+    };
+    Error::file(folder, what)
 }
 
 /// Returns the files that the text of an index in `folder` names.
 pub(super) fn paths_of_index(text: &str, folder: &Path) -> Result<Vec<PathBuf>> {
     let path = folder.join(INDEX);
-    let index: FileIndex = serde_json::from_str(text).map_err(|error| Error::file(&path, error))?;
+    let index: FileIndex = serde_json::from_str(text)
+        .map_err(|error| file_kind::unreadable(&path, "an index of weights", error))?;
     let names: BTreeSet<&String> = index.weight_map.values().collect();
     match names.iter().find(|name| Path::new(name).file_name() != Some(name.as_ref())) {
         Some(name) => Err(Error::file(path, format!("`{name}` is not the name of a file"))),

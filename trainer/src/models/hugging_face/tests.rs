@@ -245,6 +245,30 @@ fn prefixes_masks_and_bf16_are_read() {
 }
 
 #[test]
+fn folders_without_readable_weights_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = || loaded(folder.path(), &inventory(true)).unwrap_err().to_string();
+    assert!(refused().contains("it has neither model.safetensors nor model.safetensors.index.json"));
+    std::fs::write(folder.path().join("pytorch_model.bin"), "PK\u{3}\u{4}").unwrap();
+    let text = refused();
+    assert!(text.contains("it has `pytorch_model.bin`") && text.contains("save_pretrained"), "{text}");
+    let weights = folder.path().join("model.safetensors");
+    for (contents, words) in [
+        (&b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n"[..], "git lfs pull"),
+        (b"", "empty"),
+        (b"<html>", "a web page"),
+        (b"PK\x03\x04 and more", "a zip archive"),
+    ] {
+        std::fs::write(&weights, contents).unwrap();
+        let text = refused();
+        assert!(
+            text.contains("model.safetensors: this is no safetensors file") && text.contains(words),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn foreign_models_are_rejected_by_name_and_shape() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");

@@ -5,6 +5,7 @@ use super::layout::{FileTensor, Layout};
 use crate::checkpoint::{SavedBy, folder};
 use crate::error::{Error, Result};
 use crate::flat::Dtype;
+use crate::output_file::OutputFile;
 use crate::parallel::DataParallel;
 use crate::parameter::{Inventory, Parameter, ParameterId, ShardSpec, UnitId};
 use crate::strategy::{Direction, host_weights};
@@ -41,17 +42,35 @@ impl Default for FileOptions {
 /// Fails on every rank if a file cannot be written. Previous files in the folder stay intact then.
 pub fn save(
     path: &Path,
+    files: (Layout, FileOptions),
+    who: SavedBy<'_>,
+    tensor: Option<&Communicator>,
+    strategy: &mut dyn DataParallel,
+    inventory: &Inventory,
+) -> Result<()> {
+    save_with_progress(path, files, who, tensor, strategy, inventory, &mut |_, _| ())
+}
+
+/// Saves weights as [`save`] does. Calls `progress` with the number of units that are done, and of
+/// all.
+///
+/// # Errors
+/// Fails as [`save`] does.
+pub(crate) fn save_with_progress(
+    path: &Path,
     (layout, options): (Layout, FileOptions),
     who: SavedBy<'_>,
     tensor: Option<&Communicator>,
     strategy: &mut dyn DataParallel,
     inventory: &Inventory,
+    progress: &mut dyn FnMut(usize, usize),
 ) -> Result<()> {
     let mut writer = match who.rank() {
         0 => Writer::create(path, layout, options, inventory).map(Some),
         _ => Ok(None),
     };
     for unit in (0..inventory.units.len()).map(UnitId) {
+        progress(unit.0, inventory.units.len());
         strategy.pre_unit(unit, Direction::Forward)?;
         for id in inventory[unit].parameters.clone().map(ParameterId) {
             let parts = gather(tensor, &inventory[id], &host_weights(strategy, id)?)?;
@@ -197,7 +216,7 @@ impl Writer {
             weight_map: named.map(|(name, number)| (name, self.name(number))).collect(),
         };
         let text = serde_json::to_string_pretty(&text).map_err(|error| Error::file(&index, error))?;
-        std::fs::write(&index, text).map_err(failed)
+        OutputFile::write(&index, text)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Attention of ranks that share sequences equals that of one rank.
 
 use super::*;
-use crate::allocator::Allocator;
+use crate::allocator::{AllocClass, Allocator};
 use crate::data::{Placement, SequenceChunk};
 use crate::nn::random_values;
 use crate::parameter::Inventory;
@@ -36,14 +36,16 @@ fn rows_of(sharing: Sharing, rank: usize) -> Vec<usize> {
     (0..SEQUENCES).flat_map(of_sequence).collect()
 }
 
-/// Runs forward and backward on one rank.
+/// Runs forward and backward on one rank. Returns its output and gradient, and the bytes that it
+/// sent in each.
 fn run_rank(
     group: &Communicator,
     sharing: Sharing,
     attention: Attention,
     values: [&[f32]; 2],
+    memory: &Allocator,
 ) -> ([Vec<f32>; 2], [u64; 2]) {
-    let (memory, rows) = (Allocator::default(), rows_of(sharing, group.rank()));
+    let (memory, rows) = (memory.clone(), rows_of(sharing, group.rank()));
     let own = |all: &[f32], columns: usize| {
         let part: Vec<f32> =
             rows.iter().flat_map(|row| &all[row * columns..(row + 1) * columns]).copied().collect();
@@ -64,7 +66,8 @@ fn run_rank(
 }
 
 fn run(sharing: Sharing, attention: Attention, values: [&[f32]; 2]) -> Found {
-    let parts = run_ranks(sharing.ranks, |group| run_rank(&group, sharing, attention, values));
+    let parts =
+        run_ranks(sharing.ranks, |group| run_rank(&group, sharing, attention, values, &Allocator::default()));
     let mut all = [attention.width(), attention.columns().all()]
         .map(|columns| vec![0.0; SEQUENCES * SEQUENCE * columns]);
     for (rank, (own, _)) in parts.iter().enumerate() {
@@ -143,6 +146,30 @@ fn ring_sends_a_block_to_one_neighbor_per_hop() {
             assert_eq!(forward, hops * block as u64, "{ranks} ranks: (N-1) KV");
             assert_eq!(backward, (hops + ranks as u64) * block as u64, "keys, and gradients that return");
         }
+    }
+}
+
+/// The workspace is by far the largest part with one head of two features.
+#[test]
+fn ring_rank_needs_its_share_of_the_workspace() {
+    let attention = Attention::new(1, 2);
+    let columns = [attention.columns().all(), attention.width()];
+    let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
+    let peak = |sharing: Sharing| {
+        let of_ranks = run_ranks(sharing.ranks, |group| {
+            let memory = Allocator::default();
+            run_rank(&group, sharing, attention, [&input, &slope], &memory);
+            memory.usage(AllocClass::Activations).peak
+        });
+        of_ranks.into_iter().max().expect("a rank")
+    };
+    let alone = peak(ALONE);
+    assert!(alone > Attention::workspace_len(SEQUENCE) * size_of::<f32>());
+    for (ranks, neighbors) in [(4, 1), (8, 1), (8, 2)] {
+        let transfer = KvTransfer::Ring;
+        let shared = peak(Sharing { ranks, neighbors, transfer, ..ALONE });
+        let share = alone * neighbors / ranks;
+        assert!(shared < 2 * share, "{ranks} ranks, groups of {neighbors}: {shared} bytes of {alone}");
     }
 }
 

@@ -153,9 +153,10 @@ impl Attention {
         Ok(())
     }
 
-    /// Returns the shape for a block of keys, of which each row attends to `visible`.
+    /// Returns the shape for a block of keys, of which each row attends to `visible`. No row
+    /// attends to more than the keys of one group at once.
     fn block_shape<'v>(&self, shared: &SharedSequence, visible: &'v [usize]) -> AttentionShape<'v> {
-        let workspace = Self::workspace_len(shared.length * shared.ranks.size()) / 2;
+        let workspace = Self::workspace_len(shared.group_length()) / 2;
         AttentionShape { workspace, ..self.shape_of(visible) }
     }
 }

@@ -22,6 +22,8 @@ fn presets_have_the_published_sizes() {
         sizes,
         [6_738_415_616.0, 13_015_864_320.0, 68_976_648_192.0, 405_853_388_800.0, 46_702_792_704.0]
     );
+    let llama3 = ["llama3-8b", "llama3-70b"].map(|name| find(name).unwrap().parameters);
+    assert_eq!(llama3, [8_030_261_248.0, 70_553_706_496.0]);
     let mixtral = find("mixtral-8x7b").unwrap();
     assert_eq!((mixtral.experts(), mixtral.active), (8, 12_879_925_248.0));
     // The same numbers by flags: 46.7 billion in all, 12.9 for a token that uses 2 of 8.

@@ -17,7 +17,9 @@ impl ProgressLine {
         if !stderr().is_terminal() {
             return Self::Lines { every, first: taken + 1, steps };
         }
-        let style = ProgressStyle::with_template("{bar:10} {pos}/{len} {wide_msg}").expect("a template");
+        // Two lines: a terminal of 80 columns would cut off the end of one.
+        let style =
+            ProgressStyle::with_template("{bar:10} {pos}/{len} {wide_msg}\n{prefix}").expect("a template");
         let bar = ProgressBar::new(steps).with_style(style);
         bar.set_position(taken);
         Self::Bar(bar)
@@ -27,14 +29,20 @@ impl ProgressLine {
         match self {
             Self::Bar(bar) => {
                 bar.set_position(record.step);
-                bar.set_message(format_record(record, left));
+                let [first, second] = format_record(record, left);
+                bar.set_prefix(second);
+                bar.set_message(first);
                 if let Some(line) = validation_line(record) {
                     bar.println(line);
                 }
             }
             Self::Lines { every, first, steps } => {
                 if record.step.is_multiple_of(*every) || [*first, *steps].contains(&record.step) {
-                    print_line(&format!("step {}/{steps} {}", record.step, format_record(record, left)));
+                    print_line(&format!(
+                        "step {}/{steps} {}",
+                        record.step,
+                        format_record(record, left).join(" ")
+                    ));
                 }
                 if let Some(line) = validation_line(record) {
                     print_line(&line);
@@ -81,19 +89,20 @@ fn added(record: &StepRecord) -> String {
     all.map(|(name, value)| format!(" {name} {value:.4}")).chain(load).collect()
 }
 
-/// Formats one step as a line. The most important numbers are the first, because a terminal cuts
-/// off the others.
-fn format_record(record: &StepRecord, left: Duration) -> String {
+/// Formats one step: how it goes on, and other numbers. The most important ones are the first,
+/// because a terminal cuts off the others.
+fn format_record(record: &StepRecord, left: Duration) -> [String; 2] {
     let StepRecord { loss, grad_norm: norm, lr: rate, mfu: utilization, .. } = record;
     let (exposed, added) = (exposed(record), added(record));
     let [measured, formula] =
         [record.memory, record.memory_predicted].map(|bytes| bytes as f64 / f64::from(1 << 20));
-    format!(
-        "loss {loss:.4}{added} left {} {} tok/s MFU {:.0}% exposed {exposed} norm {norm:.2} lr {rate:.1e} memory {measured:.1}/{formula:.1} MiB",
+    let first = format!(
+        "loss {loss:.4}{added} left {} {} tok/s MFU {:.0}% exposed {exposed}",
         duration(left),
         format_number(record.tokens_per_second),
         100.0 * utilization,
-    )
+    );
+    [first, format!("norm {norm:.2} lr {rate:.1e} memory {measured:.1}/{formula:.1} MiB")]
 }
 
 /// Formats a number with few digits: 950, 12.3k, 4.56M.
@@ -131,13 +140,11 @@ mod tests {
         };
         let record = StepRecord { tokens_per_second: 12_345.0, mfu: 0.414, ..record };
         let record = StepRecord { memory: 3 << 20, memory_predicted: 3 << 20, ..record };
-        let line = format_record(&record, Duration::from_secs(200));
-        assert_eq!(
-            line,
-            "loss 2.5000 left 3m20s 12.3k tok/s MFU 41% exposed 25% norm 0.75 lr 2.0e-3 memory 3.0/3.0 MiB"
-        );
+        let [first, second] = format_record(&record, Duration::from_secs(200));
+        assert_eq!(first, "loss 2.5000 left 3m20s 12.3k tok/s MFU 41% exposed 25%");
+        assert_eq!(second, "norm 0.75 lr 2.0e-3 memory 3.0/3.0 MiB");
         let beside = "========== 100000/100000 ".len();
-        assert!(beside + line.find(" norm").unwrap() <= 80);
+        assert!(beside + first.len() <= 80 && second.len() <= 80);
         let record = StepRecord { step: 5, validation: Some(0.5), perplexity: Some(1.65), ..record };
         assert_eq!(validation_line(&record).unwrap(), "step 5: validation loss 0.5000, perplexity 1.65");
         let record = StepRecord {
@@ -147,7 +154,7 @@ mod tests {
                 .into(),
             ..record
         };
-        let line = format_record(&record, Duration::ZERO);
+        let [line, _] = format_record(&record, Duration::ZERO);
         assert!(
             line.starts_with("loss 2.5000 balance 0.2500 entropy 1.5000 load 1.50x in h.0.mlp "),
             "{line}"

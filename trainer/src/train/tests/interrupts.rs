@@ -78,3 +78,13 @@ fn run_whose_log_cannot_be_written_saves_its_work() {
     let words = format!("the run is saved in `{}`: checkpoint.resume=true goes on", saved.display());
     assert!(error.starts_with("/dev/full: No space left") && error.contains(&words), "{error}");
 }
+
+#[test]
+fn run_whose_trace_cannot_be_written_goes_on() {
+    let folder = folder();
+    let config = config(folder.path(), &["checkpoint.last=true", "log.trace=/dev/full"]);
+    let outcome = train_on_threads(2, &config).unwrap();
+    let saved: Vec<u64> =
+        list(&folder.path().join("checkpoints")).into_iter().map(|(step, _)| step).collect();
+    assert_eq!((outcome.steps, saved), (12, vec![12]));
+}

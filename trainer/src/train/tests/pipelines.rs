@@ -33,6 +33,27 @@ fn stages_keep_their_own_parameters() {
 }
 
 #[test]
+fn operations_of_a_step_are_those_of_all_stages() {
+    let folder = folder();
+    let flops = |ranks, changes: &str| {
+        let config = changed(folder.path(), changes);
+        let of_ranks = run_ranks(ranks, |world| Run::new(&config, world).unwrap().flops_per_sample);
+        assert!(of_ranks.iter().all(|flops| *flops == of_ranks[0]), "{changes}");
+        of_ranks[0]
+    };
+    for tied in ["true", "false"] {
+        let with = |mesh: &str| format!("{mesh} model.tie_word_embeddings={tied}");
+        let whole = flops(1, &with(""));
+        assert!(whole > 0.0);
+        for (ranks, mesh) in
+            [(2, "mesh.pipeline=2"), (4, "mesh.pipeline=4"), (4, "mesh.pipeline=2 mesh.tensor=2")]
+        {
+            assert_eq!(flops(ranks, &with(mesh)), whole, "{mesh}");
+        }
+    }
+}
+
+#[test]
 fn checkpoints_move_between_numbers_of_stages() {
     let shapes = [
         (1, "strategy.kind=bucketed"),
