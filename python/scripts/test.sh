@@ -27,6 +27,8 @@ if ! "$python" -m pip install --quiet --disable-pip-version-check --require-hash
     exit 0
 fi
 "$python" scripts/install_torch.py $torch
+[ -n "$torch" ] || "$python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+    -r ../.ci/pip/torchft.txt
 cargo fmt --check
 cargo clippy --release --quiet -- -D warnings
 rm -rf "$CARGO_TARGET_DIR/wheel"
