@@ -95,7 +95,8 @@ pub struct Config {
     pub join_timeout: Duration,
     /// The transport between ranks. `UNISONO_TRANSPORT`: `auto`, `shm` or `tcp`.
     pub transport: Transport,
-    /// The number of slices of one operation in flight at once: while one waits, another proceeds.
+    /// The number of slices of one operation that move at the same time. With two or more, a rank
+    /// goes on with another slice while one waits for a peer.
     /// Ranks that share cores mostly use one. `UNISONO_CHANNELS`, 2.
     pub channels: usize,
     /// The number of messages that a FIFO holds. `UNISONO_FIFO_DEPTH`, 4.

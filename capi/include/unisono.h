@@ -4,8 +4,8 @@
  * called from any thread. Calls on one communicator run one after the other, in the order in which they were made.
  *
  * All ranks must make the same calls in the same order. A share is `count` elements. Lengths that differ between ranks, or
- * calls that differ, are errors on every rank. Buffers need no alignment. If input and output are the same memory, the
- * shorter one must be this rank's share of the longer one, as in NCCL. Other overlaps are an error.
+ * calls that differ, are errors on every rank. Buffers need no alignment. Input and output may be the same memory, as in
+ * NCCL: if one of them is longer, the shorter one begins in it at the share of this rank. Other overlaps are an error.
  *
  * After UNISONO_INVALID_USAGE and UNISONO_UNSUPPORTED all buffers are as before. After any other error of an operation, its
  * output is unspecified: parts may be as before, final, or partly reduced. An input that is not also the output is unchanged.

@@ -25,7 +25,7 @@ impl RecvBuffer for RawMemory {
 pub enum Aliasing {
     /// They share none.
     Separate,
-    /// The shorter one is this rank's share of the longer one, or both are the same.
+    /// Both are the same, or the shorter one is the share of this rank in the longer one.
     InPlace,
     /// They share memory in another way.
     Partial,

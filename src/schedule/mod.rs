@@ -7,8 +7,9 @@
 //!
 //! # Units
 //!
-//! *share*: the elements that the caller counts. A buffer is one share, or one for each rank (see
-//! [`Collective::shares`]).
+//! *share*: the part of a buffer that belongs to one rank: the whole buffer in all_reduce, one part
+//! for each rank in all_gather (see [`Collective::shares`]). It has as many elements as the caller
+//! counts.
 //!
 //! *chunk*: a part of a share, which has [`Algorithm::chunks_per_share`] of them. Chunk
 //! `share * chunks_per_share + part` is the smallest unit that a schedule names.
@@ -253,8 +254,8 @@ pub enum Step {
         /// The target.
         into: ChunkRef,
     },
-    /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order; into a window in place, if `into`
-    /// is the first of them.
+    /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order. A chunk of a window may be both the
+    /// first operand and the target; then the result replaces it.
     Reduce {
         /// The operands, at least one.
         from: Vec<ChunkRef>,
@@ -281,8 +282,9 @@ pub enum Step {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct LaneProgram {
-    /// Lane of its messages and signals; no two lane programs of a program share one,
-    /// unless each pair of peer and direction appears in one of them only.
+    /// Lane of its messages and signals, 0 or 1. Messages of one pair of ranks in one direction keep
+    /// their order on a lane. So two lane programs of a rank may use the same lane only if they do
+    /// not both send to one peer, or both receive from one.
     #[cfg_attr(feature = "serde", serde(default))]
     pub lane: usize,
     /// The steps, in order.
