@@ -67,6 +67,17 @@ const GAPS: &[(&[&str], &[Language], &str)] = &[
         &[C, Python],
         "an algorithm is a function of Rust",
     ),
+    (&["all_reduce_value"], &[C, Python], "`all_reduce` of one element in place does the same"),
+    (
+        &["gather_vec", "all_gather_vec", "scatter_vec"],
+        &[C, Python],
+        "gather or scatter the counts with one call, and then the elements with `gather_v` or `scatter_v`",
+    ),
+    (
+        &["shrink_and_agree"],
+        &[C, Python],
+        "`shrink`, then `all_reduce` with the minimum; both again if another rank dies in between",
+    ),
     (&["with_options"], &[C, Python], "settings hold for all calls on a communicator"),
     (
         &["broadcast_object", "all_gather_object", "gather_object", "scatter_object"],
