@@ -183,7 +183,8 @@ pub fn main() -> ExitCode {
 ///     let star = Algorithm::new("star", Collective::Broadcast, |spec, rank| {
 ///         let mut program = ProgramBuilder::new(rank);
 ///         if rank == spec.root {
-///             (0..spec.ranks).filter(|&peer| peer != rank).for_each(|peer| _ = program.send(peer, [input(0)]));
+///             let peers = (0..spec.ranks).filter(|&peer| peer != rank);
+///             peers.for_each(|peer| _ = program.send(peer, [input(0)]));
 ///             program.copy(input(0), output(0));
 ///         } else {
 ///             program.recv(spec.root, [output(0)]);

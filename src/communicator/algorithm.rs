@@ -257,14 +257,15 @@ impl Communicator {
 /// unisono::register_algorithm(Algorithm::new("star", Collective::Broadcast, |spec, rank| {
 ///     let mut program = ProgramBuilder::new(rank);
 ///     if rank == spec.root {
-///         (0..spec.ranks).filter(|&peer| peer != rank).for_each(|peer| _ = program.send(peer, [input(0)]));
+///         let peers = (0..spec.ranks).filter(|&peer| peer != rank);
+///         peers.for_each(|peer| _ = program.send(peer, [input(0)]));
 ///         program.copy(input(0), output(0));
 ///     } else {
 ///         program.recv(spec.root, [output(0)]);
 ///     }
 ///     program.finish(0, 0)
 /// }))?;
-/// // Broadcasts of up to 4096 bytes use it on every transport; for longer ones, the library chooses.
+/// // Broadcasts of up to 4096 bytes use it; for longer ones, the library chooses.
 /// let table = TuningTable::parse("broadcast tcp any 4096 star").expect("a known name");
 /// let config = Config::default().with_tuning_table(table);
 /// let comm = Communicator::builder().config(&config).local(1)?.remove(0);

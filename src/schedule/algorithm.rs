@@ -91,11 +91,11 @@ impl Algorithm {
     ///
     /// It is for any number of ranks, reaches no memory of peers, cuts a share into one chunk and
     /// states no costs. The methods that begin with `with_` change that.
-    /// [`register_algorithm`](crate::register_algorithm) gives it a name that settings, tuning files
-    /// and commands understand;
+    /// [`register_algorithm`](crate::register_algorithm) gives it a name that settings, tuning
+    /// files and commands understand;
     /// [`Communicator::set_custom_algorithm`](crate::Communicator::set_custom_algorithm) uses it in
-    /// one communicator. Both prove it first. What `build` captures, for example a radix, is kept
-    /// for the rest of the process.
+    /// one communicator. Both prove it first. Values that `build` captures, for example a radix, are
+    /// kept for the rest of the process.
     ///
     /// ```
     /// use unisono::schedule::check::{Options, check};
@@ -105,7 +105,8 @@ impl Algorithm {
     /// let star = Algorithm::new("star", Collective::Broadcast, |spec, rank| {
     ///     let mut program = ProgramBuilder::new(rank);
     ///     if rank == spec.root {
-    ///         (0..spec.ranks).filter(|&peer| peer != rank).for_each(|peer| _ = program.send(peer, [input(0)]));
+    ///         let peers = (0..spec.ranks).filter(|&peer| peer != rank);
+    ///         peers.for_each(|peer| _ = program.send(peer, [input(0)]));
     ///         program.copy(input(0), output(0));
     ///     } else {
     ///         program.recv(spec.root, [output(0)]);

@@ -173,7 +173,7 @@ impl Translation<'_> {
             Step::Copy { from, into } => {
                 let copies = (0..self.embedding.pieces)
                     .map(|piece| (self.place(&from, piece), self.place(&into, piece)));
-                // A part that goes on where the one before has stored its result has nothing to copy.
+                // A part that goes on where the one before has stored has nothing to copy.
                 let moves = copies.filter(|(from, into)| from != into);
                 moves.map(|(from, into)| Step::Copy { from, into }).collect()
             }

@@ -148,13 +148,13 @@ pub struct GroupSpec {
     #[cfg_attr(feature = "serde", serde(default))]
     pub root: Rank,
     /// Chunks packed into one message, at most, by algorithms that aggregate (PAT). Others ignore
-    /// it. PAT takes the largest power of two up to this number; with N ranks, it packs at most half
-    /// of the smallest power of two that is N or more.
+    /// it. PAT takes the largest power of two up to this number; with N ranks, it packs at most
+    /// half of the smallest power of two that is N or more.
     #[cfg_attr(feature = "serde", serde(default = "one"))]
     pub aggregation: usize,
 }
 
-/// What a file means that does not say how many chunks are packed.
+/// The number of chunks in a message, for files that do not say it.
 #[cfg(feature = "serde")]
 fn one() -> usize {
     1
@@ -254,8 +254,8 @@ pub enum Step {
         /// The target.
         into: ChunkRef,
     },
-    /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order. A chunk of a window may be both the
-    /// first operand and the target; then the result replaces it.
+    /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order. A chunk of a window may be both
+    /// the first operand and the target; then the result replaces it.
     Reduce {
         /// The operands, at least one.
         from: Vec<ChunkRef>,

@@ -5,17 +5,17 @@
 //! sets of ranks in place of numbers, and each rank's steps are listed in the order in which they
 //! ran. That run also tells which sums are complete, which the file does not say.
 //!
-//! Source: Cowan, Maleki, Musuvathi, Saarikivi, Xiong, "MSCCLang: Microsoft collective communication
-//! language", ASPLOS 2023.
+//! Source: Cowan, Maleki, Musuvathi, Saarikivi, Xiong, "MSCCLang: Microsoft collective
+//! communication language", ASPLOS 2023.
 
 use super::msccl_buffers::{Buffers, Cell, Contributions, Shape, Space};
 use roxmltree::{Document, Node};
 use std::collections::{HashMap, VecDeque};
 use unisono::schedule::{
-    Collective, GroupSpec, PeerAccess, ProgramBuilder, Rank, Schedule, Step, chunk_at, output,
+    Chunk, Collective, GroupSpec, PeerAccess, ProgramBuilder, Rank, Schedule, chunk_at, output,
 };
 
-/// What a step does, by the name in the file.
+/// The parts of a step, which a file names together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kind {
     receives: bool,
@@ -237,95 +237,128 @@ fn step(
     queues: &mut HashMap<(Rank, Rank), Queue>,
 ) -> Result<bool, String> {
     let block = &gpu.blocks[index];
-    let Some(BlockStep { kind, source, target, waits_for }) = block.steps.get(block.ended) else {
-        return Ok(false);
-    };
+    let Some(step) = block.steps.get(block.ended) else { return Ok(false) };
+    let failed = |why: &str| format!("GPU {rank}, step {} of thread block {index} {why}", block.ended);
+    let peers = peers(step, block, rank).map_err(|why| failed(why))?;
     let has_ended =
         |&(other, step): &(usize, usize)| gpu.blocks.get(other).is_some_and(|other| other.ended > step);
-    if waits_for.as_ref().is_some_and(|earlier| !has_ended(earlier)) {
+    if step.waits_for.as_ref().is_some_and(|earlier| !has_ended(earlier)) {
         return Ok(false);
     }
-    let failed = |why: &str| format!("GPU {rank}, step {} of thread block {index} {why}", block.ended);
-    let from = if kind.receives {
-        Some(block.receive_from.ok_or_else(|| failed("receives from no GPU"))?)
-    } else {
-        None
-    };
-    let to = if kind.sends { Some(block.send_to.ok_or_else(|| failed("sends to no GPU"))?) } else { None };
-    if from == Some(rank) || to == Some(rank) {
-        return Err(failed("exchanges a message with its own GPU"));
-    }
-    // Messages between two ranks keep one order here, so a message is received when it is the first.
-    let queued = |from: Option<Rank>| from.map(|from| queues.get(&(from, rank)).and_then(VecDeque::front));
-    let arrived = match queued(from) {
+    let Peers { from, to } = peers;
+    let queued = from.map(|from| queues.get(&(from, rank)).and_then(VecDeque::front));
+    let arrived = match queued {
         None => None,
         Some(Some((channel, values))) if *channel == block.channel => Some(values.clone()),
+        // Messages between two ranks keep one order here, so a message waits until it is the first.
         Some(_) => return Ok(false),
     };
     if to.is_some_and(|to| queues.get(&(rank, to)).is_some_and(|queue| queue.len() >= MESSAGES_MAX)) {
         return Ok(false);
     }
-    if arrived.as_ref().is_some_and(|values| values.len() != target.len()) {
+    if arrived.as_ref().is_some_and(|values| values.len() != step.target.len()) {
         return Err(failed("receives a message of another length"));
     }
-    let (buffers, program) = (&mut gpu.buffers, &mut gpu.program);
-    // What is sent or stored: what arrived, what is read, or the sum of both.
-    let read = if kind.receives && !kind.reduces {
-        Vec::new()
-    } else {
-        buffers.read(source).map_err(|cell| failed(&cell))?
-    };
-    let accumulated = if kind.reduces && !kind.receives {
-        buffers.read(target).map_err(|cell| failed(&cell))?
-    } else {
-        Vec::new()
-    };
-    let other = if kind.receives {
-        arrived
-    } else {
-        Some(accumulated.iter().map(|(_, value)| value.clone()).collect())
-    };
-    let plain = || read.iter().map(|(_, value)| value.clone()).collect::<Vec<_>>();
-    let values = match (kind.reduces, other) {
-        (true, Some(other)) => plain().iter().zip(&other).map(|(one, other)| one.with(other)).collect(),
-        (false, Some(arrived)) if kind.receives => arrived,
-        _ => plain(),
-    };
-    let complete = values.iter().filter(|value| value.is_complete(shape.ranks)).count();
-    let finish = kind.reduces && complete > 0;
-    if finish && complete < values.len() {
-        return Err(failed("adds complete and incomplete sums at once"));
-    }
-    let read_places: Vec<_> = read.iter().map(|(place, _)| *place).collect();
-    let mut places = read_places.clone();
-    if kind.receives || kind.stores {
-        let stored = if kind.stores { target.clone() } else { Cell::relays(target.len()) };
-        places = buffers.write(&stored, &values);
-    }
-    match (from, kind.reduces) {
-        (Some(peer), false) => _ = program.recv(peer, places.clone()),
-        (Some(peer), true) => _ = program.recv_reduce(peer, read_places, places.clone(), finish),
-        (None, false) if kind.stores => {
-            let copies = read_places.iter().zip(&places).filter(|(from, into)| from != into);
-            copies.for_each(|(&from, &into)| _ = program.copy(from, into));
-        }
-        (None, true) => {
-            for ((&(own, _), &other), &into) in accumulated.iter().zip(&read_places).zip(&places) {
-                let operands = [own, other].map(|chunk| chunk_at(rank, chunk)).to_vec();
-                program.step(Step::Reduce { from: operands, into: chunk_at(rank, into), finish });
-            }
-        }
-        _ => {}
-    }
+    let moved = Moved::new(step, &gpu.buffers, arrived, shape.ranks).map_err(|why| failed(&why))?;
+    let places = write_steps(step, peers, &moved, (&mut gpu.buffers, &mut gpu.program));
     if let Some(peer) = from {
         queues.entry((peer, rank)).or_default().pop_front();
     }
     if let Some(peer) = to {
-        program.send(peer, places);
-        queues.entry((rank, peer)).or_default().push_back((block.channel, values));
+        gpu.program.send(peer, places);
+        queues.entry((rank, peer)).or_default().push_back((block.channel, moved.values));
     }
     gpu.blocks[index].ended += 1;
     Ok(true)
+}
+
+/// The ranks that a step exchanges messages with.
+#[derive(Clone, Copy)]
+struct Peers {
+    from: Option<Rank>,
+    to: Option<Rank>,
+}
+
+fn peers(step: &BlockStep, block: &Block, rank: Rank) -> Result<Peers, &'static str> {
+    let from = match step.kind.receives {
+        true => Some(block.receive_from.ok_or("receives from no GPU")?),
+        false => None,
+    };
+    let to = if step.kind.sends { Some(block.send_to.ok_or("sends to no GPU")?) } else { None };
+    match from == Some(rank) || to == Some(rank) {
+        true => Err("exchanges a message with its own GPU"),
+        false => Ok(Peers { from, to }),
+    }
+}
+
+/// The values that a step sends or stores, and the chunks that it reads.
+struct Moved {
+    values: Vec<Contributions>,
+    read: Vec<Chunk>,
+    /// The target before a reduction within the rank.
+    accumulated: Vec<Chunk>,
+    /// True if the values are complete sums.
+    finish: bool,
+}
+
+impl Moved {
+    fn new(
+        step: &BlockStep,
+        buffers: &Buffers,
+        arrived: Option<Vec<Contributions>>,
+        ranks: usize,
+    ) -> Result<Self, String> {
+        let Kind { receives, reduces, .. } = step.kind;
+        let (read, own) =
+            if receives && !reduces { Default::default() } else { buffers.read(&step.source)? };
+        let (accumulated, before) =
+            if reduces && !receives { buffers.read(&step.target)? } else { Default::default() };
+        let values = match (reduces, arrived) {
+            (false, Some(arrived)) => arrived,
+            (false, None) => own,
+            (true, arrived) => {
+                let other = arrived.unwrap_or(before);
+                own.iter().zip(&other).map(|(own, other)| own.with(other)).collect()
+            }
+        };
+        let complete = values.iter().filter(|value| value.is_complete(ranks)).count();
+        let finish = reduces && complete > 0;
+        match finish && complete < values.len() {
+            true => Err("adds complete and incomplete sums at once".to_owned()),
+            false => Ok(Self { values, read, accumulated, finish }),
+        }
+    }
+}
+
+/// Writes the steps of the rank that do what a step of the file does, up to its send. Returns the
+/// chunks that are sent.
+fn write_steps(
+    step: &BlockStep,
+    peers: Peers,
+    moved: &Moved,
+    (buffers, program): (&mut Buffers, &mut ProgramBuilder),
+) -> Vec<Chunk> {
+    let Kind { receives, reduces, stores, .. } = step.kind;
+    if !receives && !stores {
+        return moved.read.clone();
+    }
+    let stored = if stores { step.target.clone() } else { Cell::relays(step.target.len()) };
+    let places = buffers.write(&stored, &moved.values);
+    match (peers.from, reduces) {
+        (Some(peer), false) => _ = program.recv(peer, places.clone()),
+        (Some(peer), true) => _ = program.recv_reduce(peer, moved.read.clone(), places.clone(), moved.finish),
+        (None, false) => {
+            let copies = moved.read.iter().zip(&places).filter(|(from, into)| from != into);
+            copies.for_each(|(&from, &into)| _ = program.copy(from, into));
+        }
+        (None, true) => {
+            let own = |&chunk: &Chunk| chunk_at(buffers.rank(), chunk);
+            for ((before, read), &into) in moved.accumulated.iter().zip(&moved.read).zip(&places) {
+                program.reduce(vec![own(before), own(read)], into, moved.finish);
+            }
+        }
+    }
+    places
 }
 
 /// Messages that a rank sends ahead of the receiver, which every link holds.

@@ -25,7 +25,7 @@ pub(super) enum Space {
     Input,
     Output,
     Scratch,
-    /// What a step passes on without storing it.
+    /// Values that a step passes on without storing them.
     Relay,
 }
 
@@ -93,8 +93,12 @@ impl Buffers {
         self.scratch_chunks
     }
 
+    pub(super) fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// Returns the places and values of cells, or says which one holds nothing.
-    pub(super) fn read(&self, cells: &[Cell]) -> Result<Vec<(Chunk, Contributions)>, String> {
+    pub(super) fn read(&self, cells: &[Cell]) -> Result<(Vec<Chunk>, Vec<Contributions>), String> {
         let value = |cell: &Cell| {
             let known = self.written.get(&self.same(*cell)).cloned();
             let own = || Some((input(self.input_number(self.same(*cell))?), self.own.clone()));

@@ -57,8 +57,8 @@ fn all_pairs(ranks: usize) -> String {
 }
 
 /// A ring whose results are stored and passed on, and a thread block without peers that copies.
-fn gathering_ring(ranks: usize) -> String {
-    algo("gathering_ring", "allgather", (ranks, ranks), |rank| {
+fn all_gather_ring(ranks: usize) -> String {
+    algo("all_gather_ring", "allgather", (ranks, ranks), |rank| {
         let behind = |distance: usize| format!("o{}", (rank + ranks - distance) % ranks);
         let mut steps = vec![step("s", "i0", "o0", None)];
         steps.extend((1..ranks - 1).map(|distance| step("rcs", &behind(distance), &behind(distance), None)));
@@ -85,7 +85,7 @@ fn programs_of_msccl_become_schedules_that_are_proved() {
     for ranks in 2..=6 {
         let programs = [
             (ring(ranks), Collective::AllReduce, "ring"),
-            (gathering_ring(ranks), Collective::AllGather, "gathering_ring"),
+            (all_gather_ring(ranks), Collective::AllGather, "all_gather_ring"),
             (exchange(ranks), Collective::AllToAll, "exchange"),
         ];
         for (text, collective, name) in programs {
@@ -127,7 +127,7 @@ fn wrong_programs_of_msccl_are_refused_with_the_place() {
 /// Nothing that a file says ends the process: it is refused, or it is a schedule.
 #[test]
 fn damaged_programs_of_msccl_end_nothing() {
-    let texts = [ring(4), all_pairs(3), gathering_ring(5), exchange(3)];
+    let texts = [ring(4), all_pairs(3), all_gather_ring(5), exchange(3)];
     let (mut refused, mut random) = (0, 0x5eed_u64);
     let mut below = |end: usize| {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -85,8 +85,8 @@ fn fate(
     if let Some((lost, by)) = overwritten {
         return Some(InputFate::Overwritten { place: lost.place, stored_by: lost.stored_by, by });
     }
-    // What ends in an output has arrived there; anything else that no step reads is where the input
-    // was lost. The first step that stored such a chunk is the one to look at.
+    // An input that ends in an output has arrived there. It is lost in any other chunk that no step
+    // reads, and the first step that stored such a chunk is the one to look at.
     let is_lost = |holder: &&Holder| !holder.is_read && holder.place.chunk.space != Space::Output;
     let key = |holder: &&Holder| {
         (holder.stored_by.map(|at| (at.step, at.rank, at.lane_program)), holder.place.rank)

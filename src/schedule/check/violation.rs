@@ -52,7 +52,7 @@ pub enum Violation {
         index: usize,
         /// The difference.
         error: OutputError,
-        /// What became of the input that the output lacks, where that is known.
+        /// The fate of the input that the output lacks, where it is known.
         fate: Option<InputFate>,
     },
     /// A rank can leave the barrier before another one has entered.
@@ -166,7 +166,7 @@ pub enum OutputError {
     DiffersFrom(Rank),
 }
 
-/// What became of an input that an output lacks.
+/// The fate of an input that an output lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputFate {
     /// No step reads it in the place where it was stored last.

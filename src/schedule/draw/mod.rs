@@ -15,7 +15,7 @@ use super::{Chunk, ChunkRef, Rank, Schedule, Step};
 /// A schedule as it ran, up to the first step that cannot be carried out.
 struct Run {
     trace: Trace,
-    /// What is wrong with the schedule.
+    /// The first thing that is wrong with the schedule.
     violation: Option<Violation>,
 }
 
@@ -28,7 +28,7 @@ impl Run {
         let replayer = Replayer { fifo_slots: FIFO_SLOTS, ..Replayer::default() };
         let (trace, stopped) =
             replayer.replay_until_violation(schedule, |rank, index| (index + rank) as i64)?;
-        // A run that ends may have wrong outputs all the same, or only in place, which the proof finds.
+        // A run that ends may have wrong outputs, or be wrong in place only. The proof finds that.
         let options = Options { fifo_slots: FIFO_SLOTS, in_place: true };
         let violation = stopped.or_else(|| check_schedule(schedule, &options).err());
         Ok(Self { trace, violation })
@@ -110,7 +110,7 @@ mod tests {
         for shown in [explain(&broken), svg(&broken)] {
             assert!(shown.contains("deadlock"), "{shown}");
         }
-        // Rank 3 waits for the step that is missing, so it has a mark, and the steps before are shown.
+        // Rank 3 waits for the step that is missing, so it has a mark after the steps before.
         let picture = svg(&broken);
         assert_eq!(picture.matches("r=\"9\"").count(), 1, "{picture}");
         assert!(picture.contains("class=\"message") && explain(&broken).contains("round 1"));

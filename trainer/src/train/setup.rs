@@ -193,8 +193,8 @@ fn process_groups(groups: &MeshGroups, shares: bool) -> Result<ProcessGroups> {
     Ok(team.with_pipeline(groups.get(GroupKind::Pipeline), shares)?.with_experts(experts))
 }
 
-/// Returns the mesh for this number of ranks, if its kinds of parallelism and the files of the model
-/// are supported.
+/// Returns the mesh for this number of ranks, if its kinds of parallelism and the files of the
+/// model are supported.
 pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
     pretrained::check_supported(config)?;

@@ -36,7 +36,7 @@ impl Job {
             command.arg("train").args(small(folder)).args(overrides);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-            // A rank of a machine with many others on its cores is slow, and no test here is about that.
+            // Other programs on the cores make a rank slow, and no test here is about that.
             command.env("UNISONO_TIMEOUT_MS", "300000");
             command.env("UNISONO_SECRET", "ab".repeat(32)).envs(variables.iter().copied());
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process")
