@@ -144,12 +144,12 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
     };
     let proof = given::prove(&schedule);
     println!("{}", draw::explain(&schedule));
-    match &proof {
-        Ok(report) => println!(
+    // What is wrong with a schedule stands below its steps already.
+    if let Ok(report) = &proof {
+        println!(
             "proved: {} steps in the longest chain, {} chunks moved, {} chunks of scratch",
             report.steps, report.chunks, report.scratch_chunks
-        ),
-        Err(violation) => println!("wrong: {}", printable(&violation.to_string())),
+        );
     }
     let write = |path: &Path, text: String| {
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
