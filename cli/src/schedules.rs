@@ -144,7 +144,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
     };
     let proof = given::prove(&schedule);
     println!("{}", draw::explain(&schedule));
-    // What is wrong with a schedule stands below its steps already.
+    // A violation stands below the steps already.
     if let Ok(report) = &proof {
         println!(
             "proved: {} steps in the longest chain, {} chunks moved, {} chunks of scratch",

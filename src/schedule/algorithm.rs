@@ -94,8 +94,8 @@ impl Algorithm {
     /// [`register_algorithm`](crate::register_algorithm) gives it a name that settings, tuning
     /// files and commands understand;
     /// [`Communicator::set_custom_algorithm`](crate::Communicator::set_custom_algorithm) uses it in
-    /// one communicator. Both prove it first. Values that `build` captures, for example a radix, are
-    /// kept for the rest of the process.
+    /// one communicator. Both prove it first. Values that `build` captures, for example a radix,
+    /// are kept for the rest of the process.
     ///
     /// ```
     /// use unisono::schedule::check::{Options, check};

@@ -282,9 +282,9 @@ pub enum Step {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct LaneProgram {
-    /// Lane of its messages and signals, 0 or 1. Messages of one pair of ranks in one direction keep
-    /// their order on a lane. So two lane programs of a rank may use the same lane only if they do
-    /// not both send to one peer, or both receive from one.
+    /// Lane of its messages and signals, 0 or 1. Messages of one pair of ranks in one direction
+    /// keep their order on a lane. So two lane programs of a rank may use the same lane only if
+    /// they do not both send to one peer, or both receive from one.
     #[cfg_attr(feature = "serde", serde(default))]
     pub lane: usize,
     /// The steps, in order.
