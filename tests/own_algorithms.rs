@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 use support::World;
-use unisono::schedule::algorithms::{ring, window_direct, window_reduce};
+use unisono::schedule::algorithms::{pat, ring, window_direct, window_reduce};
 use unisono::schedule::check::{Options, Violation, cases, check, sweep};
 use unisono::schedule::{
     Algorithm, Collective, Embedding, GroupSpec, PeerAccess, ProgramBuilder, Rank, find, input, output,
@@ -87,6 +87,25 @@ fn numbers_of_ranks_are_proved_before_their_first_use() {
         let error = comm.set_algorithm(Collective::Broadcast, Some("wrong_from_ten")).expect_err("wrong");
         assert!(error.to_string().contains("is wrong with 10 ranks"), "{error}");
     });
+}
+
+/// Two parts of PAT are its all_reduce, step by step. The library writes that at once, because it is
+/// built in a third of the time.
+#[test]
+fn parts_of_an_algorithm_are_the_whole() {
+    for ranks in 1..=17 {
+        for aggregation in [1, 2, 4] {
+            let spec = GroupSpec::new(ranks).with_aggregation(aggregation);
+            let members: Vec<Rank> = (0..ranks).collect();
+            for rank in 0..ranks {
+                let part = || Embedding::new(&members).with_aggregation(aggregation);
+                let mut program = ProgramBuilder::new(rank);
+                program.embed(&pat::REDUCE_SCATTER, &part().with_output(|_| output(rank)));
+                program.embed(&pat::ALL_GATHER, &part().with_input(|_| output(rank)));
+                assert_eq!(program.finish(0, 0), (pat::ALL_REDUCE.build)(&spec, rank), "{ranks} ranks");
+            }
+        }
+    }
 }
 
 /// Windows and signals of parts are counted on.

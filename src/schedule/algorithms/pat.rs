@@ -17,8 +17,8 @@
 use super::{any_group, chunk_list, one_chunk, one_per_rank, single_rank};
 use crate::schedule::algorithms::partial_sums::PartialSums;
 use crate::schedule::{
-    Algorithm, Chunk, Collective, CombineOrder, Complexity, Embedding, GroupSpec, PeerAccess, Program,
-    ProgramBuilder, Rank, input, output,
+    Algorithm, Chunk, Collective, CombineOrder, Complexity, GroupSpec, PeerAccess, Program, ProgramBuilder,
+    Rank, input, output,
 };
 
 const SOURCE: &str = "Jeaugey: PAT, arXiv 2506.20252, 2025";
@@ -188,12 +188,13 @@ fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
 }
 
 fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
-    let ranks: Vec<Rank> = (0..spec.ranks).collect();
-    let part = || Embedding::new(&ranks).with_aggregation(spec.aggregation);
-    let mut builder = ProgramBuilder::new(rank);
-    builder.embed(&REDUCE_SCATTER, &part().with_output(|_| output(rank)));
-    builder.embed(&ALL_GATHER, &part().with_input(|_| output(rank)));
-    builder.finish(0, 0)
+    if spec.ranks == 1 {
+        return single_rank(rank, 1);
+    }
+    let (mut builder, rounds) = (ProgramBuilder::new(rank), AggregatedTrees::new(spec).rounds());
+    let used = scatter(&mut builder, spec, rank, &rounds, output(rank));
+    gather(&mut builder, spec, rank, &rounds);
+    builder.finish(used, 0)
 }
 
 /// Messages that each rank sends: to the roots, and one for each node of the first tree.
