@@ -89,8 +89,8 @@ fn numbers_of_ranks_are_proved_before_their_first_use() {
     });
 }
 
-/// Two parts of PAT are its all_reduce, step by step. The library writes that at once, because it is
-/// built in a third of the time.
+/// Two parts of PAT are its all_reduce, step by step. The library writes that at once, because it
+/// is built in a third of the time.
 #[test]
 fn parts_of_an_algorithm_are_the_whole() {
     for ranks in 1..=17 {

@@ -96,7 +96,7 @@ fn perf_compares_own_algorithms_with_others() {
     }
     let all = text(&own("perf broadcast -t 3 --sizes 64 -n 1 -w 0 --bind none --compare"));
     assert!(
-        ["ring", "tree", "binomial", "linear", "window_direct"].iter().all(|name| all.contains(name)),
+        ["chain", "tree", "binomial", "linear", "window_direct"].iter().all(|name| all.contains(name)),
         "{all}"
     );
     let unknown = own("perf all_reduce -t 3 --sizes 64 --compare=two_level_2");

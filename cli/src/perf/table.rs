@@ -16,7 +16,7 @@ pub(super) fn head(arguments: &Arguments, comm: &Communicator, roofline: Option<
         comm.transport(),
         if comm.config().encryption { ", TCP encrypted," } else { "" },
         comm.config().host,
-        arguments.algo
+        if arguments.compare.is_some() { "compared" } else { &arguments.algo }
     );
     if let Some(roofline) = roofline {
         println!("# roofline measured now: {roofline}");
