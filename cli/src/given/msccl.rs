@@ -239,7 +239,7 @@ fn step(
     let block = &gpu.blocks[index];
     let Some(step) = block.steps.get(block.ended) else { return Ok(false) };
     let failed = |why: &str| format!("GPU {rank}, step {} of thread block {index} {why}", block.ended);
-    let peers = peers(step, block, rank).map_err(|why| failed(why))?;
+    let peers = peers(step, block, rank).map_err(&failed)?;
     let has_ended =
         |&(other, step): &(usize, usize)| gpu.blocks.get(other).is_some_and(|other| other.ended > step);
     if step.waits_for.as_ref().is_some_and(|earlier| !has_ended(earlier)) {
