@@ -173,14 +173,21 @@ pub(crate) fn prove(algorithm: &'static Algorithm, specs: &[GroupSpec]) -> Resul
     let is_proved =
         |spec: &GroupSpec| PROVED.lock().unwrap_or_else(PoisonError::into_inner).contains(&key(spec));
     let open: Vec<GroupSpec> = specs.iter().filter(|spec| !is_proved(spec)).copied().collect();
-    if let Some((spec, violation)) = sweep(algorithm, &open).violation {
-        return Err(Error::invalid_usage(format!(
-            "the schedule of {} {} is wrong with {} ranks and root {}: {violation}",
-            algorithm.collective, algorithm.name, spec.ranks, spec.root
-        )));
-    }
+    require_right(algorithm, &open)?;
     PROVED.lock().unwrap_or_else(PoisonError::into_inner).extend(open.iter().map(key));
     Ok(())
+}
+
+/// Runs the proof of an algorithm for some groups.
+///
+/// # Errors
+/// As [`prove`].
+pub(crate) fn require_right(algorithm: &Algorithm, specs: &[GroupSpec]) -> Result<()> {
+    let Some((spec, violation)) = sweep(algorithm, specs).violation else { return Ok(()) };
+    Err(Error::invalid_usage(format!(
+        "the schedule of {} {} is wrong with {} ranks and root {}: {violation}",
+        algorithm.collective, algorithm.name, spec.ranks, spec.root
+    )))
 }
 
 /// Returns the limit of a rule as text for the log.

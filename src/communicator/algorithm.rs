@@ -6,7 +6,7 @@ use crate::engine::{Override, Overrides};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log;
 use crate::op_desc;
-use crate::schedule::check::{cases, sweep};
+use crate::schedule::check::{cases, cases_of};
 use crate::schedule::{Algorithm, Collective, PeerAccess, find, register};
 use crate::select;
 use unisono_transports::text::printable;
@@ -54,12 +54,7 @@ impl Communicator {
         let algorithm = name.map(|name| self.algorithm_by_name(collective, name)).transpose()?;
         let Some(algorithm) = algorithm else { return Ok(None) };
         self.require_settable(algorithm)?;
-        let is_own = !algorithm.is_built_in();
-        if is_own {
-            self.prove_algorithm(algorithm)?;
-            op_desc::register_algorithm(algorithm, self.size());
-        }
-        Ok(Some(Override { algorithm, is_proved: is_own }))
+        Ok(Some(Override { algorithm, is_proved: !algorithm.is_built_in() }))
     }
 
     /// Refuses an algorithm that cannot run on these ranks.
@@ -202,7 +197,8 @@ impl Communicator {
         self.with_engine(|engine| Ok(engine.last_algorithm))
     }
 
-    /// Returns the built-in algorithm called `name`, if it keeps the order that is asked for.
+    /// Returns the algorithm called `name`, if it keeps the order that is asked for. One that a
+    /// caller has registered is proved for this number of ranks.
     pub(crate) fn algorithm_by_name(&self, collective: Collective, name: &str) -> Result<&'static Algorithm> {
         let Some(algorithm) = find(collective, name) else {
             let rows = Algorithm::all().into_iter().filter(|row| row.collective == collective);
@@ -211,6 +207,10 @@ impl Communicator {
             return Err(self.attach_rank(Error::invalid_usage(text)));
         };
         self.require_order(algorithm)?;
+        if !algorithm.is_built_in() {
+            self.prove_algorithm(algorithm)?;
+            op_desc::register_algorithm(algorithm, self.size());
+        }
         Ok(algorithm)
     }
 
@@ -229,9 +229,7 @@ impl Communicator {
 
     /// Proves an algorithm for this number of ranks and every root.
     pub(crate) fn prove_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
-        let mut specs = cases(algorithm, self.size(), false);
-        specs.retain(|spec| spec.ranks == self.size());
-        select::prove(algorithm, &specs).map_err(|error| self.attach_rank(error))
+        select::prove(algorithm, &cases_of(algorithm, self.size())).map_err(|error| self.attach_rank(error))
     }
 }
 
@@ -283,13 +281,7 @@ pub fn register_algorithm(algorithm: Algorithm) -> Result<&'static Algorithm> {
             printable(name)
         )));
     }
-    let proof = sweep(&algorithm, &cases(&algorithm, RANKS_PROVED, false));
-    if let Some((spec, violation)) = proof.violation {
-        return Err(Error::invalid_usage(format!(
-            "the schedule of {collective} {name} is wrong with {} ranks and root {}: {violation}",
-            spec.ranks, spec.root
-        )));
-    }
+    select::require_right(&algorithm, &cases(&algorithm, RANKS_PROVED, false))?;
     register(algorithm).map_err(|known| {
         Error::invalid_usage(format!(
             "{collective} has an algorithm `{name}` already ({}); choose another name",

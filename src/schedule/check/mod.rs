@@ -23,6 +23,7 @@ mod vector_clock;
 mod violation;
 
 pub use crate::schedule::check::replay::{Event, Replayer, Trace, Write};
+pub(crate) use crate::schedule::check::sweep::cases_of;
 pub use crate::schedule::check::sweep::{AlgorithmReport, cases, run_all, sweep, sweep_all};
 pub use violation::{Blocked, BlockedOn, InputFate, OutputError, StepError, StepLocation, Violation};
 

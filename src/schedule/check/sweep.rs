@@ -36,10 +36,7 @@ pub struct AlgorithmReport {
 pub fn cases(algorithm: &Algorithm, max_ranks: usize, big: bool) -> Vec<GroupSpec> {
     let mut specs = Vec::new();
     for ranks in 1..=max_ranks {
-        for root in 0..if algorithm.collective.has_root() { ranks } else { 1 } {
-            let aggregations = aggregations(algorithm, ranks).into_iter();
-            specs.extend(aggregations.map(|aggregation| GroupSpec { ranks, root, aggregation }));
-        }
+        specs.extend(cases_of(algorithm, ranks));
     }
     for ranks in LARGE_RANKS.into_iter().filter(|&ranks| big && ranks > max_ranks) {
         let all = aggregations(algorithm, ranks);
@@ -52,6 +49,14 @@ pub fn cases(algorithm: &Algorithm, max_ranks: usize, big: bool) -> Vec<GroupSpe
     }
     specs.retain(algorithm.supports);
     specs
+}
+
+/// All specs of `algorithm` for this number of ranks: every root and aggregation.
+pub(crate) fn cases_of(algorithm: &Algorithm, ranks: usize) -> Vec<GroupSpec> {
+    let aggregations = aggregations(algorithm, ranks);
+    let roots = 0..if algorithm.collective.has_root() { ranks } else { 1 };
+    let of_root = |root| aggregations.iter().map(move |&aggregation| GroupSpec { ranks, root, aggregation });
+    roots.flat_map(of_root).filter(algorithm.supports).collect()
 }
 
 /// Powers of two that make a difference: up to half of the next power of two.
