@@ -81,9 +81,9 @@ pub(super) fn parse(text: &str) -> Result<Schedule, String> {
     let name = algo.attribute("name").unwrap_or_default();
     let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "_-.".contains(*letter);
     let mut programs = Vec::new();
-    for (rank, mut gpu) in gpus.into_iter().enumerate() {
+    for mut gpu in gpus {
         // An output that no step has written is the rank's own input.
-        for (number, place) in gpu.buffers.outputs_in_inputs(rank) {
+        for (number, place) in gpu.buffers.outputs_in_inputs() {
             gpu.program.copy(place, output(number));
         }
         programs.push(gpu.program.finish(gpu.buffers.scratch_chunks(), 0));
@@ -145,8 +145,8 @@ fn gpus(algo: &Node, shape: Shape) -> Result<Vec<Gpu>, String> {
             return Err(format!("GPU {id} is there twice"));
         }
     }
-    let all = gpus.into_iter().enumerate();
-    all.map(|(id, gpu)| gpu.ok_or_else(|| format!("GPU {id} is missing"))).collect()
+    let numbered_gpus = gpus.into_iter().enumerate();
+    numbered_gpus.map(|(id, gpu)| gpu.ok_or_else(|| format!("GPU {id} is missing"))).collect()
 }
 
 fn block_of(block: &Node, shape: Shape, cells: &mut usize) -> Result<Block, String> {
@@ -317,8 +317,8 @@ impl Moved {
             (false, Some(arrived)) => arrived,
             (false, None) => own,
             (true, arrived) => {
-                let other = arrived.unwrap_or(before);
-                own.iter().zip(&other).map(|(own, other)| own.with(other)).collect()
+                let augends = arrived.unwrap_or(before);
+                own.iter().zip(&augends).map(|(own, augend)| own.with(augend)).collect()
             }
         };
         let complete = values.iter().filter(|value| value.is_complete(ranks)).count();
@@ -352,9 +352,9 @@ fn write_steps(
             copies.for_each(|(&from, &into)| _ = program.copy(from, into));
         }
         (None, true) => {
-            let own = |&chunk: &Chunk| chunk_at(buffers.rank(), chunk);
+            let place = |&chunk: &Chunk| chunk_at(buffers.rank(), chunk);
             for ((before, read), &into) in moved.accumulated.iter().zip(&moved.read).zip(&places) {
-                program.reduce(vec![own(before), own(read)], into, moved.finish);
+                program.reduce(vec![place(before), place(read)], into, moved.finish);
             }
         }
     }

@@ -77,7 +77,8 @@ impl Contributions {
 pub(super) struct Buffers {
     shape: Shape,
     rank: Rank,
-    own: Contributions,
+    /// The value of each of its own inputs.
+    own_input: Contributions,
     /// Cells that a step has written: where they are, and what they hold.
     written: HashMap<Cell, (Chunk, Contributions)>,
     scratch_chunks: usize,
@@ -85,8 +86,8 @@ pub(super) struct Buffers {
 
 impl Buffers {
     pub(super) fn new(shape: Shape, rank: Rank) -> Self {
-        let own = Contributions::of(rank, shape.ranks);
-        Self { shape, rank, own, written: HashMap::new(), scratch_chunks: 0 }
+        let own_input = Contributions::of(rank, shape.ranks);
+        Self { shape, rank, own_input, written: HashMap::new(), scratch_chunks: 0 }
     }
 
     pub(super) fn scratch_chunks(&self) -> usize {
@@ -101,9 +102,9 @@ impl Buffers {
     pub(super) fn read(&self, cells: &[Cell]) -> Result<(Vec<Chunk>, Vec<Contributions>), String> {
         let value = |cell: &Cell| {
             let known = self.written.get(&self.same(*cell)).cloned();
-            let own = || Some((input(self.input_number(self.same(*cell))?), self.own.clone()));
+            let original = || Some((input(self.input_number(self.same(*cell))?), self.own_input.clone()));
             known
-                .or_else(own)
+                .or_else(original)
                 .ok_or_else(|| format!("reads chunk {} of {:?}, which holds nothing", cell.index, cell.space))
         };
         cells.iter().map(value).collect()
@@ -128,9 +129,9 @@ impl Buffers {
     }
 
     /// Returns the outputs that no step has written and that are this rank's input, with its chunk.
-    pub(super) fn outputs_in_inputs(&self, rank: Rank) -> Vec<(usize, Chunk)> {
+    pub(super) fn outputs_in_inputs(&self) -> Vec<(usize, Chunk)> {
         let Shape { collective, ranks, root, parts, .. } = self.shape;
-        let outputs = collective.shares(ranks, root, rank).1 * parts;
+        let outputs = collective.shares(ranks, root, self.rank).1 * parts;
         let unwritten = |number: usize| {
             let cell = self.same(Cell { space: Space::Output, index: number });
             let input_number = self.input_number(cell).filter(|_| !self.written.contains_key(&cell))?;
@@ -141,11 +142,11 @@ impl Buffers {
 
     /// Returns one name for cells that are the same memory in place.
     fn same(&self, cell: Cell) -> Cell {
-        let own = self.rank * self.shape.parts;
+        let first_chunk = self.rank * self.shape.parts;
         let (space, index) = match (cell.space, self.shape.collective) {
             _ if !self.shape.in_place => return cell,
-            (Space::Input, Collective::AllGather) => (Space::Output, own + cell.index),
-            (Space::Output, Collective::ReduceScatter) => (Space::Input, own + cell.index),
+            (Space::Input, Collective::AllGather) => (Space::Output, first_chunk + cell.index),
+            (Space::Output, Collective::ReduceScatter) => (Space::Input, first_chunk + cell.index),
             (Space::Output, Collective::AllGather | Collective::AllToAll) => return cell,
             (Space::Output, _) => (Space::Input, cell.index),
             _ => return cell,

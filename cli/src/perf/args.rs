@@ -3,7 +3,7 @@
 use super::device::{self, Device};
 use super::json;
 use crate::bind::Bind;
-use crate::perf::op_case::OpKind;
+use crate::perf::op_case::{OpCase, OpKind};
 use std::path::PathBuf;
 use std::time::Duration;
 use unisono::{Avg, Communicator, Config, DType, Max, Min, ReduceKind, Transport, parse_algorithms};
@@ -198,9 +198,6 @@ impl Arguments {
                 join_names(&DType::ON_GPU.map(DType::name))
             ));
         }
-        if self.compare.is_some() && self.device != Device::Cpu {
-            return Err("--compare measures CPU buffers; name one --algo for buffers on GPUs".to_owned());
-        }
         if self.root != "all" && self.root.parse::<usize>().is_err() {
             return Err(format!("`{}` is not a rank; --root takes a number or all", self.root));
         }
@@ -250,6 +247,20 @@ impl Arguments {
             Ok(root) => vec![root],
             Err(_) => (0..ranks).collect(),
         }
+    }
+
+    /// Types, operations, roots and sizes, in the order of the table.
+    pub(super) fn cases(&self, ranks: usize) -> impl Iterator<Item = (DType, OpCase, usize)> + '_ {
+        let tests = move || {
+            let ops = self.ops().into_iter();
+            ops.flat_map(move |op: ReduceKind| {
+                self.roots(ranks).into_iter().map(move |root| OpCase::new(self.collective, op, root))
+            })
+        };
+        let dtypes = Dtypes::of(self).into_iter();
+        dtypes.flat_map(move |dtype| {
+            tests().flat_map(move |test| self.sizes().map(move |size| (dtype, test, size)))
+        })
     }
 }
 

@@ -8,6 +8,7 @@ mod jsonl;
 mod memory;
 pub(crate) mod op_case;
 pub(crate) mod pattern;
+mod report;
 mod roofline;
 mod room;
 mod table;
@@ -18,16 +19,17 @@ pub(crate) use args::Arguments;
 use crate::bind::Bind;
 use crate::launch::{Hosts, Launch};
 use crate::perf::op_case::OpCase;
-use args::Dtypes;
 use bench::{Bench, Row};
 use device::Device;
+use report::Report;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 use unisono::bootstrap::RankInfo;
 use unisono::schedule::{Algorithm, GroupSpec};
-use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
+use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, bf16, f16};
 use unisono_transports::text::printable;
 
 /// Creates or joins the world of the arguments and measures in it.
@@ -99,43 +101,23 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     }
     let roofline =
         if arguments.wants_roofline() { Some(crate::perf::roofline::measure(comm)?) } else { None };
-    let speaks = comm.rank() == 0;
-    let writer = jsonl::Writer { arguments, path: None };
-    if speaks && !arguments.jsonl {
-        table::head(arguments, comm, roofline.as_ref());
-    }
+    let mut report = Report::new(arguments, comm, roofline, None);
+    report.head();
     // Bind after the roofline and the head, which use all cores.
     arguments.bind.unwrap_or_default().apply(comm).map_err(|error| error.to_string())?;
-    let mut rows = Vec::new();
-    for dtype in Dtypes::of(arguments) {
-        for op in arguments.ops() {
-            for root in arguments.roots(comm.size()) {
-                let algorithms = compared(arguments, comm, root)?;
-                for (size, algorithm) in each(arguments.sizes(), &algorithms) {
-                    let test = OpCase::new(arguments.collective, op, root);
-                    room::require_room(comm, test, dtype.size(), size)?;
-                    if let (Some(collective), Some(_)) = (arguments.collective.collective(), algorithm) {
-                        comm.set_algorithm(collective, algorithm).map_err(|error| error.to_string())?;
-                    }
-                    let row = row(arguments, comm, dtype, op, root, size)?;
-                    match speaks {
-                        true if arguments.jsonl => writer.row(&row)?,
-                        true => table::row(arguments, &row, roofline.as_ref()),
-                        false => {}
-                    }
-                    rows.push(row);
-                }
+    let roots = arguments.roots(comm.size()).into_iter();
+    let algorithms_of_root: HashMap<usize, Vec<Option<&'static str>>> =
+        roots.map(|root| Ok((root, compared(arguments, comm, root)?))).collect::<Result<_, String>>()?;
+    for (dtype, test, size) in arguments.cases(comm.size()) {
+        for &algorithm in &algorithms_of_root[&test.root] {
+            room::require_room(comm, test, dtype.size(), size)?;
+            if let (Some(collective), Some(_)) = (test.kind.collective(), algorithm) {
+                comm.set_algorithm(collective, algorithm).map_err(|error| error.to_string())?;
             }
+            report.add(row(arguments, comm, dtype, test, size)?)?;
         }
     }
-    let summary = table::Summary::of(&rows);
-    if speaks {
-        summary.print(arguments.jsonl);
-        if let Some(path) = &arguments.json {
-            json::write(path, arguments, comm, &rows, &summary, roofline.as_ref())?;
-        }
-    }
-    Ok(u8::from(!summary.is_ok()))
+    report.finish()
 }
 
 /// Returns the algorithms that are compared at each size; one `None` leaves the choice to the
@@ -169,14 +151,6 @@ fn compared(
     names.iter().map(named).collect()
 }
 
-/// Returns each size with each algorithm.
-fn each<'a>(
-    sizes: impl Iterator<Item = usize> + 'a,
-    algorithms: &'a [Option<&'static str>],
-) -> impl Iterator<Item = (usize, Option<&'static str>)> + 'a {
-    sizes.flat_map(|size| algorithms.iter().map(move |&algorithm| (size, algorithm)))
-}
-
 /// Time for ranks that have yet to notice the failure of another rank.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -184,11 +158,9 @@ fn row(
     arguments: &Arguments,
     comm: &Communicator,
     dtype: DType,
-    op: ReduceKind,
-    root: usize,
+    test: OpCase,
     size: usize,
 ) -> Result<Row, String> {
-    let test = OpCase::new(arguments.collective, op, root);
     match dtype {
         DType::I8 => Bench::<i8>::new(arguments, comm, test, size)?.run(),
         DType::U8 => Bench::<u8>::new(arguments, comm, test, size)?.run(),

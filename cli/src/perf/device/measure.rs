@@ -7,9 +7,10 @@ use super::roofline;
 use crate::perf::args::Arguments;
 use crate::perf::bench::Row;
 use crate::perf::op_case::OpCase;
-use crate::perf::{Dtypes, json, jsonl, room, table};
+use crate::perf::report::Report;
+use crate::perf::room;
 use unisono::device::{DeviceCommunicator, Gpu, gpus};
-use unisono::{Communicator, DType, F8E4M3, F8E5M2, ReduceKind, bf16, f16};
+use unisono::{Communicator, DType, F8E4M3, F8E5M2, bf16, f16};
 
 impl Device {
     /// Returns the GPU of `rank`; ranks are distributed round-robin over the GPUs of the host.
@@ -33,7 +34,7 @@ pub(in crate::perf) fn measure(arguments: &Arguments, comm: &Communicator) -> Re
     };
     let on_gpu = comm.to_device(&gpu).map_err(|error| error.to_string())?;
     let paths = Paths::collect(comm, &on_gpu).map_err(|error| error.to_string())?;
-    let writer = jsonl::Writer { arguments, path: Some(paths.name()) };
+    let mut report = Report::new(arguments, comm, roofline, Some(paths.name()));
     let speaks = comm.rank() == 0;
     if speaks {
         paths.print(arguments.jsonl)?;
@@ -44,27 +45,13 @@ pub(in crate::perf) fn measure(arguments: &Arguments, comm: &Communicator) -> Re
     if speaks && !arguments.jsonl {
         let meaning = if gpu.is_emulated() { ": not a GPU, times mean nothing" } else { "" };
         println!("# device {} is {}{meaning}", gpu.ordinal(), gpu.name());
-        table::head(arguments, comm, roofline.as_ref());
     }
-    let mut rows = Vec::new();
+    report.head();
     for (dtype, test, size) in arguments.cases(comm.size()) {
         room::require_room(comm, test, dtype.size(), size)?;
-        let row = row(arguments, comm, &on_gpu, dtype, test, size)?;
-        match speaks {
-            true if arguments.jsonl => writer.row(&row)?,
-            true => table::row(arguments, &row, roofline.as_ref()),
-            false => {}
-        }
-        rows.push(row);
+        report.add(row(arguments, comm, &on_gpu, dtype, test, size)?)?;
     }
-    let summary = table::Summary::of(&rows);
-    if speaks {
-        summary.print(arguments.jsonl);
-        if let Some(path) = &arguments.json {
-            json::write(path, arguments, comm, &rows, &summary, roofline.as_ref())?;
-        }
-    }
-    Ok(u8::from(!summary.is_ok()))
+    report.finish()
 }
 
 /// The GPU, if every rank has one: a rank that has none would leave the others waiting.
@@ -97,21 +84,5 @@ fn row(
         DType::F8E4M3 => Bench::<F8E4M3>::new(arguments, comm, on_gpu, test, size)?.run(),
         DType::F8E5M2 => Bench::<F8E5M2>::new(arguments, comm, on_gpu, test, size)?.run(),
         _ => unreachable!("the arguments name types that GPUs know"),
-    }
-}
-
-impl Arguments {
-    /// Types, operations, roots and sizes, in the order of the table.
-    fn cases(&self, ranks: usize) -> impl Iterator<Item = (DType, OpCase, usize)> + '_ {
-        let tests = move || {
-            let ops = self.ops().into_iter();
-            ops.flat_map(move |op: ReduceKind| {
-                self.roots(ranks).into_iter().map(move |root| OpCase::new(self.collective, op, root))
-            })
-        };
-        let dtypes = Dtypes::of(self).into_iter();
-        dtypes.flat_map(move |dtype| {
-            tests().flat_map(move |test| self.sizes().map(move |size| (dtype, test, size)))
-        })
     }
 }

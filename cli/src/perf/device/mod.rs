@@ -42,6 +42,7 @@ pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
         (arguments.samples.is_some(), "--samples"),
         (arguments.per_iteration, "-I"),
         (arguments.memory, "--memory"),
+        (arguments.compare.is_some(), "--compare"),
         (arguments.bind.is_some(), "--bind"),
         (arguments.blocking == 0, "-z 0"),
     ];
