@@ -1,5 +1,6 @@
 //! Explanation of a pipeline schedule: rows, times, activations and messages.
 
+use crate::counted;
 use crate::error::{Error, Result};
 use crate::pipeline::{Op, Order, Payload, Schedule, StageCosts, Timeline, draw, play};
 use std::path::PathBuf;
@@ -66,15 +67,13 @@ impl PipelineArgs {
 }
 
 fn title(order: &Order, schedule: &Schedule) -> String {
-    let counted =
-        |count: usize, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
-    let ranks = counted(schedule.ranks, "rank", "ranks");
+    let ranks = counted(schedule.ranks, "rank");
     let parts = schedule.micro_sequences;
-    let mut micro_batches = counted(schedule.micro_batches / parts, "micro-batch", "micro-batches");
+    let mut micro_batches = counted(schedule.micro_batches / parts, "micro-batch");
     if parts > 1 {
         micro_batches += &format!(" of {parts} micro-sequences");
     }
-    let stages = counted(schedule.chunks, "stage", "stages");
+    let stages = counted(schedule.chunks, "stage");
     format!("{}: {ranks}, {micro_batches}, {stages} per rank", order.name)
 }
 

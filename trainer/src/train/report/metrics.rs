@@ -1,6 +1,7 @@
 //! Step records in a file.
 
 use crate::error::{Error, Result};
+use crate::output_file::OutputFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -83,8 +84,7 @@ impl MetricsWriter {
         let earlier = EarlierRecords::read(path)?;
         let (kept, records) = earlier.up_to(step);
         if kept.len() < earlier.text.len() {
-            let shorter = path.with_extension("unfinished");
-            std::fs::write(&shorter, kept).and_then(|()| std::fs::rename(&shorter, path)).map_err(failed)?;
+            OutputFile::write(path, kept)?;
         }
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
         Ok(Self { file: Some((path.to_owned(), LineWriter::new(file))), records })
