@@ -2,9 +2,10 @@
 
 use crate::buffers::check_memory;
 use crate::comm::{UnisonoComm, comm_ref, handle, id_of, store};
-use crate::error::{argument, guard};
+use crate::error::{Failure, argument, guard};
 use std::ffi::c_char;
 use std::ptr::null_mut;
+use unisono_core::Communicator;
 
 /// Groups the ranks that give the same color, by key and then by rank. Color −1 is none.
 ///
@@ -42,9 +43,7 @@ pub unsafe extern "C" fn unisono_comm_shrink(
     survivors: *mut *mut UnisonoComm,
 ) -> u32 {
     // SAFETY: by the contract.
-    guard(|| unsafe {
-        store(survivors, null_mut()).and_then(|()| store(survivors, handle(comm_ref(comm)?.shrink()?)))
-    })
+    unsafe { make(comm, survivors, |comm| Ok(comm.shrink()?)) }
 }
 
 /// Makes a communicator of the same ranks, with an order of calls of its own.
@@ -57,9 +56,7 @@ pub unsafe extern "C" fn unisono_comm_duplicate(
     duplicate: *mut *mut UnisonoComm,
 ) -> u32 {
     // SAFETY: by the contract.
-    guard(|| unsafe {
-        store(duplicate, null_mut()).and_then(|()| store(duplicate, handle(comm_ref(comm)?.duplicate()?)))
-    })
+    unsafe { make(comm, duplicate, |comm| Ok(comm.duplicate()?)) }
 }
 
 /// Makes a communicator of `count` members, in that order. Only they call it.
@@ -75,11 +72,7 @@ pub unsafe extern "C" fn unisono_comm_create_group(
     tag: u32,
     group: *mut *mut UnisonoComm,
 ) -> u32 {
-    guard(|| {
-        // SAFETY: by the contract.
-        unsafe { store(group, null_mut()) }?;
-        // SAFETY: by the contract.
-        let comm = unsafe { comm_ref(comm) }?;
+    let create = |comm: &Communicator| {
         if count > comm.size() {
             return argument(format!("the group has {count} members, of {} ranks", comm.size()));
         }
@@ -87,9 +80,10 @@ pub unsafe extern "C" fn unisono_comm_create_group(
         // SAFETY: by the contract. A rank need not be aligned.
         let member = |place| unsafe { members.add(place).read_unaligned() };
         let members: Vec<usize> = (0..count).map(member).collect();
-        // SAFETY: by the contract.
-        unsafe { store(group, handle(comm.create_group(&members, tag)?)) }
-    })
+        Ok(comm.create_group(&members, tag)?)
+    };
+    // SAFETY: by the contract.
+    unsafe { make(comm, group, create) }
 }
 
 /// Makes a communicator of these ranks and of `newcomers` more, which join by the unique id.
@@ -103,12 +97,27 @@ pub unsafe extern "C" fn unisono_comm_grow(
     newcomers: usize,
     larger: *mut *mut UnisonoComm,
 ) -> u32 {
+    // SAFETY: by the contract.
+    let grow = |comm: &Communicator| Ok(comm.grow(&unsafe { id_of(id) }?, newcomers)?);
+    // SAFETY: by the contract.
+    unsafe { make(comm, larger, grow) }
+}
+
+/// Stores a handle of the communicator that `make` makes of another one; null if it fails.
+///
+/// # Safety
+/// `comm` is null or a handle; `place` is null or valid for writes.
+unsafe fn make(
+    comm: *const UnisonoComm,
+    place: *mut *mut UnisonoComm,
+    make: impl FnOnce(&Communicator) -> Result<Communicator, Failure>,
+) -> u32 {
     guard(|| {
+        // SAFETY: by the contract. The place holds null, too, if a panic follows.
+        unsafe { store(place, null_mut()) }?;
         // SAFETY: by the contract.
-        unsafe { store(larger, null_mut()) }?;
+        let comm = unsafe { comm_ref(comm) }?;
         // SAFETY: by the contract.
-        let (comm, id) = unsafe { (comm_ref(comm)?, id_of(id)?) };
-        // SAFETY: by the contract.
-        unsafe { store(larger, handle(comm.grow(&id, newcomers)?)) }
+        unsafe { store(place, handle(make(comm)?)) }
     })
 }
