@@ -124,7 +124,7 @@ static void *run_rank(void *argument) {
     check_copies(comm, rank);
     check_uneven(comm, rank);
     check_errors(comm);
-    CHECK(unisono_barrier(comm) == UNISONO_OK);
+    wait_for_all_at_rank_0(comm, rank, size);
     if (rank == 0) CHECK(unisono_comm_abort(comm, "as it was told") == UNISONO_OK);
     if (rank != 0) CHECK(unisono_barrier(comm) == UNISONO_ABORTED && strstr(unisono_last_error(), "as it was told"));
     CHECK(unisono_comm_destroy(comm) == UNISONO_OK);

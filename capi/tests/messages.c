@@ -240,7 +240,7 @@ static void check_failure(unisono_comm *comm, size_t rank) {
     unisono_request *requests[4];
     unisono_comm *survivors;
     for (uint64_t i = 0; i < 4; i++) CHECK(unisono_irecv(comm, &bytes[i], 1, 0, i, &requests[i]) == UNISONO_OK);
-    CHECK(unisono_barrier(comm) == UNISONO_OK);
+    wait_for_all_at_rank_0(comm, rank, RANKS);
     if (rank == 0) CHECK(unisono_comm_abort(comm, "as it was told") == UNISONO_OK);
     CHECK(check_failed_requests(requests) == UNISONO_ABORTED);
     CHECK(unisono_barrier(comm) == UNISONO_ABORTED);
