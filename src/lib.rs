@@ -73,7 +73,7 @@ pub use engine::messages::MessageInfo;
 pub use engine::{MemoryStats, TrafficStats};
 pub use error::{AbortCause, Error, ErrorKind, Result};
 pub use flight::{FlightRecord, OpRecord, OpState};
-pub use unisono_cuda::{
+pub use unisono_reducers::{
     Bool, Complex, DType, DTypeClass, Element, F8E4M3, F8E5M2, Locatable, Located, ReduceKind, Scalar, bf16,
     f16,
 };

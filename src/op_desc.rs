@@ -27,7 +27,7 @@ use crate::schedule::Collective;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use unisono_cuda::{DType, ReduceKind};
+use unisono_reducers::{DType, ReduceKind};
 use unisono_transports::Tag;
 
 /// An operation as one rank called it.

@@ -5,7 +5,7 @@ mod custom;
 pub use custom::CustomOp;
 
 use crate::error::{Error, Result};
-use unisono_cuda::{DType, DTypeClass, Element, PostOp, ReduceKind, Scalar, as_bytes};
+use unisono_reducers::{DType, DTypeClass, Element, PostOp, ReduceKind, Scalar, as_bytes};
 
 /// Selects how the elements of all ranks are combined.
 ///

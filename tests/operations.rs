@@ -9,7 +9,7 @@ use unisono::{
     Avg, Communicator, Config, DType, Element, F8E4M3, F8E5M2, Max, OpBuffers, Operation, ReduceKind,
     ReduceOp, Sum, UnevenOperation, bf16, f16,
 };
-use unisono_cuda::as_bytes;
+use unisono_reducers::as_bytes;
 
 const COUNT: usize = 37;
 

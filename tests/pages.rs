@@ -20,7 +20,7 @@ fn read(path: &str) -> String {
 }
 
 /// Folders below which pages are checked. Records and generated pages are made from what they say.
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 11] = [
     ".github",
     "adapters",
     "benches/compare",
@@ -29,6 +29,7 @@ const FOLDERS: [&str; 10] = [
     "docs",
     "examples",
     "python",
+    "reducers",
     "trainer",
     "transports",
 ];
@@ -149,7 +150,7 @@ fn links_lead_to_files_and_headings() {
 }
 
 /// Folders from which pages name files: the root, and those that a page is about.
-const BASES: [&str; 6] = ["", "src", "transports/src", "trainer/src", "cuda", "docs"];
+const BASES: [&str; 7] = ["", "src", "transports/src", "trainer/src", "cuda", "reducers", "docs"];
 
 #[test]
 fn paths_in_code_spans_exist() {
@@ -249,7 +250,7 @@ fn words_after<'a>(text: &'a str, command: &str) -> Vec<&'a str> {
 
 /// Returns true if a package has a file or a folder of tests with this name.
 fn is_test(name: &str) -> bool {
-    let folders = ["", "transports", "cuda", "cli", "capi", "trainer"]
+    let folders = ["", "transports", "cuda", "reducers", "cli", "capi", "trainer"]
         .map(|package| root().join(package).join("tests"));
     folders.iter().any(|folder| folder.join(format!("{name}.rs")).exists() || folder.join(name).is_dir())
 }

@@ -1,4 +1,4 @@
-// Operations on gradients between the backward pass and the optimizer step: `src/host/gradients.rs`
+// Operations on gradients between the backward pass and the optimizer step: `reducers/src/host/gradients.rs`
 // and `convert.rs`.
 #include "model_arguments.cuh"
 #include "model_lanes.cuh"

@@ -1,4 +1,4 @@
-// Arrays of any strides to contiguous memory and back: `src/host/strided.rs`.
+// Arrays of any strides to contiguous memory and back: `reducers/src/host/strided.rs`.
 #include "model_arguments.cuh"
 #include "model_lanes.cuh"
 

@@ -1,6 +1,6 @@
 // Conversion between f32 and floats of 8 and 16 bits by integer arithmetic, where the hardware has
 // no conversion or other results. Values that are too large become infinity, or NaN in formats
-// without it. The arithmetic is the host's (`src/host/narrow_float.rs`).
+// without it. The arithmetic is the host's (`reducers/src/host/narrow_float.rs`).
 #pragma once
 
 // A small float: total bits, mantissa bits, exponent bias, the code of values that are too large,

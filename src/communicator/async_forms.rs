@@ -7,7 +7,7 @@
 use crate::communicator::{Communicator, Work};
 use crate::reduce_op::ReduceOp;
 use crate::schedule::Rank;
-use unisono_cuda::Element;
+use unisono_reducers::Element;
 
 impl Communicator {
     /// Starts [`Communicator::all_reduce`]. The handle returns the reduced buffer.

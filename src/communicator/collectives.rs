@@ -10,7 +10,7 @@ use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::Collective;
 use std::time::Duration;
-use unisono_cuda::{Element, as_bytes, as_bytes_mut};
+use unisono_reducers::{Element, as_bytes, as_bytes_mut};
 
 impl Communicator {
     /// Reduces `buffer` over all ranks. Every rank gets the result in place.

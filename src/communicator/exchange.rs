@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::schedule::{Collective, Rank};
 use std::ops::Range;
-use unisono_cuda::{Element, as_bytes, as_bytes_mut};
+use unisono_reducers::{Element, as_bytes, as_bytes_mut};
 
 impl Communicator {
     /// Broadcasts the root's share. Other ranks give `None`.

@@ -4,7 +4,7 @@
 //! [`RawMemory`]. [`Aliasing`] tells which form of [`OpBuffers`](crate::OpBuffers) fits two
 //! buffers, and [`written_is_shared`] whether more than two can be slices.
 
-pub use unisono_cuda::raw::{RawMemory, slice, slice_mut};
+pub use unisono_reducers::raw::{RawMemory, slice, slice_mut};
 
 use crate::communicator::{RecvBuffer, SendBuffer};
 

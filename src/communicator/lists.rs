@@ -6,7 +6,7 @@ use crate::engine::Transfer;
 use crate::error::Result;
 use crate::op_desc::{OpDesc, OpKind};
 use crate::schedule::{Collective, Rank};
-use unisono_cuda::DType;
+use unisono_reducers::DType;
 
 /// Describes a collective between lists of buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

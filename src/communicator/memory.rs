@@ -3,7 +3,7 @@
 use crate::communicator::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use std::collections::TryReserveError;
-use unisono_cuda::{DType, Element};
+use unisono_reducers::{DType, Element};
 
 /// Fails if the system would give no memory for `count` elements now.
 pub(super) fn check_room<T>(count: usize) -> std::result::Result<(), TryReserveError> {

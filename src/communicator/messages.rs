@@ -12,7 +12,7 @@ use crate::sync::AtomicU64;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use unisono_cuda::{Element, as_bytes, as_bytes_mut};
+use unisono_reducers::{Element, as_bytes, as_bytes_mut};
 
 /// Memory that [`Communicator::isend`] sends. It must not change its length while it is sent.
 pub trait SendBuffer: Send + 'static {

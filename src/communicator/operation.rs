@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
-use unisono_cuda::DType;
+use unisono_reducers::DType;
 
 /// Describes a collective by values instead of by a method and a type.
 ///

@@ -6,7 +6,7 @@ use crate::engine::{Direction, Engine, Transfer};
 use crate::error::Result;
 use crate::op_desc::{OpDesc, OpKind};
 use crate::schedule::{Collective, Rank};
-use unisono_cuda::{DType, Element, as_bytes, as_bytes_mut};
+use unisono_reducers::{DType, Element, as_bytes, as_bytes_mut};
 
 /// A set of sends and receives, which [`Communicator::group`] runs concurrently.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use crate::engine::Job;
 use crate::error::Result;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
-use unisono_cuda::{Element, as_bytes, as_bytes_mut};
+use unisono_reducers::{Element, as_bytes, as_bytes_mut};
 
 impl Communicator {
     /// Copies the root's `buffer` into every rank's `buffer`, which is equally long.

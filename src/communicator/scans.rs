@@ -6,7 +6,7 @@ use crate::engine::{Buffers, Job};
 use crate::error::Result;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::Collective;
-use unisono_cuda::{Element, as_bytes, as_bytes_mut};
+use unisono_reducers::{Element, as_bytes, as_bytes_mut};
 
 impl Communicator {
     /// Reduces `buffer` over this rank and all ranks below it, in place.

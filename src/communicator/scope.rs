@@ -12,7 +12,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use unisono_cuda::Element;
+use unisono_reducers::Element;
 
 type Task<'env> = Box<dyn FnOnce(&Communicator) + Send + 'env>;
 

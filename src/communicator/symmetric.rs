@@ -5,7 +5,7 @@ use crate::communicator::memory::check_room;
 use crate::error::{Error, Result};
 use crate::reduce_op::ReduceOp::Max;
 use std::ops::{Deref, DerefMut};
-use unisono_cuda::Element;
+use unisono_reducers::Element;
 use unisono_transports::HeapAllocation;
 
 /// A slice in memory that the other ranks of a communicator can access.

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
-use unisono_cuda::{Element, as_bytes, as_bytes_mut};
+use unisono_reducers::{Element, as_bytes, as_bytes_mut};
 
 impl Communicator {
     /// Concatenates inputs of different lengths, by rank, into every rank's `output`.

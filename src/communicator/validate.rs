@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
-use unisono_cuda::DType;
+use unisono_reducers::DType;
 
 /// A call whose arguments are being checked. A refusal names the operation and both values.
 #[derive(Clone, Copy)]

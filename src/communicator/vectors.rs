@@ -7,7 +7,7 @@ use super::Communicator;
 use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::schedule::Rank;
-use unisono_cuda::Element;
+use unisono_reducers::Element;
 
 impl Communicator {
     /// Returns the inputs of all ranks, by rank, on every rank.

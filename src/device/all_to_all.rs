@@ -11,8 +11,8 @@ use crate::engine::Direction;
 use crate::error::Result;
 use crate::op_desc::{OpDesc, OpKind};
 use crate::schedule::Collective;
-use unisono_cuda::Element;
 use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Share, Stream};
+use unisono_reducers::Element;
 use unisono_transports::gpu::{Operand, OperandMemory, Region, ShareTable, TypedRegion};
 
 impl DeviceCommunicator {

@@ -7,8 +7,8 @@ use crate::device::reduce_op::AnyReduceOp;
 use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::schedule::{Collective, Rank};
-use unisono_cuda::Element;
 use unisono_cuda::device::{DeviceBuffer, DeviceBufferMut, Stream};
+use unisono_reducers::Element;
 use unisono_transports::gpu::{Region, TypedRegion};
 
 impl DeviceCommunicator {

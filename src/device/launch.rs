@@ -18,7 +18,7 @@ use crate::select::{self, Topology};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono_cuda::device::{Buffer, CaptureState, Gpu, GpuError, ReplayHook, Stream, UserOpKernels};
-use unisono_cuda::{PostOp, ReduceKind};
+use unisono_reducers::{PostOp, ReduceKind};
 use unisono_transports::Tag;
 use unisono_transports::gpu::{AddressTable, DeviceProgram, LaunchParams, Operand, Protocol, WindowSet};
 

@@ -5,8 +5,8 @@ use crate::error::{Error, ErrorKind};
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{Collective, Rank};
-use unisono_cuda::DType;
 use unisono_cuda::device::UserOpKernels;
+use unisono_reducers::DType;
 use unisono_transports::gpu::{Operand, OperandMemory, Region, ShareTable};
 
 /// One of the two buffers of an operation.

@@ -10,7 +10,7 @@ use crate::schedule::Rank;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use unisono_cuda::device::{CaptureState, DeviceBuffer, DeviceBufferMut, Stream};
-use unisono_cuda::{DType, Element, ReduceKind};
+use unisono_reducers::{DType, Element, ReduceKind};
 use unisono_transports::gpu::{
     DeviceProgram, LaunchParams, Operand, OperandMemory, Program, Protocol, Region, ShareTable, TypedRegion,
 };

@@ -2,8 +2,8 @@
 
 use crate::reduce_op::ReduceOp;
 use std::marker::PhantomData;
-use unisono_cuda::Element;
 use unisono_cuda::device::{DeviceReduceOp, UserOpKernels};
+use unisono_reducers::Element;
 
 /// A [`ReduceOp`], or a [`DeviceReduceOp`] for elements of `T`.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use crate::schedule::{Algorithm, GroupSpec, PeerAccess};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use unisono_cuda::device::{Buffer, ImportedMemory, IpcHandle};
-use unisono_cuda::{Element, ReduceKind};
+use unisono_reducers::{Element, ReduceKind};
 use unisono_transports::gpu::{AddressTable, DeviceProgram, Endpoint, Operand, WindowSet};
 
 /// The symmetric buffers of an operation, and the algorithm that accesses them.

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::{OpDesc, OpKind};
 use crate::schedule::Rank;
 use std::time::Duration;
-use unisono_cuda::DType;
+use unisono_reducers::DType;
 
 impl Engine {
     /// Waits until every rank has called it, for `timeout` at most.

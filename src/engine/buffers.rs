@@ -4,7 +4,7 @@ use crate::engine::layout::Layout;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Chunk, Space};
 use std::ops::Range;
-use unisono_cuda::{Source, Target};
+use unisono_reducers::{Source, Target};
 
 /// The user buffers of one operation.
 #[derive(Debug)]

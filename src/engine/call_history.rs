@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::op_desc::OpKind;
     use crate::schedule::Collective;
-    use unisono_cuda::DType;
+    use unisono_reducers::DType;
 
     fn broadcast(root: usize, count: u64) -> OpDesc {
         OpDesc::new(0, OpKind::Collective(Collective::Broadcast), DType::F32, None, root, count)

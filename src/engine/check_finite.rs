@@ -7,7 +7,7 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
 use crate::reduce_op::ReduceOp;
-use unisono_cuda::DType;
+use unisono_reducers::DType;
 
 impl Engine {
     /// Fails on all ranks if the input of this rank contains a value that is not finite.
@@ -80,7 +80,7 @@ fn find_exponent_all_ones<const BYTES: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unisono_cuda::{Element, F8E4M3, F8E5M2, as_bytes, bf16, f16};
+    use unisono_reducers::{Element, F8E4M3, F8E5M2, as_bytes, bf16, f16};
 
     fn found<T: Element>(values: &[f64]) -> Option<(usize, &'static str)> {
         let values: Vec<T> = values.iter().map(|&value| T::from_f64(value)).collect();

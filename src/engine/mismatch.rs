@@ -40,7 +40,7 @@ pub(super) fn count_mismatch(sender: Rank, sent: usize, receiver: Rank, expected
 mod tests {
     use super::*;
     use crate::op_desc::OpKind;
-    use unisono_cuda::DType;
+    use unisono_reducers::DType;
 
     fn op(count: u64) -> OpDesc {
         OpDesc::new(3, OpKind::AllGatherV, DType::F32, None, 0, count)

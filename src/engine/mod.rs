@@ -71,7 +71,7 @@ use crate::schedule::{Algorithm, Collective, GroupSpec, Rank};
 use plan::{Plan, PlanCache};
 use std::path::Path;
 use std::sync::Arc;
-use unisono_cuda::{DType, Element};
+use unisono_reducers::{DType, Element};
 use unisono_transports::{Fabric, HeapExposure, WaitMode, Window, sys::fork_guard};
 
 /// One collective operation, as the communicator passes it to the engine.

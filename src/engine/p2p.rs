@@ -7,7 +7,7 @@ use crate::engine::mismatch::count_mismatch;
 use crate::error::Result;
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
-use unisono_cuda::{DType, Source, Store, Target, copy_to};
+use unisono_reducers::{DType, Source, Store, Target, copy_to};
 
 /// The direction of a transfer, as this rank sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

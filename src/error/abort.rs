@@ -148,7 +148,7 @@ mod tests {
         let text = String::new;
         let recoverable = |kind: &ErrorKind| Error::new(kind.clone()).is_recoverable();
         let gone = ErrorKind::PeerFailed { peer: 2, what: text() };
-        let op = OpDesc::new(0, crate::op_desc::OpKind::SendRecv, unisono_cuda::DType::F32, None, 0, 1);
+        let op = OpDesc::new(0, crate::op_desc::OpKind::SendRecv, unisono_reducers::DType::F32, None, 0, 1);
         let yes = [
             gone.clone(),
             ErrorKind::PeerFinalized { peer: 2 },

@@ -3,7 +3,7 @@
 use crate::hash::fnv1a;
 use crate::op_desc::register_op_name;
 use std::fmt;
-use unisono_cuda::{DType, Element, Source, Target, reduce_by};
+use unisono_reducers::{DType, Element, Source, Target, reduce_by};
 
 /// A reduction of the caller's own for CPU ranks.
 ///

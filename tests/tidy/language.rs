@@ -147,7 +147,8 @@ fn pages() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<PathBuf> =
         fs::read_dir(root).expect("readable").flatten().map(|entry| entry.path()).collect();
-    for folder in ["docs", "benches", "examples", "cuda", "transports", "trainer", "cli", "fuzz"] {
+    for folder in ["docs", "benches", "examples", "cuda", "reducers", "transports", "trainer", "cli", "fuzz"]
+    {
         collect(&root.join(folder), "md", &mut files);
     }
     files.retain(|path| path.extension().is_some_and(|extension| extension == "md"));

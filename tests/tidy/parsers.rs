@@ -30,12 +30,13 @@ const MARKS: [&str; 17] = [
     ".all_to_all(",
 ];
 /// Folders whose code runs in programs of users.
-const ROOTS: [&str; 8] = [
+const ROOTS: [&str; 9] = [
     "adapters/",
     "capi/src/",
     "cli/src/",
     "cuda/src/",
     "python/src/",
+    "reducers/",
     "src/",
     "trainer/src/",
     "transports/src/",

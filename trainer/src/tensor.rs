@@ -9,7 +9,7 @@ use crate::ops::{Mat, Operand, Placed, Values, ValuesMut};
 use std::ops::Range;
 use unisono::{RecvBuffer, ReduceOp, SendBuffer, Sum};
 use unisono_cuda::device::{View, ViewMut};
-use unisono_cuda::{as_bytes, as_bytes_mut};
+use unisono_reducers::{as_bytes, as_bytes_mut};
 
 /// Dense row-major matrix of activations: `rows` (tokens, samples) by `columns` (features).
 ///

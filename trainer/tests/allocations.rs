@@ -3,7 +3,7 @@
 use allocation_counter::measure;
 use std::sync::Arc;
 use unisono::Communicator;
-use unisono_cuda::{Matrix, MatrixMut, matmul};
+use unisono_matmul::{Matrix, MatrixMut, matmul};
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Step};

@@ -8,7 +8,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::iter::once;
 use std::time::{Duration, Instant};
-use unisono_cuda::Source;
+use unisono_reducers::Source;
 use unisono_transports::{Fabric, Geometry, Link, Result, Tag, Window, tcp, threads};
 
 const SIZES: [usize; 2] = [8, 1 << 20];

@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
 }
 
 /// Packages whose unit tests run, whatever has changed: all others depend on them.
-const CORE: [&str; 3] = ["unisono", "unisono-transports", "unisono-cuda"];
+const CORE: [&str; 4] = ["unisono", "unisono-transports", "unisono-cuda", "unisono-reducers"];
 /// Tests that take most of a minute unless they are optimized: they compare every value of narrow
 /// types. The lane of tests has them.
 const SLOW: [&str; 2] = [

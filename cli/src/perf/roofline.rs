@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::time::Instant;
 use unisono::{Communicator, Config, DType, ReduceKind};
 use unisono_bench_support::stats::median;
-use unisono_cuda::{PostOp, Source, Store, Target, copy_to, reduce_to};
+use unisono_reducers::{PostOp, Source, Store, Target, copy_to, reduce_to};
 use unisono_transports::testing::flag_latency::{FlagPage, Side};
 
 /// The limits. Bandwidths count bytes read plus bytes written, in GB/s.

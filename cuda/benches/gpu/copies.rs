@@ -5,7 +5,7 @@ use crate::rows::{median, print};
 use crate::{Bench, BenchResult};
 use serde_json::json;
 use unisono_cuda::device::{Buffer, GpuError, LaunchDims, ReduceCopy, Stream};
-use unisono_cuda::{DType, ReduceKind};
+use unisono_reducers::{DType, ReduceKind};
 
 /// Copies by the kernel `reduce_copy_float_sum` on ever more blocks, of buffers that fit into the
 /// L2 cache and of such that do not.

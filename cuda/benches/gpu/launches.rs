@@ -5,7 +5,7 @@ use crate::{Bench, BenchResult};
 use serde_json::json;
 use std::time::Instant;
 use unisono_cuda::device::{Buffer, GpuError, LaunchDims, ReduceCopy, Stream};
-use unisono_cuda::{DType, ReduceKind};
+use unisono_reducers::{DType, ReduceKind};
 
 pub(crate) fn run(bench: &Bench) -> BenchResult {
     let (stream, buffers) = (bench.gpu.stream()?, [bench.gpu.alloc(1)?, bench.gpu.alloc(1)?]);

@@ -5,7 +5,7 @@ use crate::rows::{median, print};
 use crate::{Bench, BenchResult};
 use serde_json::json;
 use unisono_cuda::device::{LaunchDims, ReduceCopy, Stream};
-use unisono_cuda::{DType, ReduceKind};
+use unisono_reducers::{DType, ReduceKind};
 
 pub(crate) fn run(bench: &Bench) -> BenchResult {
     let (stream, target) = (bench.gpu.stream()?, bench.gpu.alloc::<f32>(4)?);

@@ -1,8 +1,8 @@
 //! The argument structs of the kernels that know no schedule.
 
 use super::table::arguments;
-use crate::{DType, ReduceKind, Scalar};
 use std::ptr::{null, null_mut};
+use unisono_reducers::{DType, ReduceKind, Scalar};
 
 arguments! {
     /// Arguments of the kernels `reduce_copy_*`. Every target becomes the first source ⊕ the second

@@ -10,13 +10,13 @@ use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
 use super::memory::{Memory, MemoryRef};
 use super::pinned::Pinned;
-use super::plain::Plain;
 use super::pool::MemoryKind;
 use super::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
+use unisono_reducers::Plain;
 
 /// Elements in memory of a GPU. A dropped buffer's memory lasts until the work that uses it is
 /// done.

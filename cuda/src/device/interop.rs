@@ -2,10 +2,10 @@
 
 use super::buffer::{Buffer, View, ViewMut, check_length};
 use super::error::{GpuError, IntoGpuResult};
-use super::plain::Plain;
 use super::stream::{CaptureState, Stream};
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DeviceSlice, sys};
 use std::sync::Arc;
+use unisono_reducers::Plain;
 
 mod sealed {
     pub trait Sealed {}

@@ -5,7 +5,6 @@ use super::capture_mode::RelaxedCapture;
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::{Gpu, lock};
 use super::memory::{Memory, MemoryRef};
-use super::plain::Plain;
 use super::stream::{CaptureState, Stream};
 use cudarc::driver::sys;
 use std::collections::HashMap;
@@ -13,6 +12,7 @@ use std::ffi::c_char;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use unisono_reducers::Plain;
 
 /// A handle by which another process opens a buffer: plain bytes, for any channel between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

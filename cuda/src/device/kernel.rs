@@ -2,12 +2,12 @@
 
 use super::error::{GpuError, IntoGpuResult};
 use super::gpu::Gpu;
-use super::plain::Plain;
 use super::stream::Stream;
 use cudarc::driver::sys::CUlaunchAttributeID as AttributeId;
 use cudarc::driver::{result, sys, sys::CUresult};
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};
+use unisono_reducers::Plain;
 
 /// A kernel of the library, loaded on a GPU.
 #[derive(Clone)]

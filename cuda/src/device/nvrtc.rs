@@ -155,7 +155,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
+    use unisono_reducers::DType;
 
     /// Machine code where NVRTC is installed, an error that says so elsewhere.
     #[test]

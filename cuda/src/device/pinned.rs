@@ -4,15 +4,15 @@ use super::arguments::WaitReport;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{Memory, MemoryRef};
-use super::plain::Plain;
 use super::pool::MemoryKind;
 use super::stream::Stream;
-use crate::{Source, Target};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use unisono_reducers::Plain;
+use unisono_reducers::{Source, Target};
 
 /// Elements in memory of the host that kernels read and write; they may do so at any time.
 ///

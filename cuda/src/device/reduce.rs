@@ -7,8 +7,8 @@ use super::gpu::Gpu;
 use super::kernel::LaunchDims;
 use super::memory::Memory;
 use super::stream::Stream;
-use crate::{Element, PostOp, ReduceKind, Scalar};
 use std::sync::Arc;
+use unisono_reducers::{Element, PostOp, ReduceKind, Scalar};
 
 /// Bytes that a block should have to do, before another one is worth it.
 const BYTES_PER_BLOCK: usize = 64 << 10;

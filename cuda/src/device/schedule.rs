@@ -153,7 +153,7 @@ arguments! {
         176 => fingerprint: u64,
         /// Elements: compared with each peer's.
         184 => count: u64,
-        /// Factor of the input for [`ReduceKind::PreMulSum`](crate::ReduceKind::PreMulSum), made by
+        /// Factor of the input for [`ReduceKind::PreMulSum`](unisono_reducers::ReduceKind::PreMulSum), made by
         /// [`ReduceCopy::factor`](super::ReduceCopy::factor).
         192 => factor: u64,
         /// 1, for the same.
@@ -170,9 +170,9 @@ arguments! {
         224 => lane_program_count: u32,
         /// Scratch chunks of the program.
         228 => scratch_chunks: u32,
-        /// A [`ReduceKind`](crate::ReduceKind) as a number.
+        /// A [`ReduceKind`](unisono_reducers::ReduceKind) as a number.
         232 => op: u32,
-        /// Divisor of complete sums for [`ReduceKind::Avg`](crate::ReduceKind::Avg).
+        /// Divisor of complete sums for [`ReduceKind::Avg`](unisono_reducers::ReduceKind::Avg).
         236 => divisor: u32,
         /// Not 0: the program uses windows, so that window sequences are counted.
         240 => uses_window: u32,
@@ -221,7 +221,7 @@ arguments! {
         84 => rank: u32,
         /// Number of blocks that the mailboxes have room for.
         88 => blocks_max: u32,
-        /// A [`ReduceKind`](crate::ReduceKind) as a number.
+        /// A [`ReduceKind`](unisono_reducers::ReduceKind) as a number.
         92 => op: u32,
         /// Same as in [`ScheduleArgs`].
         96 => divisor: u32,

@@ -21,11 +21,11 @@ macro_rules! arguments {
             }
 
             // SAFETY: each of its fields is plain, and the compiler has seen that.
-            unsafe impl $crate::device::Plain for $name {}
+            unsafe impl unisono_reducers::Plain for $name {}
 
             const _: () = {
                 use std::mem::offset_of;
-                const fn expect_plain<T: $crate::device::Plain>() {}
+                const fn expect_plain<T: unisono_reducers::Plain>() {}
                 $(expect_plain::<$type>();)*
                 $(assert!(offset_of!($name, $field) == $offset);)*
                 assert!(size_of::<$name>() == $bytes);

@@ -6,11 +6,11 @@ use crate::device::error::GpuError;
 #[cfg(feature = "nvrtc")]
 use crate::device::gpu::{Gpu, lock};
 use crate::device::kernel::Kernel;
-use crate::{DType, Element};
 use std::marker::PhantomData;
 use std::sync::Arc;
 #[cfg(feature = "nvrtc")]
 use std::sync::Mutex;
+use unisono_reducers::{DType, Element};
 
 /// A reduction by a compiled expression on elements of `T`: see `DeviceReduceOp::compile`, a
 /// function of the feature `nvrtc`. Clones share the kernels.

@@ -4,7 +4,7 @@ use unisono_cuda::device::GpuError;
 use unisono_cuda::device::compute::{
     Activation, AdamStep, AttentionShape, Compute, Indices, MatrixView, MatrixViewMut, Norm,
 };
-use unisono_cuda::{Element, bf16};
+use unisono_reducers::{Element, bf16};
 
 /// Numbers between -1 and 1, different for each seed.
 fn numbers(seed: u32, count: usize) -> Vec<f32> {
@@ -13,7 +13,7 @@ fn numbers(seed: u32, count: usize) -> Vec<f32> {
 }
 
 fn bits<T: Element>(values: &[T]) -> Vec<u8> {
-    unisono_cuda::as_bytes(values).to_vec()
+    unisono_reducers::as_bytes(values).to_vec()
 }
 
 #[test]
@@ -74,11 +74,11 @@ fn gradients_and_steps_are_those_of_the_host() {
     let mut buffer = gpu.upload(&values).unwrap();
     let squares = compute.square_sums(&[buffer.view(..)]).unwrap();
     let (found, mut naive) = (squares.to_vec(stream).unwrap()[0], 0.0);
-    unisono_cuda::block_square_sums(&values, 64, |part| naive += part);
+    unisono_reducers::block_square_sums(&values, 64, |part| naive += part);
     assert!((found - naive).abs() <= 1e-6 * naive, "{found}, not {naive}");
     compute.scale_and_clip(buffer.view_mut(..), squares.view(..), 0.5, 3.0).unwrap();
     let mut clipped = values.clone();
-    unisono_cuda::scale_and_clip(&mut clipped, 0.5, 0.5 * found.sqrt(), 3.0);
+    unisono_reducers::scale_and_clip(&mut clipped, 0.5, 0.5 * found.sqrt(), 3.0);
     assert!(bits(&buffer.to_vec(stream).unwrap()) == bits(&clipped));
     conversions(&compute, &values);
     strides(&compute, &values);
@@ -91,12 +91,12 @@ fn conversions(compute: &Compute, values: &[f32]) {
     let (wide, mut narrow) = (gpu.upload(values).unwrap(), gpu.alloc::<bf16>(values.len()).unwrap());
     compute.narrow(narrow.view_mut(..), wide.view(..)).unwrap();
     let mut halves = vec![bf16::ZERO; values.len()];
-    unisono_cuda::narrow(&mut halves, values);
+    unisono_reducers::narrow(&mut halves, values);
     assert!(narrow.to_vec(stream).unwrap() == halves);
     let mut back = gpu.alloc::<f32>(values.len()).unwrap();
     compute.widen(back.view_mut(..), narrow.view(..)).unwrap();
     let mut rounded = vec![0.0; values.len()];
-    unisono_cuda::widen(&mut rounded, &halves);
+    unisono_reducers::widen(&mut rounded, &halves);
     assert!(back.to_vec(stream).unwrap() == rounded);
 }
 
@@ -106,12 +106,12 @@ fn strides(compute: &Compute, values: &[f32]) {
     let (shape, strides) = ([20, 30], [1, 33]);
     compute.pack(dense.view_mut(..), array.view(..), &shape, &strides).unwrap();
     let mut packed = vec![0.0; 600];
-    unisono_cuda::pack(&mut packed, values, &shape, &strides);
+    unisono_reducers::pack(&mut packed, values, &shape, &strides);
     assert!(dense.to_vec(stream).unwrap() == packed);
     let mut back = gpu.alloc::<f32>(values.len()).unwrap();
     compute.unpack(back.view_mut(..), dense.view(..), &shape, &strides).unwrap();
     let mut unpacked = vec![0.0; values.len()];
-    unisono_cuda::unpack(&mut unpacked, &packed, &shape, &strides);
+    unisono_reducers::unpack(&mut unpacked, &packed, &shape, &strides);
     assert!(back.to_vec(stream).unwrap() == unpacked);
     let beyond = compute.pack(dense.view_mut(..), array.view(..), &shape, &[1, 60]).unwrap_err();
     assert_eq!(beyond, GpuError::LengthMismatch { found: 1003, wanted: 19 + 29 * 60 + 1 });

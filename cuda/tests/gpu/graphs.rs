@@ -1,7 +1,7 @@
 //! Graphs: recorded once, run again and again.
 
 use unisono_cuda::device::{Buffer, Gpu, GpuError, Graph, Stream};
-use unisono_cuda::{PostOp, ReduceKind};
+use unisono_reducers::{PostOp, ReduceKind};
 
 fn doubling(gpu: &Gpu, stream: &Stream, target: &mut Buffer<i32>) -> Graph {
     let one = gpu.upload(&[1i32; 100]).unwrap();

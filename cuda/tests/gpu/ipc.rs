@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use unisono_cuda::device::{
     EXPORT_UNIT_BYTES, Gpu, GpuError, ImportedMemory, IpcHandle, LaunchDims, ReduceCopy, Stream,
 };
-use unisono_cuda::{DType, ReduceKind};
+use unisono_reducers::{DType, ReduceKind};
 
 /// Tells the second process that it is one.
 const SECOND: &str = "UNISONO_TEST_IPC_SECOND";

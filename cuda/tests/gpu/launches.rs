@@ -2,7 +2,7 @@
 
 use crate::busy::Busy;
 use unisono_cuda::device::{Buffer, Gpu, GpuError, LaunchDims, Stream};
-use unisono_cuda::{DType, Element, PostOp, ReduceKind, Scalar, as_bytes, as_bytes_mut, bf16};
+use unisono_reducers::{DType, Element, PostOp, ReduceKind, Scalar, as_bytes, as_bytes_mut, bf16};
 
 /// Elements that differ, beginning with `first`.
 fn elements<T: Element>(first: usize, count: usize) -> Vec<T> {
@@ -12,7 +12,7 @@ fn elements<T: Element>(first: usize, count: usize) -> Vec<T> {
 fn on_host<T: Element>(op: ReduceKind, finish: PostOp, sources: &[Vec<T>]) -> Vec<T> {
     let mut target = vec![T::default(); sources[0].len()];
     let sources: Vec<_> = sources.iter().map(|source| as_bytes(source).into()).collect();
-    unisono_cuda::reduce(T::DTYPE, op, finish, as_bytes_mut(&mut target).into(), &sources);
+    unisono_reducers::reduce(T::DTYPE, op, finish, as_bytes_mut(&mut target).into(), &sources);
     target
 }
 

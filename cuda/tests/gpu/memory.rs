@@ -4,7 +4,7 @@ use crate::busy::Busy;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use unisono_cuda::device::{Buffer, CopyStats, Gpu, GpuError, LaunchDims, ReduceCopy, gpus};
-use unisono_cuda::{DType, ReduceKind};
+use unisono_reducers::{DType, ReduceKind};
 
 #[test]
 fn buffer_written_data_is_read_back() {
@@ -188,7 +188,7 @@ fn pinned_memory_is_shared_with_kernels() {
     bytes.set(7, 9);
     assert_eq!((bytes.get(6), bytes.get(7), bytes.len()), (0, 9, 100));
     let mut copied = [1; 3];
-    unisono_cuda::copy((&mut copied[..]).into(), bytes.source(6..9));
+    unisono_reducers::copy((&mut copied[..]).into(), bytes.source(6..9));
     assert_eq!(copied, [0, 9, 0]);
     let words = gpu.pin::<u64>(2).unwrap();
     words.words()[1].store(5, Ordering::Relaxed);

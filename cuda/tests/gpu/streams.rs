@@ -3,7 +3,7 @@
 use crate::busy::Busy;
 use unisono_cuda::device::{Gpu, GpuError};
 use unisono_cuda::emulator::set_max_resident_blocks;
-use unisono_cuda::{PostOp, ReduceKind};
+use unisono_reducers::{PostOp, ReduceKind};
 
 #[test]
 fn a_stream_does_one_thing_after_the_other() {

@@ -6,10 +6,10 @@ mod emulator;
 mod exchange;
 mod libcuda;
 #[allow(dead_code)]
-#[path = "../../src/host/tests/material.rs"]
+#[path = "../../../reducers/src/host/tests/material.rs"]
 mod material;
 mod model;
-#[path = "../../src/host/naive.rs"]
+#[path = "../../../reducers/src/host/naive.rs"]
 mod naive;
 mod processes;
 mod race_program;
@@ -18,6 +18,7 @@ mod rules;
 mod schedule;
 
 // Names that the shared files find in their own crate.
-use unisono_cuda::{
-    Bool, DType, Element, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar, Source, as_bytes, as_bytes_mut,
+use unisono_reducers::{
+    Bool, Complex, DType, Element, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar, Source, as_bytes,
+    as_bytes_mut, bf16, f16,
 };

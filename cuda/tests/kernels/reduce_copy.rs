@@ -4,7 +4,7 @@ use crate::emulator::Device;
 use crate::material::{Guarded, Random};
 use crate::naive::Naive;
 use unisono_cuda::device::ReduceCopy;
-use unisono_cuda::{DType, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, bf16, f16};
+use unisono_reducers::{DType, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, bf16, f16};
 
 /// Lengths in elements: none, one, both sides of packs, and more than all threads take at once.
 const LENGTHS: [usize; 8] = [0, 1, 15, 16, 17, 63, 700, 2500];
@@ -101,7 +101,7 @@ fn average_in_place(device: &Device) {
     let mut arguments = ReduceCopy::new(&[own], &[own], LONGEST);
     arguments.divisor = 7;
     device.run(&ReduceCopy::kernel(DType::F32, ReduceKind::Avg), &arguments, 2, 32).unwrap();
-    unisono_cuda::average(&mut expected, 7);
+    unisono_reducers::average(&mut expected, 7);
     values.expect(&expected, &|| "in place".to_owned());
 }
 

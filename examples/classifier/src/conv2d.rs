@@ -1,6 +1,6 @@
 //! Convolutions of images.
 
-use unisono_cuda::{Matrix, MatrixMut, matmul};
+use unisono_matmul::{Matrix, MatrixMut, matmul};
 use unisono_trainer::Result;
 use unisono_trainer::allocator::F32Vec;
 use unisono_trainer::nn::{LinearInit, Module};

@@ -3,7 +3,7 @@
 use crate::engine::buffers::StepMemory;
 use crate::reduce_op::CustomOp;
 use crate::schedule::{Chunk, ChunkRef, Space};
-use unisono_cuda::{
+use unisono_reducers::{
     DType, PostOp, ReduceKind, Scalar, Source, Store, Target, copy_to, reduce_assign, reduce_into, reduce_to,
     scale,
 };

@@ -16,7 +16,7 @@ use crate::op_desc::OpDesc;
 use crate::schedule::lower::OPERANDS_MAX;
 use std::ops::Range;
 use std::time::Instant;
-use unisono_cuda::{PostOp, Scalar, Source, Store, Target, copy_into, copy_to, reduce_among, scale};
+use unisono_reducers::{PostOp, Scalar, Source, Store, Target, copy_into, copy_to, reduce_among, scale};
 use unisono_transports::{SlotClass, Tag, Window};
 
 /// One run of a plan.

@@ -9,7 +9,7 @@ use crate::engine::telemetry::traffic::TrafficStats;
 use crate::error::Result;
 use crate::schedule::lower::Instr;
 use crate::schedule::{ChunkRef, Rank};
-use unisono_cuda::{Source, Store, Target};
+use unisono_reducers::{Source, Store, Target};
 use unisono_transports::{Link, Tag, Window};
 
 /// The result of an attempt to run an instruction.

@@ -6,7 +6,7 @@ use crate::engine::exec::instr::{InstrExec, InstrPoll};
 use crate::engine::mismatch::{count_mismatch, tag_mismatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::{Chunk, Rank, Space};
-use unisono_cuda::{Source, Store, copy_to};
+use unisono_reducers::{Source, Store, copy_to};
 use unisono_transports::{Link, Tag};
 
 impl InstrExec<'_, '_, '_> {

@@ -15,7 +15,7 @@ use crate::op_desc::OpDesc;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::Rank;
 use std::mem::take;
-use unisono_cuda::{PostOp, ReduceKind, Store};
+use unisono_reducers::{PostOp, ReduceKind, Store};
 use unisono_transports::Fabric;
 
 /// The state that a channel keeps from operation to operation.

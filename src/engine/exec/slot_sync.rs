@@ -13,7 +13,7 @@ use crate::engine::watchdog::Watchdog;
 use crate::error::Result;
 use crate::hash::GOLDEN_RATIO;
 use crate::schedule::Rank;
-use unisono_cuda::{Store, copy_to};
+use unisono_reducers::{Store, copy_to};
 use unisono_transports::{ControlChannel, Fabric, Link, SlotClass, Tag, WaitStrategy, Window};
 
 /// The state of the eager path between operations.

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::lower::{Combine, OPERANDS_MAX, Transfer};
 use crate::schedule::{Chunk, ChunkRef, Space};
 use std::time::{Duration, Instant};
-use unisono_cuda::{PostOp, Source, Store, copy_into, copy_to, scale};
+use unisono_reducers::{PostOp, Source, Store, copy_into, copy_to, scale};
 
 impl InstrExec<'_, '_, '_> {
     /// Runs `transfer`, and measures it if this run is timed.

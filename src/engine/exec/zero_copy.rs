@@ -18,7 +18,7 @@ use crate::op_desc::OpDesc;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::lower::{Combine, Instr, OPERANDS_MAX, Transfer};
 use crate::schedule::{Algorithm, ChunkRef, PeerAccess, Rank, Space};
-use unisono_cuda::{ReduceKind, Source, Store, Target, copy_into, reduce_into};
+use unisono_reducers::{ReduceKind, Source, Store, Target, copy_into, reduce_into};
 use unisono_transports::{HeapAccess, HeapAllocation, HeapExposure};
 
 /// Offsets of a rank's buffers in its symmetric heap, or [`NOT_SYMMETRIC`].

@@ -5,7 +5,7 @@ use crate::engine::messages::submission::SendTask;
 use crate::engine::messages::{ANNOUNCED_MAX, EAGER_CREDIT, EAGER_OVERHEAD};
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
-use unisono_cuda::Source;
+use unisono_reducers::Source;
 use unisono_transports::Link;
 
 /// The state of the messages to and from one peer.

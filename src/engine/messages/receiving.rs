@@ -7,7 +7,7 @@ use crate::engine::messages::{Arrived, Granted, Messages, REFUSED};
 use crate::engine::mismatch::count_mismatch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
-use unisono_cuda::{Source, Store, copy_to};
+use unisono_reducers::{Source, Store, copy_to};
 use unisono_transports::Link;
 
 impl Messages {

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::schedule::Rank;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use unisono_cuda::{Source, Store, Target, copy_to};
+use unisono_reducers::{Source, Store, Target, copy_to};
 use unisono_transports::{Header, Link, Tag};
 
 /// The state of rank 0, and what the script sees of it.

@@ -15,7 +15,7 @@ use crate::reduce_op::ReduceOp;
 use crate::schedule::lower::{Combine, Instr, LaneInstrs, OPERANDS_MAX, Transfer, lower};
 use crate::schedule::{Algorithm, Chunk, ChunkRef, Collective, GroupSpec, PeerAccess, Program, Rank, Space};
 use std::ops::Range;
-use unisono_cuda::ReduceKind;
+use unisono_reducers::ReduceKind;
 use unisono_transports::SlotClass;
 
 /// The properties of an operation that distinguish its plan from others.

@@ -1,7 +1,7 @@
 //! Costs of the two kinds of store, as measured lately.
 
 use std::time::Duration;
-use unisono_cuda::Store;
+use unisono_reducers::Store;
 
 /// The measurement of one run.
 #[derive(Clone, Copy, Debug, Default)]

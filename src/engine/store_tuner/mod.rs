@@ -19,7 +19,7 @@ pub(super) use cost::Sample;
 pub(super) use table::{EAGER_K16, OpClass, TunerTable};
 
 use cost::{Estimates, RecentCosts, costs_of_hint};
-use unisono_cuda::Store;
+use unisono_reducers::Store;
 
 /// The measured costs of one class of operations.
 #[derive(Debug, Default)]

@@ -294,7 +294,7 @@ const CLOCK_INTERVAL: u64 = 64;
 mod tests {
     use super::*;
     use crate::op_desc::OpKind;
-    use unisono_cuda::DType;
+    use unisono_reducers::DType;
 
     fn recorder() -> Recorder {
         let host = "here".to_owned();

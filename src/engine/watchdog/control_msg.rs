@@ -338,7 +338,7 @@ mod tests {
     use super::*;
     use crate::op_desc::OpKind;
     use proptest::prelude::*;
-    use unisono_cuda::DType;
+    use unisono_reducers::DType;
 
     const RANKS: usize = 3;
 

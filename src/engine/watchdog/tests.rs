@@ -3,7 +3,7 @@ use crate::engine::telemetry::flight::Owner;
 use crate::engine::watchdog::peer_state::REPORT_TTL;
 use crate::engine::watchdog::*;
 use crate::op_desc::OpKind;
-use unisono_cuda::DType;
+use unisono_reducers::DType;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::thread;
 use unisono::Communicator;
-use unisono_cuda::{Matrix, MatrixMut, matmul};
+use unisono_matmul::{Matrix, MatrixMut, matmul};
 
 /// Costs of exchanges if all ranks do the same, in seconds of all cores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -7,7 +7,7 @@ use crate::nn::experts::Experts;
 use crate::parameter::{Domain, Inventory, Parameter};
 use std::time::{Duration, Instant};
 use unisono_cuda::device::compute::{MatrixView, MatrixViewMut};
-use unisono_cuda::{Matrix, MatrixMut, matmul};
+use unisono_matmul::{Matrix, MatrixMut, matmul};
 
 /// Returns the floating-point operations of forward and backward for one sample. Each weight of a
 /// matrix product costs 6 per token. Each block adds 6 × context × width per token for the scores

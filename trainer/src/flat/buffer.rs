@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::{Deref, Range};
 use unisono::{Element, ReduceKind, ReduceOp, Result, Sum, bf16};
-use unisono_cuda::{PostOp, as_bytes, as_bytes_mut, average, narrow, reduce_assign, widen};
+use unisono_reducers::{PostOp, as_bytes, as_bytes_mut, average, narrow, reduce_assign, widen};
 
 /// Element type of a flat buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]

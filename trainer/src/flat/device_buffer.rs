@@ -8,7 +8,7 @@ use std::sync::Arc;
 use unisono::device::{Buffer, DeviceCommunicator, Event, View, ViewMut};
 use unisono::{ReduceOp, Result, Sum, bf16};
 use unisono_cuda::device::compute::Compute;
-use unisono_cuda::{narrow, widen};
+use unisono_reducers::{narrow, widen};
 
 /// Buffer of one element type in GPU memory. Operations are enqueued in the stream of its lane.
 pub struct DeviceBuffer {

@@ -10,7 +10,7 @@ use super::{AdamW, DeviceParamSlice, MatrixOptimizer, Optimizer, ParamSlice, Ste
 use crate::parameter::{Parameter, WeightDecay};
 use unisono_cuda::device::compute::Compute;
 use unisono_cuda::device::{GpuError, View, ViewMut};
-use unisono_cuda::{Matrix, MatrixMut, matmul};
+use unisono_matmul::{Matrix, MatrixMut, matmul};
 
 /// Updates hidden matrices by `m ← μm + g`, `w ← w − ηλw − η · 0.2 √max(rows, columns) ·
 /// orthogonal(g + μm)`, and other parameters by AdamW.

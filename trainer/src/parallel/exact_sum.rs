@@ -1,7 +1,7 @@
 //! Sums that do not depend on the order of their terms.
 
 use crate::flat::ALIGNMENT;
-use unisono_cuda::block_square_sums;
+use unisono_reducers::block_square_sums;
 
 /// Exact sum of squares in fixed point. Terms may come in any order and from any rank.
 ///

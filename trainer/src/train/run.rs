@@ -25,7 +25,7 @@ use crate::train::stage_times::StageTimes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::{Avg, Communicator, Max, Sum};
-use unisono_cuda::clip_factor;
+use unisono_reducers::clip_factor;
 
 /// State of a run on one rank. All ranks must call the same methods in the same order.
 pub struct Run {

@@ -20,7 +20,7 @@ impl Link for SlowLink {
         lane: usize,
         tag: &Tag,
         bytes: usize,
-        parts: &mut dyn Iterator<Item = unisono_cuda::Source<'a>>,
+        parts: &mut dyn Iterator<Item = unisono_reducers::Source<'a>>,
     ) -> Result<bool> {
         let now = Instant::now();
         if self.due[lane].is_none() {
@@ -39,7 +39,7 @@ impl Link for SlowLink {
         self.link.header(lane)
     }
 
-    fn body(&mut self, lane: usize) -> Result<Option<unisono_cuda::Source<'_>>> {
+    fn body(&mut self, lane: usize) -> Result<Option<unisono_reducers::Source<'_>>> {
         self.link.body(lane)
     }
 
@@ -47,7 +47,7 @@ impl Link for SlowLink {
         self.link.release(lane);
     }
 
-    fn recv_into(&mut self, lane: usize, target: unisono_cuda::Target<'_>) -> Result<bool> {
+    fn recv_into(&mut self, lane: usize, target: unisono_reducers::Target<'_>) -> Result<bool> {
         self.link.recv_into(lane, target)
     }
 

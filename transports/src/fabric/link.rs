@@ -3,7 +3,7 @@
 use crate::{Footprint, Result, Tag};
 use std::any::Any;
 use std::time::Duration;
-use unisono_cuda::{Source, Target};
+use unisono_reducers::{Source, Target};
 
 /// Header of a message that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use unisono_cuda::device::{
     CaptureState, Deadline, Gpu, GpuError, Kernel, LaunchDims, PeerBuffers, Protocol, ReduceCopy,
     ScheduleArgs, Stream, UserOpKernels,
 };
-use unisono_cuda::{DType, ReduceKind, Scalar};
+use unisono_reducers::{DType, ReduceKind, Scalar};
 
 /// Parameters of one operation, apart from its program and its memory.
 #[derive(Clone, Copy)]

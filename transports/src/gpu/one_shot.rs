@@ -5,8 +5,8 @@ use crate::gpu::endpoint::Endpoint;
 use crate::gpu::launch::{LaunchParams, threads_per_block};
 use crate::gpu::operand::Operand;
 use crate::{Error, Result};
-use unisono_cuda::Scalar;
 use unisono_cuda::device::{LaunchDims, OneShotArgs, ReduceCopy, Stream};
+use unisono_reducers::Scalar;
 
 impl Endpoint {
     /// Returns the bytes that one launch can reduce, or 0 if this rank cannot reach the mailbox of

@@ -5,7 +5,8 @@ use crate::gpu::table_arena::Table;
 use crate::gpu::window_set::WindowSet;
 use crate::{Error, Result};
 use std::ptr::null;
-use unisono_cuda::device::{BufferLayout, CaptureState, DeviceBuffer, Plain, Share, Stream};
+use unisono_cuda::device::{BufferLayout, CaptureState, DeviceBuffer, Share, Stream};
+use unisono_reducers::Plain;
 
 mod sealed {
     pub trait Sealed {}

@@ -12,7 +12,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use unisono_cuda::device::{Buffer, CaptureState, Gpu, MemoryRef, Pinned, Plain, Stream};
+use unisono_cuda::device::{Buffer, CaptureState, Gpu, MemoryRef, Pinned, Stream};
+use unisono_reducers::Plain;
 
 /// The reserved memory of one communicator.
 pub(crate) struct TableArena {

@@ -76,7 +76,7 @@ pub(crate) fn connect_shared(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unisono_cuda::{Source, Target, copy};
+    use unisono_reducers::{Source, Target, copy};
 
     const GEOMETRY: Geometry =
         Geometry { lanes: 1, slots: 2, slot_bytes: 64, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };

@@ -18,7 +18,7 @@ use crate::sync::{AtomicU64, Instant, thread};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use unisono_cuda::{Source, Target};
+use unisono_reducers::{Source, Target};
 
 /// The heaps of all ranks, from the view of one.
 #[derive(Debug)]
@@ -187,7 +187,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::time::Duration;
-    use unisono_cuda::{Source, Target, copy};
+    use unisono_reducers::{Source, Target, copy};
 
     const BYTES: usize = 10 * PAGE_BYTES;
     const GEOMETRY: Geometry = Geometry {

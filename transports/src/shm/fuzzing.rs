@@ -7,7 +7,7 @@ use crate::shm::seqlock;
 use crate::sync::Ordering;
 use crate::{Geometry, Link, MAX_CONTROL_MSG_BYTES, Result, Tag};
 use std::sync::Arc;
-use unisono_cuda::{Source, Target};
+use unisono_reducers::{Source, Target};
 
 /// Parses bytes as the writes of rank 1, one word after the other: the place, and the word. A place
 /// that does not exist stands for all places. Rank 0 reads and sends after every word.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use unisono_cuda::Element;
+use unisono_reducers::Element;
 
 /// The symmetric heap of one rank.
 #[derive(Debug)]

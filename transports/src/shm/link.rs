@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::{Error, Header, Link, Result, Tag};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use unisono_cuda::{Source, Store, Target, copy_to};
+use unisono_reducers::{Source, Store, Target, copy_to};
 
 /// One FIFO in a segment.
 struct ShmRing {

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::shm::{Connected, connect_shared};
     use crate::{Geometry, SlotClass, Tag};
-    use unisono_cuda::Source;
+    use unisono_reducers::Source;
 
     const GEOMETRY: Geometry =
         Geometry { lanes: 1, slots: 2, slot_bytes: 64, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };

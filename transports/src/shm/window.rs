@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::{HeapAllocation, Result, SymmetricHeap, Tag};
 use std::ops::Range;
 use std::sync::Arc;
-use unisono_cuda::{Source, Target};
+use unisono_reducers::{Source, Target};
 
 /// Memory of every rank that every other rank can reach, and a signal counter per rank and lane.
 ///

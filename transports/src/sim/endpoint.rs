@@ -7,7 +7,7 @@ use crate::{
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use unisono_cuda::{Source, Store, Target, copy_to};
+use unisono_reducers::{Source, Store, Target, copy_to};
 
 /// Lifetime of one host. It ends when the last part of it that can wait is dropped.
 pub(super) struct HostProcess {

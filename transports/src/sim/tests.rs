@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{ControlChannel, Error, PeerEvent, RegroupRequest, Result, Tag};
-use unisono_cuda::Source;
+use unisono_reducers::Source;
 
 const GEOMETRY: Geometry =
     Geometry { lanes: 3, slots: 2, slot_bytes: 256, signal_lanes: 1, window_bytes: 4096, heap_bytes: 0 };

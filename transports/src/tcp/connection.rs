@@ -9,7 +9,7 @@ use crate::tcp::frame::HEADER_BYTES;
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-use unisono_cuda::{Source, Store, Target, copy_to};
+use unisono_reducers::{Source, Store, Target, copy_to};
 
 /// A connection that has been set not to block.
 pub(super) struct Connection {

@@ -30,7 +30,7 @@ use frame::{Frame, HEADER_BYTES};
 use lane::Lane;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use unisono_cuda::{Source, Store, Target, copy_to};
+use unisono_reducers::{Source, Store, Target, copy_to};
 
 /// A TCP link to one peer.
 pub struct TcpLink {

@@ -17,7 +17,7 @@ use crate::{ControlChannel, Geometry, Link, MAX_CONTROL_MSG_BYTES, PeerEvent, Re
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use unisono_cuda::{Source, Target};
+use unisono_reducers::{Source, Target};
 
 /// All parsers, with their names.
 pub const TARGETS: &[FuzzTarget] = &[

@@ -2,7 +2,9 @@
 
 use super::{Iteration, PageAligned};
 use std::hint::black_box;
-use unisono_cuda::{Element, PostOp, ReduceKind, Source, Store, as_bytes, as_bytes_mut, copy_to, reduce_to};
+use unisono_reducers::{
+    Element, PostOp, ReduceKind, Source, Store, as_bytes, as_bytes_mut, copy_to, reduce_to,
+};
 
 /// The sum of `SOURCES` buffers of `COUNT` elements.
 pub(super) fn sum<T: Element, const COUNT: usize, const SOURCES: usize>() -> Iteration {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use unisono_cuda::{Source, Store, Target, copy_to};
+use unisono_reducers::{Source, Store, Target, copy_to};
 use unisono_transports::sim::Node;
 use unisono_transports::{
     ControlChannel, Error, Fabric, Header, Link, ListenerGuard, PeerEvent, Reconnect, RegroupRequest, Result,

@@ -1,10 +1,10 @@
 //! Operations on gradients between the backward pass and the optimizer step.
 
 use super::{Compute, as_device_mut_ptr, as_device_ptr, check_len};
-use crate::bf16;
 use crate::device::model::{Clip, Convert, SquareSums};
 use crate::device::{Buffer, GpuError, View, ViewMut};
 use std::ptr::null;
+use unisono_reducers::bf16;
 
 impl Compute {
     /// The sum of the squares of all of them, which stays in memory of the GPU.

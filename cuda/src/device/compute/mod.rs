@@ -24,12 +24,12 @@ pub use rows::Norm;
 use super::error::GpuError;
 use super::kernel::LaunchDims;
 use super::memory::Memory;
-use super::plain::Plain;
 use super::stream::Stream;
 use super::{View, ViewMut};
 use cublas::Cublas;
 use cudarc::driver::sys;
 use std::sync::Arc;
+use unisono_reducers::Plain;
 
 /// A stream, and what is launched on it.
 pub struct Compute {

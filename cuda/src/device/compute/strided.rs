@@ -1,14 +1,14 @@
 //! Arrays of any strides, to contiguous memory and back.
 
 use super::{Compute, as_device_mut_ptr, as_device_ptr, check_len};
-use crate::Element;
 use crate::device::model::Strided;
 use crate::device::{GpuError, View, ViewMut};
+use unisono_reducers::Element;
 
 impl Compute {
     /// Copies a strided array to contiguous elements. The array has these extents and begins with
     /// `from`. Its neighbors along each dimension are `strides` elements apart, the last dimension
-    /// first. Same as [`pack`](crate::pack) on the host.
+    /// first. Same as [`pack`](unisono_reducers::pack) on the host.
     ///
     /// # Errors
     /// Extents and lengths do not match, or the driver fails.

@@ -4,7 +4,7 @@ use super::{Memory, bits, device, numbers};
 use crate::emulator::Device;
 use crate::material::{Random, same};
 use unisono_cuda::device::model::{AdamW, Clip, Convert, MuonMomentum, SquareSums, Strided};
-use unisono_cuda::{Element, bf16};
+use unisono_reducers::{Element, bf16};
 
 /// Below and above what a block takes at once, with tails.
 const LENGTHS: [usize; 6] = [0, 1, 7, 64, 1003, 5000];
@@ -40,7 +40,7 @@ fn squares<'a>(device: &'a Device, values: &Memory<'_>) -> Memory<'a> {
 
 fn host_squares(values: &[f32]) -> f64 {
     let mut sum = 0.0;
-    unisono_cuda::block_square_sums(values, 64, |part| sum += part);
+    unisono_reducers::block_square_sums(values, 64, |part| sum += part);
     sum
 }
 
@@ -65,7 +65,7 @@ fn norms_and_clipping(device: &Device, skew: usize, length: usize) {
         };
         device.run("scale_and_clip", &arguments, 2, 32).unwrap();
         let mut expected = expected.clone();
-        unisono_cuda::scale_and_clip(&mut expected, 0.25, found.sqrt() * 0.25, longest);
+        unisono_reducers::scale_and_clip(&mut expected, 0.25, found.sqrt() * 0.25, longest);
         assert!(bits(&values.read()) == bits(&expected), "{length} no longer than {longest}");
     }
     values.read::<f32>();
@@ -90,7 +90,7 @@ fn conversions(device: &Device, skew: usize, length: usize) {
         (Memory::of(device, skew, &from), Memory::of(device, skew, &vec![bf16::ZERO; length]));
     convert(device, "narrow", &wide, &narrow);
     let mut expected = vec![bf16::ZERO; length];
-    unisono_cuda::narrow(&mut expected, &from);
+    unisono_reducers::narrow(&mut expected, &from);
     let found: Vec<bf16> = narrow.read();
     assert!(found.iter().zip(&expected).all(|(found, expected)| same(*found, *expected)), "{length}");
     wide.read::<f32>();
@@ -103,7 +103,7 @@ fn every_bfloat16_is_widened_and_narrowed(device: &Device) {
     let back = Memory::of(device, 0, &vec![bf16::ZERO; all.len()]);
     convert(device, "narrow", &wide, &back);
     let mut expected = vec![0.0f32; all.len()];
-    unisono_cuda::widen(&mut expected, &all);
+    unisono_reducers::widen(&mut expected, &all);
     assert!(bits(&wide.read()) == bits(&expected));
     narrow.read::<bf16>();
     assert!(back.read::<bf16>().into_iter().zip(all).all(|(found, expected)| same(found, expected)));
@@ -209,15 +209,16 @@ fn both_ways<T: Element>(device: &Device, shape: &[usize], strides: &[usize]) {
         (arguments.extents[dimension], arguments.strides[dimension]) = (extent as u64, stride as u64);
     }
     let mut expected = vec![T::default(); count];
-    unisono_cuda::pack(&mut expected, &array, shape, strides);
+    unisono_reducers::pack(&mut expected, &array, shape, strides);
     device.run(&format!("pack_{}", size_of::<T>()), &arguments, 2, 32).unwrap();
     let back = Memory::of(device, 1, &vec![T::default(); array.len()]);
     let arguments = Strided { array: back.at(), ..arguments };
     device.run(&format!("unpack_{}", size_of::<T>()), &arguments, 2, 32).unwrap();
     let mut unpacked = vec![T::default(); array.len()];
-    unisono_cuda::unpack(&mut unpacked, &expected, shape, strides);
-    let equal =
-        |found: Vec<T>, expected: &[T]| unisono_cuda::as_bytes(&found) == unisono_cuda::as_bytes(expected);
+    unisono_reducers::unpack(&mut unpacked, &expected, shape, strides);
+    let equal = |found: Vec<T>, expected: &[T]| {
+        unisono_reducers::as_bytes(&found) == unisono_reducers::as_bytes(expected)
+    };
     assert!(equal(dense.read(), &expected), "{shape:?} {strides:?}");
     assert!(equal(back.read(), &unpacked), "{shape:?} {strides:?}");
     there.read::<T>();
@@ -226,6 +227,6 @@ fn both_ways<T: Element>(device: &Device, shape: &[usize], strides: &[usize]) {
 /// An element of these bytes.
 fn of<T: Element>(bytes: &[u8]) -> T {
     let mut element = [T::default()];
-    unisono_cuda::as_bytes_mut(&mut element).copy_from_slice(bytes);
+    unisono_reducers::as_bytes_mut(&mut element).copy_from_slice(bytes);
     element[0]
 }

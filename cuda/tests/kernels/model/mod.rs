@@ -8,7 +8,7 @@ mod races;
 use crate::emulator::Device;
 use crate::material::Random;
 use std::ops::Range;
-use unisono_cuda::Element;
+use unisono_reducers::Element;
 
 /// The device with these kernels of `kernels`.
 fn device(name: &str, kernels: &[&str]) -> Option<Device> {

@@ -6,8 +6,8 @@ use super::results::{job, size};
 use super::world::{Job, Memory, Part, World};
 use crate::emulator::Device;
 use std::time::{Duration, Instant};
-use unisono_cuda::ReduceKind;
 use unisono_cuda::device::{WaitReport, WaitState};
+use unisono_reducers::ReduceKind;
 
 const COUNT: usize = 100;
 

@@ -4,8 +4,8 @@ use super::program::{Program, input, output};
 use super::results::{expect, job, numbers, run_program, size};
 use super::world::{Job, World};
 use crate::emulator::Device;
-use unisono_cuda::ReduceKind;
 use unisono_cuda::device::Protocol;
+use unisono_reducers::ReduceKind;
 
 /// Rank 0 sends to rank 1 all that it has.
 fn one_way(rank: usize) -> Program {

@@ -8,7 +8,7 @@ use crate::naive::Naive;
 use std::ptr::{from_mut, null};
 use std::time::Duration;
 use unisono_cuda::device::{Completion, Deadline, OneShotArgs, Protocol, ReduceCopy, WaitReport, WaitState};
-use unisono_cuda::{Element, F8E4M3, F8E5M2, ReduceKind, as_bytes, bf16, f16};
+use unisono_reducers::{Element, F8E4M3, F8E5M2, ReduceKind, as_bytes, bf16, f16};
 
 const BLOCK_BYTES: usize = 128;
 const BLOCKS_MAX: usize = 4;

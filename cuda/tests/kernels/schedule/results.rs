@@ -7,7 +7,9 @@ use crate::emulator::Device;
 use crate::material::{Random, same};
 use crate::naive::Naive;
 use unisono_cuda::device::{Port, Protocol, ReduceCopy, WaitState};
-use unisono_cuda::{Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, as_bytes, as_bytes_mut, bf16, f16};
+use unisono_reducers::{
+    Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Scalar, as_bytes, as_bytes_mut, bf16, f16,
+};
 
 const CHANNELS: usize = 3;
 const SLICE_BYTES: usize = 192;

@@ -4,10 +4,10 @@ use super::program::Program;
 use crate::emulator::Device;
 use std::ptr::{from_mut, null};
 use std::time::Duration;
-use unisono_cuda::ReduceKind;
 use unisono_cuda::device::{
     BufferLayout, Completion, Deadline, Fifo, PeerWindow, Port, Protocol, ScheduleArgs, WaitReport,
 };
+use unisono_reducers::ReduceKind;
 
 /// Sizes of a communicator.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@ use crate::op_desc::OpKind;
 use crate::schedule::{
     Algorithm, Collective, GroupSpec, PeerAccess, ProgramBuilder, chunk_at, input, output, window,
 };
-use unisono_cuda::{DType, PostOp, ReduceKind, Scalar, Store};
+use unisono_reducers::{DType, PostOp, ReduceKind, Scalar, Store};
 
 fn arithmetic(plain: bool) -> Arithmetic {
     Arithmetic {

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use unisono::Communicator;
-use unisono_cuda::{pack, unpack};
+use unisono_reducers::{pack, unpack};
 
 /// Element type and size of files.
 #[derive(Clone, Copy, Debug)]

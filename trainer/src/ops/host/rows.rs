@@ -2,7 +2,7 @@
 
 use super::vector::{self, vectorized};
 use crate::ops::{Host, Mat, NOT_LOCAL};
-use unisono_cuda::{Matrix, MatrixMut};
+use unisono_matmul::{Matrix, MatrixMut};
 
 impl Host {
     pub(crate) fn matmul(
@@ -14,7 +14,7 @@ impl Host {
         other: Mat<&[f32]>,
     ) {
         let into = MatrixMut::new(into.values, into.rows, into.columns);
-        unisono_cuda::matmul(into, beta, alpha, matrix(one), matrix(other), self.threads);
+        unisono_matmul::matmul(into, beta, alpha, matrix(one), matrix(other), self.threads);
     }
 
     pub(crate) fn fill_rows(&self, rows: &mut [f32], row: &[f32]) {

@@ -16,7 +16,7 @@ use crate::{Error, Footprint, Geometry, Header, Link, Result, Tag};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use unisono_cuda::{Source, Target};
+use unisono_reducers::{Source, Target};
 
 /// State that all lazy links of a rank share.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use crate::testing::conformance::{FabricFactory, TIMEOUT};
 use crate::{Fabric, Geometry, Link, PeerEvent, Result, Tag};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use unisono_cuda::{Source, Target, copy};
+use unisono_reducers::{Source, Target, copy};
 
 /// One rank, on its thread.
 pub(crate) struct TestRank {

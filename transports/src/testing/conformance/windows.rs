@@ -4,7 +4,7 @@ use crate::testing::conformance::test_rank::{TestRank, run};
 use crate::testing::conformance::{FabricFactory, SMALL_GEOMETRY, pattern};
 use crate::{SlotClass, Tag, Window};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use unisono_cuda::{Source, Target, copy};
+use unisono_reducers::{Source, Target, copy};
 
 /// Checks data in a rank's own window and in a peer's, and the tag.
 pub fn signal_publishes_prior_writes(make: FabricFactory<'_>) {

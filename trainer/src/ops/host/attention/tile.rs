@@ -2,7 +2,7 @@
 
 use crate::ops::host::vector::{exp, exp_shifted, max_value, sum, vectorized};
 use std::ops::Range;
-use unisono_cuda::{Matrix, MatrixMut, matmul};
+use unisono_matmul::{Matrix, MatrixMut, matmul};
 
 /// Number of queries per tile.
 pub(crate) const TILE_ROWS: usize = 64;

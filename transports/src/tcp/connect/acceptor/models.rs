@@ -8,7 +8,7 @@ use crate::{Geometry, Link, Tag};
 use rustix::event::{PollFd, PollFlags};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use unisono_cuda::{Source, Target};
+use unisono_reducers::{Source, Target};
 
 /// A rank with its links.
 struct Rank {

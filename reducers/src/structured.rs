@@ -8,7 +8,7 @@ use std::fmt;
 /// Rust's `bool` has two bytes that are valid, so memory that a peer writes cannot hold it.
 ///
 /// ```
-/// use unisono_cuda::Bool;
+/// use unisono_reducers::Bool;
 ///
 /// let flags = [true, false].map(Bool::from);
 /// assert!(flags[0].get() && flags[1] == Bool::FALSE);
@@ -61,7 +61,7 @@ impl fmt::Debug for Bool {
 /// Both have the same size, so that there is no padding.
 ///
 /// ```
-/// use unisono_cuda::Located;
+/// use unisono_reducers::Located;
 ///
 /// let best = Located { value: 0.5f32, index: 3 };
 /// assert_eq!(best.index, 3i32);

@@ -17,8 +17,6 @@ mod gradients;
 mod isa;
 mod kernel;
 mod lanes;
-#[cfg(feature = "matmul")]
-pub(crate) mod matmul;
 mod multi_store;
 #[cfg(test)]
 mod naive;

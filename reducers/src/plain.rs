@@ -1,4 +1,4 @@
-//! Types that can lie in memory of a GPU.
+//! Types that can be copied byte by byte, for example into the memory of a GPU.
 
 use crate::Element;
 

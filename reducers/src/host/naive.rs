@@ -1,8 +1,6 @@
 //! The obviously right reductions, one element at a time, that every kernel is compared with.
 
-use crate::{Bool, DType, Element, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar};
-use half::{bf16, f16};
-use num_complex::Complex;
+use crate::{Bool, Complex, DType, Element, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar, bf16, f16};
 
 /// An element type with its reference arithmetic.
 pub(super) trait Naive: Element {

@@ -1,4 +1,4 @@
-//! `cargo bench -p unisono-cuda`: the reducers, in cache and out of it, beside the limit of the
+//! `cargo bench -p unisono-reducers`: the reducers, in cache and out of it, beside the limit of the
 //! machine.
 //!
 //! Throughput counts every byte read and written. Each case first proves its result. The rows
@@ -8,7 +8,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use unisono_cuda::{
+use unisono_reducers::{
     DType, Element, F8E4M3, F8E5M2, PostOp, ReduceKind, Source, Store, Target, as_bytes, bf16, copy_into,
     copy_to, f16, reduce_into, reduce_to,
 };

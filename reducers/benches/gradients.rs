@@ -1,4 +1,4 @@
-//! `cargo bench -p unisono-cuda --bench gradients`: operations on gradients, beside a copy of as
+//! `cargo bench -p unisono-reducers --bench gradients`: operations on gradients, beside a copy of as
 //! many bytes by the C library.
 //!
 //! Throughput counts every byte read and written. Rows of one matrix within a wider one, and its
@@ -7,7 +7,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use unisono_cuda::{average, bf16, block_square_sums, narrow, pack, scale_and_clip, unpack, widen};
+use unisono_reducers::{average, bf16, block_square_sums, narrow, pack, scale_and_clip, unpack, widen};
 
 /// Rows and columns of a matrix of 16 MiB: longer than the nearest caches.
 const ROWS: usize = 2048;
