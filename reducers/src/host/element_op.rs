@@ -8,6 +8,11 @@ use std::marker::PhantomData;
 
 /// Combination of two values.
 pub(super) trait Combine {
+    /// True if results are finished by a [`PostOp`], and stored past the caches by the kernel itself.
+    /// Code for both is most of a kernel, so only sums have it: only they are divided, and the others
+    /// are rare.
+    const IS_SUM: bool = false;
+
     /// left ⊕ right.
     fn combine<L: Lanes>(left: L, right: L) -> L;
 }
@@ -22,6 +27,8 @@ pub(super) struct Min;
 pub(super) struct Max;
 
 impl Combine for Sum {
+    const IS_SUM: bool = true;
+
     #[inline(always)]
     fn combine<L: Lanes>(left: L, right: L) -> L {
         left.sum(right)
@@ -74,6 +81,8 @@ pub(super) trait ElementOp {
     type Elem: SimdElement;
     /// Bytes that must not be divided.
     const GRANULARITY: usize = size_of::<Self::Elem>();
+    /// False if results are only stored through the caches.
+    const IS_STREAMED: bool = true;
 
     /// The result at the position of `read`.
     fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<Self::Elem, I, N>;
@@ -89,6 +98,7 @@ pub(super) struct Nary<'a, T, C> {
 
 impl<T: SimdElement, C: Combine> ElementOp for Nary<'_, T, C> {
     type Elem = T;
+    const IS_STREAMED: bool = C::IS_SUM;
 
     #[inline(always)]
     fn evaluate<I: Instructions, const N: usize>(&self, cpu: I, read: impl Read) -> Pack<T, I, N> {
@@ -98,9 +108,13 @@ impl<T: SimdElement, C: Combine> ElementOp for Nary<'_, T, C> {
             // SAFETY: likewise.
             pack = C::combine(pack, unsafe { read.pack::<T, I, N>(cpu, source) });
         }
+        if !C::IS_SUM {
+            return pack;
+        }
         match self.finish {
             PostOp::Identity => pack,
             PostOp::Divide(ranks) => pack.divide(ranks),
+            _ if !T::IS_CONVERTED => pack, // Refused before.
             PostOp::Saturate => saturated::<T, I, N>(cpu, pack),
             PostOp::DivideScaled(ranks) => {
                 let power = splat::<T, I, N>(cpu, power_not_below(ranks));

@@ -79,7 +79,7 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
     /// Returns the offset where non-temporal stores can begin, if they are wanted and possible.
     #[inline(always)]
     fn head(&self, store: Store) -> Option<usize> {
-        if store == Store::Cached {
+        if !F::IS_STREAMED || store == Store::Cached {
             return None;
         }
         // Whole cache lines, so that no line is written in two halves.

@@ -94,7 +94,7 @@ fn via_cached_target(
 }
 
 /// No target stays in the caches: the result is computed into memory that does.
-fn via_staging(
+pub(super) fn via_staging(
     level: Isa,
     targets: &mut [Dest<'_>],
     element: usize,

@@ -4,7 +4,7 @@ use crate::host::Store;
 use crate::host::element_op::{Binary, Combine, Max, Min, Nary, Prod, Scaled, Sum};
 use crate::host::isa::{Instructions, Isa, SimdKernel};
 use crate::host::kernel::{Assign, Dest};
-use crate::host::multi_store::{copy_at, fence, store_all};
+use crate::host::multi_store::{copy_at, fence, store_all, via_staging};
 use crate::host::simd_element::SimdElement;
 use crate::host::structured_lanes::Bits;
 use crate::{Bool, DType, DTypeClass, F8E4M3, F8E5M2, Located, PostOp, ReduceKind, Scalar, Source, Target};
@@ -82,6 +82,7 @@ impl Reduction<'_> {
         }
         let divides_by_zero = matches!(self.finish, PostOp::Divide(0) | PostOp::DivideScaled(0));
         assert!(!divides_by_zero, "no average of no ranks");
+        assert!(is_defined(self.finish, dtype, op), "{:?} is not defined for {op} of {dtype}", self.finish);
         if self.rest.is_empty() && self.finish == PostOp::Identity {
             return copy_at(level, targets, *self.first);
         }
@@ -168,8 +169,27 @@ const fn structured_kernel(dtype: DType, op: ReduceKind) -> Option<KernelFn> {
     Some(kernel)
 }
 
+/// Returns true if results of an operation can be finished like this.
+fn is_defined(finish: PostOp, dtype: DType, op: ReduceKind) -> bool {
+    let is_sum = matches!(op, ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum);
+    match finish {
+        PostOp::Identity => true,
+        PostOp::Divide(_) => is_sum,
+        PostOp::Saturate | PostOp::DivideScaled(_) => {
+            is_sum && dtype.class() == DTypeClass::Float && dtype.size() < 4
+        }
+    }
+}
+
 fn run_nary<T: SimdElement, C: Combine>(level: Isa, reduction: &Reduction<'_>, dest: &mut Dest<'_>) {
-    level.run(NaryKernel { reduction, dest, types: PhantomData::<(T, C)> });
+    let types = PhantomData::<(T, C)>;
+    if !C::IS_SUM && dest.0 == Store::Stream {
+        return via_staging(level, std::slice::from_mut(dest), size_of::<T>(), |dest, at| {
+            let reduction = &Reduction { offset: reduction.offset + at, ..*reduction };
+            level.run(NaryKernel { reduction, dest, types });
+        });
+    }
+    level.run(NaryKernel { reduction, dest, types });
 }
 
 fn run_binary<T: SimdElement, C: Combine>(level: Isa, reduction: &Reduction<'_>, dest: &mut Dest<'_>) {

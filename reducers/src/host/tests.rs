@@ -63,7 +63,8 @@ fn ops_of(dtype: DType) -> impl Iterator<Item = ReduceKind> {
 
 /// Returns whether an operation divides where it is finished.
 fn divides(op: ReduceKind, dtype: DType) -> bool {
-    op.is_on_gpu() && dtype.class() != DTypeClass::Bool
+    matches!(op, ReduceKind::Sum | ReduceKind::Avg | ReduceKind::PreMulSum)
+        && dtype.class() != DTypeClass::Bool
 }
 
 /// Returns operations on results that are defined for the type.
@@ -365,6 +366,7 @@ fn reduce_bad_arguments_panics() {
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err(), "a short second target");
     assert!(panics(DType::F64, PostOp::Identity, 12, &[12, 12]), "half an element");
     assert!(panics(DType::F32, PostOp::Divide(0), 16, &[16, 16]), "no ranks");
+    assert!(panics(DType::F32, PostOp::Saturate, 16, &[16, 16]), "a type that is not narrow");
 }
 
 fn check_random<T: Naive>(wanted: DType, seed: u64, count: usize, case: Case) {
@@ -383,6 +385,7 @@ proptest! {
         form in prop::sample::select(&CallForm::ALL[..]),
         (seed, count, length, skew) in (any::<u64>(), 1usize..7, 0usize..6000, 0usize..64),
     ) {
+        let finish = if divides(op, dtype) { finish } else { PostOp::Identity };
         let case = Case { op, finish, form, skew, length };
         for_every_dtype!(check_random(dtype, seed, count, case));
     }
