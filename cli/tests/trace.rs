@@ -94,7 +94,8 @@ fn failed_op_has_reason_and_partial_line_is_skipped() {
             let together = &together;
             scope.spawn(move || {
                 comm.all_reduce(&mut [1.0f32; 100], Sum).expect("a sum");
-                // The other rank may still be on its way out of its sum, which an abort would end with an error.
+                // The other rank may still be on its way out of its sum, and an abort would make
+                // that fail.
                 together.wait();
                 match comm.rank() {
                     0 => drop(comm.barrier().expect_err("the other one aborts")),

@@ -1,7 +1,8 @@
 //! GPU memory, streams, graphs and launches, and the kernels that ranks run on GPUs.
 //!
-//! The driver is loaded at run time, so the crate builds and runs on machines without one. The kernels
-//! of `cuda/kernels` compute what the functions of the crate `unisono-reducers` compute on the CPU.
+//! The driver is loaded at run time, so the crate builds and runs on machines without one. The
+//! kernels of `cuda/kernels` compute what the functions of the crate `unisono-reducers` compute on
+//! the CPU.
 
 pub mod device;
 #[cfg(feature = "emulator")]

@@ -1,5 +1,5 @@
-//! `cargo bench -p unisono-reducers --bench gradients`: operations on gradients, beside a copy of as
-//! many bytes by the C library.
+//! `cargo bench -p unisono-reducers --bench gradients`: operations on gradients, compared with a
+//! copy of as many bytes by the C library.
 //!
 //! Throughput counts every byte read and written. Rows of one matrix within a wider one, and its
 //! transpose, are packed into a contiguous bucket and unpacked again.

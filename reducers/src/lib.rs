@@ -1,8 +1,8 @@
 //! Element types, reduction operations, and the CPU code that reduces and copies memory.
 //!
 //! [`reduce`] and its relatives combine memory that a peer may write at the same time, so they take
-//! [`Source`] and [`Target`] in place of slices. They use AVX-512, AVX2 or portable code, whichever is
-//! the best that the processor has, and all three give the same bits.
+//! [`Source`] and [`Target`] in place of slices. They use AVX-512, AVX2 or portable code, depending
+//! on the processor, and all three give the same bits.
 
 mod dtype;
 mod element;

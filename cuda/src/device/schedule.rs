@@ -153,7 +153,8 @@ arguments! {
         176 => fingerprint: u64,
         /// Elements: compared with each peer's.
         184 => count: u64,
-        /// Factor of the input for [`ReduceKind::PreMulSum`](unisono_reducers::ReduceKind::PreMulSum), made by
+        /// Factor of the input for
+        /// [`ReduceKind::PreMulSum`](unisono_reducers::ReduceKind::PreMulSum), made by
         /// [`ReduceCopy::factor`](super::ReduceCopy::factor).
         192 => factor: u64,
         /// 1, for the same.

@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 
 /// Combination of two values.
 pub(super) trait Combine {
-    /// True if results are finished by a [`PostOp`], and stored past the caches by the kernel itself.
-    /// Code for both is most of a kernel, so only sums have it: only they are divided, and the others
-    /// are rare.
+    /// True if the kernel can finish results by a [`PostOp`] and store them past the caches. The
+    /// code for both is most of a kernel, so only sums have it, because only sums are divided, and
+    /// other operations are rare.
     const IS_SUM: bool = false;
 
     /// left ⊕ right.
