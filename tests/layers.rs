@@ -1,24 +1,102 @@
-//! Layers inside `src`: which top-level module may use which. `LAYERS` lists modules from the
-//! bottom up; a module uses modules of its own line or of lines above it in the list, and those of
-//! one line do not use each other.
+//! Layers inside crates: which top-level module may use which. `layers` lists modules from the
+//! bottom up; a module uses modules of lines above its own in the list, and those of one line do
+//! not use each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Modules from the bottom up. A new module gets a place here.
-const LAYERS: &[&[&str]] = &[
-    &["sync", "log", "hash", "schedule"],
-    &["op_desc"],
-    &["error", "flight"],
-    &["tuning", "reduce_op"],
-    &["config"],
-    &["select"],
-    &["engine", "bootstrap"],
-    &["status"],
-    &["communicator"],
-    &["device"],
-    &["fuzzing", "doctests"],
+/// The layers of one crate.
+struct Crate {
+    /// Folder of its sources.
+    folder: &'static str,
+    /// Modules from the bottom up. A new module gets a place here.
+    layers: &'static [&'static [&'static str]],
+    /// Pairs of modules of which the first uses the second, although it is not above it. The list
+    /// may only become shorter.
+    exceptions: &'static [[&'static str; 2]],
+}
+
+const CRATES: [Crate; 3] = [
+    Crate {
+        folder: "src",
+        layers: &[
+            &["sync", "log", "hash", "schedule"],
+            &["op_desc"],
+            &["error", "flight"],
+            &["tuning", "reduce_op"],
+            &["config"],
+            &["select"],
+            &["engine", "bootstrap"],
+            &["status"],
+            &["communicator"],
+            &["device"],
+            &["fuzzing", "doctests"],
+        ],
+        exceptions: &[],
+    },
+    Crate {
+        folder: "transports/src",
+        layers: &[
+            &["sync", "text"],
+            &["fabric"],
+            &["sys"],
+            &["secure", "sim"],
+            &["shm", "gpu"],
+            &["wait"],
+            &["tcp"],
+            &["control", "threads"],
+            &["testing"],
+        ],
+        exceptions: &[
+            // Models run under the scheduler of `testing`, whose clock and threads replace the system's.
+            ["sync", "testing"],
+            ["tcp", "testing"],
+            ["fabric", "shm"],
+            ["sys", "secure"],
+            ["sys", "shm"],
+            ["tcp", "control"],
+        ],
+    },
+    Crate {
+        folder: "trainer/src",
+        layers: &[
+            &["error", "random", "counted", "progress"],
+            &["file_kind", "output_file"],
+            &["allocator"],
+            &["ops"],
+            &["parameter", "tensor"],
+            &["device", "optim"],
+            &["flat"],
+            &["strategy"],
+            &["parallel"],
+            &["data"],
+            &["checkpoint"],
+            &["pass"],
+            &["nn", "mesh"],
+            &["tensor_parallel"],
+            &["models"],
+            &["pipeline"],
+            &["config"],
+            &["cost"],
+            &["train"],
+            &["planner"],
+            &["fuzzing", "testing"],
+        ],
+        exceptions: &[
+            ["allocator", "device"],
+            ["config", "train"],
+            ["cost", "train"],
+            ["data", "config"],
+            ["flat", "strategy"],
+            ["nn", "tensor_parallel"],
+            ["parameter", "flat"],
+            ["pass", "models"],
+            ["pass", "nn"],
+            ["tensor", "device"],
+            ["tensor", "flat"],
+        ],
+    },
 ];
 
 /// Source of one file: its top-level module, its path, its text.
@@ -38,13 +116,18 @@ struct Arrow {
 
 #[test]
 fn modules_use_only_lower_layers() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut sources = Vec::new();
-    read_below(&src, &src, &mut sources);
-    assert!(sources.len() > 40, "only {} files found", sources.len());
-    let library = fs::read_to_string(src.join("lib.rs")).expect("readable");
-    let found = violations(LAYERS, &library, &sources);
-    assert!(found.is_empty(), "arrows up, or modules without a layer:\n{}", found.join("\n"));
+    let mut wrong = Vec::new();
+    for Crate { folder, layers, exceptions } in CRATES {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let mut sources = Vec::new();
+        read_below(&root, &root, &mut sources);
+        assert!(sources.len() > 40, "only {} files found in {folder}", sources.len());
+        let library = fs::read_to_string(root.join("lib.rs")).expect("readable");
+        let found = violations(layers, exceptions, &library, &sources);
+        wrong.extend(found.into_iter().map(|violation| format!("{folder}: {violation}")));
+    }
+    let wrong = wrong.join("\n");
+    assert!(wrong.is_empty(), "arrows up, modules without a layer, or exceptions without use:\n{wrong}");
 }
 
 fn read_below(src: &Path, folder: &Path, sources: &mut Vec<Source>) {
@@ -52,7 +135,9 @@ fn read_below(src: &Path, folder: &Path, sources: &mut Vec<Source>) {
         let path = entry.path();
         if path.is_dir() {
             read_below(src, &path, sources);
-        } else if path != src.join("lib.rs") && path.extension().is_some_and(|extension| extension == "rs") {
+        } else if !["lib.rs", "main.rs"].map(|name| src.join(name)).contains(&path)
+            && path.extension().is_some_and(|extension| extension == "rs")
+        {
             let below = path.strip_prefix(src).expect("below src").display().to_string();
             let module = below.split(['/', '.']).next().unwrap_or("").to_owned();
             sources.push(Source { module, path: below, text: fs::read_to_string(&path).expect("readable") });
@@ -60,8 +145,13 @@ fn read_below(src: &Path, folder: &Path, sources: &mut Vec<Source>) {
     }
 }
 
-/// Arrows that do not go down, and modules that have no layer.
-fn violations(layers: &[&[&str]], library: &str, sources: &[Source]) -> Vec<String> {
+/// Arrows that do not go down, modules that have no layer, and exceptions that no arrow needs.
+fn violations(
+    layers: &[&[&str]],
+    exceptions: &[[&str; 2]],
+    library: &str,
+    sources: &[Source],
+) -> Vec<String> {
     let layer_of = |module: &str| layers.iter().position(|layer| layer.contains(&module));
     let modules: BTreeSet<&str> = sources.iter().map(|source| source.module.as_str()).collect();
     let mut found: Vec<String> = modules
@@ -69,17 +159,25 @@ fn violations(layers: &[&[&str]], library: &str, sources: &[Source]) -> Vec<Stri
         .filter(|module| layer_of(module).is_none())
         .map(|module| format!("{module} has no layer"))
         .collect();
-    for Arrow { from, to, place } in arrows(library, sources) {
-        if layer_of(&from) <= layer_of(&to) {
-            found.push(format!("{place}: {from} uses {to}"));
-        }
-    }
+    let up: Vec<Arrow> = arrows(library, sources)
+        .into_iter()
+        .filter(|Arrow { from, to, .. }| layer_of(from) <= layer_of(to))
+        .collect();
+    let is_pair = |arrow: &Arrow, pair: &[&str; 2]| [arrow.from.as_str(), &arrow.to] == *pair;
+    let excepted = |arrow: &&Arrow| exceptions.iter().any(|pair| is_pair(arrow, pair));
+    found.extend(
+        up.iter()
+            .filter(|arrow| !excepted(arrow))
+            .map(|Arrow { from, to, place }| format!("{place}: {from} uses {to}")),
+    );
+    let unused = exceptions.iter().filter(|pair| !up.iter().any(|arrow| is_pair(arrow, pair)));
+    found.extend(unused.map(|[from, to]| format!("{from} no longer uses {to}")));
     found
 }
 
 /// Every use of another top-level module in code, outside of comments and test modules.
 fn arrows(library: &str, sources: &[Source]) -> BTreeSet<Arrow> {
-    let exports = exports(library);
+    let exports = exports(library, sources);
     let mut arrows = BTreeSet::new();
     for Source { module, path, text } in sources {
         if path.ends_with("tests.rs") || path.contains("/tests/") {
@@ -89,7 +187,7 @@ fn arrows(library: &str, sources: &[Source]) -> BTreeSet<Arrow> {
             for name in names_after_crate(line) {
                 let to = exports.get(name).map_or(name, String::as_str);
                 if to != module {
-                    let place = format!("src/{path}:{}", number + 1);
+                    let place = format!("{path}:{}", number + 1);
                     arrows.insert(Arrow { from: module.clone(), to: to.to_owned(), place });
                 }
             }
@@ -123,18 +221,40 @@ fn names_after_crate(line: &str) -> Vec<&str> {
 }
 
 /// Names that `lib.rs` exports from a module. `pub use config::{Config, …}` makes `crate::Config` a
-/// use of `config`.
-fn exports(library: &str) -> BTreeMap<String, String> {
+/// use of `config`, and `pub use fabric::*` does so with all public names of its root file.
+fn exports(library: &str, sources: &[Source]) -> BTreeMap<String, String> {
     let mut exports = BTreeMap::new();
-    for statement in library.split(';') {
-        let Some((_, path)) = statement.rsplit_once("pub use ") else { continue };
-        let path = path.trim().trim_start_matches("crate::");
-        let Some((module, names)) = path.split_once("::") else { continue };
-        let names = names.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
-        exports
-            .extend(names.filter(|name| !name.is_empty()).map(|name| (name.to_owned(), module.to_owned())));
+    for (module, names) in public_uses(library) {
+        let names = if names.trim() == "*" { public_names(&module, sources) } else { words(&names) };
+        exports.extend(names.into_iter().map(|name| (name, module.clone())));
     }
     exports
+}
+
+/// First module and rest of each `pub use` of a text.
+fn public_uses(text: &str) -> Vec<(String, String)> {
+    let uses = text.split(';').filter_map(|statement| statement.rsplit_once("pub use "));
+    uses.filter_map(|(_, path)| path.trim().trim_start_matches("crate::").split_once("::"))
+        .map(|(module, names)| (module.to_owned(), names.to_owned()))
+        .collect()
+}
+
+/// Public names of the root file of a module: those that it uses in public, and those of its items.
+fn public_names(module: &str, sources: &[Source]) -> Vec<String> {
+    let roots = [format!("{module}.rs"), format!("{module}/mod.rs")];
+    let mut names = Vec::new();
+    for source in sources.iter().filter(|source| roots.contains(&source.path)) {
+        names.extend(public_uses(&source.text).iter().flat_map(|(_, names)| words(names)));
+        let items = source.text.lines().filter_map(|line| line.strip_prefix("pub "));
+        names.extend(items.filter_map(|item| words(item).into_iter().nth(1)));
+    }
+    names
+}
+
+/// Words of letters, digits and underscores.
+fn words(text: &str) -> Vec<String> {
+    let words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -159,17 +279,27 @@ fn arrow_up_is_found_in_a_small_tree() {
         ("middle/mod.rs", "use crate::low::nothing;\n"),
         ("high.rs", "use crate::{low, middle::deep};\nfn f() { crate::low::nothing() }\n"),
     ];
-    assert_eq!(violations(layers, library, &tree(&sound)), Vec::<String>::new());
+    assert_eq!(violations(layers, &[], library, &tree(&sound)), Vec::<String>::new());
 
     let mut with_arrow = sound.to_vec();
     with_arrow.push(("middle/deep.rs", "\nfn f(_: crate::High) {}\n"));
-    assert_eq!(violations(layers, library, &tree(&with_arrow)), ["src/middle/deep.rs:2: middle uses high"]);
+    assert_eq!(violations(layers, &[], library, &tree(&with_arrow)), ["middle/deep.rs:2: middle uses high"]);
 
     let mut beside = sound.to_vec();
     beside.push(("beside.rs", "use crate::{low, middle};\n"));
-    assert_eq!(violations(layers, library, &tree(&beside)), ["src/beside.rs:1: beside uses middle"]);
+    assert_eq!(violations(layers, &[], library, &tree(&beside)), ["beside.rs:1: beside uses middle"]);
 
     let mut new = sound.to_vec();
     new.push(("surprise.rs", ""));
-    assert_eq!(violations(layers, library, &tree(&new)), ["surprise has no layer"]);
+    assert_eq!(violations(layers, &[], library, &tree(&new)), ["surprise has no layer"]);
+
+    let exception: &[[&str; 2]] = &[["middle", "high"]];
+    let excepted = |files| violations(layers, exception, library, &tree(files));
+    assert_eq!(excepted(&with_arrow), Vec::<String>::new());
+    assert_eq!(excepted(&sound), ["middle no longer uses high"]);
+
+    let mut all_exported = sound.to_vec();
+    all_exported.extend([("high/mod.rs", "pub struct Deep;\n"), ("low/other.rs", "use crate::Deep;\n")]);
+    let found = violations(layers, &[], "pub use high::*;\n", &tree(&all_exported));
+    assert_eq!(found, ["low/other.rs:1: low uses high"]);
 }
