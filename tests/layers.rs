@@ -61,8 +61,8 @@ const CRATES: [Crate; 3] = [
     Crate {
         folder: "trainer/src",
         layers: &[
-            &["error", "random", "counted", "progress"],
-            &["file_kind", "output_file"],
+            &["error", "random", "counted", "progress", "available_memory"],
+            &["file_kind", "output_file", "process_group"],
             &["allocator"],
             &["ops"],
             &["parameter", "tensor"],
@@ -85,16 +85,12 @@ const CRATES: [Crate; 3] = [
         ],
         exceptions: &[
             ["allocator", "device"],
-            ["config", "train"],
             ["cost", "train"],
-            ["data", "config"],
             ["flat", "strategy"],
             ["nn", "tensor_parallel"],
-            ["parameter", "flat"],
             ["pass", "models"],
             ["pass", "nn"],
             ["tensor", "device"],
-            ["tensor", "flat"],
         ],
     },
 ];

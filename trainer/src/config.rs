@@ -2,6 +2,7 @@
 //! key.
 
 mod architecture;
+mod build;
 mod changes;
 mod dependent_defaults;
 mod docs;
@@ -15,6 +16,8 @@ mod unit_kinds;
 mod unused_keys;
 mod validate;
 
+pub use crate::config::build::new_model;
+pub(crate) use crate::config::build::{new_model_with_experts, optimizer};
 pub use crate::config::changes::ChangedKey;
 pub use crate::config::docs::KeyDoc;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -26,10 +29,11 @@ pub use crate::config::schema::{
 };
 
 use crate::config::read::Given;
+use crate::data::BatchPlan;
 use crate::error::{Error, Result};
 use crate::mesh::{Degrees, Mesh};
+use crate::optim::LrSchedule;
 use crate::parallel::Settings;
-use crate::train::{BatchPlan, LrSchedule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! Training data: the order of samples ([`Sampler`]), and the samples ([`TokenWindows`]).
 
+mod batch_plan;
 mod dataset_id;
 mod permutation;
 mod placement;
@@ -12,6 +13,8 @@ mod tokenizer;
 mod tokens;
 mod windows;
 
+pub use crate::data::batch_plan::BatchPlan;
+pub(crate) use crate::data::batch_plan::factors;
 pub use crate::data::dataset_id::DatasetId;
 pub use permutation::Permutation;
 pub use placement::{Placement, SequenceChunk};

@@ -54,7 +54,7 @@ fn token_file(bytes: &[u8]) {
 fn host_texts(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     crate::mesh::fuzz_cores(&text);
-    crate::train::fuzz_memory(&text);
+    crate::available_memory::fuzz(&text);
     let value = |name: &str| text.split('\0').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
     let _ = crate::device::local_rank(|name| value(name).map(str::to_owned));
 }

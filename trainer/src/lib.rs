@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allocator;
+mod available_memory;
 pub mod checkpoint;
 pub mod config;
 pub mod cost;
@@ -31,6 +32,7 @@ pub mod parameter;
 pub mod pass;
 pub mod pipeline;
 pub mod planner;
+pub mod process_group;
 pub mod progress;
 mod random;
 pub mod strategy;

@@ -1,10 +1,12 @@
 //! Optimizers: element-wise updates of weights from gradients.
 
 mod adamw;
+mod lr_schedule;
 mod muon;
 mod sgd;
 
 pub use adamw::AdamW;
+pub use lr_schedule::{LrScaling, LrSchedule, LrShape};
 pub use muon::Muon;
 pub use sgd::Sgd;
 

@@ -1,16 +1,17 @@
 //! Named parameters of a model, grouped in units that are gathered and released together.
 
+mod dtype;
 mod group;
 mod init;
 pub(crate) mod pattern;
 mod shard_spec;
 
+pub use crate::parameter::dtype::Dtype;
 pub use crate::parameter::group::{ParamGroup, WeightDecay};
 pub use crate::parameter::shard_spec::ShardSpec;
 pub use init::Init;
 
 use crate::error::{Error, Result};
-use crate::flat::Dtype;
 use std::collections::HashSet;
 use std::ops::Range;
 

@@ -3,9 +3,9 @@
 use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::device::DeviceVec;
 use crate::error::Result;
-use crate::flat::ProcessGroup;
 use crate::ops::host::vector;
 use crate::ops::{Mat, Operand, Placed, Values, ValuesMut};
+use crate::process_group::ProcessGroup;
 use std::ops::Range;
 use unisono::{RecvBuffer, ReduceOp, SendBuffer, Sum};
 use unisono_cuda::device::{View, ViewMut};

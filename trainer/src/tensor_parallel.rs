@@ -35,10 +35,10 @@ pub use crate::tensor_parallel::plan::{ParallelPlan, ParallelStyle};
 pub use crate::tensor_parallel::regions::{BiasAdd, CopyToRegion, ReduceFromRegion};
 
 use crate::error::{Error, Result};
-use crate::flat::ProcessGroup;
 use crate::nn::{Linear, LinearInit, Module, RngStream, Sequential};
 use crate::parameter::{Parameter, Registry, ShardSpec};
 use crate::pass::Pass;
+use crate::process_group::ProcessGroup;
 use crate::tensor::Tensor;
 
 /// Tensor parallelism of a model. The default shards nothing.

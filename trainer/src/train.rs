@@ -1,8 +1,6 @@
 //! Training runs: setup, batch size, learning rate schedule, steps and reports.
 
 mod added_values;
-mod available_memory;
-mod batch;
 mod checkpoint_writer;
 mod checkpointing;
 mod config_lints;
@@ -14,7 +12,6 @@ mod interrupt;
 mod launch;
 mod memory_check;
 mod memory_report;
-mod model;
 mod preflight;
 mod pretrained;
 mod read_ahead;
@@ -23,7 +20,6 @@ mod replica_check;
 mod report;
 mod restored;
 mod run;
-mod schedule;
 mod setup;
 mod shared_cores;
 mod stage_times;
@@ -33,27 +29,20 @@ mod train_loop;
 mod validate;
 
 pub use crate::train::added_values::AddedValues;
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use crate::train::available_memory::fuzz as fuzz_memory;
-pub(crate) use crate::train::available_memory::host_memory;
 pub use crate::train::data_loader::DataLoader;
 pub use crate::train::generate::generate;
 pub use crate::train::memory_report::MemoryReport;
 pub use crate::train::train_loop::{Interruption, NOTHING_SAVED, TrainResult};
-pub use batch::BatchPlan;
-pub(crate) use batch::factors;
 pub use dry_run::DryRun;
 pub use interrupt::{INTERRUPTED, Interrupt};
 pub(crate) use launch::local_worlds;
 pub use launch::{train_from_env, train_on_threads, train_on_threads_until};
-pub use model::new_model;
 pub use pretrained::{export, export_with_progress};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use report::fuzz as fuzz_records;
 pub use report::{StepRecord, validation_text};
 pub use run::{Run, StepStats};
-pub use schedule::{LrScaling, LrSchedule, LrShape};
-pub(crate) use setup::{mesh, optimizer};
+pub(crate) use setup::mesh;
 pub(crate) use stages::Stages;
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use crate::checkpoint::shard::hash_file;
 use crate::checkpoint::tests::{save_on_one_rank, strategy};
 use crate::checkpoint::*;
-use crate::flat::Dtype;
 use crate::parallel::tests::inventory;
+use crate::parameter::Dtype;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

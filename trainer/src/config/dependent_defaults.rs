@@ -2,7 +2,7 @@
 //! was.
 
 use crate::config::Config;
-use crate::train::LrShape;
+use crate::optim::LrShape;
 
 impl Config {
     /// Replaces defaults that contradict given keys. `is_given` is true for keys of the file and of

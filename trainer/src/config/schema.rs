@@ -5,10 +5,10 @@ mod model;
 pub use model::{FeedForward, Model, Norm, Positions, Shape};
 
 use crate::data::{LastBatch, Placement, text};
-use crate::flat::Dtype;
 use crate::nn::KvTransfer;
 pub use crate::nn::experts::{ExpertBalance, Experts, RouterScore};
 use crate::parallel::{Average, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
+use crate::parameter::Dtype;
 use crate::parameter::ParamGroup;
 use crate::pass::Pass;
 use schemars::JsonSchema;

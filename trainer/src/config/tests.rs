@@ -1,8 +1,8 @@
 use super::*;
-use crate::flat::Dtype;
+use crate::optim::{LrScaling, LrShape};
 use crate::parallel::{Average, ReduceFrequency, Settings, UnusedGradients};
+use crate::parameter::Dtype;
 use crate::parameter::ParamGroup;
-use crate::train::{LrScaling, LrShape};
 use proptest::prelude::*;
 use std::path::PathBuf;
 

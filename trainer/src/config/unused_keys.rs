@@ -2,7 +2,7 @@
 
 use crate::config::{Config, DataKind, DeviceKind, ExpertBalance, OptimizerKind, Positions, StrategyKind};
 use crate::nn::KvTransfer;
-use crate::train::LrShape;
+use crate::optim::LrShape;
 use std::collections::BTreeMap;
 
 /// Keys that have no effect in a case.

@@ -4,8 +4,8 @@ use crate::config::{
     Config, DataKind, ExpertBalance, Experts, Model, Optimizer, Positions, RouterScore, StrategyKind,
 };
 use crate::data::text;
-use crate::flat::Dtype;
 use crate::parallel::ReduceFrequency;
+use crate::parameter::Dtype;
 
 /// Returns each condition with its error message.
 pub(super) fn constraints(config: &Config) -> Vec<(bool, String)> {

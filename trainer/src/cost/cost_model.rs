@@ -1,11 +1,12 @@
 //! Sizes of one rank's part of a configured run, from its parameters.
 
 use crate::config::{Config, StrategyKind};
+use crate::data::BatchPlan;
 use crate::flat::Layout;
 use crate::mesh::Mesh;
 use crate::parallel::Settings;
 use crate::parameter::{Domain, Inventory, ParameterId};
-use crate::train::{BatchPlan, Stages};
+use crate::train::Stages;
 
 /// Inputs of the formulas: one rank's part of a run.
 #[derive(Clone, Copy)]

@@ -95,7 +95,7 @@ const MEASURE_TIME: Duration = Duration::from_millis(80);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::train::new_model;
+    use crate::config::new_model;
 
     #[test]
     fn tied_head_counts_and_lookups_do_not() {

@@ -1,8 +1,8 @@
 //! Hardware of an estimate.
 
+use crate::available_memory::host_memory;
 use crate::cost::{ExchangeCosts, Link, measurements, peak_flops, ring};
 use crate::error::{Error, Result};
-use crate::train::host_memory;
 use serde::Serialize;
 use std::path::Path;
 

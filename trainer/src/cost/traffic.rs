@@ -3,15 +3,16 @@
 //! Source: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, for tensor parallelism.
 
 use crate::config::StrategyKind;
+use crate::config::optimizer;
 use crate::cost::cost_model::ModelPart;
 use crate::cost::memory::trained_elements;
 use crate::cost::{CostModel, GroupBytes, remote_fraction};
-use crate::flat::{Bucket, Dtype, Layout};
+use crate::flat::{Bucket, Layout};
 use crate::parallel::ReduceFrequency;
+use crate::parameter::Dtype;
 use crate::parameter::{Inventory, Parameter};
 use crate::pipeline::Program;
 use crate::strategy::Direction;
-use crate::train::optimizer;
 
 /// Bytes that a rank sends in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

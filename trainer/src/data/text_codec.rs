@@ -1,7 +1,6 @@
 //! Text of tokens, as models read and write it.
 
 use super::{Tokenizer, text};
-use crate::config::Config;
 use crate::error::Result;
 use std::path::Path;
 
@@ -17,13 +16,12 @@ pub enum TextCodec {
 pub type DecodeStream<'a> = Box<dyn FnMut(u32) -> Result<String> + 'a>;
 
 impl TextCodec {
-    /// Returns the map for the model of a configuration with this vocabulary; `None` if its tokens
-    /// have no text.
+    /// Returns the map for a model with this vocabulary, by the tokenizer at `path` unless that is
+    /// empty; `None` if its tokens have no text.
     ///
     /// # Errors
-    /// Fails if the configured tokenizer cannot be read.
-    pub fn for_config(config: &Config, vocabulary: usize) -> Result<Option<Self>> {
-        let path = &config.data.tokenizer;
+    /// Fails if the tokenizer cannot be read.
+    pub fn new(path: &str, vocabulary: usize) -> Result<Option<Self>> {
         if !path.is_empty() {
             return Tokenizer::open(Path::new(path)).map(|own| Some(Self::Tokenizer(Box::new(own))));
         }

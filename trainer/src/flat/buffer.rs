@@ -1,35 +1,12 @@
 //! Typed flat buffers in host or GPU memory, and collectives on them.
 
 use crate::allocator::{AllocClass, Allocator, F32Vec, TrackedVec};
-use crate::flat::{Comm, DeviceBuffer};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use crate::flat::DeviceBuffer;
+use crate::parameter::Dtype;
+use crate::process_group::Comm;
 use std::ops::{Deref, Range};
 use unisono::{Element, ReduceKind, ReduceOp, Result, Sum, bf16};
 use unisono_reducers::{PostOp, as_bytes, as_bytes_mut, average, narrow, reduce_assign, widen};
-
-/// Element type of a flat buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Dtype {
-    /// 32-bit floats.
-    #[default]
-    #[serde(alias = "float32", alias = "fp32")]
-    F32,
-    /// bfloat16: 16-bit floats with the exponent range of 32-bit floats.
-    #[serde(alias = "bfloat16")]
-    Bf16,
-}
-
-impl Dtype {
-    /// Returns the size of an element in bytes.
-    pub fn size(self) -> usize {
-        match self {
-            Dtype::F32 => 4,
-            Dtype::Bf16 => 2,
-        }
-    }
-}
 
 /// Buffer of one element type, counted by the allocator.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Flat buffers in GPU memory, and the operations enqueued on them.
 
 use crate::allocator::{AllocClass, Allocator, Tracked};
-use crate::flat::Dtype;
+use crate::parameter::Dtype;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;

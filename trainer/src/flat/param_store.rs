@@ -2,7 +2,8 @@
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::Result;
-use crate::flat::{BucketId, Dtype, FlatBuffer, Layout};
+use crate::flat::{BucketId, FlatBuffer, Layout};
+use crate::parameter::Dtype;
 use crate::parameter::{Inventory, ParameterId, UnitId};
 use std::ops::Range;
 use std::sync::Arc;

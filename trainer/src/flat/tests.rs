@@ -1,6 +1,6 @@
 use super::*;
 use crate::allocator::{AllocClass, Allocator};
-use crate::parameter::{Init, Inventory, Parameter, ParameterId, Registry, UnitId};
+use crate::parameter::{Dtype, Init, Inventory, Parameter, ParameterId, Registry, UnitId};
 use crate::strategy::{StepPlan, Visit, Work};
 use proptest::prelude::*;
 use std::sync::Arc;

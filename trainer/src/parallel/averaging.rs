@@ -1,8 +1,10 @@
 //! Averages gradients over a group of ranks.
 
 use crate::allocator::{AllocClass, Allocator};
-use crate::flat::{Comm, Dtype, FlatBuffer};
+use crate::flat::FlatBuffer;
 use crate::parallel::Settings;
+use crate::parameter::Dtype;
+use crate::process_group::Comm;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unisono::{Avg, ReduceOp, Result, Sum};

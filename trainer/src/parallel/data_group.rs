@@ -3,7 +3,7 @@
 use crate::allocator::Allocator;
 use crate::device::GpuTimeline;
 use crate::error::Result;
-use crate::flat::{Comm, ProcessGroup};
+use crate::process_group::{Comm, ProcessGroup};
 use std::sync::Arc;
 use unisono::Communicator;
 use unisono_cuda::device::compute::Compute;

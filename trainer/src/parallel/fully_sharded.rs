@@ -5,7 +5,7 @@
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::Result;
-use crate::flat::{BucketId, Comm, FlatBuffer, ParamStore};
+use crate::flat::{BucketId, FlatBuffer, ParamStore};
 use crate::optim::{Optimizer, Step};
 use crate::parallel::grad_reducer::{GradReducer, GradStorage};
 use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards, StepContext};
@@ -13,6 +13,7 @@ use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
 use crate::parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, SquareSum};
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
+use crate::process_group::Comm;
 use crate::strategy::{Direction, StepPlan, Strategy};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 
 use crate::allocator::Allocator;
 use crate::error::Result;
-use crate::flat::ProcessGroup;
 use crate::parallel::ExactSum;
 use crate::parallel::strategy_core::StrategyCore;
+use crate::process_group::ProcessGroup;
 use unisono::Sum;
 use unisono::device::Buffer;
 use unisono_cuda::device::compute::Compute;

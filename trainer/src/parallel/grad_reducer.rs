@@ -2,12 +2,13 @@
 //! step.
 
 use crate::error::Result;
-use crate::flat::{BucketId, Comm, FlatBuffer};
+use crate::flat::{BucketId, FlatBuffer};
 use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards};
 use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
 use crate::parallel::{GradAverager, SquareSum};
 use crate::parameter::{ParameterId, UnitId};
+use crate::process_group::Comm;
 use crate::strategy::Direction;
 use std::collections::VecDeque;
 

@@ -2,11 +2,13 @@
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::{Error, Result};
-use crate::flat::{Bucket, Dtype, FlatBuffer, ProcessGroup};
+use crate::flat::{Bucket, FlatBuffer};
 use crate::optim::{MatrixOptimizer, Step};
 use crate::parallel::data_group::DataGroup;
 use crate::parallel::optimizer_shards::{BufferFrom, BufferSlice, OptimizerShard, StepContext};
+use crate::parameter::Dtype;
 use crate::parameter::{Inventory, Parameter};
+use crate::process_group::ProcessGroup;
 use std::ops::Range;
 
 /// Update of a bucket that holds one matrix.

@@ -8,7 +8,8 @@
 
 use crate::allocator::{AllocClass, Allocator, FloatElement, Tracked, TrackedVec};
 use crate::error::{Error, Result};
-use crate::flat::{Dtype, FlatBuffer};
+use crate::flat::FlatBuffer;
+use crate::parameter::Dtype;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -2,14 +2,16 @@
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::Result;
-use crate::flat::{Bucket, BucketId, Dtype, FlatBuffer, Layout, ProcessGroup};
+use crate::flat::{Bucket, BucketId, FlatBuffer, Layout};
 use crate::optim::{Optimizer, Step};
 use crate::parallel::data_group::DataGroup;
 use crate::parallel::matrix_update::MatrixUpdate;
 use crate::parallel::offload::{FileSlot, OffloadFile};
 use crate::parallel::optimizer_step;
 use crate::parallel::{Settings, SquareSum};
+use crate::parameter::Dtype;
 use crate::parameter::{Inventory, ParameterId};
+use crate::process_group::ProcessGroup;
 use std::ops::Range;
 use std::sync::Arc;
 

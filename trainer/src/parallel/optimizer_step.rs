@@ -2,9 +2,10 @@
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::{Error, Result};
-use crate::flat::{Dtype, FlatBuffer};
+use crate::flat::FlatBuffer;
 use crate::optim::{DeviceParamSlice, ParamSlice};
 use crate::parallel::optimizer_shards::{BufferSlice, StepContext, host_f32};
+use crate::parameter::Dtype;
 use crate::parameter::Parameter;
 use unisono_cuda::device::{View, ViewMut};
 

@@ -1,10 +1,11 @@
 //! Distribution of updated weights to ranks that keep whole weights.
 
 use crate::error::Result;
-use crate::flat::{BucketId, Comm, FlatBuffer};
+use crate::flat::{BucketId, FlatBuffer};
 use crate::parallel::pending_collective::PendingCollective;
 use crate::parallel::strategy_core::StrategyCore;
 use crate::parameter::UnitId;
+use crate::process_group::Comm;
 
 /// Pending exchanges by bucket. A bucket is out of the store until its exchange is complete.
 pub(super) struct ParamBroadcast(Vec<Option<PendingCollective>>);

@@ -1,7 +1,8 @@
 //! Gradients of which several ranks hold a partial sum.
 
-use crate::flat::{Bucket, BucketEntry, FlatBuffer, ProcessGroup};
+use crate::flat::{Bucket, BucketEntry, FlatBuffer};
 use crate::parameter::{Inventory, Parameter};
+use crate::process_group::ProcessGroup;
 use std::ops::Range;
 use unisono::Result;
 

@@ -2,8 +2,9 @@
 
 use crate::device::GpuTrack;
 use crate::error::Result;
-use crate::flat::{Comm, DeviceBuffer, FlatBuffer};
+use crate::flat::{DeviceBuffer, FlatBuffer};
 use crate::parallel::data_group::DataGroup;
+use crate::process_group::Comm;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::Work;
@@ -99,7 +100,7 @@ fn device_buffer(numbers: &mut FlatBuffer) -> &mut DeviceBuffer {
 mod tests {
     use super::*;
     use crate::allocator::{AllocClass, Allocator};
-    use crate::flat::Dtype;
+    use crate::parameter::Dtype;
     use crate::testing::{gpu, run_ranks};
     use unisono::Sum;
 

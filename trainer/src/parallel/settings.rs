@@ -1,7 +1,8 @@
 //! Settings of the strategies.
 
-use crate::flat::{Dtype, Layout, Packing};
+use crate::flat::{Layout, Packing};
 use crate::parallel::Average;
+use crate::parameter::Dtype;
 use crate::parameter::{Inventory, Parameter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

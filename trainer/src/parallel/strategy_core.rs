@@ -2,13 +2,15 @@
 
 use crate::allocator::Allocator;
 use crate::error::{Error, Result};
-use crate::flat::{BucketId, BucketTracker, Dtype, Layout, ParamStore, ProcessGroup};
+use crate::flat::{BucketId, BucketTracker, Layout, ParamStore};
 use crate::parallel::data_group::DataGroup;
 use crate::parallel::partial_grads::PartialGrads;
 use crate::parallel::{
     GradAverager, ParallelKind, ProcessGroups, ReduceFrequency, Settings, SquareSum, UnusedGradients,
 };
+use crate::parameter::Dtype;
 use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::process_group::ProcessGroup;
 use crate::strategy::StepPlan;
 use std::sync::Arc;
 use std::time::Duration;

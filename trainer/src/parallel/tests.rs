@@ -10,8 +10,8 @@ mod unused;
 
 use super::*;
 use crate::allocator::{AllocClass, Allocator};
-use crate::flat::Dtype;
 use crate::optim::{AdamW, Muon};
+use crate::parameter::Dtype;
 use crate::parameter::{Init, Inventory, Parameter, Registry, UnitId};
 use crate::strategy::{Direction, StepPlan, host_weights};
 use crate::testing::{self, collect_shards, run_ranks, run_ranks_with};

@@ -1,8 +1,9 @@
 //! Choice of the batch in six steps.
 
 use crate::cost::Estimate;
+use crate::data::{BatchPlan, factors};
 use crate::error::{Error, Result};
-use crate::train::{BatchPlan, LrScaling, factors};
+use crate::optim::LrScaling;
 use serde::Serialize;
 
 /// Division of a global batch over ranks.

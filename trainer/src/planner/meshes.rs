@@ -6,8 +6,8 @@
 
 use crate::config::StrategyKind;
 use crate::cost::{Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
+use crate::data::factors;
 use crate::mesh::{Degrees, Mesh};
-use crate::train::factors;
 
 /// Number of tokens from which a sequence counts as very long.
 pub(crate) const LONG_SEQUENCE: usize = 128 << 10;

@@ -1,8 +1,8 @@
 //! Search for the mesh with the shortest step among those that fit.
 
 use crate::cost::{Estimate, Hardware, LinkClass, ModelShape, ParallelConfig, StepTime};
+use crate::data::factors;
 use crate::planner::meshes::{Allowed, legal};
-use crate::train::factors;
 use serde::{Serialize, Serializer};
 
 /// Mesh that fits, with the batch that makes its step shortest.

@@ -1,12 +1,12 @@
 //! Cross entropy of sharded classes.
 
 use crate::error::Result;
-use crate::flat::ProcessGroup;
 use crate::nn::{CrossEntropy, check_targets};
 use crate::ops::LocalTargets;
 use crate::ops::host::cross_entropy::row_grad;
 use crate::parameter::ShardSpec;
 use crate::pass::Pass;
+use crate::process_group::ProcessGroup;
 use crate::tensor::Tensor;
 use unisono::{Max, Sum};
 use unisono_cuda::device::compute::LocalTargets as DeviceTargets;

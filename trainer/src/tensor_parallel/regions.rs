@@ -1,10 +1,10 @@
 //! Start and end of a sharded region: each does in forward what the other does in backward.
 
 use crate::error::Result;
-use crate::flat::ProcessGroup;
 use crate::nn::Module;
 use crate::parameter::ParameterId;
 use crate::pass::Pass;
+use crate::process_group::ProcessGroup;
 use crate::tensor::Tensor;
 use unisono::Sum;
 

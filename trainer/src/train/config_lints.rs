@@ -1,12 +1,12 @@
 //! Warnings about valid settings that are probably unintended.
 
+use crate::available_memory::host_memory;
 use crate::config::{Config, StrategyKind};
 use crate::cost;
+use crate::data::BatchPlan;
 use crate::data::LastBatch;
 use crate::mesh::Mesh;
-use crate::train::BatchPlan;
-use crate::train::LrScaling;
-use crate::train::available_memory::host_memory;
+use crate::optim::LrScaling;
 
 /// Returns the warnings for a run whose ranks need `bytes` bytes each, one per line.
 pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize) -> String {

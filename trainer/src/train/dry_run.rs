@@ -1,17 +1,17 @@
 //! Predicts memory, traffic and computation of a run on any number of ranks, in one process.
 
-use super::{BatchPlan, config_lints, launch, refusals, setup};
+use super::{config_lints, launch, refusals, setup};
 use crate::allocator::AllocClass;
-use crate::config::{Config, StrategyKind};
+use crate::config::{Config, StrategyKind, new_model_with_experts};
 use crate::cost::format::{sections, table};
 use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
 use crate::counted;
+use crate::data::BatchPlan;
 use crate::error::Result;
-use crate::flat::ProcessGroup;
 use crate::mesh::{Mesh, MeshOnHosts};
 use crate::nn::experts::ExpertParallel;
 use crate::parameter::{Inventory, Parameter};
-use crate::train::model::new_model_with_experts;
+use crate::process_group::ProcessGroup;
 use crate::train::stages::Stages;
 use unisono::Communicator;
 

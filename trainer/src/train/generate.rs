@@ -29,7 +29,7 @@ pub fn generate(
     show: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<String> {
     let Restored { folder, mut config, model, mut strategy, memory, .. } = Restored::load(folder, overrides)?;
-    let codec = TextCodec::for_config(&config, model.config().vocabulary)?;
+    let codec = TextCodec::new(&config.data.tokenizer, model.config().vocabulary)?;
     let codec = codec.ok_or_else(|| Error::file(&folder, "its model writes no text"))?;
     if config.sample.tokens == 0 && !overrides.iter().any(|change| change.starts_with("sample.tokens")) {
         config.sample.tokens = USUAL_TOKENS;
@@ -51,7 +51,7 @@ impl Run {
         if !self.can_generate() {
             return Ok(None);
         }
-        let codec = TextCodec::for_config(&self.config, self.model.config().vocabulary)?;
+        let codec = TextCodec::new(&self.config.data.tokenizer, self.model.config().vocabulary)?;
         let Some(codec) = codec else { return Ok(None) };
         let seeds = self.seeds.seeds_for(Phase::Test, self.train_step, 0);
         let mut strategy = HostStrategy::new(&mut *self.strategy, &self.inventory);
@@ -83,7 +83,7 @@ impl Run {
     /// Returns the first words of the training text; `None` if its tokens are no text.
     fn start_of_text(&self) -> Result<Option<String>> {
         let tokens = self.loader.training.batch(&[0], SequenceChunk::WHOLE)?;
-        let Some(codec) = TextCodec::for_config(&self.config, self.model.config().vocabulary)? else {
+        let Some(codec) = TextCodec::new(&self.config.data.tokenizer, self.model.config().vocabulary)? else {
             return Ok(None);
         };
         let start = codec.decode(&tokens.inputs[..tokens.inputs.len().min(PROMPT_TOKENS)])?;

@@ -1,10 +1,10 @@
 //! Refuses a run that does not fit in the memory of a host, before anything large is allocated.
 
-use super::BatchPlan;
-use super::available_memory::{available_addresses, available_memory};
+use crate::available_memory::{available_addresses, available_memory};
 use crate::config::{Config, DeviceKind, StrategyKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::counted;
+use crate::data::BatchPlan;
 use crate::error::{Error, Result};
 use crate::mesh::HostId;
 use unisono::Communicator;

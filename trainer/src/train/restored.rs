@@ -3,11 +3,11 @@
 use crate::allocator::Allocator;
 use crate::checkpoint::{self, Manifest, SavedBy};
 use crate::config::Config;
+use crate::config::new_model;
 use crate::error::{Error, Result};
 use crate::models::Gpt;
 use crate::parallel::{self, DataParallel, ParallelKind, ProcessGroups};
 use crate::parameter::Inventory;
-use crate::train::new_model;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -1,13 +1,12 @@
 //! Run of one rank, and its steps.
 
-use super::BatchPlan;
 use super::trace::{Trace, TraceTrack, TracedStrategy};
 use crate::allocator::Allocator;
 use crate::config::Config;
+use crate::data::BatchPlan;
 use crate::data::{DatasetId, Sampler, SequenceChunk};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::flat::ProcessGroup;
 use crate::mesh::{GroupKind, MeshGroups, Phase, SeedSource};
 use crate::models::{self, Gpt, Model};
 use crate::optim::{Optimizer, Step};
@@ -15,6 +14,7 @@ use crate::parallel::DataParallel;
 use crate::parameter::Inventory;
 use crate::pass::{AddedSums, Pass, WaitKind};
 use crate::pipeline::{self, Program};
+use crate::process_group::ProcessGroup;
 use crate::train::Interrupt;
 use crate::train::added_values::{AddedNames, AddedValues};
 use crate::train::checkpoint_writer::CheckpointWriter;

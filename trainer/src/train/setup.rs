@@ -5,18 +5,20 @@ use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
 use crate::checkpoint::{self, SavedBy};
-use crate::config::{Config, Context, DeviceKind, Model, OptimizerKind, Positions, StrategyKind};
+use crate::config::{
+    Config, Context, DeviceKind, Model, Positions, StrategyKind, new_model_with_experts, optimizer,
+};
 use crate::cost::{CostModel, flops_per_sample};
 use crate::data::{DatasetId, Placement, Sampler};
 use crate::device::{Device, GpuTimeline};
 use crate::error::{Error, Result};
-use crate::flat::{Dtype, ProcessGroup};
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
 use crate::nn::KvTransfer;
 use crate::nn::experts::ExpertParallel;
-use crate::optim::{AdamW, Muon, Optimizer, Sgd};
 use crate::parallel::{self, DataParallel, ExpertGroups, Mixed, ProcessGroups, Settings};
+use crate::parameter::Dtype;
 use crate::parameter::Inventory;
+use crate::process_group::ProcessGroup;
 use crate::train::Interrupt;
 use crate::train::added_values::AddedNames;
 use crate::train::checkpoint_writer::CheckpointWriter;
@@ -24,7 +26,6 @@ use crate::train::data_loader::{DataLoader, dataset_id};
 use crate::train::header::RunHeader;
 use crate::train::memory_check::check_fits;
 use crate::train::memory_report::MemoryReport;
-use crate::train::model::new_model_with_experts;
 use crate::train::pretrained;
 use crate::train::stage_times::StageTimes;
 use crate::train::stages::Stages;
@@ -342,19 +343,4 @@ fn strategy(
         return Ok(Box::new(Mixed::new(&kinds, inventory, &team, settings, memory)?));
     }
     parallel::new_strategy(kinds[0], inventory, team, settings, memory)
-}
-
-/// Creates the configured optimizer.
-pub(crate) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
-    let own = &config.optimizer;
-    let (momentum, decay) = (own.momentum as f32, own.weight_decay as f32);
-    let betas = (own.beta1 as f32, own.beta2 as f32);
-    let adamw = AdamW { betas, epsilon: own.epsilon as f32, weight_decay: decay };
-    match own.kind {
-        OptimizerKind::Adamw => Box::new(adamw),
-        OptimizerKind::Sgd => Box::new(Sgd { momentum, weight_decay: decay }),
-        OptimizerKind::Muon => {
-            Box::new(Muon { momentum, weight_decay: decay, fallback: adamw, ..Muon::default() })
-        }
-    }
 }

@@ -2,12 +2,12 @@
 
 use crate::config::{Config, StageSplit};
 use crate::cost::HeldLayers;
+use crate::data::BatchPlan;
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter, UnitId};
 use crate::pipeline::{Op, Order, Program, Schedule, Split};
 use crate::strategy::StepPlan;
-use crate::train::BatchPlan;
 use std::ops::Range;
 
 /// Stages of a model, and the order of their work. `None` runs the whole model on one rank.

@@ -7,8 +7,9 @@ use unisono_trainer::Result;
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::checkpoint::{self, SavedBy};
 use unisono_trainer::config::Config;
+use unisono_trainer::config::new_model;
 use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, new_strategy};
-use unisono_trainer::train::{StepRecord, new_model, train_on_threads};
+use unisono_trainer::train::{StepRecord, train_on_threads};
 
 /// Compared results.
 #[derive(Debug, PartialEq)]

@@ -5,9 +5,9 @@
 use crate::allocator::Allocator;
 use crate::device::Device;
 use crate::error::Error;
-use crate::flat::ProcessGroup;
 use crate::nn::random_values;
 use crate::pass::Seeds;
+use crate::process_group::ProcessGroup;
 use crate::strategy::{Direction, LocalStrategy};
 use crate::tensor_parallel::tests::{
     LinearInit, Module, Pass, Registry, Result, Sequential, Tensor, TensorParallel, plan,

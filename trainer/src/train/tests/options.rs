@@ -1,6 +1,7 @@
 //! Tests of settings other than the defaults.
 
 use super::*;
+use crate::config::new_model;
 use crate::testing::{Bits, collect_shards, merge_shards};
 
 /// Returns losses, weights and moments of a short run.

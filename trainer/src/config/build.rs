@@ -1,11 +1,12 @@
-//! Model of a configuration.
+//! The model and the optimizer that a configuration describes.
 
-use crate::config::Config;
+use crate::config::{Config, OptimizerKind};
 use crate::error::Result;
-use crate::flat::ProcessGroup;
 use crate::models::Gpt;
 use crate::nn::experts::ExpertParallel;
+use crate::optim::{AdamW, Muon, Optimizer, Sgd};
 use crate::parameter::{Inventory, Registry};
+use crate::process_group::ProcessGroup;
 use crate::tensor_parallel::TensorParallel;
 
 /// Creates the configured model, sharded over `tensor`, and lists its parameters.
@@ -20,7 +21,7 @@ pub fn new_model(config: &Config, tensor: Option<&ProcessGroup>) -> Result<(Gpt,
 ///
 /// # Errors
 /// Fails if the settings do not fit together.
-pub(super) fn new_model_with_experts(
+pub(crate) fn new_model_with_experts(
     config: &Config,
     tensor: Option<&ProcessGroup>,
     experts: ExpertParallel,
@@ -35,4 +36,19 @@ pub(super) fn new_model_with_experts(
     // Biases of routers change by less than 16 bits can tell.
     registry.set_dtype(config.strategy.param_dtype, |parameter| parameter.sign_rate.is_none());
     Ok((model, registry.finish()))
+}
+
+/// Creates the configured optimizer.
+pub(crate) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
+    let own = &config.optimizer;
+    let (momentum, decay) = (own.momentum as f32, own.weight_decay as f32);
+    let betas = (own.beta1 as f32, own.beta2 as f32);
+    let adamw = AdamW { betas, epsilon: own.epsilon as f32, weight_decay: decay };
+    match own.kind {
+        OptimizerKind::Adamw => Box::new(adamw),
+        OptimizerKind::Sgd => Box::new(Sgd { momentum, weight_decay: decay }),
+        OptimizerKind::Muon => {
+            Box::new(Muon { momentum, weight_decay: decay, fallback: adamw, ..Muon::default() })
+        }
+    }
 }

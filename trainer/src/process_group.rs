@@ -1,4 +1,4 @@
-//! Communicators for flat buffers.
+//! Groups of processes that share a model or its batches, and their communicators.
 
 use crate::error::{Error, Result};
 use unisono::Communicator;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns the bytes that processes can still allocate on this host, as far as its kernel says: the
 /// smallest of the host's available memory and the rest of each limit of a control group.
-pub(super) fn available_memory() -> Option<usize> {
+pub(crate) fn available_memory() -> Option<usize> {
     available_below(Path::new("/"))
 }
 
@@ -16,7 +16,7 @@ pub(crate) fn host_memory() -> Option<usize> {
 
 /// Returns the bytes of addresses that this process can still map, if they are limited (`ulimit
 /// -v`).
-pub(super) fn available_addresses() -> Option<usize> {
+pub(crate) fn available_addresses() -> Option<usize> {
     addresses_below(Path::new("/"))
 }
 
