@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::time::Instant;
 use unisono::Communicator;
 use unisono_trainer::allocator::Allocator;
-use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
+use unisono_trainer::data::Batch;
+use unisono_trainer::models::{Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Optimizer, ParamSlice, Step};
 use unisono_trainer::parallel::{DataParallel, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::{Inventory, ParameterId, Registry, WeightDecay};
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::{LocalStrategy, StepPlan, Strategy};
+use unisono_trainer::step_plan::StepPlan;
+use unisono_trainer::strategy::{LocalStrategy, Strategy};
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const VOCABULARY: usize = 2048;

@@ -11,12 +11,13 @@ use common::{Result, on_ranks};
 use std::sync::Arc;
 use unisono::{Avg, Communicator, Config, ReductionOrder};
 use unisono_trainer::allocator::{AllocClass, Allocator};
-use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
+use unisono_trainer::data::Batch;
+use unisono_trainer::models::{Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Step};
 use unisono_trainer::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::StepPlan;
+use unisono_trainer::step_plan::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const RANKS: usize = 4;

@@ -4,7 +4,7 @@
 //! for the next request of the same class and length, so that a second step allocates nothing. A
 //! vector never changes its class: state that stays would take it from values that come again.
 
-use crate::device::GpuTimeline;
+use crate::gpu_timeline::GpuTimeline;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};

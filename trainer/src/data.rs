@@ -1,5 +1,6 @@
 //! Training data: the order of samples ([`Sampler`]), and the samples ([`TokenWindows`]).
 
+mod batch;
 mod batch_plan;
 mod dataset_id;
 mod permutation;
@@ -13,6 +14,7 @@ mod tokenizer;
 mod tokens;
 mod windows;
 
+pub use crate::data::batch::Batch;
 pub use crate::data::batch_plan::BatchPlan;
 pub(crate) use crate::data::batch_plan::factors;
 pub use crate::data::dataset_id::DatasetId;

@@ -9,11 +9,9 @@
 mod copies;
 mod device_vec;
 mod local_rank;
-mod timeline;
 
 pub(crate) use crate::device::device_vec::DeviceVec;
 pub(crate) use crate::device::local_rank::local_rank;
-pub(crate) use crate::device::timeline::{GpuSpan, GpuTimeline, GpuTrack};
 
 use crate::allocator::{AllocClass, Allocator};
 use crate::device::copies::DeviceCopy;

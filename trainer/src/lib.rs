@@ -21,6 +21,7 @@ pub mod flat;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod gpu_timeline;
 pub mod mesh;
 pub mod models;
 pub mod nn;
@@ -35,6 +36,7 @@ pub mod planner;
 pub mod process_group;
 pub mod progress;
 mod random;
+pub mod step_plan;
 pub mod strategy;
 pub mod tensor;
 pub mod tensor_parallel;

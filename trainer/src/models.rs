@@ -3,7 +3,6 @@
 //! A model is a list of blocks, one for each unit of parameters. Nobody but the runner walks it,
 //! in the order of a [`StepPlan`].
 
-mod batch;
 mod gpt;
 mod gpt_config;
 pub mod hugging_face;
@@ -11,16 +10,16 @@ mod sampling;
 #[cfg(test)]
 mod tests;
 
-pub use batch::Batch;
 pub use gpt::Gpt;
 pub use gpt_config::{FeedForward, GptConfig, Norm, Positions};
 pub use sampling::Sampling;
 
+use crate::data::Batch;
 use crate::error::Result;
 use crate::nn::Module;
 use crate::parameter::UnitId;
 use crate::pass::Pass;
-use crate::strategy::{StepPlan, Visit, Work};
+use crate::step_plan::{StepPlan, Visit, Work};
 use crate::tensor::Tensor;
 
 /// Value between two blocks of a model: in forward, or its gradient in backward.

@@ -16,15 +16,16 @@ pub use wait_span::{WaitKind, WaitSpan};
 pub use weights_view::WeightsView;
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
+use crate::data::Batch;
 use crate::data::TokenBatch;
 use crate::data::{Placement, SequenceChunk};
 use crate::device::Device;
 use crate::error::Result;
-use crate::models::Batch;
 use crate::nn::{KvCache, KvTransfer};
 use crate::ops::{Host, Ops, ValuesMut};
 use crate::parameter::{ParameterId, UnitId};
-use crate::strategy::{Direction, StepPlan, Strategy, Visit, Work};
+use crate::step_plan::{Direction, StepPlan, Visit, Work};
+use crate::strategy::Strategy;
 use crate::tensor::Tensor;
 use micro_sequences::MicroSequences;
 use std::cell::RefCell;

@@ -2,25 +2,15 @@
 
 mod host;
 mod local;
-mod step_plan;
 
 pub use host::HostStrategy;
 pub(crate) use host::host_weights;
 pub use local::LocalStrategy;
-pub use step_plan::{StepPlan, Visit, Work};
 
 use crate::error::Result;
 use crate::flat::ParamStore;
 use crate::parameter::{ParameterId, UnitId};
-
-/// Direction of a pass through the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// From the input to the loss.
-    Forward,
-    /// From the loss to the input.
-    Backward,
-}
+use crate::step_plan::{Direction, StepPlan};
 
 /// Keeps the parameters of one rank and receives the events of a pass.
 ///

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use unisono::Communicator;
 use unisono_matmul::{Matrix, MatrixMut, matmul};
 use unisono_trainer::allocator::Allocator;
-use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
+use unisono_trainer::data::Batch;
+use unisono_trainer::models::{Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Step};
 use unisono_trainer::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::StepPlan;
+use unisono_trainer::step_plan::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const SEQUENCE: usize = 64;

@@ -15,7 +15,7 @@ use unisono_trainer::allocator::Allocator;
 use unisono_trainer::optim::{Sgd, Step};
 use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
-use unisono_trainer::strategy::{Direction, StepPlan};
+use unisono_trainer::step_plan::{Direction, StepPlan};
 
 /// Serializes the tests, so that they do not disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());

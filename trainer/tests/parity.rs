@@ -14,14 +14,15 @@ use std::sync::{Arc, LazyLock};
 use unisono::{Communicator, Sum};
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::checkpoint::SavedBy;
-use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm, hugging_face};
+use unisono_trainer::data::Batch;
+use unisono_trainer::models::{FeedForward, Gpt, GptConfig, Model, Norm, hugging_face};
 use unisono_trainer::optim::{AdamW, Optimizer, Sgd, Step};
 use unisono_trainer::parallel::{
     DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy,
 };
 use unisono_trainer::parameter::{Inventory, ParamGroup, Parameter, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::StepPlan;
+use unisono_trainer::step_plan::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const CONTEXT: usize = 16;

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use unisono::Communicator;
 use unisono_trainer::allocator::Allocator;
-use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
+use unisono_trainer::data::Batch;
+use unisono_trainer::models::{Gpt, GptConfig, Model};
 use unisono_trainer::nn::{LinearInit, Module};
 use unisono_trainer::optim::{Sgd, Step};
 use unisono_trainer::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::{LocalStrategy, StepPlan};
+use unisono_trainer::step_plan::StepPlan;
+use unisono_trainer::strategy::LocalStrategy;
 use unisono_trainer::tensor::Tensor;
 use unisono_trainer::tensor_parallel::{ParallelPlan, ParallelStyle, TensorParallel};
 

@@ -14,7 +14,8 @@ use unisono_trainer::cost::{Link, Measurement, StepTime, ring, sweep};
 use unisono_trainer::optim::{Sgd, Step};
 use unisono_trainer::parallel::{DataParallel, ProcessGroups, Replicated, Settings};
 use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
-use unisono_trainer::strategy::{Direction, StepPlan, Strategy};
+use unisono_trainer::step_plan::{Direction, StepPlan};
+use unisono_trainer::strategy::Strategy;
 
 /// Reduces over the ring that is predicted, with one message per step for any size.
 fn whole_messages() -> Config {

@@ -1,11 +1,12 @@
 //! Classifiers of vectors and images.
 
 use crate::{Conv2d, Conv2dShape};
-use unisono_trainer::models::{Batch, Block, Flow, Model};
+use unisono_trainer::data::Batch;
+use unisono_trainer::models::{Block, Flow, Model};
 use unisono_trainer::nn::{CrossEntropy, Gelu, Linear, LinearInit, Module, Sequential};
 use unisono_trainer::parameter::{Registry, UnitId};
 use unisono_trainer::pass::Pass;
-use unisono_trainer::strategy::Direction;
+use unisono_trainer::step_plan::Direction;
 use unisono_trainer::tensor::Tensor;
 use unisono_trainer::{Error, Result};
 

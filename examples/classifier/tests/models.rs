@@ -2,7 +2,8 @@
 
 use unisono_classifier::{Classifier, Samples};
 use unisono_trainer::allocator::Allocator;
-use unisono_trainer::models::{Batch, Model};
+use unisono_trainer::data::Batch;
+use unisono_trainer::models::Model;
 use unisono_trainer::nn::random_values;
 use unisono_trainer::parameter::{ParameterId, Registry};
 use unisono_trainer::pass::{Pass, Seeds};

@@ -11,11 +11,12 @@ use std::time::Instant;
 use unisono::{Communicator, Config};
 use unisono_data_parallel::{FormKind, slow_groups};
 use unisono_trainer::allocator::Allocator;
-use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
+use unisono_trainer::data::Batch;
+use unisono_trainer::models::{Gpt, GptConfig, Model};
 use unisono_trainer::optim::{Sgd, Step};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::StepPlan;
+use unisono_trainer::step_plan::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -6,7 +6,8 @@ use unisono::Avg;
 use unisono_trainer::Result;
 use unisono_trainer::optim::{Optimizer, Step};
 use unisono_trainer::parameter::{ParameterId, UnitId};
-use unisono_trainer::strategy::{Direction, Strategy};
+use unisono_trainer::step_plan::Direction;
+use unisono_trainer::strategy::Strategy;
 
 /// Reduces each gradient after backward, one after the other.
 pub struct Naive(Replica);

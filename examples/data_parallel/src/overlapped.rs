@@ -6,7 +6,8 @@ use unisono::{Avg, Work};
 use unisono_trainer::Result;
 use unisono_trainer::optim::{Optimizer, Step};
 use unisono_trainer::parameter::{ParameterId, UnitId};
-use unisono_trainer::strategy::{Direction, StepPlan, Strategy, Work as VisitWork};
+use unisono_trainer::step_plan::{Direction, StepPlan, Work as VisitWork};
+use unisono_trainer::strategy::Strategy;
 
 /// Starts to reduce each gradient as soon as its last use has added to it. Waits for all reductions
 /// at the end of backward.

@@ -6,7 +6,8 @@ use unisono::Work;
 use unisono_trainer::Result;
 use unisono_trainer::optim::{Optimizer, Step};
 use unisono_trainer::parameter::{ParameterId, UnitId};
-use unisono_trainer::strategy::{Direction, StepPlan, Strategy};
+use unisono_trainer::step_plan::{Direction, StepPlan};
+use unisono_trainer::strategy::Strategy;
 
 /// Lets the owner of each parameter update it and send the weights to all others. They arrive
 /// while the next forward computes.

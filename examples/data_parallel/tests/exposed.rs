@@ -9,7 +9,7 @@ use unisono_data_parallel::{FormKind, slow_groups};
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::optim::{Sgd, Step};
 use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
-use unisono_trainer::strategy::{Direction, StepPlan};
+use unisono_trainer::step_plan::{Direction, StepPlan};
 
 /// Parameters of each unit.
 const COUNT: usize = 256;

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, ReductionOrder};
 use unisono_data_parallel::{Form, FormKind, Owners, Replica};
 use unisono_trainer::allocator::Allocator;
-use unisono_trainer::models::{Batch, Gpt, GptConfig, Model};
+use unisono_trainer::data::Batch;
+use unisono_trainer::models::{Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Step};
 use unisono_trainer::parameter::{Init, Inventory, Parameter, ParameterId, Registry, UnitId};
 use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::{Direction, StepPlan, Strategy};
+use unisono_trainer::step_plan::{Direction, StepPlan};
+use unisono_trainer::strategy::Strategy;
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 const STEP: Step = Step { number: 1, lr: 0.01, grad_scale: 1.0 };

@@ -12,7 +12,7 @@ use crate::parallel::ReduceFrequency;
 use crate::parameter::Dtype;
 use crate::parameter::{Inventory, Parameter};
 use crate::pipeline::Program;
-use crate::strategy::Direction;
+use crate::step_plan::Direction;
 
 /// Bytes that a rank sends in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

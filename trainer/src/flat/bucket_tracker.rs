@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::flat::{BucketId, Layout};
 use crate::parameter::{Inventory, ParameterId, UnitId};
-use crate::strategy::{StepPlan, Work};
+use crate::step_plan::{StepPlan, Work};
 use std::sync::Arc;
 
 /// Counts the contributions to every parameter's gradient in one step.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::allocator::{AllocClass, Allocator};
 use crate::parameter::{Dtype, Init, Inventory, Parameter, ParameterId, Registry, UnitId};
-use crate::strategy::{StepPlan, Visit, Work};
+use crate::step_plan::{StepPlan, Visit, Work};
 use proptest::prelude::*;
 use std::sync::Arc;
 

@@ -3,7 +3,8 @@ mod embeddings;
 mod generation;
 mod lm_head;
 
-use super::{Batch, Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, Positions};
+use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, Positions};
+use crate::data::Batch;
 use crate::data::TokenBatch;
 use crate::error::{Error, Result};
 use crate::models::gpt::embeddings::Embeddings;
@@ -14,7 +15,7 @@ use crate::nn::{
 };
 use crate::parameter::{Registry, UnitId};
 use crate::pass::Pass;
-use crate::strategy::Direction;
+use crate::step_plan::Direction;
 use crate::tensor::Tensor;
 use crate::tensor_parallel::TensorParallel;
 use unisono::Communicator;

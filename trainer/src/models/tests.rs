@@ -6,11 +6,13 @@ mod passes;
 
 use super::*;
 use crate::allocator::Allocator;
+use crate::data::Batch;
 use crate::nn::ActivationCheckpoint;
 use crate::nn::random_values;
 use crate::parameter::{Init, Inventory, ParameterId, Registry, UnitId};
 use crate::pass::Seeds;
-use crate::strategy::{Direction, LocalStrategy, Strategy};
+use crate::step_plan::Direction;
+use crate::strategy::{LocalStrategy, Strategy};
 use crate::tensor_parallel::TensorParallel;
 use crate::testing::BalanceLoss;
 use std::collections::HashSet;

@@ -198,7 +198,8 @@ mod tests {
     use crate::nn::{GradCheck, random_values};
     use crate::parameter::{Inventory, UnitId};
     use crate::pass::Seeds;
-    use crate::strategy::{LocalStrategy, Visit, Work};
+    use crate::step_plan::{Visit, Work};
+    use crate::strategy::LocalStrategy;
     use crate::testing;
 
     /// Computes the formula element by element.

@@ -1,8 +1,8 @@
 //! The data parallel group of ranks.
 
 use crate::allocator::Allocator;
-use crate::device::GpuTimeline;
 use crate::error::Result;
+use crate::gpu_timeline::GpuTimeline;
 use crate::process_group::{Comm, ProcessGroup};
 use std::sync::Arc;
 use unisono::Communicator;

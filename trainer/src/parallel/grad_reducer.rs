@@ -9,7 +9,7 @@ use crate::parallel::strategy_core::StrategyCore;
 use crate::parallel::{GradAverager, SquareSum};
 use crate::parameter::{ParameterId, UnitId};
 use crate::process_group::Comm;
-use crate::strategy::Direction;
+use crate::step_plan::Direction;
 use std::collections::VecDeque;
 
 /// Storage of the mean gradients of a rank.
@@ -184,7 +184,7 @@ mod tests {
     use crate::device::Device;
     use crate::parallel::{ParallelKind, ProcessGroups, Settings};
     use crate::parameter::{Init, Parameter, Registry};
-    use crate::strategy::StepPlan;
+    use crate::step_plan::StepPlan;
     use crate::testing::{gpu, run_ranks};
     use std::sync::Arc;
 

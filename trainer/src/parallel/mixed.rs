@@ -8,7 +8,8 @@ use crate::parallel::{
     DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, SquareSum, new_strategy,
 };
 use crate::parameter::{Domain, Inventory, Parameter, ParameterId, UnitId};
-use crate::strategy::{Direction, StepPlan, Strategy};
+use crate::step_plan::{Direction, StepPlan};
+use crate::strategy::Strategy;
 use std::sync::Arc;
 use std::time::Duration;
 

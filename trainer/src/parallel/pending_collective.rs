@@ -1,8 +1,8 @@
 //! Collectives under way, on the host or on a GPU.
 
-use crate::device::GpuTrack;
 use crate::error::Result;
 use crate::flat::{DeviceBuffer, FlatBuffer};
+use crate::gpu_timeline::GpuTrack;
 use crate::parallel::data_group::DataGroup;
 use crate::process_group::Comm;
 use std::sync::Arc;

@@ -13,7 +13,8 @@ use crate::parallel::optimizer_shards::{BufferFrom, OptimizerShards, StepContext
 use crate::parallel::param_broadcast::ParamBroadcast;
 use crate::parallel::strategy_core::StrategyCore;
 use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
-use crate::strategy::{Direction, StepPlan, Strategy};
+use crate::step_plan::{Direction, StepPlan};
+use crate::strategy::Strategy;
 use std::sync::Arc;
 use std::time::Duration;
 

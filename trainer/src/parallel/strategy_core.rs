@@ -11,7 +11,7 @@ use crate::parallel::{
 use crate::parameter::Dtype;
 use crate::parameter::{Inventory, ParameterId, UnitId};
 use crate::process_group::ProcessGroup;
-use crate::strategy::StepPlan;
+use crate::step_plan::StepPlan;
 use std::sync::Arc;
 use std::time::Duration;
 

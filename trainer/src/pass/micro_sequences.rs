@@ -1,9 +1,9 @@
 //! Micro-sequences: parts of the sequences of a micro-batch that pass one after the other.
 
 use super::Pass;
-use crate::models::Batch;
+use crate::data::Batch;
 use crate::nn::EarlierKv;
-use crate::strategy::Visit;
+use crate::step_plan::Visit;
 use std::collections::HashMap;
 
 /// Micro-sequences of a pass, and the keys and values that they share.

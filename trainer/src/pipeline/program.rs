@@ -2,7 +2,7 @@
 
 use crate::parameter::UnitId;
 use crate::pipeline::{Op, Payload, Schedule};
-use crate::strategy::{StepPlan, Visit, Work};
+use crate::step_plan::{StepPlan, Visit, Work};
 use std::ops::Range;
 
 /// Value on its way to the stage that needs it.

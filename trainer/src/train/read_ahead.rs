@@ -1,8 +1,8 @@
 //! Threads that read the batches of coming steps.
 
+use crate::data::Batch;
 use crate::data::{Sampler, SequenceChunk, TokenWindows};
 use crate::error::{Error, Result};
-use crate::models::Batch;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

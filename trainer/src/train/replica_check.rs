@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 use crate::mesh::GroupKind;
 use crate::parameter::{Domain, ParameterId};
 use crate::random::{hash_iter, hash_numbers};
-use crate::strategy::{Direction, host_weights};
+use crate::step_plan::Direction;
+use crate::strategy::host_weights;
 use crate::train::run::Run;
 use std::collections::BTreeMap;
 

@@ -10,8 +10,9 @@ use crate::config::{
 };
 use crate::cost::{CostModel, flops_per_sample};
 use crate::data::{DatasetId, Placement, Sampler};
-use crate::device::{Device, GpuTimeline};
+use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::gpu_timeline::GpuTimeline;
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
 use crate::nn::KvTransfer;
 use crate::nn::experts::ExpertParallel;

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::parameter::{Inventory, Parameter, UnitId};
 use crate::pipeline::{Op, Order, Program, Schedule, Split};
-use crate::strategy::StepPlan;
+use crate::step_plan::StepPlan;
 use std::ops::Range;
 
 /// Stages of a model, and the order of their work. `None` runs the whole model on one rank.

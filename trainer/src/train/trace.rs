@@ -1,13 +1,14 @@
 //! Trace of a rank for Perfetto and chrome://tracing: a process per rank, with one track for
 //! computing and one for waiting, and the same for its GPU.
 
-use crate::device::{GpuSpan, GpuTimeline, GpuTrack};
 use crate::error::{Error, Result};
 use crate::flat::ParamStore;
+use crate::gpu_timeline::{GpuSpan, GpuTimeline, GpuTrack};
 use crate::parallel::DataParallel;
 use crate::parameter::{Inventory, ParameterId, UnitId};
 use crate::pass::WaitSpan;
-use crate::strategy::{Direction, StepPlan, Strategy};
+use crate::step_plan::{Direction, StepPlan};
+use crate::strategy::Strategy;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

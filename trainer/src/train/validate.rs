@@ -1,9 +1,10 @@
 //! Validation loss of a run.
 
+use crate::data::Batch;
 use crate::data::{LastBatch, Sampler};
 use crate::error::Result;
 use crate::mesh::{GroupKind, Phase};
-use crate::models::{self, Batch};
+use crate::models;
 use crate::pass::Pass;
 use crate::train::run::{Run, run_program};
 

@@ -9,14 +9,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use unisono::{Communicator, Config, ReductionOrder};
 use unisono_trainer::allocator::Allocator;
+use unisono_trainer::data::Batch;
 use unisono_trainer::mesh::{Degrees, GroupKind, Mesh, MeshGroups};
-use unisono_trainer::models::{Batch, FeedForward, Gpt, GptConfig, Model, Norm};
+use unisono_trainer::models::{FeedForward, Gpt, GptConfig, Model, Norm};
 use unisono_trainer::optim::{AdamW, Step};
 use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy};
 use unisono_trainer::parameter::{ParameterId, Registry};
 use unisono_trainer::pass::{Pass, Seeds};
 use unisono_trainer::process_group::ProcessGroup;
-use unisono_trainer::strategy::StepPlan;
+use unisono_trainer::step_plan::StepPlan;
 use unisono_trainer::tensor_parallel::TensorParallel;
 
 /// Differences from one rank with whole batches.

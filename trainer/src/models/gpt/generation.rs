@@ -1,12 +1,13 @@
 //! Text generation, token by token.
 
 use super::Gpt;
+use crate::data::Batch;
 use crate::data::TokenBatch;
 use crate::error::{Error, Result};
-use crate::models::{Batch, Flow, Model, Sampling, run_forward, set_batches};
+use crate::models::{Flow, Model, Sampling, run_forward, set_batches};
 use crate::nn::KvCache;
 use crate::pass::Pass;
-use crate::strategy::StepPlan;
+use crate::step_plan::StepPlan;
 
 impl Gpt {
     /// Generates up to `count` tokens after `prompt`. Calls `each` with every token; the text ends

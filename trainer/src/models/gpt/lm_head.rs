@@ -1,13 +1,14 @@
 //! Output layer of a GPT.
 
 use crate::allocator::F32Vec;
+use crate::data::Batch;
 use crate::data::TokenBatch;
 use crate::error::{Error, Result};
-use crate::models::{Batch, Block, Flow, GptConfig};
+use crate::models::{Block, Flow, GptConfig};
 use crate::nn::{CrossEntropy, Linear, Module};
 use crate::parameter::{ParameterId, Registry, UnitId};
 use crate::pass::Pass;
-use crate::strategy::Direction;
+use crate::step_plan::Direction;
 use crate::tensor::Tensor;
 use crate::tensor_parallel::{CopyToRegion, TensorParallel, VocabParallelCrossEntropy};
 use std::ops::Range;

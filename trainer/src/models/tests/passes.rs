@@ -1,6 +1,7 @@
 //! Breadth-first micro-batches, sequence chunks, and head row groups give equal gradients.
 
 use super::*;
+use crate::data::Batch;
 use crate::testing::run_ranks;
 use unisono::Communicator;
 

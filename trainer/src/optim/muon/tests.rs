@@ -5,7 +5,7 @@ use crate::allocator::{AllocClass, Allocator};
 use crate::nn::{random_values, to_f64};
 use crate::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
 use crate::parameter::{Init, Inventory, ParameterId, Registry, UnitId};
-use crate::strategy::{Direction, StepPlan};
+use crate::step_plan::{Direction, StepPlan};
 use crate::testing::{collect_shards, merge_shards, run_ranks};
 use std::sync::Arc;
 

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::allocator::Allocator;
+use crate::data::Batch;
 use crate::error::Result;
-use crate::models::{Batch, Block, Flow, Model};
+use crate::models::{Block, Flow, Model};
 use crate::parameter::{Init, Parameter, Registry, UnitId};
 use crate::pass::{Pass, Seeds};
 use crate::pipeline::{Program, run_program};

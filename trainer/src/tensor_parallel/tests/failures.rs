@@ -8,7 +8,8 @@ use crate::error::Error;
 use crate::nn::random_values;
 use crate::pass::Seeds;
 use crate::process_group::ProcessGroup;
-use crate::strategy::{Direction, LocalStrategy};
+use crate::step_plan::Direction;
+use crate::strategy::LocalStrategy;
 use crate::tensor_parallel::tests::{
     LinearInit, Module, Pass, Registry, Result, Sequential, Tensor, TensorParallel, plan,
 };

@@ -1,8 +1,16 @@
 //! Order in which a step uses the units of a model, as a value.
 
 use crate::parameter::{Inventory, ParameterId, UnitId};
-use crate::strategy::Direction;
 use std::ops::Range;
+
+/// Direction of a pass through the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the input to the loss.
+    Forward,
+    /// From the loss to the input.
+    Backward,
+}
 
 /// Computation of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +62,7 @@ pub struct Visit {
 /// Strategies read from it which weights are needed next, and when a gradient is complete.
 ///
 /// ```
-/// use unisono_trainer::strategy::{StepPlan, Work};
+/// use unisono_trainer::step_plan::{StepPlan, Work};
 ///
 /// let plan = StepPlan::depth_first(2, 1);
 /// let order: Vec<_> = plan.visits().iter().map(|visit| (visit.work, visit.unit.0)).collect();
