@@ -244,7 +244,7 @@ fn languages_page_matches_the_sources() {
         writeln!(page, "| {} | {} | {reason} |", names.join(", "), lacking.join(", ")).expect("memory");
     }
     page.push_str(
-        "\nIn Rust, ranks on GPUs have a separate type, `DeviceCommunicator`. C and Python have no such type.\n",
+        "\nIn Rust, ranks on GPUs have a separate type, `DeviceCommunicator`. C and Python have none.\n",
     );
     require("languages.md", &page);
 }
