@@ -53,7 +53,7 @@ fn pages_state_the_limits_that_are_checked() {
         format!(
             "lines, at most {LINES_PER_FILE_MAX}. A function has a few lines, at most {LINES_PER_FUNCTION_MAX}."
         ),
-        format!("words as a rule and at most {}.", language::SENTENCE_WORDS_MAX),
+        format!("and never more than {} words.", language::SENTENCE_WORDS_MAX),
         format!("Comments wrap at {} columns.", language::COMMENT_WIDTH_MAX),
         format!("in at most {} characters.", language::TEST_NAME_MAX),
         format!("`{}`", language::BANNED_OPENINGS.join(", ")),
@@ -61,7 +61,7 @@ fn pages_state_the_limits_that_are_checked() {
         assert!(contributing.contains(&text), "CONTRIBUTING.md does not say: {text}");
     }
     for (page, text, start) in [
-        ("CONTRIBUTING.md", &contributing, "- `unsafe` is for"),
+        ("CONTRIBUTING.md", &contributing, "- `unsafe` code is allowed in"),
         ("SECURITY.md", &security, "| `unsafe` code is in"),
     ] {
         let (_, rest) = text.split_once(start).expect("a sentence about it");

@@ -35,28 +35,28 @@ const OTHER_NAMES: &[(Language, &str, &str)] = &[
 
 /// Calls that languages lack, and the reason.
 const GAPS: &[(&[&str], &[Language], &str)] = &[
-    (&["add_done_callback"], &[Rust], "`Work` is a future, and `map` runs a function on its result"),
+    (&["add_done_callback"], &[Rust], "`Work` is a future, and `map` runs a function on the result"),
     (&["destroy"], &[Rust], "a communicator ends with its last handle"),
-    (&["last_error"], &[Rust], "a call returns its `Error`"),
+    (&["last_error"], &[Rust], "each call returns its `Error`"),
     (
         &["last_error_is_recoverable", "last_error_peer"],
         &[Rust, Python],
         "the error of a call has `is_recoverable` and `peer`",
     ),
     (&["request_free"], &[Rust, Python], "a `Work` may be dropped at any time"),
-    (&["request_info"], &[Rust], "the result of `irecv` has it"),
+    (&["request_info"], &[Rust], "the result of `irecv` has this information"),
     (&["unique_id"], &[Rust], "`UniqueId::new` makes one"),
-    (&["version"], &[Rust], "cargo knows it"),
+    (&["version"], &[Rust], "cargo knows the version"),
     (
         &["builder", "child"],
         &[C, Python],
-        "settings are arguments of `join`, and groups inherit them; `split` of Python takes others",
+        "settings are arguments of `join`, and groups inherit them; in Python, `split` can change them",
     ),
-    (&["transport"], &[C], "`flight_record` names it"),
-    (&["config", "epoch"], &[C, Python], "programs in Rust report them"),
-    (&["memory_stats", "traffic_stats"], &[C, Python], "counters for tests and reports of Rust programs"),
-    (&["is_poisoned"], &[C, Python], "`error` tells it, with the reason"),
-    (&["is_terminated", "map", "and_then"], &[C, Python], "for futures of Rust"),
+    (&["transport"], &[C], "`flight_record` names the transport"),
+    (&["config", "epoch"], &[C, Python], "only programs in Rust report these values"),
+    (&["memory_stats", "traffic_stats"], &[C, Python], "only Rust programs read these counters"),
+    (&["is_poisoned"], &[C, Python], "`error` returns the reason, or nothing"),
+    (&["is_terminated", "map", "and_then"], &[C, Python], "only futures of Rust need these methods"),
     (
         &["set_algorithm", "select_algorithm", "last_algorithm"],
         &[C, Python],
@@ -76,7 +76,7 @@ const GAPS: &[(&[&str], &[Language], &str)] = &[
     (
         &["shrink_and_agree"],
         &[C, Python],
-        "`shrink`, then `all_reduce` with the minimum; both again if another rank dies in between",
+        "call `shrink`, then `all_reduce` with the minimum; repeat both if another rank dies in between",
     ),
     (&["with_options"], &[C, Python], "settings hold for all calls on a communicator"),
     (
@@ -87,12 +87,12 @@ const GAPS: &[(&[&str], &[Language], &str)] = &[
     (
         &["scope"],
         &[C, Python],
-        "it checks borrowed buffers when a program is compiled; start operations instead",
+        "the Rust compiler checks the buffers of a `scope`; start asynchronous operations instead",
     ),
     (
         &["alloc_symmetric"],
         &[C, Python],
-        "operations borrow such a buffer from Rust, which frees it after the last one",
+        "Rust frees a symmetric buffer after the last operation that borrows it",
     ),
     (&["run_list_operation"], &[C, Python], "a `group` has a buffer for each send and receive"),
     (&["run_uneven_operation"], &[C, Python], "calls that end in `_v` take the element type as a value"),
@@ -221,10 +221,11 @@ fn languages_page_matches_the_sources() {
         found.join("\n")
     );
     let mut page = format!("# What each language has\n\n{GENERATED}");
-    page.push_str("A call has one name in all languages. Forms of it share a row: in Rust `_into` has an output of its own,\n");
-    page.push_str("`_in_place` has none, and `_async` starts it. In C the input may be the output, and `unisono_start_operation` starts\n");
-    page.push_str("it. In Python an argument says each. `send` and `recv` move elements in order, without a tag; `isend` and `irecv`\n");
-    page.push_str("move messages with tags, beside all other calls.\n\n");
+    page.push_str("A call has one name in all languages, and all its forms share a row. In Rust, a form in `_into` writes to a\n");
+    page.push_str("separate output, a form in `_in_place` has one buffer for both, and a form in `_async` starts the operation. In C, the\n");
+    page.push_str("same buffer can be given as input and output, and `unisono_start_operation` starts an asynchronous operation. In\n");
+    page.push_str("Python, an argument selects the form. `send` and `recv` move elements in order, without a tag. `isend` and `irecv`\n");
+    page.push_str("move messages with tags, and can run at the same time as all other calls.\n\n");
     page.push_str("| call | Rust | C | Python |\n|---|---|---|---|\n");
     for (common, names) in &calls {
         write!(page, "| {common} |").expect("memory");
@@ -243,7 +244,7 @@ fn languages_page_matches_the_sources() {
         writeln!(page, "| {} | {} | {reason} |", names.join(", "), lacking.join(", ")).expect("memory");
     }
     page.push_str(
-        "\nRanks on GPUs are a type of their own in Rust, `DeviceCommunicator`. C and Python have none.\n",
+        "\nIn Rust, ranks on GPUs have a separate type, `DeviceCommunicator`. C and Python have none.\n",
     );
     require("languages.md", &page);
 }

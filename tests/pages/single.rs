@@ -185,7 +185,7 @@ fn figures_of_the_readme_are_those_of_the_record() {
     for text in [
         format!("slower in {} of {} configurations", sum(3), sum(2)),
         format!(
-            "{} as fast as the best other library over shared memory, {} over TCP",
+            "{} as fast as the best other library over shared memory and {} over TCP",
             mean("shm"),
             mean("tcp")
         ),
