@@ -46,6 +46,7 @@ const CRATES: [Crate; 3] = [
             &["wait"],
             &["tcp"],
             &["control", "threads"],
+            &["loopback"],
             &["testing"],
         ],
         exceptions: &[
@@ -54,8 +55,6 @@ const CRATES: [Crate; 3] = [
             ["tcp", "testing"],
             ["fabric", "shm"],
             ["sys", "secure"],
-            ["sys", "shm"],
-            ["tcp", "control"],
         ],
     },
     Crate {
@@ -83,12 +82,7 @@ const CRATES: [Crate; 3] = [
             &["planner"],
             &["fuzzing", "testing"],
         ],
-        exceptions: &[
-            ["cost", "train"],
-            ["nn", "tensor_parallel"],
-            ["pass", "nn"],
-            ["tensor", "device"],
-        ],
+        exceptions: &[["cost", "train"], ["nn", "tensor_parallel"], ["pass", "nn"], ["tensor", "device"]],
     },
 ];
 

@@ -5,7 +5,9 @@ use crate::bootstrap::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
-use unisono_transports::secure::handshake::{Secret, from_hex, random, to_hex};
+use unisono_transports::secure::handshake::Secret;
+use unisono_transports::sys::random::random;
+use unisono_transports::text::{from_hex, to_hex};
 
 /// An address and a nonce. Ranks that share a secret derive the secret of one meeting from it.
 ///

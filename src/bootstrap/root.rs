@@ -11,7 +11,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use unisono_transports::Error as TransportError;
-use unisono_transports::secure::handshake::{self, Purpose};
+use unisono_transports::secure::handshake::Purpose;
+use unisono_transports::sys::random::random;
 use unisono_transports::sys::socket::Stream;
 use unisono_transports::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
 
@@ -183,7 +184,7 @@ impl<'r> Root<'r> {
     }
 
     fn rank_table(&self) -> RootReply {
-        let session = handshake::random().map_or(1, u64::from_le_bytes);
+        let session = random().map_or(1, u64::from_le_bytes);
         let records = self.joined.iter().flatten().map(|(_, record)| record.clone()).collect();
         RootReply::Table { session, peer_infos: records }
     }

@@ -31,8 +31,8 @@ pub(crate) const ROWS: &[Row] = &[
     Row { number: 46, input: "a retired name of a setting", evidence: Evidence::There(RENAMED) },
 ];
 
-const ATTACH: &[(&str, &str)] = &[("transports/src/shm/segment.rs", "fn unsealed_memory_is_refused")];
-const SEALS: &[(&str, &str)] = &[("transports/src/shm/segment.rs", "fn created_segment_is_sealed")];
+const ATTACH: &[(&str, &str)] = &[("transports/src/sys/segment.rs", "fn unsealed_memory_is_refused")];
+const SEALS: &[(&str, &str)] = &[("transports/src/sys/segment.rs", "fn created_segment_is_sealed")];
 const RINGS: &[(&str, &str)] = &[
     ("transports/src/shm/link.rs", "fn invalid_headers_blame_the_sender"),
     ("transports/src/shm/link.rs", "fn invalid_counters_blame_the_receiver"),

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use unisono::UniqueId;
 use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
+use unisono_transports::sys::random::random;
 use unisono_transports::sys::socket::Stream;
 
 /// An attack over one connection, which stays open if the function returns it.
@@ -165,7 +166,7 @@ fn huge_length(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
 }
 
 fn random_bytes(stream: TcpStream, _: &CapturedHandshake) -> Option<TcpStream> {
-    say(stream, &handshake::random::<400>().expect("randomness"))
+    say(stream, &random::<400>().expect("randomness"))
 }
 
 /// Sends the beginning of a valid first frame slowly, and never all of it.

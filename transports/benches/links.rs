@@ -9,7 +9,7 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_gr
 use std::iter::once;
 use std::time::{Duration, Instant};
 use unisono_reducers::Source;
-use unisono_transports::{Fabric, Geometry, Link, Result, Tag, Window, tcp, threads};
+use unisono_transports::{Fabric, Geometry, Link, Result, Tag, Window, loopback, threads};
 
 const SIZES: [usize; 2] = [8, 1 << 20];
 const GEOMETRY: Geometry = Geometry {
@@ -23,8 +23,8 @@ const GEOMETRY: Geometry = Geometry {
 
 fn messages(criterion: &mut Criterion) {
     bench_transport(criterion, "message, shm", || threads::fabrics(2, GEOMETRY));
-    bench_transport(criterion, "message, tcp", || tcp::local_fabrics(2, GEOMETRY, 2, false));
-    bench_transport(criterion, "message, tcp, encrypted", || tcp::local_fabrics(2, GEOMETRY, 2, true));
+    bench_transport(criterion, "message, tcp", || loopback::local_fabrics(2, GEOMETRY, 2, false));
+    bench_transport(criterion, "message, tcp, encrypted", || loopback::local_fabrics(2, GEOMETRY, 2, true));
 }
 
 fn bench_transport(criterion: &mut Criterion, name: &str, make: impl Fn() -> Result<Vec<Fabric>>) {

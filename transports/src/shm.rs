@@ -1,6 +1,6 @@
 //! Links and windows in memory that ranks share: between processes, and between threads.
 //!
-//! Every rank owns one [`Segment`](segment::Segment) and maps those of all ranks. Its segment holds
+//! Every rank owns one [`Segment`](crate::sys::segment::Segment) and maps those of all ranks. Its segment holds
 //! its signal blocks, the FIFOs *into* it from every rank, and its window: see [`Layout`].
 
 pub(crate) mod eager;
@@ -16,13 +16,11 @@ mod exposure;
 pub(crate) mod fuzzing;
 mod heap;
 mod layout;
-mod lazy_part;
 mod link;
 pub mod liveness;
 mod mailbox;
 mod private_pages;
 pub(crate) mod raw_memory;
-pub mod segment;
 pub mod sleep;
 mod window;
 

@@ -1,4 +1,4 @@
-//! Texts that come from outside, made fit for terminals and logs.
+//! Texts that come from outside, made fit for terminals and logs, and bytes as hexadecimal digits.
 
 use std::borrow::Cow;
 
@@ -52,6 +52,23 @@ const SECRET_DIGITS: usize = 24;
 /// Stands for digits that are not shown.
 const HIDDEN: &str = "(digits that are not shown)";
 
+/// Returns two hexadecimal digits for each byte.
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Parses two hexadecimal digits for each byte, and nothing else.
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +102,13 @@ mod tests {
             assert_eq!(shown, format!("{before}{HIDDEN}{after}"));
         }
         assert!(!without_secrets(&secret[..63]).contains("5A0f5A0f"));
+    }
+
+    #[test]
+    fn hexadecimal_digits_round_trip_and_nothing_else_is_parsed() {
+        assert_eq!(from_hex::<3>(&to_hex(&[0, 0x5a, 0xff])), Some([0, 0x5a, 0xff]));
+        for wrong in ["005aff0", "005af", "+05aff", "00 aff", "00é5a"] {
+            assert_eq!(from_hex::<3>(wrong), None, "{wrong}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Ranks as threads of one process, with the same FIFOs and windows in memory of the process.
 
-use crate::shm::segment::Segment;
 use crate::shm::{Connected, Layout, connect_shared};
+use crate::sys::segment::Segment;
 use crate::wait::AdaptiveWait;
 use crate::{ControlChannel, Fabric, Geometry, MAX_CONTROL_MSG_BYTES, PeerEvent, Result};
 use std::collections::VecDeque;

@@ -4,17 +4,18 @@
 
 use unisono_transports::control::LocalControl;
 use unisono_transports::shm::liveness::{LivenessMonitor, LivenessPipe, liveness_pipe};
-use unisono_transports::shm::segment::Segment;
 use unisono_transports::sim::{self, FaultPlan};
+use unisono_transports::sys::segment::Segment;
 use unisono_transports::wait::AdaptiveWait;
-use unisono_transports::{Fabric, Geometry, conformance, shm, tcp, threads};
+use unisono_transports::{Fabric, Geometry, conformance, loopback, shm, threads};
 
 conformance!(over_threads, |ranks, geometry| threads::fabrics(ranks, geometry).expect("memory"));
 conformance!(over_shared_memory, shared_memory);
-conformance!(over_tcp, |ranks, geometry| tcp::local_fabrics(ranks, geometry, 2, false).expect("loopback"));
-conformance!(over_encrypted_tcp, |ranks, geometry| tcp::local_fabrics(ranks, geometry, 2, true)
+conformance!(over_tcp, |ranks, geometry| loopback::local_fabrics(ranks, geometry, 2, false)
     .expect("loopback"));
-conformance!(over_one_socket, |ranks, geometry| tcp::local_fabrics(ranks, geometry, 1, false)
+conformance!(over_encrypted_tcp, |ranks, geometry| loopback::local_fabrics(ranks, geometry, 2, true)
+    .expect("loopback"));
+conformance!(over_one_socket, |ranks, geometry| loopback::local_fabrics(ranks, geometry, 1, false)
     .expect("loopback"));
 conformance!(over_a_simulated_network, |ranks, geometry| sim::fabrics(ranks, geometry, FaultPlan::none(7)));
 

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use unisono_transports::{Fabric, Geometry, Header, Tag, tcp};
+use unisono_transports::{Fabric, Geometry, Header, Tag, loopback};
 
 /// Messages longer than the kernel buffers for a connection, and credit for all that is sent on a
 /// lane.
@@ -14,7 +14,7 @@ const LONG: Geometry =
 
 /// Runs `body` on both ranks of a fresh pair over this many sockets.
 fn pair(geometry: Geometry, sockets: usize, encrypted: bool, body: impl Fn(&mut Fabric) + Sync) {
-    let fabrics = tcp::local_fabrics(2, geometry, sockets, encrypted).expect("loopback");
+    let fabrics = loopback::local_fabrics(2, geometry, sockets, encrypted).expect("loopback");
     std::thread::scope(|scope| {
         for mut fabric in fabrics {
             let body = &body;
@@ -111,7 +111,7 @@ fn message_longer_than_buffers_arrives() {
 #[test]
 fn staged_body_is_kept() {
     for encrypted in [false, true] {
-        stage_and_take(tcp::local_fabrics(2, LONG, 1, encrypted).expect("loopback"));
+        stage_and_take(loopback::local_fabrics(2, LONG, 1, encrypted).expect("loopback"));
     }
 }
 

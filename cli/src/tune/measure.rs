@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use unisono::schedule::{Algorithm, Collective, GroupSpec};
 use unisono::select::Topology;
-use unisono_transports::secure::handshake::random_hex;
 use unisono_transports::sys::affinity::available_cpus;
 use unisono_transports::sys::private_file;
+use unisono_transports::sys::random::random_hex;
 
 /// One collective with so many ranks, over shared memory (`shm`) or sockets (`tcp`).
 #[derive(Clone, Copy, Debug)]

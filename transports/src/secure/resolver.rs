@@ -6,7 +6,8 @@
 //! negotiated.
 
 use crate::secure::noise::TAG_BYTES;
-use crate::secure::secret::{Secret, random};
+use crate::secure::secret::Secret;
+use crate::sys::random::random;
 use curve25519_dalek::MontgomeryPoint;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use ring::digest::{Context, SHA256};

@@ -1,9 +1,10 @@
-//! The secret that the ranks of a job share, and random bytes.
+//! The secret that the ranks of a job share.
 
-use crate::{Error, Result};
+use crate::Result;
+use crate::sys::random::random;
+use crate::text::{from_hex, to_hex};
 use ring::digest::{SHA256, digest};
 use ring::hmac::{self, HMAC_SHA256};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A secret of 256 bits that the ranks of a job share.
 ///
@@ -15,7 +16,7 @@ impl Secret {
     /// Makes a new secret from random bytes of the system.
     ///
     /// # Errors
-    /// [`Error::System`] if the system has no random bytes.
+    /// [`Error::System`](crate::Error::System) if the system has no random bytes.
     pub fn random() -> Result<Self> {
         Ok(Self(random()?))
     }
@@ -67,46 +68,6 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Returns random bytes of the system.
-///
-/// # Errors
-/// [`Error::System`] if the system has no random bytes.
-pub fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        let system =
-            |source: rustix::io::Errno| Error::System { what: "getrandom".to_owned(), source: source.into() };
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty()).map_err(system)?;
-    }
-    Ok(bytes)
-}
-
-/// Returns two hexadecimal digits for each of so many random bytes: a name that nobody can guess.
-///
-/// # Errors
-/// As [`random`].
-pub fn random_hex<const N: usize>() -> Result<String> {
-    random::<N>().map(|bytes| to_hex(&bytes))
-}
-
-/// Returns two hexadecimal digits for each byte.
-pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Parses two hexadecimal digits for each byte, and nothing else.
-pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(bytes)
-}
-
 /// Returns the 32 bytes of a SHA-256 digest as an array.
 fn array(digest: &[u8]) -> [u8; 32] {
     let mut bytes = [0; 32];
@@ -124,15 +85,6 @@ mod tests {
     fn public_text_becomes_its_published_digest() {
         let hex = Secret::from_public("abc").to_hex();
         assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    }
-
-    #[test]
-    fn hexadecimal_digits_round_trip_and_nothing_else_is_parsed() {
-        assert_eq!(from_hex::<3>(&to_hex(&[0, 0x5a, 0xff])), Some([0, 0x5a, 0xff]));
-        assert_eq!(random_hex::<8>().unwrap().len(), 16);
-        for wrong in ["005aff0", "005af", "+05aff", "00 aff", "00é5a"] {
-            assert_eq!(from_hex::<3>(wrong), None, "{wrong}");
-        }
     }
 
     #[test]

@@ -4,8 +4,8 @@ use super::ControlMailboxes;
 use super::Window;
 use super::layout::Layout;
 use super::link::ShmLink;
-use super::segment::Segment;
 use super::sleep::Sleepers;
+use crate::sys::segment::Segment;
 use crate::{Error, Geometry, Link, Result};
 use std::sync::Arc;
 

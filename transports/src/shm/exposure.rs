@@ -13,8 +13,8 @@
 use crate::shm::epoch::{self, EpochWords};
 use crate::shm::heap::SymmetricHeap;
 use crate::shm::layout::Layout;
-use crate::shm::segment::Segment;
 use crate::sync::{AtomicU64, Instant, thread};
+use crate::sys::segment::Segment;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,8 +181,8 @@ const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::shm::segment::{PAGE_BYTES, Segment};
     use crate::shm::{Connected, Layout, Window, connect_shared};
+    use crate::sys::segment::{PAGE_BYTES, Segment};
     use crate::{Geometry, HeapAllocation};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -2,9 +2,9 @@
 
 use super::layout::Layout;
 use super::{Connected, connect_shared};
-use crate::shm::segment::Segment;
 use crate::shm::seqlock;
 use crate::sync::Ordering;
+use crate::sys::segment::Segment;
 use crate::{Geometry, Link, MAX_CONTROL_MSG_BYTES, Result, Tag};
 use std::sync::Arc;
 use unisono_reducers::{Source, Target};

@@ -5,7 +5,7 @@
 //! small pages when they are touched.
 
 use crate::shm::private_pages;
-use crate::shm::segment::{HUGE_PAGE_BYTES, PAGE_BYTES, Segment};
+use crate::sys::segment::{HUGE_PAGE_BYTES, PAGE_BYTES, Segment};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -175,7 +175,7 @@ impl Drop for HeapAllocation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::segment::Extents;
+    use crate::sys::segment::Extents;
 
     fn heap(segment: Segment) -> Arc<SymmetricHeap> {
         Arc::new(SymmetricHeap::new(Arc::new(segment), 4096, 64 << 10))

@@ -1,10 +1,10 @@
 //! Offsets of all regions in a rank's segment.
 
 use crate::shm::eager::{EagerSlots, SlotClass, TAG_WORDS};
-use crate::shm::segment::{Extents, HUGE_PAGE_BYTES, PAGE_BYTES, Segment};
 use crate::shm::seqlock::{ENTRIES, ENTRY_WORDS};
 use crate::shm::signal::{PARITIES, PARITY_WORDS};
 use crate::sync::AtomicU64;
+use crate::sys::segment::{Extents, HUGE_PAGE_BYTES, PAGE_BYTES, Segment};
 use crate::{Error, Geometry, Result};
 use std::ops::Range;
 

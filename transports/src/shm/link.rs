@@ -5,10 +5,10 @@
 //! line.
 
 use super::layout::{Layout, SLOT_HEADER_BYTES};
-use crate::shm::segment::Segment;
 use crate::shm::sleep::Sleepers;
 use crate::shm::spsc::{Invalid, Receiver, Ring, Sender};
 use crate::sync::{AtomicU64, Ordering};
+use crate::sys::segment::Segment;
 use crate::{Error, Header, Link, Result, Tag};
 use std::ptr::NonNull;
 use std::sync::Arc;

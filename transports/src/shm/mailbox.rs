@@ -2,10 +2,10 @@
 
 use crate::Footprint;
 use crate::shm::layout::Layout;
-use crate::shm::segment::Segment;
 use crate::shm::seqlock;
 use crate::shm::seqlock::{ControlMailbox, MailboxReader};
 use crate::sync::AtomicU64;
+use crate::sys::segment::Segment;
 use std::sync::Arc;
 
 /// The mailboxes of the ranks that share memory, as one of them sees them.

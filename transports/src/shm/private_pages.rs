@@ -3,7 +3,7 @@
 //! A peer that is stopped in the middle of a copy goes on whenever it is resumed. Its stores then
 //! reach the file, which nobody reads any more, and not the private copy.
 
-use crate::shm::segment::{PAGE_BYTES, Segment};
+use crate::sys::segment::{PAGE_BYTES, Segment};
 use rustix::io::{Errno, Result};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mremap_fixed, munmap};
 use std::ffi::c_int;

@@ -3,11 +3,11 @@
 use crate::Header;
 use crate::shm::eager::SlotClass;
 use crate::shm::layout::Layout;
-use crate::shm::segment::Segment;
 use crate::shm::seqlock;
 use crate::shm::signal::{PARITIES, PARITY_WORDS};
 use crate::sim::Rng;
 use crate::sync::Ordering;
+use crate::sys::segment::Segment;
 use std::sync::Arc;
 
 /// The segments of all ranks, as one rank sees them.

@@ -1,9 +1,9 @@
 //! Sleep and wake-up in the segments of the ranks of a host: the words, and the futex.
 
 use crate::shm::layout::Layout;
-use crate::shm::segment::Segment;
 use crate::shm::wake::{self, ASLEEP, WakeWords};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sys::segment::Segment;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::ptr::NonNull;

@@ -6,7 +6,7 @@
 //! parent. The child may close them. A child that uses them, or that tells peers anything, harms
 //! the parent.
 
-use crate::shm::segment::Segment;
+use crate::sys::segment::Segment;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 

@@ -1,6 +1,6 @@
 //! Files and folders that other users neither read nor write.
 
-use crate::secure::handshake::random_hex;
+use crate::sys::random::random_hex;
 use crate::sys::user;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};

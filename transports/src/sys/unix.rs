@@ -4,8 +4,8 @@
 //! permissions either. So the kernel is asked for every peer's user, and every connection is
 //! authenticated like any other.
 
-use crate::secure::handshake::random_hex;
 use crate::sys::descriptors::off_stdio;
+use crate::sys::random::random_hex;
 use crate::sys::socket::Stream;
 use crate::sys::user;
 use crate::{Error, Result};
@@ -190,7 +190,7 @@ const RETRY_AFTER: Duration = Duration::from_micros(200);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::segment::Segment;
+    use crate::sys::segment::Segment;
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_millis(300)

@@ -15,11 +15,8 @@ pub mod connect;
 mod connection;
 mod frame;
 mod lane;
-mod local;
 #[cfg(not(loom))]
 pub(crate) mod zeroed_pages;
-
-pub use local::local_fabrics;
 
 use crate::sync::Instant;
 use crate::sys::fork_guard;

@@ -1,6 +1,6 @@
 //! Zeroed memory from the system, which costs nothing until it is touched.
 
-use crate::shm::segment::Segment;
+use crate::sys::segment::Segment;
 use crate::{Error, Result};
 use std::ops::{Deref, DerefMut};
 

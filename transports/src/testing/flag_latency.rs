@@ -3,8 +3,8 @@
 //! The cores of a virtual machine share a cache at one time and none at another. A comparison of
 //! times must know which case applied. Two sides, threads or processes, share one [`FlagPage`].
 
-use crate::shm::segment::Segment;
 use crate::sync::Ordering;
+use crate::sys::segment::Segment;
 use crate::{Error, Result};
 use std::fs::File;
 use std::ops::Range;

@@ -42,7 +42,7 @@ pub use crate::secure::handshake::client::ClientHandshake;
 #[cfg(test)]
 pub(crate) use crate::secure::handshake::frames::VERSION;
 pub use crate::secure::handshake::server::ServerHandshake;
-pub use crate::secure::secret::{Secret, from_hex, random, random_hex, to_hex};
+pub use crate::secure::secret::Secret;
 
 use crate::Result;
 use crate::sys::socket::Stream;

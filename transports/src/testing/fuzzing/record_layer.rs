@@ -3,7 +3,8 @@
 
 use crate::secure::noise::{MESSAGE_BYTES, NoiseHandshake, SessionKeys, TAG_BYTES, respond};
 use crate::secure::record::RecordLayer;
-use crate::secure::secret::{Secret, random};
+use crate::secure::secret::Secret;
+use crate::sys::random::random;
 use crate::sys::socket::send_now;
 use std::cell::Cell;
 use std::io::ErrorKind;

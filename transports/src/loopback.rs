@@ -1,11 +1,11 @@
 //! TCP links between threads of one process, for tests and for measurements.
 
-use super::TcpLink;
 use crate::control::RemoteControl;
 use crate::secure::handshake;
 use crate::secure::handshake::{HandshakeConfig, Hello, Purpose, Secret};
 use crate::sys::descriptors::off_stdio;
 use crate::sys::socket::Stream;
+use crate::tcp::TcpLink;
 use crate::wait::AdaptiveWait;
 use crate::{Error, Fabric, Geometry, Link, Result};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -4,10 +4,10 @@
 //! no growing, no unsealing) make it safe to map the memfd of a peer. If a peer could shorten the
 //! file, an access to the mapping could crash this process.
 
-use crate::shm::lazy_part::{self, LazyPart};
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::sys::descriptors::off_stdio;
 use crate::sys::fork_guard;
+use crate::sys::lazy_part::{self, LazyPart};
 use crate::sys::rlimit::max_file_bytes;
 use crate::{Error, Result};
 use rustix::fs::{

@@ -4,8 +4,8 @@
 //! communicators, even under a limit of address space. A part is mapped once and stays at its
 //! address.
 
-use crate::shm::segment::{HUGE_PAGE_BYTES, PAGE_BYTES};
 use crate::sys::hide_on_fork::HideOnFork;
+use crate::sys::segment::{HUGE_PAGE_BYTES, PAGE_BYTES};
 use rustix::io::Result;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
 use std::ffi::c_void;
@@ -168,7 +168,7 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 #[cfg(test)]
 mod tests {
-    use crate::shm::segment::{Extents, HUGE_PAGE_BYTES, Segment};
+    use crate::sys::segment::{Extents, HUGE_PAGE_BYTES, Segment};
     use crate::testing::conformance::run_in_forked_child;
     use std::sync::atomic::Ordering::Relaxed;
 
