@@ -7,11 +7,13 @@
 //!
 //! Groups of several ranks, one of each, cannot deadlock if they contain the counterparts of all
 //! their transfers. Suppose that some transfers never complete, and let one of the smallest
-//! distance among them go from rank i to rank j. Before it, the lane program of rank i executes
-//! transfers of smaller distances, which all complete, and transfers to rank j. Rank j receives the
-//! latter in the same order, so let the chosen one be the first of them. The same holds on rank j.
-//! All lane programs of a launch are resident at once, so both ends reach the transfer, wait only
-//! for each other, and complete it. That is a contradiction.
+//! distance among them go from rank i to rank j. Before this transfer, the lane program of rank i
+//! executes only transfers of smaller distances, which all complete, and other transfers to rank j.
+//! Rank j receives the transfers from rank i in the order in which rank i sends them. So we may
+//! choose the first of those that never complete. In the same way, everything that the lane program
+//! of rank j executes before this transfer completes. All lane programs of a launch are resident at
+//! once, so both ends reach the transfer, wait only for each other, and complete it. That is a
+//! contradiction.
 //!
 //! The argument needs the order in each lane program. It does not need the same number of lane
 //! programs on all ranks. A copy within a rank waits for nothing, so it may be anywhere.

@@ -15,7 +15,8 @@ use std::collections::{HashMap, VecDeque};
 pub struct Replayer {
     /// Messages that a link holds for each direction and lane.
     pub fifo_slots: usize,
-    /// True if input and output share memory, where the collective has such a form.
+    /// True to let input and output share memory. This has no effect on a collective that has no
+    /// in-place form.
     pub in_place: bool,
     /// Numbers in a chunk.
     pub chunk_len: usize,
