@@ -1,15 +1,15 @@
-//! PAT: parallel aggregated trees.
+//! PAT, which stands for parallel aggregated trees.
 //!
-//! Chunks travel along binomial trees in which the far hops come first, when there is little to
-//! carry, and the near hops last. The aggregation `A` is the number of chunks in one message: `A`
-//! trees advance together. With the largest `A` the number of messages is logarithmic. With `A = 1`
-//! every message carries one chunk. Every `A` moves the fewest bytes possible. Scratch memory
-//! depends only on `A` and the logarithm of the number of ranks.
+//! Chunks travel along binomial trees. The far hops come first, when messages carry few chunks, and
+//! the near hops come last. The aggregation `A` is the number of chunks in one message, which is
+//! the number of trees that advance together. With the largest `A`, the number of messages is
+//! logarithmic. With `A = 1` every message carries one chunk. Every `A` moves the fewest bytes
+//! possible. Scratch memory depends only on `A` and the logarithm of the number of ranks.
 //!
-//! All ranks do the same in relative numbers: offset `s` is the rank `s` above. In the all-gather a
-//! chunk goes along an edge from offset `s` to its child `s + distance`, that is, from each rank to
-//! the rank `distance` below. The reduce-scatter is the same list backwards with every edge
-//! reversed. Its sums are therefore the same expression for every `A`.
+//! All ranks do the same in relative numbers, where offset `s` is the rank `s` above. In the
+//! all-gather a chunk goes along an edge from offset `s` to its child `s + distance`, that is, from
+//! each rank to the rank `distance` below. The reduce-scatter runs the same list in reverse order,
+//! with every edge reversed. Its sums are therefore the same expression for every `A`.
 //!
 //! Source: Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale",
 //! arXiv 2506.20252, 2025.
