@@ -2,8 +2,8 @@
 //!
 //! A group runs on a bounded number of lane programs, so the blocks that a communicator reserves do
 //! not grow with the number of ranks. The *distance* of a transfer is the number of ranks from its
-//! sender to its receiver, `(receiver - sender) mod ranks`: both ends compute the same. Each lane
-//! program moves data in one direction, and executes its transfers by ascending distance.
+//! sender to its receiver, `(receiver - sender) mod ranks`, so both ends compute the same distance.
+//! Each lane program moves data in one direction, and executes its transfers by ascending distance.
 //!
 //! Groups of several ranks, one of each, cannot deadlock if they contain the counterparts of all
 //! their transfers. Suppose that some transfers never complete, and let one of the smallest
@@ -87,8 +87,9 @@ pub(super) fn transfer_program(
     Ok(TransferProgram { tables: writer.tables, bounds, slices })
 }
 
-/// Divides the transfers among lane programs. Peers get lane programs of their own, in the order of
-/// distances, until there are `width` in a direction. Further peers are assigned to these in turn.
+/// Divides the transfers among lane programs. In each direction, the first `width` peers in the
+/// order of distances get a lane program each. Further peers are assigned to these lane programs in
+/// turn.
 fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: usize) -> Vec<Vec<Move>> {
     let (mut lanes, mut own) = (Vec::<Vec<Move>>::new(), [Vec::new(), Vec::new()]);
     for (direction, own) in [Direction::Send, Direction::Recv].into_iter().zip(&mut own) {
