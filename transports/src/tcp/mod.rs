@@ -304,7 +304,7 @@ impl Link for TcpLink {
             return Ok(false);
         };
         if !body.direct {
-            // Copy the bytes that were staged before the receiver asked for them.
+            // Copy the bytes that were staged before the receiver requested them.
             let staged =
                 Source::from(&self.lanes[lane].buffer(body.header.bytes, body.buffer)[..body.filled]);
             copy_to(Store::Cached, target.slice(0..body.filled), staged);
