@@ -1,4 +1,4 @@
-//! The error type: an error kind, and the rank and operation that saw it.
+//! The error type, which holds the kind of an error, and the rank and operation that saw it.
 
 pub(crate) mod abort;
 pub(crate) mod bootstrap;
@@ -28,10 +28,10 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 ///
 /// A call that was [refused](Error::is_invalid_usage) has touched no buffer. After any other error
 /// of an operation, its outputs and in-place buffers are unspecified: parts may be as before,
-/// final, or partly reduced. So an operation in place is never repeated on the same buffer. Inputs
-/// of forms with separate buffers are unchanged. Symmetric memory, which peers write directly,
-/// stays unspecified until this communicator is dropped. Some ranks may have completed an operation
-/// in which others failed.
+/// final, or partly reduced. So never repeat an operation in place on the same buffer. If input and
+/// output are separate buffers, the input is unchanged. Symmetric memory, which peers write
+/// directly, stays unspecified until this communicator is dropped. Some ranks may have completed an
+/// operation in which others failed.
 ///
 /// ```
 /// use unisono::{Communicator, ErrorKind};
@@ -69,7 +69,7 @@ impl Error {
         Self::new(ErrorKind::InvalidUsage(what.into()))
     }
 
-    /// Changes the reason why ranks could not connect, if the error is that.
+    /// If the error is that ranks could not connect, changes the reason.
     pub(crate) fn map_bootstrap(
         mut self,
         change: impl FnOnce(bootstrap::BootstrapError) -> bootstrap::BootstrapError,
@@ -91,7 +91,8 @@ impl Error {
         self
     }
 
-    /// Adds the rank, host and operation that saw the error. Facts that are known already stay.
+    /// Adds the rank, host and operation that saw the error, as far as the error does not have them
+    /// yet.
     pub(crate) fn with_rank(mut self, rank: Rank, host: &str, call: Option<OpDesc>) -> Self {
         if self.0.rank.is_none() {
             self.0.rank = Some(rank);
@@ -119,7 +120,7 @@ impl Error {
         &self.0.kind
     }
 
-    /// Returns the rank that reports the error, if it has one already.
+    /// Returns the rank that reports the error, if it is known.
     pub fn rank(&self) -> Option<Rank> {
         self.0.rank
     }
@@ -129,14 +130,14 @@ impl Error {
         self.0.op.as_ref()
     }
 
-    /// Returns the other rank that the error is about: the one that failed, left, aborted, called
-    /// something else, or was waited for first. All survivors of a failure get the rank that
-    /// failed.
+    /// Returns the other rank that the error is about. This is the rank that failed, left, aborted
+    /// or called a different operation, or the first rank for which this rank waited. After a
+    /// failure, all survivors get the rank that failed.
     pub fn peer(&self) -> Option<Rank> {
         self.0.kind.peer(self.0.rank)
     }
 
-    /// Returns a sentence about what to do next, without a period at its end.
+    /// Returns a sentence that says what to do next, without a period at its end.
     pub fn help(&self) -> &'static str {
         match self.0.kind {
             ErrorKind::InvalidUsage(_) if self.0.rank.is_none() => "correct the call or the setting",
@@ -146,8 +147,8 @@ impl Error {
 
     /// Returns the number of the kind of error, for languages without enums.
     ///
-    /// Numbers begin at 1, because 0 means success there. A number never changes its meaning; a new
-    /// kind gets a new one.
+    /// Numbers begin at 1, because 0 means success in such languages. A number never changes its
+    /// meaning, and a new kind gets a new number.
     ///
     /// ```
     /// let error = unisono::Communicator::local(0).unwrap_err();
@@ -164,23 +165,25 @@ impl Error {
 
     /// Returns true if the error ends the communicator that returned it.
     ///
-    /// All kinds poison but these:
+    /// All kinds do this except these:
     ///
     /// - [`ErrorKind::InvalidUsage`] and [`ErrorKind::Unsupported`]: one call was refused.
-    /// - [`ErrorKind::Bootstrap`]: a new communicator was not made, and the old one is as it was.
-    /// - [`ErrorKind::Object`]: the objects of all ranks have been exchanged.
+    /// - [`ErrorKind::Bootstrap`]: a new communicator was not made, and the old one has not
+    ///   changed.
+    /// - [`ErrorKind::Object`]: the exchange of the objects itself was complete.
     pub fn is_poisoning(&self) -> bool {
         let spares = matches!(self.0.kind, ErrorKind::Bootstrap(_) | ErrorKind::Object { .. });
         !spares && !self.is_invalid_usage()
     }
 
     /// Returns true if the ranks that are left can go on with
-    /// [`Communicator::shrink`](crate::Communicator::shrink), which leaves the cause out: a rank
-    /// that failed, left, or says nothing.
+    /// [`Communicator::shrink`](crate::Communicator::shrink), which leaves out the rank that
+    /// failed, left or is silent.
     ///
-    /// False for errors that would come again: a mismatch, ranks that wait for each other, a call
-    /// of [`Communicator::abort`](crate::Communicator::abort), a failure of this rank itself. A
-    /// shrink that leaves nobody out has not removed the cause either, so a loop ends there.
+    /// Returns false for errors that would come again: a mismatch, ranks that wait for each other,
+    /// a call of [`Communicator::abort`](crate::Communicator::abort), or a failure of this rank
+    /// itself. If a shrink leaves no rank out, it has not removed the cause either, so a recovery
+    /// loop must end then.
     ///
     /// ```
     /// use unisono::{Communicator, Error, Result};

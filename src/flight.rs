@@ -1,4 +1,5 @@
-//! The flight record: the last operations of a rank, for callers and for `unisono analyze`.
+//! The flight record, which has the last operations of a rank, for callers and for `unisono
+//! analyze`.
 
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
@@ -9,17 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use unisono_transports::sys::private_file;
 
-/// The last operations of one rank of one communicator; see
+/// The last operations of one rank of one communicator. See
 /// [`Communicator::flight_record`](crate::Communicator::flight_record).
 ///
-/// Times are relative to the creation of the communicator. Reading the clock would slow down small
-/// operations. So it is read only for large operations, at the start of one in 64 of the others,
-/// and when an operation waits long.
+/// Times are relative to the creation of the communicator. Reading the clock takes too long for
+/// small operations. So the clock is read for large operations, at the start of every 64th small
+/// operation, and when an operation waits for a long time.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FlightRecord {
-    /// Identifier of the communicator, equal on all its ranks and unique. Zero for a fabric that
-    /// the caller made.
+    /// Unique identifier of the communicator, which is equal on all its ranks. It is zero over a
+    /// fabric that the caller made.
     pub communicator: u64,
     /// Number of shrinks between the bootstrap and this communicator.
     pub epoch: u64,
@@ -55,9 +56,9 @@ pub struct OpRecord {
     pub started: Option<Duration>,
     /// Time at which the operation ended, if the clock was read.
     pub ended: Option<Duration>,
-    /// The rank that the operation waited for last; the other rank of a send or receive.
+    /// The rank for which the operation waited last, or the other rank of a send or receive.
     pub peer: Option<Rank>,
-    /// The label of the call, if it has one; see [`CallOptions::label`](crate::CallOptions::label).
+    /// The label of the call, if it has one. See [`CallOptions::label`](crate::CallOptions::label).
     pub label: Option<Arc<str>>,
 }
 

@@ -162,7 +162,7 @@ mod tests {
         parse_changed_seeds(TARGETS, 300);
     }
 
-    /// Miri runs this test: these parsers ask nothing of the system.
+    /// Miri can run this test, because these parsers make no system calls.
     #[test]
     fn messages_of_peers_survive_changed_corpus_seeds() {
         let mut targets = TARGETS.to_vec();

@@ -1,11 +1,12 @@
-//! The hash that ranks compare: equal on all ranks, in all builds.
+//! A hash that ranks compare. It is the same in all builds.
 
 /// Returns the 64-bit FNV-1a hash of `words`, which are bytes or larger numbers.
 pub(crate) fn fnv1a(words: impl IntoIterator<Item = u64>) -> u64 {
     words.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The golden ratio in 64 bits: a large odd number without a pattern, for multiplicative hashes.
+/// The golden ratio in 64 bits, which is a large odd number without a pattern, for multiplicative
+/// hashes.
 pub(crate) const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]

@@ -15,13 +15,13 @@
 //! # Ok::<(), unisono::Error>(())
 //! ```
 //!
-//! Between processes, [`Communicator::from_env`] reads what `unisono run` or
-//! torchrun put into the environment; everything after that is the same.
+//! If the ranks are processes, [`Communicator::from_env`] connects them, with the settings that
+//! `unisono run` or torchrun puts into the environment. The rest of the program is the same.
 //!
-//! A collective algorithm is a value, a [`schedule::Schedule`]: built without
-//! I/O, proved correct by [`schedule::check`], run by the engine over any
-//! transport, drawn by [`schedule::draw`]. To add one is to write one function
-//! that builds it.
+//! A collective algorithm is a value, a [`schedule::Schedule`], which is built without I/O.
+//! [`schedule::check`] proves it correct, the engine runs it over any transport, and
+//! [`schedule::draw`] draws it. To add an algorithm, you write one function that builds its
+//! schedule.
 //!
 //! # Features
 //!
@@ -77,6 +77,7 @@ pub use unisono_reducers::{
     Bool, Complex, DType, DTypeClass, Element, F8E4M3, F8E5M2, Locatable, Located, ReduceKind, Scalar, bf16,
     f16,
 };
-/// The crate of transports: fabrics and links, for transports of your own.
+/// The crate of transports. It defines fabrics and links, which you need to write your own
+/// transport.
 pub use unisono_transports as transport;
 pub use unisono_transports::WaitMode;

@@ -1,4 +1,4 @@
-//! Warnings that a user must see, also in a program without a log.
+//! Warnings that a user must see, even if the program has no log.
 
 use unisono_transports::sys::stderr::print_line;
 

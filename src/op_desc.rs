@@ -1,7 +1,7 @@
 //! The fingerprint of an operation, which travels with every message.
 //!
-//! The first word of a tag has the number of the operation, and above bit 48 a digest of the
-//! operations of all ranks before it. Bits of the second word:
+//! The first word of a tag has the number of the operation. Its bits from 48 up are a digest of the
+//! earlier operations of all ranks. The second word has these bits:
 //!
 //! ```text
 //!  0-7   kind of operation
@@ -14,8 +14,8 @@
 //!        else, more of the digest of the algorithm; 0 for a built-in one
 //! ```
 //!
-//! The third word is the count. On GPUs, and where a reduction is user-defined, its upper 25 bits
-//! are more of the digests.
+//! The third word is the count. On GPUs and for user-defined reductions, its upper 25 bits hold
+//! further bits of the digests.
 
 mod algorithm_digest;
 mod op_kind;
@@ -32,16 +32,17 @@ use unisono_transports::Tag;
 
 /// An operation as one rank called it.
 ///
-/// Every message and every window carries it, so that ranks that call different operations notice
-/// at their first contact.
+/// Every message and every window carries this descriptor. So ranks that call different operations
+/// notice this when they first exchange data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpDesc {
-    /// The first word of the tag: the number, and part of a digest of the operations of all ranks
-    /// before this one. That part is zero for sends, receives and operations on GPUs.
+    /// The first word of the tag. It holds the number, and part of a digest of the earlier
+    /// operations of all ranks. The part of the digest is zero for sends, receives and operations
+    /// on GPUs.
     place: u64,
-    /// The second word of the tag: see the table of the module.
+    /// The second word of the tag. The documentation of the module has a table of its bits.
     packed: u64,
-    /// Elements in one share, or a digest of the counts of uneven shares.
+    /// Number of elements in one share, or a digest of the counts of uneven shares.
     pub count: u64,
     /// More bits of the digests of symmetric buffers on GPUs and of user-defined reductions.
     extra_bits: u32,
@@ -65,7 +66,7 @@ impl OpDesc {
         Self { place: sequence & SEQUENCE_MAX, packed, count, extra_bits: 0 }
     }
 
-    /// Marks an operation on GPUs, which have sequence numbers of their own.
+    /// Marks an operation on GPUs. Such operations have separate sequence numbers.
     ///
     /// `place` is a digest of the offsets of symmetric buffers, if the operation uses any.
     #[cfg(feature = "gpu")]
@@ -113,7 +114,7 @@ impl OpDesc {
         self.packed & GPU_BIT != 0
     }
 
-    /// Returns the digest of the algorithm; on GPUs, its low byte.
+    /// Returns the digest of the algorithm. For an operation on GPUs, returns only its low byte.
     fn algorithm(&self) -> AlgorithmDigest {
         let high = if self.is_on_gpu() { 0 } else { (self.packed >> HIGH_SHIFT) as u8 };
         AlgorithmDigest::from_bytes([(self.packed >> ALGORITHM_SHIFT) as u8, high])
@@ -123,8 +124,8 @@ impl OpDesc {
         (self.packed >> OP_SHIFT) as u8
     }
 
-    /// Returns whether both operations are numbered by the same counter, so that numbers can be
-    /// compared.
+    /// Returns true if both operations are numbered by the same counter, so that their numbers can
+    /// be compared.
     pub(crate) fn shares_sequence_with(&self, other: &OpDesc) -> bool {
         self.is_collective() && other.is_collective() && (self.packed ^ other.packed) & GPU_BIT == 0
     }
@@ -142,8 +143,8 @@ impl OpDesc {
         Self { place: self.place & !SEQUENCE_MAX | sequence & SEQUENCE_MAX, ..self }
     }
 
-    /// Sets the sequence number, and takes the upper 16 bits of the digest of the operations before
-    /// this one.
+    /// Sets the sequence number, and the upper 16 bits of `history`, the digest of the operations
+    /// before this one.
     #[inline]
     pub(crate) fn after(self, history: u64, sequence: u64) -> Self {
         Self { place: history & !SEQUENCE_MAX | sequence, ..self }
@@ -154,7 +155,7 @@ impl OpDesc {
         Self { count, ..self }
     }
 
-    /// Returns two words in which all ranks agree that call this operation.
+    /// Returns two words that are equal on all ranks that call this operation.
     #[inline]
     pub(crate) fn agreed_words(&self) -> [u64; 2] {
         let is_plain = self.kind_code() < OpKind::ALL_GATHER_V;
@@ -176,7 +177,8 @@ impl OpDesc {
         Self { packed, ..self }
     }
 
-    /// Returns the tag of a slice: three words of fingerprint, and the slice.
+    /// Returns the tag of a slice, which has three words of fingerprint and the number of the
+    /// slice.
     #[inline]
     pub fn tag(&self, slice: u64) -> Tag {
         Tag([self.place, self.packed, self.count_word(), slice])
@@ -219,22 +221,22 @@ impl OpDesc {
         OpKind::name_of(self.kind_code())
     }
 
-    /// Returns whether both ranks called the same operation.
+    /// Returns true if both ranks called the same operation.
     ///
-    /// The counts of `all_to_all_v` and its relatives differ between ranks, because every pair has
-    /// its own.
+    /// The counts of `all_to_all_v` and similar operations differ between ranks, because every pair
+    /// of ranks has its own count.
     pub(crate) fn matches(&self, other: &OpDesc) -> bool {
         let by_pairs = OpKind::COUNTED_BY_PAIRS.contains(&self.kind_code());
         let count = if by_pairs { other.count } else { self.count };
         OpDesc { count, ..*self } == *other
     }
 
-    /// Returns whether every rank takes part, so that sequence numbers can be compared.
+    /// Returns true if every rank takes part, so that sequence numbers can be compared.
     pub(crate) fn is_collective(&self) -> bool {
         self.kind_code() != OpKind::SEND_RECV
     }
 
-    /// Returns the bytes of one share, if all shares are equally long.
+    /// Returns the number of bytes of one share, if all shares are equally long.
     pub(crate) fn bytes(&self) -> Option<u64> {
         let code = self.kind_code();
         let digests = [OpKind::ALL_GATHER_V, OpKind::REDUCE_SCATTER_V];
@@ -243,18 +245,18 @@ impl OpDesc {
         self.count.checked_mul(size as u64)
     }
 
-    /// Returns true if `other` is the same operation after others than this one.
+    /// Returns true if `other` is the same operation, but the operations before it differ.
     pub(crate) fn differs_in_history_only(&self, other: &Self) -> bool {
         self != other && self.after(other.place, self.sequence()) == *other
     }
 
-    /// Returns true if `other` is the same operation by another algorithm.
+    /// Returns true if `other` is the same operation with another algorithm.
     pub(crate) fn differs_in_algorithm_only(&self, other: &Self) -> bool {
         self != other && self.with_algorithm(other.algorithm()) == *other
     }
 
-    /// Returns the name of the algorithm, built-in or of the caller's own. Own ones that share a
-    /// digest are all named.
+    /// Returns the name of the algorithm, which may be an algorithm of the caller. If several
+    /// algorithms of the caller have the same digest, returns all their names.
     pub(crate) fn algorithm_name(&self) -> Option<Cow<'static, str>> {
         self.algorithm().name(self.algorithm_collective()?, self.is_on_gpu())
     }
@@ -275,7 +277,7 @@ impl OpDesc {
     }
 }
 
-/// So many operations take years.
+/// The largest sequence number. A communicator would need years to reach it.
 const SEQUENCE_MAX: u64 = (1 << 48) - 1;
 const DTYPE_SHIFT: u32 = 8;
 const OP_SHIFT: u32 = 16;
@@ -285,10 +287,11 @@ const ROOT_MAX: u64 = (1 << 23) - 1;
 /// First code of user-defined reductions. The last code, 255, means no reduction.
 const USER_OP: u64 = 0x80;
 const GPU_BIT: u64 = 1 << 55;
-/// The digest of symmetric buffers on GPUs; elsewhere the high byte of that of the algorithm.
+/// Position of the digest of symmetric buffers on GPUs. On CPUs, position of the high byte of the
+/// digest of the algorithm.
 const HIGH_SHIFT: u32 = 56;
 /// Bits of the count on GPUs. No GPU has memory for more elements, so the bits above hold digests.
-/// Together with those in the second word, a digest has about 32 bits.
+/// Together with its bits in the second word, a digest has about 32 bits.
 const EXTRA_SHIFT: u32 = 39;
 const GPU_COUNT_MAX: u64 = (1 << EXTRA_SHIFT) - 1;
 const EXTRA_MAX: u32 = (1 << (u64::BITS - EXTRA_SHIFT)) - 1;
@@ -297,7 +300,7 @@ impl fmt::Display for OpDesc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dtype = self.dtype().map_or("?", DType::name);
         match self.name() {
-            // The counts of all ranks together are told apart by a digest only.
+            // The counts of all ranks are compared only by their digest.
             name @ ("all_gather_v" | "reduce_scatter_v") => {
                 write!(f, "{name} #{} (counts with digest {:x} of {dtype}", self.sequence(), self.count)?;
             }
@@ -389,7 +392,7 @@ mod tests {
         assert!(text.contains("both called all_gather_v #9 ") && text.contains("earlier calls"), "{text}");
     }
 
-    /// Eight bits alone would collide for one digest in 255.
+    /// With eight bits only, one digest in 255 would collide.
     #[cfg(feature = "gpu")]
     #[test]
     fn op_desc_digests_distinguish_offsets_and_user_ops() {

@@ -1,4 +1,4 @@
-//! Reduction operators: how the elements of all ranks become one.
+//! Reduction operators, which combine the elements of all ranks.
 
 mod custom;
 
@@ -9,10 +9,10 @@ use unisono_reducers::{DType, DTypeClass, Element, PostOp, ReduceKind, Scalar, a
 
 /// Selects how the elements of all ranks are combined.
 ///
-/// Floats of 8 and 16 bits accumulate in float32. Partial sums that travel are rounded once per
-/// hop. The error is bounded for each type and operator, and the average of [`f16`](crate::f16) and
-/// of the 8-bit floats never leaves their range: see
-/// [Rounding and range](https://github.com/unisono-rs/unisono/blob/main/docs/book/src/numerics.md).
+/// Floats of 8 and 16 bits are accumulated in float32. Partial sums that travel are rounded once
+/// per hop. The error is bounded for each type and operator. An average of [`f16`](crate::f16) or
+/// of 8-bit floats never leaves the range of the type. See [Rounding and
+/// range](https://github.com/unisono-rs/unisono/blob/main/docs/book/src/numerics.md).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -20,25 +20,27 @@ pub enum ReduceOp {
     Sum,
     /// The product. Integers wrap around.
     Prod,
-    /// The minimum. A NaN wins.
+    /// The minimum. If an element is NaN, the result is NaN.
     Min,
-    /// The maximum. A NaN wins.
+    /// The maximum. If an element is NaN, the result is NaN.
     Max,
-    /// The sum divided by the number of ranks. Integers divide toward zero.
+    /// The sum divided by the number of ranks. The division of integers rounds toward zero.
     ///
-    /// The sum of integers is formed in their own type and wraps around before the division: with
-    /// two ranks that give 100, the average of `i8` is -28. Use a wider type for large sums.
+    /// Integers are summed in their own type, and the sum wraps around before the division. For
+    /// example, if two ranks give 100 as `i8`, the average is -28. Use a wider type for large sums.
     Avg,
-    /// The sum of each rank's elements times this rank's factor. Ranks may give different factors.
+    /// The sum of all elements, each multiplied by a factor of its rank. Ranks may give different
+    /// factors.
     ///
-    /// [`ReduceOp::pre_mul_sum`] makes one from an element. A factor that the buffer's integer type
-    /// cannot represent is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage).
+    /// [`ReduceOp::pre_mul_sum`] makes this operator from an element. If the buffer has an integer
+    /// type that cannot represent the factor, the call returns
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage).
     PreMulSum(Scalar),
-    /// The bitwise and of integers; the logical and of [`Bool`](crate::Bool).
+    /// The bitwise AND of integers, or the logical AND of [`Bool`](crate::Bool).
     BitAnd,
-    /// The bitwise or of integers; the logical or of [`Bool`](crate::Bool).
+    /// The bitwise OR of integers, or the logical OR of [`Bool`](crate::Bool).
     BitOr,
-    /// The bitwise exclusive or of integers; the logical one of [`Bool`](crate::Bool).
+    /// The bitwise XOR of integers, or the logical XOR of [`Bool`](crate::Bool).
     BitXor,
     /// The smallest value with its index, of [`Located`](crate::Located) elements.
     MinLoc,
@@ -51,7 +53,7 @@ pub enum ReduceOp {
 impl ReduceOp {
     /// Multiplies this rank's elements by `factor` before they are summed.
     ///
-    /// Every bit of the factor counts, also of 64-bit integers. Products and sums of integers wrap
+    /// The factor keeps all its bits, even as a 64-bit integer. Products and sums of integers wrap
     /// around.
     ///
     /// ```
@@ -115,12 +117,12 @@ impl ReduceOp {
         makes_new_values && dtype.is_float() && dtype.size() < size_of::<f32>()
     }
 
-    /// Returns the factor to apply when this rank's input is read.
+    /// Returns the factor by which this rank's input is multiplied when it is read.
     ///
-    /// An average of a type with a narrow range has one unless its sums are rounded once: partial
-    /// sums that are stored in the type would leave its range, although the average is within it.
-    /// Then the inputs are divided by a power of two first, which is exact down to the type's
-    /// smallest numbers.
+    /// An average of a type with a narrow range has a factor, unless its sums are rounded only
+    /// once. Without the factor, partial sums that are stored in the type could leave its range
+    /// although the average is within it. So the inputs are first divided by a power of two, which
+    /// is exact down to the type's smallest numbers.
     pub(crate) fn factor(self, dtype: DType, ranks: usize, rounds_once: bool) -> Option<Scalar> {
         match self {
             ReduceOp::PreMulSum(scalar) => Some(scalar),
@@ -131,7 +133,7 @@ impl ReduceOp {
         }
     }
 
-    /// Returns the function of the caller, if the operator is one.
+    /// Returns the function of the caller, if the operator is such a function.
     #[inline]
     pub(crate) fn custom(self) -> Option<CustomOp> {
         match self {
@@ -152,10 +154,11 @@ impl ReduceOp {
         self.kind() as u8 > ReduceKind::Avg as u8 || !dtype.is_on_gpu()
     }
 
-    /// Returns the operator for elements of `dtype`, with the factor as a number of that type.
+    /// Returns the operator for elements of `dtype`. A factor is converted to that type.
     ///
     /// # Errors
-    /// If the operator is not defined for the type, or an integer type cannot represent the factor.
+    /// Fails if the operator is not defined for the type, or if an integer type cannot represent
+    /// the factor.
     #[inline]
     pub(crate) fn for_dtype(self, dtype: DType) -> Result<Self> {
         match self {
@@ -180,8 +183,8 @@ impl ReduceOp {
         Error::invalid_usage(format!("{kind} is not defined for {dtype}, which has {names}"))
     }
 
-    /// Returns the operation on partial values of a group of `ranks` ranks, and the one on complete
-    /// values.
+    /// Returns two operations for a group of `ranks` ranks: one for partial values and one for
+    /// complete values.
     pub(crate) fn post_ops(self, dtype: DType, ranks: usize, rounds_once: bool) -> [PostOp; 2] {
         match (self, self.factor(dtype, ranks, rounds_once)) {
             (ReduceOp::Avg, None) => [PostOp::Identity, PostOp::Divide(ranks as u32)],
@@ -191,20 +194,20 @@ impl ReduceOp {
     }
 }
 
-/// Returns true if the type's range is so much narrower than that of the type in which it is summed
-/// that the sum of a few of its numbers is no longer in it.
+/// Returns true if the sum of a few numbers of the type may be outside its range, although it is
+/// within the range of the type in which they are summed.
 fn has_narrow_range(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::F8E4M3 | DType::F8E5M2)
 }
 
-/// Returns an element as a factor, with all its bits.
+/// Returns an element as a factor that keeps all its bits.
 fn scalar_of<T: Element>(factor: T) -> Scalar {
     if T::DTYPE.class() != DTypeClass::Integer {
         return Scalar::Float(factor.to_f64());
     }
     let mut word = [0u8; 8];
     let bytes = as_bytes(std::slice::from_ref(&factor));
-    // The library runs on little-endian machines: the low bytes come first.
+    // The library runs only on little-endian machines, where the low bytes come first.
     word[..bytes.len()].copy_from_slice(bytes);
     let (bits, unused) = (u64::from_le_bytes(word), 64 - 8 * bytes.len() as u32);
     match integer_range(T::DTYPE).0 {

@@ -1,5 +1,5 @@
-//! Chooses the algorithm of an operation: the one that the caller has set, the one of the settings,
-//! or that of the tuning table.
+//! Chooses the algorithm of an operation. It is set by the caller, by the settings, or else by the
+//! tuning table.
 
 pub use crate::tuning::{Topology, TuningRule, TuningTable, UNLIMITED};
 
@@ -11,8 +11,8 @@ use crate::schedule::{Algorithm, Collective, CombineOrder, GroupSpec, PeerAccess
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Checks that an algorithm can be set for a group of `ranks` ranks: that it can serve operations
-/// of some root.
+/// Checks that an algorithm can be set for a group of `ranks` ranks. It must be able to run
+/// operations with at least one root.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] says what the algorithm needs.
@@ -33,10 +33,10 @@ fn supported_ranks(algorithm: &Algorithm, spec: &GroupSpec) -> String {
     }
 }
 
-/// Returns `algorithm`, which the caller has set, if it can serve the operation.
+/// Returns `algorithm`, which the caller has set, if it can run the operation.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] says what the algorithm needs, and what there is.
+/// [`ErrorKind::Unsupported`] says what the algorithm needs, and what the operation has.
 pub(crate) fn set_by_caller(
     algorithm: &'static Algorithm,
     spec: &GroupSpec,
@@ -61,9 +61,9 @@ pub(crate) fn set_by_caller(
 /// Returns the algorithm for an operation whose longest share has `bytes` bytes.
 ///
 /// The result depends only on values that are equal on all ranks, so all ranks select the same
-/// algorithm. `narrow` says that the result is rounded to floats of 8 or 16 bits. Over shared
-/// memory such sums are rounded once, at the cost of a slower algorithm. Only an algorithm set in
-/// the configuration may round them more than once.
+/// algorithm. `narrow` is true if the result is rounded to floats of 8 or 16 bits. Over shared
+/// memory, such sums are rounded only once, which needs a slower algorithm. Only an algorithm that
+/// the configuration sets may round them more than once.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if no rule of the table applies.
@@ -78,8 +78,8 @@ pub(crate) fn algorithm(
     algorithm_that_fits(collective, spec, bytes, topology, (narrow, config), |_| true)
 }
 
-/// Chooses as [`algorithm`] does, among the algorithms that `fits` accepts. It depends only on
-/// values that are equal on all ranks.
+/// Chooses as [`algorithm`] does, among the algorithms that `fits` accepts. `fits` must depend only
+/// on values that are equal on all ranks.
 pub(crate) fn algorithm_that_fits(
     collective: Collective,
     spec: &GroupSpec,
@@ -118,10 +118,11 @@ pub(crate) fn algorithm_that_fits(
     proved(algorithm, spec)
 }
 
-/// Returns the algorithm for an operator that does not commute, whatever the number of ranks.
+/// Returns the algorithm for an operator that is not commutative, for any number of ranks.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] if the caller has set an algorithm that combines in another order.
+/// [`ErrorKind::Unsupported`] if the caller has set an algorithm that combines operands in another
+/// order.
 pub(crate) fn in_rank_order(
     collective: Collective,
     spec: &GroupSpec,
@@ -152,7 +153,7 @@ pub(crate) fn in_rank_order(
     proved(rule.algorithm, spec)
 }
 
-/// Returns `algorithm` after a proof for this group, if it is one that a caller has registered.
+/// Returns `algorithm`. If a caller has registered it, it is first proved for this group.
 fn proved(algorithm: &'static Algorithm, spec: &GroupSpec) -> Result<&'static Algorithm> {
     if !algorithm.is_built_in() {
         prove(algorithm, &[*spec])?;
@@ -161,13 +162,13 @@ fn proved(algorithm: &'static Algorithm, spec: &GroupSpec) -> Result<&'static Al
     Ok(algorithm)
 }
 
-/// Proves an algorithm of the caller for some groups, each once in a process.
+/// Proves an algorithm of the caller for some groups. A process proves it once for each group.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidUsage`] names the first violation.
 pub(crate) fn prove(algorithm: &'static Algorithm, specs: &[GroupSpec]) -> Result<()> {
     static PROVED: Mutex<BTreeSet<(usize, usize, Rank, usize)>> = Mutex::new(BTreeSet::new());
-    // An algorithm is never freed, so no other one can have its address later.
+    // An algorithm is never freed, so its address identifies it.
     let key =
         |spec: &GroupSpec| (std::ptr::from_ref(algorithm).addr(), spec.ranks, spec.root, spec.aggregation);
     let is_proved =

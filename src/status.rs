@@ -1,8 +1,8 @@
-//! Status of a running job: `unisono status` asks, and a thread of every process answers with
-//! flight records.
+//! Status of a running job. `unisono status` connects to every process, and a thread of the process
+//! answers with flight records.
 //!
-//! A process listens under a name within its host if `UNISONO_STATUS_SERVER=on` is set, as it is
-//! under `unisono run`. A client must belong to the same user and know the job's secret.
+//! A process listens under a name within its host if `UNISONO_STATUS_SERVER=on` is set. `unisono
+//! run` sets it. A client must belong to the same user and know the job's secret.
 
 use crate::bootstrap::{UniqueId, recv_text, send_text};
 use crate::error::{Error, Result};
@@ -23,8 +23,8 @@ pub(crate) trait FlightRecordSource: Send + Sync {
 /// The communicators of this process.
 static COMMUNICATORS: Mutex<Vec<Weak<dyn FlightRecordSource>>> = Mutex::new(Vec::new());
 
-/// Reports on `communicator` as long as it exists. The first communicator with a secret starts the
-/// listener, which answers only those who know that `secret`.
+/// Includes `communicator` in the status as long as it exists. The first communicator with a secret
+/// starts the listener, which answers only clients that know this `secret`.
 pub(crate) fn register(communicator: Weak<dyn FlightRecordSource>, secret: Option<&Secret>) {
     let mut communicators = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner);
     communicators.retain(|communicator| communicator.strong_count() > 0);
@@ -73,7 +73,7 @@ fn flight_records_json() -> String {
     format!("[{}]", records.join(","))
 }
 
-/// Returns the processes of this host that listen, by number. They may belong to other users.
+/// Returns the ids of the processes of this host that listen. Some may belong to other users.
 pub fn list_processes() -> Vec<u32> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let name = |line: &str| line.split_once(&format!("@unisono-{SOCKET_PREFIX}"))?.1.trim().parse().ok();
@@ -83,11 +83,11 @@ pub fn list_processes() -> Vec<u32> {
     processes
 }
 
-/// Asks a process of the job with this id for its flight records. The answer is a list in JSON,
-/// with one record for each communicator.
+/// Gets the flight records of a process, which belongs to the job with this id. The answer is a
+/// list in JSON, with one record for each communicator.
 ///
 /// # Errors
-/// If the process is gone, belongs to another user or job, or does not answer in time.
+/// Fails if the process is gone, belongs to another user or job, or does not answer in time.
 pub fn query(process: u32, id: &UniqueId) -> Result<String> {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     let mut stream = unix::connect(&format!("{SOCKET_PREFIX}{process}"))?;
@@ -98,6 +98,6 @@ pub fn query(process: u32, id: &UniqueId) -> Result<String> {
 
 const SOCKET_PREFIX: &str = "status-";
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Length of one wait for connections, which is repeated without end.
+/// Length of one wait for connections. The wait is repeated forever.
 const WAIT_ROUND: Duration = Duration::from_secs(3600);
 const STACK_BYTES: usize = 256 << 10;

@@ -1,5 +1,5 @@
-//! Synchronization primitives for the threads of a rank: those of the standard library, or
-//! shuttle's in models (`RUSTFLAGS="--cfg shuttle"`; src/communicator/shuttle_tests.rs).
+//! Synchronization primitives for the threads of a rank. They come from the standard library, or
+//! from shuttle in models (`RUSTFLAGS="--cfg shuttle"`, see src/communicator/shuttle_tests.rs).
 
 #[cfg(not(all(test, shuttle)))]
 pub(crate) use std::{

@@ -1,7 +1,7 @@
-//! The tuning table: rules that map an operation to an algorithm.
+//! The tuning table, whose rules map an operation to an algorithm.
 //!
-//! A table is built in. A tuning file, measured on a machine, puts its rules before the built-in
-//! ones.
+//! The library has a built-in table. A tuning file holds rules that were measured on a machine, and
+//! they take precedence over the built-in rules.
 //!
 //! A file has one rule on a line: `collective topology ranks_max bytes_max algorithm`, for example
 //! `all_reduce shm 2 8192 oneshot`. The first rule that applies is used. `any` means no limit.
@@ -24,13 +24,13 @@ use crate::schedule::{Algorithm, Collective, PeerAccess, find};
 use std::fmt;
 use unisono_transports::text::printable;
 
-/// The connection between the ranks of a communicator, as selection distinguishes it.
+/// The kind of connection between the ranks of a communicator, by which an algorithm is selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// Ranks exchange messages.
     Network,
-    /// Ranks exchange messages and outnumber the cores of their host. The total work decides then,
-    /// not the number of rounds.
+    /// Ranks exchange messages and outnumber the cores of their host. The time then depends on the
+    /// total work and not on the number of rounds.
     NetworkOversubscribed,
     /// All ranks share memory.
     SharedMemory,
@@ -60,7 +60,7 @@ impl Topology {
         }
     }
 
-    /// Returns whether a rule for `self` applies to communicators of `topology`.
+    /// Returns true if a rule for `self` applies to communicators of `topology`.
     fn applies_to(self, topology: Topology) -> bool {
         let general = self == Topology::SharedMemory && topology.peer_access() == PeerAccess::Window;
         self == Topology::Network || self == topology || general
@@ -77,10 +77,12 @@ impl Topology {
     }
 }
 
-/// One rule: use `algorithm` for up to `ranks_max` ranks and `bytes_max` bytes in a share.
+/// One rule, which says to use `algorithm` for up to `ranks_max` ranks and `bytes_max` bytes in a
+/// share.
 #[derive(Clone, Copy, Debug)]
 pub struct TuningRule {
-    /// The topology that the rule applies to. [`Topology::Network`] applies to all.
+    /// The topology to which the rule applies. A rule for [`Topology::Network`] applies to all
+    /// topologies.
     pub topology: Topology,
     /// Largest number of ranks.
     pub ranks_max: usize,
@@ -90,11 +92,11 @@ pub struct TuningRule {
     pub algorithm: &'static Algorithm,
 }
 
-/// Rules in order of preference; the first that applies is used.
+/// Rules in order of preference. The first rule that applies is used.
 #[derive(Clone, Debug, Default)]
 pub struct TuningTable(Vec<TuningRule>);
 
-/// No limit, written `any` in a file.
+/// No limit. A file has `any` for this.
 pub const UNLIMITED: usize = usize::MAX;
 
 impl TuningTable {
@@ -120,13 +122,13 @@ impl TuningTable {
         Ok(Self(rules))
     }
 
-    /// Returns a hash of the table. Ranks compare it during bootstrap, since all must use equal
+    /// Returns a hash of the table. Ranks compare it during bootstrap, because all must use equal
     /// tables.
     pub(crate) fn digest(&self) -> u64 {
         fnv1a(self.to_string().bytes().map(u64::from))
     }
 
-    /// Returns all rules for an operation, those of the built-in table last.
+    /// Returns all rules for an operation. The rules of the built-in table come last.
     pub(crate) fn rules(
         &self,
         collective: Collective,
@@ -185,8 +187,8 @@ fn parse_rule(line: &str) -> Result<TuningRule, String> {
 
 /// The built-in rules: (collective, topology, largest group, longest share in bytes, algorithm).
 ///
-/// A rule after one without limits serves operations that the earlier algorithm may not serve, for
-/// example because it does not keep rank order.
+/// A rule can follow a rule without limits. It applies to operations that the earlier algorithm
+/// cannot run, for example because that algorithm does not keep rank order.
 const BUILT_IN_RULES: &[(Collective, Topology, usize, usize, &str)] = {
     use Collective::*;
     use Topology::{Gpu, Network, NetworkOversubscribed, SharedMemory, SharedMemoryOversubscribed};

@@ -68,22 +68,22 @@ fn plain(doc: &str) -> String {
 const OTHER_VARIABLES: [(&str, &str); 4] = [
     (
         "ID",
-        "The address where the ranks meet and their secret, as `UniqueId` prints them. `unisono run` sets it.",
+        "The address where the ranks meet and their secret, in the form that `UniqueId` prints. `unisono run` sets it.",
     ),
     (
         "SECRET",
         "The secret of the job, 64 hexadecimal digits, for ranks that meet at `MASTER_ADDR` and `MASTER_PORT` or \
-         through a store. It may be missing on loopback, where ranks take it from a file of their user, or if only the \
-         ranks can read and write the store.",
+         through a store. It can be left out on loopback, where ranks derive it from a file of their user. It can also be \
+         left out if only the ranks can read and write the store.",
     ),
     (
         "SECRET_FILE",
-        "The name of a file with the secret, in its place. Other users may neither read nor write the file \
-         (`chmod 600`).",
+        "The name of a file that holds the secret, for use instead of `UNISONO_SECRET`. Other users must not be able to \
+         read or write the file (`chmod 600`).",
     ),
     (
         "LOG",
-        "The filter of the log that the commands write to standard error, such as `unisono=debug`. `warn`.",
+        "The filter of the log that the commands write to standard error, such as `unisono=debug`. The default is `warn`.",
     ),
 ];
 

@@ -68,7 +68,7 @@ pub(crate) fn handle(comm: Communicator) -> *mut UnisonoComm {
     Box::into_raw(Box::new(UnisonoComm(comm)))
 }
 
-/// Connects to the other ranks as the launcher's environment says.
+/// Connects to the other ranks with the settings that the launcher has put into the environment.
 ///
 /// # Safety
 /// `comm` is null or valid for writes.

@@ -7,7 +7,8 @@ use std::ffi::c_char;
 use std::ptr::null_mut;
 use unisono_core::Communicator;
 
-/// Groups the ranks that give the same color, by key and then by rank. Color −1 is none.
+/// Makes a communicator of the ranks that give the same color, ordered by key and then by rank. A
+/// rank that gives color −1 gets none.
 ///
 /// # Safety
 /// `comm` is null or a handle; `group` is null or valid for writes.
@@ -33,7 +34,7 @@ pub unsafe extern "C" fn unisono_comm_split(
     })
 }
 
-/// Makes a communicator of the ranks that are still there.
+/// Makes a communicator of the ranks that are left.
 ///
 /// # Safety
 /// `comm` is null or a handle; `survivors` is null or valid for writes.
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn unisono_comm_shrink(
     unsafe { make(comm, survivors, |comm| Ok(comm.shrink()?)) }
 }
 
-/// Makes a communicator of the same ranks, with an order of calls of its own.
+/// Makes another communicator of the same ranks. Its calls do not wait for calls on this one.
 ///
 /// # Safety
 /// `comm` is null or a handle; `duplicate` is null or valid for writes.
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn unisono_comm_duplicate(
     unsafe { make(comm, duplicate, |comm| Ok(comm.duplicate()?)) }
 }
 
-/// Makes a communicator of `count` members, in that order. Only they call it.
+/// Makes a communicator of `count` members, in that order. Only the members call it.
 ///
 /// # Safety
 /// `comm` is null or a handle; `members` is null or valid for reads of `count` ranks; `group` is
@@ -103,7 +104,7 @@ pub unsafe extern "C" fn unisono_comm_grow(
     unsafe { make(comm, larger, grow) }
 }
 
-/// Stores a handle of the communicator that `make` makes of another one; null if it fails.
+/// Stores a handle of the communicator that `make` makes of another one. Stores null if it fails.
 ///
 /// # Safety
 /// `comm` is null or a handle; `place` is null or valid for writes.

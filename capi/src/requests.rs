@@ -1,4 +1,4 @@
-//! Requests: operations that were started, as handles.
+//! Requests, which are handles of started operations.
 
 use crate::comm::{UnisonoComm, comm_ref, store};
 use crate::error::{Failure, NOT_DONE, argument, guard, keep};
@@ -190,7 +190,7 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Fails in a callback: the thread that waits would be the one that has to move the operation.
+/// Fails in a callback, because the waiting thread would be the one that has to move the operation.
 pub(crate) fn check_may_wait() -> Result<(), Failure> {
     if IN_CALLBACK.get() { argument("a callback must not wait for an operation") } else { Ok(()) }
 }

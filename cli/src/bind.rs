@@ -1,4 +1,4 @@
-//! Ranks on cores of their own, as MPI launchers place them.
+//! Binding of ranks to cores, in the way of MPI launchers.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,16 +8,16 @@ use unisono_transports::sys::affinity::available_cpus;
 /// Values of `--bind`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Bind {
-    /// Binds ranks to the cores of their host in order; with more ranks than cores, neighbors share
-    /// a core.
+    /// Bind the ranks to the cores of their host in order. If there are more ranks than cores,
+    /// neighboring ranks share a core.
     #[default]
     Core,
-    /// Wherever the system puts them.
+    /// Do not bind the ranks.
     None,
 }
 
 impl Bind {
-    /// Binds all ranks; all must call it.
+    /// Binds all ranks. All of them must call this function.
     pub(crate) fn apply(self, comm: &Communicator) -> Result<()> {
         if self == Bind::Core {
             let (index, threads) = local_rank_and_size(comm)?;
@@ -27,8 +27,8 @@ impl Bind {
     }
 }
 
-/// Binds the calling thread, number `index` of `threads`. Without permission, the thread stays
-/// unbound.
+/// Binds the calling thread, number `index` of `threads`. If the system refuses this, the thread
+/// stays unbound.
 pub(crate) fn bind_thread(index: usize, threads: usize) {
     let cores = available_cpus();
     if cores.is_empty() {
@@ -41,7 +41,7 @@ pub(crate) fn bind_thread(index: usize, threads: usize) {
     }
 }
 
-/// Returns the core of a rank. Neighbors share a core.
+/// Returns the core of a rank. If there are more ranks than cores, neighboring ranks share a core.
 ///
 /// A distribution modulo the cores would put all inner ranks of a binomial tree, which are even, on
 /// one core of two.
@@ -62,8 +62,8 @@ fn local_rank_and_size(comm: &Communicator) -> Result<(usize, usize)> {
     Ok((before(&hosts[..comm.rank()]), before(&hosts)))
 }
 
-/// Returns a hasher that has taken in the host. Ranks share a host if they read the same boot
-/// identifier.
+/// Returns a hasher that has hashed the boot identifier of the host. Ranks with the same boot
+/// identifier share a host.
 pub(crate) fn host_hasher() -> DefaultHasher {
     let mut hasher = DefaultHasher::new();
     std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);

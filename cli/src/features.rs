@@ -1,4 +1,5 @@
-//! Parts of the command that a build may lack, so that installing it takes a minute.
+//! Checks for parts of the command that a build may not have. They are optional so that an
+//! installation takes only a minute.
 
 /// Fails if this build has no ranks on GPUs.
 pub(crate) fn require_gpu() -> Result<(), String> {

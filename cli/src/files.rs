@@ -1,4 +1,4 @@
-//! Files that ranks wrote, named on the command line.
+//! Files of ranks that are named on the command line.
 
 use std::path::{Path, PathBuf};
 use unisono_transports::text::printable;
@@ -29,8 +29,8 @@ fn files_in_dir(folder: &Path, is_wanted: fn(&str) -> bool) -> Result<Vec<PathBu
     Ok(paths)
 }
 
-/// Parts the results of reading files into what was read and what is wrong with the others. One
-/// damaged file says nothing about the rest.
+/// Separates the contents of files from the errors of files that could not be read. A damaged file
+/// does not prevent the use of the others.
 pub(crate) fn partition<T>(read: impl Iterator<Item = Result<T, String>>) -> (Vec<T>, Vec<String>) {
     let (mut whole, mut damaged) = (Vec::new(), Vec::new());
     for file in read {
@@ -42,7 +42,7 @@ pub(crate) fn partition<T>(read: impl Iterator<Item = Result<T, String>>) -> (Ve
     (whole, damaged)
 }
 
-/// Says which files are left out, and why.
+/// Prints which files are left out, and why.
 pub(crate) fn print_damaged(damaged: &[String]) {
     damaged.iter().for_each(|why| eprintln!("left out: {}", printable(why)));
 }

@@ -1,7 +1,7 @@
 //! The `unisono` command: launch ranks, measure collectives, check and explain schedules.
 
-/// Prints a line on standard error, as far as somebody reads it. The macro of the standard library
-/// panics if nobody does, and a launcher that panics kills its ranks.
+/// Prints a line on standard error, and ignores the error if nobody reads the line. The macro of
+/// the standard library panics then, and a launcher that panics kills its ranks.
 macro_rules! eprintln {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -41,8 +41,9 @@ use unisono_transports::text::printable;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Schedule in a JSON file, which is proved and gets the name of its algorithm or of the file.
-    /// May be given several times.
+    /// JSON file with a schedule, which is proved correct before use. The schedule is named by the
+    /// file's `algorithm` field or, if that is empty, by the name of the file. The option can be
+    /// given several times.
     #[arg(long = "schedule", value_name = "FILE", global = true)]
     schedules: Vec<PathBuf>,
 }
@@ -61,11 +62,11 @@ enum Command {
     Tune(tune::Arguments),
     /// Compare the flight records of failed ranks and report where the ranks differ.
     Analyze(flight::AnalyzeArguments),
-    /// Report the operations of the ranks on this host, and which rank waits for which.
+    /// Show the operations of the ranks on this host, and the ranks for which each rank waits.
     Status(flight::StatusArguments),
     /// Merge the traces of ranks (UNISONO_TRACE_DIR) into one file for Perfetto.
     Trace(trace::Arguments),
-    /// Simulate failing ranks in virtual time, by random seeds, and check the surviving ranks.
+    /// Simulate random failures of ranks in virtual time, and check the surviving ranks.
     Simulate(simulate::Arguments),
     /// Show the GPUs of this host and the paths between them.
     Topo(topo::Arguments),
@@ -74,7 +75,7 @@ enum Command {
     #[command(hide = true)]
     ExecRank {
         launcher: i32,
-        /// Index and number of the ranks among which this one gets a core.
+        /// Index of this rank among the ranks that divide the cores, and the number of these ranks.
         #[arg(long, num_args = 2)]
         core_of: Option<Vec<usize>>,
         #[arg(last = true)]
@@ -87,31 +88,31 @@ struct RunArguments {
     /// Number of ranks on this host.
     #[arg(short = 'n', long)]
     ranks: usize,
-    /// Number of hosts. Start the same command on each, with its number.
+    /// Number of hosts. Start the same command on each host, and give --node-rank its number.
     #[arg(long, default_value_t = 1, value_name = "HOSTS")]
     nnodes: usize,
     /// Number of this host, from 0.
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     node_rank: usize,
-    /// Address of host 0 and a free port on it, where the ranks of several hosts meet. They need a
-    /// common UNISONO_SECRET.
+    /// Address of host 0 and a free port on it, where the ranks of several hosts meet. All hosts
+    /// need the same UNISONO_SECRET.
     #[arg(long, value_name = "HOST:PORT")]
     master: Option<String>,
-    /// Print lines without the rank in front.
+    /// Print the lines of the ranks without the number of the rank in front.
     #[arg(long)]
     no_prefix: bool,
-    /// Print the process of each rank.
+    /// Print the process id of each rank.
     #[arg(short, long)]
     verbose: bool,
-    /// Let the other ranks go on when one fails; they may shrink the communicator.
+    /// Let the other ranks go on when a rank fails, so that they can shrink the communicator.
     #[arg(short, long)]
     continue_on_failure: bool,
-    /// Milliseconds that the ranks get to end after SIGTERM, SIGINT or SIGHUP, before SIGKILL. Two
-    /// seconds after the failure of a rank, the others get SIGTERM.
+    /// Grace period in milliseconds: how long the ranks may run on after SIGTERM, SIGINT or SIGHUP
+    /// before they get SIGKILL. If a rank fails, the others get SIGTERM two seconds later.
     #[arg(long, default_value_t = 30_000)]
     grace_ms: u64,
-    /// Binding of the ranks: to the cores of this host in order (neighbors share a core when there
-    /// are more ranks than cores), or none.
+    /// Bind the ranks to the cores of this host in order, or do not bind them. If there are more
+    /// ranks than cores, neighboring ranks share a core.
     #[arg(long, value_enum, default_value = "none")]
     bind: Bind,
     /// Program and its arguments.
@@ -134,8 +135,8 @@ fn exit_on_broken_pipe() {
 /// Exit code that shells report for programs ended by SIGPIPE.
 const SIGPIPE_EXIT_CODE: i32 = 128 + 13;
 
-/// Logs to standard error. `UNISONO_LOG` selects more than warnings; simulated failures are not
-/// logged.
+/// Logs to standard error. Only warnings are logged unless `UNISONO_LOG` selects more. Simulated
+/// failures are not logged.
 fn init_logging(command: &Command) {
     use tracing_subscriber::filter::{LevelFilter, Targets};
     use tracing_subscriber::layer::SubscriberExt as _;
@@ -151,7 +152,7 @@ fn init_logging(command: &Command) {
     tracing_subscriber::registry().with(lines).with(filter).init();
 }
 
-/// Parses the command line; an error with a former word also names the current word.
+/// Parses the command line. If a word of it has a new name, the error says the new name.
 fn parse() -> Arguments {
     Arguments::try_parse().unwrap_or_else(|error| {
         let code = error.exit_code();
@@ -170,11 +171,12 @@ pub fn main() -> ExitCode {
     main_with(&[])
 }
 
-/// Carries out the command line of this process as the command `unisono` does, with algorithms of
-/// your own beside those of the library.
+/// Carries out the command line of this process as the command `unisono` does, and adds algorithms
+/// of your own to those of the library.
 ///
-/// `list`, `check`, `explain`, `perf`, `tune` and `simulate` know them by their names, and so do
-/// the ranks that `perf` and `tune` start, because they are this program again.
+/// `list`, `check`, `explain`, `perf`, `tune` and `simulate` know your algorithms by their names.
+/// So do the ranks that `perf` and `tune` start, because each of these ranks runs this same
+/// program.
 ///
 /// ```no_run
 /// use unisono::schedule::{Algorithm, Collective, ProgramBuilder, input, output};
@@ -208,7 +210,8 @@ pub fn main_with(algorithms: &[Algorithm]) -> ExitCode {
     }
 }
 
-/// Gives algorithms of the caller and of files their names, for the commands that run algorithms.
+/// Registers the algorithms of the caller and of files by their names, for the commands that run
+/// algorithms.
 fn register(command: &Command, algorithms: &[Algorithm]) -> Result<(), String> {
     if matches!(command, Command::ExecRank { .. } | Command::Run(_)) {
         return Ok(());
@@ -216,7 +219,8 @@ fn register(command: &Command, algorithms: &[Algorithm]) -> Result<(), String> {
     for algorithm in algorithms {
         unisono::register_algorithm(*algorithm).map_err(|error| error.to_string())?;
     }
-    // These two also show what is wrong with a schedule.
+    // These two commands also show what is wrong with a schedule, so they read the files
+    // themselves.
     if matches!(command, Command::Check(_) | Command::Explain(_)) { Ok(()) } else { given::register() }
 }
 

@@ -1,4 +1,4 @@
-//! Former words of the command line, each answered with its current form.
+//! Words of the command line that were renamed, with their new names.
 
 /// Former and current word; former words are split, so that a search for them finds only leftovers.
 const RENAMED: [(&str, &str); 5] = [

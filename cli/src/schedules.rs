@@ -1,4 +1,4 @@
-//! `unisono check`, `explain` and `list`: schedules without ranks.
+//! `unisono check`, `explain` and `list` work on schedules and start no ranks.
 
 use crate::given;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub(crate) struct CheckArguments {
     /// Check every number of ranks up to this one.
     #[arg(long, default_value_t = 33, value_parser = clap::value_parser!(u16).range(1..))]
     max_ranks: u16,
-    /// Check a few cases of up to 1024 ranks, too.
+    /// Also check a few cases of up to 1024 ranks.
     #[arg(long)]
     large: bool,
     /// Check only the algorithms of this name.
@@ -22,7 +22,8 @@ pub(crate) struct CheckArguments {
 
 #[derive(clap::Args)]
 pub(crate) struct ExplainArguments {
-    /// The collective, for example all_reduce. Left out with --schedule, whose file says it.
+    /// The collective, for example all_reduce. Leave it out if --schedule is given, because the
+    /// file names the collective.
     collective: Option<String>,
     /// The algorithm, for example ring.
     #[arg(long, default_value = "ring")]
@@ -33,19 +34,20 @@ pub(crate) struct ExplainArguments {
     /// Root rank.
     #[arg(long, default_value_t = 0)]
     root: Rank,
-    /// Chunks packed into one message, where the algorithm aggregates, at most 1024.
+    /// Number of chunks that are packed into one message, at most 1024. It has an effect only if
+    /// the algorithm aggregates chunks.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     aggregation: u16,
     /// Write a picture of the schedule to this file.
     #[arg(long)]
     svg: Option<PathBuf>,
-    /// Write the schedule to this file as JSON, as --schedule reads it.
+    /// Write the schedule to this file, as JSON that --schedule can read.
     #[arg(long)]
     json: Option<PathBuf>,
 }
 
-/// Prints a row for each algorithm, or for each schedule of a file; the exit code is 1 if one is
-/// wrong.
+/// Prints a row for each algorithm, or for each schedule of a file. Returns exit code 1 if a
+/// schedule is wrong.
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, String> {
     let files = given::files();
     let ranks = arguments.max_ranks;
@@ -129,7 +131,8 @@ fn print_row(row: &AlgorithmReport) {
     );
 }
 
-/// Prints a schedule step by step, and draws it on request; the exit code is 1 if it is wrong.
+/// Prints a schedule step by step, and draws it on request. Returns exit code 1 if the schedule is
+/// wrong.
 pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
     let schedule = match (&arguments.collective, given::files()) {
         (Some(collective), []) => {
@@ -165,7 +168,8 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
     Ok(u8::from(proof.is_err()))
 }
 
-/// Returns the algorithm that the arguments name, and its schedule for the group that they ask for.
+/// Returns the algorithm that the arguments name, and its schedule for the number of ranks and the
+/// root in the arguments.
 fn built(arguments: &ExplainArguments, collective: &str) -> Result<(&'static Algorithm, Schedule), String> {
     let algorithm = algorithm(collective, &arguments.algo)?;
     let (ranks, root) = (arguments.ranks.into(), arguments.root);

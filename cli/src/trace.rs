@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Files that ranks wrote into the folder of `UNISONO_TRACE_DIR`, or such folders.
+    /// Files that ranks wrote into the folder of `UNISONO_TRACE_DIR`, or whole folders of such
+    /// files.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
-    /// The file, for ui.perfetto.dev.
+    /// File to write, which ui.perfetto.dev can show.
     #[arg(short, long, default_value = "trace.json")]
     out: PathBuf,
 }
@@ -22,7 +23,7 @@ struct TraceFile {
     file: PathBuf,
     /// Host and process.
     process: String,
-    /// Nanoseconds since 1970 to which its times are added.
+    /// Start of the trace in nanoseconds since 1970. The times in the file are relative to it.
     begun_ns: u64,
 }
 
@@ -38,7 +39,7 @@ struct HeaderArgs {
     begun_ns: u64,
 }
 
-/// Writes the one file, and says what is in it.
+/// Writes the merged file, and prints what it contains.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     let paths = files::expand_paths(&arguments.traces, |name| name.ends_with(files::TRACE_SUFFIX))?;
     let (parts, damaged) = files::partition(paths.into_iter().map(TraceFile::open));
@@ -62,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     Ok(0)
 }
 
-/// Writes the events of all parts to `file`; how many operations there were.
+/// Writes the events of all parts to `file`, and returns the number of operations.
 fn write(file: &Path, parts: &[TraceFile], processes: &[&str], begun_ns: u64) -> io::Result<u64> {
     let mut out = BufWriter::new(File::create(file)?);
     let mut operations = 0;
@@ -124,7 +125,7 @@ fn lines(mut text: impl BufRead) -> impl Iterator<Item = String> {
     std::iter::from_fn(line).skip(1)
 }
 
-/// Returns what the first event says of the others.
+/// Returns the contents of the first event, which describes the other events.
 fn header(line: &str) -> Option<HeaderArgs> {
     serde_json::from_str(event(line)).ok().map(|TraceHeader { args }| args)
 }
@@ -144,10 +145,10 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     assert!(events.iter().all(|event| event["pid"] == 7) && operations <= events.len() as u64);
 }
 
-/// Longest line that is read: a file may be a link to an endless one.
+/// Longest line that is read. The limit is needed because a file can be a link to an endless file.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns an event without the separator behind it.
+/// Returns an event without the separator that follows it.
 fn event(line: &str) -> &str {
     line.trim_end().trim_end_matches(',')
 }

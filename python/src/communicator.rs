@@ -13,7 +13,7 @@ use std::time::Duration;
 use unisono::transport::text::without_secrets;
 use unisono::{CallOptions, Config, UniqueId};
 
-/// One rank of a group; see `unisono.Communicator`.
+/// One rank of a group. See `unisono.Communicator`.
 #[pyclass(frozen, module = "unisono._native")]
 pub(crate) struct Communicator {
     /// Empty after `close`.
@@ -44,7 +44,8 @@ impl Communicator {
         Ok(ranks.into_iter().map(Self::from).collect())
     }
 
-    /// Connects to the other ranks as the launcher's environment says.
+    /// Connects to the other ranks with the settings that the launcher has put into the
+    /// environment.
     #[staticmethod]
     fn from_env(py: Python<'_>, settings: Settings) -> PyResult<Self> {
         let made = py.detach(|| unisono::Communicator::builder().config(&config(&settings)?).from_env());
@@ -93,7 +94,7 @@ impl Communicator {
     }
 
     /// Runs operations one after the other on this thread. They fail after `timeout` seconds
-    /// without data movement, in place of the communicator's timeout.
+    /// without data movement, which replaces the communicator's timeout.
     #[pyo3(signature = (steps, timeout=None))]
     fn run(&self, py: Python<'_>, steps: Steps<'_>, timeout: Option<f64>) -> PyResult<()> {
         let comm = self.inner(py)?;
@@ -172,7 +173,8 @@ impl Communicator {
         Ok(Work { completion, driver: Some(driver) })
     }
 
-    /// Returns (source, tag, bytes) of the first message that no receive has taken, if one is here.
+    /// Returns (source, tag, bytes) of the first message that has arrived and that no receive has
+    /// taken.
     fn probe(
         &self,
         py: Python<'_>,
@@ -184,7 +186,7 @@ impl Communicator {
         Ok(found.map(|info| (info.source, info.tag, info.bytes)))
     }
 
-    /// Groups the ranks that give the same color.
+    /// Makes a communicator of the ranks that give the same color.
     fn split(
         &self,
         py: Python<'_>,
@@ -209,7 +211,7 @@ impl Communicator {
         py.detach(|| comm.duplicate()).map(Self::from).map_err(|error| exception(py, &error))
     }
 
-    /// Makes a communicator of the members, which alone call it.
+    /// Makes a communicator of the members. Only the members call it.
     fn create_group(&self, py: Python<'_>, members: Vec<usize>, tag: u32) -> PyResult<Self> {
         let comm = self.inner(py)?;
         let made = py.detach(|| comm.create_group(&members, tag));
@@ -241,7 +243,7 @@ impl Communicator {
         Ok(self.inner(py)?.flight_record().to_json())
     }
 
-    /// Returns the exception that every later call raises, and None if calls still work.
+    /// Returns the exception that every later call raises, or None if calls still work.
     fn error(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
         Ok(self.inner(py)?.error().map(|error| exception(py, &error)))
     }
@@ -253,7 +255,7 @@ impl Communicator {
         Ok((timeout != Duration::MAX).then_some(timeout.as_secs_f64()))
     }
 
-    /// Leaves the group once operations that have started are done with it.
+    /// Leaves the group when all started operations are done.
     fn close(&self, py: Python<'_>) {
         let taken = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         py.detach(|| drop(taken));
@@ -277,7 +279,7 @@ impl From<unisono::Communicator> for Communicator {
     }
 }
 
-/// Returns the options of a call with a timeout of its own.
+/// Returns the options of a call that has a separate timeout.
 fn call_options(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<CallOptions>> {
     timeout.map(|seconds| Ok(CallOptions::new().timeout(timeout_of(py, seconds)?))).transpose()
 }

@@ -6,8 +6,8 @@
     gradients = numpy.ones(1000, dtype="float32")
     comm.all_reduce(gradients)                  # every element is now `comm.size`
 
-torch 2.15 finds the backend of ``init_process_group("unisono")`` by itself; older versions need
-``import unisono.torch``.
+torch 2.15 finds the backend for ``init_process_group("unisono")`` by itself. Older versions of
+torch need ``import unisono.torch``.
 """
 
 from unisono._native import __version__

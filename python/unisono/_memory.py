@@ -1,4 +1,4 @@
-"""The memory of arrays: address, bytes and element type of whatever holds contiguous elements."""
+"""Finds the memory of arrays: the address, the number of bytes and the element type."""
 
 import ctypes
 import sys
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from unisono import _native
 from unisono.errors import InvalidUsage
 
-# Types of format characters in native mode, as `struct` and the buffer protocol spell them.
+# Element types by the format characters of `struct` and the buffer protocol, in native mode.
 _KINDS = {"?": "bool", "e": "float16", "f": "float32", "d": "float64", "Zf": "complex64", "Zd": "complex128"}
 _SIGNED, _UNSIGNED = "bhilqn", "cBHILQN"
 
-# Bytes of an element, by type.
+# Number of bytes of an element, by type.
 SIZES = {
     **dict.fromkeys(("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2"), 1),
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
@@ -69,7 +69,7 @@ def _of_tensor(array):
 def tensor_address(tensor):
     """Returns the address of a tensor's elements, or 0 if their storage has been freed.
 
-    The address of a view is the offset alone then.
+    After that, the address of a view is only its offset.
     """
     address, offset = tensor.data_ptr(), tensor.storage_offset()
     return 0 if offset and address == offset * tensor.element_size() else address
@@ -77,7 +77,7 @@ def tensor_address(tensor):
 
 def _of_numpy(array, writable):
     numpy = sys.modules.get("numpy")
-    # A scalar of NumPy has the interface of arrays too, but memory that ends with the look at it.
+    # A NumPy scalar also has the array interface, but its memory is temporary.
     if numpy is None or not isinstance(array, numpy.ndarray):
         return None
     if isinstance(array, numpy.ma.MaskedArray):
@@ -87,7 +87,8 @@ def _of_numpy(array, writable):
         raise TypeError("the array is not contiguous; pass numpy.ascontiguousarray(array)")
     if read_only and writable:
         raise TypeError("the array is read-only, but receives a result")
-    # Kind `T` are strings of any length, which are references although they hold no object.
+    # Arrays of kind `T` hold strings of any length, which are references although `hasobject` is
+    # false.
     if dtype.hasobject or dtype.kind == "T":
         raise TypeError(
             f"elements of type {dtype} are references, which mean nothing to another process, and received bytes "
@@ -110,7 +111,7 @@ def _of_buffer(array, writable):
     dtype = _dtype_of_format(view.format, view.itemsize)
     if view.nbytes == 0:
         return Memory(0, 0, dtype, array)
-    # An address can be taken of a writable buffer only. A read-only one is copied.
+    # ctypes gives the address of writable buffers only, so a read-only buffer is copied.
     flat = memoryview(bytearray(view)) if view.readonly else view.cast("B")
     holder = (ctypes.c_char * view.nbytes).from_buffer(flat)
     return Memory(ctypes.addressof(holder), view.nbytes, dtype, (holder, flat, array))

@@ -1,4 +1,4 @@
-"""Handles of operations that were started."""
+"""Handles of started operations."""
 
 from unisono.errors import InvalidUsage
 
@@ -30,11 +30,11 @@ class Work:
         return self._native.is_finished()
 
     def exception(self):
-        """Returns the exception of an operation that failed, and None before its end."""
+        """Returns the exception of the operation, or None if it runs or has succeeded."""
         return self._native.exception()
 
     def add_done_callback(self, callback):
-        """Calls ``callback(work)`` after the end, on another thread.
+        """Calls ``callback(work)`` on another thread when the operation has ended.
 
         If the operation has ended already, this thread calls it at once.
         """
@@ -42,7 +42,7 @@ class Work:
 
 
 class Message(Work):
-    """A handle of a receive. After ``wait``, it tells where the message came from."""
+    """A handle of a receive. After ``wait``, it has the source, tag and length of the message."""
 
     @property
     def source(self):

@@ -12,7 +12,7 @@ from unisono.errors import InvalidUsage
 def unique_id(interface="127.0.0.1"):
     """Returns a new unique id as text, for all ranks of one bootstrap.
 
-    The text holds the secret of the ranks: pass it on in a way that nobody else reads or changes.
+    The text holds the secret of the ranks, so send it in a way that nobody else can read or change.
 
     Args:
         interface: The IP address at which rank 0 listens.
@@ -23,15 +23,15 @@ def unique_id(interface="127.0.0.1"):
 class Communicator:
     """A group of ranks that carry out collective operations together.
 
-    Every rank calls the same operations in the same order. Arrays are NumPy arrays, CPU tensors of
-    torch, and other objects with the buffer protocol. Inputs may also be objects that speak DLPack.
-    They must be contiguous, and nobody else may access them during the operation.
+    Every rank calls the same operations in the same order. Arrays can be NumPy arrays, CPU tensors
+    of torch, and other objects with the buffer protocol. Inputs can also be objects that support
+    DLPack. Arrays must be contiguous, and nobody else may access them during the operation.
 
-    Every collective is a method that returns when this rank's part is done. With
-    ``async_op=True`` it returns a ``Work`` at once. An input may be this rank's share of the
-    output, or the output its share of the input.
+    Every collective is a method that returns when this rank's part is done. With ``async_op=True``
+    it returns a ``Work`` at once. The input may be this rank's share of the output, and the output
+    may be this rank's share of the input.
 
-    A process that was forked has no part in the communicators of its parent.
+    A forked process cannot use the communicators of its parent.
     """
 
     def __init__(self, native):
@@ -39,9 +39,9 @@ class Communicator:
 
     @classmethod
     def from_env(cls, **settings):
-        """Connects to the other ranks as the launcher's environment says.
+        """Connects to the other ranks with the settings that the launcher put into the environment.
 
-        The environment is that of ``unisono run`` or of torchrun, with ``UNISONO_SECRET``.
+        The launcher is ``unisono run``, or torchrun with ``UNISONO_SECRET``.
 
         Args:
             settings: Settings by name, such as ``timeout_ms=500``.
@@ -88,7 +88,7 @@ class Communicator:
 
         Args:
             op: ``sum``, ``prod``, ``min``, ``max``, ``avg``, ``pre_mul_sum``, ``bitand``, ``bitor`` or
-                ``bitxor``. The bitwise ones are the logical ones of truth values.
+                ``bitxor``. For bools, the last three are the logical operators.
             factor: The factor of this rank for ``pre_mul_sum``.
         """
         output = buffer if output is None else output
@@ -124,7 +124,7 @@ class Communicator:
         return self._even("reduce_scatter", input, output, async_op, (op, factor))
 
     def all_to_all(self, input, output, *, async_op=False):
-        """Sends share i of ``input`` to rank i. ``output`` has the received shares, by sender.
+        """Sends share i of ``input`` to rank i, and receives shares into ``output``, by sender.
 
         After an error, ``output`` is unspecified.
         """
@@ -178,7 +178,8 @@ class Communicator:
     def gather_v(self, input, output=None, counts=None, root=0, *, async_op=False):
         """Writes the inputs of all ranks into the output of the root, by rank.
 
-        The root alone gives ``output`` and ``counts``: ``counts[i]`` elements come from rank i.
+        Only the root gives ``output`` and ``counts``, where ``counts[i]`` elements come from rank
+        i.
 
         After an error, ``output`` is unspecified.
         """
@@ -194,7 +195,7 @@ class Communicator:
     def scatter_v(self, input, counts, output, root=0, *, async_op=False):
         """Writes ``counts[i]`` elements of the root's input into the output of rank i.
 
-        The root alone gives ``input`` and ``counts``.
+        Only the root gives ``input`` and ``counts``.
 
         After an error, ``output`` is unspecified.
         """
@@ -248,9 +249,9 @@ class Communicator:
     def group(self, sends=(), recvs=(), *, async_op=False):
         """Runs sends and receives concurrently, so that no order among them can deadlock.
 
-        Those between the same two ranks keep their order. A rank may send to itself if the group
-        receives that, too. Returns the buffers of the receives, which are unspecified after an error
-        and must not overlap another buffer.
+        Sends and receives between the same two ranks keep their order. A rank may send to itself if
+        the same group also has the receive. Returns the buffers of the receives. They must not
+        overlap another buffer, and are unspecified after an error.
 
         Args:
             sends: Pairs of a buffer and the rank that receives it.
@@ -260,17 +261,18 @@ class Communicator:
         return self._together("group", sends, recvs, [buffer for buffer, _ in recvs], async_op)
 
     def isend(self, buffer, to, tag=0):
-        """Starts to send the buffer to rank ``to`` under a tag. Returns a ``Work``.
+        """Starts to send the buffer to rank ``to`` under a tag, and returns a ``Work``.
 
-        An ``irecv`` of that rank receives it, as bytes, whatever its type. Messages progress beside
-        collectives and each other. Arrays of objects are refused: their elements are references.
+        An ``irecv`` of that rank receives the message as bytes, in a buffer of any type. Messages
+        progress at the same time as collectives and other messages. Arrays of objects are refused,
+        because their elements are references.
         """
         source = self._memory("isend", buffer, "buffer", False)
         to, tag = self._peer("isend", "to", to), self._whole("isend", "tag", tag)
         return Work(self._native.isend(source.parts[0], to, tag, (source, buffer)), buffer)
 
     def irecv(self, buffer, source=None, tag=None):
-        """Starts to receive a message. Returns a ``Message``, whose ``wait`` returns the buffer.
+        """Starts to receive a message, and returns a ``Message``, whose ``wait`` returns the buffer.
 
         After an error, ``buffer`` is unspecified.
 
@@ -285,28 +287,28 @@ class Communicator:
     def probe(self, source=None, tag=None):
         """Returns (source, tag, bytes) of a message that no receive has taken, or None.
 
-        The length is that which the sender has announced. Compare it with what you expect before you
-        allocate memory for it.
+        The length is the one that the sender has announced. Compare it with the length that you
+        expect before you allocate memory for the message.
         """
         return self._native.probe(*self._message("probe", source, tag))
 
     def barrier(self, *, async_op=False):
-        """Returns when every rank has called it."""
+        """Returns when every rank has called this method."""
         step = _native.Operation.even("barrier", "uint8", [], [])
         return self._run(step, None, None, async_op)
 
     def barrier_timeout(self, timeout, *, async_op=False):
-        """Returns when every rank has called it, or raises ``BarrierTimeout`` after ``timeout`` seconds.
+        """Returns when every rank has called it. Raises ``BarrierTimeout`` after ``timeout`` seconds.
 
-        The attribute ``missing`` of the exception has the ranks that did not come. The group ends
-        with it; ``shrink`` goes on without them.
+        The attribute ``missing`` of the exception lists the ranks that did not come. The exception
+        ends the communicator, and ``shrink`` makes one without these ranks.
         """
         return self._run(_native.Operation.barrier_timeout(timeout), None, None, async_op)
 
     def split(self, color, key=0, settings=None):
-        """Groups the ranks that give the same color, by key and then by rank.
+        """Makes a communicator of the ranks that give the same color, ordered by key and then by rank.
 
-        Every rank must call it. A rank whose color is None gets None.
+        Every rank must call this method. A rank whose color is None gets None.
         """
         settings = None if settings is None else _texts(settings)
         color = None if color is None else self._whole("split", "color", color, most=2**32 - 1)
@@ -315,28 +317,28 @@ class Communicator:
         return None if made is None else Communicator(made)
 
     def duplicate(self):
-        """Returns a communicator of the same ranks, whose calls have an order of their own.
+        """Returns another communicator of the same ranks.
 
-        Every rank must call it.
+        Its calls do not wait for calls on this one. Every rank must call this method.
         """
         return Communicator(self._native.duplicate())
 
     def create_group(self, members, tag=0):
-        """Returns a communicator of the ranks in ``members``, in that order. Only they call it.
+        """Returns a communicator of the ranks in ``members``, in that order. Only members call this.
 
-        All give the same list and tag. Groups that are made at the same time need different tags if
-        they share two ranks.
+        All members give the same list and tag. Groups that are made at the same time need different
+        tags if they share two ranks.
         """
         ranks = [self._peer("create_group", f"members[{place}]", rank) for place, rank in enumerate(members)]
         tag = self._whole("create_group", "tag", tag, most=2**32 - 1)
         return Communicator(self._native.create_group(ranks, tag))
 
     def grow(self, unique_id, newcomers):
-        """Returns a communicator of these ranks and of ``newcomers`` more after them.
+        """Returns a communicator of these ranks, followed by ``newcomers`` new ranks.
 
-        Every rank calls it with the same unique id, whose address is on the host of rank 0. Newcomer
-        i calls ``join`` with that id as rank ``size + i`` of ``size + newcomers``. If newcomers do
-        not come, the call raises an error, and this communicator stays usable.
+        Every rank calls this method with the same unique id, whose address is on the host of rank
+        0. Newcomer i calls ``join`` with that id as rank ``size + i`` of ``size + newcomers``. If
+        newcomers do not come, the call raises an error, and this communicator stays usable.
         """
         newcomers = self._whole("grow", "newcomers", newcomers)
         return Communicator(self._native.grow(str(unique_id), newcomers))
@@ -344,7 +346,7 @@ class Communicator:
     def shrink(self):
         """Returns a communicator of the ranks that are left after a failure.
 
-        The attribute ``is_recoverable`` of an exception says whether that helps. Some ranks may have
+        This helps if the attribute ``is_recoverable`` of the exception is true. Some ranks may have
         completed an operation in which others failed, so agree on the step to continue from.
         """
         return Communicator(self._native.shrink())
@@ -362,10 +364,10 @@ class Communicator:
         return json.loads(self._native.flight_record())
 
     def close(self):
-        """Leaves the group. Later calls are errors.
+        """Leaves the communicator. Later calls raise an error.
 
-        A process that ends with the code 0 leaves as well. One that ends otherwise has failed, and
-        the other ranks are told so.
+        A process that ends with exit code 0 leaves in the same way. If it ends in another way, the
+        other ranks are told that this rank has failed.
         """
         self._native.close()
 
@@ -432,7 +434,7 @@ class Communicator:
         return self._whole(call, name, rank, most=self.size - 1)
 
     def _message(self, call, source, tag):
-        """Returns the source and the tag of a receive. None accepts all."""
+        """Returns the source and the tag of a receive. None accepts every rank or every tag."""
         source = None if source is None else self._peer(call, "source", source)
         return source, None if tag is None else self._whole(call, "tag", tag)
 

@@ -1,7 +1,7 @@
 """Exceptions, one class for each kind of error.
 
-Every exception has the attribute ``code``, a number that never changes its meaning. Its text names
-the rank, the operation, the values that differ, and what to do next.
+Every exception has the attribute ``code``, which is a number that never changes its meaning. Its
+text names the rank, the operation, the values that differ, and what to do next.
 """
 
 import re
@@ -11,21 +11,21 @@ class Error(RuntimeError):
     """An error of the library.
 
     Attributes:
-        code: The number of the kind.
+        code: The number of the kind of error.
         rank: The rank that reports the error, or None.
         peer: The other rank that the error is about, or None.
         operation: The operation in which the error was seen, or None.
-        help: What to do next.
+        help: A sentence that says what to do next.
         is_poisoning: True if every later call on the communicator raises the same error.
-        is_recoverable: True if the ranks that are left can go on with ``shrink``, which leaves the
-            cause out: a rank that failed, left or says nothing. False for errors that would come
-            again, such as a mismatch. A shrink that leaves nobody out has not removed the cause
-            either, so a loop ends there.
+        is_recoverable: True if the ranks that are left can go on with ``shrink``, which leaves out
+            the rank that failed, left or is silent. False for errors that would come again, such as
+            a mismatch. If a shrink leaves no rank out, it has not removed the cause either, so a
+            recovery loop must end then.
 
-    After ``InvalidUsage`` and ``Unsupported`` all buffers are as before. After any other error of an
-    operation, its output is unspecified: parts may be as before, final, or partly reduced. An input
-    that is not also the output is unchanged. So never repeat an operation in place on the same
-    buffer. Some ranks may have completed an operation in which others failed.
+    After ``InvalidUsage`` and ``Unsupported``, all buffers are unchanged. After any other error of
+    an operation, its output is unspecified: parts may be as before, final, or partly reduced. An
+    input that is not also the output is unchanged. So never repeat an operation in place on the
+    same buffer. Some ranks may have completed an operation in which others failed.
     """
 
     code = 0
@@ -44,7 +44,7 @@ class InvalidUsage(Error, ValueError):
 
 
 class Unsupported(Error, NotImplementedError):
-    """The feature is not part of this build, or not possible over this transport."""
+    """The feature is not part of this build, or is not possible over this transport."""
 
     code = 2
 
@@ -74,7 +74,7 @@ class PeerFailed(Error):
 
 
 class PeerFinalized(Error):
-    """A rank dropped its communicator while others still needed it."""
+    """A rank dropped its communicator while other ranks still needed it."""
 
     code = 7
 
@@ -98,7 +98,7 @@ class Excluded(Error):
 
 
 class ProtocolViolation(Error):
-    """A rank sent data that no rank of this version sends."""
+    """A rank sent data that a rank of this version never sends."""
 
     code = 11
 
@@ -154,7 +154,7 @@ _CLASSES = {kind.code: kind for kind in [*Error.__subclasses__(), *Timeout.__sub
 
 
 def _make(code, text, facts):
-    """Returns the exception of a code. A code that this version does not know becomes ``Error``."""
+    """Returns the exception for a code. For an unknown code, returns ``Error``."""
     error = _CLASSES.get(code, Error)(text)
     error.code = code
     for name, value in facts.items():
@@ -162,12 +162,12 @@ def _make(code, text, facts):
     return _name_types(error)
 
 
-# Names of element types in texts of the library, where they differ from those of NumPy and torch.
+# Names of element types in NumPy and torch, by the names in texts of the library, if these differ.
 _TYPE_NAMES = {
     "half": "float16", "float": "float32", "double": "float64",
     "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
 }  # fmt: skip
-# A type follows the number of elements, the digest of counts, or words of the library about elements.
+# Finds names of types. A name follows a number of elements, a digest of counts, or certain words.
 _TYPE = re.compile(
     r"(\b\d+ x |digest [0-9a-f]+ of |not defined for |elements of |, not of |, as )"
     r"(half|double|b?float(?:16|32|64)?|fp8_e4m3|fp8_e5m2|float8_e4m3fn|float8_e5m2|u?int\d+|bool|complex\d+)\b"
@@ -175,7 +175,7 @@ _TYPE = re.compile(
 
 
 def _name_types(error, prefix=""):
-    """Gives element types in the texts of an error the names that they have in Python, after a prefix."""
+    """Replaces the names of element types in the texts of an error by ``prefix`` and their Python names."""
     error.args = tuple(_with_type_names(text, prefix) if isinstance(text, str) else text for text in error.args)
     if error.operation is not None:
         error.operation = _with_type_names(error.operation, prefix)
@@ -183,5 +183,5 @@ def _name_types(error, prefix=""):
 
 
 def _with_type_names(text, prefix=""):
-    """Returns a text of the library with the names that element types have in Python."""
+    """Returns a text of the library in which element types have their Python names."""
     return _TYPE.sub(lambda found: found[1] + prefix + _TYPE_NAMES.get(found[2], found[2]), text)

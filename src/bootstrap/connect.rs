@@ -1,4 +1,4 @@
-//! Connects a rank to all others from the table of ranks.
+//! Connects a rank to all other ranks, whose addresses are in the table of ranks.
 
 use crate::bootstrap::RankInfo;
 use crate::bootstrap::local_exchange::SharedFds;
@@ -34,7 +34,8 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Listens at the configured address, or at `interface`, which reaches the root.
+    /// Listens at the configured address, or else at `interface`, through which this rank reaches
+    /// the root.
     pub(crate) fn bind(rank: Rank, config: &Config, interface: Interface) -> Result<Self> {
         let interface = config.bind_addr.unwrap_or(interface);
         let failed = |what: String| {
@@ -166,7 +167,7 @@ impl<'m> PeerConnector<'m> {
         let mut lines: Vec<_> = (0..ranks).map(|_| None).collect();
         self.exchange_local(members, fds, listener, &mut |peer, fds| {
             let attached = Segment::attach_parts(fds.segment, &extents);
-            // The memory of peers only needs to be mapped, and descriptors are scarce.
+            // The memory of a peer stays mapped without its descriptor, and descriptors are scarce.
             let attached = attached.and_then(|mut segment| segment.close_fd().map(|()| segment));
             segments[peer] = Some(attached.map_err(|error| no_shared_memory(rank, peer, error))?);
             lines[peer] = Some(fds.liveness);
@@ -176,7 +177,8 @@ impl<'m> PeerConnector<'m> {
         Ok(LocalGroup { connected, liveness: held, monitor: LivenessMonitor::new(lines)? })
     }
 
-    /// Makes one control connection with each rank of another host; the higher rank dials.
+    /// Makes one control connection with each rank of another host. The rank with the higher number
+    /// dials.
     fn connect_control(&mut self, acceptor: &Acceptor, remote_ranks: &[Rank]) -> Result<Vec<Option<Stream>>> {
         let rank = self.rank();
         let mut streams: Vec<Option<Stream>> = (0..self.ranks()).map(|_| None).collect();
@@ -240,7 +242,7 @@ impl<'m> PeerConnector<'m> {
         let mut pace =
             AdaptiveWait::new(self.peer_infos.iter().filter(|record| record.host_id == *own).count());
         if local_group.is_none() {
-            // A socket wakes its reader, so waiting soon sleeps.
+            // A socket wakes its reader, so the wait sleeps after a few rounds.
             pace = pace.sleep_after_yields(TCP_YIELDS);
         }
         let mut pace = pace.wake_on(Vec::new());
@@ -315,8 +317,8 @@ impl<'m> PeerConnector<'m> {
         })
     }
 
-    /// Waits until `fd`, which waits for `peer`, can be read. Fails as soon as the root sends a
-    /// failure.
+    /// Waits until `fd`, on which data of `peer` is expected, can be read. Fails as soon as the
+    /// root sends a failure.
     pub(crate) fn wait_readable(&mut self, fd: BorrowedFd<'_>, peer: Rank) -> Result<()> {
         match first_ready(&[self.root.as_fd(), fd], self.deadline)? {
             Some(0) => Err(self.recv_root_failure()),
@@ -334,7 +336,7 @@ impl<'m> PeerConnector<'m> {
         Err(Failure::Unreachable { rank: self.rank(), peer, what })
     }
 
-    /// Receives the failure of another rank, which the root sends before this rank has reported.
+    /// Receives the failure of another rank, if the root sends it before this rank has reported.
     pub(crate) fn recv_root_failure(&mut self) -> Failure {
         let failure = match crate::bootstrap::recv_from_root(self.root, self.deadline) {
             Err(failure) => failure,
@@ -344,8 +346,8 @@ impl<'m> PeerConnector<'m> {
     }
 }
 
-/// The failure of two ranks of one host over memory. Descriptors that ran out, silence and a closed
-/// connection are no fault of the memory: TCP would not help.
+/// Returns the failure of two ranks of one host that cannot share memory. If descriptors ran out,
+/// or a rank is silent or gone, the cause is not the memory, and TCP would not help.
 pub(crate) fn no_shared_memory(rank: Rank, peer: Rank, error: TransportError) -> Failure {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     match &error {

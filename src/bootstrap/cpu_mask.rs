@@ -2,17 +2,17 @@
 
 use unisono_transports::sys::affinity;
 
-/// A set of a host's cores, one bit a core.
+/// A set of a host's cores, with one bit for each core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CpuMask([u64; WORDS]);
 
 impl CpuMask {
-    /// The cores that the calling thread may use.
+    /// Returns the cores that the calling thread may use.
     pub(crate) fn current() -> Self {
         Self::from_cores(&affinity::available_cpus())
     }
 
-    /// A set of the given cores, without numbers that are beyond the largest set of the kernel.
+    /// Returns a set of the given cores. Numbers beyond the largest set of the kernel are left out.
     pub(crate) fn from_cores(cores: &[usize]) -> Self {
         let mut words = [0; WORDS];
         for &core in cores {
@@ -31,7 +31,8 @@ impl CpuMask {
         Self(std::array::from_fn(|index| self.0[index] | other.0[index]))
     }
 
-    /// The words in hexadecimal, the lowest first, without the zero words at the end.
+    /// Returns the words in hexadecimal. The lowest word comes first, and zero words at the end are
+    /// left out.
     pub(crate) fn encode(self) -> String {
         let used = self.0.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
         self.0[..used].iter().map(|word| format!("{word:x}")).collect::<Vec<_>>().join(" ")

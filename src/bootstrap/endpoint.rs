@@ -1,4 +1,4 @@
-//! The place where ranks meet, as an address or as the name of a host.
+//! The endpoint where ranks meet, as an address or as the name of a host.
 
 use crate::config::interface::parse_ip;
 use std::fmt;
@@ -8,8 +8,8 @@ use std::str::FromStr;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// The place where rank 0 listens. A name is looked up anew at every attempt to connect: it may get
-/// its address, or another one, only after the ranks have started.
+/// The endpoint where rank 0 listens. A name is looked up again at every attempt to connect,
+/// because its address may become known, or may change, after the ranks have started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Address(SocketAddr),
@@ -17,7 +17,8 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the endpoint at a host name or an IP address. `None` if it can be neither.
+    /// Returns the endpoint at a host name or an IP address. Returns `None` if `host` can be
+    /// neither.
     pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
         let unbracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if let Some(address) = parse_ip(unbracketed, port) {
@@ -31,14 +32,15 @@ impl Endpoint {
     /// Returns all addresses, in the order in which they should be tried.
     ///
     /// # Errors
-    /// The reason why the name has none, or none by the deadline.
+    /// The reason why the name has no address, or has none by the deadline.
     pub(crate) fn look_up(&self, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
         let (host, port) = match self {
             Self::Address(address) => return Ok(vec![*address]),
             Self::Name { host, port } => (host.clone(), *port),
         };
         let (sender, found) = channel();
-        // The system's resolver has no deadline. A thread that is left behind ends with its answer.
+        // The system's resolver has no deadline, so it runs on a thread. If the deadline passes,
+        // the thread goes on until the resolver answers.
         std::thread::Builder::new().name("name lookup".to_owned()).spawn(move || {
             let addresses = (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
             let _ = sender.send(addresses);
@@ -64,8 +66,8 @@ impl Endpoint {
         matches!(self, Self::Name { .. })
     }
 
-    /// Returns a text that is the same on all ranks: without scopes, which every host numbers in
-    /// its own way.
+    /// Returns a text that is the same on all ranks. It has no scopes, because every host numbers
+    /// them differently.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Address(address) => SocketAddr::new(address.ip(), address.port()).to_string(),

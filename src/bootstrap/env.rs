@@ -16,39 +16,41 @@ use unisono_transports::sys::private_file;
 use unisono_transports::text::without_secrets;
 
 impl RankInfo {
-    /// Reads this process's place from its environment.
+    /// Reads the rank, the number of ranks and the meeting point of this process from its
+    /// environment.
     ///
-    /// `RANK` and `WORLD_SIZE` come first, as `unisono run` and torchrun set them. Without both,
-    /// the variables of Open MPI, Cray PALS, MPICH and Intel MPI, Flux, or `srun` give the rank and
-    /// the number of ranks. The meeting point is `UNISONO_ID`, or `MASTER_ADDR` and `MASTER_PORT`
-    /// with the secret in `UNISONO_SECRET`, or in the file named by `UNISONO_SECRET_FILE`, which
-    /// others may neither read nor write. Ranks that an MPI launcher
-    /// started on one host need no meeting point: they meet on loopback, at a port derived from the
-    /// job name.
+    /// `RANK` and `WORLD_SIZE`, which `unisono run` and torchrun set, are read first. If neither is
+    /// set, the variables of Open MPI, Cray PALS, MPICH and Intel MPI, Flux, or `srun` give the
+    /// rank and the number of ranks. `UNISONO_ID` gives the meeting point and the secret. Otherwise
+    /// `MASTER_ADDR` and `MASTER_PORT` give the meeting point. The secret is then in
+    /// `UNISONO_SECRET`, or in the file that `UNISONO_SECRET_FILE` names. Other users must not be
+    /// able to read or write this file. Ranks that an MPI launcher started on one host need no
+    /// meeting point, because they meet on loopback, at a port derived from the job name.
     ///
-    /// On loopback the secret may be missing. It is then derived from the address, the name of the
-    /// run and a key of this user, which the first rank makes and no other user can read. The key
-    /// is the file `key` in `$XDG_RUNTIME_DIR/unisono`, or in `unisono-UID` among the temporary
-    /// files. If no folder can be had, any process of the host can join, which a warning says.
+    /// On loopback, the secret can be left out. It is then derived from the address, the name of
+    /// the run and a key of this user. The first rank makes the key, which no other user can read.
+    /// The key is the file `key` in `$XDG_RUNTIME_DIR/unisono`, or in `unisono-UID` among the
+    /// temporary files. If neither folder can be used, any process of the host can join, and a
+    /// warning says so.
     ///
     /// # Errors
-    /// Names the variable that is missing or has an impossible value.
+    /// The error names the variable that is missing or has an impossible value.
     pub fn from_env() -> Result<Self> {
         Self::from_vars(|name| std::env::var(name).ok())
     }
 
-    /// Returns true if the environment names a rank, or a part of its place, so that
-    /// [`RankInfo::from_env`] applies: it names the part that is missing.
+    /// Returns true if the environment has the variables of a rank, or some of them. Then call
+    /// [`RankInfo::from_env`], whose error names a missing variable.
     ///
-    /// The only process of a launcher is none, such as the shell of `salloc`: it may as well start
-    /// ranks itself. `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_ID` alone name a meeting point,
-    /// which the shell of a job may have as well.
+    /// The only process of a launcher, such as the shell of `salloc`, is not taken for a rank,
+    /// because it may start ranks itself. `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_ID` alone do
+    /// not make a process a rank either, because the shell of a job may have them, too.
     pub fn is_in_env() -> bool {
-        // A value that is no text counts: `from_env` refuses it, and it must not pass for none.
+        // A value that is not valid text is present, too. `from_env` refuses it.
         Self::is_in_vars(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// Returns what [`RankInfo::is_in_env`] returns, for these variables.
+    /// Works as [`RankInfo::is_in_env`], for the variables that `var` returns.
     fn is_in_vars(var: impl Fn(&str) -> Option<String>) -> bool {
         ["RANK", "WORLD_SIZE"].into_iter().any(|name| var(name).is_some())
             || match Placement::from_vars(&var) {
@@ -57,7 +59,7 @@ impl RankInfo {
             }
     }
 
-    /// Reads another process's place, as [`RankInfo::from_env`] reads this one's, by its variables.
+    /// Reads the same facts as [`RankInfo::from_env`], from the variables of another process.
     ///
     /// # Errors
     /// As [`RankInfo::from_env`].
@@ -85,7 +87,8 @@ impl RankInfo {
     }
 }
 
-/// The address of `MASTER_ADDR` and `MASTER_PORT`, or else of the launcher, with the secret.
+/// Returns the address of `MASTER_ADDR` and `MASTER_PORT`, or else that of the launcher, with the
+/// secret.
 fn id_from_parts(var: &impl Fn(&str) -> Option<String>, placement: Option<&Placement>) -> Result<UniqueId> {
     let host = match (var("MASTER_ADDR"), placement) {
         (Some(host), _) => host,
@@ -102,7 +105,7 @@ fn id_from_parts(var: &impl Fn(&str) -> Option<String>, placement: Option<&Place
         (None, Some(placement)) => port_of(&placement.job),
         _ => parse_port(parse_var(var, "MASTER_PORT")?)?,
     };
-    // The launcher's own store listens on MASTER_PORT itself; ranks meet beside it.
+    // The launcher's store listens on MASTER_PORT, so ranks meet at the next port.
     let own_port = var("TORCHELASTIC_RUN_ID").map_or(port, |_| adjacent_port(port));
     let endpoint = Endpoint::new(&host, own_port).ok_or_else(|| {
         let pair = assignment("MASTER_ADDR", &host);
@@ -113,7 +116,7 @@ fn id_from_parts(var: &impl Fn(&str) -> Option<String>, placement: Option<&Place
     Ok(UniqueId::at(endpoint, secret).with_secret_origin(origin))
 }
 
-/// Port 0 is refused: every rank would be given another one, and none would find rank 0.
+/// Refuses port 0, because every rank would get a different port and could not find rank 0.
 fn parse_port(port: usize) -> Result<u16> {
     match u16::try_from(port) {
         Ok(0) => Err(Error::invalid_usage(
@@ -128,11 +131,11 @@ fn parse_id(text: &str) -> Result<UniqueId> {
     text.parse().map_err(|error: Error| Error::invalid_usage(format!("UNISONO_ID: {}", error.kind())))
 }
 
-/// Returns the secret that all ranks of the job have in their environment, if there is one:
-/// `UNISONO_SECRET`, `UNISONO_SECRET_FILE`, or that of the id that a launcher has set.
+/// Returns the secret that all ranks of the job have in their environment, if there is one. It is
+/// in `UNISONO_SECRET`, in the file of `UNISONO_SECRET_FILE`, or in the id that a launcher has set.
 ///
 /// # Errors
-/// Names the variable whose value is none.
+/// The error names the variable whose value is not a secret.
 pub(super) fn shared_secret(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>> {
     if let Some(secret) = given_secret(var)? {
         return Ok(Some(secret));
@@ -151,14 +154,15 @@ fn given_secret(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>>
         return parse(&text, "UNISONO_SECRET");
     }
     let Some(path) = var("UNISONO_SECRET_FILE") else { return Ok(None) };
-    // The name is not shown: somebody may have taken the variable for that of the secret itself.
+    // The name of the file is not shown, because a user may have put the secret itself into this
+    // variable.
     let text = private_file::read_secret(Path::new(&path)).map_err(|error| {
         Error::invalid_usage(format!("the file named by UNISONO_SECRET_FILE cannot be used: {error}"))
     })?;
     parse(&text, "the file named by UNISONO_SECRET_FILE")
 }
 
-/// Returns the secret of a job, and its origin if the user has not set it.
+/// Returns the secret of a job. If the user has not set it, also returns its origin.
 fn secret(
     var: &impl Fn(&str) -> Option<String>,
     endpoint: &Endpoint,
@@ -185,8 +189,8 @@ fn secret(
     Ok((Secret::from_public(&job), None))
 }
 
-/// The first address of an endpoint that only this host reaches, or a text of where else rank 0 can
-/// be reached.
+/// Returns the first address of an endpoint that only this host can reach. If other hosts can reach
+/// the endpoint, the error describes it.
 fn loopback_address(
     var: &impl Fn(&str) -> Option<String>,
     endpoint: &Endpoint,
@@ -195,7 +199,8 @@ fn loopback_address(
     if let Some(bind) = bind.filter(|bind| !bind.ip().is_loopback()) {
         return Err(format!("UNISONO_BIND_ADDR={bind}"));
     }
-    // Loopback has its names from a file. A name that has to wait for its address is none of them.
+    // Names of loopback come from a file. If the address of a name takes time, it is not a name of
+    // loopback.
     let addresses = endpoint.look_up(Instant::now() + LOOKUP_TIME);
     let addresses =
         addresses.map_err(|error| format!("{endpoint}, whose name has no address yet ({error}),"))?;
@@ -206,10 +211,10 @@ fn loopback_address(
     }
 }
 
-/// A whole number from the environment.
+/// Reads a whole number from the environment.
 ///
 /// # Errors
-/// Names the variable if it is missing or not a number.
+/// The error names the variable if it is missing or not a number.
 pub(super) fn parse_var(var: &impl Fn(&str) -> Option<String>, name: &str) -> Result<usize> {
     let text = var(name).ok_or_else(|| missing_var(name))?;
     let wrong = |_| Error::invalid_usage(format!("{} is not a whole number", assignment(name, &text)));
@@ -222,7 +227,7 @@ fn missing_var(name: &str) -> Error {
     ))
 }
 
-/// The port next to a launcher's own.
+/// Returns the port next to the port of a launcher.
 fn adjacent_port(port: u16) -> u16 {
     port.checked_add(1).unwrap_or(port - 1)
 }

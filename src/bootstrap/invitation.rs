@@ -1,4 +1,4 @@
-//! Places to meet for ranks that share a secret already.
+//! Invitations, by which ranks that already share a secret meet.
 
 use crate::bootstrap::UniqueId;
 use crate::bootstrap::endpoint::Endpoint;
@@ -11,8 +11,8 @@ use unisono_transports::text::{from_hex, to_hex};
 
 /// An address and a nonce. Ranks that share a secret derive the secret of one meeting from it.
 ///
-/// Everybody may read the text form: without the shared secret it leads to no other. Somebody who
-/// can change it leads the ranks to a place where nobody proves the secret.
+/// Everybody may read the text form, because no secret can be derived from it without the shared
+/// one. Somebody who changes it can only lead the ranks to a place where nobody proves the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Invitation {
     endpoint: Endpoint,
@@ -31,8 +31,8 @@ impl Invitation {
         Ok((invitation, id))
     }
 
-    /// Returns the id of the meeting. The `label` has what the ranks that meet know of it, so that
-    /// others, and ranks that know something else, prove another secret.
+    /// Returns the id of the meeting. `label` is equal on all ranks that meet, so ranks with
+    /// another label derive another secret.
     pub(crate) fn accept(&self, secret: &Secret, label: &[u8]) -> UniqueId {
         UniqueId::at(self.endpoint.clone(), self.derive(secret, label))
     }
@@ -59,9 +59,9 @@ impl FromStr for Invitation {
     }
 }
 
-/// Stands between address and nonce. In a unique id, a slash stands before the secret.
+/// The character between address and nonce. In a unique id, a slash stands before the secret.
 const MARK: char = '#';
-/// Separates these secrets from others that are derived from the same one.
+/// Distinguishes these secrets from others that are derived from the same secret.
 const ROLE: &[u8] = b"meeting ";
 
 #[cfg(test)]

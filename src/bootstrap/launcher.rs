@@ -1,48 +1,48 @@
 //! Reads the rank, the world and the meeting point from the environment of MPI, Slurm and other
 //! launchers.
 //!
-//! Launchers set no `RANK`. They set variables of their own, of which two say the same: the rank
-//! and the number of ranks. Some of the variables are those of several launchers, and some are
-//! also set in shells of a job that are no rank. So a launcher is known by variables that it
-//! alone gives to the ranks that it starts.
+//! These launchers do not set `RANK`. Each sets variables with other names, two of which give the
+//! rank and the number of ranks. Some variables are set by several launchers, and some are also set
+//! in shells of a job that are not ranks. So a launcher is recognized by variables that no other
+//! launcher sets, and that it sets only for ranks.
 
 use crate::bootstrap::env::parse_var;
 use crate::error::{Error, Result};
 use crate::hash::fnv1a;
 
-/// One launcher's variables.
+/// The variables of one launcher.
 struct Launcher {
-    /// Name, for errors.
+    /// The name of the launcher, for errors.
     name: &'static str,
-    /// The launcher started this process if one of these is set.
+    /// If one of these variables is set, the launcher started this process.
     markers: &'static [&'static str],
     rank: &'static str,
     ranks: &'static str,
     /// The variable that shows whether all ranks are on this host.
     extent: Extent,
-    /// Variables that name the job, the same on all its ranks.
+    /// Variables that identify the job and are the same on all its ranks.
     job: &'static [&'static str],
-    /// The hosts of the ranks, that of rank 0 first.
+    /// The variable with the hosts of the ranks. The host of rank 0 comes first.
     hosts: Option<&'static str>,
-    /// The command line that passes the meeting point to all ranks. All users of a host can read
-    /// command lines, so the secret comes from the environment or from a file.
+    /// The command line that passes the meeting point to all ranks. The secret comes from the
+    /// environment or from a file, because all users of a host can read command lines.
     example: &'static str,
 }
 
-/// A variable of how far a job extends.
+/// A variable that shows if all ranks of a job are on one host.
 enum Extent {
-    /// The number of ranks of this host. Slurm lists those of all hosts: `2(x3)`.
+    /// The number of ranks of this host. Slurm lists the numbers of all hosts, as in `2(x3)`.
     LocalRanks(&'static str),
     /// The number of hosts.
     Hosts(&'static str),
 }
 
-/// The launchers whose variables are read, in this order: one within a job of another sees the
-/// variables of both.
+/// The launchers whose variables are read, in this order. The order matters because a launcher that
+/// runs within a job of another launcher passes on the variables of both.
 ///
-/// Slurm's counts are those of the step. `SLURM_NTASKS` may be that of the job, in which a shell of
-/// `salloc` is one process. Any launcher with a PMI server may set `PMI_RANK` and `PMI_SIZE`, and
-/// so does Slurm with `--mpi=pmi2`: they come last.
+/// For Slurm, the counts of the step are read. `SLURM_NTASKS` may be the count of the job, although
+/// a shell of `salloc` is a single process. Any launcher with a PMI server may set `PMI_RANK` and
+/// `PMI_SIZE`, and Slurm does so with `--mpi=pmi2`. So these variables come last.
 const LAUNCHERS: [Launcher; 6] = [
     Launcher {
         name: "Open MPI",
@@ -106,27 +106,28 @@ const LAUNCHERS: [Launcher; 6] = [
     },
 ];
 
-/// A process's place in a job, as its launcher gives it.
+/// The place of a process in a job, as its launcher describes it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) rank: usize,
     pub(super) ranks: usize,
-    /// True if all ranks are on this host, or false if they are not, as far as the launcher says.
+    /// True if all ranks are on this host, and false if they are not. `None` if the launcher does
+    /// not say.
     pub(super) is_one_host: Option<bool>,
     /// The host of rank 0, if the launcher names it.
     pub(super) root_host: Option<String>,
-    /// Text that names the job on all its ranks; empty if the launcher gives none.
+    /// A text that identifies the job on all its ranks. It is empty if the launcher gives none.
     pub(super) job: String,
     /// The command line that passes the meeting point to all ranks.
     pub(super) example: &'static str,
 }
 
 impl Placement {
-    /// Reads the variables of the first launcher that started this process. `None` if there is
-    /// none.
+    /// Reads the variables of the first launcher that started this process. Returns `None` if no
+    /// launcher did.
     ///
     /// # Errors
-    /// Names the variable that is missing beside those that are set.
+    /// If only some of the variables are set, the error names the missing one.
     pub(super) fn from_vars(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         let started = |launcher: &&Launcher| launcher.markers.iter().any(|name| var(name).is_some());
         LAUNCHERS.iter().find(started).map(|launcher| launcher.placement(var)).transpose()
@@ -162,7 +163,7 @@ impl Launcher {
     }
 }
 
-/// The first host of a Slurm node list: `node01` of `node[01-04,07],other`.
+/// Returns the first host of a Slurm node list, for example `node01` of `node[01-04,07],other`.
 fn first_node(list: &str) -> Option<String> {
     let end = list.find([',', '[']).unwrap_or(list.len());
     let (name, rest) = list.split_at(end);
@@ -178,7 +179,8 @@ fn first_node(list: &str) -> Option<String> {
     (!first.is_empty()).then_some(first)
 }
 
-/// A port for a job that was given none, the same on all its ranks. It is no ephemeral port.
+/// Returns a port for a job that has none. The port is the same on all its ranks, and is not an
+/// ephemeral port.
 pub(super) fn port_of(job: &str) -> u16 {
     let hash = fnv1a(job.bytes().map(u64::from));
     FIRST_PORT + ((hash ^ hash >> 32) % u64::from(PORTS)) as u16
@@ -309,8 +311,8 @@ mod tests {
         assert_eq!(placement(&[]).unwrap(), None);
     }
 
-    /// `salloc -n 3` runs the shell as a step of one task with the number of tasks of the job, as
-    /// `srun --preserve-env` does.
+    /// `salloc -n 3` runs the shell as a step of one task, but sets the number of tasks of the job,
+    /// as `srun --preserve-env` does.
     #[test]
     fn interactive_shell_of_salloc_is_a_single_process() {
         let shell = [

@@ -1,9 +1,9 @@
-//! Passes the memory and the liveness pipes of a host's ranks to the first of them, and from it to
-//! all.
+//! Passes the memory and the liveness pipes of a host's ranks to the first rank of the host, which
+//! passes them to all.
 //!
-//! This goes in groups of ranks. A rank maps the memory of a group, and closes its descriptors,
-//! before the next group comes. So only a pipe for each rank stays open, besides the connections of
-//! the first rank.
+//! The ranks are divided into groups. A rank maps the memory of one group, and closes the
+//! descriptors, before the next group follows. So only one pipe for each rank stays open, and the
+//! connections of the first rank.
 
 use crate::bootstrap::connect::{PeerConnector, no_shared_memory, unreachable};
 use crate::error::bootstrap::BootstrapError as Failure;
@@ -74,8 +74,8 @@ impl PeerConnector<'_> {
         Ok(())
     }
 
-    /// Collects the descriptors of all members, group by group, and sends those of each group to
-    /// all: the first rank's part.
+    /// Carries out the first rank's part. It collects the descriptors of all members, group by
+    /// group, and sends the descriptors of each group to all members.
     fn distribute_fds(
         &mut self,
         members: &[Rank],
@@ -113,7 +113,7 @@ impl PeerConnector<'_> {
         received.pop().ok_or_else(|| not_connected(self.rank(), peer))
     }
 
-    /// The connections of the other members.
+    /// Accepts the connections of the other members.
     fn collect_streams(&mut self, members: &[Rank], listener: Listener) -> Result<BTreeMap<Rank, Stream>> {
         let mut pool = HandshakePool::new(vec![listener], self.handshake_config());
         let mut streams = BTreeMap::new();
@@ -124,7 +124,7 @@ impl PeerConnector<'_> {
             for event in pool.wait(&[self.root.as_fd()], self.deadline)? {
                 match event {
                     PoolEvent::Ready(_) => return Err(self.recv_root_failure()),
-                    // A connection that has proved nothing must not end the meeting.
+                    // A connection that has not proved the secret must not end the meeting.
                     PoolEvent::Unauthenticated(error) => {
                         let failure = unreachable(self.rank(), missing, &error);
                         if matches!(failure, Failure::OpenFiles { .. }) {

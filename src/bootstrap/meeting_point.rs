@@ -1,7 +1,8 @@
-//! The two sides of the place where ranks meet: rank 0 listens there, and every rank connects.
+//! The two sides of the meeting point: rank 0 listens there, and every rank connects to it.
 //!
-//! A name may have several addresses, of which some lead nowhere, and may get them late. So rank 0
-//! listens at every address that is its own, and all others try every address until the deadline.
+//! A name may have several addresses, some of which cannot be reached, and its addresses may become
+//! known late. So rank 0 listens at every address that its host has, and all other ranks try every
+//! address until the deadline.
 
 use crate::bootstrap::{RankInfo, encryption_mismatch};
 use crate::config::Config;
@@ -17,8 +18,7 @@ use unisono_transports::sys::rlimit;
 use unisono_transports::sys::socket::Stream;
 use unisono_transports::tcp::connect::acceptor::Backoff;
 
-/// Listens wherever the other ranks may look for rank 0: at each address of the meeting point that
-/// this host has, and at the configured one.
+/// Listens at each address of the meeting point that this host has, and at the configured address.
 ///
 /// # Errors
 /// [`Failure::Listen`] with the reason for each address.
@@ -38,7 +38,7 @@ pub(crate) fn listen(
         if let Some(failure) = reasons.iter().find_map(open_files) {
             return Err(failure);
         }
-        // A name may get its address later, or another one.
+        // The addresses of a name may become known later, or may change.
         let may_change =
             id.endpoint().is_name() && reasons.iter().all(|error| error.kind() != ErrorKind::AddrInUse);
         if !may_change || Instant::now() + LOOKUP_PAUSE >= deadline {
@@ -52,7 +52,7 @@ pub(crate) fn listen(
 /// Tries to listen at each address once.
 fn listen_once(identity: &RankInfo, config: &Config, deadline: Instant) -> (Vec<Listener>, Vec<SystemError>) {
     let (mut listeners, mut reasons) = (Vec::new(), Vec::new());
-    // With an address of its own, rank 0 does not depend on the name.
+    // If rank 0 has a configured address, it does not depend on the name.
     let patience = config.bind_addr.map_or(deadline, |_| deadline.min(Instant::now() + ATTEMPT_TIME));
     let mut addresses = identity.id.look_up(patience).unwrap_or_else(|error| {
         reasons.push(error);
@@ -75,7 +75,7 @@ fn listen_once(identity: &RankInfo, config: &Config, deadline: Instant) -> (Vec<
     (listeners, reasons)
 }
 
-/// Adds to an error what it means for the address of rank 0.
+/// Adds to an error its meaning for the address of rank 0.
 fn explain(error: &SystemError) -> String {
     let hint = match error.kind() {
         ErrorKind::AddrInUse => "; is another job using the port?",
@@ -142,7 +142,7 @@ pub(crate) fn connect(
     }
 }
 
-/// Tries each address once, for as long as `patience` says. The inner error may pass.
+/// Tries each address once, and waits up to `patience`. The inner error is transient.
 fn connect_once(
     identity: &RankInfo,
     config: &Config,
@@ -177,7 +177,7 @@ fn connect_once(
     }
 }
 
-/// The failure for an error that does not pass.
+/// Returns the failure for an error that is not transient.
 fn failure(identity: &RankInfo, config: &Config, address: SocketAddr, error: TransportError) -> Failure {
     match error {
         TransportError::EncryptionMismatch { peer, encrypts, .. } => {
@@ -199,8 +199,8 @@ fn failure(identity: &RankInfo, config: &Config, address: SocketAddr, error: Tra
     }
 }
 
-/// Returns true for errors that may pass: a listener that is not there yet, a full backlog, or an
-/// address of several that does not answer.
+/// Returns true for transient errors: there is no listener yet, the backlog is full, or one of
+/// several addresses does not answer.
 fn is_transient(error: &TransportError) -> bool {
     match error {
         TransportError::System { source, .. } => !rlimit::is_fd_exhausted(source),
@@ -208,10 +208,11 @@ fn is_transient(error: &TransportError) -> bool {
     }
 }
 
-/// The remedy for a rank 0 that only its own host reaches.
+/// The remedy if only the host of rank 0 can reach it.
 pub(crate) const LOOPBACK_REMEDY: &str =
     "set UNISONO_BIND_ADDR on rank 0 to its address in their network, or let MASTER_ADDR name that address";
-/// The first limit for one of several addresses. A lost request is repeated after a second.
+/// The first time limit for one of several addresses. It is above a second, after which a lost
+/// request is repeated.
 const ATTEMPT_TIME: Duration = Duration::from_millis(1500);
 const ATTEMPT_TIME_MAX: Duration = Duration::from_secs(30);
 /// Pause before a name is looked up again.

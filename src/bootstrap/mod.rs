@@ -1,17 +1,17 @@
-//! Connects the ranks of a job, or gives every rank the same reason why it cannot.
+//! Connects the ranks of a job. If that is impossible, every rank gets the same reason.
 //!
 //! Every rank connects to the *root*, a thread of rank 0, and proves the job's secret. When all
 //! ranks have joined, the root sends them the table of ranks. The ranks then connect to each other
-//! and report to the root. No rank returns before all have reported.
+//! and report to the root. No rank returns before all ranks have reported.
 //!
-//! The root sends every joined rank the same error if a rank is missing, duplicated, dead, or
-//! differs in world size, version, settings or secret. Every rank listens to the root in whatever
-//! it waits for.
+//! The root sends every joined rank the same error if a rank is missing, duplicated or dead, or
+//! differs in world size, version, settings or secret. Whenever a rank waits, it also listens to
+//! the root.
 //!
-//! Ranks of one host pass their memory to the first of them, which passes everybody's memory to
-//! all. This takes one socket a rank, and none of them stays open. If memory cannot be shared, all
-//! ranks use TCP. Ranks of different hosts keep one control connection to each other. Connections
-//! for messages are made at their first use.
+//! Ranks of one host pass their memory to the first rank of the host, which passes the memory of
+//! all ranks to each of them. This takes one socket for each rank, and no socket stays open. If
+//! memory cannot be shared, all ranks use TCP. Ranks of different hosts keep one control connection
+//! to each other. Connections for messages are made when they are first used.
 
 pub(crate) mod connect;
 pub(crate) mod cpu_mask;
@@ -63,7 +63,7 @@ pub struct RankInfo {
     pub rank: Rank,
     /// The number of ranks.
     pub ranks: usize,
-    /// The address where they meet, and the secret that they share.
+    /// The address where the ranks meet, and the secret that they share.
     pub id: UniqueId,
 }
 
@@ -77,12 +77,13 @@ impl RankInfo {
 /// Meets the other ranks and connects to them.
 ///
 /// # Errors
-/// [`ErrorKind::Bootstrap`], the same on all ranks; [`ErrorKind::InvalidUsage`] for bad numbers.
+/// [`ErrorKind::Bootstrap`] if the ranks cannot connect, with the same reason on all ranks.
+/// [`ErrorKind::InvalidUsage`] if the rank or the number of ranks is impossible.
 pub fn join(identity: &RankInfo, config: &Config) -> Result<Fabric> {
     join_and_locate(identity, config).map(|(fabric, _)| fabric)
 }
 
-/// As [`join`], and returns the id with the address at which the ranks have met.
+/// Works as [`join`], and also returns the id with the address at which the ranks have met.
 ///
 /// # Errors
 /// As [`join`].
@@ -90,7 +91,7 @@ pub(crate) fn join_and_locate(identity: &RankInfo, config: &Config) -> Result<(F
     join_until(identity, config, (config.join_timeout, crate::bootstrap::root::LINGER_TIME))
 }
 
-/// As [`join`], with another deadline, and without telling late ranks of a failure.
+/// Works as [`join`], but with another deadline, and without telling late ranks of a failure.
 ///
 /// # Errors
 /// As [`join`].
@@ -124,7 +125,8 @@ fn join_until(
     Ok((fabric, identity.id.clone().reached_at(address)))
 }
 
-/// Warns once a process, and from rank 0 only, that this host's ranks use TCP among themselves.
+/// Warns that the ranks of this host use TCP among themselves. Only rank 0 warns, and once in a
+/// process.
 fn warn_fallback(rank: Rank, failure: &Failure) {
     static WARNED: Once = Once::new();
     if rank == 0 {
@@ -134,8 +136,8 @@ fn warn_fallback(rank: Rank, failure: &Failure) {
     }
 }
 
-/// Holds one meeting; rank 0 collects the others in a thread of its own. Also returns the address
-/// of the meeting.
+/// Carries out one meeting, for which rank 0 starts the root in a separate thread. Also returns the
+/// address of the meeting.
 fn meet(
     identity: &RankInfo,
     config: &Config,
@@ -159,14 +161,15 @@ fn meet(
     })
 }
 
-/// Joins the root, connects to all ranks and reports. `own_address` is that of rank 0.
+/// Joins the root, connects to all ranks and reports to the root. On rank 0, `own_address` is the
+/// address of the root.
 fn connect_all(
     identity: &RankInfo,
     config: &Config,
     own_address: Option<SocketAddr>,
     deadline: Instant,
 ) -> std::result::Result<(Fabric, SocketAddr), Failure> {
-    // The root tells why it failed shortly after the ranks' deadline.
+    // If the root fails, it sends the reason shortly after the ranks' deadline.
     let patience = deadline + ROOT_GRACE;
     let begun = Instant::now();
     let mut root = meeting_point::connect(identity, config, own_address, deadline)?;
@@ -174,7 +177,8 @@ fn connect_all(
     let listeners = connect::Listeners::bind(identity.rank, config, Interface::of(own))
         .map_err(|failure| failure.with_rank(identity.rank));
     let listeners = listeners.inspect_err(|failure| {
-        // The other ranks then need not wait for this one. A root that is gone is noticed later.
+        // Because of this message, the other ranks need not wait for this one. If the root is gone,
+        // this is noticed later.
         let _ = send_text(&mut root, &RootReply::Failed(failure.clone()).encode(), deadline);
     })?;
     let record = PeerInfo::local(identity, config, &listeners);
@@ -203,8 +207,8 @@ fn connect_all(
     }
 }
 
-/// Sends text to the root. A root that gave up sends its reason before it closes the connection, so
-/// that reason is returned if the root is gone.
+/// Sends text to the root. If the root has closed the connection, the reason that it sent before is
+/// returned.
 fn send_to_root(root: &mut Stream, text: &str, deadline: Instant) -> std::result::Result<(), Failure> {
     let Err(error) = send_text(root, text, deadline) else { return Ok(()) };
     let last = recv_text(root, Instant::now() + ROOT_GRACE).ok();
@@ -230,7 +234,7 @@ fn root_lost(error: TransportError) -> Failure {
     }
 }
 
-/// The failure of this rank and another, of which only one encrypts.
+/// Returns the failure of two ranks of which only one encrypts.
 fn encryption_mismatch(own: (Rank, &Config), (rank, address): (Rank, String), encrypts: bool) -> Failure {
     let setting = |on| format!("encryption {}", if on { "on" } else { "off" });
     let (own_rank, config) = own;
@@ -241,8 +245,8 @@ fn encryption_mismatch(own: (Rank, &Config), (rank, address): (Rank, String), en
     }
 }
 
-/// The addresses of the connection to the root: this rank's, by which peers in that network reach
-/// it as well, and the root's.
+/// Returns the addresses of both ends of the connection to the root. Peers in the same network can
+/// also reach this rank at its address.
 fn ends(root: &Stream) -> std::result::Result<[SocketAddr; 2], Failure> {
     let ends = root.tcp().map(|stream| Ok([stream.local_addr()?, stream.peer_addr()?]));
     let lost = |error: std::io::Error| Failure::Other { what: format!("rank 0 is gone: {error}") };
@@ -251,7 +255,7 @@ fn ends(root: &Stream) -> std::result::Result<[SocketAddr; 2], Failure> {
 
 /// The largest number of ranks that is accepted.
 pub(crate) const RANKS_MAX: usize = 65_536;
-/// Descriptors for memory that is being mapped, and for the rest of the program.
+/// Number of descriptors for memory that is being mapped and for the rest of the program.
 const DESCRIPTORS: usize = 256;
 /// Time between a rank's deadline and the root's last reply.
 const ROOT_GRACE: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! The messages between ranks and root: bounded text lines.
+//! The messages between ranks and root, which are text lines of bounded length.
 
 use crate::bootstrap::RankInfo;
 use crate::bootstrap::connect::Listeners;
@@ -68,15 +68,15 @@ impl PeerInfo {
         }
     }
 
-    /// Returns true if these are the ranks of one host that has fewer cores for them than ranks.
-    /// Quotas are not known, nor sets of cores that are too large to send.
+    /// Returns true if these are ranks of one host, and there are more ranks than cores for them.
+    /// Quotas, and sets of cores that are too large to send, are not known.
     pub(crate) fn are_oversubscribed(all: &[PeerInfo]) -> bool {
         let cores = all.iter().fold(CpuMask::default(), |all, info| all.union(info.cpu_mask));
         let one_host = all.iter().all(|info| info.host_id == all[0].host_id);
         one_host && (1..all.len()).contains(&cores.count())
     }
 
-    /// This description, from a table that came over a connection to `root`.
+    /// Returns this description, with the scope of the connection to `root`, over which it came.
     pub(crate) fn seen_from(self, root: SocketAddr) -> Self {
         Self { tcp: on_own_link(self.tcp, root), ..self }
     }
@@ -107,7 +107,7 @@ impl PeerInfo {
 /// The first message of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JoinRequest {
-    /// The rank and how to reach it.
+    /// The description of the rank, with its addresses.
     Rank(PeerInfo),
     /// The rank cannot listen for others.
     Failure(BootstrapError),
@@ -149,7 +149,8 @@ impl RootReply {
     }
 }
 
-/// The settings that all ranks must share, `NAME=value` each, by their names in the environment.
+/// Returns the settings that must be equal on all ranks, each as `NAME=value` with its name in the
+/// environment.
 fn settings_text(config: &Config, transport: &str) -> String {
     let sizes = [
         ("UNISONO_CHANNELS", config.channels),
@@ -166,7 +167,7 @@ fn settings_text(config: &Config, transport: &str) -> String {
     text.join(", ")
 }
 
-/// Those settings of two ranks that differ, of each rank.
+/// Returns the settings that differ between two ranks, as a text for each rank.
 pub(crate) fn differing_settings(one: &str, other: &str) -> [String; 2] {
     let (one, other): (Vec<&str>, Vec<&str>) = (one.split(", ").collect(), other.split(", ").collect());
     let only = |these: &[&str], those: &[&str]| {
@@ -218,7 +219,7 @@ pub(crate) mod fuzzing {
     }
 }
 
-/// The longest text that is accepted; a table of tens of thousands of ranks fits.
+/// The longest text that is accepted. A table of tens of thousands of ranks fits.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(all(test, not(shuttle)))]

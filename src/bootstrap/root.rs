@@ -1,4 +1,4 @@
-//! The root: collects all ranks, sends them the table, and gives all of them the same result.
+//! The root, which collects all ranks, sends them the table, and gives all of them the same result.
 
 use crate::bootstrap::peer_info::{
     JoinRequest, PeerInfo, RootReply, differing_settings, recv_text, send_text,
@@ -23,9 +23,9 @@ pub(crate) struct Root<'r> {
     pool: HandshakePool,
     ranks: usize,
     deadline: Instant,
-    /// How long late ranks are told of a failure.
+    /// The time for which late ranks are told of a failure.
     linger: Duration,
-    /// Connections that have proved the secret and not yet sent their rank.
+    /// Connections that have proved the secret, but have not yet sent their rank.
     unidentified: Vec<Stream>,
     /// The joined ranks.
     joined: Vec<Option<(Stream, PeerInfo)>>,
@@ -109,7 +109,8 @@ impl<'r> Root<'r> {
         Ok(())
     }
 
-    /// Returns the connections that can be read, the last one first, and accepts others meanwhile.
+    /// Returns the connections that can be read, the last one first. Accepts new connections while
+    /// it waits.
     fn poll(&mut self, deadline: Instant) -> Result<Vec<Readable>> {
         let joined_ranks: Vec<Rank> = (0..self.ranks).filter(|&rank| self.joined[rank].is_some()).collect();
         let streams = self.joined.iter().flatten().map(|(stream, _)| stream);
@@ -135,8 +136,8 @@ impl<'r> Root<'r> {
                     self.encryption_mismatch =
                         Some(encryption_mismatch((0, self.config), (rank, peer), encrypts));
                 }
-                // A connection that has proved nothing is recorded only: it must not end the
-                // meeting.
+                // A connection that has not proved the secret is only recorded, because it must not
+                // end the meeting.
                 PoolEvent::Unauthenticated(error) => self.record_rejected(error.to_string()),
             }
         }
@@ -235,7 +236,7 @@ impl<'r> Root<'r> {
     fn broadcast(&mut self, reply: &RootReply) {
         let text = reply.encode();
         for (stream, _) in self.joined.iter_mut().flatten() {
-            // A rank that cannot be told notices the closed connection.
+            // If this cannot be sent, the rank notices the closed connection.
             let _ = send_text(stream, &text, Instant::now() + MESSAGE_TIMEOUT);
         }
     }

@@ -22,16 +22,17 @@ use unisono_transports::sys::private_file;
 
 /// A key-value store that all ranks reach, such as etcd, Redis, or PyTorch's store.
 ///
-/// Ranks meet through it: rank 0 writes a value, the others read it. If `UNISONO_SECRET`,
-/// `UNISONO_SECRET_FILE` or `UNISONO_ID` gives the ranks a secret, the value is an address and a
-/// nonce. Then everybody may read and write the store: somebody who does can only keep the ranks
-/// from meeting. If rank 0 listens on loopback, the same holds without a secret: the ranks then
-/// take that of their user, as [`RankInfo::from_env`](crate::bootstrap::RankInfo::from_env) does.
+/// Ranks meet through the store: rank 0 writes a value, and the other ranks read it. If
+/// `UNISONO_SECRET`, `UNISONO_SECRET_FILE` or `UNISONO_ID` gives the ranks a secret, the value is
+/// an address and a nonce. Then it is safe if others can read and write the store, because the
+/// worst that they can do is to keep the ranks from meeting. If rank 0 listens on loopback, the
+/// store is safe without such a secret, too, because the ranks then derive one from the key of
+/// their user, as [`RankInfo::from_env`](crate::bootstrap::RankInfo::from_env) does.
 ///
-/// Otherwise the value holds a new secret, in clear. Then only the ranks of the job may
-/// read *and* write the store, and nobody may read its connections. A reader can join the job and
-/// read and change its data. A writer can lead the ranks into a job of its own. Rank 0 warns of
-/// this unless the store [is private](Store::is_private).
+/// Otherwise the value holds a new secret in plain text. Then nobody but the ranks of the job must
+/// be able to read or write the store, or to read its connections. Somebody who can read the store
+/// can join the job, and read and change its data. Somebody who can write the store can lead the
+/// ranks into another job. Rank 0 warns of this unless the store [is private](Store::is_private).
 pub trait Store {
     /// Writes a value. Each key is written once.
     ///
@@ -39,17 +40,17 @@ pub trait Store {
     /// The errors of the store.
     fn set(&self, key: &str, value: &[u8]) -> io::Result<()>;
 
-    /// Returns a value, and waits for it for up to `timeout`.
+    /// Returns a value. Waits up to `timeout` until the key has one.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] if nobody has written the key by then, and the errors of the
     /// store.
     fn get(&self, key: &str, timeout: Duration) -> io::Result<Vec<u8>>;
 
-    /// Returns the place of a key that has a value, and its age if that is known.
+    /// Returns the place of a key that has a value, and the age of the value if it is known.
     ///
     /// Ranks that do not meet rank 0 at the address in the value add this text to their error,
-    /// because an earlier job may have written it.
+    /// because the value may come from an earlier job.
     fn describe(&self, key: &str) -> String {
         format!("`{key}` in the store")
     }
@@ -64,11 +65,11 @@ pub trait Store {
 /// A folder as a store, on a file system that all ranks share. Each key is a file, which only its
 /// user may read and write.
 ///
-/// A key that an earlier job has written is not overwritten, so each job needs a folder or names of
-/// its own. The error of every rank that such a file stops has its path and age.
+/// A key that an earlier job has written is not overwritten, so each job needs its own folder or
+/// names. If such a file stops a rank, the error shows the path and age of the file.
 ///
 /// A file of another user is refused, and so is a link, a pipe, or a file that others may access.
-/// Users who may write the folder can remove files, which keeps the ranks from meeting.
+/// Users with write access to the folder can remove files, which keeps the ranks from meeting.
 #[derive(Clone, Debug)]
 pub struct FileStore(PathBuf);
 
@@ -83,8 +84,8 @@ impl FileStore {
     }
 }
 
-/// Returns a name of its own for each key: letters, digits, `-` and `_` stay, a slash becomes `+`,
-/// and other bytes become two hexadecimal digits after `%`.
+/// Returns the name of the file of a key, which differs for different keys. Letters, digits, `-`
+/// and `_` stay, a slash becomes `+`, and other bytes become `%` with two hexadecimal digits.
 fn file_name(key: &str) -> String {
     let encoded = |byte: u8| match byte {
         b'-' | b'_' => char::from(byte).to_string(),
@@ -137,15 +138,16 @@ impl Store for FileStore {
     }
 }
 
-/// The id of a job, as a rank got it.
+/// The id of a job, with the way in which a rank got it.
 pub(crate) struct StoredId {
     pub(crate) id: UniqueId,
-    /// The place that a rank other than 0 read it from, and the reason to suspect it.
+    /// The place from which a rank other than 0 read the id, and the reason to suspect the id.
     origin: Option<String>,
 }
 
 impl StoredId {
-    /// Adds the origin to the error of a rank, if an id of an earlier job would explain it.
+    /// Adds the origin of the id to the error of a rank, if an id of an earlier job would explain
+    /// the error.
     pub(crate) fn explain(&self, error: Error) -> Error {
         match &self.origin {
             Some(origin) => error.map_bootstrap(|failure| failure.with_origin(origin)),
@@ -154,8 +156,8 @@ impl StoredId {
     }
 }
 
-/// Returns the id at which the ranks of `name` meet: rank 0 makes it and writes it into the store.
-/// Ranks that have a secret write and accept only what reveals none.
+/// Returns the id at which the ranks of `name` meet. Rank 0 makes the id and writes a value for it
+/// into the store. Ranks that have a secret write and accept only values that reveal no secret.
 pub(crate) fn exchange_id(store: &dyn Store, name: &str, rank: Rank, config: &Config) -> Result<StoredId> {
     let var = |variable: &str| std::env::var(variable).ok();
     Exchange { store, name, rank, config, secret: shared_secret(&var)?, var: &var }.run()
@@ -170,7 +172,7 @@ struct Exchange<'e> {
     config: &'e Config,
     /// The secret that the ranks have already.
     secret: Option<Secret>,
-    /// The environment, for the key of the user.
+    /// Reads the environment, which says where the key of the user is.
     var: &'e dyn Fn(&str) -> Option<String>,
 }
 
@@ -186,12 +188,12 @@ impl Exchange<'_> {
         format!("unisono/{}/id", self.name)
     }
 
-    /// Returns what ranks of the same name know of their meeting.
+    /// Returns bytes that are equal on all ranks that meet under this name.
     fn label(&self) -> Vec<u8> {
         format!("store {}", self.name).into_bytes()
     }
 
-    /// Makes the id and writes the value with which the others find it.
+    /// Makes the id, and writes the value with which the other ranks find it.
     fn write(&self) -> Result<StoredId> {
         let place = UniqueId::on(self.config.bind_addr.unwrap_or_else(default_interface))?;
         let (value, id) = match &self.secret {
@@ -207,8 +209,8 @@ impl Exchange<'_> {
         Ok(StoredId { id, origin: None })
     }
 
-    /// Returns the value and the id of ranks that have no secret. On loopback they have the key of
-    /// their user.
+    /// Returns the value and the id of ranks that have no secret. On loopback, such ranks use the
+    /// key of their user.
     fn write_without_secret(&self, place: UniqueId) -> Result<(String, UniqueId)> {
         if self.store.is_private() {
             return Ok((place.to_string(), place));
@@ -230,7 +232,8 @@ impl Exchange<'_> {
         UserKey::find(&self.var)
     }
 
-    /// Warns once a process that the secret is in a store that others may read and write.
+    /// Warns that others may be able to read and write the store with the secret. A process warns
+    /// once.
     fn warn_of_readers(&self) {
         static WARNED: Once = Once::new();
         let key = self.key();
@@ -244,7 +247,7 @@ impl Exchange<'_> {
         });
     }
 
-    /// Waits for the value of rank 0, and returns its id.
+    /// Waits for the value of rank 0, and returns the id in the value.
     fn read(&self) -> Result<StoredId> {
         let Self { store, rank, config, .. } = self;
         let key = self.key();
@@ -277,7 +280,7 @@ impl Exchange<'_> {
                 "rank 0 has a secret in its environment and rank {rank} has none, as `{key}` in the store ({place}) \
                  shows: set the same UNISONO_SECRET on all ranks"
             ))),
-            // Somebody else may have written it, with a secret of their own.
+            // Somebody else may have written the value, with a different secret.
             (_, Ok(_), Some(_)) => Err(self.only_this_rank_has_a_secret(place)),
             _ => Err(failed(format!(
                 "rank {rank} finds no unique id of this version under `{key}` in the store ({place}); if an earlier \
@@ -286,7 +289,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Returns the id of an invitation for ranks with the key of their user.
+    /// Returns the id of an invitation, for ranks that use the key of their user.
     fn accept_of_user(&self, invitation: &Invitation, place: &str) -> Result<UniqueId> {
         if self.secret.is_some() {
             return Err(self.only_this_rank_has_a_secret(place));
@@ -313,7 +316,8 @@ impl Exchange<'_> {
     }
 }
 
-/// Reads bytes as the file of a key, and as the value of rank 0 in ranks with and without a secret.
+/// Parses bytes as the file of a key, and as the value of rank 0, on ranks with and without a
+/// secret.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let store = FileStore::new(std::env::temp_dir());
@@ -340,13 +344,13 @@ fn failed(what: String) -> Error {
     Error::new(ErrorKind::Bootstrap(BootstrapError::Other { what }))
 }
 
-/// Returns the interface of the default route, or that of this host alone.
+/// Returns the interface of the default route. Without one, returns the loopback interface.
 fn default_interface() -> Interface {
     let routed = OUTSIDE_ADDRESSES.iter().find_map(|outside| local_address_toward((*outside, 9).into()).ok());
     routed.unwrap_or_else(|| IpAddr::from(Ipv4Addr::LOCALHOST).into())
 }
 
-/// Addresses outside this host that nobody has (RFC 5737, RFC 3849).
+/// Addresses outside this host that are reserved for documentation (RFC 5737, RFC 3849).
 const OUTSIDE_ADDRESSES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 /// Stands before an invitation that only ranks with the key of its user can accept.

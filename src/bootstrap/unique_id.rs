@@ -1,4 +1,4 @@
-//! The address where ranks meet, and their secret.
+//! The address where ranks meet, and the secret that they share.
 
 use crate::bootstrap::endpoint::Endpoint;
 use crate::config::Interface;
@@ -14,25 +14,24 @@ use unisono_transports::sys::listener::PortReservation;
 
 /// An address and a 256-bit secret, with which a rank finds the others.
 ///
-/// The text form (`Display`, `FromStr`) contains the secret: give it to the ranks of the job only,
-/// in a way that nobody else can read or change.
-/// Its address may be the name of a host, which each rank looks up when it connects. `Debug` shows
-/// the address only.
+/// The text form (`Display`, `FromStr`) contains the secret. So give it only to the ranks of the
+/// job, in a way that nobody else can read or change. The address in it can be the name of a host,
+/// which each rank looks up when it connects. `Debug` shows only the address.
 ///
-/// The port stays reserved while the process that made the id keeps it or a clone. Rank 0 can
-/// listen there in any process.
+/// The port stays reserved while the process that made the id keeps the id or a clone of it. Rank 0
+/// can listen at this port in any process.
 #[derive(Clone)]
 pub struct UniqueId {
     endpoint: Endpoint,
     secret: Secret,
-    /// The address at which this rank has met the others.
+    /// The address at which this rank has met the other ranks.
     reached: Option<SocketAddr>,
     /// True if ranks are known to be on several hosts.
     spans_hosts: bool,
-    /// The place that the secret comes from, if the user has not set it, for an error of a rank
-    /// with another.
+    /// The place from which the secret comes, if the user has not set it. The error of a rank with
+    /// another secret shows it.
     secret_origin: Option<Arc<str>>,
-    /// Keeps the port reserved; the text form does not.
+    /// Keeps the port reserved. The text form does not include this.
     _reservation: Option<Arc<PortReservation>>,
 }
 
@@ -40,12 +39,13 @@ impl UniqueId {
     /// Makes an id with a free port of `interface`, where rank 0 will listen, and a random secret.
     ///
     /// # Errors
-    /// If no port is free or the system has no random numbers.
+    /// Fails if no port is free or the system has no random numbers.
     pub fn new(interface: IpAddr) -> Result<Self> {
         Self::on(interface.into())
     }
 
-    /// Makes an id as [`UniqueId::new`] does, also on a link-local interface with its scope.
+    /// Makes an id as [`UniqueId::new`] does, but also supports a link-local interface with its
+    /// scope.
     ///
     /// # Errors
     /// As [`UniqueId::new`].
@@ -57,9 +57,11 @@ impl UniqueId {
     }
 
     /// Returns the text form. The port stays reserved until a rank of this process has joined with
-    /// the id, or this process ends; bindings, whose ids are texts, use it.
+    /// the id, or this process ends. Bindings to other languages use this method, because their ids
+    /// are texts.
     ///
-    /// A process that makes ids for others keeps the latest 256 ports.
+    /// If a process makes ids for other processes, only the ports of its latest 256 ids stay
+    /// reserved.
     ///
     /// ```
     /// use unisono::UniqueId;
@@ -96,17 +98,19 @@ impl UniqueId {
         Self::on(bind.map_or_else(|| local_address_toward(other.address()), Ok)?)
     }
 
-    /// The id of a later regroup of some of these ranks. This secret and `label` give its secret.
+    /// Returns the id for a later regroup of some of these ranks. The new secret is derived from
+    /// this secret and `label`.
     pub(crate) fn derive(&self, address: SocketAddr, label: &[u8]) -> Self {
         Self::from_parts(on_own_link(address, self.address()), self.secret.derive(label))
     }
 
-    /// This id with another secret, which keeps the reservation of the port.
+    /// Returns this id with another secret. The port stays reserved.
     pub(crate) fn with_secret(self, secret: Secret) -> Self {
         Self { secret, ..self }
     }
 
-    /// This id, made by another rank with the id `parent`, as this rank sees it.
+    /// Returns this id, which another rank made from the id `parent`. If its address is link-local,
+    /// it gets the scope that it has on this host.
     pub(crate) fn seen_by(mut self, parent: &Self) -> Self {
         if let Endpoint::Address(address) = &mut self.endpoint {
             *address = on_own_link(*address, parent.address());
@@ -114,17 +118,17 @@ impl UniqueId {
         self
     }
 
-    /// This id, after the ranks have met at `address`.
+    /// Returns this id after the ranks have met at `address`.
     pub(crate) fn reached_at(self, address: SocketAddr) -> Self {
         Self { reached: Some(address), ..self }
     }
 
-    /// This id, with the knowledge whether ranks are on several hosts.
+    /// Returns this id with the fact that ranks are on several hosts, or that they are not.
     pub(crate) fn with_hosts(self, spans_hosts: bool) -> Self {
         Self { spans_hosts, ..self }
     }
 
-    /// This id, with a text of where its secret comes from.
+    /// Returns this id with a text that says where its secret comes from.
     pub(crate) fn with_secret_origin(self, origin: Option<String>) -> Self {
         Self { secret_origin: origin.map(Arc::from), ..self }
     }
@@ -137,23 +141,23 @@ impl UniqueId {
         self.spans_hosts
     }
 
-    /// A number that is equal on all ranks with this id and does not reveal the secret.
+    /// Returns a number that is equal on all ranks with this id and does not reveal the secret.
     pub(crate) fn group_id(&self) -> u64 {
         let name = self.secret.derive(format!("name {}", self.endpoint.name()).as_bytes()).to_hex();
         u64::from_str_radix(&name[..16], 16).unwrap_or_default()
     }
 
-    /// The address where rank 0 listens. A host name is looked up. It gives port and address 0
-    /// while it has no address.
+    /// Returns the address where rank 0 listens. A host name is looked up. If the name has no
+    /// address yet, returns address 0 with port 0.
     pub fn address(&self) -> SocketAddr {
         let looked_up = || self.look_up(Instant::now() + LOOKUP_TIME).ok()?.first().copied();
         self.reached.or_else(looked_up).unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
-    /// All addresses at which rank 0 may listen.
+    /// Returns all addresses at which rank 0 may listen.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why the lookup gave no address.
     pub(crate) fn look_up(&self, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
         self.endpoint.look_up(deadline)
     }
@@ -167,13 +171,13 @@ impl UniqueId {
     }
 }
 
-/// Returns the ids whose texts were given out, the latest first.
+/// Returns the ids whose texts were returned to callers. The latest id comes first.
 fn kept_ids() -> MutexGuard<'static, Vec<UniqueId>> {
     static KEPT: Mutex<Vec<UniqueId>> = Mutex::new(Vec::new());
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Each takes a descriptor.
+/// Number of ids that are kept. It is limited because each id takes a descriptor.
 const KEPT_MAX: usize = 256;
 
 impl std::fmt::Display for UniqueId {
@@ -201,8 +205,8 @@ impl FromStr for UniqueId {
     }
 }
 
-/// Returns the address by which other hosts know this one: the source address of packets to
-/// `address`. Nothing is sent.
+/// Returns the address at which other hosts can reach this one, which is the source address of
+/// packets to `address`. No packet is sent.
 pub(super) fn local_address_toward(address: SocketAddr) -> Result<Interface> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -1,9 +1,9 @@
-//! The key of a user: a file of this host that each process of the user can read, and no other.
+//! The key of a user, in a file of this host that only processes of the user can read.
 //!
-//! Ranks that meet on loopback without a secret derive theirs from it. There is one key for all
-//! jobs of a user, and jobs differ by the label with which they derive. A key of each job would
-//! have to be renewed: a rank that reads that of an earlier job, before rank 0 replaces it, would
-//! meet nobody.
+//! Ranks that meet on loopback without a secret derive one from this key. All jobs of a user share
+//! one key, and each job derives its secret with a different label. If each job had its own key, a
+//! rank could read the key of an earlier job before rank 0 replaces it, and would not find the
+//! other ranks.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -12,21 +12,22 @@ use std::path::{Path, PathBuf};
 use unisono_transports::secure::handshake::Secret;
 use unisono_transports::sys::{private_file, user};
 
-/// A key that only processes of this user have, and its place.
+/// A key that only processes of this user can read, and its place.
 pub(super) struct UserKey {
     key: Secret,
     path: PathBuf,
 }
 
 impl UserKey {
-    /// Returns the key of this user, which the first process that asks for it makes. `None` if this
-    /// process has no folder for it: all are missing, read-only, or closed to this user.
+    /// Returns the key of this user. The first process that needs the key makes it. Returns `None`
+    /// if there is no folder for it, because all are missing, read-only, or closed to this user.
     ///
     /// # Errors
-    /// There is a key or a folder for it that somebody else has made or could change, or the system
-    /// fails. Another user may have caused that, so it must not make a job open to all.
+    /// Fails if there is a key or a folder that another user has made or could change, or if the
+    /// system fails. Another user may have caused such a failure, so the job must not go on without
+    /// a key.
     pub(super) fn find(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
-        // Files of a user without a number of its own may be those of anybody.
+        // If the user id is shared with other users, its files may belong to any of them.
         let is_distinct = user::own_is_distinct();
         if !is_distinct.map_err(|error| Error::system("cannot tell the users of this host apart", error))? {
             return Ok(None);
@@ -50,7 +51,7 @@ impl UserKey {
     }
 }
 
-/// Tells a rank where its secret comes from, for an error about ranks that have another.
+/// Says where the secret comes from, for an error about ranks with another secret.
 impl fmt::Display for UserKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -62,7 +63,7 @@ impl fmt::Display for UserKey {
     }
 }
 
-/// Returns the folders in which the key may be, the preferred one first.
+/// Returns the folders in which the key may be. The preferred one comes first.
 fn folders(var: &impl Fn(&str) -> Option<String>) -> impl Iterator<Item = PathBuf> {
     let absolute = |name: &str| var(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let runtime = absolute("XDG_RUNTIME_DIR").filter(|folder| private_file::check_folder(folder).is_ok());
@@ -71,7 +72,8 @@ fn folders(var: &impl Fn(&str) -> Option<String>) -> impl Iterator<Item = PathBu
     runtime.map(|folder| folder.join("unisono")).into_iter().chain([of_user])
 }
 
-/// Ranks that start at once make one key: the first file that appears stays.
+/// Reads the key, or makes it if there is none. If several ranks do this at once, the first file
+/// that appears stays.
 fn read_or_make(folder: &Path, path: &Path) -> io::Result<Secret> {
     private_file::make_folder(folder)?;
     let text = match private_file::read_own(path) {
@@ -88,7 +90,8 @@ fn read_or_make(folder: &Path, path: &Path) -> io::Result<Secret> {
     Secret::from_hex(text.trim()).ok_or_else(damaged)
 }
 
-/// Returns true for errors of a system that has no place for the key. No other user can cause them.
+/// Returns true for errors of a system that has no place for the key. Other users cannot cause
+/// these errors.
 fn is_unavailable(error: &io::Error) -> bool {
     let of_system = error.raw_os_error().is_some();
     of_system
@@ -130,7 +133,7 @@ pub(super) mod tests {
             Self(folder)
         }
 
-        /// Returns an environment whose temporary folder is this one.
+        /// Returns an environment in which this is the temporary folder.
         pub(crate) fn env(&self) -> impl Fn(&str) -> Option<String> {
             let path = self.0.display().to_string();
             move |name| (name == "TMPDIR").then(|| path.clone())
@@ -143,7 +146,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns true if users of this host can be told apart, without which there is no key.
+    /// Returns true if users of this host have different ids. Otherwise there is no key.
     pub(crate) fn has_key() -> bool {
         let has_key = user::own_is_distinct().unwrap();
         if !has_key {

@@ -15,16 +15,18 @@ impl Communicator {
     /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves
     /// the choice to the library again. Every rank must make the same call.
     ///
-    /// Communicators that are made of these ranks inherit it: by `duplicate`, `split`,
-    /// `create_group` and `shrink`. If their ranks cannot run it, the library chooses again and
-    /// warns. Children with settings of their own and [`Communicator::grow`] begin without it.
+    /// Communicators that `duplicate`, `split`, `create_group` and `shrink` make of these ranks
+    /// inherit the algorithm. If their ranks cannot run it, the library chooses again and warns.
+    /// Children with their own settings and communicators of [`Communicator::grow`] begin without
+    /// it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`] lists the algorithms of `collective` if none is called `name`;
+    /// [`ErrorKind::InvalidUsage`] lists the algorithms of `collective` if none is called `name`.
     /// [`ErrorKind::Unsupported`] if the algorithm needs another number of ranks or another
-    /// transport, combines operands in another order than
-    /// [`Config::reduction_order`](crate::Config::reduction_order) asks for, or is one of those
-    /// that symmetric buffers use by themselves; and the error of an earlier operation that failed.
+    /// transport, or does not keep the order of
+    /// [`Config::reduction_order`](crate::Config::reduction_order). The same error is returned for
+    /// algorithms that the library chooses itself for symmetric buffers. If an earlier operation
+    /// failed, its error is returned.
     ///
     /// ```
     /// use unisono::schedule::Collective;
@@ -45,7 +47,7 @@ impl Communicator {
         })
     }
 
-    /// Returns the algorithm of this name, if callers may set it here.
+    /// Returns the algorithm of this name, if callers may set it for this communicator.
     pub(super) fn settable_algorithm(
         &self,
         collective: Collective,
@@ -71,14 +73,15 @@ impl Communicator {
     }
 
     /// Uses an algorithm of the caller for its collective in every later operation. Every rank must
-    /// make the same call; [`Communicator::set_algorithm`] with `None` ends it.
+    /// make the same call. [`Communicator::set_algorithm`] with `None` leaves the choice to the
+    /// library again.
     ///
     /// The schedule is first proved for this number of ranks, which may take seconds for hundreds
-    /// of ranks. Errors name the algorithm by its own name.
+    /// of ranks. Errors contain the name of the algorithm.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong; else as
-    /// [`Communicator::set_algorithm`].
+    /// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong. Other
+    /// errors are those of [`Communicator::set_algorithm`].
     ///
     /// ```
     /// use unisono::Sum;
@@ -108,13 +111,13 @@ impl Communicator {
         self.set_own_algorithm(algorithm, true)
     }
 
-    /// As [`Communicator::set_custom_algorithm`], without the proof.
+    /// Sets an algorithm as [`Communicator::set_custom_algorithm`] does, but without the proof.
     ///
-    /// A wrong schedule may deliver wrong results, or wait until
+    /// A wrong schedule can deliver wrong results, or wait until
     /// [`Config::timeout`](crate::Config::timeout).
     ///
     /// # Errors
-    /// As [`Communicator::set_custom_algorithm`], without violations of the schedule.
+    /// The errors of [`Communicator::set_custom_algorithm`], except violations of the schedule.
     ///
     /// ```
     /// use unisono::Communicator;
@@ -138,10 +141,11 @@ impl Communicator {
         })
     }
 
-    /// Gives the algorithms that are set here to a communicator that was just made of these ranks.
+    /// Sets the algorithms of this communicator in a communicator that was just made of these
+    /// ranks.
     ///
-    /// One that its ranks cannot run is left out with a warning, on all of them: they have the same
-    /// number and transport.
+    /// If the ranks of the child cannot run an algorithm, it is left out with a warning. All of
+    /// them decide the same, because they have the same number of ranks and the same transport.
     pub(super) fn bequeath_algorithms(&self, child: Communicator) -> Result<Communicator> {
         let overrides = self.with_engine(|engine| Ok(engine.overrides()))?;
         child.inherit_algorithms(&overrides).map(|()| child)
@@ -162,12 +166,13 @@ impl Communicator {
         Ok(())
     }
 
-    /// Returns the algorithm that would serve `collective` with shares of `bytes` bytes.
+    /// Returns the algorithm that would run `collective` with shares of `bytes` bytes.
     ///
-    /// Reductions of floats of 8 and 16 bits may use another one, which rounds their sums once.
+    /// Reductions of floats of 8 and 16 bits may use a different algorithm, which rounds each sum
+    /// only once.
     ///
     /// # Errors
-    /// If no algorithm can serve the operation, or the one that was set cannot.
+    /// Fails if no algorithm can run the operation, or if the algorithm that was set cannot run it.
     ///
     /// ```
     /// use unisono::Communicator;
@@ -197,8 +202,8 @@ impl Communicator {
         self.with_engine(|engine| Ok(engine.last_algorithm))
     }
 
-    /// Returns the algorithm called `name`, if it keeps the order that is asked for. One that a
-    /// caller has registered is proved for this number of ranks.
+    /// Returns the algorithm called `name`, if it keeps the reduction order of the settings. If a
+    /// caller has registered it, it is proved for this number of ranks first.
     pub(crate) fn algorithm_by_name(&self, collective: Collective, name: &str) -> Result<&'static Algorithm> {
         let Some(algorithm) = find(collective, name) else {
             let rows = Algorithm::all().into_iter().filter(|row| row.collective == collective);
@@ -214,7 +219,7 @@ impl Communicator {
         Ok(algorithm)
     }
 
-    /// Refuses an algorithm that combines operands in another order than the settings ask for.
+    /// Refuses an algorithm that does not combine operands in the order of the settings.
     pub(crate) fn require_order(&self, algorithm: &Algorithm) -> Result<()> {
         let any_order = self.config().reduction_order == ReductionOrder::Unspecified;
         if any_order || algorithm.keeps_rank_order(self.size()) {
@@ -233,18 +238,20 @@ impl Communicator {
     }
 }
 
-/// Gives an algorithm of your own a name in this process, as those of the library have.
+/// Registers an algorithm of your own under its name, so that this process knows it like an
+/// algorithm of the library.
 ///
 /// [`Communicator::set_algorithm`], [`Config::algorithms`](crate::Config::algorithms),
 /// `UNISONO_ALGO`, tuning files and the commands of `unisono_cli::main_with` then understand the
-/// name. Call it before settings are read, on every rank with the same algorithm.
+/// name. Every rank must register the same algorithm, before settings are read.
 ///
 /// The schedule is proved for 1 to 9 ranks before this returns, and for other numbers of ranks
 /// before the first operation that uses it.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong, or says that
-/// the name is taken or has other characters than letters, digits, `_`, `-` and `.`.
+/// [`ErrorKind::InvalidUsage`] names the first violation of a schedule that is wrong. The same
+/// error is returned if the name is taken, or has characters other than letters, digits, `_`, `-`
+/// and `.`.
 ///
 /// ```
 /// use unisono::schedule::{Algorithm, Collective, ProgramBuilder, input, output};
@@ -292,7 +299,7 @@ pub fn register_algorithm(algorithm: Algorithm) -> Result<&'static Algorithm> {
 
 /// Numbers of ranks, from 1, for which an algorithm is proved when it is registered.
 const RANKS_PROVED: usize = 9;
-/// Bytes of the longest name, so that tables stay readable.
+/// Length of the longest name in bytes. The limit keeps tables readable.
 const NAME_BYTES_MAX: usize = 40;
 
 #[cfg(all(test, not(shuttle)))]
@@ -303,7 +310,7 @@ mod tests {
     use std::sync::LazyLock;
     use std::time::Duration;
 
-    /// Every rank gives its input to the next one: wrong as an all_reduce of two ranks.
+    /// Every rank gives its input to the next rank, which is not an all_reduce for two ranks.
     static SHIFT: LazyLock<Algorithm> =
         LazyLock::new(|| Algorithm::new("shift", Collective::AllReduce, shift));
 

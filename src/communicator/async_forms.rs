@@ -1,8 +1,8 @@
-//! The collectives as background operations on owned buffers.
+//! Forms of the collectives that run in the background on owned buffers.
 //!
-//! Each takes its buffers and returns a [`Work`] handle with the result. Operations of one
-//! communicator run one after the other, in the order of the calls. Errors are those of the
-//! blocking forms, and come out of the handle.
+//! Each form takes ownership of its buffers and returns a [`Work`] handle, which returns the
+//! result. Operations of one communicator run one after the other, in the order of the calls. The
+//! handle returns the same errors as the blocking form.
 
 use crate::communicator::{Communicator, Work};
 use crate::reduce_op::ReduceOp;
@@ -35,7 +35,8 @@ impl Communicator {
         self.spawn(move |comm| comm.broadcast(&mut buffer, root).map(|()| buffer))
     }
 
-    /// Starts [`Communicator::reduce`]. The handle returns the buffer: at the root, the result.
+    /// Starts [`Communicator::reduce`]. The handle returns the buffer, which holds the result at
+    /// the root.
     ///
     /// ```
     /// # let comm = unisono::Communicator::local(1)?.remove(0);
@@ -157,8 +158,9 @@ impl Communicator {
 
     /// Starts [`Communicator::send`]. The handle returns the buffer.
     ///
-    /// Operations run in order: two ranks that both receive before they send wait for each other
-    /// until the timeout. [`Communicator::group`] in [`Communicator::spawn`] runs them together.
+    /// Operations run in order, so two ranks that both receive before they send wait for each other
+    /// until the timeout. [`Communicator::group`] inside [`Communicator::spawn`] runs both
+    /// operations together.
     pub fn send_async<T: Element>(&self, buffer: Vec<T>, peer: Rank) -> Work<Vec<T>> {
         self.spawn(move |comm| comm.send(&buffer, peer).map(|()| buffer))
     }

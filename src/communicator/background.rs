@@ -1,7 +1,7 @@
-//! The background thread of the process: it moves messages while no thread waits for them.
+//! The background thread of the process, which moves messages while no thread waits for them.
 //!
-//! One thread serves all communicators. It sleeps while nothing is under way, and polls more and
-//! more rarely while nothing moves: its core belongs to the user's computation.
+//! One thread serves all communicators. It sleeps while no message is under way. While no message
+//! moves, it polls more and more rarely, because the user's computation needs its core.
 
 use crate::communicator::Shared;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 use unisono_transports::sys::{fork_guard, timer_slack};
 
-/// The communicators that wait to be taken up by the thread.
+/// The communicators that the thread has yet to add to its list.
 struct Arrivals {
     list: Vec<Weak<Shared>>,
     /// The process in which the thread runs.
@@ -22,7 +22,7 @@ struct Arrivals {
 static ARRIVALS: Mutex<Arrivals> = Mutex::new(Arrivals { list: Vec::new(), process: None, asleep: false });
 static ARRIVED: Condvar = Condvar::new();
 
-/// Lets the background thread move the messages of a communicator for as long as there are any.
+/// Lets the background thread move the messages of a communicator as long as it has messages.
 /// Returns false if there is no thread.
 pub(super) fn attend(shared: &Arc<Shared>) -> bool {
     if shared.attended.swap(true, Ordering::SeqCst) {
@@ -30,10 +30,10 @@ pub(super) fn attend(shared: &Arc<Shared>) -> bool {
     }
     let mut arrivals = lock();
     if arrivals.process != Some(shared.process) {
-        // In a forked child, the list and the thread are those of the parent.
+        // In a forked child, the list and the thread belong to the parent.
         arrivals.list.clear();
         let thread = thread::Builder::new().name("unisono-messages".to_owned()).spawn(run);
-        // Without a thread, messages move whenever this rank waits.
+        // If there is no thread, messages move only while this rank waits.
         arrivals.process = thread.is_ok().then_some(shared.process);
         arrivals.asleep = false;
         if thread.is_err() {
@@ -52,7 +52,7 @@ fn lock() -> MutexGuard<'static, Arrivals> {
     ARRIVALS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The outcome of one look at a communicator.
+/// The state of a communicator after the thread has moved its messages.
 #[derive(PartialEq, Eq)]
 enum Look {
     Moved,
@@ -83,9 +83,9 @@ fn run() {
     }
 }
 
-/// Adds the communicators that have arrived. With `sleeps`, waits for one if there is none.
+/// Adds the communicators that have arrived. If `sleeps` is true and there is none, waits for one.
 ///
-/// Returns false if none came for so long that the thread ends.
+/// Returns false if none arrived for [`IDLE_TIME`], so that the thread ends.
 fn take_arrivals(attended: &mut Vec<Weak<Shared>>, sleeps: bool) -> bool {
     let mut arrivals = lock();
     while sleeps && arrivals.list.is_empty() {
@@ -103,7 +103,7 @@ fn take_arrivals(attended: &mut Vec<Weak<Shared>>, sleeps: bool) -> bool {
     true
 }
 
-/// Moves the messages of one communicator, unless a thread of the user does.
+/// Moves the messages of one communicator, unless a thread of the user moves them.
 fn look(entry: &Weak<Shared>) -> Look {
     let Some(shared) = entry.upgrade() else {
         return Look::Done;
@@ -127,7 +127,7 @@ fn look(entry: &Weak<Shared>) -> Look {
         false => Look::Done,
     };
     if look == Look::Done {
-        // A message that is posted from now on registers again.
+        // A message that is posted after this registers the communicator again.
         shared.attended.swap(false, Ordering::SeqCst);
     }
     drop(mark);
@@ -139,8 +139,8 @@ fn look(entry: &Weak<Shared>) -> Look {
 
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// Rounds without communicators before the thread waits to be woken. Waking it costs a message some
-/// microseconds, and a pause costs nobody anything.
+/// Rounds without communicators before the thread waits to be woken. A message that has to wake it
+/// takes some microseconds longer, while short pauses cost nothing.
 const LINGER_ROUNDS: u32 = 50;
 /// Time without messages after which the thread ends.
 const IDLE_TIME: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! The builders: ways to make a communicator, with settings.
+//! Builders, which make communicators with settings of the caller.
 
 use crate::bootstrap::{self, RANKS_MAX, RankInfo, Store, UniqueId};
 use crate::communicator::Communicator;
@@ -21,7 +21,7 @@ pub struct CommunicatorBuilder {
 }
 
 impl Communicator {
-    /// Returns a builder, for communicators with settings other than those of the environment.
+    /// Returns a builder for communicators whose settings differ from those of the environment.
     ///
     /// ```
     /// use unisono::{Communicator, Config};
@@ -35,7 +35,7 @@ impl Communicator {
         CommunicatorBuilder::default()
     }
 
-    /// Returns a builder for communicators made of this one's ranks, with settings of their own.
+    /// Returns a builder for communicators of the same ranks with other settings.
     ///
     /// ```
     /// use unisono::Communicator;
@@ -89,8 +89,8 @@ impl CommunicatorBuilder {
         Ok(fabrics.into_iter().map(make).collect())
     }
 
-    /// Connects to the other ranks as the launcher's environment says; see
-    /// [`Communicator::from_env`].
+    /// Connects to the other ranks with the settings that the launcher has put into the
+    /// environment. See [`Communicator::from_env`].
     ///
     /// # Errors
     /// As [`Communicator::from_env`].
@@ -130,12 +130,12 @@ impl CommunicatorBuilder {
     /// `name`.
     ///
     /// Rank 0 listens at [`Config::bind_addr`], or at the interface of the default route, and
-    /// writes the address into the store. A name serves for one communicator. [`Store`] says who
-    /// may read and write the store: that depends on whether the environment has a secret.
+    /// writes the address into the store. A name can be used for one communicator only. The
+    /// environment may hold a secret, and [`Store`] says who may then read and write the store.
     ///
     /// # Errors
-    /// As [`Communicator::join`], and [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) with
-    /// the key if the store fails or rank 0 writes nothing.
+    /// The errors of [`Communicator::join`]. If the store fails or rank 0 writes nothing,
+    /// [`ErrorKind::Bootstrap`](crate::ErrorKind::Bootstrap) names the key.
     ///
     /// ```
     /// use unisono::{Communicator, FileStore};
@@ -165,14 +165,14 @@ impl CommunicatorBuilder {
 
     /// Makes a communicator over a fabric of the caller, such as a simulated network.
     ///
-    /// Without [`CommunicatorBuilder::reconnect`] it cannot be split or shrunk. The settings must
-    /// be the same on all ranks: nothing compares them.
+    /// Without [`CommunicatorBuilder::reconnect`], the communicator cannot be split or shrunk. The
+    /// settings must be the same on all ranks, but the library does not check this.
     ///
     /// # Errors
     /// If a setting is out of its range.
     #[allow(clippy::wrong_self_convention, reason = "the last method of a builder, beside `from_env`")]
     pub fn from_fabric(self, fabric: Fabric) -> Result<Communicator> {
-        // The sizes are those of the fabric, which exists already: they are not rounded.
+        // The fabric exists already and has these sizes, so they are not rounded.
         let config = self.config.map_or_else(Config::from_env, Ok)?.checked()?;
         Ok(Communicator::new(fabric, &config, Origin::Custom(self.reconnect, 0)))
     }
@@ -192,7 +192,7 @@ fn connect(identity: RankInfo, config: &Config) -> Result<Communicator> {
     Ok(Communicator::new(fabric, config, Origin::Bootstrap(id)))
 }
 
-/// Makes communicators of another one's ranks, with settings of the caller.
+/// Makes communicators of the ranks of a parent communicator, with settings of the caller.
 ///
 /// [`Communicator::child`] returns one. Without [`config`](ChildBuilder::config), the parent's
 /// settings apply.
@@ -204,8 +204,9 @@ pub struct ChildBuilder<'c> {
 }
 
 impl ChildBuilder<'_> {
-    /// Uses `config` instead of the parent's settings, and of the algorithms that were
-    /// [set](Communicator::set_algorithm) on it. All ranks of a group need the same sizes.
+    /// Uses `config` instead of the parent's settings. The algorithms that were
+    /// [set](Communicator::set_algorithm) on the parent are not inherited either. All ranks of a
+    /// group need the same sizes.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = Some(config.clone());
         self
@@ -214,8 +215,8 @@ impl ChildBuilder<'_> {
     /// Splits the parent into groups; see [`Communicator::split`].
     ///
     /// # Errors
-    /// If a setting is out of its range, before any rank is contacted; else as
-    /// [`Communicator::split`].
+    /// Fails before any rank is contacted if a setting is out of its range. Other errors are those
+    /// of [`Communicator::split`].
     pub fn split(self, color: Option<u32>, key: i32) -> Result<Option<Communicator>> {
         let Self { parent, config } = self;
         let Some(config) = config else { return parent.split(color, key) };

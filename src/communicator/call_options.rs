@@ -1,4 +1,4 @@
-//! Options of single calls: timeout, label, algorithm, way to wait.
+//! Options of single calls: timeout, label, algorithm and wait mode.
 
 use crate::communicator::Communicator;
 use crate::engine::CallSettings;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use unisono_transports::WaitMode;
 
-/// Options for some calls of a communicator; see [`Communicator::with_options`].
+/// Options that apply to some calls of a communicator. See [`Communicator::with_options`].
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     timeout: Option<Duration>,
@@ -23,20 +23,20 @@ impl CallOptions {
         Self::default()
     }
 
-    /// Sets the time without progress after which a call fails, in place of
-    /// [`Config::timeout`](crate::Config::timeout). Ranks may have different ones.
+    /// Sets the time without progress after which a call fails, instead of
+    /// [`Config::timeout`](crate::Config::timeout). Ranks may set different timeouts.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 
-    /// Sets a name that errors and flight records show beside the operation.
+    /// Sets a name that errors and flight records show together with the operation.
     #[must_use]
     pub fn label(self, label: &str) -> Self {
         Self { label: Some(label.into()), ..self }
     }
 
-    /// Sets the algorithm of a collective. All ranks must set the same.
+    /// Sets the algorithm of a collective. All ranks must set the same algorithm.
     #[must_use]
     pub fn algorithm(self, collective: Collective, name: &str) -> Self {
         Self { algorithm: Some((collective, name.to_owned())), ..self }
@@ -50,16 +50,16 @@ impl CallOptions {
 }
 
 impl Communicator {
-    /// Runs the operations of `body` with options. They apply to no other thread's operations,
-    /// which wait until `body` has returned.
+    /// Runs the operations of `body` with options. Operations of other threads wait until `body`
+    /// has returned, and run without these options.
     ///
-    /// Within [`Communicator::spawn`] it gives options to started operations. Messages with tags
-    /// keep the settings of the communicator.
+    /// To give options to an operation that runs in the background, call this method inside
+    /// [`Communicator::spawn`]. Messages with tags keep the settings of the communicator.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) or
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) as [`Communicator::set_algorithm`]
-    /// if the algorithm cannot be used; else the errors of `body`.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the algorithm cannot be used,
+    /// as for [`Communicator::set_algorithm`]. Other errors are those of `body`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -108,7 +108,7 @@ impl Communicator {
     }
 }
 
-/// Gives the engine its former settings back, also after a panic.
+/// Restores the settings of the engine, even after a panic.
 struct Restore<'c> {
     comm: &'c Communicator,
     previous: Option<CallSettings>,
@@ -117,7 +117,7 @@ struct Restore<'c> {
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
         if let Some(previous) = self.previous.take() {
-            // A poisoned lock means that no operation follows.
+            // If the lock is poisoned, no operation follows, so nothing needs to be restored.
             let _ = self.comm.with_engine(|engine| {
                 engine.exchange_settings(previous);
                 Ok(())

@@ -1,7 +1,8 @@
 //! The blocking collectives.
 //!
-//! A buffer of several shares holds them one after the other, by rank, as in NCCL and MPI. A wrong
-//! length is [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) and has no effect.
+//! A buffer of several shares holds them one after the other, by rank, as in NCCL and MPI. A call
+//! with a buffer of the wrong length has no effect, and returns
+//! [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage).
 
 use super::Communicator;
 use crate::engine::{Buffers, Engine, Job};
@@ -18,9 +19,10 @@ impl Communicator {
     /// `buffer` has the same number of elements on all ranks.
     ///
     /// # Errors
-    /// Refused arguments leave the communicator as it is; all other errors poison it: see
-    /// [`Error::is_poisoning`](crate::Error::is_poisoning). Errors name rank, operation and number.
-    /// After an error, `buffer` is [unspecified](crate::Error#buffers-after-an-error).
+    /// If arguments are refused, the communicator stays as it is. All other errors poison it, see
+    /// [`Error::is_poisoning`](crate::Error::is_poisoning). An error names the rank, the operation
+    /// and its sequence number. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -38,7 +40,8 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::AllReduce, Some(reduction), 0, count, buffers))
     }
 
-    /// Reduces `input` over all ranks. Every rank gets the result in `output`, of equal length.
+    /// Reduces `input` over all ranks. Every rank gets the result in `output`, which is as long as
+    /// `input`.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]. After an error, `output` is
@@ -77,7 +80,7 @@ impl Communicator {
 
     /// Reduces one value over all ranks, and returns the result on every rank.
     ///
-    /// Ranks may mix this call with [`Communicator::all_reduce`] of one element.
+    /// Other ranks may call [`Communicator::all_reduce`] with one element instead.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -121,8 +124,8 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::AllGather, None, 0, count, buffers))
     }
 
-    /// Gathers what ranks must know of each other to split. Errors name the split, which is the
-    /// call that the user made.
+    /// Gathers what ranks must know of each other to split. Errors name the split, because that is
+    /// the call that the user made.
     pub(super) fn all_gather_for_split<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let count = input.len();
         let buffers = Buffers::separate(as_bytes(input), as_bytes_mut(output));
@@ -130,7 +133,8 @@ impl Communicator {
         self.run(Job { kind: OpKind::Split, ..job })
     }
 
-    /// Concatenates one share of every rank in `buffer`, where its own share is in its place.
+    /// Concatenates one share of every rank in `buffer`, which holds this rank's share at its
+    /// place.
     ///
     /// `buffer` has n × [`size`](Communicator::size) elements. Share i begins at element i × n.
     ///
@@ -189,7 +193,7 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::ReduceScatter, Some(reduction), 0, count, buffers))
     }
 
-    /// Reduces `buffer` over all ranks. Share i of the result replaces that share of rank i's
+    /// Reduces `buffer` over all ranks. Share i of the result replaces share i of rank i's
     /// `buffer`.
     ///
     /// The other shares stay as they were. `buffer` has n × [`size`](Communicator::size) elements.
@@ -214,7 +218,8 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::ReduceScatter, Some(reduction), 0, count, buffers))
     }
 
-    /// Copies share i of every rank's `input` to rank i's `output`, by sender.
+    /// Copies share i of every rank's `input` to rank i's `output`, where the shares are ordered by
+    /// sender.
     ///
     /// `input` and `output` have n × [`size`](Communicator::size) elements.
     ///
@@ -240,7 +245,8 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::AllToAll, None, 0, count, buffers))
     }
 
-    /// Copies share i of every rank's `buffer` to rank i's `buffer`, by sender.
+    /// Copies share i of every rank's `buffer` to rank i's `buffer`, where the shares are ordered
+    /// by sender.
     ///
     /// `buffer` has n × [`size`](Communicator::size) elements. Its contents are copied to a
     /// temporary buffer first.
@@ -282,7 +288,7 @@ impl Communicator {
         })
     }
 
-    /// Returns when every rank has called it.
+    /// Returns when every rank has called this method.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -297,15 +303,16 @@ impl Communicator {
         self.run(Job::even::<u8>(Collective::Barrier, None, 0, 0, buffers))
     }
 
-    /// Returns when every rank has called it, or fails after `timeout` with all ranks that did not.
+    /// Returns when every rank has called this method. After `timeout`, fails with an error that
+    /// lists all ranks that have not.
     ///
-    /// Each pair of ranks exchanges messages, so [`Communicator::barrier`] is faster.
+    /// [`Communicator::barrier`] is faster, because here each pair of ranks exchanges messages.
     ///
     /// # Errors
-    /// [`ErrorKind::BarrierTimeout`](crate::ErrorKind::BarrierTimeout) with the list, on every rank
-    /// that came, and on those that come later. It poisons the communicator, because messages to
-    /// the missing ranks are under way; [`Communicator::shrink`] goes on without them. Otherwise as
-    /// [`Communicator::all_reduce`].
+    /// [`ErrorKind::BarrierTimeout`](crate::ErrorKind::BarrierTimeout) lists the missing ranks, on
+    /// every rank that called this method, also if it called late. The error poisons the
+    /// communicator, because messages to the missing ranks are under way. [`Communicator::shrink`]
+    /// makes a communicator without them. Other errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// # let comm = unisono::Communicator::local(1)?.remove(0);

@@ -1,8 +1,9 @@
-//! Counts of uneven shares: where the shares begin, and a digest that ranks compare.
+//! Functions for the counts of uneven shares. They return the places of the shares, and a digest
+//! that ranks compare.
 
 use crate::hash::fnv1a;
 
-/// Returns the (offset, bytes) of consecutive shares.
+/// Returns the offset and the length in bytes of each of the consecutive shares.
 pub(crate) fn displacements(counts: &[usize], element: usize) -> Vec<(usize, usize)> {
     let mut offset = 0;
     let place = |&count: &usize| {

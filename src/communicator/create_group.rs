@@ -8,15 +8,17 @@ use crate::op_desc::OpKind;
 use crate::schedule::Rank;
 
 impl Communicator {
-    /// Makes a communicator of `members`, in that order. Only they call it.
+    /// Makes a communicator of `members`, in that order. Only the members call this method.
     ///
     /// All members give the same list and the same `tag`. Groups that are made at the same time
-    /// need different tags if they share two ranks. Other ranks may run operations meanwhile.
+    /// need different tags if they share two ranks. Other ranks may run operations at the same
+    /// time.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the list names a rank twice,
-    /// one that does not exist, or not this rank. As [`Communicator::split`] if the members cannot
-    /// connect, and as [`Communicator::irecv`] if the first member does not call.
+    /// names a rank that does not exist, or does not name this rank. The errors of
+    /// [`Communicator::split`] if the members cannot connect, and those of [`Communicator::irecv`]
+    /// if the first member does not call this method.
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(3)?;
@@ -40,7 +42,7 @@ impl Communicator {
         }
         self.check_can_reconnect()?;
         let reserved = self.reserve_endpoint(&mut ticket, members);
-        // The others wait for a ticket: an empty one tells them that there is none.
+        // The other members wait for a ticket. An empty ticket tells them that there is none.
         let send = |&member: &Rank| self.isend_any_tag_space(ticket.to_vec(), member, tag);
         let sent: Vec<Work<Vec<u8>>> = members[1..].iter().map(send).collect();
         let _reserved = reserved.map_err(|error| self.attach_rank(error))?;

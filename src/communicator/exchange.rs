@@ -1,11 +1,12 @@
-//! Shares of which each rank knows only the length of its own: vectors, and encoded objects.
+//! The exchange of shares, such as vectors and encoded objects, of which each rank knows only the
+//! length of its own.
 //!
-//! Ranks exchange the lengths first, and the elements after that. Both are one call in the order of
-//! calls, see [`Communicator::in_one_turn`]. A rank that has no share to give says so in place of a
-//! length, so that no other rank waits for it.
+//! Ranks exchange the lengths first, and the elements after that. The two steps are one call in the
+//! order of calls, see [`Communicator::in_one_turn`]. A rank that has no share to give sends a
+//! special value as the length, so that no other rank waits for it.
 //!
-//! A length is the word of another rank, and memory is not reserved on it: long shares travel in
-//! parts, each no longer than what has come before it.
+//! No memory is reserved for a length that another rank only announces. So long shares travel in
+//! parts, and each part is at most as long as all parts before it.
 
 use super::Communicator;
 use super::counts::displacements;
@@ -78,7 +79,8 @@ impl Communicator {
         let length = [length_word(own.as_deref())];
         let buffers = Buffers::separate(as_bytes(&length), as_bytes_mut(&mut lengths));
         self.run(Job { kind, ..Job::even::<u64>(Collective::Gather, None, root, 1, buffers) })?;
-        // The root expects nothing of a rank that has nothing, and the others know of no such rank.
+        // The root expects no message of a rank without a share. The other ranks do not know which
+        // ranks have none.
         let sizes: Vec<u64> = lengths.iter().map(|&word| if word == NOT_GIVEN { 0 } else { word }).collect();
         let counts = self.counts(&sizes, 0)?;
         let input = own.as_deref().unwrap_or(&[]);
@@ -123,7 +125,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Gives each rank its share of those that the root has. Other ranks give an empty list.
+    /// Sends each rank its share. Ranks other than the root give an empty list.
     pub(super) fn scatter_shares<T: Element>(
         &self,
         kind: OpKind,
@@ -170,7 +172,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Returns the lengths of shares, of which the first is that of rank `first`.
+    /// Returns the lengths of shares. The first length is that of rank `first`.
     fn counts(&self, lengths: &[u64], first: Rank) -> Result<Vec<usize>> {
         match lengths.iter().position(|&length| length == NOT_GIVEN) {
             Some(index) => Err(self.not_given(first + index)),
@@ -184,7 +186,7 @@ impl Communicator {
     }
 }
 
-/// Returns what a rank tells the others of its share.
+/// Returns the value that a rank announces as the length of its share.
 fn length_word<T>(own: std::result::Result<&[T], &Error>) -> u64 {
     own.map_or(NOT_GIVEN, |own| own.len() as u64)
 }
@@ -196,8 +198,8 @@ fn append<T: Element>(shares: &mut [Vec<T>], mut elements: &[T], sizes: &[usize]
     }
 }
 
-/// Returns the parts in which shares travel, of which the longest has `longest` elements. A part is
-/// no longer than what came before it, so that memory grows with the elements that arrive.
+/// Returns the parts in which shares travel. The longest share has `longest` elements. Each part is
+/// at most as long as all parts before it, so that memory grows with the elements that arrive.
 fn parts<T>(longest: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
     let mut end = 0usize;
     std::iter::from_fn(move || {
@@ -212,7 +214,7 @@ fn first_part<T>(ranks: usize) -> usize {
     (FIRST_PARTS_BYTES / ranks).max(FIRST_PART_BYTES_MIN) / size_of::<T>()
 }
 
-/// Returns what a part has of a share of `length` elements.
+/// Returns the range of a part within a share of `length` elements.
 fn within(part: &Range<usize>, length: usize) -> Range<usize> {
     part.start.min(length)..part.end.min(length)
 }
@@ -221,13 +223,13 @@ fn longest(counts: &[usize]) -> usize {
     counts.iter().copied().max().unwrap_or(0)
 }
 
-/// Bytes of the first parts of all shares that travel at once.
+/// Total size in bytes of the first parts of all shares that travel at once.
 const FIRST_PARTS_BYTES: usize = 16 << 20;
 const FIRST_PART_BYTES_MIN: usize = 64 << 10;
 /// A length that no share has.
 const NOT_GIVEN: u64 = u64::MAX;
 
-/// Takes bytes for the lengths that ranks announce.
+/// Uses bytes as the lengths that ranks announce.
 #[cfg(all(feature = "serde", any(test, feature = "fuzzing")))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let counts: Vec<usize> =
@@ -246,8 +248,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Returns the most bytes that rank 0 had reserved in a call for which rank 1 only `announces`
-    /// shares.
+    /// Returns the largest number of bytes that rank 0 reserves in a call in which rank 1 only
+    /// `announces` shares.
     fn reserved_bytes(
         call: impl Fn(&Communicator) -> Result<()> + Sync,
         announces: impl Fn(&Communicator) -> Result<()> + Sync,
@@ -266,7 +268,7 @@ mod tests {
         })
     }
 
-    /// Memory grows with the bytes that arrive, and not by the word of a peer.
+    /// Memory grows with the bytes that arrive, and not with the bytes that a peer announces.
     #[test]
     fn announced_lengths_reserve_little_memory() {
         const MANY: u64 = 1 << 40;

@@ -1,8 +1,8 @@
-//! The memory of operations that bindings to other languages describe by pointers.
+//! Access to memory that bindings to other languages describe by pointers.
 //!
-//! The unsafe step from pointers to slices is here once: [`slice()`], [`slice_mut`] and
-//! [`RawMemory`]. [`Aliasing`] tells which form of [`OpBuffers`](crate::OpBuffers) fits two
-//! buffers, and [`written_is_shared`] whether more than two can be slices.
+//! All unsafe code that makes slices of pointers is here, in [`slice()`], [`slice_mut`] and
+//! [`RawMemory`]. [`Aliasing`] says which form of [`OpBuffers`](crate::OpBuffers) fits two buffers.
+//! [`written_is_shared`] says if more than two buffers can be slices.
 
 pub use unisono_reducers::raw::{RawMemory, slice, slice_mut};
 
@@ -23,17 +23,18 @@ impl RecvBuffer for RawMemory {
 /// The memory that input and output of an operation share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aliasing {
-    /// They share none.
+    /// Input and output share no memory.
     Separate,
-    /// Both are the same, or the shorter one is the share of this rank in the longer one.
+    /// Input and output are the same memory, or the shorter one is the share of this rank in the
+    /// longer one.
     InPlace,
-    /// They share memory in another way.
+    /// Input and output share memory in another way.
     Partial,
 }
 
 impl Aliasing {
     /// Compares the addresses and the lengths of input and output. `own_offset` is the offset of
-    /// this rank's share in the longer one.
+    /// this rank's share in the longer buffer.
     ///
     /// ```
     /// use unisono::foreign::Aliasing;
@@ -62,7 +63,7 @@ impl Aliasing {
     }
 }
 
-/// Returns true if a byte of `writes` is also one of `reads`, or of another one of `writes`.
+/// Returns true if a buffer of `writes` overlaps a buffer of `reads` or another buffer of `writes`.
 ///
 /// Each buffer is an address and a length in bytes. Buffers that are only read may overlap.
 ///

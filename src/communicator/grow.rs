@@ -7,26 +7,27 @@ use crate::bootstrap::{RANKS_MAX, RankInfo, UniqueId};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Communicator {
-    /// Makes a communicator of these ranks, with their numbers, and of `newcomers` more ranks after
-    /// them.
+    /// Makes a communicator of these ranks and of `newcomers` new ranks. These ranks keep their
+    /// numbers, and the new ranks follow them.
     ///
-    /// Every rank calls it with the same `id`, whose address is on rank 0's host. Newcomer `i`
-    /// calls [`Communicator::join`] with that id as rank `size() + i` of `size() + newcomers`, or
-    /// [`Communicator::from_env`] with `RANK`, `WORLD_SIZE` and `UNISONO_ID` set accordingly. The
-    /// caller delivers the id to the newcomers, in a way that nobody else reads: it holds a secret.
+    /// Every rank calls this method with the same `id`, whose address is on rank 0's host. Newcomer
+    /// `i` calls [`Communicator::join`] with that id as rank `size() + i` of `size() + newcomers`,
+    /// or [`Communicator::from_env`] with `RANK`, `WORLD_SIZE` and `UNISONO_ID` set accordingly.
+    /// The caller sends the id to the newcomers. Nobody else may be able to read it, because it
+    /// holds a secret.
     ///
     /// The new communicator has this one's settings. Algorithms that were
-    /// [set](Communicator::set_algorithm) are not part of them, because newcomers have set none:
-    /// all ranks set them again.
+    /// [set](Communicator::set_algorithm) are not inherited, because newcomers have set none. All
+    /// ranks must set them again.
     ///
     /// This communicator stays as it is. If newcomers do not join within
-    /// [`Config::join_timeout`](crate::Config::join_timeout), the ranks get an error and may use it
-    /// further.
+    /// [`Config::join_timeout`](crate::Config::join_timeout), the ranks get an error and can go on
+    /// using this communicator.
     ///
     /// # Errors
     /// The errors of [`Communicator::join`]. [`ErrorKind::InvalidUsage`] on all ranks if they give
-    /// different ids or numbers. [`ErrorKind::Unsupported`] between threads and over a custom
-    /// fabric, which other processes cannot join.
+    /// different ids or numbers. [`ErrorKind::Unsupported`] if the ranks are threads or use a
+    /// custom fabric, because other processes cannot join them.
     ///
     /// ```no_run
     /// # use unisono::{Communicator, UniqueId};

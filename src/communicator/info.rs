@@ -1,4 +1,4 @@
-//! Facts about a communicator: its rank, size, settings, statistics and state.
+//! Methods that return facts about a communicator: its rank, size, settings, statistics and state.
 
 use crate::communicator::Communicator;
 use crate::config::Config;
@@ -42,7 +42,7 @@ impl Communicator {
         self.shared.transport
     }
 
-    /// Returns the settings the communicator was made with.
+    /// Returns the settings of the communicator.
     ///
     /// ```
     /// let comm = unisono::Communicator::local(1)?.remove(0);
@@ -53,7 +53,8 @@ impl Communicator {
         &self.shared.config
     }
 
-    /// Returns the memory that this communicator holds at this rank. Waits for earlier operations.
+    /// Returns the memory that this communicator uses at this rank. The call waits for earlier
+    /// operations.
     ///
     /// # Errors
     /// If an earlier operation panicked.
@@ -67,8 +68,8 @@ impl Communicator {
         self.with_engine(|engine| Ok(engine.memory_stats()))
     }
 
-    /// Returns the traffic of this rank since the communicator was made. Waits for the operations
-    /// before it.
+    /// Returns the traffic of this rank since the communicator was made. The call waits for earlier
+    /// operations.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -86,7 +87,8 @@ impl Communicator {
         self.with_engine(|engine| Ok(engine.traffic))
     }
 
-    /// Returns the last 64 operations of this rank and their states. Never waits, on any thread.
+    /// Returns the last 64 operations of this rank and their states. The call never waits, on any
+    /// thread.
     ///
     /// ```
     /// # use unisono::{Communicator, OpState, Sum};
@@ -100,7 +102,7 @@ impl Communicator {
         self.shared.flight_record()
     }
 
-    /// Returns true if an error has ended this communicator. Never waits.
+    /// Returns true if an error has ended this communicator. The call never waits.
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -114,7 +116,8 @@ impl Communicator {
         self.shared.recorder.error().is_some()
     }
 
-    /// Returns the error that ended this communicator, which every later call returns. Never waits.
+    /// Returns the error that ended this communicator. Every later operation returns the same
+    /// error. The call never waits.
     ///
     /// ```
     /// # use unisono::Communicator;

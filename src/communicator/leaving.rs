@@ -1,11 +1,13 @@
-//! The end of a communicator at one rank: when its last handle is dropped, or its process ends.
+//! The end of a communicator at one rank, which comes when its last handle is dropped or its
+//! process ends.
 //!
-//! The thread that drops the last handle says goodbye itself, before it goes on. So a rank may end
-//! its process right after its last operation. Threads of the library hold a communicator without
-//! a handle, and neither delay its end nor prevent it.
+//! The thread that drops the last handle itself tells the other ranks that this rank leaves. So a
+//! rank can end its process right after its last operation. Threads of the library refer to a
+//! communicator without a handle, so they neither delay its end nor prevent it.
 //!
-//! Sends that nobody waits for go on without a handle. The goodbye comes after the last of them,
-//! from the background thread. A process that ends gives them [`EXIT_TIMEOUT`].
+//! Sends for which nobody waits go on without a handle. After the last of them, the background
+//! thread tells the other ranks that this rank leaves. A process that ends waits [`EXIT_TIMEOUT`]
+//! for such sends.
 
 #[cfg(feature = "gpu")]
 use crate::communicator::Communicator;
@@ -17,11 +19,11 @@ use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::time::Duration;
 use unisono_transports::sys::{at_exit, fork_guard};
 
-/// Belongs to all handles of a communicator, and to nothing else. Dropping it ends the
-/// communicator.
+/// Is shared by all handles of a communicator, and by nothing else. When it is dropped, the
+/// communicator ends.
 pub(super) struct Ownership(Arc<Shared>);
 
-/// How far the end of a communicator is when its process ends.
+/// The state of a communicator whose process ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Left,
@@ -36,7 +38,7 @@ static COMMUNICATORS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 static PROCESS_IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 impl Ownership {
-    /// Lets the communicator end with its handles, or with the process.
+    /// Makes the communicator end when its last handle is dropped or the process ends.
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
         let mut all = COMMUNICATORS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|shared| shared.strong_count() > 0);
@@ -51,14 +53,14 @@ impl Drop for Ownership {
     fn drop(&mut self) {
         let shared = &self.0;
         if shared.process != fork_guard::current_pid() {
-            // A forked child must not say goodbye: its parent still uses the communicator.
+            // A forked child must not tell the other ranks that it leaves, because its parent still
+            // uses the communicator.
             return;
         }
         shared.ownerless.store(true, Ordering::SeqCst);
         let begun = Instant::now();
-        // Other threads use the engine of a communicator without handles only for moments. A thread
-        // that drops the handle in a callback of a message uses the engine itself, and leaves when
-        // it is done.
+        // If no handle is left, other threads use the engine only for moments. A thread that drops
+        // the handle in a callback of a message uses the engine itself, and leaves when it is done.
         while !shared.try_leave() && !shared.engine_user.is_this_thread() && begun.elapsed() < ENGINE_TIMEOUT
         {
             thread::sleep(PAUSE);
@@ -69,8 +71,9 @@ impl Drop for Ownership {
 impl Shared {
     /// Ends this rank's part if no handle is left.
     ///
-    /// A thread that has used the engine without a handle calls it. The last handle may have been
-    /// dropped meanwhile, by a callback of a message or by a thread that found the engine in use.
+    /// A thread that has used the engine without a handle calls this function afterwards. In the
+    /// meantime, a callback of a message may have dropped the last handle, or a thread that found
+    /// the engine in use.
     pub(super) fn leave_if_ownerless(self: &Arc<Self>) {
         if self.ownerless.load(Ordering::SeqCst) {
             self.try_leave();
@@ -90,7 +93,7 @@ impl Shared {
         };
         let _mark = self.engine_user.set();
         if !std::thread::panicking() && !self.is_simulated && has_unsent(&mut engine) {
-            // The background thread looks again once the engine is free.
+            // The background thread tries again when the engine is free.
             *self.lingering() = Some(Arc::clone(self));
             if background::attend(self) {
                 return true;
@@ -102,7 +105,7 @@ impl Shared {
         true
     }
 
-    /// Ends this rank's part of a process that ends, unless something is under way.
+    /// Ends this rank's part because its process ends, unless messages or operations are under way.
     fn end_with_process(&self) -> Ending {
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
@@ -117,7 +120,8 @@ impl Shared {
         Ending::Left
     }
 
-    /// Ends this rank's part although something is under way, and says what is lost.
+    /// Ends this rank's part although messages or operations are under way, and warns of those that
+    /// are lost.
     fn end_at_deadline(&self) {
         if self.tasks.is_running() {
             return crate::log::warn_user(&format!(
@@ -135,14 +139,14 @@ impl Shared {
 
 #[cfg(feature = "gpu")]
 impl Communicator {
-    /// Lets a regular end of the process say no goodbye: peers may still use memory of its GPU, and
-    /// must then be told that this rank is gone.
+    /// Makes a regular end of the process look like a failure to the other ranks. They may still
+    /// use memory of its GPU, so they must learn that this rank is gone.
     pub(crate) fn leave_only_by_drop(&self) {
         self.shared.leaves_at_exit.store(false, Ordering::Relaxed);
     }
 }
 
-/// Moves messages, and returns true if some are not sent then.
+/// Moves messages, and returns true if some are still not sent.
 fn has_unsent(engine: &mut Engine) -> bool {
     if !engine.has_left() && engine.has_messages() {
         engine.drive_messages(ROUNDS_WITHOUT_CLOCK);
@@ -157,7 +161,7 @@ pub(super) fn process_is_ending() -> bool {
 
 /// Ends all communicators of a process that ends regularly.
 ///
-/// A process that ends with an error says no goodbye: its peers are told that it is gone.
+/// A process that ends with an error does nothing here, so its peers learn that it has failed.
 fn leave_all(code: i32) {
     if code != 0 {
         return;
@@ -166,8 +170,8 @@ fn leave_all(code: i32) {
     let (begun, process) = (Instant::now(), fork_guard::current_pid());
     let mut open = all_communicators(begun);
     open.retain(|shared| shared.process == process && shared.leaves_at_exit.load(Ordering::Relaxed));
-    // Once something was under way, a moment in which the background thread uses the engine must
-    // not end the wait.
+    // If messages or operations were under way before, the wait goes on even if the background
+    // thread uses the engine for a moment.
     let mut limit = ENGINE_EXIT_TIMEOUT;
     loop {
         open.retain(|shared| {
@@ -175,7 +179,8 @@ fn leave_all(code: i32) {
             if ending == Ending::UnderWay || shared.tasks.is_running() {
                 limit = EXIT_TIMEOUT;
             }
-            // An operation that ends its own process never ends itself.
+            // If an operation ends the process, that operation can never complete, so this does not
+            // wait for it.
             ending != Ending::Left && !shared.is_used_by_this_thread()
         });
         if open.is_empty() || begun.elapsed() > limit {
@@ -186,8 +191,8 @@ fn leave_all(code: i32) {
     open.iter().for_each(|shared| shared.end_at_deadline());
 }
 
-/// Returns the communicators of this process. Another thread may hold their lock, or this one if it
-/// ends the process in a signal handler.
+/// Returns the communicators of this process. Another thread may hold the lock of the list. This
+/// thread may hold it, too, if it ends the process in a signal handler.
 fn all_communicators(begun: Instant) -> Vec<Arc<Shared>> {
     loop {
         let all = match COMMUNICATORS.try_lock() {
@@ -204,10 +209,11 @@ fn all_communicators(begun: Instant) -> Vec<Arc<Shared>> {
 }
 
 const PROCESS_ENDED: &str = "the process has ended";
-/// Time that a process that ends gives to sends and started operations.
+/// Time for which a process that ends waits for sends and started operations.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that it gives to an operation in which another of its threads waits, which may have no end.
+/// Time for which a process that ends waits for an operation on another of its threads. Such an
+/// operation may never end.
 const ENGINE_EXIT_TIMEOUT: Duration = Duration::from_millis(100);
-/// Time that the drop of the last handle waits for a callback that another thread runs.
+/// Time for which the drop of the last handle waits while another thread runs a callback.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_micros(100);

@@ -1,5 +1,5 @@
-//! Collectives that move data between lists of buffers, one for each share, without copying the
-//! lists together.
+//! Collectives that move data between lists of buffers, with one buffer for each share. No list is
+//! copied into one buffer.
 
 use crate::communicator::Communicator;
 use crate::engine::Transfer;
@@ -16,7 +16,7 @@ pub struct ListOperation {
     pub collective: Collective,
     /// The type of the elements.
     pub dtype: DType,
-    /// The root. Ignored by collectives without a root.
+    /// The root. Collectives without a root ignore it.
     pub root: Rank,
 }
 
@@ -48,18 +48,19 @@ impl Communicator {
     /// [`Collective::shares`] numbers them.
     ///
     /// A rank that sends to, or receives from, all ranks gives a list with a buffer for each rank.
-    /// A side with one share has a list of one buffer, a side without one an empty list. Buffers
-    /// may have different lengths: that of a send is the length of its receive. All parts travel
-    /// directly between two ranks, without copying the lists together.
+    /// A rank that sends or receives one share gives a list of one buffer, and a rank without a
+    /// share gives an empty list. The buffers of a list may have different lengths. A buffer that
+    /// is sent must be as long as the buffer that receives it. All parts travel directly between
+    /// two ranks, and no list is copied into one buffer.
     ///
     /// Ranks may mix this call with [`Communicator::gather_v`], [`Communicator::scatter_v`] or
     /// [`Communicator::all_to_all_v`], which send the same messages. For an all_gather, every rank
-    /// calls this one.
+    /// must call this method.
     ///
     /// # Errors
     /// - [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage): another collective, a list
-    ///   with another number of buffers, or a buffer that does not hold whole elements. Also a
-    ///   rank's share for itself that has two lengths.
+    ///   with another number of buffers, or a buffer that does not hold whole elements. The same
+    ///   error is returned if a rank's share for itself has two lengths.
     /// - [`ErrorKind::CountMismatch`](crate::ErrorKind::CountMismatch): two ranks give different
     ///   lengths for a share.
     ///
@@ -106,7 +107,8 @@ impl Communicator {
             let op = engine.number(OpDesc::new(0, kind, dtype, None, root, 0));
             let call = |bytes: usize| op.with_count((bytes / dtype.size()) as u64);
             let mut transfers = Vec::with_capacity(inputs.len() + outputs.len());
-            // The nearest neighbors come first, so that no rank is the first peer of all others.
+            // Every rank begins with its nearest neighbor, so that no rank is the first peer of all
+            // others.
             for distance in 0..ranks {
                 let (to, from) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
                 if let Some(&(offset, part)) = sent_to(collective, root, to, inputs) {

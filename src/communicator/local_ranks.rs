@@ -1,4 +1,4 @@
-//! Ranks as threads of this process, each of which runs one function.
+//! Ranks that are threads of this process and run one function.
 
 use super::Communicator;
 use crate::error::{Error, ErrorKind, Result};
@@ -6,18 +6,18 @@ use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, scope};
 
-/// Runs `rank_main` on `ranks` threads, each with the communicator of its rank, and returns what
-/// each returned, by rank.
+/// Runs `rank_main` on `ranks` threads, each with the communicator of its rank, and returns the
+/// results by rank.
 ///
-/// A rank whose function ends leaves: others that still wait for it get an error. Use
-/// [`Communicator::local`] for threads of your own.
+/// When the function of a rank ends, the rank leaves, and ranks that still wait for it get an
+/// error. To start the threads yourself, use [`Communicator::local`].
 ///
 /// # Errors
-/// As [`Communicator::local`], if a thread cannot be started, or the error that a rank returned. If
-/// several did, it is the one that was returned first, because later ones may follow from it.
+/// Fails as [`Communicator::local`] does, or if a thread cannot be started. If ranks return errors,
+/// the first of these errors is returned, because later ones may be its consequences.
 ///
 /// # Panics
-/// Panics if `rank_main` does on a rank, once all ranks have ended.
+/// If `rank_main` panics on a rank, this function panics after all ranks have ended.
 ///
 /// ```
 /// use unisono::Sum;
@@ -77,7 +77,7 @@ mod tests {
         let refused = || Error::invalid_usage("no data".to_owned());
         let error = local(3, |comm| match comm.rank() {
             1 => Err(refused()),
-            // Rank 1 is awaited in vain, so these ranks fail later.
+            // These ranks wait for rank 1, which never comes, so they fail later.
             _ => comm.all_reduce(&mut [1.0f32], Sum),
         });
         assert_eq!(error.unwrap_err().kind(), refused().kind());

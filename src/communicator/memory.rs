@@ -1,15 +1,16 @@
-//! Memory whose length a user or a peer chooses, so that it may not exist.
+//! Allocation of memory whose length a user or a peer chooses, so that the system may not have
+//! enough.
 
 use crate::communicator::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use std::collections::TryReserveError;
 use unisono_reducers::{DType, Element};
 
-/// Fails if the system would give no memory for `count` elements now.
+/// Fails if the system has no memory for `count` elements now.
 pub(super) fn check_room<T>(count: usize) -> std::result::Result<(), TryReserveError> {
     let mut room = Vec::<T>::new();
     let reserved = room.try_reserve_exact(count);
-    // A compiler may leave out memory that nobody uses, and then takes the answer for yes.
+    // Otherwise the compiler could remove the unused allocation and assume that it succeeds.
     drop(std::hint::black_box(room));
     reserved
 }
@@ -24,7 +25,7 @@ impl Communicator {
         Ok(vec![T::default(); count])
     }
 
-    /// Lengthens `elements` to `length` with zeros, unless it is as long already.
+    /// Appends zeros to `elements` until it has `length` elements.
     ///
     /// # Errors
     /// As [`Communicator::zeros`].

@@ -19,8 +19,9 @@ impl<R> Completion<R> {
                 self.sleep(BUSY_ENGINE_SLEEP);
                 continue;
             };
-            // The thread that runs operations moves the messages too. It does not end this wait, so
-            // one that has lasted too long takes the engine between two of them.
+            // The thread that runs operations also moves the messages, but does not check this
+            // wait's deadline. So a wait that has lasted too long takes the engine between two
+            // operations.
             if !shared.op_queue.is_idle() && !wait.is_overdue(&shared) {
                 wait.is_kept_out(|| self.sleep(BUSY_ENGINE_SLEEP));
                 continue;
@@ -42,7 +43,7 @@ impl<R> Completion<R> {
     }
 }
 
-/// A thread's wait for one message, whose clock runs by the moves of that message alone. Several
+/// A thread's wait for one message. Its clock depends only on the moves of that message. Several
 /// waits with a limit count as one.
 struct MessageWait<'m> {
     message: &'m MessageState,
@@ -82,8 +83,8 @@ impl<'m> MessageWait<'m> {
         self.kept_out += begun.elapsed();
     }
 
-    /// Returns whether other threads have used the engine for so long that the wait may have to
-    /// end. Virtual time stands still meanwhile.
+    /// Returns true if other threads have used the engine for so long that the wait may have to
+    /// end. Virtual time stands still during that time.
     fn is_overdue(&self, shared: &Shared) -> bool {
         !shared.is_simulated && self.waited_before + self.kept_out > shared.config.timeout
     }
@@ -93,7 +94,7 @@ impl<'m> MessageWait<'m> {
         if self.kept_out > Duration::ZERO {
             self.count_time_outside();
         }
-        // Most messages arrive soon, and each taking of the engine costs more than a look.
+        // Most messages arrive soon, and taking the engine costs more than checking several times.
         let moved = (0..LOOKS_PER_ROUND).any(|_| engine.drive_messages(self.rounds));
         self.idle_rounds = if moved { 0 } else { self.idle_rounds.saturating_add(1) };
         self.rounds = self.rounds.saturating_add(1);
@@ -105,8 +106,8 @@ impl<'m> MessageWait<'m> {
         }
     }
 
-    /// Adds the time in which this thread had no round to that of earlier waits, unless the clock
-    /// of the engine runs already, and has the clock looked at in this round.
+    /// Adds the time in which this thread had no round to the time of earlier waits, unless the
+    /// engine's clock runs already. Makes this round read the clock.
     fn count_time_outside(&mut self) {
         let kept_out = std::mem::take(&mut self.kept_out);
         if self.moved_at.is_none() {

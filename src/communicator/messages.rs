@@ -14,15 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use unisono_reducers::{Element, as_bytes, as_bytes_mut};
 
-/// Memory that [`Communicator::isend`] sends. It must not change its length while it is sent.
+/// Memory that [`Communicator::isend`] sends. Its length must not change while it is sent.
 pub trait SendBuffer: Send + 'static {
     /// Returns the bytes of the message.
     fn message(&self) -> &[u8];
 }
 
-/// Memory that [`Communicator::irecv`] receives into. It must not change its length meanwhile.
+/// Memory into which [`Communicator::irecv`] receives. Its length must not change while it
+/// receives.
 pub trait RecvBuffer: Send + 'static {
-    /// Returns the bytes for the message.
+    /// Returns the bytes into which the message is received.
     fn message_mut(&mut self) -> &mut [u8];
 }
 
@@ -59,24 +60,26 @@ impl<T: Element> RecvBuffer for Box<[T]> {
 impl Communicator {
     /// Starts to send `buffer` to rank `to` under `tag`, and returns at once.
     ///
-    /// An [`irecv`](Communicator::irecv) of that rank receives it. Messages progress by themselves,
-    /// beside collectives and each other, and need no order among calls or ranks. Two messages to
-    /// the same rank with the same tag arrive in the order sent. The handle returns the buffer once
-    /// it may be written again, which need not mean that the message was received. A rank stores
-    /// short messages, and the announcements of 16,384 long ones, of each sender before it receives
-    /// them. Messages beyond that wait until it receives some of those.
+    /// An [`irecv`](Communicator::irecv) of that rank receives the message. Messages progress in
+    /// the background, at the same time as collectives and other messages. Their calls need no
+    /// common order among ranks. Two messages to the same rank with the same tag arrive in the
+    /// order sent. The handle returns the buffer when it may be written again, which need not mean
+    /// that the message was received. Before a rank receives them, it stores the short messages of
+    /// each sender and the announcements of up to 16,384 long messages. Further messages wait until
+    /// the rank receives some of these.
     ///
-    /// [`Communicator::send`] and [`Communicator::recv`] are operations of their own: a `recv` does
-    /// not receive what `isend` sends.
+    /// [`Communicator::send`] and [`Communicator::recv`] are separate from messages: a `recv` does
+    /// not receive a message that `isend` sends.
     ///
     /// # Errors
-    /// The handle returns them. An error of one message leaves the others as they are.
+    /// The handle returns the errors. An error of one message does not affect other messages.
     ///
     /// - [`ErrorKind::InvalidUsage`]: the rank does not exist, or the tag is not below 2⁶³.
     /// - [`ErrorKind::CountMismatch`]: the message is longer than the buffer that receives it.
-    /// - [`ErrorKind::PeerFinalized`]: the rank leaves before.
-    /// - [`ErrorKind::MessageTimeout`]: nothing of it moves for
-    ///   [`Config::timeout`](crate::Config::timeout) while a thread waits. The communicator ends.
+    /// - [`ErrorKind::PeerFinalized`]: the rank leaves before the message is received.
+    /// - [`ErrorKind::MessageTimeout`]: no part of the message moves for
+    ///   [`Config::timeout`](crate::Config::timeout) while a thread waits for it. This error ends
+    ///   the communicator.
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(2)?;
@@ -97,7 +100,7 @@ impl Communicator {
         }
     }
 
-    /// Sends under any tag, also one of the library's own.
+    /// Sends under any tag, including the tags that are reserved for the library.
     pub(super) fn isend_any_tag_space<B: SendBuffer>(&self, buffer: B, to: Rank, tag: u64) -> Work<B> {
         let bytes = buffer.message().len();
         let message = MessageDesc { sends: true, peer: Some(to), tag: Some(tag), bytes };
@@ -113,12 +116,12 @@ impl Communicator {
         Work::of(completion)
     }
 
-    /// Starts to receive a message from rank `from` under `tag`, and returns at once. `None` in
-    /// place of either accepts every rank, or every tag.
+    /// Starts to receive a message from rank `from` under `tag`, and returns at once. `None` as
+    /// `from` accepts every rank, and `None` as `tag` accepts every tag.
     ///
-    /// The handle returns the buffer, and source, tag and length of the message, which may be
-    /// shorter than the buffer. Messages of one rank are matched in the order sent, and receives in
-    /// the order posted. See [`Communicator::isend`] for an example and for errors.
+    /// The handle returns the buffer, and the source, tag and length of the message. The message
+    /// may be shorter than the buffer. Messages of one rank are matched in the order sent, and
+    /// receives in the order posted. See [`Communicator::isend`] for an example and for errors.
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(3)?;
@@ -147,7 +150,7 @@ impl Communicator {
         }
     }
 
-    /// Receives under any tag, also one of the library's own.
+    /// Receives under any tag, including the tags that are reserved for the library.
     pub(super) fn irecv_any_tag_space<B: RecvBuffer>(
         &self,
         mut buffer: B,
@@ -170,10 +173,12 @@ impl Communicator {
     }
 
     /// Returns the first message that has arrived from rank `from` under `tag` and that no receive
-    /// has taken. `None` accepts every rank, or every tag. The message stays.
+    /// has taken. `None` accepts every rank, or every tag. The message can still be received
+    /// afterwards.
     ///
-    /// Its length is that which the sender has announced, and the bytes need not be there yet.
-    /// Compare it with what you expect before you allocate memory for it.
+    /// The length is the one that the sender has announced, and the bytes need not have arrived.
+    /// Compare the length with the length that you expect before you allocate memory for the
+    /// message.
     ///
     /// # Errors
     /// The error that ended the communicator.
@@ -190,7 +195,7 @@ impl Communicator {
         self.with_engine(|engine| engine.probe(&pattern))
     }
 
-    /// Fails if a tag is one of the library's own.
+    /// Fails if a tag is reserved for the library.
     fn check_tag(&self, tag: Option<u64>) -> Result<()> {
         match tag {
             Some(tag @ INTERNAL_TAGS..) => {
@@ -201,7 +206,7 @@ impl Communicator {
         }
     }
 
-    /// Hands a message to the engine, or to the queue of an engine that is busy.
+    /// Gives a message to the engine or, if the engine is busy, to its queue.
     fn post(&self, submission: Submission) {
         if self.is_forked() {
             return submission.fail(&self.fork_error());
@@ -217,8 +222,8 @@ impl Communicator {
             }
         } else {
             shared.submissions.push(submission);
-            // The engine may sleep in an operation, while the awaited peer waits for this
-            // message.
+            // The engine may sleep in an operation that waits for a peer, and this peer may wait
+            // for this message.
             shared.engine_waker.wake_by_ref();
         }
         if !shared.is_simulated {
@@ -252,7 +257,7 @@ impl<B: SendBuffer> SendTask for Sending<B> {
 
     fn finish(mut self: Box<Self>, result: Result<()>) {
         if let Some(buffer) = self.buffer.take() {
-            // In a process that ends, no handle will be looked at or dropped any more.
+            // In a process that ends, no handle is waited for or dropped any more.
             if let (Err(error), true) = (&result, process_is_ending()) {
                 self.completion.warn_of_loss(error);
             }
@@ -291,7 +296,7 @@ impl<B: RecvBuffer> RecvTask for Receiving<B> {
     }
 }
 
-/// A message as its call described it.
+/// The description of a message, as its call gave it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageDesc {
     sends: bool,
@@ -315,7 +320,7 @@ impl fmt::Display for MessageDesc {
     }
 }
 
-/// The message behind a handle, and how far it is.
+/// The message of a handle, and its progress.
 #[derive(Debug)]
 pub(super) struct MessageState {
     pub(super) desc: MessageDesc,
@@ -325,9 +330,9 @@ pub(super) struct MessageState {
     pub(super) waited_nanos: AtomicU64,
 }
 
-/// A handle that may stand for a message.
+/// A handle of an operation, which may be a message.
 pub(super) trait MessageHandle: Send + Sync {
-    /// Returns the message, if the handle stands for one.
+    /// Returns the message, if the handle belongs to one.
     fn message(&self) -> Option<&MessageState>;
 }
 
@@ -350,15 +355,15 @@ impl<R> Completion<R> {
         }
     }
 
-    /// Ends a message that the engine has lost, so that nobody waits for it.
+    /// Ends a message that the engine does not know any more, so that nobody waits for it.
     fn finish_lost(&self) {
         let bug = ErrorKind::Bug("a message was dropped without a result".to_owned());
         self.finish_message(Err(Error::new(bug)));
     }
 
-    /// Warns of a sent message that is lost, because nobody will hear of it by its handle.
+    /// Warns that a sent message is lost. This is needed because no handle will report it.
     ///
-    /// The first one of a communicator is enough to find the cause.
+    /// A communicator warns only of its first lost message, which is enough to find the cause.
     pub(super) fn warn_of_loss(&self, error: &Error) {
         let (Some(shared), Some(message)) = (self.shared.upgrade(), &self.message) else { return };
         if message.desc.sends && !shared.loss_told.swap(true, Ordering::Relaxed) {

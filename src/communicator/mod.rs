@@ -97,19 +97,20 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 /// Every rank holds its own communicator and calls the same operations in the same order. Calls run
 /// on the caller's thread and return when this rank's part is done. Operations run in the
 /// background with [`Communicator::spawn`], [`Communicator::scope`] and the `_async` forms. Threads
-/// may share a communicator: its operations then run in the order of the calls.
+/// can share a communicator. Its operations then run in the order of the calls.
 ///
-/// A clone is another handle of the same rank, which costs two reference counts: for threads and
-/// tasks that own their data. [`Communicator::duplicate`] makes a new communicator instead.
+/// A clone is another handle of the same rank, for threads and tasks that own their data. It costs
+/// only two reference counts. [`Communicator::duplicate`] makes a new communicator instead.
 ///
 /// An error that [is poisoning](Error::is_poisoning) ends the communicator: every later call
 /// returns it, and [`Communicator::shrink`] makes a new communicator of the ranks that are left. A
 /// call from within a call on the same communicator and thread is refused.
 ///
-/// Dropping the last handle of a rank tells the other ranks that it has left, at once or after the
-/// last operation and message that it has started. A process that ends with the code 0 leaves in
-/// the same way. It gives messages and operations that nobody has waited for two seconds, and warns
-/// of those that are lost. One that ends otherwise has failed, and the other ranks are told so.
+/// If the last handle of a rank is dropped, the other ranks are told that this rank has left. This
+/// happens at once, or after the last operation and message that the rank has started. A process
+/// that ends with exit code 0 leaves in the same way. Messages and operations for which nobody has
+/// waited get two seconds to complete, and the process warns of those that are lost. If the process
+/// ends in another way, the other ranks are told that the rank has failed.
 ///
 ///
 /// ```compile_fail,E0382
@@ -118,13 +119,14 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 /// comm.barrier();
 /// ```
 ///
-/// A forked child process has no part in its parent's communicators: every call there is an error.
+/// A forked child process cannot use its parent's communicators: every call in the child returns an
+/// error.
 #[derive(Clone)]
 pub struct Communicator {
     shared: Arc<Shared>,
-    /// Ends the communicator with the last of its handles.
+    /// Ends the communicator when the last of its handles is dropped.
     _ownership: Arc<Ownership>,
-    /// True for the handle that an operation gets, whose turn it is already.
+    /// True for the handle that is given to an operation when its turn has come.
     with_ticket: bool,
 }
 
@@ -143,19 +145,22 @@ struct Shared {
     epoch: u64,
     config: Config,
     registry: Arc<CommRegistry>,
-    /// This rank's listeners of the parents, while excluded ranks may still connect there.
+    /// This rank's listeners of the parent communicators. They stay open while excluded ranks may
+    /// still connect to them.
     listener_guards: Vec<ListenerGuard>,
     /// The process that made the communicator.
     process: u64,
-    /// Messages of threads that found the engine busy.
+    /// Messages that threads have submitted while the engine was busy.
     submissions: Arc<SubmissionQueue>,
-    /// Ends a sleep of the thread that uses the engine.
+    /// Wakes the thread that uses the engine.
     engine_waker: Waker,
     /// True if no handle is left.
     ownerless: AtomicBool,
-    /// This communicator itself, while it has messages to send and no handle is left.
+    /// A reference to this communicator itself, which keeps it alive while it has messages to send
+    /// and no handle is left.
     lingering: Mutex<Option<Arc<Shared>>>,
-    /// False for a communicator of GPUs: a process that ends regularly says no goodbye for it.
+    /// False for a communicator of GPUs. A process that ends regularly then does not tell the other
+    /// ranks that it leaves.
     leaves_at_exit: AtomicBool,
     /// True if a warning of a lost message was given.
     loss_told: AtomicBool,
@@ -166,12 +171,14 @@ struct Shared {
 }
 
 impl Shared {
-    /// Returns true if an operation that waits on this thread for another one would wait for ever.
+    /// Returns true if this thread runs an operation of the communicator, in which waiting for
+    /// another operation would never end.
     fn is_used_by_this_thread(&self) -> bool {
         self.op_queue.is_held_by_this_thread() || self.engine_user.is_this_thread()
     }
 
-    /// Returns the place where the communicator keeps itself while it has messages to send.
+    /// Returns the field in which the communicator keeps itself alive while it has messages to
+    /// send.
     fn lingering(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
         self.lingering.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -179,7 +186,7 @@ impl Shared {
 
 impl RegisteredComm for Shared {
     fn notify_blocked(&self, call: OpDesc) {
-        // The holder of the lock announces more than that.
+        // If an operation holds the lock, it tells the other ranks more than this itself.
         if let Ok(mut engine) = self.engine.try_lock() {
             engine.announce_wait_elsewhere(call);
         }
@@ -220,13 +227,14 @@ impl Communicator {
         Self::builder().local(ranks)
     }
 
-    /// Connects to the other ranks as the launcher's environment says.
+    /// Connects to the other ranks with the settings that the launcher has put into the
+    /// environment.
     ///
-    /// The environment is that of `unisono run`, of torchrun, or set by hand: `RANK`, `WORLD_SIZE`,
-    /// `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_SECRET`.
+    /// `unisono run`, torchrun or the user sets `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`
+    /// and `UNISONO_SECRET`.
     ///
     /// # Errors
-    /// Names the variable that is missing or wrong; see also [`Communicator::join`].
+    /// The error names the variable that is missing or wrong. See also [`Communicator::join`].
     ///
     /// ```no_run
     /// let comm = unisono::Communicator::from_env()?;
@@ -240,8 +248,8 @@ impl Communicator {
     /// Connects rank `rank` to the other `ranks - 1` ranks. Rank 0 listens at the address in `id`.
     ///
     /// # Errors
-    /// On every rank the same cause: which ranks are missing, present twice, or of another group
-    /// size, version or secret.
+    /// The error has the same cause on every rank. It names the ranks that are missing, that are
+    /// present twice, or that have another group size, version or secret.
     ///
     /// ```
     /// use unisono::{Communicator, Config, UniqueId};
@@ -320,7 +328,8 @@ impl Communicator {
         Self { shared, _ownership: ownership, with_ticket: false }
     }
 
-    /// Ends this communicator on all ranks. Works from any thread, during any operation.
+    /// Ends this communicator on all ranks. It can be called from any thread, and during any
+    /// operation.
     ///
     /// An operation in progress returns [`ErrorKind::Aborted`] within milliseconds. Later calls do
     /// nothing.
@@ -332,7 +341,8 @@ impl Communicator {
         self.shared.engine_waker.wake_by_ref();
         let begun = Instant::now();
         // A running operation notices the flag while it waits or at its end, and tells the other
-        // ranks. If none runs, or after its last check of the flag, this thread tells them.
+        // ranks. If no operation runs, or if it has checked the flag for the last time, this thread
+        // tells them.
         loop {
             match self.shared.engine.try_lock() {
                 Ok(mut engine) => return engine.abort(reason),
@@ -361,7 +371,8 @@ impl Communicator {
             return Err(self.fork_error());
         }
         let Shared { op_queue, engine, engine_user, .. } = &*self.shared;
-        // With an empty queue, the lock is enough: any ticket taken from here on waits for it.
+        // If the queue is empty, the lock is enough, because any ticket that is taken later waits
+        // for the lock.
         let alone = !self.with_ticket && op_queue.is_idle();
         let (_turn, engine) = match alone.then(|| engine.try_lock()) {
             Some(Ok(engine)) => (None, Ok(engine)),
@@ -392,7 +403,7 @@ impl Communicator {
         self.attach_rank(Error::invalid_usage(what))
     }
 
-    /// Returns true in a process that was forked from the communicator's own.
+    /// Returns true in a process that was forked from the process of the communicator.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.shared.process != fork_guard::current_pid()
@@ -413,7 +424,7 @@ impl Communicator {
         error.with_rank(self.rank(), &self.shared.host, None)
     }
 
-    /// Waits for the ticket's turn and runs `task` with a handle that has it.
+    /// Waits for the ticket's turn and runs `task` with a handle that has the turn.
     fn in_turn<R>(&self, ticket: Ticket, task: impl FnOnce(&Communicator) -> R) -> R {
         let _turn = self.shared.op_queue.wait_for_turn(ticket);
         task(&self.with_turn())
@@ -424,7 +435,8 @@ impl Communicator {
         Communicator { with_ticket: true, ..self.clone() }
     }
 
-    /// As [`Communicator::in_turn`], on a thread beside which a computation of this rank goes on.
+    /// Works as [`Communicator::in_turn`], for a thread that runs while this rank computes on other
+    /// threads.
     fn in_background_turn<R>(&self, ticket: Ticket, task: impl FnOnce(&Communicator) -> R) -> R {
         self.in_turn(ticket, |comm| {
             let _background = BackgroundWait::begin(&self.shared);
@@ -432,7 +444,7 @@ impl Communicator {
         })
     }
 
-    /// Runs several operations as one call in the order of calls.
+    /// Runs several operations together, so that no other call runs between them.
     fn in_one_turn<R>(&self, operations: impl FnOnce(&Communicator) -> Result<R>) -> Result<R> {
         let shared = &*self.shared;
         match () {
@@ -445,7 +457,8 @@ impl Communicator {
     }
 }
 
-/// Lets operations wait as beside a computation, until it is dropped.
+/// Until it is dropped, lets operations wait in the way that suits a rank that computes at the same
+/// time.
 struct BackgroundWait<'s>(&'s Shared);
 
 impl<'s> BackgroundWait<'s> {
@@ -469,7 +482,7 @@ impl Drop for BackgroundWait<'_> {
     }
 }
 
-/// Longer than an operation holds the lock after its last check of the abort flag.
+/// A time that is longer than an operation holds the lock after its last check of the abort flag.
 const ABORT_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const REENTRANT_MESSAGE: &str = "a call was made from within another call on this communicator and thread, for \
      example by a signal handler or a log subscriber, and neither could end. Make the inner call on another thread or \

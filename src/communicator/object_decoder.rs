@@ -1,8 +1,9 @@
 //! Decoding of objects that other ranks encoded, within limits.
 //!
-//! Bytes of one rank must not make another one recurse until its stack ends, reserve memory for
-//! elements that do not exist, or loop over elements that have no bytes. So a layer between serde
-//! and postcard counts how deeply values are nested, and how many elements sequences and maps have.
+//! Bytes of one rank must not make another rank recurse until its stack overflows, reserve memory
+//! for elements that do not exist, or loop over elements that have no bytes. So a layer between
+//! serde and postcard counts how deeply values are nested, and how many elements sequences and maps
+//! have.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod fuzzing;
@@ -34,7 +35,7 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     }
 }
 
-/// The limits of one object, as far as they are not used up.
+/// The remaining limits of one object.
 struct Limits {
     /// Length of the whole object.
     bytes: usize,
@@ -42,7 +43,7 @@ struct Limits {
     depth: Cell<usize>,
     /// Number of elements that sequences and maps may still have.
     elements: Cell<usize>,
-    /// The limit that was exceeded; the errors of postcard have no text.
+    /// The limit that was exceeded. It is kept here because postcard's errors have no text.
     refusal: Cell<Option<String>>,
 }
 
@@ -133,13 +134,14 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Limited<'_, D> {
 struct LimitedVisitor<'l, V> {
     inner: V,
     limits: &'l Limits,
-    /// True for the visitor of a sequence or a map, whose number of elements is the peer's word.
+    /// True for the visitor of a sequence or a map, whose number of elements is announced by the
+    /// peer.
     counts: bool,
 }
 
 impl<'l, V> LimitedVisitor<'l, V> {
-    /// Counts the announced number of elements. Without one, which is how postcard tells that there
-    /// are more than bytes, each element is counted when it is decoded.
+    /// Counts the announced number of elements. postcard gives no number if there are more elements
+    /// than bytes. Then each element is counted when it is decoded.
     fn elements<A, E: Error>(&self, inner: A, announced: Option<usize>) -> Result<Elements<'l, A>, E> {
         if self.counts {
             self.limits.count(announced.unwrap_or(0))?;
@@ -252,7 +254,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Elements<'_, A> {
         self.inner.next_value_seed(Limited { inner: seed, limits: self.limits })
     }
 
-    /// As that of a sequence.
+    /// Returns the same hint as for a sequence.
     fn size_hint(&self) -> Option<usize> {
         self.inner.size_hint().map(|entries| entries.min(self.limits.bytes))
     }
@@ -298,7 +300,8 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Limited<'_, A> {
 /// Deepest nesting of values that may contain values of their own type: options, sequences, maps
 /// and enumerations.
 const DEPTH_MAX: usize = 128;
-/// Number of elements beyond one for each byte, for elements such as `()` that have no bytes.
+/// Number of elements that are allowed in addition to one for each byte. Elements such as `()` need
+/// it, because they have no bytes.
 const ELEMENTS_WITHOUT_BYTES_MAX: usize = 1 << 20;
 
 #[cfg(test)]

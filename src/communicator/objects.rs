@@ -1,7 +1,8 @@
-//! Collectives of objects that serde encodes, with the feature `serde`, which is on by default.
+//! Collectives of objects, which are encoded with serde. They need the feature `serde`, which is
+//! enabled by default.
 //!
-//! The encoded objects are shares of which each rank knows only the length of its own, and travel
-//! as `exchange.rs` says. A rank that cannot encode its object has no share to give.
+//! Each rank knows only the length of its own encoded object. `exchange.rs` says how such shares
+//! travel. A rank that cannot encode its object sends no share.
 
 use super::Communicator;
 use super::object_decoder;
@@ -11,14 +12,15 @@ use crate::schedule::Rank;
 use serde::{Serialize, de::DeserializeOwned};
 
 impl Communicator {
-    /// Copies the root's object to every rank. Only the root gives one, and gets it back.
+    /// Copies the root's object to every rank. Only the root gives an object, and gets it back.
     ///
     /// A rank refuses objects whose options, sequences, maps and enumerations are nested more than
-    /// 128 deep, and ones that have more elements than their bytes hold.
+    /// 128 levels deep. It also refuses objects that claim more elements than their bytes can hold.
     ///
     /// # Errors
-    /// [`ErrorKind::Object`] if the root cannot encode the object, on every rank; if a rank cannot
-    /// decode it, on that rank. Neither poisons. Otherwise as [`Communicator::all_reduce`].
+    /// If the root cannot encode the object, every rank gets [`ErrorKind::Object`]. If a rank
+    /// cannot decode it, only that rank gets this error. It does not poison the communicator. Other
+    /// errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -48,8 +50,9 @@ impl Communicator {
     /// Returns the objects of all ranks, by rank, on every rank.
     ///
     /// # Errors
-    /// [`ErrorKind::Object`] if a rank cannot encode its object, on every rank; if a rank cannot
-    /// decode one, on that rank. Neither poisons. Otherwise as [`Communicator::all_reduce`].
+    /// If a rank cannot encode its object, every rank gets [`ErrorKind::Object`]. If a rank cannot
+    /// decode an object, only that rank gets this error. It does not poison the communicator. Other
+    /// errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -70,9 +73,9 @@ impl Communicator {
     /// Returns the objects of all ranks, by rank, at the root. Other ranks get `None`.
     ///
     /// # Errors
-    /// [`ErrorKind::Object`] if a rank cannot encode its object, on that rank and at the root; if
-    /// the root cannot decode one, at the root. Neither poisons. Otherwise as
-    /// [`Communicator::all_reduce`].
+    /// If a rank cannot encode its object, that rank and the root get [`ErrorKind::Object`]. If the
+    /// root cannot decode an object, only the root gets this error. It does not poison the
+    /// communicator. Other errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -99,9 +102,9 @@ impl Communicator {
     /// Returns the root's object for this rank. Only the root gives objects, one for each rank.
     ///
     /// # Errors
-    /// [`ErrorKind::Object`] if the root cannot encode one of the objects, on every rank; if a rank
-    /// cannot decode its object, on that rank. Neither poisons. Otherwise as
-    /// [`Communicator::all_reduce`].
+    /// If the root cannot encode one of the objects, every rank gets [`ErrorKind::Object`]. If a
+    /// rank cannot decode its object, only that rank gets this error. It does not poison the
+    /// communicator. Other errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// # use unisono::Communicator;

@@ -1,7 +1,8 @@
 //! The queue of operations of one communicator, in the order of the calls.
 //!
-//! Every operation takes a ticket when it is called, also if it runs later on another thread. It
-//! runs when all earlier tickets are done. All ranks thus see one order, however many threads call.
+//! Every operation takes a ticket when it is called, even if it runs later on another thread. It
+//! runs when all earlier tickets are done. So there is one order of operations, even if many
+//! threads make calls.
 
 use crate::sync::{AtomicU64, Condvar, Mutex, thread_local};
 use std::cell::Cell;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(super) struct TicketLock {
     next: AtomicU64,
     serving: AtomicU64,
-    /// The number of waiting threads, in the mutex so that no wake-up is lost.
+    /// The number of waiting threads. The mutex protects it so that no wake-up is lost.
     waiting: Mutex<usize>,
     /// The same number for the thread that leaves, which reads it without the mutex.
     sleepers: AtomicU64,
@@ -21,14 +22,14 @@ pub(super) struct TicketLock {
 }
 
 thread_local! {
-    /// The lock that this thread holds; only its address counts.
+    /// The lock that this thread holds. Only its address is used.
     static HELD_BY_THREAD: Cell<*const TicketLock> = const { Cell::new(ptr::null()) };
 }
 
 /// The thread that uses the engine of one communicator.
 ///
-/// A call from within a call on the same thread, as a signal handler or a log subscriber may make
-/// one, would wait for itself. The mark lets such a call fail instead.
+/// A signal handler or a log subscriber may make a call from within a call on the same thread. It
+/// would wait for itself, so the mark lets it fail instead.
 #[derive(Debug, Default)]
 pub(super) struct ThreadMark(AtomicUsize);
 
@@ -122,7 +123,8 @@ impl TicketLock {
     fn sleep(&self, ticket: u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *waiting += 1;
-        // With the store of `serving` in `drop`: either we see the new number, or it sees us.
+        // Together with the store of `serving` in `drop`, this ensures that this thread sees the
+        // new number or that `drop` sees this thread.
         self.sleepers.store(*waiting as u64, Ordering::SeqCst);
         while self.serving.load(Ordering::SeqCst) != ticket {
             waiting = self.turn.wait(waiting).unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -1,4 +1,4 @@
-//! Collectives whose kind and element type are values, for bindings to other languages.
+//! Collectives whose kind and element type are given as values, for bindings to other languages.
 
 use crate::communicator::Communicator;
 use crate::communicator::counts::{digest_words, displacements};
@@ -21,24 +21,25 @@ pub struct Operation {
     pub dtype: DType,
     /// The reduction, if the collective reduces.
     pub reduction: Option<ReduceOp>,
-    /// The root. Ignored by collectives without a root.
+    /// The root. Collectives without a root ignore it.
     pub root: Rank,
-    /// Number of elements of one share; see [`Collective::shares`].
+    /// Number of elements of one share. See [`Collective::shares`].
     pub count: usize,
 }
 
 /// The memory of an [`Operation`], as bytes. It need not be aligned to the elements.
 #[derive(Debug)]
 pub enum OpBuffers<'a> {
-    /// Input and output do not overlap. A rank that has no input, or no output, may give any slice
-    /// in its place.
+    /// Input and output do not overlap. A rank that needs no input, or no output, may give any
+    /// slice for it.
     Separate {
         /// The shares of the input, one after the other.
         input: &'a [u8],
         /// The shares of the output, one after the other.
         output: &'a mut [u8],
     },
-    /// The longer of input and output. The shorter one is this rank's share of it, as in NCCL.
+    /// The longer of input and output. The shorter one is this rank's share of this buffer, as in
+    /// NCCL.
     InPlace(&'a mut [u8]),
 }
 
@@ -68,7 +69,7 @@ impl Operation {
 
 /// Describes an all_gather or a reduce_scatter whose shares have different lengths.
 ///
-/// All ranks must run equal operations, with all counts, as with the typed methods.
+/// All ranks must run equal operations with equal counts, as with the typed methods.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct UnevenOperation<'c> {
@@ -104,16 +105,16 @@ impl<'c> UnevenOperation<'c> {
 }
 
 impl Communicator {
-    /// Runs a collective whose shares have different lengths, described by values.
+    /// Runs a collective that is described by values and whose shares have different lengths.
     ///
-    /// The result is that of [`Communicator::all_gather_v`] or
+    /// The result is the same as that of [`Communicator::all_gather_v`] or
     /// [`Communicator::reduce_scatter_v`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) for another collective, if a
-    /// length is not that of the shares, or if a reduction is missing or too much. Otherwise as the
-    /// typed method. After an error, the output or the buffer in place is
-    /// [unspecified](crate::Error#buffers-after-an-error).
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) for any other collective, if a
+    /// buffer does not have the length of its shares, or if a reduction is missing or not allowed.
+    /// Other errors are those of the typed method. After an error, the output or the buffer in
+    /// place is [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, DType, OpBuffers, ReduceOp, UnevenOperation};
@@ -165,14 +166,14 @@ impl Communicator {
 
     /// Runs a collective that is described by values.
     ///
-    /// The result is that of the typed method of the collective, such as
+    /// The result is the same as that of the typed method of the collective, such as
     /// [`Communicator::all_reduce`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if a length is not that of the
-    /// shares, if a reduction is missing or too much, or if there is no such root. Otherwise as the
-    /// typed methods. After an error, the output or the buffer in place is
-    /// [unspecified](crate::Error#buffers-after-an-error).
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if a buffer does not have the
+    /// length of its shares, if a reduction is missing or not allowed, or if there is no such root.
+    /// Other errors are those of the typed method. After an error, the output or the buffer in
+    /// place is [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// use unisono::schedule::Collective;

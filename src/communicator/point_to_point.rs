@@ -1,4 +1,4 @@
-//! Sends and receives, one by one or in groups.
+//! Sends and receives, which run one by one or in groups.
 
 use crate::communicator::Communicator;
 use crate::communicator::counts::{split, split_mut};
@@ -33,13 +33,15 @@ impl<'a> Group<'a> {
         self
     }
 
-    /// Adds a send of `bytes` that are elements of `dtype`, for callers whose types are values.
+    /// Adds a send of `bytes`, which hold elements of `dtype`. It is for callers that know the type
+    /// only as a value.
     pub fn send_bytes(&mut self, dtype: DType, bytes: &'a [u8], peer: Rank) -> &mut Self {
         self.entries.push(GroupEntry::Send { peer, bytes, dtype });
         self
     }
 
-    /// Adds a receive of `bytes` that are elements of `dtype`, for callers whose types are values.
+    /// Adds a receive of `bytes`, which hold elements of `dtype`. It is for callers that know the
+    /// type only as a value.
     pub fn recv_bytes(&mut self, dtype: DType, bytes: &'a mut [u8], peer: Rank) -> &mut Self {
         self.entries.push(GroupEntry::Recv { peer, bytes, dtype });
         self
@@ -84,7 +86,8 @@ impl Communicator {
     /// Sends `buffer` to `peer`. Returns when the transport has taken the data.
     ///
     /// `peer` must call [`Communicator::recv`] with as many elements. Two ranks that both send
-    /// first may wait for each other: use [`Communicator::group`] or [`Communicator::send_recv`].
+    /// first may wait for each other. Use [`Communicator::group`] or [`Communicator::send_recv`] in
+    /// this case.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -159,8 +162,8 @@ impl Communicator {
         })
     }
 
-    /// Carries out all sends and receives that `collect` asks for, concurrently: no order among
-    /// them can deadlock. Those between the same two ranks keep their order.
+    /// Carries out all sends and receives that `collect` adds. They run concurrently, so no order
+    /// among them can deadlock. Sends and receives between the same two ranks keep their order.
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -202,9 +205,10 @@ impl Communicator {
     /// elements from rank i into `output`, by rank.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the counts do not add up to
-    /// the buffers; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) with both counts if two
-    /// ranks disagree; else as [`Communicator::all_reduce`]. After an error, `output` is
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the sum of the counts is not
+    /// the length of the buffer. If two ranks give different counts,
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) shows both. Other errors are those of
+    /// [`Communicator::all_reduce`]. After an error, `output` is
     /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
@@ -251,7 +255,7 @@ impl Communicator {
     }
 }
 
-/// Numbers a transfer among those of its peer and direction.
+/// Gives a transfer its sequence number among the transfers with the same peer and direction.
 fn with_sequence<'a>(engine: &mut Engine, entry: GroupEntry<'a>) -> Transfer<'a> {
     let call = |sequence, dtype: DType, bytes: usize| {
         OpDesc::new(sequence, OpKind::SendRecv, dtype, None, 0, (bytes / dtype.size()) as u64)

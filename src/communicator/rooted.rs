@@ -92,8 +92,8 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::Reduce, Some(reduction), root, count, buffers))
     }
 
-    /// Reduces `input` over all ranks into `output`, of equal length. Only the root gives the
-    /// output.
+    /// Reduces `input` over all ranks into `output`, which is as long as `input`. Only the root
+    /// gives an output.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]. After an error, `output` is
@@ -155,9 +155,11 @@ impl Communicator {
         self.run(Job::even::<T>(Collective::Gather, None, root, count, buffers))
     }
 
-    /// Concatenates the shares of all ranks in the root's `buffer`. The root's own is in its place.
+    /// Concatenates the shares of all ranks in the root's `buffer`, which already holds the root's
+    /// share at its place.
     ///
-    /// The root gives n × [`size`](Communicator::size) elements, the other ranks give their n.
+    /// The root gives n × [`size`](Communicator::size) elements, and each of the other ranks gives
+    /// its n elements.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]. After an error, `buffer` is
@@ -213,7 +215,8 @@ impl Communicator {
 
     /// Copies share i of the root's `buffer` to rank i's `buffer`. The root's share does not move.
     ///
-    /// The root gives n × [`size`](Communicator::size) elements, the other ranks give n.
+    /// The root gives n × [`size`](Communicator::size) elements, and each of the other ranks gives
+    /// room for n elements.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]. After an error, `buffer` is

@@ -14,9 +14,9 @@ impl Communicator {
     /// `buffer` has the same number of elements on all ranks.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) for an average, which has no
-    /// number of ranks to divide by; else as [`Communicator::all_reduce`]. After an error, `buffer`
-    /// is [unspecified](crate::Error#buffers-after-an-error).
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) for an average, because scans do
+    /// not support averages. Other errors are those of [`Communicator::all_reduce`]. After an
+    /// error, `buffer` is [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -32,7 +32,8 @@ impl Communicator {
         self.prefix_in_place(Collective::Scan, buffer, reduction)
     }
 
-    /// Reduces `input` over this rank and all ranks below it into `output`, of equal length.
+    /// Reduces `input` over this rank and all ranks below it into `output`, which is as long as
+    /// `input`.
     ///
     /// # Errors
     /// As [`Communicator::scan`]. After an error, `output` is
@@ -123,7 +124,7 @@ impl Communicator {
 }
 
 impl ArgCheck<'_> {
-    /// Requires an operator that a scan can apply.
+    /// Refuses a reduction that a scan cannot apply.
     pub(super) fn require_prefix_op(self, reduction: ReduceOp) -> Result<()> {
         match reduction {
             ReduceOp::Avg => Err(self.invalid(

@@ -26,7 +26,7 @@ pub struct Scope<'env> {
 
 /// A handle of an operation that runs in a scope.
 ///
-/// It may be dropped: the scope waits for the operation in any case, and returns its error.
+/// The handle may be dropped. The scope waits for the operation in any case, and returns its error.
 #[must_use = "wait for it, or drop it and let the scope return its error"]
 #[derive(Debug)]
 pub struct ScopedWork<R> {
@@ -36,7 +36,7 @@ pub struct ScopedWork<R> {
     number: usize,
 }
 
-/// The errors of operations in a scope that no handle has returned.
+/// The errors of a scope's operations that no handle has returned.
 #[derive(Debug, Default)]
 struct Failures(Mutex<FailureList>);
 
@@ -55,7 +55,7 @@ impl Failures {
 }
 
 impl<R> ScopedWork<R> {
-    /// Returns the result of the operation, whose error the caller then has.
+    /// Returns the result of the operation. If it is an error, the scope need not return it.
     fn deliver(&self, result: Result<R>) -> Result<R> {
         if result.is_err() {
             self.failures.lock().errors.remove(&self.number);
@@ -88,7 +88,8 @@ impl<R> Future for ScopedWork<R> {
 impl<'env> Scope<'env> {
     /// Starts `operation` and returns at once. Operations run in order.
     ///
-    /// In a scope inside an operation, such as one of [`Communicator::spawn`], it runs at once.
+    /// If the scope is inside an operation, such as one of [`Communicator::spawn`], `operation`
+    /// runs at once.
     pub fn spawn<R: Send + 'env>(
         &self,
         operation: impl FnOnce(&Communicator) -> Result<R> + Send + 'env,
@@ -111,8 +112,8 @@ impl<'env> Scope<'env> {
             complete(Err(self.comm.fork_error()));
             return work;
         }
-        // Inside an operation, its turn ends after the scope. So it runs here, and a handle without
-        // the turn would wait for ever.
+        // A scope inside an operation is part of the turn of that operation. So the task runs here,
+        // because a handle without the turn would wait forever.
         if self.comm.with_ticket {
             complete(catch_panic(self.comm, operation));
             return work;
@@ -124,7 +125,7 @@ impl<'env> Scope<'env> {
         let task: Task<'env> = Box::new(move |comm| complete(catch_panic(comm, operation)));
         let ticket = self.comm.shared.op_queue.take_ticket();
         if let Err(unsent) = self.tasks.send((ticket, task)) {
-            // The thread could not be started: this one runs the operation.
+            // The thread could not be started, so this thread runs the operation.
             let (ticket, task) = unsent.0;
             self.comm.in_turn(ticket, task);
         }
@@ -166,10 +167,12 @@ impl<'env> Scope<'env> {
 }
 
 impl Communicator {
-    /// Runs `body`, which may start operations on borrowed buffers. Returns when all have finished.
+    /// Runs `body`, which can start operations on borrowed buffers. Returns when all of them have
+    /// finished.
     ///
     /// # Errors
-    /// That of `body`, or else that of the first operation whose error no handle has returned.
+    /// The error of `body`. If `body` succeeds, the error of the first operation whose error no
+    /// handle has returned.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -184,8 +187,8 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     ///
-    /// A scope that does not look at its handles returns their error, and one without a result is
-    /// refused:
+    /// If handles are dropped, the scope returns the error of their operation. A scope whose `body`
+    /// returns no result does not compile:
     ///
     /// ```compile_fail,E0308
     /// # use unisono::{Communicator, Sum};
@@ -196,7 +199,7 @@ impl Communicator {
     /// });
     /// ```
     ///
-    /// A buffer is borrowed for as long as the scope lasts:
+    /// A buffer stays borrowed until the scope ends:
     ///
     /// ```compile_fail,E0499
     /// # use unisono::{Communicator, Sum};
@@ -214,7 +217,7 @@ impl Communicator {
             let (tasks, todo) = channel::<(Ticket, Task<'env>)>();
             let serve =
                 move || todo.into_iter().for_each(|(ticket, task)| self.in_background_turn(ticket, task));
-            // If no thread can be started, no thread takes the tasks, and `spawn` runs them itself.
+            // If no thread can be started, `spawn` runs the tasks itself.
             let _ = thread::Builder::new().spawn_scoped(threads, serve);
             body(&Scope { comm: self, tasks, failures: Arc::clone(&failures) })
         })?;

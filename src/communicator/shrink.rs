@@ -13,29 +13,30 @@ use std::time::Duration;
 use unisono_transports::{Fabric, Reconnect, RegroupRequest};
 
 impl Communicator {
-    /// Makes a communicator of the ranks that are left, in their old order, after an error or
-    /// before one.
+    /// Makes a communicator of the ranks that are left, in their old order. It can be called after
+    /// an error or without one.
     ///
-    /// Every rank that is left calls it. Ranks that died or dropped their communicator are left out
-    /// at once. The call waits up to [`Config::timeout`] for ranks that do not call it. Then they
-    /// are excluded, if the others are more than half: they get [`ErrorKind::Excluded`] when they
-    /// call it. Ranks that die meanwhile are left out as well.
+    /// Every rank that is left must call this method. Ranks that died or dropped their communicator
+    /// are left out at once. The call waits up to [`Config::timeout`] for ranks that do not call
+    /// it. After that time these ranks are excluded, if the others are more than half. An excluded
+    /// rank gets [`ErrorKind::Excluded`] when it calls this method. Ranks that die during the call
+    /// are left out as well.
     ///
-    /// All ranks that get a communicator get the same one, except after a failure in the last
-    /// moment. A rank that died in that moment may still be a member, and the first operation then
-    /// reports it. A rank that was cut off in that moment may get a communicator of its own in
-    /// which nothing succeeds.
+    /// All ranks that get a communicator get the same one, unless a rank fails at the very end of
+    /// the call. A rank that died at the end may still be a member, and the first operation then
+    /// reports it. A rank that was cut off at the end may get a different communicator, in which
+    /// nothing succeeds.
     ///
     /// The new communicator has the settings of the old one, and the
     /// [algorithms](Communicator::set_algorithm) that were set, if the ranks that are left agree on
-    /// them. A failure between two calls of `set_algorithm` may leave them with different ones;
-    /// then the library chooses again and warns.
+    /// them. A failure between two calls of `set_algorithm` may leave the ranks with different
+    /// algorithms. In this case the library chooses again and warns.
     ///
     /// [`Communicator::shrink_and_agree`] lets the ranks agree on a step as well.
     ///
-    /// The old communicator is ended: running operations return [`ErrorKind::Aborted`], and it
-    /// should be dropped. The new one has links, memory and a secret of its own, which late
-    /// messages cannot reach.
+    /// This call ends the old communicator: its running operations return [`ErrorKind::Aborted`],
+    /// and it should be dropped. The new communicator has its own links, memory and secret, so late
+    /// messages of the old one cannot reach it.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -57,24 +58,25 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Excluded`]; [`ErrorKind::Timeout`] if too many ranks do not respond; the cause
-    /// if the ranks cannot connect; [`ErrorKind::Unsupported`] over a custom fabric without
+    /// [`ErrorKind::Excluded`] if the other ranks have excluded this rank. [`ErrorKind::Timeout`]
+    /// if too many ranks do not respond. If the ranks cannot connect, the cause is returned.
+    /// [`ErrorKind::Unsupported`] over a custom fabric without
     /// [`CommunicatorBuilder::reconnect`](crate::CommunicatorBuilder::reconnect).
     pub fn shrink(&self) -> Result<Communicator> {
-        // A rank without a value changes no smallest one.
+        // The largest value does not change the minimum over other ranks.
         self.shrink_and_agree(u64::MAX).map(|(left, _)| left)
     }
 
-    /// Shrinks as [`Communicator::shrink`] does, and returns the smallest `value` of the ranks that
-    /// are left as well.
+    /// Shrinks as [`Communicator::shrink`] does, and also returns the smallest `value` of the ranks
+    /// that are left.
     ///
-    /// The value is a step, or the number of a checkpoint: some ranks may have completed an
-    /// operation in which others failed, and all must go on from the same state. The values travel
-    /// with the agreement on the members, so no failure comes between the two. Ranks that get the
-    /// same communicator get the same value: that of a rank which dies in this call counts on all
-    /// of them or on none.
+    /// The value may be a training step or the number of a checkpoint. Ranks need to agree on it
+    /// because some may have completed an operation in which others failed, and all must go on from
+    /// the same state. The values are part of the agreement on the members, so no failure can come
+    /// between the two. Ranks that get the same communicator get the same value. If a rank dies in
+    /// this call, its value is taken into account either by all of them or by none.
     ///
-    /// Every rank that is left calls it. One that calls [`Communicator::shrink`] instead gives no
+    /// Every rank that is left must call this method or [`Communicator::shrink`], which gives no
     /// value. Without a failure, `comm.all_reduce_value(step, Min)` does the same.
     ///
     /// # Errors
@@ -131,7 +133,7 @@ impl Communicator {
         Ok((self.bequeath_algorithms(left)?, value))
     }
 
-    /// Returns how often the communicator's ancestors were shrunk since their ranks connected.
+    /// Returns the number of shrinks between the bootstrap and this communicator.
     ///
     /// ```
     /// # let comm = unisono::Communicator::local(1)?.remove(0);
@@ -143,7 +145,7 @@ impl Communicator {
     }
 }
 
-/// Reconnects threads, which hand fabrics over.
+/// Reconnects threads. One thread makes the fabrics and hands them to the other threads.
 struct ThreadRegroup<'a> {
     exchange: &'a FabricExchange,
     config: &'a Config,

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use unisono_transports::secure::handshake::Secret;
 use unisono_transports::{Error as TransportError, Fabric, Reconnect, RegroupRequest};
 
-/// The way a communicator was made, which is also how a related one is made.
+/// The way in which a communicator was made. Related communicators are made in the same way.
 pub(super) enum Origin {
-    /// Threads of this process, which hand fabrics over through the exchange, and the number of the
-    /// group.
+    /// Threads of this process, which pass fabrics to each other through the exchange. The number
+    /// identifies the group.
     Threads(Arc<FabricExchange>, u64),
     /// Processes that connected at an address.
     Bootstrap(UniqueId),
@@ -27,7 +27,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Returns the number that identifies the group; zero over a custom fabric.
+    /// Returns the number that identifies the group. It is zero over a custom fabric.
     pub(super) fn group_id(&self) -> u64 {
         match self {
             Origin::Threads(_, group) => u64::from(std::process::id()) << 32 | group,
@@ -45,7 +45,7 @@ impl Origin {
     }
 }
 
-/// Fabrics between the thread that made them and the threads that take them.
+/// Holds fabrics from the time when one thread has made them until the other threads take them.
 #[derive(Default)]
 pub(super) struct FabricExchange {
     /// Fabrics by the number of the group and the rank in it.
@@ -57,14 +57,15 @@ pub(super) struct FabricExchange {
 type SplitKey = [i64; 2];
 
 impl Communicator {
-    /// Groups the ranks that give the same color, by key and then by rank.
+    /// Makes a communicator of the ranks that give the same color, ordered by key and then by rank.
     ///
     /// Every rank must call it. A rank that gives no color gets no communicator. New communicators
-    /// have this one's settings and algorithms; [`Communicator::child`] gives them others.
+    /// inherit the settings and algorithms of this one. [`Communicator::child`] makes communicators
+    /// with other settings.
     ///
     /// # Errors
-    /// If the ranks of a group cannot connect; [`ErrorKind::Unsupported`] over a custom fabric
-    /// without [`CommunicatorBuilder::reconnect`](crate::CommunicatorBuilder::reconnect).
+    /// Fails if the ranks of a group cannot connect. [`ErrorKind::Unsupported`] over a custom
+    /// fabric without [`CommunicatorBuilder::reconnect`](crate::CommunicatorBuilder::reconnect).
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(4)?;
@@ -101,7 +102,8 @@ impl Communicator {
         self.connect_group(ticket, &members, config).map(Some)
     }
 
-    /// Makes a second communicator of the same ranks, whose operations do not wait for this one's.
+    /// Makes a second communicator of the same ranks. Its operations do not wait for operations of
+    /// this one.
     ///
     /// Every rank must call it.
     ///
@@ -122,15 +124,15 @@ impl Communicator {
     fn exchange_tickets(&self, leads: bool, members: &[Rank]) -> Result<(Vec<u8>, Option<UniqueId>)> {
         self.check_can_reconnect()?;
         let mut ticket = [0u8; TICKET_BYTES];
-        // The others wait for a ticket: a leader without one sends an empty one, and fails after
-        // that.
+        // The other members wait for a ticket. So a leader that has none sends an empty ticket
+        // before it fails.
         let reserved = if leads { self.reserve_endpoint(&mut ticket, members) } else { Ok(None) };
         let mut tickets = vec![0u8; TICKET_BYTES * self.size()];
         self.all_gather_for_split(&ticket, &mut tickets)?;
         Ok((tickets, reserved.map_err(|error| self.attach_rank(error))?))
     }
 
-    /// Fails over a custom fabric whose ranks cannot connect again.
+    /// Fails over a custom fabric if its ranks cannot connect again.
     pub(super) fn check_can_reconnect(&self) -> Result<()> {
         if matches!(self.shared.origin, Origin::Custom(None, _)) {
             let what = "a communicator over a custom fabric without a `Reconnect` cannot be split";
@@ -139,8 +141,9 @@ impl Communicator {
         Ok(())
     }
 
-    /// Reserves an endpoint for this rank's group and writes it into `ticket`. Others may read the
-    /// ticket: the members derive the secret of the group from it and from their own.
+    /// Reserves an endpoint for this rank's group and writes it into `ticket`. Ranks outside the
+    /// group may read the ticket, because the members derive the secret of the group from it and
+    /// from their own secret.
     pub(super) fn reserve_endpoint(
         &self,
         ticket: &mut [u8; TICKET_BYTES],
@@ -239,8 +242,8 @@ fn unreadable_endpoint() -> Error {
     Error::new(ErrorKind::ProtocolViolation { peer: 0, what: "an address that cannot be read".to_owned() })
 }
 
-/// Parses bytes as what a rank gets from others to make a group: their colors and keys, and the
-/// ticket of the first member.
+/// Parses bytes as the data that a rank gets from others to make a group: their colors and keys,
+/// and the ticket of the first member.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let keys: Vec<i64> = bytes.as_chunks().0.iter().map(|word| i64::from_le_bytes(*word)).collect();
@@ -259,8 +262,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
             write_endpoint(&mut rewritten, endpoint);
             assert_eq!(read_endpoint(&rewritten).ok(), Some(endpoint));
         }
-        // As the members of a group read it, and the survivors of a shrink. Miri knows no
-        // cryptography.
+        // The members of a group and the survivors of a shrink read a ticket in this way. Miri
+        // cannot run cryptography.
         if let Ok(invitation) = endpoint.parse::<Invitation>()
             && !cfg!(miri)
         {
@@ -356,10 +359,11 @@ pub(super) fn next_group_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns what the members of a group know of it: themselves, as ranks of the parent.
+/// Returns a label that is equal on all members of a group: the list of members, as ranks of the
+/// parent.
 fn group_label(members: &[Rank]) -> Vec<u8> {
     members.iter().flat_map(|&member| (member as u64).to_le_bytes()).collect()
 }
 
-/// The bytes of a group number or an invitation as text, with its length.
+/// Size of a ticket in bytes. It holds a group number or an invitation as text, after its length.
 pub(super) const TICKET_BYTES: usize = 192;

@@ -11,20 +11,19 @@ use unisono_transports::HeapAllocation;
 /// A slice in memory that the other ranks of a communicator can access.
 ///
 /// Large collectives read and write such buffers in place, without staging, if all ranks give them
-/// as input and output. Ordinary buffers may be mixed in at any call.
+/// as input and output. Any call may use ordinary buffers instead.
 ///
 /// Peers that run this library access a buffer only during an operation that was called with it.
-/// This also holds if the operation fails: it returns when no peer can reach the buffer any more,
-/// even if one is stopped in the middle of a copy. Peers that are threads are waited for. If a peer
-/// process does not leave its copy soon, the buffer becomes a private copy at the same address,
-/// which takes as much memory again.
+/// This also holds if the operation fails: it returns when no peer can access the buffer any more,
+/// even if a peer is stopped in the middle of a copy. If the peers are threads, the operation waits
+/// until they have stopped their access. If a peer process does not stop soon, the buffer is
+/// replaced by a private copy at the same address, which takes additional memory of the same size.
 ///
-/// A buffer outlives its communicator. In calls of other communicators it is ordinary memory.
-/// Ranks that do not trust each other should use ordinary memory.
+/// A buffer outlives its communicator. Other communicators treat it as ordinary memory. Ranks that
+/// do not trust each other should use ordinary memory.
 ///
 /// # Panics
-/// A forked child does not have memory that processes share, and panics when it dereferences the
-/// buffer.
+/// A forked child cannot access the shared memory, so it panics when it dereferences the buffer.
 #[derive(Debug)]
 pub struct SymmetricBuffer<T> {
     storage: Storage<T>,
@@ -34,21 +33,21 @@ pub struct SymmetricBuffer<T> {
 #[derive(Debug)]
 enum Storage<T> {
     Heap(HeapAllocation),
-    /// Ordinary memory, for ranks that share none.
+    /// Ordinary memory, for ranks that share no memory.
     Private(Vec<T>),
 }
 
 impl Communicator {
     /// Allocates `count` zeros in memory that the other ranks can access.
     ///
-    /// All ranks must call it, each with its own count. Ranks that share no memory get ordinary
-    /// memory, so that programs run anywhere. Between processes, 2 MiB or more are allocated at
-    /// once, in huge pages if the system has any. Smaller buffers are allocated page by page at
-    /// their first use.
+    /// All ranks must call this method, and each gives its own count. Ranks that share no memory
+    /// get ordinary memory, so that programs run anywhere. Between processes, the pages of a buffer
+    /// of 2 MiB or more are allocated at once, as huge pages if the system has any. Smaller buffers
+    /// are allocated page by page when they are first used.
     ///
     /// # Errors
-    /// On every rank, if one of them has too little memory left: see
-    /// `UNISONO_SYMMETRIC_HEAP_BYTES`.
+    /// Fails on every rank if one of them has too little memory left.
+    /// `UNISONO_SYMMETRIC_HEAP_BYTES` sets the limit.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -60,8 +59,8 @@ impl Communicator {
     /// # Ok::<(), unisono::Error>(())
     /// ```
     pub fn alloc_symmetric<T: Element>(&self, count: usize) -> Result<SymmetricBuffer<T>> {
-        // A count that is too large takes the same way: afterwards every rank knows that ranks may
-        // have symmetric memory.
+        // A count that is too large is also exchanged, so that every rank knows afterwards that
+        // ranks may have symmetric memory.
         let bytes = count.checked_mul(size_of::<T>());
         let block = self.with_engine(|engine| engine.alloc_symmetric(bytes.unwrap_or(isize::MAX as usize)));
         let refused =

@@ -34,7 +34,7 @@ enum Runner {
     /// There is none.
     #[default]
     Absent,
-    /// A thread was told to run them, and has not begun.
+    /// A thread was told to run the operations, but has not begun.
     Called,
     /// A thread runs them.
     Running,
@@ -45,8 +45,8 @@ impl TaskQueue {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Queues `task` behind the calls made so far, and lets a thread of the library run it. Returns
-    /// its position among the calls.
+    /// Queues `task` after all earlier calls, and lets a thread of the library run it. Returns its
+    /// position among the calls.
     ///
     /// # Errors
     /// No thread could be started. The task is dropped, and its turn has passed.
@@ -92,11 +92,12 @@ impl TaskQueue {
         }
     }
 
-    /// Runs operations on the thread of a caller that waits for the one at `position`, as long as
-    /// the thread that was told to run them has not begun. To wait for that thread would take
-    /// longer than a small operation.
+    /// Runs operations on the thread of a caller that waits for the operation at `position`, until
+    /// the thread of the library begins. Waiting for that thread would take longer than a small
+    /// operation.
     ///
-    /// Later operations are left alone: peers may enter one only after the caller has gone on.
+    /// Later operations are not run here, because peers may start them only after the caller has
+    /// gone on.
     pub(super) fn help(&self, shared: &Shared, position: u64) {
         loop {
             let mut pending = self.lock();

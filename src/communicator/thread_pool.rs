@@ -1,8 +1,9 @@
-//! Threads for started operations: a communicator has one only while it has operations to run.
+//! Threads for started operations. A communicator has a thread only while it has operations to run.
 //!
 //! The threads belong to the process. A thread that has nothing to do for a while ends, so idle
-//! communicators cost no threads. Each communicator with operations under way has a thread of its
-//! own, because an operation may wait for peers that run another one first.
+//! communicators cost no threads. Each communicator with operations under way has a separate
+//! thread, because an operation may wait for peers that first run an operation of another
+//! communicator.
 
 #[cfg(not(all(test, shuttle)))]
 pub(super) use pooled::execute;
@@ -67,7 +68,7 @@ mod pooled {
     }
 
     fn run() {
-        // Sleeps of a waiting operation are short, and must not be rounded up.
+        // The sleeps of a waiting operation are short, and the system must not round them up.
         timer_slack::minimize();
         let mut pool = lock();
         loop {

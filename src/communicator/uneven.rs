@@ -1,10 +1,10 @@
 //! The blocking collectives whose shares have different lengths.
 //!
-//! Two of them run by the algorithms of their even forms: [`Communicator::all_gather_v`] and
-//! [`Communicator::reduce_scatter_v`]. Every rank gives all counts there.
+//! [`Communicator::all_gather_v`] and [`Communicator::reduce_scatter_v`] use the algorithms of
+//! all_gather and reduce_scatter. Every rank gives all counts to these two.
 //!
-//! [`Communicator::gather_v`] and [`Communicator::scatter_v`] are one message between the root and
-//! each other rank. Only the root gives counts there.
+//! [`Communicator::gather_v`] and [`Communicator::scatter_v`] send one message between the root and
+//! each other rank. Only the root gives counts to these two.
 
 use super::Communicator;
 use super::counts::{split, split_mut};
@@ -18,7 +18,8 @@ use unisono_reducers::{Element, as_bytes, as_bytes_mut};
 impl Communicator {
     /// Concatenates inputs of different lengths, by rank, into every rank's `output`.
     ///
-    /// Rank i gives `counts[i]` elements. `counts` is equal on all ranks; `output` has their sum.
+    /// Rank i gives `counts[i]` elements. `counts` is equal on all ranks, and `output` is as long
+    /// as the sum of all counts.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]. After an error, `output` is
@@ -43,10 +44,11 @@ impl Communicator {
         self.run_uneven_operation(&UnevenOperation::all_gather(T::DTYPE, counts), buffers)
     }
 
-    /// Reduces the inputs of all ranks, and gives each rank a part of its own length.
+    /// Reduces the inputs of all ranks, and gives each rank a part of the result. The parts can
+    /// have different lengths.
     ///
-    /// Rank i receives `counts[i]` elements. `counts` is equal on all ranks; every `input` has
-    /// their sum, the parts one after the other.
+    /// Rank i receives `counts[i]` elements. `counts` is equal on all ranks. Every `input` is as
+    /// long as the sum of all counts, and holds the parts one after the other.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]. After an error, `output` is
@@ -80,13 +82,14 @@ impl Communicator {
 
     /// Concatenates inputs of different lengths, by rank, into the root's `output`.
     ///
-    /// The root gives its `output` with the number of elements that each rank gives: `counts[i]`
-    /// is the length of rank i's `input`. Other ranks give `None`.
+    /// The root gives its `output` together with the counts, where `counts[i]` is the length of
+    /// rank i's `input`. Other ranks give `None`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the counts do not add up to
-    /// the buffers; [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) with both counts if the
-    /// root and a rank disagree; else as [`Communicator::all_reduce`]. After an error, `output` is
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the sum of the counts is not
+    /// the length of the buffer. If the root and a rank give different counts,
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) shows both. Other errors are those of
+    /// [`Communicator::all_reduce`]. After an error, `output` is
     /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```
@@ -120,8 +123,8 @@ impl Communicator {
 
     /// Copies the next `counts[i]` elements of the root's input to rank i's `output`.
     ///
-    /// The root gives its input with the counts, of which there is one for each rank. Other ranks
-    /// give `None`. Rank i's `output` has `counts[i]` elements.
+    /// The root gives its input together with a count for each rank. Other ranks give `None`. Rank
+    /// i's `output` has `counts[i]` elements.
     ///
     /// # Errors
     /// As [`Communicator::gather_v`]. After an error, `output` is
@@ -156,7 +159,7 @@ impl Communicator {
         self.scatter_bytes::<T>(OpKind::ScatterV, (as_bytes(input), counts), as_bytes_mut(output), root)
     }
 
-    /// Gathers messages at the root, whose counts are checked already.
+    /// Gathers messages at the root. The counts have been checked already.
     pub(super) fn gather_bytes<T: Element>(
         &self,
         kind: OpKind,
@@ -168,7 +171,7 @@ impl Communicator {
         self.move_shares((kind, Collective::Gather), (T::DTYPE, root), &[(0, input)], outputs)
     }
 
-    /// Scatters messages from the root, whose counts are checked already.
+    /// Scatters messages from the root. The counts have been checked already.
     pub(super) fn scatter_bytes<T: Element>(
         &self,
         kind: OpKind,

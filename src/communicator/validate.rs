@@ -110,7 +110,7 @@ impl ArgCheck<'_> {
         self.invalid(format!("{count} elements of {dtype} are more than memory can hold"))
     }
 
-    /// Refuses a reduction that is missing or too much.
+    /// Refuses a call in which a reduction is missing or not allowed.
     pub(super) fn require_reduction(self, collective: Collective, reduction: Option<ReduceOp>) -> Result<()> {
         match (collective.reduces(), reduction.is_some()) {
             (true, false) => Err(self.invalid("it needs a reduction".to_owned())),
@@ -149,9 +149,9 @@ impl ArgCheck<'_> {
 
     /// Returns the error of a refused call, with its name and the number that it would have had.
     ///
-    /// Messages between two ranks have numbers of their own, which a refused call does not use. The
-    /// number is known when the call's ticket is admitted, since earlier operations may still be
-    /// queued. An accepted call would have waited for its ticket as well.
+    /// Messages between two ranks are numbered separately, and a refused call uses no such number.
+    /// Earlier operations may still be queued, so the number is known only when the call's ticket
+    /// is admitted. An accepted call would have waited for its ticket, too.
     #[cold]
     pub(crate) fn invalid(self, what: String) -> Error {
         let Some(kind) = self.kind else { return self.comm.attach_rank(Error::invalid_usage(what)) };

@@ -1,7 +1,7 @@
-//! The blocking collectives of vectors of which each rank knows the length of its own alone.
+//! The blocking collectives of vectors. Each rank knows only the length of its own vector.
 //!
-//! They return vectors of the right lengths, and need one exchange more than the forms with counts
-//! in `uneven.rs`.
+//! They return vectors of the right lengths. They need one more exchange than the forms in
+//! `uneven.rs`, to which callers give the counts.
 
 use super::Communicator;
 use crate::error::Result;
@@ -12,8 +12,9 @@ use unisono_reducers::Element;
 impl Communicator {
     /// Returns the inputs of all ranks, by rank, on every rank.
     ///
-    /// The lengths may differ, and ranks need not know those of the others: the call exchanges them
-    /// first. [`Communicator::all_gather_v`] is faster where all ranks know all lengths.
+    /// The lengths may differ. Ranks need not know the lengths of other ranks, because the call
+    /// exchanges them first. If all ranks know all lengths, [`Communicator::all_gather_v`] is
+    /// faster.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -32,12 +33,12 @@ impl Communicator {
 
     /// Returns the inputs of all ranks, by rank, at the root. Other ranks get `None`.
     ///
-    /// The lengths may differ, and the root need not know them: the call exchanges them first.
-    /// [`Communicator::gather_v`] is faster where the root knows all lengths.
+    /// The lengths may differ. The root need not know them, because the call exchanges them first.
+    /// If the root knows all lengths, [`Communicator::gather_v`] is faster.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if there is no such root;
-    /// otherwise as [`Communicator::all_reduce`].
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if there is no such root. Other
+    /// errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// let gathered = unisono::local(3, |comm| {
@@ -56,12 +57,12 @@ impl Communicator {
 
     /// Returns the root's vector for this rank. Only the root gives vectors, one for each rank.
     ///
-    /// The lengths may differ, and the other ranks need not know theirs: the call tells them first.
-    /// [`Communicator::scatter_v`] is faster where each rank knows its length.
+    /// The lengths may differ. A rank need not know the length of its vector, because the root
+    /// sends it first. If each rank knows its length, [`Communicator::scatter_v`] is faster.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if there is no such root, or if
-    /// the root gives no vectors or another number of them; otherwise as
+    /// the root does not give one vector for each rank. Other errors are those of
     /// [`Communicator::all_reduce`].
     ///
     /// ```

@@ -1,4 +1,5 @@
-//! Background operations that own their buffers, and their handles.
+//! Operations that run in the background and own their buffers, and the handles of these
+//! operations.
 
 use crate::communicator::messages::{MessageHandle, MessageState};
 use crate::communicator::task_queue::{Task, TaskQueue, ThreadRefused};
@@ -20,10 +21,10 @@ use unisono_transports::sys::fork_guard;
 /// Dropping the handle does not stop the operation, which keeps its buffer until it ends. If the
 /// operation fails, every later call on the communicator returns its error.
 ///
-/// As a future, the handle suits every executor: the operation runs on a thread of the library,
-/// which calls the waker, and polling waits for nothing. Every call without `_async` in its name
-/// blocks its thread instead, also [`Work::wait`]. [`Communicator::spawn`] makes a future of such a
-/// call. To connect ranks, use what the executor has for blocking calls.
+/// The handle is a future that works with every executor: the operation runs on a thread of the
+/// library, which calls the waker, and polling never blocks. Calls without `_async` in their names
+/// block their thread, as [`Work::wait`] does. [`Communicator::spawn`] makes a future of such a
+/// call. To connect ranks in async code, use the executor's function for blocking calls.
 ///
 /// ```
 /// # use unisono::{Communicator, Result, Sum};
@@ -53,26 +54,27 @@ pub(super) struct Completion<R> {
     finished: Condvar,
     /// The communicator that runs the operation.
     pub(super) shared: Weak<Shared>,
-    /// The message, if the operation is one that waiting threads move.
+    /// The message, if the operation is a message, which threads move while they wait.
     pub(super) message: Option<MessageState>,
-    /// The position of the operation among the calls, if it is one of the started operations that
-    /// wait for a thread.
+    /// The position of the operation among the calls, if the operation was started and waits for a
+    /// thread.
     position: OnceLock<u64>,
-    /// The message whose result this handle converts.
+    /// The message whose result this handle converts, if there is one.
     pub(super) origin: Option<Arc<dyn MessageHandle>>,
 }
 
 struct CompletionState<R> {
     result: Option<Result<R>>,
-    /// Set once the result has been handed out.
+    /// True if the result has been returned.
     delivered: bool,
     waker: Option<Waker>,
-    /// Number of threads that sleep until the result is there. Waking nobody is a system call too.
+    /// Number of threads that sleep until the result is there. It is counted because a wake without
+    /// sleepers would still cost a system call.
     sleepers: usize,
     callback: Option<Callback<R>>,
 }
 
-/// The handle of a send may be dropped before the send fails or after that.
+/// The handle of a send can be dropped before or after the send fails.
 impl<R> Drop for Completion<R> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -82,7 +84,7 @@ impl<R> Drop for Completion<R> {
     }
 }
 
-/// A function that consumes a result, instead of storing it.
+/// A function that takes the result, so that it is not stored.
 type Callback<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
 impl<R> Completion<R> {
@@ -143,7 +145,7 @@ impl<R> Completion<R> {
         }
     }
 
-    /// Waits for the result until the deadline. `None` if there is none by then.
+    /// Waits for the result until the deadline. Returns `None` if there is no result by then.
     pub(super) fn wait_until(&self, deadline: Option<Instant>) -> Option<Result<R>> {
         if let Some(result) = self.lock().result.take() {
             return Some(result);
@@ -172,12 +174,12 @@ impl<R> Completion<R> {
         }
     }
 
-    /// Returns the message that the handle stands for.
+    /// Returns the message to which the handle belongs.
     pub(super) fn message_state(&self) -> Option<&MessageState> {
         self.message.as_ref().or_else(|| self.origin.as_ref()?.message())
     }
 
-    /// Fails if this thread would wait for ever.
+    /// Fails if this thread would wait forever.
     fn check_waiter(&self) -> Result<()> {
         let Some(shared) = self.shared.upgrade() else {
             return Ok(());
@@ -261,8 +263,8 @@ impl<R: Send + 'static> Work<R> {
     /// Waits until the operation has finished, but not longer than `limit`. Returns its result, or
     /// the handle if there is no result yet.
     ///
-    /// The operation goes on after the limit. [`Config::timeout`](crate::Config::timeout) ends it
-    /// if nothing moves for so long.
+    /// The operation goes on after the limit. It fails if nothing moves for
+    /// [`Config::timeout`](crate::Config::timeout).
     ///
     /// # Errors
     /// The handle, so that the caller can go on waiting.
@@ -301,14 +303,14 @@ impl<R: Send + 'static> Work<R> {
         self.completion.is_finished()
     }
 
-    /// Returns true if the handle, polled as a future, has delivered its result. It must not be
-    /// polled again then. This is the contract of `FusedFuture`.
+    /// Returns true if the handle was polled as a future and has returned its result. Then it must
+    /// not be polled again, as `FusedFuture` requires.
     pub fn is_terminated(&self) -> bool {
         self.completion.is_delivered()
     }
 
-    /// Applies `convert` to the result when the operation succeeds. It runs where the callback of
-    /// [`Work::and_then`] does.
+    /// Applies `convert` to the result when the operation succeeds. `convert` runs on the same
+    /// thread as a callback of [`Work::and_then`] would.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -324,10 +326,10 @@ impl<R: Send + 'static> Work<R> {
     /// Calls `callback` once with the result when the operation succeeds. The new handle has the
     /// callback's result. After an error the callback is not called.
     ///
-    /// The callback runs on the thread of the operation, before the next one begins, or at once if
-    /// the operation has finished. That thread is one of the library, or one that waits for this or
-    /// a later operation. It may start operations. Waiting in it for one of the same
-    /// communicator is an error.
+    /// If the operation has finished, the callback runs at once. Otherwise it runs on the thread of
+    /// the operation, before the next operation begins. This is a thread of the library, or a
+    /// thread that waits for this or a later operation. The callback may start operations. If it
+    /// waits for an operation of the same communicator, it gets an error.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -367,11 +369,11 @@ impl<R> Future for Work<R> {
 }
 
 impl Communicator {
-    /// Starts `operation` and returns at once: it owns its buffers, and hands them back when it is
-    /// done.
+    /// Starts `operation` and returns at once. The operation owns its buffers, and can return them
+    /// as its result.
     ///
     /// Started operations run one after the other, in order with every other call on this
-    /// communicator; thousands may be waiting.
+    /// communicator. Thousands of them can wait at the same time.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};
@@ -392,7 +394,8 @@ impl Communicator {
     ) -> Work<R> {
         let slot = Completion::new(Arc::downgrade(&self.shared));
         if self.is_forked() {
-            // In a child process, the worker thread belongs to the parent.
+            // In a forked child process there is no worker thread, because it belongs to the
+            // parent.
             slot.complete(Err(self.fork_error()));
             return Work { completion: slot };
         }
@@ -400,8 +403,8 @@ impl Communicator {
         let inside = self.with_turn();
         let task: Task = Box::new(move || {
             let result = catch_panic(&inside, operation);
-            // This handle may be the last one, and a caller may end the process once it has the
-            // result.
+            // This handle may be the last one. It is dropped before the result is stored, because
+            // the caller may end the process when it has the result.
             drop(inside);
             filled.complete(result);
         });

@@ -6,7 +6,7 @@ use crate::schedule::{Algorithm, PeerAccess, find};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Allowed ranges, in the code and in the environment.
+/// Allowed ranges of settings, for values in code and in the environment.
 pub(super) mod limits {
     use std::ops::RangeInclusive;
 
@@ -23,7 +23,7 @@ pub(super) mod limits {
     pub(in crate::config) const CACHE_BYTES: RangeInclusive<usize> = 1 << 16..=BYTES_MAX;
     pub(in crate::config) const GPU_FIFO_DEPTH: RangeInclusive<usize> = 3..=1024;
     pub(in crate::config) const GPU_FIFO_SLOT_BYTES: RangeInclusive<usize> = 4096..=BYTES_MAX;
-    /// The address space of a process has fewer bytes than twice this.
+    /// The largest size in bytes. An address space has fewer than twice as many bytes.
     const BYTES_MAX: usize = 1 << 46;
 }
 
@@ -138,7 +138,7 @@ fn check_size(field: &str, variable: &str, value: usize, range: RangeInclusive<u
 }
 
 const TIME_MIN: Duration = Duration::from_millis(1);
-/// A century: longer than any process runs, and short enough to be added to any clock.
+/// A century, which is longer than any process runs, and short enough to be added to any clock.
 const NO_LIMIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 const PAGE_BYTES: usize = 4096;
 

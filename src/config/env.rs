@@ -57,12 +57,13 @@ impl Config {
 
     /// Returns the same settings with some of them changed, by name and value.
     ///
-    /// A name is that of a variable, such as `UNISONO_TIMEOUT_MS`, or the rest of it in any case,
-    /// such as `timeout_ms`. A later pair wins over an earlier one.
+    /// A name is the name of a variable, such as `UNISONO_TIMEOUT_MS`. The prefix can be left out,
+    /// and letters can have any case, as in `timeout_ms`. If a name occurs twice, the later value
+    /// is used.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) names the first pair that is no
-    /// setting, or has a value that it cannot take.
+    /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) names the first pair whose name
+    /// is no setting, or whose value the setting cannot have.
     ///
     /// ```
     /// # use unisono::Config;
@@ -153,10 +154,11 @@ impl Config {
     }
 }
 
-/// The reason why a pair of name and value is no setting.
+/// The reason why a pair of name and value is refused.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The name is none. The value may be anything, such as a secret under a misspelled name.
+    /// The name is not the name of a setting. The value can be anything, for example a secret under
+    /// a misspelled name.
     Name(String),
     /// The setting cannot have this value.
     Value(String),
@@ -179,10 +181,10 @@ impl From<String> for Refusal {
     }
 }
 
-/// Returns algorithms by name, as `--algo` and `UNISONO_ALGO` give them.
+/// Parses names of algorithms, in the form that `--algo` and `UNISONO_ALGO` have.
 ///
 /// # Errors
-/// Names an unknown algorithm and lists the known ones.
+/// The error names an unknown algorithm and lists the known ones.
 ///
 /// ```
 /// let algorithms = unisono::parse_algorithms("all_reduce=ring,broadcast=linear").unwrap();
@@ -221,8 +223,8 @@ fn parse_switch(text: &str) -> std::result::Result<bool, String> {
     }
 }
 
-/// Returns the name of the Service for which Kubernetes sets a variable, which begins with
-/// [`ENV_PREFIX`] where the name of the Service begins with `unisono`.
+/// Returns the name of the Service for which Kubernetes has set a variable. Such a variable begins
+/// with [`ENV_PREFIX`] if the name of the Service begins with `unisono`.
 fn kubernetes_service(setting: &str, value: &str) -> Option<String> {
     let setting = format!("_{setting}");
     let is_link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
@@ -234,14 +236,15 @@ fn kubernetes_service(setting: &str, value: &str) -> Option<String> {
         let is_whole = rest.is_empty() && (*mark != "_PORT" || is_link);
         (is_whole || is_of_port).then_some(service)
     })?;
-    // Kubernetes writes names with these letters alone. Others are not shown, since they may
-    // steer a terminal.
+    // Kubernetes writes names with these letters only. Names with other letters are not shown,
+    // because they could control a terminal.
     let is_of_name = |letter: char| letter.is_ascii_uppercase() || letter.is_ascii_digit() || letter == '_';
     let name = || format!("unisono{service}").to_ascii_lowercase().replace('_', "-");
     service.chars().all(is_of_name).then(name)
 }
 
-/// Returns the message for a name that is no setting, with the successor of a retired name.
+/// Returns the message for a name that is no setting. If the setting was renamed, the message has
+/// its new name.
 fn unknown_setting(name: &str) -> String {
     match RENAMED.iter().find(|(old, _)| *old == name) {
         Some((_, new)) => format!("this setting is named {ENV_PREFIX}{new}"),
@@ -308,7 +311,7 @@ mod tests {
         why
     }
 
-    /// Values that hold the secret: a number, an id, a value with a typing error, and the contents
+    /// The values hold the secret as a number, an id, a value with a typing error, and the contents
     /// of a file that a setting names.
     #[test]
     fn no_error_about_a_setting_shows_a_secret() {

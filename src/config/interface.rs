@@ -4,10 +4,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-/// An IP address of this host, without a port. A link-local IPv6 address has its scope.
+/// An IP address of this host, without a port. A link-local IPv6 address includes its scope.
 ///
-/// A link-local address means an interface only together with its scope: `fe80::1%eth0`. Every host
-/// numbers scopes in its own way.
+/// A link-local address identifies an interface only together with its scope, as in `fe80::1%eth0`.
+/// Every host numbers its scopes differently.
 ///
 /// ```
 /// use unisono::Interface;
@@ -21,7 +21,7 @@ use std::str::FromStr;
 pub struct Interface(SocketAddr);
 
 impl Interface {
-    /// Returns the interface of a socket's own address.
+    /// Returns the interface of a socket, from the address of its own end.
     pub(crate) fn of(mut address: SocketAddr) -> Self {
         address.set_port(0);
         Self(address)
@@ -72,14 +72,14 @@ pub(crate) fn parse_ip(text: &str, port: u16) -> Option<SocketAddr> {
     let ip: IpAddr = ip.parse().ok()?;
     match scope {
         None => Some((ip, port).into()),
-        // The system knows the names of scopes. It asks nobody about the address.
+        // The system looks up the name of the scope. It sends no packet for the address.
         Some(_) if ip.is_ipv6() => (text, port).to_socket_addrs().ok()?.next(),
         Some(_) => None,
     }
 }
 
-/// Returns an address that another host or rank has sent, with the scope of this host's way to
-/// `own`, if both are link-local: scopes of other hosts mean nothing here.
+/// Returns an address that another host or rank has sent. If the address and `own` are link-local,
+/// the result has the scope of `own`, because scopes of other hosts mean nothing on this host.
 pub(crate) fn on_own_link(address: SocketAddr, own: SocketAddr) -> SocketAddr {
     match (address, own) {
         (SocketAddr::V6(mut address), SocketAddr::V6(own))

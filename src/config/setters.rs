@@ -1,4 +1,4 @@
-//! Setters that take and return the settings, for building them in one expression.
+//! Setters that take and return the settings, so that one expression can build them.
 
 use crate::config::{Config, DeviceConfig, Interface, LaunchMode, ReductionOrder, Transport};
 use crate::schedule::Algorithm;

@@ -1,12 +1,12 @@
-//! The one way in which errors show the value of a setting.
+//! The text form of settings in errors, which hides secrets.
 
 use unisono_transports::text::without_secrets;
 
 /// Returns `NAME=value`, as errors about a variable show it.
 ///
-/// The value is left out for variables that hold the secret of the job. Other values may hold it by
-/// mistake, so long runs of hexadecimal digits are left out of them. Characters that steer a
-/// terminal are escaped.
+/// If a variable holds the secret of the job, its value is left out. Other values may hold the
+/// secret by mistake, so long runs of hexadecimal digits are left out of them. Characters that
+/// control a terminal are escaped.
 pub(crate) fn assignment(name: &str, value: &str) -> String {
     match holds_secret(name) {
         true => without_secrets(name),
@@ -14,8 +14,8 @@ pub(crate) fn assignment(name: &str, value: &str) -> String {
     }
 }
 
-/// Returns true if the variable holds the secret, or the name of a file, which somebody may take
-/// for the secret itself.
+/// Returns true if the variable holds the secret, or the name of its file, in place of which a user
+/// may give the secret itself.
 fn holds_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     HOLD_SECRET.contains(&name.strip_prefix("UNISONO_").unwrap_or(&name))

@@ -84,8 +84,7 @@ impl DeviceCommunicator {
         })
     }
 
-    /// Uploads the shares of the two buffers: those sent to each rank, and those received from
-    /// each.
+    /// Uploads the table of shares that are sent to each rank and received from each rank.
     fn upload_shares(
         &self,
         tables: &[Vec<(usize, usize)>; 2],

@@ -17,9 +17,10 @@ impl DeviceCommunicator {
     /// `buffer` has the same number of elements on all ranks.
     ///
     /// # Errors
-    /// Refused arguments leave the communicator as it is; all other errors poison it. Failures
-    /// after the call has returned come out of [`DeviceCommunicator::check`] and of every later
-    /// call. After an error, `buffer` is [unspecified](crate::Error#buffers-after-an-error).
+    /// If arguments are refused, the communicator stays as it is. All other errors poison it. If
+    /// the operation fails after the call has returned, [`DeviceCommunicator::check`] and every
+    /// later call return the error. After an error, `buffer` is
+    /// [unspecified](crate::Error#buffers-after-an-error).
     ///
     /// ```no_run
     /// # use unisono::device::{Buffer, DeviceCommunicator, Stream};
@@ -119,8 +120,8 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::AllGather, None, 0, whole_buffer(&input), into)
     }
 
-    /// Concatenates one share of every rank in `buffer`, where this rank's share is in its place
-    /// already.
+    /// Concatenates one share of every rank in `buffer`, which holds this rank's share at its
+    /// place.
     ///
     /// `buffer` has n × [`size`](DeviceCommunicator::size) elements.
     ///
@@ -152,8 +153,8 @@ impl DeviceCommunicator {
 
     /// Concatenates inputs of different lengths, by rank, into every rank's `output`.
     ///
-    /// Rank i gives `counts[i]` elements. `counts` is the same on all ranks; `output` has their
-    /// sum.
+    /// Rank i gives `counts[i]` elements. `counts` is the same on all ranks, and `output` is as
+    /// long as the sum of all counts.
     ///
     /// # Errors
     /// As [`DeviceCommunicator::all_reduce`]. After an error, `output` is
@@ -262,7 +263,8 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::ReduceScatter, Some(reduction.into()), 0, from, into)
     }
 
-    /// Copies share i of every rank's `input` to rank i's `output`, by sender.
+    /// Copies share i of every rank's `input` to rank i's `output`, where the shares are ordered by
+    /// sender.
     ///
     /// `input` and `output` have n × [`size`](DeviceCommunicator::size) elements.
     ///
@@ -295,7 +297,7 @@ impl DeviceCommunicator {
         self.enqueue_collective::<T>(stream, Collective::AllToAll, None, 0, from, into)
     }
 
-    /// Holds back all later work on `stream` until every rank's stream has reached the barrier.
+    /// Delays all later work on `stream` until the streams of all ranks have reached the barrier.
     ///
     /// # Errors
     /// As [`DeviceCommunicator::all_reduce`].

@@ -1,4 +1,4 @@
-//! Fuzz target: what ranks tell each other when they join on GPUs, as bytes.
+//! Fuzz target for the bytes that ranks send each other when they join on GPUs.
 
 use crate::device::{placement, registered, topology};
 

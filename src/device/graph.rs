@@ -34,7 +34,8 @@ impl Shared {
         let sound = self.host_comm.with_engine(|engine| engine.poll_events(None));
         sound.map_err(|error| GpuError::GraphInvalidated { why: error.to_string() })?;
         if stream.capture_state() == CaptureState::Foreign {
-            // Its launches count themselves, and the host would not know of their repetitions.
+            // Launches are counted when they are enqueued, so the host would not know of
+            // repetitions by the other library.
             let why = "another library captures the stream; let it capture the operations themselves";
             return Err(GpuError::GraphInvalidated { why: why.to_owned() });
         }

@@ -1,5 +1,5 @@
-//! Connection of ranks on GPUs: each rank tells the others about its GPU and its arena, and opens
-//! theirs.
+//! Connects ranks on GPUs. Each rank tells the others about its GPU and its arena, and opens their
+//! arenas.
 
 use super::{DeviceCommunicator, Owner, Shared};
 use crate::communicator::Communicator;
@@ -75,7 +75,7 @@ fn agree_on_sizes(base: &Communicator) -> Result<()> {
         window_bytes,
         peer_to_peer,
         ll128: wide_lines,
-        // Ranks may differ in how they launch, and in how long they wait.
+        // These two settings may differ between ranks.
         timeout: _,
         launch: _,
     } = base.config().gpu;
@@ -107,11 +107,11 @@ fn reserve_blocks(
     let mut attempt = 0;
     loop {
         let own = Placement::own(gpu, room, base.config().gpu.channels);
-        // All ranks learn of a driver that does not tell the place of its GPU.
+        // If the driver of a rank does not report the place of its GPU, all ranks learn of this.
         let placements = Placements::exchange(base, &agree_on_success(base, own)?)?;
         placements.check_queues().map_err(|error| base.attach_rank(refuse(error)))?;
-        // Communicators that join at the same time on other threads may have taken the blocks
-        // since the exchange. Fewer are asked for each time, so that all of them find some.
+        // Other communicators that join at the same time may have taken the blocks since the
+        // exchange. Every attempt requests fewer blocks, so that all communicators get some.
         let channels = (placements.channels() >> attempt).max(1);
         let reserved = BlockReservation::reserve(gpu, channels * BLOCKS_PER_CHANNEL, placements.room());
         match agree_on_success(base, reserved) {
@@ -127,8 +127,8 @@ fn refuse(error: GpuError) -> Error {
     Error::new(ErrorKind::Unsupported(error.to_string())).with_source(error)
 }
 
-/// Tells the user, once in a process, what processes cost each other on a GPU without MPS. One rank
-/// of each GPU does so.
+/// Warns once in a process that processes slow each other down on a GPU without MPS. One rank of
+/// each GPU does so.
 fn warn_of_time_slices(gpu: &Gpu, placements: &Placements) {
     static ONCE: Once = Once::new();
     if let Some(processes) = placements.processes_to_report().filter(|&processes| processes > 1)
@@ -177,7 +177,8 @@ fn make_endpoint(arena: PeerMemory, peers: Vec<Peer>, reach: Reach) -> Result<En
     Ok(Endpoint::new(arena, peers, reach, reserve)?)
 }
 
-/// Connects to each rank: directly if both ranks reach each other, through the host otherwise.
+/// Connects to each rank. The connection is direct if both ranks reach each other, and goes through
+/// the host otherwise.
 fn connect_peers(base: &Communicator, arena: &PeerMemory, placements: &Placements) -> Result<Vec<Peer>> {
     let mut reached = keep_mutual(base, exchange_handles(base, arena, placements)?)?;
     let right = test_links(base, arena, &mut reached)?;
@@ -256,7 +257,7 @@ fn exchange_handles(
     let own = placements.of(base.rank());
     let place = [own.host, own.process, arena.gpu().ordinal() as u64];
     let mut card: Vec<u8> = place.iter().flat_map(|word| word.to_le_bytes()).collect();
-    // An arena that cannot be exported is not reachable by any rank.
+    // If an arena cannot be exported, no rank can reach it.
     let handle = arena.export().map(|handle| handle.to_bytes());
     card.extend(handle.as_ref().unwrap_or(&[0; IpcHandle::BYTES]));
     card.push(u8::from(handle.is_ok() && base.config().gpu.peer_to_peer));
@@ -279,7 +280,8 @@ fn exchange_handles(
     Ok(all.chunks(card.len()).enumerate().map(open).collect())
 }
 
-/// Opens the arena of the rank at `theirs`: its host, its process, and the number of its GPU there.
+/// Opens the arena of the rank at `theirs`, which has its host, its process, and the number of its
+/// GPU on that host.
 fn open_peer_arena(
     arena: &PeerMemory,
     own: [u64; 3],

@@ -30,7 +30,8 @@ pub(super) struct CommState {
     messages: MessageCache,
     pub(super) groups: GroupCache,
     share_tables: ShareTables,
-    /// Memory to which operations in place copy their buffer first. They follow each other.
+    /// Memory to which operations in place copy their buffer first. One is enough, because
+    /// operations run one after the other.
     aside: Option<Arc<Buffer<u8>>>,
     /// Sequence numbers of the next operation of all ranks, and of the next group of sends and
     /// receives.
@@ -53,7 +54,7 @@ pub(super) enum LaunchKind<'w> {
     Program(&'w DeviceProgram),
     /// A program that accesses the buffers of peers.
     ZeroCopy(&'w DeviceProgram, &'w AddressTable),
-    /// A small all_reduce of this many bytes, by a kernel of its own.
+    /// A small all_reduce of this many bytes, which has a special kernel.
     OneShot(usize),
 }
 
@@ -64,7 +65,7 @@ impl CommState {
         match &self.aside {
             Some(aside) if aside.len() >= bytes => Ok(Arc::clone(aside)),
             _ => {
-                // The old memory lasts until the work that uses it is done.
+                // The old memory is freed when the work that uses it is done.
                 let larger = Arc::new(gpu.alloc(bytes.next_power_of_two())?);
                 Ok(Arc::clone(self.aside.insert(larger)))
             }
@@ -117,8 +118,8 @@ impl Shared {
         }
     }
 
-    /// Wakes the threads that serve the next launch. Called before the launch is enqueued, since
-    /// enqueueing may wait for them.
+    /// Wakes the threads that the next launch needs. This must happen before the launch is
+    /// enqueued, because enqueueing may wait for them.
     pub(super) fn wake_workers(&self) {
         self.launch_state.begin_enqueue();
         self.notifiers.iter().for_each(|notifier| notifier.notify());
@@ -131,8 +132,8 @@ impl Shared {
         stream: &Stream,
         capture: CaptureState,
     ) -> std::result::Result<(), GpuError> {
-        // A graph runs whenever it is launched, so a captured stream cannot wait for work outside
-        // of it. Within one stream the order is that of the calls.
+        // A graph can be launched at any time, so a captured stream cannot wait for work outside of
+        // the graph. Within one stream, work runs in the order of the calls.
         let last = self.launch_state.last_other_than(stream);
         let Some(last) = last.filter(|_| capture == CaptureState::None && !self.endpoint.is_idle()) else {
             return Ok(());
@@ -200,7 +201,7 @@ impl Shared {
     ) -> Result<()> {
         let element = job.dtype.size();
         let (inputs, outputs) = job.collective.shares(self.host_comm.size(), job.root, self.host_comm.rank());
-        // Ranks without an input must also know the addresses of peers' inputs.
+        // Even a rank without an input must know the addresses of peers' inputs.
         let inputs = inputs.max(uploaded.program().bounds().peer_chunks[0] / plan.chunks_per_share);
         let mut shares = |side| state.share_tables.get(&self.endpoint, side, plan.chunks_per_share, element);
         let (from, into) = (shares(&job.input)?, shares(&job.output)?);
@@ -259,7 +260,7 @@ impl Shared {
         }
     }
 
-    /// Returns what the ranks reach of each other.
+    /// Returns the topology, which says how the ranks reach each other.
     pub(super) fn topology(&self) -> Topology {
         if self.endpoint.all_peers_direct() { Topology::Gpu } else { Topology::Network }
     }
@@ -337,8 +338,8 @@ impl Shared {
     /// Waits on the host while very many launches are in flight.
     ///
     /// A launch into a full stream waits inside the driver, which may let no other thread launch
-    /// meanwhile. The full stream would then wait for a rank of this process that cannot launch. A
-    /// thread that drives several ranks must not let one of them run so far ahead.
+    /// meanwhile. The full stream would then wait for a rank of this process that cannot launch. So
+    /// a thread that drives several ranks must not let one of them run so far ahead.
     pub(super) fn wait_for_room(&self) -> std::result::Result<(), GpuError> {
         self.wait_while_more_than(LAUNCHES_IN_FLIGHT_MAX).inspect_err(|error| {
             // Peers must not wait for a rank whose GPU has failed. The caller gets the error
@@ -351,7 +352,7 @@ impl Shared {
     /// Waits on the host until all launches have ended, each by its own time limit.
     ///
     /// # Errors
-    /// The GPU has failed. Then no launch ends any more.
+    /// Fails if the GPU has failed. Then no launch ends any more.
     pub(super) fn wait_until_idle(&self) -> std::result::Result<(), GpuError> {
         self.wait_while_more_than(0)
     }
@@ -385,8 +386,8 @@ impl Shared {
 
 /// Returns the message protocol and the bytes of a slice.
 ///
-/// All channels get work, and no slice is so small that its hand-over dominates. `lines` is the
-/// protocol of messages with flags.
+/// All channels get work, and no slice is so small that passing it on takes most of the time.
+/// `lines` is the protocol of messages with flags.
 fn protocol_and_slice_bytes(
     plan: &Plan,
     longest_block: usize,
@@ -410,7 +411,7 @@ const QUIESCE_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 const LAUNCHES_IN_FLIGHT_MAX: u64 = 512;
 /// Interval at which a waiting host looks whether launches have ended.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_micros(200);
-/// Such looks between two questions to the driver, which knows whether the GPU has failed.
+/// Number of such checks between two queries of the driver, which reports if the GPU has failed.
 const ROUNDS_PER_GPU_CHECK: u32 = 256;
 /// Smallest slice. Below this size, hand-overs cost more than the overlap gains.
 const SLICE_BYTES_MIN: usize = 16 << 10;

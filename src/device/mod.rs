@@ -1,8 +1,9 @@
-//! Ranks on GPUs: the schedules of the CPU engine, run by kernels over device memory.
+//! Ranks on GPUs. Kernels run the schedules of the CPU engine on device memory.
 //!
-//! A call enqueues an operation on a stream and returns. A later failure comes out of every later
-//! call, and at once out of [`DeviceCommunicator::check`] and [`DeviceCommunicator::synchronize`].
-//! [`Communicator::to_device`] makes a communicator of GPUs out of one of threads or processes.
+//! A call enqueues an operation on a stream and returns. If the operation fails later, every later
+//! call returns the error. [`DeviceCommunicator::check`] and [`DeviceCommunicator::synchronize`]
+//! return it as soon as it is known. [`Communicator::to_device`] makes a communicator of GPUs from
+//! a communicator of threads or processes.
 
 mod all_to_all;
 mod collectives;
@@ -56,9 +57,9 @@ use unisono_transports::gpu::Endpoint;
 /// A group of ranks, each on a GPU, that carry out collective operations together.
 ///
 /// Every rank holds its own communicator and calls the same operations in the same order. Each call
-/// is enqueued on a stream and returns. Operations of one communicator run in order, also on
+/// is enqueued on a stream and returns. Operations of one communicator run in order, even on
 /// different streams. An error that [is poisoning](crate::Error::is_poisoning) ends the
-/// communicator on every rank; the GPU stays usable.
+/// communicator on every rank, but the GPU stays usable.
 ///
 /// Buffers are memory of a GPU. They must live until the call has returned and the stream has
 /// finished with them:
@@ -89,12 +90,13 @@ pub struct DeviceCommunicator {
     shared: Arc<Owner>,
 }
 
-/// The state that callers hold. The monitor and the proxy thread hold only the shared part.
+/// The state that the handles of callers share. The monitor and the proxy thread hold only
+/// `Shared`.
 struct Owner {
     shared: Arc<Shared>,
     /// The thread that monitors the communicator.
     monitor: Option<JoinHandle<()>>,
-    /// The thread that moves messages through the host, if any do.
+    /// The thread that moves messages through the host, if any messages need it.
     proxy: Option<JoinHandle<()>>,
 }
 
@@ -112,14 +114,14 @@ struct Shared {
     endpoint: Endpoint,
     /// The order of ranks in rings, chains and trees.
     ring_order: Vec<Rank>,
-    /// Locked across calls of the driver, which may wait for kernels.
+    /// The state that is locked during calls of the driver, which may wait for kernels.
     state: Mutex<CommState>,
     launch_state: LaunchState,
     /// Orders launches on different streams.
     follower: StreamFollower,
-    /// Notifiers of the monitor, and of the proxy if there is one.
+    /// Notifiers of the monitor and of the proxy, if there is a proxy.
     notifiers: [Arc<Notifier>; 2],
-    /// The reservation for the blocks of its launches, until it is dropped.
+    /// Reserves blocks for the launches of this communicator until it is dropped.
     _blocks: BlockReservation,
 }
 
@@ -128,10 +130,11 @@ impl Communicator {
     /// call it.
     ///
     /// # Errors
-    /// If a GPU has too little memory, if too few multiprocessors are free for the blocks that must
-    /// run at once, or if ranks cannot connect. Ranks that are threads of one process and share a
-    /// GPU need a hardware queue each, and one more. `CUDA_DEVICE_MAX_CONNECTIONS` sets the number
-    /// of queues before the program starts, 8 by default and 32 at most.
+    /// Fails if a GPU has too little memory, if too few multiprocessors are free for the blocks
+    /// that must run at once, or if ranks cannot connect. If ranks are threads of one process and
+    /// share a GPU, each needs a hardware queue, and one more queue is needed.
+    /// `CUDA_DEVICE_MAX_CONNECTIONS` sets the number of queues before the program starts. The
+    /// default is 8, and the largest value is 32.
     ///
     /// ```no_run
     /// use unisono::{Communicator, Sum, device::Gpu};
@@ -171,15 +174,16 @@ impl DeviceCommunicator {
         self.shared.endpoint.is_staged(peer)
     }
 
-    /// Returns the number of slices of one operation in flight at once: at most that of the
-    /// settings (`UNISONO_GPU_CHANNELS`), and fewer where ranks or communicators share a GPU. A
-    /// group of sends and receives serves as many peers at the same time in each direction.
+    /// Returns the number of slices of one operation that move at the same time. It is at most the
+    /// number in the settings (`UNISONO_GPU_CHANNELS`), and smaller if ranks or communicators share
+    /// a GPU. A group of sends and receives serves the same number of peers at a time in each
+    /// direction.
     pub fn channels(&self) -> usize {
         self.shared.endpoint.memory().layout().geometry().channels
     }
 
-    /// Returns the order of the ranks in rings, chains and trees: each is next to the ranks that
-    /// its GPU reaches best.
+    /// Returns the order of the ranks in rings, chains and trees. Each rank is next to the ranks to
+    /// which its GPU has the best connection.
     pub fn ring_order(&self) -> &[Rank] {
         &self.shared.ring_order
     }
@@ -190,7 +194,7 @@ impl DeviceCommunicator {
         self.shared.endpoint.memory().layout().geometry().ll128
     }
 
-    /// Uses the algorithm called `name` for `collective` in every later operation; `None` leaves
+    /// Uses the algorithm called `name` for `collective` in every later operation. `None` leaves
     /// the choice to the library again. Every rank must make the same call.
     ///
     /// # Errors
@@ -241,14 +245,14 @@ impl DeviceCommunicator {
     /// Refuses an algorithm that cannot run on these ranks.
     fn require_settable(&self, algorithm: &'static Algorithm) -> Result<()> {
         let settable = match algorithm.peer_access {
-            // Operations on symmetric buffers use it, and others are refused.
+            // Operations on symmetric buffers use it, and operations on other buffers are refused.
             PeerAccess::ZeroCopy => Ok(()),
             _ => select::check_settable(algorithm, self.size(), self.shared.topology()),
         };
         settable.map_err(|error| self.shared.host_comm.attach_rank(error))
     }
 
-    /// Requires a collective that GPU ranks have.
+    /// Refuses a collective that ranks on GPUs do not have.
     fn require_device_form(&self, collective: Collective) -> Result<()> {
         if !collective.is_scan() {
             return Ok(());
@@ -262,7 +266,7 @@ impl DeviceCommunicator {
         self.shared.lock().last_algorithm
     }
 
-    /// Returns the first error of this communicator's operations, as far as it is known. Never
+    /// Fails with the first error of this communicator's operations that is known. The call never
     /// waits.
     ///
     /// # Errors
@@ -281,7 +285,7 @@ impl DeviceCommunicator {
         ended.map_err(|error| {
             let is_failed = matches!(error, GpuError::Driver { .. });
             let error = self.shared.host_comm.attach_rank(error.into());
-            // A GPU that has failed ends no launch any more, so peers must not wait for it.
+            // If a GPU has failed, its launches never end, so peers must not wait for it.
             if is_failed { self.shared.fail(error, self.shared.launch_state.op()) } else { error }
         })
     }
@@ -296,16 +300,16 @@ impl DeviceCommunicator {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, CommState> {
-        // Later calls detect a state that a panic left half done: sequence numbers differ between
-        // ranks.
+        // If a panic has left the state half changed, sequence numbers differ between ranks, and
+        // later calls detect this.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Owner {
     /// Sends the data that peers still need, and gives other processes time to close this rank's
-    /// memory, which is freed with this process. Kernels end at their timeout at the latest. Peers
-    /// learn that this rank has left once its kernels have ended.
+    /// memory, which is freed when this process ends. Kernels end at their timeout at the latest.
+    /// When the kernels have ended, peers learn that this rank has left.
     fn drop(&mut self) {
         if self.shared.host_comm.is_forked() {
             // The threads and the GPU belong to the parent process.
@@ -314,7 +318,7 @@ impl Drop for Owner {
         }
         let open = self.shared.endpoint.is_open_in_other_process();
         if self.proxy.is_some() || open {
-            // A GPU that has failed runs nothing more.
+            // If the GPU has failed, this returns an error, and nothing runs any more.
             let _ = self.shared.wait_until_idle();
         }
         if !open || self.shared.quiesce() {
@@ -322,9 +326,9 @@ impl Drop for Owner {
             self.shared.lock().window_sets.iter().for_each(|window_set| window_set.withdraw());
         }
         self.shared.notifiers.iter().for_each(|notifier| notifier.close());
-        // Neither thread may keep the communicator longer than its handles do.
+        // Neither thread may keep the communicator alive longer than its handles.
         for thread in self.monitor.take().into_iter().chain(self.proxy.take()) {
-            // A thread that panicked does nothing more.
+            // If the thread has panicked, there is nothing more to do.
             let _ = thread.join();
         }
         crate::device::monitor::close(&self.shared);

@@ -1,5 +1,5 @@
-//! The work of a rank's host thread while kernels run: control messages of peers, and device
-//! errors.
+//! The monitor thread of a rank, which handles control messages of peers and device errors while
+//! kernels run.
 
 use crate::device::Shared;
 use crate::error::{Error, ErrorKind, Result};
@@ -132,8 +132,8 @@ impl Shared {
         }
     }
 
-    /// Ends waits for ranks that have left, whose launches had completed before. Messages that such
-    /// a rank sent through the host may arrive for a while.
+    /// Ends waits for ranks that have left after their launches had completed. Messages that such a
+    /// rank sent through the host may still arrive for some time.
     fn end_waits_for(&self, gone: &[bool]) {
         for peer in (0..gone.len()).filter(|&peer| gone[peer]) {
             let quiet = self.launch_state.quiet_since(peer).elapsed();
@@ -166,8 +166,8 @@ impl Shared {
 
     /// Converts the wait report of a launch into an error.
     ///
-    /// A rank that waited for another waiting rank first leaves the explanation to ranks nearer to
-    /// the cause, for a limited time. Their report then arrives as the error.
+    /// If this rank waited for another waiting rank, it first waits some time for the report of
+    /// ranks nearer to the cause. Their report then arrives as the error.
     fn explain(&self, status: &WaitReport, ending: Ending) -> Result<Error> {
         let (rank, peer) = (self.host_comm.rank(), status.peer as usize);
         let [call, other_call] = [status.local_tag, status.remote_tag].map(|tag| OpDesc::from_tag(&Tag(tag)));
@@ -251,7 +251,7 @@ impl Shared {
 
 /// Interval at which the host polls a launch.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Polls between two questions to the driver, which knows whether the GPU has failed.
+/// Number of polls between two queries of the driver, which reports if the GPU has failed.
 const ROUNDS_PER_GPU_CHECK: u32 = 64;
 /// Time for which messages of a rank that left may still arrive.
 const FINALIZE_GRACE: Duration = Duration::from_millis(100);

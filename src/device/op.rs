@@ -1,4 +1,4 @@
-//! One operation on a GPU, as the public calls pass it on.
+//! One operation on a GPU, in the form in which the public calls pass it on.
 
 use crate::engine::{Layout, Shares as Places};
 use crate::error::{Error, ErrorKind};
@@ -37,7 +37,7 @@ pub(super) struct DeviceOp<'a> {
 }
 
 impl<'a> OpBuffer<'a> {
-    /// Returns a buffer of equal shares of `share_bytes`, from `offset` on.
+    /// Returns a buffer of equal shares of `share_bytes` bytes, which begins at `offset`.
     pub(super) fn even(region: Option<&'a dyn Region>, offset: usize, share_bytes: usize) -> Self {
         Self { region, offset, share_bytes, share_table: None }
     }

@@ -1,4 +1,4 @@
-//! Sends and receives, one by one or together, enqueued on a stream.
+//! Sends and receives that are enqueued on a stream, one by one or together.
 
 use crate::device::launch::LaunchKind;
 use crate::device::p2p_program::{Transfer, transfer_program};
@@ -15,7 +15,7 @@ use unisono_transports::gpu::{
     DeviceProgram, LaunchParams, Operand, OperandMemory, Program, Protocol, Region, ShareTable, TypedRegion,
 };
 
-/// Sends and receives collected by [`DeviceCommunicator::group`], to be carried out together.
+/// The sends and receives of a [`DeviceCommunicator::group`], which are carried out together.
 #[derive(Default)]
 pub struct DeviceGroup<'a> {
     entries: Vec<GroupEntry<'a>>,
@@ -28,7 +28,7 @@ struct GroupEntry<'a> {
 }
 
 impl<'a> DeviceGroup<'a> {
-    /// Adds a send of `buffer` to `peer`, which must receive as many bytes.
+    /// Adds a send of `buffer` to `peer`, which must receive the same number of bytes.
     pub fn send<T: Element>(&mut self, buffer: &'a impl DeviceBuffer<T>, peer: Rank) -> &mut Self {
         self.entries.push(GroupEntry {
             direction: Direction::Send,
@@ -38,7 +38,7 @@ impl<'a> DeviceGroup<'a> {
         self
     }
 
-    /// Adds a receive of `buffer` from `peer`, which must send as many bytes.
+    /// Adds a receive of `buffer` from `peer`, which must send the same number of bytes.
     pub fn recv<T: Element>(&mut self, buffer: &'a mut impl DeviceBufferMut<T>, peer: Rank) -> &mut Self {
         self.entries.push(GroupEntry {
             direction: Direction::Recv,
@@ -86,7 +86,7 @@ impl<'a> DeviceGroup<'a> {
 #[derive(Default)]
 pub(super) struct GroupCache(VecDeque<(GroupKey, Arc<UploadedGroup>)>);
 
-/// The transfers and their addresses; no addresses where they make no difference.
+/// The transfers and their addresses. Addresses are left out if they make no difference.
 type GroupKey = (Vec<Transfer>, Vec<u64>);
 
 impl GroupCache {
@@ -158,15 +158,15 @@ impl DeviceCommunicator {
         })
     }
 
-    /// Carries out all sends and receives that `collect` adds together. No order among them can
-    /// deadlock.
+    /// Carries out all sends and receives that `collect` adds. They run together, so no order among
+    /// them can deadlock.
     ///
-    /// Transfers between the same two ranks keep their order. The transfers with different ranks
-    /// run at the same time as long as there are at most [`DeviceCommunicator::channels`] ranks to
-    /// send to, and as many to receive from. In a larger group a transfer may wait until this rank
-    /// has finished others, those with ranks at a smaller distance first. So what a larger group
-    /// sends, its peers must receive in one group each, without waiting for a later group of this
-    /// rank in between.
+    /// Transfers between the same two ranks keep their order. Transfers with different ranks run at
+    /// the same time if this rank sends to at most [`DeviceCommunicator::channels`] ranks, and
+    /// receives from at most as many. In a larger group, a transfer may wait until this rank has
+    /// finished its transfers with ranks at smaller distances. So each peer must receive the
+    /// messages of a larger group in one group, and must not wait for a later group of this rank in
+    /// between.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`]. After an error, the receive buffers are

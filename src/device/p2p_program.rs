@@ -2,16 +2,18 @@
 //!
 //! A group runs on a bounded number of lane programs, so the blocks that a communicator reserves do
 //! not grow with the number of ranks. The *distance* of a transfer is the number of ranks from its
-//! sender to its receiver, `(receiver - sender) mod ranks`: both ends compute the same. Each lane
-//! program moves data in one direction, and executes its transfers by ascending distance.
+//! sender to its receiver, `(receiver - sender) mod ranks`, so both ends compute the same distance.
+//! Each lane program moves data in one direction, and executes its transfers by ascending distance.
 //!
 //! Groups of several ranks, one of each, cannot deadlock if they contain the counterparts of all
 //! their transfers. Suppose that some transfers never complete, and let one of the smallest
-//! distance among them go from rank i to rank j. Before it, the lane program of rank i executes
-//! transfers of smaller distances, which all complete, and transfers to rank j. Rank j receives the
-//! latter in the same order, so let the chosen one be the first of them. The same holds on rank j.
-//! All lane programs of a launch are resident at once, so both ends reach the transfer, wait only
-//! for each other, and complete it. That is a contradiction.
+//! distance among them go from rank i to rank j. Before this transfer, the lane program of rank i
+//! executes only transfers of smaller distances, which all complete, and other transfers to rank j.
+//! Rank j receives the transfers from rank i in the order in which rank i sends them. So we may
+//! choose the first of those that never complete. In the same way, everything that the lane program
+//! of rank j executes before this transfer completes. All lane programs of a launch are resident at
+//! once, so both ends reach the transfer, wait only for each other, and complete it. That is a
+//! contradiction.
 //!
 //! The argument needs the order in each lane program. It does not need the same number of lane
 //! programs on all ranks. A copy within a rank waits for nothing, so it may be anywhere.
@@ -85,8 +87,9 @@ pub(super) fn transfer_program(
     Ok(TransferProgram { tables: writer.tables, bounds, slices })
 }
 
-/// Divides the transfers among lane programs. Peers get lane programs of their own, in the order of
-/// distances, until there are `width` in a direction. Further peers are assigned to these in turn.
+/// Divides the transfers among lane programs. In each direction, the first `width` peers in the
+/// order of distances get a lane program each. Further peers are assigned to these lane programs in
+/// turn.
 fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: usize) -> Vec<Vec<Move>> {
     let (mut lanes, mut own) = (Vec::<Vec<Move>>::new(), [Vec::new(), Vec::new()]);
     for (direction, own) in [Direction::Send, Direction::Recv].into_iter().zip(&mut own) {

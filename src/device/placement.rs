@@ -1,4 +1,5 @@
-//! Placement of ranks on GPUs: which ranks share a GPU, and the room that it has for them.
+//! Placement of ranks on GPUs. It says which ranks share a GPU, and how many blocks the GPU can
+//! hold for them.
 
 use crate::bootstrap::host_identity;
 use crate::communicator::Communicator;
@@ -7,7 +8,7 @@ use crate::error::Result;
 use crate::hash::fnv1a;
 use unisono_cuda::device::{Gpu, GpuError};
 
-/// The process and the GPU of a rank, as it tells the others.
+/// The process and the GPU of a rank, in the form that it sends to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     /// Equal for all ranks of one host.
@@ -87,14 +88,14 @@ impl Placements {
         &self.all[rank]
     }
 
-    /// Returns an error if ranks of some process have to share hardware queues, the same error on
-    /// all ranks. A kernel that waits for another in the same queue would wait for ever.
+    /// Returns an error if ranks of a process have to share hardware queues. All ranks get the same
+    /// error. If a kernel waited for another kernel in the same queue, it would wait forever.
     pub(super) fn check_queues(&self) -> std::result::Result<(), GpuError> {
         for one in &self.all {
             let shares = |other: &&Placement| one.is_on_same_gpu(other) && one.is_in_same_process(other);
             let ranks = self.all.iter().filter(shares).count();
-            // One queue remains for the copies and fills of the library. A single rank waits for
-            // no kernel of its process.
+            // One queue must remain for the copies and fills of the library. If a process has a
+            // single rank, that rank waits for no kernel of the process.
             if ranks > 1 && ranks >= one.queues {
                 return Err(GpuError::TooFewQueues { ranks, queues: one.queues });
             }
@@ -104,8 +105,8 @@ impl Placements {
 
     /// Returns the number of channels with which all blocks of all ranks run at once, at least 1.
     ///
-    /// The first communicator of a GPU gets what it asks for as far as there is room. Each later
-    /// one gets at most half of what is free, so that there is room for more.
+    /// The first communicator of a GPU gets the requested channels, as far as the blocks are free.
+    /// Each later one gets at most half of the free blocks, so that some remain for others.
     pub(super) fn channels(&self) -> usize {
         let channels = self.all.iter().map(|one| {
             let ranks = self.on_gpu_of(one).count();
@@ -118,8 +119,7 @@ impl Placements {
         channels.min().unwrap_or(1).max(1)
     }
 
-    /// Returns the blocks of this rank's GPU that are left for its process: all but those that
-    /// other processes have reserved.
+    /// Returns the number of blocks of this rank's GPU that other processes have not reserved.
     pub(super) fn room(&self) -> usize {
         let own = self.of(self.own);
         let others = self.first_of_processes(own).filter(|other| !other.is_in_same_process(own));
@@ -156,12 +156,12 @@ impl Placements {
     }
 }
 
-/// Returns the reserved blocks of several processes, which may say any number.
+/// Returns the sum of the reserved blocks of several processes, which may report any number.
 fn reserved_sum<'p>(placements: impl Iterator<Item = &'p Placement>) -> usize {
     placements.fold(0, |sum, other| sum.saturating_add(other.reserved))
 }
 
-/// Plans with placements that bytes give.
+/// Plans with placements that are parsed from bytes.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(bytes: &[u8]) {
     // Small numbers are equal more often, so that ranks share hosts, processes and GPUs.
@@ -178,7 +178,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let _ = placements.check_queues();
 }
 
-/// Returns what a user must know whose processes share a GPU without MPS.
+/// Returns the warning for a user whose processes share a GPU without MPS.
 pub(super) fn time_slice_warning(gpu: &impl std::fmt::Debug, processes: usize) -> String {
     format!(
         "{processes} processes share {gpu:?}, and MPS does not run: the driver lets the kernels of one process \
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(places.processes_to_report(), Some(1), "another GPU");
     }
 
-    /// Ranks of one host tell each other, and must not make each other panic.
+    /// Ranks report these numbers to each other, and no number may cause a panic.
     #[test]
     fn reserved_blocks_of_any_number_add_up() {
         let mut places = on_one_gpu(4, |rank| rank as u64);

@@ -1,4 +1,4 @@
-//! A program on the GPU: lowered, checked and uploaded once, kept for every later call.
+//! Programs on the GPU, which are lowered, checked and uploaded once and kept for later calls.
 
 use crate::device::lower::lower;
 use crate::device::shape::Shape;
@@ -21,8 +21,8 @@ pub(super) struct Plan {
     pub(super) digest: AlgorithmDigest,
     /// Longest slice of a block that fits every slot and every window, in bytes.
     pub(super) slice_bytes_max: usize,
-    /// Longest slice where messages use low-latency lines, in bytes; zero where there are windows,
-    /// or messages through the host on any rank.
+    /// Longest slice, in bytes, if messages use low-latency lines. It is zero if there are windows,
+    /// or if messages of any rank go through the host.
     pub(super) ll_bytes_max: usize,
     /// True if a separate kernel computes the bit-identical result in one exchange.
     pub(super) is_one_shot: bool,
@@ -110,16 +110,16 @@ fn slice_bytes_max(algorithm: &Algorithm, widest: &Widest, sizes: &DeviceGeometr
     slice / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES
 }
 
-/// Returns the memory that a rank reserves when ranks meet, so that later launches allocate none:
-/// room for tables, and for the scratch of every built-in algorithm.
+/// Returns the memory that a rank reserves when ranks meet, so that later launches allocate none.
+/// It holds tables, and the scratch of every built-in algorithm.
 pub(super) fn reserve(sizes: &DeviceGeometry) -> Reserve {
     let mut reserve = Reserve {
         table_bytes: TABLE_BYTES,
         scratch_bytes: SCRATCH_SLICES_MIN * sizes.slot_bytes,
         scratch_chunks: SCRATCH_SLICES_MIN,
     };
-    // The schedules of larger groups take long to build. Their scratch is allocated where the room
-    // does not suffice.
+    // Schedules of larger groups take long to build, so their scratch is allocated later if the
+    // reserved memory is too small.
     if sizes.ranks <= RESERVED_RANKS_MAX {
         for (algorithm, widest, chunks) in scratch_of_algorithms(sizes.ranks).iter() {
             let bytes = chunks.saturating_mul(slice_bytes_max(algorithm, widest, sizes));
@@ -181,8 +181,8 @@ const TABLE_BYTES: usize = 4 << 20;
 const SCRATCH_SLICES_MIN: usize = 2;
 /// Largest number of ranks whose schedules are built to learn their scratch.
 const RESERVED_RANKS_MAX: usize = 32;
-/// Slice size of zero-copy programs. Nothing is staged, so slices only divide the work among
-/// channels.
+/// Slice size of zero-copy programs. It is large because nothing is staged, so slices only divide
+/// the work among channels.
 const ZERO_COPY_SLICE_BYTES: usize = 1 << 30;
 /// Every slice is a multiple of this number of bytes.
 pub(super) const SLICE_UNIT_BYTES: usize = 64;

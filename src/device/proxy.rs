@@ -1,9 +1,10 @@
-//! The proxy thread: it moves messages between GPUs that cannot reach each other through host
-//! memory.
+//! The proxy thread, which moves messages through host memory between GPUs that cannot reach each
+//! other.
 //!
 //! The thread does not call the driver while an operation runs. It takes no lock under which other
 //! threads call the driver, because such a call may wait for a message that the proxy must deliver.
-//! Only its start and the drop of the last handle of a communicator, after its operations, call it.
+//! It calls the driver only when it starts, and when it drops the last handle of a communicator,
+//! after the operations.
 
 use crate::communicator::Communicator;
 use crate::device::Shared;

@@ -1,4 +1,4 @@
-//! Reduce ops on GPUs: those of the CPU engine, or an expression of the user.
+//! Reduction operators on GPUs, which are those of the CPU engine or an expression of the user.
 
 use crate::reduce_op::ReduceOp;
 use std::marker::PhantomData;

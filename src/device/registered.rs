@@ -36,20 +36,20 @@ type TableKey = (usize, [(u64, usize); 2]);
 impl DeviceCommunicator {
     /// Allocates `count` zeros in memory of this rank's GPU that the other ranks can access.
     ///
-    /// All ranks must call it at the same time, with the same count. The result can be used like
-    /// any other buffer. The call also closes symmetric buffers that all ranks have dropped and no
-    /// work or graph uses. Their memory can then be used again.
+    /// All ranks must call this method at the same time, with the same count. The result can be
+    /// used like any other buffer. The call also closes symmetric buffers that all ranks have
+    /// dropped and no work or graph uses. Their memory can then be used again.
     ///
     /// Large collectives access such buffers in place, without staging. *Every* rank must then pass
     /// a buffer of the same call of `alloc_symmetric`, at the same offset. Otherwise the operation
     /// is a mismatch. If GPUs cannot reach each other, the buffer is ordinary memory, so that
     /// programs run anywhere.
     ///
-    /// When an operation has failed, kernels of other ranks may still write to the buffers with
-    /// which it was called, until those kernels end. Continue with other buffers.
+    /// If an operation has failed, kernels of other ranks may still write to its buffers until
+    /// those kernels end. So go on with other buffers.
     ///
     /// # Errors
-    /// On every rank, if one of them has too little memory, or if the counts differ. The
+    /// Fails on every rank if one of them has too little memory, or if the counts differ. The
     /// communicator stays usable.
     pub fn alloc_symmetric<T: Element>(&self, count: usize) -> Result<Buffer<T>> {
         let (base, exports) = (&self.shared.host_comm, self.shared.endpoint.all_peers_direct());
@@ -70,7 +70,8 @@ impl DeviceCommunicator {
         if exports {
             let opened = WindowSet::open(self.gpu(), self.rank(), &handles, bytes);
             let set = agree_on_success(base, opened.map_err(Error::from)).inspect_err(|_| {
-                // Each rank has closed what it had opened, and all have after the barrier.
+                // Each rank has closed the buffers that it had opened. After the barrier, all ranks
+                // have done so.
                 if base.barrier().is_ok() {
                     buffer.withdraw();
                 }
@@ -180,8 +181,8 @@ impl CommState {
     }
 }
 
-/// Returns the algorithm for symmetric buffers if the user has not chosen one: the first of `rows`
-/// that needs nothing of a peer that only the peer knows.
+/// Returns the algorithm for symmetric buffers if the user has not chosen one. It is the first of
+/// `rows` that needs no fact that only a peer knows.
 fn default_algorithm(
     mut rows: impl Iterator<Item = (&'static Algorithm, Shape)>,
     job: &DeviceOp<'_>,
@@ -194,7 +195,7 @@ fn is_pre_mul_sum(job: &DeviceOp<'_>) -> bool {
     job.op.is_some_and(|reduction| reduction.kind() == ReduceKind::PreMulSum)
 }
 
-/// Returns true if every rank knows what it needs of its peers.
+/// Returns true if every rank knows the facts about its peers that the algorithm needs.
 ///
 /// The factors of a pre-multiplied sum are known only to their own ranks, so each rank must
 /// multiply its input itself. This rounds small floats once more than other algorithms do. The
@@ -236,6 +237,6 @@ impl AddressTables {
 pub(super) const REGISTRATION_BYTES: usize = IpcHandle::BYTES + size_of::<u64>();
 /// Maximum number of cached tables.
 const ADDRESS_TABLE_CACHE_SIZE: usize = 64;
-/// Smallest share for zero-copy. Smaller shares use lines or windows, which need one hand-over
-/// less.
+/// Smallest share for zero-copy. Smaller shares use lines or windows, which need one
+/// synchronization less.
 const ZERO_COPY_MIN_BYTES: usize = 64 << 10;

@@ -179,7 +179,7 @@ impl DeviceCommunicator {
     /// Gathers as [`DeviceCommunicator::gather`] does, with the root's input already in its place
     /// in the output.
     ///
-    /// The root gives the whole `buffer`, the others their share.
+    /// The root gives the whole `buffer`, and each of the other ranks gives its share.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is

@@ -1,5 +1,5 @@
-//! Tables of uneven shares, kept by content: a call with the counts of an earlier one uploads
-//! nothing.
+//! Tables of uneven shares, which are cached by content. A call with the same counts as an earlier
+//! call uploads nothing.
 
 use crate::device::op::OpBuffer;
 use crate::engine::{Layout, Shares as Places};

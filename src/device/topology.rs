@@ -1,4 +1,5 @@
-//! The order of ranks in rings: neighbors are ranks whose GPUs have the best paths to each other.
+//! The order of ranks in rings, in which neighbors are ranks whose GPUs have the best paths to each
+//! other.
 
 use crate::bootstrap::host_identity;
 use crate::communicator::Communicator;
@@ -34,7 +35,7 @@ impl Locations {
 
 /// Returns the order of all ranks, the same on all of them.
 pub(super) fn agree_on_order(base: &Communicator, gpu: &Gpu, locations: &Locations) -> Result<Vec<Rank>> {
-    // GPUs that the driver does not report count as far, on all ranks alike.
+    // GPUs that the driver does not report are treated as far away. This is the same on all ranks.
     let seen = visible_gpus(gpu).unwrap_or_default();
     let place = &locations.all[locations.own];
     let own: Vec<u8> = locations.all.iter().map(|theirs| rank_distance(place, theirs, &seen)).collect();
@@ -55,7 +56,8 @@ fn visible_gpus(gpu: &Gpu) -> std::result::Result<Vec<(String, u8)>, GpuError> {
     GpuInfo::all()?.into_iter().filter(|site| *site != gpu.info()).map(seen).collect()
 }
 
-/// Returns the distance of a GPU from the path to it and the links between, where they are counted.
+/// Returns the distance of a GPU. It depends on the path to the GPU and, if they are counted, on
+/// the links between.
 ///
 /// Links with more bandwidth give a smaller distance. A GPU without any link is farther than one
 /// with a link.
@@ -87,8 +89,8 @@ fn rank_distance(own: &[u8], theirs: &[u8], seen: &[(String, u8)]) -> u8 {
     }
 }
 
-/// Returns a ring in which each rank is followed by the nearest remaining rank, the lowest of
-/// equals.
+/// Returns a ring in which each rank is followed by the nearest remaining rank, or by the lowest of
+/// several equally near ranks.
 ///
 /// The order of the rank numbers is returned instead unless the ring is shorter. A path whose ends
 /// report different distances counts with the larger one.
@@ -107,7 +109,7 @@ fn nearest_ring(distances: &[u8], ranks: usize) -> Vec<Rank> {
     if length(&order) < length(&numbers) { order } else { numbers }
 }
 
-/// Reads bytes as the distances and locations that ranks tell each other.
+/// Parses bytes as the distances and locations that ranks send each other.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let ranks = bytes.len().isqrt().min(32);

@@ -1,5 +1,5 @@
-//! Keeps the selected algorithms, so that an operation that repeats is selected once. The choice is
-//! in [`select`].
+//! Caches the selected algorithms, so that repeated operations are selected once. [`select`] makes
+//! the choice.
 
 use crate::engine::plan::cache::insert_bounded;
 use crate::engine::{Engine, Job};
@@ -23,7 +23,7 @@ struct SelectionKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Combining {
     AnyOrder,
-    /// Sums are rounded to floats of 8 or 16 bits, so few roundings are better.
+    /// Sums are rounded to floats of 8 or 16 bits, so fewer roundings give better results.
     Narrow,
     RankOrder,
 }
@@ -38,7 +38,7 @@ impl Combining {
     }
 }
 
-/// The latest selections, so that an operation that repeats does not search the tuning table again.
+/// The latest selections, so that a repeated operation does not search the tuning table again.
 #[derive(Default)]
 pub(super) struct SelectionCache {
     entries: Vec<(SelectionKey, &'static Algorithm, GroupSpec)>,
@@ -133,7 +133,7 @@ impl Engine {
 
     /// Returns the algorithm that an operation of this size would use.
     ///
-    /// `narrow` says that the result is rounded to floats of 8 or 16 bits.
+    /// `narrow` is true if the result is rounded to floats of 8 or 16 bits.
     pub(crate) fn select_algorithm(
         &self,
         collective: Collective,
@@ -148,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// Returns the algorithm for an operator that does not commute.
+    /// Returns the algorithm for an operator that is not commutative.
     fn select_in_rank_order(
         &self,
         collective: Collective,

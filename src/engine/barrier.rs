@@ -1,7 +1,7 @@
-//! The barrier that tells which ranks did not come.
+//! The barrier whose error lists the ranks that did not come.
 //!
-//! Every rank sends an empty message to every other one. So each rank knows by itself who is
-//! missing, whichever ranks are.
+//! Every rank sends an empty message to every other rank. So each rank itself knows all ranks that
+//! are missing.
 
 use crate::engine::Engine;
 use crate::engine::p2p::Transfer;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use unisono_reducers::DType;
 
 impl Engine {
-    /// Waits until every rank has called it, for `timeout` at most.
+    /// Waits until every rank has called this function, but not longer than `timeout`.
     ///
     /// # Errors
     /// [`ErrorKind::BarrierTimeout`] with all ranks that are missing. Any error poisons the
@@ -24,8 +24,8 @@ impl Engine {
         self.begin_op(&op, false);
         // The watchdog's own deadline must not come first.
         let usual = self.watchdog.exchange_timeout(timeout.saturating_mul(2));
-        // A rank that comes late finds the messages of ranks that have given up. Only those that
-        // have met all others send the second ones.
+        // A rank that comes late finds first messages of ranks that have already failed. Second
+        // messages come only from ranks that got first messages from all others.
         let confirmed = self.number(op);
         let result = self.meet_all(op, timeout).and_then(|()| self.meet_all(confirmed, timeout));
         self.watchdog.exchange_timeout(usual);

@@ -1,4 +1,5 @@
-//! Rotation of the memory that peers read: each run writes other memory than the runs before it.
+//! Rotates the memory that peers read, so that each run writes to memory that the runs before did
+//! not use.
 //!
 //! A cache line that a peer has just read is also in the cache of its core. That core must give the
 //! line up before it can be written again, which takes several times as long as reading a line.
@@ -19,8 +20,8 @@ pub(super) struct BounceRing {
 }
 
 impl BounceRing {
-    /// Creates a ring in halves of `half_bytes`, of which `cached_bytes` are in the cache at once.
-    /// A run stages at most `buffer_bytes`.
+    /// Creates a ring in halves of `half_bytes` bytes, of which `cached_bytes` bytes fit into the
+    /// cache. A run stages at most `buffer_bytes`.
     pub(super) fn new(half_bytes: usize, cached_bytes: usize, buffer_bytes: usize) -> Self {
         let buffers = half_bytes.min(cached_bytes) / buffer_bytes.max(1);
         Self { buffers: buffers.max(1), buffer_bytes, half_bytes }
@@ -41,10 +42,11 @@ impl BounceRing {
     }
 }
 
-/// The offsets of a payload in a 16 KiB slot that it fills at most by half, used in turn.
+/// The offsets, used in turn, of a payload in a 16 KiB slot. The payload fills at most half of the
+/// slot.
 ///
-/// The offset changes after each cycle through the slots. Only groups of two ranks rotate: more
-/// ranks share a cache, where other pages each time cost more than they save.
+/// The offset changes after each cycle through the slots. Only groups of two ranks rotate. More
+/// ranks share a cache, and changing the pages each time would then cost more than it saves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PayloadRotation {
     /// Publications in a cycle through the slots, as a power of two.
@@ -58,7 +60,8 @@ pub(super) struct PayloadRotation {
 impl PayloadRotation {
     /// Creates the rotation for payloads of `bytes` bytes in slots of this class.
     pub(super) fn new(slot: SlotClass, bytes: usize, ranks: usize) -> Self {
-        // A longer slot is more than half full, since the smallest class that fits is used.
+        // Slots of larger classes are more than half full, because the smallest class that fits is
+        // used.
         let rotates = ranks == 2 && slot == SlotClass::K16;
         let offsets = if rotates { slot.bytes() / bytes.next_power_of_two() } else { 1 };
         Self {

@@ -1,4 +1,4 @@
-//! The memory that a program names: user buffers and scratch, as bytes.
+//! The memory that a program names, which is user buffers and scratch, as bytes.
 
 use crate::engine::layout::Layout;
 use crate::error::{Error, ErrorKind, Result};
@@ -10,7 +10,7 @@ use unisono_reducers::{Source, Target};
 #[derive(Debug)]
 pub(crate) struct Buffers<'a> {
     input: Option<&'a [u8]>,
-    /// The receive buffer; in place, the only buffer.
+    /// The receive buffer. In place, it is the only buffer.
     buffer: &'a mut [u8],
     /// Offset of the input in `buffer` if the operation is in place.
     input_base: usize,
@@ -105,11 +105,12 @@ impl Scratch {
         self.bytes.capacity() + self.staging.capacity() + size_of_val(&self.lengths[..])
     }
 
-    /// Reserves `chunks` chunks of `slice_bytes`. Allocates only when that is more than ever
-    /// before.
+    /// Reserves `chunks` chunks of `slice_bytes` bytes. Allocates memory only if this is more than
+    /// in all earlier calls.
     ///
     /// # Errors
-    /// [`ErrorKind::System`] if memory has no room for them: users choose the length of slices.
+    /// [`ErrorKind::System`] if there is not enough memory, which can happen because users choose
+    /// the length of slices.
     pub(crate) fn prepare(&mut self, chunks: usize, slice_bytes: usize) -> Result<()> {
         let bytes = chunks * slice_bytes;
         if self.bytes.len() < bytes {
@@ -152,7 +153,7 @@ pub(crate) struct StepMemory<'m, 'a> {
     pub(crate) slice_bytes: usize,
 }
 
-/// A chunk to write, with everything that can be read meanwhile.
+/// A chunk to write, with all memory that can be read at the same time.
 pub(crate) struct OpenTarget<'o> {
     pub(crate) target: Option<Target<'o>>,
     pub(crate) input: Option<&'o [u8]>,
@@ -219,8 +220,8 @@ impl StepMemory<'_, '_> {
         self.buffers.input.is_some() || self.range(into).is_none()
     }
 
-    /// Returns `into` for writing, with everything that can be read meanwhile. A window chunk has
-    /// no target.
+    /// Returns `into` for writing, with all memory that can be read at the same time. A window
+    /// chunk has no target.
     pub(crate) fn open_target(&mut self, into: Chunk, bytes: usize) -> OpenTarget<'_> {
         let range = self.range(into);
         let StepMemory { buffers, scratch, input, slice_index, .. } = self;

@@ -1,9 +1,10 @@
-//! The digest of all earlier operations, by which ranks notice that they called different ones.
+//! The digest of all earlier operations, by which ranks notice that they called different
+//! operations.
 //!
-//! Ranks that call an operation differently may exchange nothing in it. For example, four ranks of
-//! which two broadcast from rank 0 to rank 1 and two from rank 2 to rank 3 all succeed. So every
-//! operation also carries a digest of those before it, and the next one that connects such ranks
-//! fails on all of them.
+//! Ranks whose calls differ may exchange no data in these calls. For example, if ranks 0 and 1
+//! broadcast from rank 0, and ranks 2 and 3 broadcast from rank 2, all calls succeed. So every
+//! operation also carries a digest of the operations before it. The next operation in which such
+//! ranks exchange data fails on all of them.
 
 use crate::engine::Engine;
 use crate::engine::mismatch::op_mismatch;
@@ -28,8 +29,8 @@ impl CallHistory {
 
     /// Adds an operation, and returns it with its number and the digest of those before it.
     ///
-    /// The digest has 64 bits, of which an operation carries 16. So a difference that one operation
-    /// does not show, once in 65,536 cases, is shown by the next.
+    /// The digest has 64 bits, of which an operation carries 16. So one operation misses a
+    /// difference in one of 65,536 cases, and then the next operation shows it.
     #[inline]
     pub(super) fn add(&mut self, op: OpDesc) -> OpDesc {
         let numbered = op.after(self.digest, self.length);
@@ -42,11 +43,11 @@ impl CallHistory {
 }
 
 impl Engine {
-    /// Returns the error that names the first operation in which this rank and a peer differ, if
-    /// `error` only says that there is one.
+    /// If `error` only says that the calls differ, returns an error that names the first operation
+    /// in which this rank and a peer differ.
     ///
-    /// This rank tells what it called. Each peer compares that with its own record, and a peer that
-    /// has found the difference too tells the same of itself.
+    /// This rank sends the list of its calls. Each peer compares the list with its own record. A
+    /// peer that has also found the difference sends its own list.
     #[cold]
     pub(super) fn name_earlier_mismatch(&mut self, error: Error) -> Error {
         if let &ErrorKind::Mismatch { rank, op, other, other_op } = error.kind()
@@ -55,7 +56,7 @@ impl Engine {
             && other_op.sequence() < op.sequence()
             && let Some(own) = self.recorder.find_op(&other_op)
         {
-            // A message of an earlier operation was left, which this rank did not receive.
+            // A message of an earlier operation, which this rank did not receive, was still there.
             return op_mismatch(rank, own, other, other_op);
         }
         let Some(op) = later_op(&error) else { return error };
@@ -82,7 +83,7 @@ fn later_op(error: &Error) -> Option<OpDesc> {
     }
 }
 
-/// Another multiplier, so that a count and a root that differ do not cancel out.
+/// A second multiplier, so that a difference of counts and a difference of roots do not cancel out.
 const COUNT_MULTIPLIER: u64 = 0xd1b5_4a32_d192_ed03;
 /// Earlier operations that a rank tells its peers. Shared memory keeps eight unread messages.
 const CALLS_TOLD: usize = 6;
@@ -110,7 +111,7 @@ mod tests {
     fn operations_after_different_ones_differ_in_their_history() {
         let same = after(&[broadcast(0, 8); 40]);
         assert_eq!((same.sequence(), same), (40, after(&[broadcast(0, 8); 40])));
-        // Also where a difference comes again and again, and might cancel out.
+        // This also holds for a difference that is repeated, which might cancel out.
         for length in 1..=40 {
             let histories = (0..1000).map(|root| after(&vec![broadcast(root, 8); length]).tag(0));
             let different: std::collections::HashSet<_> = histories.map(|tag| tag.0).collect();

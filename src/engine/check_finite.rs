@@ -1,5 +1,4 @@
-//! Detection of NaN and infinity in the input of operations. Off unless the configuration enables
-//! it.
+//! Detection of NaN and infinity in the input of operations. The configuration can enable it.
 
 use crate::engine::Shares;
 use crate::engine::p2p::Transfer;
@@ -29,8 +28,8 @@ impl Engine {
             let (index, what) = first_not_finite(dtype, bytes)?;
             Some((transfer.offset() + index, what, transfer.desc()))
         });
-        // Among messages, the first one is reported; among parts of one buffer, the one with the
-        // lowest index.
+        // If several messages have such elements, the first message is reported. For parts of one
+        // buffer, the element with the lowest index is reported.
         let first = found.min_by_key(|(index, _, call)| if call.is_collective() { *index } else { 0 });
         first.map_or(Ok(()), |(index, what, call)| self.fail_not_finite(index, what, call))
     }

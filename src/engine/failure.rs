@@ -1,4 +1,5 @@
-//! The end of a communicator: errors, aborts, and the goodbye to the peers.
+//! The end of a communicator by errors and aborts, and the message to the peers that this rank
+//! leaves.
 //!
 //! The first error poisons a communicator: every later call returns it. The error is sent to all
 //! peers before anything is closed, so that they report the cause and not a lost connection.
@@ -48,7 +49,8 @@ impl Engine {
         Error::new(kind).with_rank(self.fabric.rank, &self.config.host, None)
     }
 
-    /// Forwards an abort that was raised while nothing waited, so that the peers hear of it.
+    /// Forwards an abort that was requested while no operation waited, so that the peers hear of
+    /// it.
     #[inline]
     pub(crate) fn poll_abort(&mut self) {
         if self.watchdog.is_abort_raised() {
@@ -151,13 +153,14 @@ impl Engine {
         self.left
     }
 
-    /// Ends all messages with `reason`, says goodbye to the peers and closes the links. Later calls
-    /// return an error.
+    /// Ends all messages with `reason`, tells the peers that this rank leaves, and closes the
+    /// links. Later calls return an error.
     ///
-    /// The systems of the peers have all that this rank sent when this returns, so its process may
-    /// end. They have the data before the goodbye.
+    /// When this returns, the peers' systems have received everything that this rank sent, so its
+    /// process may end. They receive the data before the message that this rank leaves.
     pub(crate) fn leave(&mut self, reason: &str) {
-        // A forked child must not say goodbye: its parent still uses the communicator.
+        // A forked child must not tell the peers that it leaves, because its parent still uses the
+        // communicator.
         if self.left || self.process != fork_guard::current_pid() {
             return;
         }
@@ -178,8 +181,8 @@ impl Engine {
         self.poisoned.get_or_insert(left);
     }
 
-    /// Waits until the systems of the peers have all that was sent. Warns of peers that do not take
-    /// it.
+    /// Waits until the peers' systems have received everything that was sent. Warns of peers that
+    /// do not receive it.
     fn drain_links(&mut self) {
         let begun = self.fabric.wait.now();
         let limit = self.config.timeout.min(DRAIN_TIME_MAX);
@@ -211,7 +214,7 @@ impl Drop for Engine {
 
 /// The reason of a rank that has no handle of the communicator any more.
 pub(crate) const DROPPED: &str = "the communicator was dropped";
-/// Time in which the peers' systems must take what was sent last.
+/// Time in which the peers' systems must receive the data that was sent last.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
-/// Time in which they must take the goodbye.
+/// Time in which the peers' systems must receive the message that this rank leaves.
 const GOODBYE_TIME_MAX: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! The engine: runs the operations of one communicator over a fabric.
+//! The engine, which runs the operations of one communicator over a fabric.
 //!
 //! [`Engine::collective`] picks one of three executors: eager for small operations over shared
 //! memory, zero-copy for operations in symmetric memory, and pipelined for all others.
@@ -6,9 +6,9 @@
 //! The pipelined executor cuts an operation into *slices*: slice `i` covers the i-th part of every
 //! chunk and runs on channel `i mod channels`. Every channel interprets the same program with its
 //! own lanes, scratch and part of the window. One thread advances all channels in turn and never
-//! waits inside an instruction: one that cannot go on names the rank it needs, and the next channel
-//! is tried. Only when no channel makes progress does the thread pause and let the [`watchdog`]
-//! read the clock, the abort flag and control messages.
+//! waits inside an instruction. An instruction that cannot go on returns the rank for which it
+//! waits, and the thread tries the next channel. Only when no channel makes progress does the
+//! thread pause and let the [`watchdog`] read the clock, the abort flag and control messages.
 
 mod algorithm_cache;
 mod barrier;
@@ -129,7 +129,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Creates the job of an operation with a share of its own length for each rank.
+    /// Creates the job of an operation whose shares have different lengths.
     ///
     /// `places` are the (offset, bytes) of the shares in the longer buffer. `digest` stands for the
     /// counts where ranks compare their calls.
@@ -168,8 +168,8 @@ impl<'a> Job<'a> {
         matches!((&self.input, &self.output), (Shares::Even { .. }, Shares::Even { .. }))
     }
 
-    /// Returns whether the clock is read for the operation, because that costs nothing beside its
-    /// bytes.
+    /// Returns true if the clock is read for the operation, because it has so many bytes that this
+    /// takes no notable time.
     #[inline]
     fn is_timed(&self) -> bool {
         self.share_bytes_max >= TIMED_MIN_BYTES
@@ -208,7 +208,7 @@ pub(crate) struct Engine {
     poisoned: Option<Error>,
     /// True if this communicator was shrunk, or a shrink was tried.
     shrunk: bool,
-    /// True if this rank has said goodbye.
+    /// True if this rank has left the communicator.
     left: bool,
     /// The way in which operations wait now.
     wait_mode: WaitMode,
@@ -299,7 +299,7 @@ impl Engine {
         self.end_op(result, op, job.is_timed())
     }
 
-    /// Runs and ends an operation that may be zero-copy, and exposes its buffers meanwhile.
+    /// Runs and ends an operation that may be zero-copy. Its buffers are exposed during this time.
     #[inline(never)]
     fn run_exposed(
         &mut self,
@@ -312,7 +312,8 @@ impl Engine {
         let exposure = self.expose_buffers(job);
         let result = self.try_zero_copy(algorithm, spec, plan, job, op);
         let result = self.end_op(result, op, job.is_timed());
-        // After an error, or a panic, dropping it waits for the peers. They know of the error.
+        // After an error or a panic, the drop of the exposure waits for the peers, which know of
+        // the error.
         if result.is_ok() {
             exposure.into_iter().for_each(HeapExposure::end);
         }
@@ -322,7 +323,7 @@ impl Engine {
     /// Runs `algorithm` in symmetric memory if the buffers of all ranks are there, else the
     /// pipelined `plan`.
     ///
-    /// Only the ranks together know where all buffers are, so they exchange the offsets first.
+    /// No rank alone knows where all buffers are, so the ranks exchange the offsets first.
     fn try_zero_copy(
         &mut self,
         algorithm: &'static Algorithm,
@@ -425,7 +426,8 @@ impl Engine {
         self.temp = temp;
     }
 
-    /// Lets operations wait as on a background thread, or as on the caller's.
+    /// Lets operations wait in the way for a background thread, or in the way for the caller's
+    /// thread.
     pub(crate) fn wait_in_background(&mut self, background: bool) {
         self.wait_mode = match self.config.wait {
             WaitMode::Auto if background => WaitMode::Block,
@@ -441,7 +443,8 @@ impl Engine {
     }
 }
 
-/// Smallest share for which the clock is read at the beginning and the end.
+/// Smallest share, in bytes, of operations for which the clock is read at the beginning and the
+/// end.
 const TIMED_MIN_BYTES: usize = 128 << 10;
 
 fn open_trace(folder: &Path, owner: &Owner) -> Option<Box<Trace>> {

@@ -1,8 +1,8 @@
 //! The related communicators of one rank.
 //!
-//! A rank that waits in one of them announces it in the others, so that ranks waiting for it there
-//! learn the reason. Two ranks that use two communicators in different orders wait for each other.
-//! Each is then told which operation the other waits in.
+//! A rank that waits in one communicator announces this in the others, so that ranks that wait for
+//! it there learn the reason. For example, two ranks that use two communicators in different orders
+//! wait for each other. Each then learns in which operation the other waits.
 
 use crate::op_desc::OpDesc;
 use crate::sync::Mutex;
@@ -10,8 +10,8 @@ use std::sync::{PoisonError, Weak};
 
 /// A communicator that announces waits of others to its ranks.
 pub(crate) trait RegisteredComm: Send + Sync {
-    /// Announces that this rank waits in `op` of another communicator, unless this one is in use
-    /// itself.
+    /// Announces that this rank waits in `op` of another communicator, unless this communicator is
+    /// in use.
     fn notify_blocked(&self, op: OpDesc);
 }
 

@@ -19,12 +19,12 @@ use crate::schedule::Rank;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AbortCause {
-    /// Its program called [`Communicator::abort`](crate::Communicator::abort).
+    /// The program of that rank called [`Communicator::abort`](crate::Communicator::abort).
     Request,
-    /// It shrinks the communicator, and this rank heard of no failure before.
+    /// The rank shrinks the communicator, and this rank had heard of no failure before.
     Shrink,
-    /// It failed, or noticed this failure. A [`Timeout`](ErrorKind::Timeout) lists only the ranks
-    /// that it had heard nothing of.
+    /// The rank failed, or noticed this failure. A [`Timeout`](ErrorKind::Timeout) lists only ranks
+    /// of which it had heard nothing.
     Failure(Box<ErrorKind>),
 }
 
@@ -37,12 +37,12 @@ impl AbortCause {
         }
     }
 
-    /// Returns whether the ranks that are left can go on without the one at fault.
+    /// Returns true if the ranks that are left can go on without the rank at fault.
     pub(super) fn is_recoverable(&self) -> bool {
         match self {
             AbortCause::Request => false,
             AbortCause::Shrink => true,
-            // The rank that ended the communicator for a defect of its own is left out.
+            // If a rank ended the communicator because of its own defect, a shrink leaves it out.
             AbortCause::Failure(kind) => kind.is_recoverable() || kind.ends_own_rank(),
         }
     }
@@ -64,14 +64,14 @@ impl ErrorKind {
         ErrorKind::Aborted { by, reason: reason.into(), cause: AbortCause::Request }
     }
 
-    /// Returns the kind for a thread of rank `by` that panicked with the communicator.
+    /// Returns the kind for a thread of rank `by` that panicked while it used the communicator.
     pub(crate) fn panicked(by: Rank, what: &str) -> Self {
         let failure = ErrorKind::PeerFailed { peer: by, what: what.to_owned() };
         ErrorKind::Aborted { by, reason: what.to_owned(), cause: AbortCause::Failure(Box::new(failure)) }
     }
 
-    /// Returns the kind for a communicator that rank `by` shrinks, with the ranks that it knows to
-    /// be gone.
+    /// Returns the kind for a communicator that rank `by` shrinks. `gone` lists the ranks that it
+    /// knows to be gone.
     pub(crate) fn shrunk(by: Rank, gone: &[Rank]) -> Self {
         let Some(&peer) = gone.first() else {
             return ErrorKind::Aborted { by, reason: SHRINK_REASON.to_owned(), cause: AbortCause::Shrink };
@@ -83,7 +83,7 @@ impl ErrorKind {
         ErrorKind::Aborted { by, reason, cause: AbortCause::Failure(Box::new(failure)) }
     }
 
-    /// Returns the kind that the other ranks get when rank `by` fails with this one in `op`.
+    /// Returns the kind that the other ranks get when rank `by` fails with this kind in `op`.
     pub(crate) fn for_peers(&self, by: Rank, op: Option<&OpDesc>) -> Self {
         let reason = match (self, op) {
             (ErrorKind::Timeout { .. }, Some(op)) => format!("in {op}, {self}"),
@@ -93,7 +93,7 @@ impl ErrorKind {
         ErrorKind::Aborted { by, reason, cause: AbortCause::Failure(Box::new(self.clone())) }
     }
 
-    /// Returns whether the kind reads the same on all ranks.
+    /// Returns true if the text of the kind is right on all ranks.
     fn has_one_meaning(&self) -> bool {
         matches!(
             self,
@@ -108,7 +108,7 @@ impl ErrorKind {
         )
     }
 
-    /// Returns whether the rank that reports the error has to end because of it.
+    /// Returns true if the rank that reports the error has to end because of it.
     fn ends_own_rank(&self) -> bool {
         matches!(
             self,
@@ -116,7 +116,7 @@ impl ErrorKind {
         )
     }
 
-    /// Returns whether `shrink` can leave the cause out.
+    /// Returns true if `shrink` can leave out the rank that is the cause.
     pub(super) fn is_recoverable(&self) -> bool {
         match self {
             ErrorKind::PeerFailed { .. }

@@ -1,4 +1,4 @@
-//! The errors of connecting ranks, equal on all of them.
+//! Errors while ranks connect. All ranks get the same error.
 
 use crate::schedule::Rank;
 use std::fmt;
@@ -15,9 +15,10 @@ pub enum BootstrapError {
         missing: Vec<Rank>,
         /// The number of ranks of the world.
         ranks: usize,
-        /// Connections that were rejected: a wrong secret, another version.
+        /// Descriptions of connections that were rejected, for example because of a wrong secret or
+        /// another version.
         rejected: Vec<String>,
-        /// The addresses of rank 0, if only its own host reaches them.
+        /// The addresses of rank 0, if only its own host can reach them.
         only_loopback: Option<String>,
     },
     /// Two processes have the same rank.
@@ -38,16 +39,17 @@ pub enum BootstrapError {
         /// The number of ranks that rank 0 expects.
         root_expects: usize,
     },
-    /// Two ranks have settings that must be equal and are not.
+    /// Two ranks have different settings that must be equal.
     Settings {
         /// The two ranks.
         ranks: [Rank; 2],
         /// Their hosts.
         hosts: [String; 2],
-        /// The settings that differ, of each rank.
+        /// The settings that differ, as a text for each rank.
         settings: [String; 2],
     },
-    /// A rank ended or lost its connection after it had joined and before all were connected.
+    /// A rank ended or lost its connection after it had joined, and before all ranks were
+    /// connected.
     Died {
         /// The rank.
         rank: Rank,
@@ -74,14 +76,14 @@ pub enum BootstrapError {
         /// Message of the system.
         what: String,
     },
-    /// A process may have no more descriptors.
+    /// A process has reached its limit of open files.
     OpenFiles {
         /// Its rank, if it is known.
         rank: Option<Rank>,
         /// Message of the system.
         what: String,
     },
-    /// The other side of this rank's connection does not prove the same secret.
+    /// The other side of a connection did not prove that it knows this rank's secret.
     Secret {
         /// Its address.
         address: String,
@@ -104,7 +106,7 @@ pub enum BootstrapError {
         /// The observation.
         what: String,
     },
-    /// This rank cannot listen where the others should find it.
+    /// This rank cannot listen at the address where the others should find it.
     Listen {
         /// The address.
         address: String,
@@ -130,7 +132,7 @@ impl BootstrapError {
         }
     }
 
-    /// Adds the origin of rank 0's address to a failure that a wrong address explains.
+    /// Adds the origin of rank 0's address to a failure that a wrong address would explain.
     pub(crate) fn with_origin(self, origin: &str) -> Self {
         let with = |what: &str| format!("{what}; {origin}");
         match self {
@@ -193,8 +195,8 @@ impl BootstrapError {
         }
     }
 
-    /// Returns true if this failure explains another: a rank that ended explains failed
-    /// connections, and so does a rank that may open no more.
+    /// Returns true if this failure explains `other`. A rank that ended explains failed
+    /// connections, and so does a rank that has reached its limit of open files.
     pub(crate) fn is_cause_of(&self, other: &Self) -> bool {
         match self {
             Failure::OpenFiles { .. } => matches!(
@@ -213,7 +215,7 @@ impl BootstrapError {
         }
     }
 
-    /// The text form: fields of one line.
+    /// Returns the failure as text, with all fields in one line.
     pub(crate) fn encode(&self) -> String {
         let list = |ranks: &[Rank]| ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",");
         let fields = match self {
@@ -377,7 +379,8 @@ impl fmt::Display for BootstrapError {
 }
 
 impl BootstrapError {
-    /// Returns the failure of a process that may have no more descriptors, if the error is that.
+    /// Returns the failure of a process that has reached its limit of open files, if this is the
+    /// error.
     pub(crate) fn open_files(rank: Option<Rank>, error: &unisono_transports::Error) -> Option<Self> {
         match error {
             unisono_transports::Error::System { what, source } if is_fd_exhausted(source) => {
@@ -387,7 +390,7 @@ impl BootstrapError {
         }
     }
 
-    /// Likewise, for the error of a rank that wanted to listen.
+    /// Works as [`BootstrapError::open_files`], for the error of a rank that wanted to listen.
     pub(crate) fn open_files_of_listener(rank: Rank, error: &std::io::Error) -> Option<Self> {
         let failure = || Failure::OpenFiles { rank: Some(rank), what: format!("cannot listen: {error}") };
         is_fd_exhausted(error).then(failure)

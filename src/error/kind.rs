@@ -13,8 +13,9 @@ use std::time::Duration;
 pub enum ErrorKind {
     /// Two ranks called different operations at the same position of their sequences.
     ///
-    /// Ranks that exchange nothing in such operations find that in the next one that connects them.
-    /// If the operation that differed is not recorded any more, `op` and `other_op` are that one.
+    /// If two ranks exchange no data in these operations, they find the difference in the next
+    /// operation in which they do. If the operations that differed are not recorded any more, `op`
+    /// and `other_op` are the ones in which it was found.
     Mismatch {
         /// The first rank.
         rank: Rank,
@@ -43,7 +44,7 @@ pub enum ErrorKind {
         /// A description of the failure.
         what: String,
     },
-    /// A rank dropped its communicator while others still needed it.
+    /// A rank dropped its communicator while other ranks still needed it.
     PeerFinalized {
         /// The rank at fault.
         peer: Rank,
@@ -52,7 +53,7 @@ pub enum ErrorKind {
     Timeout {
         /// The ranks that this rank waited for, with the operation each reported last.
         waiting_for: Vec<(Rank, Option<OpDesc>)>,
-        /// Those ranks whose operation belongs to another communicator.
+        /// The ranks among these whose operation belongs to another communicator.
         elsewhere: Vec<Rank>,
         /// The time for which no data moved.
         after: Duration,
@@ -92,7 +93,7 @@ pub enum ErrorKind {
         /// One of the other ranks.
         by: Rank,
     },
-    /// A rank sent data that no rank of this version sends.
+    /// A rank sent data that a rank of this version never sends.
     ProtocolViolation {
         /// The rank at fault.
         peer: Rank,
@@ -103,11 +104,13 @@ pub enum ErrorKind {
     InvalidUsage(String),
     /// The ranks could not connect to each other.
     Bootstrap(BootstrapError),
-    /// A system call failed. [`Error::source`](std::error::Error::source) has its error.
+    /// A system call failed. [`Error::source`](std::error::Error::source) returns the error of the
+    /// system.
     System(String),
-    /// A GPU or its driver failed. [`Error::source`](std::error::Error::source) has its error.
+    /// A GPU or its driver failed. [`Error::source`](std::error::Error::source) returns the error
+    /// of the driver.
     Gpu(String),
-    /// The feature is not part of this build, or not possible over this transport.
+    /// The feature is not part of this build, or is not possible over this transport.
     Unsupported(String),
     /// A defect of this library. Please report it.
     Bug(String),
@@ -119,7 +122,7 @@ pub enum ErrorKind {
         /// The time for which the others waited.
         after: Duration,
     },
-    /// An object could not be encoded, or not be decoded as the type that this rank expects.
+    /// An object could not be encoded, or could not be decoded as the type that this rank expects.
     Object {
         /// The rank that gave the object.
         rank: Rank,

@@ -1,10 +1,10 @@
 //! The digest of an algorithm in the fingerprint of an operation, and the name that belongs to it.
 //!
-//! A built-in algorithm has a digest of its name. A caller's own has a digest of its programs, so
-//! that ranks notice if they have different ones under one name. It does not depend on what else a
-//! process has set, because all ranks must get the same. Two own algorithms of one process may
-//! share a digest, for one pair in 65,000, and on GPUs, which have 8 of the 16 bits, in 256. Then
-//! errors name both.
+//! The digest of a built-in algorithm is made of its name. The digest of a caller's algorithm is
+//! made of its programs, so that ranks notice if they have different algorithms under one name. It
+//! does not depend on other settings of a process, because all ranks must get the same digest. Two
+//! algorithms of callers have the same digest with a probability of 1 in 65,000, or 1 in 256 on
+//! GPUs, which have only 8 of the 16 bits. Then errors name both.
 
 use crate::hash::{GOLDEN_RATIO, fnv1a};
 use crate::schedule::{Algorithm, Chunk, ChunkRef, Collective, GroupSpec, LaneProgram, Program, Step, find};
@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A digest of 16 bits. The high byte is zero for built-in algorithms, and for no other.
+/// A digest of 16 bits. The high byte is zero for built-in algorithms, and only for these.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AlgorithmDigest(u16);
 
@@ -33,21 +33,21 @@ impl AlgorithmDigest {
         self.0.to_le_bytes()
     }
 
-    /// Returns whether the algorithm is known to be none of the built-in ones.
+    /// Returns true if the algorithm is known not to be built in.
     pub(super) fn is_own(self) -> bool {
         self.bytes()[1] != 0
     }
 
-    /// Returns the digest of a built-in algorithm: the third byte of the FNV-1a hash of its name,
-    /// unique among all names.
+    /// Returns the digest of a built-in algorithm. It is the third byte of the FNV-1a hash of its
+    /// name, which is unique among all names.
     fn built_in(name: &str) -> Self {
         let hash =
             name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ byte as u32).wrapping_mul(0x0100_0193));
         Self::from_bytes([(hash >> 16) as u8, 0])
     }
 
-    /// Returns the digest of a caller's own algorithm. Its low byte is that of no built-in
-    /// algorithm of the collective.
+    /// Returns the digest of a caller's algorithm. Its low byte differs from those of all built-in
+    /// algorithms of the collective.
     fn own(algorithm: &Algorithm, programs: u64) -> Self {
         let mut mixed = programs;
         loop {
@@ -60,7 +60,7 @@ impl AlgorithmDigest {
         }
     }
 
-    /// Returns the names that the digest may stand for. On GPUs only the low bytes are compared.
+    /// Returns the names that have this digest. On GPUs, only the low bytes are compared.
     pub(super) fn name(self, collective: Collective, on_gpu: bool) -> Option<Cow<'static, str>> {
         let is_this =
             |digest: Self| if on_gpu { digest.bytes()[0] == self.bytes()[0] } else { digest == self };
@@ -96,8 +96,8 @@ struct OwnAlgorithm {
     digest: AlgorithmDigest,
 }
 
-/// Makes the programs and the name of a caller's own algorithm known to fingerprints of groups of
-/// `ranks` ranks. Returns false if it is a built-in one.
+/// Registers the programs and the name of a caller's algorithm, for fingerprints in groups of
+/// `ranks` ranks. Returns false if the algorithm is built in.
 pub(crate) fn register_algorithm(algorithm: &'static Algorithm, ranks: usize) -> bool {
     let programs = digest_of_programs(algorithm, ranks);
     let built_in = find(algorithm.collective, algorithm.name);

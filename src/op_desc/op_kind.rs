@@ -1,4 +1,4 @@
-//! The kinds of operations, with their codes in a tag.
+//! The kinds of operations, and their codes in a tag.
 
 use crate::schedule::Collective;
 
@@ -6,7 +6,7 @@ use crate::schedule::Collective;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OpKind {
-    /// A collective that has algorithms of its own.
+    /// A collective that has algorithms.
     Collective(Collective),
     /// `all_gather` with a count for each rank.
     AllGatherV,
@@ -20,11 +20,11 @@ pub enum OpKind {
     GatherV,
     /// `scatter` with a count for each rank.
     ScatterV,
-    /// `all_gather` of vectors of which each rank knows its own.
+    /// `all_gather` of vectors. Each rank knows only the length of its own vector.
     AllGatherVec,
-    /// `gather` of vectors of which each rank knows its own.
+    /// `gather` of vectors. Each rank knows only the length of its own vector.
     GatherVec,
-    /// `scatter` of vectors whose lengths the root knows.
+    /// `scatter` of vectors. Only the root knows their lengths.
     ScatterVec,
     /// `all_gather` of encoded objects.
     AllGatherObject,
@@ -34,7 +34,7 @@ pub enum OpKind {
     GatherObject,
     /// `scatter` of encoded objects.
     ScatterObject,
-    /// The barrier that tells which ranks did not come.
+    /// The barrier whose error lists the ranks that did not come.
     BarrierTimeout,
     /// A send or its receive.
     SendRecv,

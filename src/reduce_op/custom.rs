@@ -1,14 +1,15 @@
-//! Reductions by a function of the caller.
+//! Reductions with a function of the caller.
 
 use crate::hash::fnv1a;
 use crate::op_desc::register_op_name;
 use std::fmt;
 use unisono_reducers::{DType, Element, Source, Target, reduce_by};
 
-/// A reduction of the caller's own for CPU ranks.
+/// A reduction with a function of the caller, for CPU ranks.
 ///
-/// Ranks compare the name, the element type and the flag of each call. They cannot compare the
-/// functions, so functions of one name must compute the same.
+/// For each call, ranks compare the name, the element type and the flag that says if the reduction
+/// is commutative. They cannot compare the functions, so functions with the same name must compute
+/// the same result.
 #[derive(Clone, Copy)]
 pub struct CustomOp(&'static Definition);
 
@@ -20,15 +21,15 @@ struct Definition {
     run: Box<Run>,
 }
 
-/// Reduces into the target; `None` for the first operand is the target itself.
+/// Reduces into the target. If the first operand is `None`, it is the target itself.
 type Run = dyn Fn(Target<'_>, Option<Source<'_>>, &[Source<'_>]) + Send + Sync;
 
 impl CustomOp {
     /// Makes a reduction of elements of `T`.
     ///
     /// `combine(left, right)` computes left = left ⊕ right for every pair of elements, and must be
-    /// associative. Slices are parts of the operands. If the reduction is not commutative, operands
-    /// are combined in rank order, at the cost of slower algorithms.
+    /// associative. The two slices are parts of the operands. If the reduction is not commutative,
+    /// operands are combined in rank order, for which only slower algorithms exist.
     ///
     /// The reduction lives until the process ends, so a program makes each one once.
     ///
@@ -81,7 +82,7 @@ impl CustomOp {
         self.0.is_commutative
     }
 
-    /// Returns a digest of what ranks compare.
+    /// Returns a digest of the facts that ranks compare.
     pub(crate) fn digest(self) -> u64 {
         self.0.digest
     }

@@ -11,12 +11,12 @@ use std::borrow::Cow;
 /// The costs of one pass of an algorithm's program, which the checker verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complexity {
-    /// Steps of the longest chain: messages (or signals) that must follow one another.
+    /// Steps of the longest chain of messages or signals that must follow one another.
     pub steps: u64,
-    /// Chunks sent over links, or copied from or into a peer's window (once, if something is added
-    /// to one there), over all ranks.
+    /// Number of chunks that all ranks together send over links, or copy from or into a peer's
+    /// window. A chunk that is added to a chunk in a peer's window counts once.
     pub chunks: u64,
-    /// Most scratch chunks that any rank holds.
+    /// The largest number of scratch chunks of a rank.
     pub scratch_chunks: u64,
 }
 
@@ -25,34 +25,35 @@ pub struct Complexity {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum PeerAccess {
-    /// None: all goes in messages.
+    /// No memory of peers, because all data moves in messages.
     #[default]
     TwoSided,
-    /// Their windows, where all ranks share memory.
+    /// The windows of peers, which requires that all ranks share memory.
     Window,
-    /// The user buffers of peers, if all ranks called with symmetric memory.
+    /// The user buffers of peers, which requires that all ranks give symmetric memory.
     ZeroCopy,
 }
 
 /// The order in which an algorithm combines the operands of more than two ranks.
 ///
-/// Selection depends on this property alone, never on the name of an algorithm. Two operands have
-/// only one order and one rounding, so the property says nothing about a group of two ranks.
+/// Selection depends only on this property, and never on the name of an algorithm. For two ranks,
+/// the property has no effect, because two operands have only one order and one rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CombineOrder {
-    /// Operands are combined in any order. Also the value of algorithms that combine nothing.
+    /// Operands are combined in any order. Algorithms that combine nothing also have this value.
     Unspecified,
     /// Operands are combined in rank order.
     RankOrder,
-    /// All operands are combined in rank order by one step, which rounds a sum of narrow floats
-    /// once.
+    /// All operands are combined in rank order by one step, so that a sum of narrow floats is
+    /// rounded only once.
     SinglePass,
 }
 
-/// One way to do one collective: a name, and functions of the group that build the programs of its
-/// ranks.
+/// One way to carry out one collective. It has a name, and functions that build the programs of the
+/// ranks of a group.
 ///
-/// The library has a table of them, [`Algorithm::ALL`]; [`Algorithm::new`] makes one of your own.
+/// The table [`Algorithm::ALL`] has the algorithms of the library. [`Algorithm::new`] makes your
+/// own algorithm.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Algorithm {
@@ -60,7 +61,7 @@ pub struct Algorithm {
     pub name: &'static str,
     /// The collective that the algorithm computes.
     pub collective: Collective,
-    /// One line: the idea, and what it is good for.
+    /// One line that says the idea of the algorithm and its best use.
     pub summary: &'static str,
     /// The publication that describes the algorithm.
     pub citation: &'static str,
@@ -70,13 +71,14 @@ pub struct Algorithm {
     pub combine_order: CombineOrder,
     /// True if the algorithm uses [`GroupSpec::aggregation`].
     pub aggregates: bool,
-    /// Returns whether the algorithm can run with a spec.
+    /// Returns true if the algorithm can run with a spec.
     pub supports: OfGroup<bool>,
-    /// Chunks that a share is cut into.
+    /// Returns the number of chunks into which a share is cut.
     pub chunks_per_share: OfGroup<usize>,
-    /// The program of one rank.
+    /// Builds the program of one rank.
     pub build: &'static (dyn Fn(&GroupSpec, Rank) -> Program + Send + Sync),
-    /// The counts that the checker holds it to. Every row of the table states them.
+    /// The costs that the algorithm states, which the checker verifies. Every algorithm of the
+    /// library states them.
     pub complexity: Option<OfGroup<Complexity>>,
 }
 
@@ -89,13 +91,13 @@ impl Algorithm {
 
     /// Describes an algorithm of your own: `build` returns the program of one rank of a group.
     ///
-    /// It is for any number of ranks, reaches no memory of peers, cuts a share into one chunk and
-    /// states no costs. The methods that begin with `with_` change that.
-    /// [`register_algorithm`](crate::register_algorithm) gives it a name that settings, tuning
-    /// files and commands understand;
-    /// [`Communicator::set_custom_algorithm`](crate::Communicator::set_custom_algorithm) uses it in
-    /// one communicator. Both prove it first. Values that `build` captures, for example a radix,
-    /// are kept for the rest of the process.
+    /// By default, the algorithm runs with any number of ranks, accesses no memory of peers, has
+    /// one chunk per share and states no costs. The methods that begin with `with_` change these
+    /// properties. [`register_algorithm`](crate::register_algorithm) makes its name known to
+    /// settings, tuning files and commands.
+    /// [`Communicator::set_custom_algorithm`](crate::Communicator::set_custom_algorithm) uses the
+    /// algorithm in one communicator. Both functions prove it first. Values that `build` captures,
+    /// for example a radix, are kept for the rest of the process.
     ///
     /// ```
     /// use unisono::schedule::check::{Options, check};
@@ -156,24 +158,24 @@ impl Algorithm {
         Self { peer_access, ..self }
     }
 
-    /// Sets the order in which operands are combined. Nothing proves it: an order that the programs
-    /// do not keep gives results that
-    /// [`Config::reduction_order`](crate::Config::reduction_order) excludes.
+    /// Sets the order in which operands are combined. This is not proved. If the programs do not
+    /// keep the order, results can differ from those that
+    /// [`Config::reduction_order`](crate::Config::reduction_order) promises.
     pub fn with_combine_order(self, combine_order: CombineOrder) -> Self {
         Self { combine_order, ..self }
     }
 
-    /// Sets the groups that the algorithm can run with, for example powers of two.
+    /// Sets the groups with which the algorithm can run, for example powers of two.
     pub fn with_supports(self, supports: impl Fn(&GroupSpec) -> bool + Send + Sync + 'static) -> Self {
         Self { supports: kept(supports), ..self }
     }
 
-    /// Sets the number of chunks that a share is cut into.
+    /// Sets the number of chunks into which a share is cut.
     pub fn with_chunks_per_share(self, chunks: impl Fn(&GroupSpec) -> usize + Send + Sync + 'static) -> Self {
         Self { chunks_per_share: kept(chunks), ..self }
     }
 
-    /// States the costs, so that the checker compares them with those of the programs.
+    /// States the costs. The checker then compares them with the costs of the programs.
     pub fn with_complexity(
         self,
         complexity: impl Fn(&GroupSpec) -> Complexity + Send + Sync + 'static,
@@ -186,7 +188,8 @@ impl Algorithm {
         Box::leak(Box::new(self))
     }
 
-    /// Returns the algorithm that runs this schedule, in the one group that the schedule is for.
+    /// Returns the algorithm that runs this schedule. It supports only the group for which the
+    /// schedule was built.
     ///
     /// ```
     /// use unisono::schedule::{Algorithm, Collective, GroupSpec, find};
@@ -206,12 +209,12 @@ impl Algorithm {
             .with_summary("a schedule that was given")
     }
 
-    /// Returns whether a group of `ranks` ranks gets results combined in rank order.
+    /// Returns true if the algorithm combines operands of `ranks` ranks in rank order.
     pub fn keeps_rank_order(&self, ranks: usize) -> bool {
         self.guarantees(CombineOrder::RankOrder, ranks)
     }
 
-    /// Returns whether a group of `ranks` ranks gets sums that are rounded once.
+    /// Returns true if the algorithm rounds each sum of `ranks` ranks only once.
     pub fn rounds_once(&self, ranks: usize) -> bool {
         self.guarantees(CombineOrder::SinglePass, ranks)
     }
@@ -220,7 +223,7 @@ impl Algorithm {
         !self.collective.reduces() || ranks <= 2 || self.combine_order >= order
     }
 
-    /// The programs of all ranks.
+    /// Returns the programs of all ranks.
     pub fn schedule(&self, spec: &GroupSpec) -> Schedule {
         Schedule {
             algorithm: self.name.to_owned(),
@@ -233,7 +236,8 @@ impl Algorithm {
     }
 }
 
-/// The table, a `static` so that each row has one address, by which a copy of it is told apart.
+/// The table. It is a `static`, so each row has one address, which distinguishes it from its
+/// copies.
 pub(super) static TABLE: [Algorithm; 59] = [
     ring::ALL_REDUCE,
     bidirectional_ring::ALL_REDUCE,

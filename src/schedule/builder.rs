@@ -1,18 +1,19 @@
-//! Functions that write programs.
+//! Functions that build programs.
 
 use crate::schedule::{Chunk, ChunkRef, LaneProgram, Program, Rank, Space, Step};
 
-/// Writes the program of one rank, step by step, lane program by lane program.
+/// Builds the program of one rank, step by step and one lane program after the other.
 #[derive(Debug)]
 pub struct ProgramBuilder {
     rank: Rank,
-    /// Its sizes are what embedded algorithms use, with what is reserved before them.
+    /// The program so far. Its sizes include the memory of embedded algorithms and the reserved
+    /// memory.
     program: Program,
     reserved_scratch: usize,
 }
 
 impl ProgramBuilder {
-    /// An empty program for `rank`, with one lane program on lane 0.
+    /// Returns a builder with an empty program for `rank`, which has one lane program on lane 0.
     pub fn new(rank: Rank) -> Self {
         let lane_programs = vec![LaneProgram { lane: 0, steps: Vec::new() }];
         Self { rank, program: Program { lane_programs, ..Program::default() }, reserved_scratch: 0 }
@@ -35,18 +36,18 @@ impl ProgramBuilder {
         self.reserved_scratch
     }
 
-    /// Makes room for scratch after the reserved part.
+    /// Adds scratch for an embedded algorithm, after the reserved part.
     pub(super) fn use_scratch(&mut self, chunks: usize) {
         self.program.scratch = self.program.scratch.max(self.reserved_scratch + chunks);
     }
 
-    /// Returns the first of so many chunks of the window that nothing else uses.
+    /// Returns the first of `chunks` chunks of the window that nothing else uses.
     pub(super) fn use_window(&mut self, chunks: usize) -> usize {
         self.program.window += chunks;
         self.program.window - chunks
     }
 
-    /// Returns the number of signals of the lane program being written.
+    /// Returns the number of signals in the current lane program.
     pub(super) fn signals(&self) -> u32 {
         let steps = self.program.lane_programs.last().map_or(&[][..], |lane_program| &lane_program.steps);
         steps.iter().filter(|step| **step == Step::Signal).count() as u32
@@ -58,7 +59,7 @@ impl ProgramBuilder {
         self
     }
 
-    /// Adds a step to the lane program being written.
+    /// Adds a step to the current lane program.
     #[inline]
     pub fn step(&mut self, step: Step) -> &mut Self {
         self.program.lane_programs.last_mut().expect("a builder has a lane program").steps.push(step);
@@ -101,7 +102,7 @@ impl ProgramBuilder {
         self.step(Step::Copy { from: chunk_at(self.rank, from), into: chunk_at(peer, into) })
     }
 
-    /// Combines places into a chunk of this rank, in one pass.
+    /// Combines several chunks into a chunk of this rank, in one pass.
     pub fn reduce(&mut self, from: Vec<ChunkRef>, into: Chunk, finish: bool) -> &mut Self {
         self.step(Step::Reduce { from, into: chunk_at(self.rank, into), finish })
     }
@@ -111,13 +112,13 @@ impl ProgramBuilder {
         self.step(Step::Signal)
     }
 
-    /// Waits for the `signals`-th signal of `peer`.
+    /// Waits until `peer` has signaled `signals` times.
     pub fn wait(&mut self, peer: Rank, signals: u32) -> &mut Self {
         self.step(Step::Wait { peer, signals })
     }
 
-    /// Returns the program, with as many chunks of scratch and of its window as are given, or as
-    /// embedded algorithms use, if these are more. Lane programs left empty are dropped.
+    /// Returns the program, with at least `scratch` chunks of scratch and `window` chunks of its
+    /// window. There are more if embedded algorithms use more. Empty lane programs are dropped.
     pub fn finish(mut self, scratch: usize, window: usize) -> Program {
         self.program.lane_programs.retain(|lane_program| !lane_program.steps.is_empty());
         self.program.scratch = self.program.scratch.max(scratch);
@@ -126,27 +127,27 @@ impl ProgramBuilder {
     }
 }
 
-/// Chunk `index` of the caller's send buffer.
+/// Returns chunk `index` of the caller's send buffer.
 pub const fn input(index: usize) -> Chunk {
     Chunk { space: Space::Input, index: index as u32 }
 }
 
-/// Chunk `index` of the caller's receive buffer.
+/// Returns chunk `index` of the caller's receive buffer.
 pub const fn output(index: usize) -> Chunk {
     Chunk { space: Space::Output, index: index as u32 }
 }
 
-/// Chunk `index` of scratch memory.
+/// Returns chunk `index` of scratch memory.
 pub const fn scratch(index: usize) -> Chunk {
     Chunk { space: Space::Scratch, index: index as u32 }
 }
 
-/// Chunk `index` of a window.
+/// Returns chunk `index` of a window.
 pub const fn window(index: usize) -> Chunk {
     Chunk { space: Space::Window, index: index as u32 }
 }
 
-/// A chunk at `rank`.
+/// Returns a reference to a chunk of `rank`.
 pub const fn chunk_at(rank: Rank, chunk: Chunk) -> ChunkRef {
     ChunkRef { rank, chunk }
 }

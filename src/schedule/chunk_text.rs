@@ -1,4 +1,4 @@
-//! Chunks as texts, for example `in0`, as drawings and files of schedules show them.
+//! The text form of chunks, for example `in0`, in drawings and files of schedules.
 
 use super::{Chunk, Space};
 use std::fmt;
@@ -47,7 +47,7 @@ impl From<Chunk> for String {
     }
 }
 
-/// Most characters of a wrong text that an error shows.
+/// Largest number of characters of a wrong text that an error shows.
 const TEXT_SHOWN_MAX: usize = 20;
 
 #[cfg(test)]

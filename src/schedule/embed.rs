@@ -1,4 +1,4 @@
-//! Algorithms as parts of a larger program.
+//! Algorithms that are embedded as parts of a larger program.
 
 use super::{
     Algorithm, Chunk, ChunkRef, GroupSpec, PeerAccess, ProgramBuilder, Rank, Space, Step, chunk_at, input,
@@ -7,11 +7,13 @@ use super::{
 
 type Places<'a> = Box<dyn Fn(usize) -> Chunk + 'a>;
 
-/// The place of an algorithm in a larger program: its ranks, and the chunks that it works on.
+/// The place of an algorithm in a larger program, which maps its ranks and chunks to those of the
+/// larger program.
 ///
-/// The inner algorithm counts its own ranks from 0 and its own chunks. Each of its chunks stands
-/// for [`Embedding::with_pieces`] chunks of the larger program, which are its *pieces*: piece
-/// `chunk * pieces + i`, for `i` below `pieces`. Functions of the piece say where it is.
+/// The inner algorithm numbers its own ranks and chunks from 0. Each of its chunks consists of
+/// several chunks of the larger program, which are its *pieces*. [`Embedding::with_pieces`] sets
+/// their number, and chunk `chunk` has the pieces `chunk * pieces + i`, for `i` below `pieces`.
+/// Functions map the number of a piece to its place.
 pub struct Embedding<'a> {
     members: &'a [Rank],
     root: Rank,
@@ -23,9 +25,9 @@ pub struct Embedding<'a> {
 }
 
 impl<'a> Embedding<'a> {
-    /// The algorithm runs among `members`, ranks of the larger program, in this order. Its chunks
-    /// are those of the caller's buffers with the same numbers, its first member is the root, and
-    /// its sums are complete.
+    /// Returns an embedding in which the algorithm runs among `members`, which are ranks of the
+    /// larger program, in this order. By default, its chunks are the chunks of the caller's buffers
+    /// with the same numbers. The first member is the root, and sums are complete.
     pub fn new(members: &'a [Rank]) -> Self {
         Self {
             members,
@@ -43,13 +45,14 @@ impl<'a> Embedding<'a> {
         Self { root: position, ..self }
     }
 
-    /// Sets the number of chunks that the algorithm packs into one message, if it does.
+    /// Sets the number of chunks that the algorithm packs into one message, if it aggregates
+    /// chunks.
     pub fn with_aggregation(self, aggregation: usize) -> Self {
         Self { aggregation, ..self }
     }
 
-    /// Lets each chunk of the algorithm stand for so many chunks of the larger program, which its
-    /// messages carry together.
+    /// Sets the number of chunks of the larger program in each chunk of the algorithm. Messages
+    /// carry these pieces together.
     pub fn with_pieces(self, pieces: usize) -> Self {
         Self { pieces, ..self }
     }
@@ -64,8 +67,8 @@ impl<'a> Embedding<'a> {
         Self { output: Box::new(place), ..self }
     }
 
-    /// Says that the sums are not complete, because a later part adds to them. An average is
-    /// divided once, by the part that completes it.
+    /// Says that the sums are not complete, because a later part adds to them. Only the part that
+    /// completes an average divides it.
     pub fn unfinished(self) -> Self {
         Self { finishes: false, ..self }
     }
@@ -88,21 +91,21 @@ struct Translation<'a> {
 }
 
 impl ProgramBuilder {
-    /// Adds the steps that `algorithm` has for this rank among the members of `embedding`, to the
-    /// lane program being written. A rank that is no member gets none.
+    /// Adds the steps of `algorithm` for this rank among the members of `embedding` to the current
+    /// lane program. A rank that is no member gets no steps.
     ///
-    /// Scratch of the algorithm comes after what [`ProgramBuilder::reserve_scratch`] has reserved,
-    /// and parts that follow one another use the same. Every part has chunks of the window of its
-    /// own, because peers may still read those of the part before. The members must have added the
-    /// same parts before, so that their windows and signals are counted alike; the checker finds
-    /// where they have not.
+    /// The scratch of the algorithm follows the scratch that [`ProgramBuilder::reserve_scratch`]
+    /// has reserved. Parts that follow one another use the same scratch. Every part has separate
+    /// chunks of the window, because peers may still read those of the part before. All members
+    /// must have added the same parts before, so that their windows and signals have the same
+    /// numbers. The checker finds violations of this.
     ///
     /// # Panics
     /// Panics if the algorithm cannot run with so many ranks, has several lane programs at once or
     /// reaches the buffers of peers.
     ///
-    /// An all_reduce in two levels, of which only the middle one crosses between hosts of `local`
-    /// ranks:
+    /// This example is an all_reduce in two levels, for hosts with `local` ranks each. Only its
+    /// middle part sends data between hosts.
     ///
     /// ```
     /// use unisono::schedule::algorithms::ring;
@@ -173,7 +176,8 @@ impl Translation<'_> {
             Step::Copy { from, into } => {
                 let copies = (0..self.embedding.pieces)
                     .map(|piece| (self.place(&from, piece), self.place(&into, piece)));
-                // A part that goes on where the one before has stored has nothing to copy.
+                // If a part reads its input where the part before has stored it, there is nothing
+                // to copy.
                 let moves = copies.filter(|(from, into)| from != into);
                 moves.map(|(from, into)| Step::Copy { from, into }).collect()
             }

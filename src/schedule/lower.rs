@@ -1,7 +1,7 @@
-//! Lowering: the steps of a program become instructions, which every executor runs.
+//! Lowering, which translates the steps of a program into instructions that every executor runs.
 //!
-//! Copies and reductions become a [`Transfer`], one pass over memory with any number of sources and
-//! targets. Steps that access the same memory share a pass.
+//! Copies and reductions become a [`Transfer`], which is one pass over memory with any number of
+//! sources and targets. Steps that access the same memory share a pass.
 
 use crate::schedule::{Algorithm, Chunk, ChunkRef, LaneProgram, Program, Rank, Space, Step};
 
@@ -27,7 +27,7 @@ pub(crate) enum Instr {
 pub(crate) struct Transfer {
     /// The operands, at least one.
     pub(crate) sources: Vec<ChunkRef>,
-    /// The chunks of the result. The first is the one that the step names.
+    /// The chunks of the result. The first one is the target of the step.
     pub(crate) targets: Vec<ChunkRef>,
     pub(crate) combine: Combine,
     /// Number of chunks that move between this rank and others.
@@ -50,7 +50,7 @@ pub(crate) struct LaneInstrs {
     pub(crate) instrs: Vec<Instr>,
 }
 
-/// Lowers the program of `rank`. With `fuse`, steps that access the same memory share a pass.
+/// Lowers the program of `rank`. If `fuse` is true, steps that access the same memory share a pass.
 pub(crate) fn lower(program: Program, rank: Rank, fuse: bool) -> Vec<LaneInstrs> {
     let lower_lane =
         |LaneProgram { lane, steps }| LaneInstrs { lane, instrs: lower_steps(steps, rank, fuse) };
@@ -81,7 +81,7 @@ fn lower_step(step: Step, rank: Rank) -> Instr {
             combine: Combine::Copy,
         }),
         Step::Reduce { from, into, finish } => {
-            // A first operand that is also the target is moved once.
+            // If the first operand is also the target, it is moved only once.
             let elsewhere = Some(&into).filter(|&into| from.first() != Some(into));
             let remote_chunks = from.iter().chain(elsewhere).filter(|place| place.rank != rank).count();
             let combine = Combine::Reduce { finish };
@@ -92,10 +92,10 @@ fn lower_step(step: Step, rank: Rank) -> Instr {
     }
 }
 
-/// Adds the target of `copy` to the last transfer, if that yields the value. Returns whether it
-/// did.
+/// Adds the target of `copy` to the last transfer, if this transfer has the value. Returns true if
+/// it did so.
 ///
-/// A signal may lie between the two. It is then sent a little later.
+/// If a signal is between the two instructions, it is sent a little later.
 fn extend_last_transfer(instrs: &mut [Instr], copy: &Instr) -> bool {
     let Instr::Transfer(Transfer { sources, targets, combine: Combine::Copy, remote_chunks }) = copy else {
         return false;
@@ -113,13 +113,13 @@ fn extend_last_transfer(instrs: &mut [Instr], copy: &Instr) -> bool {
 }
 
 impl Transfer {
-    /// Returns whether `value` is the result of this transfer.
+    /// Returns true if `value` is the result of this transfer.
     fn yields(&self, value: &ChunkRef) -> bool {
         self.targets[0] == *value || self.combine == Combine::Copy && self.sources[0] == *value
     }
 
-    /// Returns whether the pass can write `target` too: the output beside a window, or the output
-    /// of a peer beside the own one.
+    /// Returns true if the pass can also write `target`. It can write an output together with a
+    /// window, and a peer's output together with its own.
     fn may_also_write(&self, target: &ChunkRef) -> bool {
         let first = self.targets[0];
         let fits = match first.chunk.space {
@@ -134,7 +134,7 @@ impl Transfer {
         target.chunk.space == Space::Output && fits
     }
 
-    /// Returns whether the transfer reads a window of another rank than `rank`.
+    /// Returns true if the transfer reads the window of a rank other than `rank`.
     pub(crate) fn reads_peer_window(&self, rank: Rank) -> bool {
         self.sources.iter().any(|place| place.chunk.space == Space::Window && place.rank != rank)
     }
@@ -155,7 +155,7 @@ impl Instr {
     }
 }
 
-/// Operands combined in one pass over memory on the host.
+/// Largest number of operands that one pass over memory combines on the host.
 pub(crate) const OPERANDS_MAX: usize = 64;
 
 /// Returns true if every sum of `algorithm` is complete before it is stored. More operands than

@@ -1,21 +1,21 @@
 //! Collective algorithms as values.
 //!
-//! A [`Program`] is the list of steps of one rank; a [`Schedule`] is the programs of all
-//! ranks. Building one does no I/O, reads no clock and knows neither the size
-//! of the data nor the transport. The checker, the engine, the printer and the
-//! selector all read the same value.
+//! A [`Program`] is the list of steps of one rank, and a [`Schedule`] has the programs of all
+//! ranks. Code that builds a schedule does no I/O, reads no clock, and knows neither the size of
+//! the data nor the transport. The checker, the engine, the printer and the selector all read this
+//! value.
 //!
 //! # Units
 //!
-//! *share*: the part of a buffer that belongs to one rank: the whole buffer in all_reduce, one part
-//! for each rank in all_gather (see [`Collective::shares`]). It has as many elements as the caller
-//! counts.
+//! A *share* is the part of a buffer that belongs to one rank. In all_reduce, the whole buffer is
+//! one share. In all_gather, the output has one share for each rank (see [`Collective::shares`]).
+//! The count of a call is the number of elements of a share.
 //!
-//! *chunk*: a part of a share, which has [`Algorithm::chunks_per_share`] of them. Chunk
+//! A *chunk* is a part of a share, which is cut into [`Algorithm::chunks_per_share`] chunks. Chunk
 //! `share * chunks_per_share + part` is the smallest unit that a schedule names.
 //!
-//! *slice*: the part of a chunk that one pass of the program moves. Large data runs the program
-//! once for each slice: pass `i` moves slice `i` of every chunk.
+//! A *slice* is the part of a chunk that one pass of the program moves. For large data, the program
+//! runs once for each slice, and pass `i` moves slice `i` of every chunk.
 
 mod algorithm;
 pub mod algorithms;
@@ -77,7 +77,7 @@ impl Collective {
         Collective::ExScan,
     ];
 
-    /// The name, as in the API.
+    /// Returns the name, as in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Collective::AllReduce => "all_reduce",
@@ -94,24 +94,25 @@ impl Collective {
         }
     }
 
-    /// Returns true if one rank, the root, is special.
+    /// Returns true if the collective has a root.
     pub const fn has_root(self) -> bool {
         matches!(self, Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter)
     }
 
-    /// Returns true if elements are combined.
+    /// Returns true if the collective combines elements.
     pub const fn reduces(self) -> bool {
         matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
             || self.is_scan()
     }
 
-    /// Returns true if a rank gets the reduction of the ranks below it, with its own input or
-    /// without.
+    /// Returns true if a rank gets the reduction of the ranks below it, with or without its own
+    /// input.
     pub const fn is_scan(self) -> bool {
         matches!(self, Collective::Scan | Collective::ExScan)
     }
 
-    /// Shares of (input, output) at `rank`. Zero means that the rank has no such buffer.
+    /// Returns the numbers of shares in the input and in the output of `rank`. Zero means that the
+    /// rank has no such buffer.
     pub const fn shares(self, ranks: usize, root: Rank, rank: Rank) -> (usize, usize) {
         let at_root = rank == root;
         match self {
@@ -137,42 +138,42 @@ impl std::fmt::Display for Collective {
     }
 }
 
-/// The parameters that a schedule is built from.
+/// The parameters from which a schedule is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct GroupSpec {
     /// Number of ranks, at least 1.
     pub ranks: usize,
-    /// The special rank, 0 where there is none.
+    /// The root, which is 0 for collectives without a root.
     #[cfg_attr(feature = "serde", serde(default))]
     pub root: Rank,
-    /// Chunks packed into one message, at most, by algorithms that aggregate (PAT). Others ignore
-    /// it. PAT takes the largest power of two up to this number; with N ranks, it packs at most
-    /// half of the smallest power of two that is N or more.
+    /// The largest number of chunks that an algorithm packs into one message. Only PAT uses it, and
+    /// other algorithms ignore it. PAT takes the largest power of two up to this number. With N
+    /// ranks, it packs at most half of the smallest power of two that is not below N.
     #[cfg_attr(feature = "serde", serde(default = "one"))]
     pub aggregation: usize,
 }
 
-/// The number of chunks in a message, for files that do not say it.
+/// Returns the number of chunks in a message for files that do not give it.
 #[cfg(feature = "serde")]
 fn one() -> usize {
     1
 }
 
 impl GroupSpec {
-    /// The parameters of a group of `ranks` ranks, whose root is rank 0 and whose algorithms pack
-    /// no chunks together.
+    /// Returns the parameters of a group of `ranks` ranks, with root 0 and one chunk in each
+    /// message.
     pub const fn new(ranks: usize) -> Self {
         Self { ranks, root: 0, aggregation: 1 }
     }
 
-    /// Sets the special rank.
+    /// Sets the root.
     pub const fn with_root(self, root: Rank) -> Self {
         Self { root, ..self }
     }
 
-    /// Sets the number of chunks that are packed into one message, at most.
+    /// Sets the largest number of chunks that are packed into one message.
     pub const fn with_aggregation(self, aggregation: usize) -> Self {
         Self { aggregation, ..self }
     }
@@ -181,14 +182,14 @@ impl GroupSpec {
 /// A memory of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Space {
-    /// The caller's send buffer; never written. In place, it is the same memory as (a part of) the
-    /// output.
+    /// The caller's send buffer, which is never written. In place, it is the same memory as the
+    /// output or as a part of the output.
     Input,
     /// The caller's receive buffer.
     Output,
-    /// Private memory for the length of one slice.
+    /// Private memory of the rank. Its contents last for one slice.
     Scratch,
-    /// Memory that peers can reach, for the length of one slice.
+    /// Memory that peers can access. Its contents last for one slice.
     Window,
 }
 
@@ -203,13 +204,14 @@ pub struct Chunk {
     pub index: u32,
 }
 
-/// A chunk somewhere: at this rank, in a peer's window, or, with [`PeerAccess::ZeroCopy`], in a
-/// peer's buffer.
+/// A chunk of this rank or of a peer. A peer's chunk is in its window or, with
+/// [`PeerAccess::ZeroCopy`], in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct ChunkRef {
-    /// The rank whose memory it is. [`Algorithm::peer_access`] limits it to what a rank may reach.
+    /// The rank that owns the memory. [`Algorithm::peer_access`] says which memory of peers a rank
+    /// can access.
     pub rank: Rank,
     /// The chunk.
     pub chunk: Chunk,
@@ -220,34 +222,35 @@ pub struct ChunkRef {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
 pub enum Step {
-    /// One message with these chunks to `peer`.
+    /// Sends one message with these chunks to `peer`.
     Send {
         /// The receiver.
         peer: Rank,
         /// The chunks that it carries, in this order.
         chunks: Vec<Chunk>,
     },
-    /// One message from `peer`, stored into these chunks.
+    /// Receives one message from `peer` and stores it into these chunks.
     Recv {
         /// The sender.
         peer: Rank,
-        /// The chunks that its parts are stored in.
+        /// The chunks into which the parts of the message are stored.
         into: Vec<Chunk>,
     },
-    /// One message from `peer`, combined: `into[i] = with[i] ⊕ message[i]`.
+    /// Receives one message from `peer` and combines it: `into[i] = with[i] ⊕ message[i]`.
     RecvReduce {
         /// The sender.
         peer: Rank,
         /// The operands of this rank.
         with: Vec<Chunk>,
-        /// The chunks of the results; may equal `with`.
+        /// The chunks of the results, which may be the same as `with`.
         into: Vec<Chunk>,
-        /// True if the results are complete, so that the operation finishes (divides an average)
-        /// here.
+        /// True if the results are complete, so that this step finishes them, for example divides
+        /// an average.
         #[cfg_attr(feature = "serde", serde(default))]
         finish: bool,
     },
-    /// `into = from`. From a peer's window it is a *get*, into one a *put*.
+    /// Copies `from` to `into`. A copy from a peer's window is a *get*, and a copy into a peer's
+    /// window is a *put*.
     Copy {
         /// The source.
         from: ChunkRef,
@@ -255,7 +258,7 @@ pub enum Step {
         into: ChunkRef,
     },
     /// `into = from[0] ⊕ from[1] ⊕ …` in one pass, in this order. A chunk of a window may be both
-    /// the first operand and the target; then the result replaces it.
+    /// the first operand and the target. Then the result replaces the operand.
     Reduce {
         /// The operands, at least one.
         from: Vec<ChunkRef>,
@@ -277,14 +280,15 @@ pub enum Step {
     },
 }
 
-/// A lane program: steps in order, on one lane. Lane programs of one program run concurrently.
+/// A list of steps that run in order, on one lane. The lane programs of one program run
+/// concurrently.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct LaneProgram {
     /// Lane of its messages and signals, 0 or 1. Messages of one pair of ranks in one direction
-    /// keep their order on a lane. So two lane programs of a rank may use the same lane only if
-    /// they do not both send to one peer, or both receive from one.
+    /// keep their order on a lane. So two lane programs of a rank may share a lane only if they do
+    /// not both send to the same peer, and do not both receive from the same peer.
     #[cfg_attr(feature = "serde", serde(default))]
     pub lane: usize,
     /// The steps, in order.
@@ -298,10 +302,10 @@ pub struct LaneProgram {
 pub struct Program {
     /// The concurrent lane programs.
     pub lane_programs: Vec<LaneProgram>,
-    /// Chunks of scratch memory it uses.
+    /// Number of chunks of scratch memory that the program uses.
     #[cfg_attr(feature = "serde", serde(default))]
     pub scratch: usize,
-    /// Chunks of its own window that it or its peers use.
+    /// Number of chunks of this rank's window that the rank or its peers use.
     #[cfg_attr(feature = "serde", serde(default))]
     pub window: usize,
 }
@@ -334,22 +338,22 @@ pub struct Program {
 /// ```
 ///
 /// A chunk is written as its memory (`in`, `out`, `tmp` for scratch, `win` for a window) and its
-/// number. Left out, a root, lane, scratch or window is 0, an aggregation 1, `finish` false, and
-/// `peer_access` is `two_sided`.
+/// number. Fields can be left out: root, lane, scratch and window are then 0, the aggregation is 1,
+/// `finish` is false, and `peer_access` is `two_sided`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Schedule {
-    /// The name of the algorithm that built it, which drawings show; it may be empty.
+    /// The name of the algorithm that built the schedule. Drawings show it, and it may be empty.
     #[cfg_attr(feature = "serde", serde(default))]
     pub algorithm: String,
-    /// The collective that it computes.
+    /// The collective that the schedule computes.
     pub collective: Collective,
-    /// The parameters that it was built from.
+    /// The parameters from which the schedule was built.
     pub spec: GroupSpec,
-    /// Chunks that a share is cut into.
+    /// Number of chunks into which a share is cut.
     pub chunks_per_share: usize,
-    /// The memory of its peers that a rank may reach.
+    /// The memory of its peers that a rank can access.
     #[cfg_attr(feature = "serde", serde(default))]
     pub peer_access: PeerAccess,
     /// One program for each rank.

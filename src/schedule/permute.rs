@@ -1,4 +1,4 @@
-//! Schedules for ranks in another order than that of their numbers.
+//! Schedules for ranks whose order differs from their numbers.
 
 use crate::schedule::{Algorithm, Chunk, GroupSpec, Program, Rank, Space, Step};
 
@@ -55,7 +55,7 @@ impl Permutation<'_> {
         self.remap_chunk(&mut place.chunk);
     }
 
-    /// Only where there is a share for each rank it matters whose it is.
+    /// The owner of a share matters only if there is a share for each rank.
     fn remap_chunk(&self, chunk: &mut Chunk) {
         let shares = match chunk.space {
             Space::Input => self.shares.0,

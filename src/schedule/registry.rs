@@ -1,28 +1,29 @@
-//! The algorithms that have a name in this process: those of the library, and those that callers
+//! The algorithms whose names this process knows: those of the library, and those that callers
 //! register.
 
 use super::algorithm::TABLE;
 use super::{Algorithm, Collective};
 use std::sync::{PoisonError, RwLock};
 
-/// The algorithms that callers have registered, in this order.
+/// The algorithms that callers have registered, in the order of registration.
 static REGISTERED: RwLock<Vec<&'static Algorithm>> = RwLock::new(Vec::new());
 
 impl Algorithm {
-    /// Returns the algorithms of the library, and after them those that
+    /// Returns the algorithms of the library, followed by those that
     /// [`register_algorithm`](crate::register_algorithm) has added.
     pub fn all() -> Vec<&'static Algorithm> {
         let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
         TABLE.iter().chain(registered.iter().copied()).collect()
     }
 
-    /// Returns whether this is a row of the library's table, and no copy of one.
+    /// Returns true if this is a row of the library's table, and not a copy of a row.
     pub(crate) fn is_built_in(&self) -> bool {
         TABLE.as_ptr_range().contains(&std::ptr::from_ref(self))
     }
 }
 
-/// Returns the algorithm called `name` for `collective`, of the library or registered.
+/// Returns the algorithm called `name` for `collective`. It belongs to the library, or was
+/// registered.
 pub fn find(collective: Collective, name: &str) -> Option<&'static Algorithm> {
     let is_named = |row: &&'static Algorithm| row.collective == collective && row.name == name;
     let registered = || {
@@ -32,8 +33,8 @@ pub fn find(collective: Collective, name: &str) -> Option<&'static Algorithm> {
     TABLE.iter().find(is_named).or_else(registered)
 }
 
-/// Gives an algorithm its name in this process. Returns the one that has the name already, if there
-/// is one.
+/// Registers an algorithm in this process. If another algorithm has the same name, returns that one
+/// as the error.
 pub(crate) fn add(algorithm: Algorithm) -> Result<&'static Algorithm, &'static Algorithm> {
     let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
     let is_named =

@@ -3,8 +3,8 @@
 //! A [`Fabric`] is the set of connections of one rank of one communicator:
 //!
 //! * a [`Link`] to every peer,
-//! * a [`Window`] where every rank can reach the memory of every other,
-//! * a [`ControlChannel`] for small messages beside the data,
+//! * a [`Window`], if every rank can access the memory of every other rank,
+//! * a [`ControlChannel`] for small messages that are separate from the data,
 //! * a [`WaitStrategy`] with a clock.
 //!
 //! Four transports make fabrics: [`threads`], [`shm`], [`tcp`] and [`sim`]. [`loopback`] makes those
@@ -33,7 +33,8 @@ pub use fabric::*;
 pub use shm::eager::SlotClass;
 pub use shm::{HeapAccess, HeapAllocation, HeapExposure, SymmetricHeap, Window};
 
-// Numbers and elements travel in the byte order of memory, and sizes have 64 bits on all ranks.
+// Numbers and elements travel in the byte order of memory, so it must be the same on all ranks.
+// Sizes must have 64 bits.
 const _: () = assert!(
     cfg!(all(target_endian = "little", target_pointer_width = "64")),
     "unisono runs on little-endian processors of 64 bits"

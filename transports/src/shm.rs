@@ -1,7 +1,8 @@
-//! Links and windows in memory that ranks share: between processes, and between threads.
+//! Links and windows in memory that ranks share. The ranks can be processes or threads.
 //!
-//! Every rank owns one [`Segment`](crate::sys::segment::Segment) and maps those of all ranks. Its segment holds
-//! its signal blocks, the FIFOs *into* it from every rank, and its window: see [`Layout`].
+//! Every rank owns one [`Segment`](crate::sys::segment::Segment) and maps the segments of all
+//! ranks. The segment of a rank holds its signal blocks, the FIFOs from every rank *to* it, and its
+//! window. See [`Layout`].
 
 pub(crate) mod eager;
 pub(crate) mod epoch;

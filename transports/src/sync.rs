@@ -1,4 +1,4 @@
-//! Synchronization types: those of the standard library, or of a model checker.
+//! Synchronization types, from the standard library or from a model checker.
 //!
 //! `RUSTFLAGS="--cfg loom"` replaces the atomics of the shared-memory protocols. Loom visits every
 //! interleaving of them. `--cfg shuttle` replaces the threads, locks, waits and the clock of larger
@@ -38,13 +38,14 @@ use rustix::event::{PollFd, Timespec};
 #[cfg(not(loom))]
 use std::time::Duration;
 
-/// Waits for one of `fds`, at most for `left`, and returns how many are ready.
+/// Waits for one of `fds`, but not longer than `left`, and returns how many are ready.
 #[cfg(not(any(loom, all(test, shuttle))))]
 pub(crate) fn poll(fds: &mut [PollFd<'_>], left: Duration) -> rustix::io::Result<usize> {
     rustix::event::poll(fds, Some(&timespec(left)))
 }
 
-/// Waits as the function above. In a model, the wait lets other threads run and time pass.
+/// Waits as the function above does. In a model, the wait lets other threads run and lets time
+/// pass.
 #[cfg(all(test, shuttle))]
 pub(crate) fn poll(fds: &mut [PollFd<'_>], left: Duration) -> rustix::io::Result<usize> {
     let deadline = Instant::now() + left;

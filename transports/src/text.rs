@@ -1,13 +1,14 @@
-//! Texts that come from outside, made fit for terminals and logs, and bytes as hexadecimal digits.
+//! Makes texts that come from outside safe for terminals and logs, and writes bytes as hexadecimal
+//! digits.
 
 use std::borrow::Cow;
 
-/// Returns the text with every character that steers a terminal replaced by its escape, `\u{1b}`
-/// for example.
+/// Returns the text in which every character that controls a terminal is replaced by its escape,
+/// for example `\u{1b}`.
 ///
-/// Peers, files and the environment bring texts that errors show. An escape sequence in one could
-/// change the title of a terminal, hide lines, or make text look like that of somebody else. Line
-/// ends and tabs stay.
+/// Errors show texts that come from peers, files and the environment. An escape sequence in such a
+/// text could change the title of a terminal, hide lines, or imitate other output. Line ends and
+/// tabs stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return Cow::Borrowed(text);
@@ -22,7 +23,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Returns true for control characters, and for those that change the direction of text.
+/// Returns true for control characters, and for characters that change the direction of text.
 fn steers(letter: char) -> bool {
     match letter {
         '\n' | '\t' => false,
@@ -47,9 +48,10 @@ pub fn without_secrets(text: &str) -> String {
     shown
 }
 
-/// The number of hexadecimal digits that may be a part of a secret. Numbers have fewer.
+/// The number of hexadecimal digits from which a text may be a part of a secret. Numbers have fewer
+/// digits.
 const SECRET_DIGITS: usize = 24;
-/// Stands for digits that are not shown.
+/// The text that replaces digits that are not shown.
 const HIDDEN: &str = "(digits that are not shown)";
 
 /// Returns two hexadecimal digits for each byte.

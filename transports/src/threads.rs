@@ -1,4 +1,5 @@
-//! Ranks as threads of one process, with the same FIFOs and windows in memory of the process.
+//! Ranks that are threads of one process. They use the same FIFOs and windows as processes, in
+//! memory of the process.
 
 use crate::shm::{Connected, Layout, connect_shared};
 use crate::sys::segment::Segment;
@@ -47,8 +48,8 @@ struct MailboxState {
 
 impl Mailbox {
     fn lock(&self) -> MutexGuard<'_, MailboxState> {
-        // A thread that died with the lock held left whole events: pushing and popping do not
-        // panic.
+        // If a thread died while it held the lock, the events are still complete, because pushing
+        // and popping do not panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,8 +89,8 @@ impl Drop for ThreadControl {
     }
 }
 
-/// Events of a rank's mailbox above which further control messages are dropped. Exits of ranks are
-/// never dropped.
+/// Number of events in a rank's mailbox from which further control messages are dropped. Exits of
+/// ranks are never dropped.
 const EVENTS_MAX: usize = 1024;
 
 #[cfg(test)]

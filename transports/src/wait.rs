@@ -1,17 +1,18 @@
-//! Waits for another rank: spins, then yields, then sleeps.
+//! Waits for another rank. A wait first spins, then yields, then sleeps.
 //!
 //! A receiver that spins sees a value from another core soonest. If the sender has no core,
-//! spinning only keeps it from getting one, and a yield hands over sooner. A yield to an unrelated
-//! process that computes costs the whole time slice of that process. The duration of the last
-//! yields tells these cases apart: see `CpuContention`. Beside such a process a wait sleeps: the
-//! scheduler returns the core at once to a thread that slept.
+//! spinning only keeps it from getting one, and a yield lets the sender run sooner. If an unrelated
+//! process computes on the core, a yield costs the whole time slice of that process. The duration
+//! of the last yields distinguishes these cases, see `CpuContention`. If such a process shares the
+//! core, a wait sleeps, because the scheduler returns the core at once to a thread that slept.
 //!
 //! A sleep ends as soon as an awaited rank publishes something in memory that both share, or when
-//! something happens on a watched socket. It also ends after a time, so nothing depends on that.
+//! something happens on a watched socket. It also ends after some time, so correctness does not
+//! depend on these events.
 //!
-//! A thread that waits beside a computation of the same rank sleeps soon ([`WaitMode::Block`]): its
-//! core belongs to the computation. A yield would not do. The scheduler returns the core to a
-//! thread that yields as long as it has used less of it than the computation.
+//! If the same rank computes on another thread, a waiting thread sleeps soon ([`WaitMode::Block`]),
+//! because the computation needs the core. A yield would not be enough. The scheduler returns the
+//! core to a yielding thread as long as this thread has used it less than the computation.
 
 mod contention;
 
@@ -27,18 +28,18 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Waits as long as it takes, and gives away more of the core the longer it takes.
+/// A wait of any length. The longer it takes, the less of the core it uses.
 #[derive(Debug)]
 pub struct AdaptiveWait {
     started: Instant,
     contention: CpuContention,
-    /// Rounds after which the wait sleeps, if the clock does not decide.
+    /// Number of rounds after which the wait sleeps. If it is `None`, the clock decides.
     yields: Option<u32>,
     /// Time at which the spinning of this wait ended.
     yielding_since: Option<Instant>,
     sockets: Option<Arc<WatchedSockets>>,
     sleepers: Option<Arc<Sleepers>>,
-    /// The request to the awaited ranks to wake this one, once it has been made.
+    /// The request to the awaited ranks to wake this rank, if it has been made.
     requested: Option<WakeRequest>,
     mode: WaitMode,
 }
@@ -46,7 +47,8 @@ pub struct AdaptiveWait {
 impl AdaptiveWait {
     /// Creates a wait for one of `local_ranks` ranks that share this host's cores.
     pub fn new(local_ranks: usize) -> Self {
-        // Counts the cores that this process may use: its affinity, and the quota of its container.
+        // This is the number of cores that this process may use, by its affinity and the quota of
+        // its container.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Self {
             started: Instant::now(),
@@ -63,7 +65,8 @@ impl AdaptiveWait {
     /// Ends a sleep as soon as an event happens on one of these sockets.
     #[must_use]
     pub fn wake_on(mut self, sockets: Vec<OwnedFd>) -> Self {
-        // Without a watch, a sleep lasts its full time. That is slower, not wrong.
+        // If sockets cannot be watched, a sleep lasts its full time. This is slower but still
+        // correct.
         self.sockets = WatchedSockets::new(sockets).ok().map(Arc::new);
         self
     }
@@ -80,26 +83,27 @@ impl AdaptiveWait {
         self
     }
 
-    /// Sleeps after `yields` rounds beyond spinning. Few rounds suffice if the awaited event wakes
-    /// the sleeper, as on sockets.
+    /// Makes the wait sleep `yields` rounds after it has spun. A few rounds are enough if the
+    /// awaited event wakes the sleeper, as an event on a socket does.
     #[must_use]
     pub fn sleep_after_yields(mut self, yields: u32) -> Self {
         self.yields = Some(yields);
         self
     }
 
-    /// Sleeps until one of `awaited` has done something, or for some time if not all of them can
-    /// wake this rank.
+    /// Sleeps until one of `awaited` wakes this rank. If some of them cannot wake it, sleeps for
+    /// some time.
     ///
-    /// The first call of a sleep only asks them to. Then the caller looks once more, because what
-    /// it waits for may have happened before.
+    /// The first call only requests to be woken. Then the caller checks once more, because the
+    /// awaited event may have happened before the request.
     fn sleep(&mut self, least: Duration, idle: Duration, awaited: &mut dyn Iterator<Item = usize>) {
-        // Sleeps in proportion: a sleep prolongs no wait by much more than a sixteenth.
+        // The time is proportional to the wait so far, so a sleep lengthens a wait by hardly more
+        // than a sixteenth.
         let timed = (idle / 16).clamp(least, SLEEP_MAX);
         match (&self.sleepers, self.requested.take()) {
             (Some(sleepers), Some(request)) => match request.covers(awaited) {
                 true => _ = sleepers.sleep(if request.is_certain() { SLEEP_MAX } else { timed }),
-                // The caller now waits for another rank. The next call requests anew.
+                // The caller now waits for another rank, so the next call makes a new request.
                 false => sleepers.wake_up(),
             },
             (Some(sleepers), None) => {
@@ -120,7 +124,7 @@ impl AdaptiveWait {
     }
 }
 
-/// Ends the sleep of a rank from another of its threads.
+/// Lets another thread of a rank end its sleep.
 struct OwnAlarm {
     sleepers: Option<Arc<Sleepers>>,
     sockets: Option<Arc<WatchedSockets>>,
@@ -132,7 +136,7 @@ impl Wake for OwnAlarm {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The rank sleeps on one of the two, and only it knows on which.
+        // The rank sleeps on one of these two, and other threads do not know on which.
         self.sleepers.iter().for_each(|sleepers| sleepers.wake_own());
         self.sockets.iter().for_each(|sockets| sockets.wake());
     }
@@ -172,7 +176,7 @@ impl WaitStrategy for AdaptiveWait {
         }
         let now = Instant::now();
         let idle = now - *self.yielding_since.get_or_insert(now);
-        // The estimate is brought up to date in every mode, because the spins depend on it.
+        // The estimate is updated in every mode, because the number of spins depends on it.
         let contended = self.contention.is_contended(now) && self.mode == WaitMode::Auto;
         if self.mode == WaitMode::Block || contended {
             return self.sleep(BLOCK_SLEEP_MIN, idle, awaited);
@@ -191,12 +195,12 @@ impl WaitStrategy for AdaptiveWait {
 
 /// Sockets whose events end a sleep.
 ///
-/// Each event ends one sleep, and no more (edge triggered). A control message that stays unread, or
-/// a peer that is gone for good, must not turn sleep into a busy loop.
+/// Each event ends only one sleep (edge triggered). Otherwise an unread control message, or a peer
+/// that has gone, would turn sleeps into a busy loop.
 #[derive(Debug)]
 struct WatchedSockets {
     epoll: Arc<OwnedFd>,
-    /// The sockets that are watched from the beginning, which stay open for as long.
+    /// The sockets that are watched from the beginning. They are kept open.
     sockets: Vec<OwnedFd>,
 }
 
@@ -205,11 +209,11 @@ struct WatchedSockets {
 pub struct Watcher(Arc<OwnedFd>);
 
 impl Watcher {
-    /// Watches a socket for as long as it is open. Writability is an event as well, so adding a
-    /// writable socket ends a sleep at once.
+    /// Watches a socket as long as it is open. Writability is also an event, so adding a writable
+    /// socket ends a sleep at once.
     pub fn add(&self, socket: &impl AsFd) {
-        // An event on an unwatched socket is noticed when the sleep ends. That is slower, not
-        // wrong.
+        // If the socket cannot be watched, its events are noticed when a sleep ends. This is slower
+        // but still correct.
         let _ = watch(&self.0, socket);
     }
 }
@@ -235,9 +239,8 @@ impl WatchedSockets {
 
     /// Ends the sleep, or the next one.
     fn wake(&self) {
-        // To watch a socket anew reports once more that it can be written, so no descriptor is
-        // needed for this alone. A socket that cannot be written at the moment reports nothing, and
-        // then the sleep lasts its full time.
+        // Watching a socket again reports once more that it is writable, so no extra descriptor is
+        // needed to wake. If no socket is writable at the moment, the sleep lasts its full time.
         for socket in &self.sockets {
             let _ = epoll::modify(&*self.epoll, socket, epoll::EventData::new_u64(0), news());
         }
@@ -246,7 +249,7 @@ impl WatchedSockets {
     /// Sleeps for `time`, which is below a second, or until an event.
     fn sleep(&self, time: Duration) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
-        // An interrupted or failed poll is only a shorter sleep.
+        // If the poll fails or is interrupted, the sleep is only shorter.
         if poll(&mut [PollFd::new(&*self.epoll, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
         {
             let mut news = [const { MaybeUninit::uninit() }; EVENTS_MAX];
@@ -261,7 +264,7 @@ const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// Shortest sleep of a thread that waits beside a computation.
 const BLOCK_SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
-/// Events acknowledged at once. Further events only end the next sleep as well.
+/// Number of events that one poll acknowledges. If there are more, they also end the next sleep.
 const EVENTS_MAX: usize = 16;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Diagnosis of a communicator: the first call that ranks disagree on, or the ranks that are
-//! behind.
+//! Diagnosis of a communicator, which finds the first call in which ranks differ, or the ranks that
+//! are behind.
 
 use super::record::{Operation, Record, State};
 use std::collections::{BTreeMap, HashSet};
@@ -45,7 +45,7 @@ impl<'r> Diagnosis<'r> {
 
 /// Finds the first sequence number with different calls on two ranks.
 fn find_mismatch(records: &[Record]) -> Option<Finding<'_>> {
-    // Records may hold any number of operations, so each is looked at once.
+    // Records may hold any number of operations, so each operation is read only once.
     let mut calls = BTreeMap::<u64, Vec<(&str, Vec<usize>)>>::new();
     for record in records {
         let mut sequences = HashSet::new();

@@ -1,5 +1,5 @@
-//! Flight records: `analyze` reads the records that failed ranks wrote, `status` asks running
-//! ranks.
+//! Commands for flight records: `analyze` reads the records that failed ranks wrote, and `status`
+//! requests them from running ranks.
 
 mod diagnosis;
 mod record;
@@ -15,12 +15,13 @@ use unisono_transports::text::printable;
 
 #[derive(clap::Args)]
 pub(crate) struct AnalyzeArguments {
-    /// Files that ranks wrote into the folder of `UNISONO_FLIGHT_RECORDER_DIR`, or such folders.
+    /// Files that ranks wrote into the folder of `UNISONO_FLIGHT_RECORDER_DIR`, or whole folders of
+    /// such files.
     #[arg(required = true)]
     dumps: Vec<PathBuf>,
 }
 
-/// Says where ranks differ; 1 if they do, or wait.
+/// Prints where the ranks differ, and returns 1 if they differ or if a rank waits.
 pub(crate) fn analyze(arguments: &AnalyzeArguments) -> Result<u8, String> {
     let (records, damaged) = read_all(&arguments.dumps)?;
     files::print_damaged(&damaged);
@@ -33,8 +34,8 @@ pub(crate) fn analyze(arguments: &AnalyzeArguments) -> Result<u8, String> {
     Ok(u8::from(print(records)))
 }
 
-/// Reads bytes as files of flight records, separated by zero bytes, as the answer of a rank, and as
-/// the environment of a process.
+/// Parses bytes in three ways: as files of flight records that are separated by zero bytes, as the
+/// answer of a rank, and as the environment of a process.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
@@ -49,7 +50,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let _ = status::env_value(bytes, "RANK");
 }
 
-/// Prints what there is to say about each communicator; whether any is in trouble.
+/// Prints the state of each communicator, and returns true if ranks of a communicator differ or
+/// wait.
 fn print(records: Vec<Record>) -> bool {
     let mut trouble = false;
     for records in by_communicator(records).values() {

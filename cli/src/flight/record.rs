@@ -23,7 +23,8 @@ pub(super) struct Record {
 /// One operation of a rank.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Operation {
-    /// Number of the call among those of all ranks, or among the messages of a pair.
+    /// Sequence number of the call among the calls of all ranks, or among the messages of a pair of
+    /// ranks.
     pub(super) sequence: u64,
     pub(super) of_all: bool,
     pub(super) call: String,
@@ -69,9 +70,9 @@ pub(super) fn by_communicator(records: impl IntoIterator<Item = Record>) -> Comm
     communicators
 }
 
-/// Reads files, and the records in folders. Returns the records, and what is wrong with each file
-/// that cannot be read: a rank that was killed, or whose disk was full, may have left a part of
-/// one.
+/// Reads files, and the records in folders. Returns the records, and an error for each file that
+/// cannot be read. For example, a rank that was killed, or whose disk was full, may have written
+/// only a part of a file.
 pub(super) fn read_all(paths: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), String> {
     // Traces may be in the same folder.
     let is_record = |name: &str| name.ends_with(".json") && !name.ends_with(files::TRACE_SUFFIX);
@@ -83,7 +84,7 @@ fn read(file: &Path) -> Result<Record, String> {
     parse(&text).map_err(|error| format!("{} is no flight record: {error}", file.display()))
 }
 
-/// Parses a record; the text may come from anywhere.
+/// Parses a record. The text is not trusted.
 pub(super) fn parse(text: &str) -> Result<Record, String> {
     let record: Record = serde_json::from_str(text).map_err(|error| error.to_string())?;
     match record.is_valid() {

@@ -1,4 +1,4 @@
-//! `unisono status`: asks the ranks of running jobs what they are doing.
+//! `unisono status` shows the operations of the ranks of running jobs.
 
 use super::record::Record;
 use std::path::Path;
@@ -9,12 +9,12 @@ use unisono_transports::text::printable;
 
 #[derive(clap::Args)]
 pub(crate) struct StatusArguments {
-    /// Ask again every second.
+    /// Update the output every second.
     #[arg(short, long)]
     watch: bool,
 }
 
-/// Asks all ranks of this user on this host, and prints what they say.
+/// Queries all ranks of this user on this host, and prints their answers.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, String> {
     loop {
         let records: Vec<Record> = status::list_processes().into_iter().flat_map(query_process).collect();
@@ -30,7 +30,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, String> {
     }
 }
 
-/// Asks one process for its state.
+/// Queries the state of one process.
 ///
 /// Returns nothing for processes of other users, and prints a reason if a process should have
 /// answered.
@@ -48,14 +48,14 @@ fn query_process(process: u32) -> Vec<Record> {
     })
 }
 
-/// Returns the records in the answer of a process, without impossible ones.
+/// Returns the records in the answer of a process. Impossible records are left out.
 pub(super) fn records_in(text: &str) -> Result<Vec<Record>, String> {
     let mut records: Vec<Record> = serde_json::from_str(text).map_err(|error| error.to_string())?;
     records.retain(Record::is_valid);
     Ok(records)
 }
 
-/// The value of a variable, of another process's environment.
+/// Returns the value of a variable in the environment of another process.
 pub(super) fn env_value(variables: &[u8], name: &str) -> Option<String> {
     let mut texts = variables.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
     texts.find_map(|text| text.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))

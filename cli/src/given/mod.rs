@@ -1,4 +1,4 @@
-//! Schedules in files that the command line names: JSON, or the XML of MSCCL.
+//! Schedules in files that the command line names. A file is JSON, or the XML of MSCCL.
 
 mod msccl;
 mod msccl_buffers;
@@ -12,7 +12,7 @@ use unisono::schedule::check::{Options, Report, Violation, check_schedule};
 use unisono::schedule::{Algorithm, Schedule};
 use unisono_transports::text::printable;
 
-/// The files of this command line, which commands that start themselves again pass on.
+/// The files of this command line. Commands that start themselves again as ranks pass the files on.
 static FILES: OnceLock<Vec<PathBuf>> = OnceLock::new();
 
 /// Keeps the files that the command line names.
@@ -25,7 +25,7 @@ pub(crate) fn files() -> &'static [PathBuf] {
     FILES.get().map_or(&[], Vec::as_slice)
 }
 
-/// Reads a schedule, whose name is that of the file if it has none of its own.
+/// Reads a schedule. If the schedule has no name, it gets the name of the file.
 pub(crate) fn read(path: &Path) -> Result<Schedule, String> {
     let shown = path.display();
     let mut text = String::new();
@@ -47,12 +47,12 @@ fn parse(text: &str) -> Result<Schedule, String> {
     }
 }
 
-/// Proves a schedule, in place where its collective has such a form.
+/// Proves a schedule, in place if its collective has an in-place form.
 pub(crate) fn prove(schedule: &Schedule) -> Result<Report, Violation> {
     check_schedule(schedule, &Options { in_place: true, ..Options::default() })
 }
 
-/// Proves the schedules of all files, and gives each its name.
+/// Proves the schedules of all files, and registers each under its name.
 pub(crate) fn register() -> Result<(), String> {
     for path in files() {
         let schedule = read(path)?;

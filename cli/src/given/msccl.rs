@@ -1,9 +1,9 @@
 //! Reads the XML of MSCCL, which its compiler and solvers write.
 //!
-//! A thread block there has one peer to send to and one to receive from, and thread blocks wait for
-//! each other's steps. Here a rank has one list of steps. So the programs of all ranks run once, on
-//! sets of ranks in place of numbers, and each rank's steps are listed in the order in which they
-//! ran. That run also tells which sums are complete, which the file does not say.
+//! In MSCCL, a thread block sends to one peer and receives from one peer, and thread blocks wait
+//! for each other's steps. Here a rank has one list of steps. So the programs of all ranks run
+//! once, on sets of ranks instead of numbers, and each rank's steps are listed in the order in
+//! which they ran. The run also shows which sums are complete, because the file does not say it.
 //!
 //! Source: Cowan, Maleki, Musuvathi, Saarikivi, Xiong, "MSCCLang: Microsoft collective
 //! communication language", ASPLOS 2023.
@@ -250,7 +250,8 @@ fn step(
     let arrived = match queued {
         None => None,
         Some(Some((channel, values))) if *channel == block.channel => Some(values.clone()),
-        // Messages between two ranks keep one order here, so a message waits until it is the first.
+        // Here all messages between two ranks keep one order, so a message waits until it is the
+        // first.
         Some(_) => return Ok(false),
     };
     if to.is_some_and(|to| queues.get(&(rank, to)).is_some_and(|queue| queue.len() >= MESSAGES_MAX)) {
@@ -272,7 +273,7 @@ fn step(
     Ok(true)
 }
 
-/// The ranks that a step exchanges messages with.
+/// The ranks with which a step exchanges messages.
 #[derive(Clone, Copy)]
 struct Peers {
     from: Option<Rank>,
@@ -361,7 +362,7 @@ fn write_steps(
     places
 }
 
-/// Messages that a rank sends ahead of the receiver, which every link holds.
+/// Number of messages by which a sender may be ahead of the receiver. Every link can hold so many.
 const MESSAGES_MAX: usize = 2;
 const RANKS_MAX: usize = 4096;
 /// Most chunks of a buffer, and most chunks that all steps name together.

@@ -1,8 +1,8 @@
 //! The buffers of a GPU in a file of MSCCL, as chunks of a schedule.
 //!
-//! A schedule never writes the caller's input, and MSCCL does, where it runs in place. So a cell of
-//! its buffers is the input until a step writes it, and after that the output, or scratch where it
-//! is no output.
+//! A schedule never writes the caller's input, but MSCCL writes it when it runs in place. So a cell
+//! of MSCCL's buffers stands for the input until a step writes it. After that it stands for the
+//! output, or for scratch if it is no output.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -98,7 +98,7 @@ impl Buffers {
         self.rank
     }
 
-    /// Returns the places and values of cells, or says which one holds nothing.
+    /// Returns the places and values of cells, or an error that names a cell without a value.
     pub(super) fn read(&self, cells: &[Cell]) -> Result<(Vec<Chunk>, Vec<Contributions>), String> {
         let value = |cell: &Cell| {
             let known = self.written.get(&self.same(*cell)).cloned();

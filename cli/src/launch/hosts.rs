@@ -1,4 +1,4 @@
-//! Hosts of a job, each with a launcher of its own.
+//! Hosts of a job, each of which has a separate launcher.
 
 use std::process::Command;
 
@@ -7,7 +7,8 @@ use std::process::Command;
 pub(crate) struct Hosts {
     count: usize,
     number: usize,
-    /// Host and port where the ranks meet; `None` for one host, whose launcher makes them.
+    /// Host and port where the ranks meet. `None` for a single host, because its launcher chooses
+    /// them.
     master: Option<(String, u16)>,
 }
 

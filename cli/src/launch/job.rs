@@ -1,4 +1,4 @@
-//! The running job: the first failure, and how every process comes to its end.
+//! The running job, which records the first failure and ends all processes.
 
 use super::output::Outputs;
 use super::{Event, reap_orphans, signals};
@@ -18,17 +18,17 @@ pub(super) struct Job {
     succeeded: bool,
     failure: Option<Failure>,
     phase: Phase,
-    /// Times that the user has pressed Ctrl-C.
+    /// Number of times that the user has pressed Ctrl-C.
     interrupts: usize,
 }
 
-/// How far the end of the ranks has come.
+/// The progress of ending the ranks.
 #[derive(Clone, Copy)]
 enum Phase {
     Running,
-    /// A rank has failed, and the others notice it by themselves until this time.
+    /// A rank has failed. Until this time, the others may notice it and end by themselves.
     Noticing(Instant),
-    /// The ranks have got this signal, and are killed at this time.
+    /// The ranks were sent this signal, and are killed at this time.
     Ending(Signal, Instant),
     Killed,
 }
@@ -95,7 +95,7 @@ impl Job {
         Ok(())
     }
 
-    /// Waits for all ranks; when one fails, the others get time to end and are then killed.
+    /// Waits for all ranks. If a rank fails, the others get time to end and are then killed.
     pub(super) fn watch(&mut self, events: &Receiver<Event>) -> u8 {
         while self.ranks.iter().any(|rank| !rank.exited) {
             match self.next(events) {
@@ -113,7 +113,7 @@ impl Job {
         }
     }
 
-    /// The next event; a timeout when this phase is over.
+    /// Returns the next event, or a timeout when this phase is over.
     fn next(&self, events: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
         match self.phase {
             Phase::Noticing(until) | Phase::Ending(_, until) => {
@@ -123,7 +123,8 @@ impl Job {
         }
     }
 
-    /// Tells the remaining ranks to end, or kills those that were told before, and says so.
+    /// Tells the remaining ranks to end, or kills them if they were told before. Prints a message
+    /// about it.
     fn on_timeout(&mut self) {
         let remaining = self.remaining();
         match self.phase {
@@ -143,7 +144,7 @@ impl Job {
     /// begun.
     fn signal_end(&mut self, signal: Signal) {
         self.signal(signal);
-        // A stopped rank would get the signal only once somebody continues it.
+        // A stopped rank would get the signal only when it is continued.
         self.signal(Signal::CONT);
         if matches!(self.phase, Phase::Running | Phase::Noticing(_)) {
             self.phase = Phase::Ending(signal, Instant::now() + self.grace);
@@ -167,7 +168,7 @@ impl Job {
         }
     }
 
-    /// Reaps a rank, and kills what it has left in its group.
+    /// Reaps a rank, and kills the processes that are left in its group.
     fn on_exit(&mut self, number: usize) {
         let rank = &mut self.ranks[number];
         // Kill the group before reaping its leader: until then no other group can have this number.
@@ -203,8 +204,8 @@ impl Job {
 
     /// Passes a signal on to the ranks. Ranks that have to end get their grace period.
     ///
-    /// Programs may take a second signal as the wish to end at once, so it is passed on as well.
-    /// The third Ctrl-C kills.
+    /// Programs may interpret a second signal as a request to end at once, so it is passed on as
+    /// well. The third Ctrl-C kills the ranks.
     fn on_signal(&mut self, signal: Signal) {
         self.interrupts += usize::from(signal == Signal::INT);
         if signal == Signal::TSTP {
@@ -242,7 +243,7 @@ impl Job {
         }
     }
 
-    /// Ends what the ranks have left behind, and passes on the last of their output.
+    /// Ends processes that the ranks have left running, and passes on the rest of their output.
     pub(super) fn end(&mut self) {
         reap_orphans::kill_all(CLEANUP_TIMEOUT);
         self.outputs.finish(CLEANUP_TIMEOUT);
@@ -273,7 +274,7 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// Interval after an exit in which a death by signal still counts as the cause of that exit.
 const SETTLE: Duration = Duration::from_millis(200);
-/// Time in which ranks notice the failure of another one and say what they know about it.
+/// Time in which ranks notice the failure of another rank and report what they know about it.
 const NOTICE_TIME: Duration = Duration::from_secs(2);
 /// Number of the Ctrl-C that kills.
 const INTERRUPTS_MAX: usize = 3;

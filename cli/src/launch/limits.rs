@@ -2,10 +2,10 @@
 
 use rustix::process::{Resource, getrlimit};
 
-/// One limit: how many ranks it allows, and its name.
+/// One limit, as the number of ranks that it allows, and its name.
 type Limit = (usize, &'static str);
 
-/// Fails if `ranks` ranks cannot all be started, before any is.
+/// Fails if the system does not allow `ranks` ranks. This is checked before any rank is started.
 ///
 /// # Errors
 /// Names the limit that is too low.
@@ -22,7 +22,7 @@ fn lowest(limits: &[Limit]) -> Option<Limit> {
     limits.iter().copied().min_by_key(|(most, _)| *most)
 }
 
-/// The limits of the system. A limit that cannot be read does not count.
+/// Returns the limits of the system. A limit that cannot be read is left out.
 fn limits() -> Vec<Limit> {
     let files = [
         ("/proc/sys/kernel/pid_max", "kernel.pid_max"),
@@ -46,7 +46,8 @@ fn limits() -> Vec<Limit> {
     found
 }
 
-/// A rank's process, the thread that waits for its end, and those that pass its output on.
+/// Number of tasks for each rank: its process, the thread that waits for its end, and the two
+/// threads that pass on its output.
 const TASKS_PER_RANK: usize = 4;
 /// Pipes of a rank's output.
 const FDS_PER_RANK: usize = 2;

@@ -1,4 +1,4 @@
-//! The launcher: starts the ranks of a job on this host and supervises them.
+//! The launcher, which starts the ranks of a job on this host and supervises them.
 
 mod hosts;
 mod job;
@@ -32,7 +32,7 @@ pub(crate) struct Launch {
     pub(crate) program: Vec<OsString>,
     /// Print `[rank]` before every line.
     pub(crate) prefix: bool,
-    /// Print the process of each rank.
+    /// Print the process id of each rank.
     pub(crate) verbose: bool,
     /// Let the other ranks go on when one fails.
     pub(crate) continue_on_failure: bool,
@@ -62,7 +62,7 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// Returns an error if a rank cannot be started; the started ranks are killed.
+    /// Returns an error if a rank cannot be started. Then ranks that were started are killed.
     pub(crate) fn run(&self) -> Result<u8, String> {
         limits::check(self.ranks)?;
         let (sender, events) = channel();

@@ -27,7 +27,8 @@ impl Outputs {
         let tell = self.done_sender.clone();
         let name = format!("output of rank {rank}");
         std::thread::Builder::new().name(name).spawn(move || {
-            // A closed reader ends this thread; the rank gets the error at its next write.
+            // If the reader is closed, this thread ends, and the rank gets the error at its next
+            // write.
             let _ = copy_lines(rank, from, into);
             let _ = tell.send(());
         })?;
@@ -35,8 +36,8 @@ impl Outputs {
         Ok(())
     }
 
-    /// Waits for the last lines, but no longer than `timeout`: a descendant may keep the pipe
-    /// open.
+    /// Waits for the last lines, but not longer than `timeout`, because a descendant may keep the
+    /// pipe open.
     pub(super) fn finish(&mut self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while self.threads > 0 {
@@ -54,7 +55,8 @@ fn copy_lines(rank: usize, from: impl Read, into: impl Write) -> std::io::Result
 }
 
 /// Copies lines. A rank may overwrite a line by carriage returns, as progress bars do. Each state
-/// is then a line of its own, at most one in `interval`, and the last one always.
+/// of the line is then shown on a separate line, at most one in each `interval`. The last state is
+/// always shown.
 fn copy_lines_with(
     rank: usize,
     from: impl Read,

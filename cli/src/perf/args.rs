@@ -1,4 +1,4 @@
-//! The flags: those of nccl-tests with their meaning, and further ones.
+//! The flags of `perf`. They include the flags of nccl-tests, with the same meaning.
 
 use super::device::{self, Device};
 use super::json;
@@ -20,27 +20,28 @@ pub(crate) struct Arguments {
     /// Largest size in bytes.
     #[arg(short = 'e', long = "maxbytes", value_parser = size::parse, default_value = "64M")]
     max_bytes: usize,
-    /// Add this many bytes from size to size, instead of multiplying.
+    /// Add this many bytes to get from each size to the next, instead of multiplying.
     #[arg(short = 'i', long = "stepbytes", value_parser = size::parse)]
     step_bytes: Option<usize>,
-    /// Multiply by this from size to size.
+    /// Multiply each size by this number to get the next size.
     #[arg(short = 'f', long = "stepfactor", default_value_t = 2)]
     step_factor: usize,
-    /// Sizes separated by commas, in place of -b, -e, -i and -f.
+    /// List of sizes separated by commas, which replaces -b, -e, -i and -f.
     #[arg(long = "sizes", value_delimiter = ',', value_parser = size::parse)]
     list: Option<Vec<usize>>,
-    /// Report the median over samples that last this many milliseconds for each size. A sample is a
-    /// barrier and about 1 ms of back-to-back calls; the slowest rank counts. Out of place only,
-    /// broadcasts in place.
+    /// For each size, take samples for this many milliseconds in total and report their median. A
+    /// sample is a barrier and about 1 ms of back-to-back calls, and its time is that of the
+    /// slowest rank. Operations run out of place, except broadcasts, which exist only in place.
     #[arg(long, value_name = "MILLISECONDS", conflicts_with_all = ["iterations", "per_iteration", "aggregate", "blocking"])]
     pub(super) samples: Option<u64>,
-    /// Timed iterations of each size; without it, as many as take some hundredths of a second.
+    /// Number of timed iterations of each size. By default, as many as take some hundredths of a
+    /// second.
     #[arg(short = 'n', long = "iters")]
     pub(super) iterations: Option<usize>,
-    /// Warmup iterations.
+    /// Number of warmup iterations.
     #[arg(short = 'w', long = "warmup_iters", default_value_t = 5)]
     pub(super) warmup: usize,
-    /// Operations in one iteration.
+    /// Number of operations in one iteration.
     #[arg(short = 'm', long = "agg_iters", default_value_t = 1)]
     pub(super) aggregate: usize,
     /// Reduction: sum, prod, min, max, avg, mulsum or all.
@@ -52,43 +53,43 @@ pub(crate) struct Arguments {
     /// Root rank, or all.
     #[arg(short = 'r', long = "root", default_value = "0")]
     root: String,
-    /// Verify results (0: do not).
+    /// Verify the results, or do not verify them if this is 0.
     #[arg(short = 'c', long = "check", default_value_t = 1)]
     pub(super) check: usize,
-    /// 1: blocking calls; 0: the iterations run as one asynchronous operation.
+    /// 1: make blocking calls. 0: run the iterations as one asynchronous operation.
     #[arg(short = 'z', long = "blocking", default_value_t = 1)]
     pub(super) blocking: usize,
-    /// Time reported: 0 rank 0's, 1 average, 2 minimum, 3 maximum over ranks.
+    /// Time to report: 0 for that of rank 0, 1 for the average, 2 for the minimum and 3 for the
+    /// maximum over all ranks.
     #[arg(short = 'a', long = "average", default_value_t = 1)]
     pub(super) average: usize,
     /// Write the results to this file as JSON.
     #[arg(short = 'J', long = "json")]
     pub(super) json: Option<PathBuf>,
-    /// Print each row as a JSON object on a line of its own as soon as it is measured, in place of
-    /// the table.
+    /// Print no table, but each row as a JSON object on its own line as soon as it is measured.
     #[arg(long)]
     pub(super) jsonl: bool,
-    /// Also time every iteration by itself, and report the spread.
+    /// Also time every iteration separately, and report the spread of these times.
     #[arg(short = 'I', long = "per-iteration")]
     pub(super) per_iteration: bool,
-    /// On GPUs: replay a graph of the captured iterations this many times; 0 enqueues them one by
-    /// one.
+    /// On GPUs, capture the iterations in a graph and replay it this many times. 0 enqueues the
+    /// iterations one by one.
     #[arg(short = 'G', long = "cudagraph", default_value_t = 0)]
     pub(super) graphs: usize,
-    /// Ranks as threads of this process.
+    /// Number of ranks that run as threads of this process.
     #[arg(short = 't', long = "nthreads")]
     pub(super) threads: Option<usize>,
-    /// Ranks as processes that this command starts.
+    /// Number of ranks that this command starts as processes.
     #[arg(short = 'N', long)]
     pub(super) ranks: Option<usize>,
-    /// Memory of the buffers.
+    /// Kind of memory that holds the buffers.
     #[arg(long, value_enum, default_value = "cpu")]
     pub(super) device: Device,
-    /// Algorithm by name, `auto`, or a list such as all_reduce=ring.
+    /// Name of an algorithm, `auto`, or a list such as all_reduce=ring.
     #[arg(long, default_value = "auto")]
     pub(super) algo: String,
-    /// Measure each size with each of these algorithms, separated by commas, or with all that run
-    /// here.
+    /// Measure each size with each of these algorithms, whose names are separated by commas.
+    /// Without names, measure all algorithms that support this number of ranks.
     #[arg(
         long,
         value_name = "NAMES",
@@ -99,42 +100,43 @@ pub(crate) struct Arguments {
         conflicts_with_all = ["algo", "memory"]
     )]
     pub(super) compare: Option<Vec<String>>,
-    /// auto, shm or tcp.
+    /// Transport: auto, shm or tcp.
     #[arg(long)]
     transport: Option<Transport>,
     /// Encrypt TCP connections.
     #[arg(long)]
     encrypt: bool,
-    /// Milliseconds without progress after which an operation fails.
+    /// Time in milliseconds after which an operation fails if it makes no progress.
     #[arg(long)]
     timeout_ms: Option<u64>,
-    /// Print the process of each rank.
+    /// Print the process id of each rank.
     #[arg(short, long)]
     pub(super) verbose: bool,
-    /// Join the world that the environment describes.
+    /// Join the job that the environment describes.
     #[arg(long, hide = true)]
     pub(super) in_world: bool,
     /// Number of channels.
     #[arg(long)]
     channels: Option<usize>,
-    /// Binding of CPU ranks: to cores in order (neighbors share a core when there are more ranks
-    /// than cores), or none. [default: core]
+    /// Bind CPU ranks to the cores in order, or do not bind them. If there are more ranks than
+    /// cores, neighboring ranks share a core. [default: core]
     #[arg(long, value_enum)]
     pub(super) bind: Option<Bind>,
-    /// Memory of the buffers: 0 and 1 ordinary, 2 symmetric memory (zero-copy).
+    /// Memory of the buffers: 0 and 1 for ordinary memory, 2 for symmetric memory (zero-copy).
     #[arg(short = 'R', long = "local_register", value_parser = clap::value_parser!(u8).range(0..=2), default_value = "0")]
     pub(super) register: u8,
-    /// Report each row's share of the roofline.
+    /// Report how close each row comes to the roofline.
     #[arg(long)]
     pub(super) report_roofline: bool,
-    /// Skip the roofline, for many short runs in a row.
+    /// Skip the measurement of the roofline, which saves time in many short runs.
     #[arg(long, hide = true)]
     no_roofline: bool,
-    /// With --samples: shared page on which the first and the last rank measure the flag latency
+    /// With --samples, a shared page in which the first and the last rank measure the flag latency
     /// between their cores.
     #[arg(long, hide = true, requires = "samples")]
     pub(super) flag_page: Option<PathBuf>,
-    /// Report the memory of a communicator instead of times: idle, after 8 bytes, after 16 MiB.
+    /// Report no times, but the memory of a communicator: when it is new, after an operation of 8
+    /// bytes and after one of 16 MiB.
     #[arg(long, conflicts_with = "threads")]
     pub(super) memory: bool,
     /// Flip one element before verification, to test the verification.
@@ -158,7 +160,7 @@ impl Arguments {
         Ok(value[0])
     }
 
-    /// Refuses arguments that cannot be measured, before any rank is started.
+    /// Refuses arguments that cannot be measured. This happens before any rank is started.
     pub(super) fn check(&self) -> Result<(), String> {
         self.config()?;
         device::check(self)?;

@@ -1,4 +1,5 @@
-//! One row of the table: guarded buffers, timed and verified iterations.
+//! The measurement of one row of the table, with guarded buffers, and timed and verified
+//! iterations.
 
 mod guarded_buffer;
 mod samples;
@@ -19,7 +20,8 @@ pub(super) struct Row {
     pub(super) test: OpCase,
     pub(super) ranks: usize,
     pub(super) algorithm: &'static str,
-    /// Not measured where samples are taken of what exists in place only.
+    /// Results out of place. They are not measured if samples are taken of an operation that exists
+    /// only in place.
     pub(super) out_of_place: Option<Timing>,
     pub(super) in_place: Option<Timing>,
     pub(super) out_of_bounds: u64,
@@ -125,7 +127,8 @@ impl<'a, T: Element> Bench<'a, T> {
         })
     }
 
-    /// Out of place, and in place where that is asked for and exists.
+    /// Measures the operation out of place. If it was requested and exists, also measures the
+    /// operation in place.
     fn timings(&mut self) -> Result<(Option<Timing>, Option<Timing>)> {
         if let Some(milliseconds) = self.arguments.samples {
             let timing = Some(self.samples(milliseconds as f64 / 1e3)?);
@@ -137,7 +140,7 @@ impl<'a, T: Element> Bench<'a, T> {
         Ok((Some(out_of_place), in_place))
     }
 
-    /// Remembers what the last call was carried out with.
+    /// Records the algorithm of the last call.
     fn record_algorithm(&mut self) -> Result<()> {
         if self.test.kind.collective().is_some() {
             self.algorithm = self.comm.last_algorithm()?.map_or("direct", |algorithm| algorithm.name);
@@ -187,7 +190,7 @@ impl<'a, T: Element> Bench<'a, T> {
         Ok(Timing { micros, wrong, spread, flag_latency: None, gpu_micros: None })
     }
 
-    /// Seconds of some operations back to back.
+    /// Returns the time of several back-to-back operations, in seconds.
     fn batch(&mut self, operations: usize, in_place: bool) -> Result<f64> {
         self.comm.barrier()?;
         let begun = Instant::now();
@@ -233,7 +236,7 @@ impl<'a, T: Element> Bench<'a, T> {
         call(&self.test, self.comm, &self.input, &mut self.output, in_place)
     }
 
-    /// New inputs, and poison wherever a result is due.
+    /// Fills the inputs with new data, and the places of results with poison.
     fn fill(&mut self, in_place: bool) {
         self.iteration += 1;
         self.output.poison();

@@ -1,4 +1,4 @@
-//! Results as JSON: the fields of nccl-tests' `-J`, and further ones.
+//! Results as JSON, with the fields of nccl-tests' `-J` and further fields.
 
 use super::args::Arguments;
 use super::bench::{Row, Timing};
@@ -41,7 +41,7 @@ pub(super) fn check_writable(path: &Path) -> Result<(), String> {
     let opened = File::options().create(true).append(true).open(path);
     opened.map(drop).map_err(|error| format!("{}: {error}", path.display()))?;
     if !was_there {
-        // An empty one would be no results.
+        // The check must not leave an empty file, because it would look like results.
         let _ = std::fs::remove_file(path);
     }
     Ok(())

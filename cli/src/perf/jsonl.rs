@@ -1,6 +1,6 @@
-//! Rows as JSON Lines: one object for each measured half of a row, printed at once.
+//! Rows as JSON Lines. Each measured half of a row is one object, which is printed at once.
 //!
-//! A benchmark that is killed at its time limit keeps the rows that it has printed.
+//! If a benchmark is killed at its time limit, the rows that it has printed are not lost.
 
 use super::args::Arguments;
 use super::bench::{Row, Timing};

@@ -1,4 +1,5 @@
-//! `unisono perf all_reduce --memory`: what a communicator costs before and after it is used.
+//! `unisono perf all_reduce --memory` reports the memory of a communicator before and after it is
+//! used.
 
 use super::args::Arguments;
 use unisono::{Communicator, Config, Sum};
@@ -6,8 +7,8 @@ use unisono::{Communicator, Config, Sum};
 /// Stages, and the bytes that are reduced before each of them.
 const STAGES: [(&str, usize); 3] = [("idle", 0), ("8 B", 8), ("16 MiB", 16 << 20)];
 
-/// Columns: bytes that the communicator counts itself, and the growth of the process as the kernel
-/// counts it.
+/// Names of the columns. Some have bytes that the communicator counts itself, and some the growth
+/// of the process as the kernel counts it.
 const COLUMNS: [&str; 10] =
     ["mapped", "resident", "staging", "plans", "sockets", "fds", "rss", "pss", "anon", "tables"];
 
@@ -16,7 +17,7 @@ type Row = [i64; COLUMNS.len()];
 
 /// Joins the world of the environment and prints the memory of the communicator.
 pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<u8, String> {
-    // The caller's buffers are there before and are no part of it.
+    // The caller's buffers are allocated before, so that they are not counted.
     let mut values = vec![1.0f32; STAGES[2].1 / size_of::<f32>()];
     let bare = kernel_account()?;
     let comm = Communicator::builder().config(config).from_env().map_err(|error| error.to_string())?;
@@ -92,7 +93,8 @@ fn print(arguments: &Arguments, comm: &Communicator, all: &[i64]) {
     }
 }
 
-/// The value at this place among all ranks, of each column by itself.
+/// Returns, for each column separately, the value at this place among the sorted values of all
+/// ranks.
 fn nth_of_columns(rows: &[&[i64]], place: usize) -> Row {
     std::array::from_fn(|column| {
         let mut values: Vec<i64> = rows.iter().map(|row| row[column]).collect();

@@ -1,4 +1,4 @@
-//! `unisono perf`: times and verifies a collective over sizes.
+//! `unisono perf` times and verifies a collective for several sizes.
 
 mod args;
 mod bench;
@@ -32,7 +32,7 @@ use unisono::schedule::{Algorithm, GroupSpec};
 use unisono::{Communicator, Config, DType, F8E4M3, F8E5M2, bf16, f16};
 use unisono_transports::text::printable;
 
-/// Creates or joins the world of the arguments and measures in it.
+/// Starts or joins the ranks that the arguments describe, and measures.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     arguments.check()?;
     let config = arguments.config()?;
@@ -93,7 +93,7 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
     .run()
 }
 
-/// Measures on one rank: every requested type, operation, root and size.
+/// Measures every requested type, operation, root and size on one rank.
 fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     #[cfg(feature = "gpu")]
     if arguments.device != Device::Cpu {
@@ -120,7 +120,7 @@ fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     report.finish()
 }
 
-/// Returns the algorithms that are compared at each size; one `None` leaves the choice to the
+/// Returns the algorithms that are compared at each size. A single `None` leaves the choice to the
 /// settings.
 fn compared(
     arguments: &Arguments,

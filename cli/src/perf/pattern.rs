@@ -1,8 +1,7 @@
-//! Inputs whose results are exact in any order, and what those results are.
+//! Inputs whose results are exact in any order of reduction, and the expected results.
 //!
-//! Values repeat with a period, so that a result of any length is compared with
-//! a small table. The *iteration* shifts the table: what an earlier iteration left in
-//! a buffer is wrong in the next.
+//! Values repeat with a period, so that a result of any length is compared with a small table. The
+//! *iteration* shifts the table, so that data of an earlier iteration is wrong in the next one.
 
 use crate::perf::op_case::{OpCase, OpKind};
 use unisono::{DType, Element, ReduceKind};
@@ -36,7 +35,8 @@ impl<T: Element> Pattern<T> {
         fill(input, &self.inputs[self.rank], iteration);
     }
 
-    /// Counts the elements of a send buffer, from `at` on, that are no longer what they were.
+    /// Counts the elements of a send buffer that have changed. The buffer begins at element `at` of
+    /// the input.
     pub(super) fn count_changed(&self, input: &[T], at: usize, iteration: usize) -> u64 {
         count_mismatches(input, &self.inputs[self.rank], iteration + at)
     }
@@ -143,7 +143,7 @@ fn sign(dtype: DType, hash: u64) -> f64 {
     if signed && hash & 1 > 0 { -1.0 } else { 1.0 }
 }
 
-/// Up to here every whole number is exact.
+/// Returns the number up to which the type represents every whole number exactly.
 fn largest_exact(dtype: DType) -> u64 {
     match dtype {
         DType::F8E5M2 => 8,

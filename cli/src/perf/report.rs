@@ -1,4 +1,4 @@
-//! The output of a measurement on rank 0: rows as they are measured, the summary, and the file.
+//! The output of a measurement on rank 0, which consists of rows, the summary and the file.
 
 use super::args::Arguments;
 use super::bench::Row;

@@ -1,4 +1,5 @@
-//! Roofline of this machine: memory bandwidth and one-way flag latency, measured in the same run.
+//! The roofline of this machine, which is its memory bandwidth and one-way flag latency, measured
+//! in the same run.
 
 use crate::bind::bind_thread;
 use crate::perf::op_case::OpKind;
@@ -13,18 +14,19 @@ use unisono_transports::testing::flag_latency::{FlagPage, Side};
 /// The limits. Bandwidths count bytes read plus bytes written, in GB/s.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub(super) struct Roofline {
-    /// Copy past the cache, one core.
+    /// Bandwidth of a copy that bypasses the cache, on one core.
     pub(super) copy_gbs_one_core: f64,
-    /// Copy past the cache, all cores together.
+    /// Bandwidth of a copy that bypasses the cache, on all cores together.
     pub(super) copy_gbs_all_cores: f64,
-    /// float32 sum of two into one past the cache, all cores together.
+    /// Bandwidth of a float32 sum of two buffers into one that bypasses the cache, on all cores
+    /// together.
     pub(super) reduce_gbs: f64,
-    /// A flag from one thread to another, one way, in microseconds.
+    /// One-way latency of a flag from one thread to another, in microseconds.
     pub(super) flag_latency_us: f64,
     /// Raw TCP sockets between two cores of this host, for ranks that communicate over TCP.
     #[serde(flatten)]
     pub(super) tcp: Option<Tcp>,
-    /// Memory of the GPUs; the other figures do not apply to ranks on GPUs.
+    /// Limits of the GPUs. For ranks on GPUs, the other figures do not apply.
     #[serde(flatten)]
     pub(super) gpus: Option<Gpus>,
 }
@@ -44,7 +46,7 @@ pub(super) struct Gpus {
 pub(super) struct Tcp {
     /// GB/s in each direction of one pair, both directions at once.
     pub(super) tcp_gbs: f64,
-    /// 8 bytes, one way, both ends asking again and again, in microseconds.
+    /// One-way latency of 8 bytes in microseconds, when both ends poll.
     pub(super) tcp_pingpong_us: f64,
 }
 
@@ -85,7 +87,7 @@ impl Roofline {
     /// Microseconds that an operation takes at least.
     pub(super) fn min_micros(&self, kind: OpKind, size: usize, ranks: usize, in_place: bool) -> f64 {
         if let Some(Tcp { tcp_gbs, tcp_pingpong_us }) = self.tcp {
-            // One pair keeps two cores busy: more ranks than cores do not move more.
+            // One pair keeps two cores busy, so more ranks than cores do not move more bytes.
             let sending = cores().min(ranks).max(2) as f64;
             let bytes = kind.min_bytes_sent(size, ranks) as f64;
             return (bytes / (tcp_gbs * sending).max(1e-9) / 1e3).max(tcp_pingpong_us);

@@ -7,7 +7,7 @@ use unisono::Communicator;
 
 /// Refuses a size whose buffers do not fit into the memory of a host, on all ranks.
 ///
-/// The call is collective. Without it, the kernel ends a rank in the midst of the measurement.
+/// The call is collective. Without this check, the kernel could kill a rank during the measurement.
 pub(super) fn require_room(
     comm: &Communicator,
     test: OpCase,

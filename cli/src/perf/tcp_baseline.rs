@@ -1,4 +1,4 @@
-//! TCP baseline: raw loopback sockets between two threads, without any library.
+//! TCP baseline, which measures raw loopback sockets between two threads without any library.
 
 use crate::bind::bind_thread;
 use std::io::{ErrorKind, Read, Result, Write};
@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use unisono_bench_support::stats::median;
 
-/// Returns the GB/s in each direction, both directions at once, as the median of some rounds.
+/// Returns the GB/s in each direction when both directions are used at once, as the median of some
+/// rounds.
 ///
 /// The bytes travel over `sockets` connections between two cores, in pieces of `piece_bytes`.
 pub(super) fn bandwidth(sockets: usize, piece_bytes: usize) -> Result<f64> {
@@ -34,7 +35,7 @@ pub(super) fn bandwidth(sockets: usize, piece_bytes: usize) -> Result<f64> {
     Ok(STREAM_BYTES as f64 / seconds / 1e9)
 }
 
-/// Microseconds that 8 bytes take from one core to another, one way, when both ask again and again.
+/// Returns the one-way latency of 8 bytes between two cores in microseconds, when both ends poll.
 pub(super) fn pingpong() -> Result<f64> {
     run_both_ends(connect(1)?, |core, mut streams| {
         bind_thread(core, 2);
@@ -117,7 +118,7 @@ impl<'f> Flow<'f> {
     }
 }
 
-/// Asks again and again.
+/// Reads all bytes, and polls while none are available.
 fn read_exact(stream: &mut TcpStream, bytes: &mut [u8]) -> Result<()> {
     let begun = Instant::now();
     let mut filled = 0;

@@ -38,10 +38,10 @@ pub(super) enum Action {
     Step(usize),
     /// A step in a communicator made by a split.
     InSubgroup(usize),
-    /// Anything, after a failure.
+    /// Any call after a failure.
     Repeat,
     Shrink,
-    /// To agree on where to go on.
+    /// An agreement on the step from which to go on.
     Resume,
     /// The communicator was dropped.
     Leave,
@@ -55,7 +55,7 @@ pub(super) enum Outcome {
     /// Number of wrong elements.
     Wrong(u64),
     Failed(Error),
-    /// A communicator of these.
+    /// A communicator of these members was made.
     Shrunk(Arc<Group>),
     /// The host died during the call.
     Died,

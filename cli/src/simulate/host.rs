@@ -1,4 +1,4 @@
-//! One host of a simulated run: performs the steps and, after a failure, goes on with the
+//! One host of a simulated run. It performs the steps and, after a failure, goes on with the
 //! survivors.
 
 use super::history::{Action, CallRecord, Group, History, Outcome};
@@ -18,11 +18,11 @@ pub(super) struct Host<'s> {
     observer: &'s Observer,
     reconnect: Arc<RecordingReconnect>,
     history: History,
-    /// Communicators that a thread beside this one may still hold.
+    /// Communicators that another thread may still hold.
     retained: Vec<Communicator>,
 }
 
-/// Remembers who met last.
+/// Records the members of the last meeting.
 struct RecordingReconnect {
     inner: Arc<dyn Reconnect>,
     observer: Observer,
@@ -44,7 +44,7 @@ impl Reconnect for RecordingReconnect {
     }
 }
 
-/// A communicator, and who is in it.
+/// A communicator and its members.
 struct Member {
     comm: Communicator,
     group: Arc<Group>,
@@ -58,7 +58,7 @@ struct Stopped;
 type CallResult = Result<(), Stopped>;
 
 impl<'s> Host<'s> {
-    /// Lives one life, until all steps are done or nothing can be done any more.
+    /// Runs the host until all steps are done or no step is possible any more.
     pub(super) fn run(
         host: usize,
         (fabric, reconnect): Node,
@@ -104,7 +104,7 @@ impl<'s> Host<'s> {
         self.observer.died_at(self.host).is_some()
     }
 
-    /// Makes a call, and keeps what comes of it.
+    /// Makes a call, and records its outcome.
     fn record(
         &mut self,
         group: &Arc<Group>,
@@ -127,7 +127,7 @@ impl<'s> Host<'s> {
         self.run_steps(member, next)
     }
 
-    /// Does what is still to be done.
+    /// Runs the remaining steps.
     fn run_steps(&mut self, member: &mut Member, next: &mut usize) -> CallResult {
         while let Some(&step) = self.scenario.steps.get(*next) {
             let number = *next;
@@ -144,7 +144,8 @@ impl<'s> Host<'s> {
         Ok(())
     }
 
-    /// After a failure: the same again says the same, and those that are left go on.
+    /// Recovers from a failure. Checks that a repeated call returns the same error, and goes on
+    /// with the ranks that are left.
     fn recover(&mut self, member: Member) -> Result<Member, Stopped> {
         if self.is_dead() {
             return Err(Stopped);
@@ -190,7 +191,7 @@ impl<'s> Host<'s> {
         drop(member);
     }
 
-    /// Every second rank does the step in a subgroup of its own.
+    /// Runs the step in two subgroups of every second rank.
     fn split(&mut self, member: &Member, number: usize, step: &Step) -> CallResult {
         let mut subgroup = None;
         self.record(&member.group, Action::Step(number), |_| {
@@ -279,7 +280,7 @@ fn in_place<T: Element>(
     Ok(pattern.count_wrong(&buffer[output_at * count..][..gotten * count], count, turn))
 }
 
-/// Two sums under way at once.
+/// Runs two sums at the same time.
 fn run_async<T: Element>(
     comm: &Communicator,
     step: &Step,
@@ -314,7 +315,7 @@ fn to_outcome(ended: unisono::Result<u64>) -> Outcome {
 
 /// Period of the values: a prime, so that a block shifted by a power of two is noticed.
 const PATTERN_PERIOD: usize = 61;
-/// Upper bound of recoveries: each one removes a rank or completes a step.
+/// Upper bound of the number of recoveries. Each recovery removes a rank or completes a step.
 const MAX_RECOVERIES: usize = 12;
 /// Reason of planned aborts.
 pub(super) const ABORT_REASON: &str = "the scenario says so";

@@ -1,7 +1,7 @@
-//! `unisono simulate`: ranks under random faults, in virtual time.
+//! `unisono simulate` runs ranks under random faults, in virtual time.
 //!
-//! Everything in a run follows from its seed, so every violation can be replayed. The method is
-//! that of FoundationDB's simulation and TigerBeetle's VOPR.
+//! Everything in a run follows from its seed, so every violation can be replayed. FoundationDB's
+//! simulation and TigerBeetle's VOPR use the same method.
 
 mod history;
 mod host;
@@ -26,22 +26,22 @@ use unisono_transports::text::printable;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Run these seeds; the end is excluded.
+    /// Run these seeds. The end of the range is excluded.
     #[arg(long, default_value = "0..10000", value_parser = seeds)]
     seeds: Range<u64>,
     /// Run one seed and print every event.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Parallel runs; the default is one for each core.
+    /// Number of runs at the same time. The default is the number of cores.
     #[arg(long)]
     threads: Option<usize>,
-    /// Make every operation one with this algorithm, on as many ranks as it can run with.
+    /// Run every operation with this algorithm, on a number of ranks that it supports.
     #[arg(long, value_name = "NAME")]
     algo: Option<String>,
 }
 
 impl Arguments {
-    /// Returns the algorithm that every operation is to use.
+    /// Returns the algorithm that every operation uses, if the user names one.
     fn algorithm(&self) -> Result<Option<&'static Algorithm>, String> {
         let Some(name) = &self.algo else { return Ok(None) };
         let is_run = |row: &&'static Algorithm| {
@@ -78,7 +78,7 @@ impl Run {
         Self::with_network(Scenario::random(seed).with_algorithm(algorithm), |place| place)
     }
 
-    /// Runs a scenario over a network whose nodes `fit` alters.
+    /// Runs a scenario over a network, after `fit` has changed its nodes.
     fn with_network(scenario: Scenario, fit: impl Fn(Node) -> Node) -> Self {
         let geometry = scenario.config.geometry();
         let (places, observer) = sim::world(scenario.ranks, geometry, scenario.fault_plan.clone());

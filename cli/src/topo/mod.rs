@@ -1,11 +1,11 @@
-//! `unisono topo`: the GPUs of this host and the paths between them.
+//! `unisono topo` shows the GPUs of this host and the paths between them.
 
 #[cfg(feature = "gpu")]
 mod tables;
 
 use crate::features;
 
-/// Prints a table of GPUs, and one of the paths between them.
+/// Prints a table of the GPUs, and a table of the paths between them.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     if arguments.software {
         features::require_emulator()?;
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Show the software device, which is built by the C++ compiler.
+    /// Show the software device, which runs GPU kernels on the CPU and needs a C++ compiler.
     #[arg(long)]
     software: bool,
 }

@@ -1,5 +1,5 @@
-//! `unisono tune`: measures every algorithm and writes a tuning file of the fastest, or checks the
-//! one in use.
+//! `unisono tune` measures every algorithm and writes a tuning file that names the fastest ones, or
+//! checks the tuning file in use.
 
 mod check;
 mod fastest;
@@ -14,31 +14,33 @@ use unisono_transports::sys::affinity::available_cpus;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Numbers of ranks, the smallest first; the last also stands for larger ones.
+    /// Numbers of ranks to measure, in ascending order. The result of the last number also applies
+    /// to larger numbers.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
     ranks: Vec<usize>,
-    /// Between ranks that share memory (shm), or over sockets (tcp).
+    /// Transports to measure: shm for ranks that share memory, tcp for sockets.
     #[arg(long, value_delimiter = ',', default_value = "shm,tcp")]
     transport: Vec<String>,
-    /// Only these collectives.
+    /// Measure only these collectives.
     #[arg(long, value_delimiter = ',')]
     collectives: Vec<String>,
-    /// Largest size in bytes.
+    /// Largest size to measure, in bytes.
     #[arg(short = 'e', long = "maxbytes", value_parser = size::parse, default_value = "4M")]
     max_bytes: usize,
-    /// Times that everything is measured; medians count.
+    /// Number of times that everything is measured. The medians of all rounds count.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// File to write; `UNISONO_TUNING_FILE` names it to programs.
+    /// File to write. Programs use it if `UNISONO_TUNING_FILE` names it.
     #[arg(short, long, default_value = "unisono-table.txt")]
     out: PathBuf,
-    /// Write nothing; compare the automatic choice (of `UNISONO_TUNING_FILE`, if set) with every
-    /// algorithm. Fails if another algorithm is more than 10 % faster at some size.
+    /// Write no file, but compare the automatic choice with every algorithm. The choice comes from
+    /// the file in `UNISONO_TUNING_FILE`, if that is set. The command fails if another algorithm is
+    /// more than 10 % faster at some size.
     #[arg(long, conflicts_with = "out")]
     check: bool,
 }
 
-/// Measures, and writes the file or checks.
+/// Measures all cases and writes the file, or checks the tuning file in use.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, String> {
     let fields = cases(arguments)?;
     if arguments.check { check(arguments, &fields) } else { write(arguments, &fields) }
@@ -81,10 +83,10 @@ fn write(arguments: &Arguments, fields: &[Case]) -> Result<u8, String> {
     Ok(0)
 }
 
-/// Returns the largest number of ranks that the measurement with the most ranks stands for.
+/// Returns the largest number of ranks to which the measurement with the most ranks applies.
 ///
-/// A measurement with one core per rank does not apply to more ranks than cores, where sharing
-/// memory is cheapest in other ways.
+/// A measurement with one core per rank does not apply to more ranks than cores, because other
+/// algorithms are fastest when ranks share cores.
 fn ranks_limit(medium: Topology) -> usize {
     if medium == Topology::SharedMemory { available_cpus().len() } else { UNLIMITED }
 }

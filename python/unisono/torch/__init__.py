@@ -15,7 +15,7 @@ __all__ = ["Options", "debug_handlers", "register"]
 def debug_handlers():
     """Returns the ``handlers`` for ``torch.distributed.debug.start_debug_server`` that show this backend.
 
-    By default, torch's pages and files show the flight recorder of Gloo alone.
+    By default, torch's pages and files show only the flight recorder of Gloo.
     """
     from unisono.torch import _debug
 

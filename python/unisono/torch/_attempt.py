@@ -1,17 +1,17 @@
-"""The agreement of the ranks of a group on the attempt in which they meet.
+"""Lets the ranks of a group agree on the attempt in which they meet.
 
-A store may hold keys of groups that had the same name: torchrun restarts its workers and keeps the
-store, a group is destroyed and made again, or a worker dies while it looks for the others. Nothing in
-the environment of a rank tells its attempt from an earlier one, since agents count restarts each for
-itself. The ranks therefore prove to each other that they run now:
+A store may hold keys of earlier groups with the same name. For example, torchrun restarts its workers and keeps the
+store, a group is destroyed and made again, or a worker dies while it looks for the others. The environment of a rank
+does not identify its attempt, because every agent counts restarts separately. So the ranks prove to each other that
+they run now:
 
 1. Rank 0 draws the name of an attempt. Every other rank draws a nonce and writes it under its rank.
-2. Rank 0 answers each nonce, under the nonce, with the name of its attempt. Answers to nonces of
-   earlier attempts reach nobody. A rank whose nonce changes is answered again.
-3. A rank that has an answer writes its own under the name of the attempt. When all have, they meet
-   there: no key below that name is older than the youngest rank.
+2. Rank 0 answers each nonce, under the nonce, with the name of its attempt. No rank reads answers to
+   nonces of earlier attempts. If the nonce of a rank changes, rank 0 answers again.
+3. A rank that has an answer confirms it under the name of the attempt. When all ranks have done so,
+   they meet under this name. No key below this name is older than the youngest rank.
 
-The store holds no secret of the group here. Somebody who writes it can keep ranks from meeting.
+These keys hold no secret of the group. Somebody who can write to the store can keep the ranks from meeting.
 """
 
 import os
@@ -27,7 +27,7 @@ FOLDER = "unisono/torch"
 # The key of rank 0's address, below the name of an attempt.
 KEY = f"{FOLDER}/id"
 _NONCE = re.compile(r"[0-9a-f]{32}")
-# Seconds between two looks at keys that an earlier attempt may have written, at first and at most.
+# Seconds between two reads of keys that an earlier attempt may have written: the first pause and the longest one.
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.1
 
 
@@ -35,8 +35,8 @@ def agree(store, place, rank, size, seconds):
     """Returns the name of the attempt on which all ranks of a group have agreed.
 
     Args:
-        place: The words for the store in errors.
-        seconds: The time that ranks wait for each other.
+        place: The description of the store in errors.
+        seconds: The time for which ranks wait for each other.
     """
     if size == 1:
         return _draw()
@@ -57,7 +57,7 @@ class _Meeting:
     # -- Rank 0 --------------------------------------------------------------------------------
 
     def lead(self):
-        """Answers the other ranks until each has heard it."""
+        """Answers the other ranks until each has confirmed the answer."""
         attempt = _draw()
         self._store.set(f"{FOLDER}/leader", attempt)
         answered, missing, look = {}, list(range(1, self._size)), _FIRST_LOOK
@@ -113,7 +113,7 @@ class _Meeting:
     # -- The other ranks -----------------------------------------------------------------------
 
     def follow(self):
-        """Waits for the answer of rank 0, and then for all others."""
+        """Waits for the answer of rank 0, and then for all other ranks."""
         nonce, attempt, look = _draw(), None, _FIRST_LOOK
         answer, own = f"{FOLDER}/answer/{nonce}", f"{nonce} {self._size}"
         self._store.set(_key_of(self._rank), own)
@@ -125,7 +125,7 @@ class _Meeting:
                     0,
                 )
         while True:
-            # A later rank 0 answers, too. The last one counts.
+            # If a later rank 0 answers, too, its answer replaces the earlier one.
             latest = self._values({0: answer}).get(0, "")
             if latest != attempt and _NONCE.fullmatch(latest):
                 attempt = latest
@@ -153,7 +153,7 @@ class _Meeting:
     # -- The store -----------------------------------------------------------------------------
 
     def _wait(self, keys, seconds):
-        """Returns true once all keys have a value, and false after some seconds."""
+        """Returns true as soon as all keys have a value, and false if that takes longer than ``seconds``."""
         begun = time.monotonic()
         seconds = max(0.001, min(seconds, self._deadline - begun))
         try:
@@ -165,7 +165,7 @@ class _Meeting:
         return True
 
     def _values(self, keys):
-        """Returns the texts of the keys that have a value. Keys and texts are by rank."""
+        """Returns the texts of those keys that have a value. Keys and texts are indexed by rank."""
         names = list(keys.values())
         if len(names) > 1 and self._store.has_extended_api() and self._store.check(names):
             return {rank: _text(value) for rank, value in zip(keys, self._store.multi_get(names))}
@@ -194,12 +194,12 @@ def _ack_of(attempt, rank):
 
 
 def _text(value):
-    """Returns what a store holds as text. Others may have written it."""
+    """Returns a value of a store as text. Somebody else may have written it."""
     return value[:100].decode("ascii", "replace")
 
 
 def _words(value):
-    """Returns the nonce and the size of the group that a rank has written, or None twice."""
+    """Returns the nonce and the size of the group that a rank has written, or (None, None)."""
     nonce, _, size = value.partition(" ")
     if _NONCE.fullmatch(nonce) and size.isdecimal() and len(size) < 10:
         return nonce, int(size)

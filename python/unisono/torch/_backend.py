@@ -1,4 +1,4 @@
-"""The backend: every operation of torch as steps of a native communicator."""
+"""The backend, which carries out every operation of torch as steps of a native communicator."""
 
 import json
 import threading
@@ -31,17 +31,17 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         store: The group's store, for the monitored barrier and for groups of its ranks.
         timeout: The time for which operations may wait.
         group: The name of the group.
-        settings: The settings of the user, by name, which groups of its ranks have as well.
+        settings: The settings of the user, by name. Groups of its ranks have them as well.
     """
 
-    # The work of a thread's last call, for a group that takes it from here at once. Nothing else may
-    # stay here, since it would end with the thread.
+    # The work of a thread's last call, which the group takes from here at once. Nothing may stay here, because it would
+    # be dropped when the thread ends.
     last_work = threading.local()
     hands_over_work = False
-    # A group of several backends takes the work of a receive of any source from there, which tells the source.
+    # True in a group of several backends, which then takes the work of a receive of any source from `last_work`.
     is_one_of_several = False
 
-    # The trampoline of torch asks these as attributes; the inherited ones would ask it again. No Python
+    # torch's trampoline reads these attributes, and the inherited properties would call the trampoline again. No Python
     # class can be a window, because torch gives `Window` no constructor.
     supports_window = _supports_time_estimate = False
 
@@ -50,17 +50,17 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         self._comm, self._store, self._timeout = comm, store, timeout
         self._group, self._sequence, self._monitored = group, 0, 0
         self._settings = dict(settings or {})
-        # Seconds of calls without a timeout of their own, once they differ from the communicator's.
+        # Timeout in seconds of calls that give none, if it differs from the communicator's timeout.
         self._seconds = None
 
-    # -- What torch asks of every backend ------------------------------------------------------
+    # -- Methods of every torch backend ------------------------------------------------------
 
     def getBackendName(self):
         return NAME
 
     name = getBackendName
 
-    # torch's own answers are those of the constructor, and `reconfigure` changes them.
+    # torch's own methods return the values of the constructor, but `reconfigure` changes these values.
     def rank(self):
         return self._comm.rank
 
@@ -80,13 +80,13 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
     _set_default_timeout = set_timeout
 
     def _set_sequence_number_for_group(self):
-        """Does nothing: all ranks count from 0."""
+        """Does nothing, because all ranks count from 0."""
 
     def _get_sequence_number_for_group(self):
         return self._sequence
 
     def eager_connect_single_device(self, device):
-        """Does nothing: ranks are connected when the group is made."""
+        """Does nothing, because ranks are connected when the group is made."""
 
     def abort(self):
         """Ends the operations of this group on all ranks, with an error."""
@@ -96,7 +96,7 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
             pass  # It has been shut down before.
 
     def get_error(self):
-        """Returns what ended the group, in torch's terms; `abort` of a program is no error."""
+        """Returns the kind of error that ended the group, as torch names it. `abort` by the program is no error."""
         kinds, error = torch._C._distributed_c10d.ErrorType, self._comm.error()
         if error is None or isinstance(error, Aborted):
             return kinds.SUCCESS
@@ -118,13 +118,13 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
     # -- Starting ------------------------------------------------------------------------------
 
     def _start(self, title, steps, inputs, results, opts=None, finish=None, keep=None):
-        """Starts steps, or runs them at once if torch is going to wait for them at once.
+        """Starts steps. If torch is going to wait for them at once, runs them instead.
 
         Args:
             title: The name in torch's profiler.
             inputs: The tensors whose shapes the profiler shows.
             results: The tensors that the work returns.
-            finish: What is left to do after the steps, or None.
+            finish: The function to call after the steps, or None.
             keep: The owners of the memory.
         """
         self._sequence += 1
@@ -149,7 +149,7 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         return work
 
     def own_work_of(self, call, *arguments, **named):
-        """Returns the work of a call of torch that calls a method of this backend, in place of torch's own."""
+        """Makes a call of torch that calls a method of this backend, and returns the backend's work, not torch's."""
         last = self.last_work
         last.work, last.is_wanted = None, True
         try:
@@ -159,21 +159,21 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         return returned if work is None else work
 
     def _with_timeout(self, error, seconds):
-        """Adds torch's words to an error, since programs look for "timeout" and "timed out"."""
+        """Adds torch's words to a timeout error, because programs search for "timeout" and "timed out"."""
         if isinstance(error, Timeout) and "timed out" not in str(error):
             seconds = seconds or self._comm.timeout
             error.args = (f"{error} (it timed out: the timeout of this call on `{self._group}` is {seconds} s)",)
         return error
 
     def _seconds_of(self, opts):
-        """Returns the timeout of a call in seconds, or None for that of the communicator."""
+        """Returns the timeout of a call in seconds, or None to use the communicator's timeout."""
         given = getattr(opts, "timeout", None)
         if isinstance(given, timedelta) and given > timedelta(0) and given != self._timeout:
             return given.total_seconds()
         return self._seconds
 
     def _waits_for(self):
-        """Returns the rank that the oldest unfinished operation waited for last, as text, or ""."""
+        """Returns the rank for which the oldest unfinished operation waited last, as text, or ""."""
         record = json.loads(self._comm.flight_record())
         for operation in record["operations"]:
             if operation["state"] == "started" and operation["peer"] is not None:
@@ -197,9 +197,9 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         return steps, keep, _all_of(left)
 
     def _move(self, collective, inputs, outputs, root=0, lists=False):
-        """Returns the step, the tensors to keep and what is left to do, of a move of tensors.
+        """Returns the step of a move of tensors, the tensors to keep, and the function to call afterwards.
 
-        With `lists`, each share is a tensor of its own on the side that has several.
+        If `lists` is true, each share is a separate tensor on the side that has several shares.
         """
         step = direct(collective, inputs, outputs, None, root, lists)
         if step is not None:
@@ -368,7 +368,7 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         return self._start_moves("scatter", [move], sources, outputs, opts)
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts):
-        # One rank may give splits where another gives none, so that both are the same operation.
+        # Calls with and without splits are the same operation, because one rank may give splits and another none.
         sends = self._row_bytes(input, input_splits, "input")
         receives = self._row_bytes(output, output_splits, "output")
         if is_usable(input, input.dtype) and is_usable(output, input.dtype):
@@ -401,7 +401,7 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
         return [count * row for count in splits]
 
     def _where(self, title):
-        """Returns the rank and the call, as errors begin."""
+        """Returns the beginning of an error text, which names the rank and the call."""
         return f"rank {self.rank()} in {title}"
 
     def _refused(self, title, what):
@@ -442,7 +442,7 @@ if HAS_BACKENDS:
 
 
 def _all_of(left):
-    """Returns one function for what is left to do after several steps, or None."""
+    """Returns one function that calls all functions for the end of several steps, or None if there are none."""
     left = [finish for finish in left if finish is not None]
     return (lambda: [finish() for finish in left]) if left else None
 
@@ -452,7 +452,7 @@ def _flat(lists):
 
 
 def _by_type(tensors):
-    """Returns the tensors in lists of one type each, in the order of their first ones."""
+    """Returns a list for each type of the tensors, in the order of their first tensors."""
     groups = {}
     for tensor in tensors:
         groups.setdefault(tensor.dtype, []).append(tensor)

@@ -1,4 +1,4 @@
-"""Operations that torch groups, and waits for as one."""
+"""Groups of operations for which torch waits together."""
 
 import functools
 import time
@@ -15,7 +15,7 @@ class Coalescing:
     """The start and the end of a group of operations. Each operation begins at once, as without a group."""
 
     supports_coalescing = True
-    # The work of the operations since the start, and the error of a call that was refused; None outside.
+    # The works of the operations since the start, and the error of a refused call. None outside of a group.
     _together = _refusal = None
 
     def start_coalescing(self):
@@ -32,7 +32,7 @@ class Coalescing:
 
 
 def refused_at_the_end(method):
-    """Returns a method whose refusal of a call waits for the end of a group of operations.
+    """Returns a method that, inside a group of operations, raises the error of a refused call at the end of the group.
 
     torch keeps a group of operations open forever if one of them raises, and drops all later collectives.
     """
@@ -58,7 +58,7 @@ class UnitedWork(WorkBase):
         self._works, self._future = works, None
 
     def wait(self, timeout=timedelta(0)):
-        """Waits until all operations have ended, for the timeout at most. Raises the first error."""
+        """Waits until all operations have ended, but not longer than the timeout. Raises the first error."""
         deadline = time.monotonic() + timeout.total_seconds() if timeout > timedelta(0) else None
         for work in self._works:
             left = timedelta(0) if deadline is None else timedelta(seconds=max(1e-3, deadline - time.monotonic()))
@@ -79,7 +79,7 @@ class UnitedWork(WorkBase):
         return [tensor for work in self._works for tensor in work.result()]
 
     def synchronize(self):
-        """Does nothing: after ``wait``, the tensors hold the result."""
+        """Does nothing, because after ``wait`` the tensors hold the result."""
 
     def get_future(self):
         """Returns a future of the tensors of all operations."""

@@ -1,4 +1,4 @@
-"""The meeting of the ranks of a group, through torch's store."""
+"""Lets the ranks of a group meet through torch's store."""
 
 import os
 import socket
@@ -12,13 +12,13 @@ from unisono.torch import _attempt
 
 
 def connect(store, rank, size, timeout, settings):
-    """Returns the native communicator of one rank of a group, and the part of the store that is this group's.
+    """Returns the native communicator of one rank of a group, and the part of the store that belongs to this group.
 
-    Nothing in that part is older than the group, whatever the store has served for before.
+    Nothing in that part is older than the group, even if other groups have used the store before.
 
-    The ranks meet through torch's store, which everybody on the network can read and write. With
-    ``UNISONO_SECRET``, or on loopback with the key of their user, it holds an address and a nonce.
-    Otherwise it holds the secret of the group, and rank 0 warns.
+    The ranks meet through torch's store, which everybody on the network can read and write. If the ranks have
+    ``UNISONO_SECRET``, or on loopback the key of their user, the store holds only an address and a nonce. Otherwise it
+    holds the secret of the group, and rank 0 warns.
     """
     milliseconds = milliseconds_of(timeout)
     defaults = {"timeout_ms": milliseconds, "join_timeout_ms": milliseconds}
@@ -41,14 +41,14 @@ def milliseconds_of(timeout):
 
 
 def _join_seconds(settings):
-    """Returns the time that ranks wait for each other, or None if the library is going to refuse it."""
+    """Returns the time for which ranks wait for each other, or None if the library would refuse this time."""
     given = {name.upper().removeprefix("UNISONO_"): value for name, value in settings.items()}
     text = str(given.get("JOIN_TIMEOUT_MS", os.environ.get("UNISONO_JOIN_TIMEOUT_MS")))
     return int(text) / 1000 if text.isdecimal() else None
 
 
 def _file_of(store):
-    """Returns the path of a store that is a file, which outlives its job, else None."""
+    """Returns the path of a store that is a file, or else None. Such a store outlives its job."""
     return getattr(_innermost(store), "path", None)
 
 
@@ -59,7 +59,7 @@ def _innermost(store):
 
 
 def _own_address(store):
-    """Returns the address at which other ranks reach this host; loopback if all are on it."""
+    """Returns the address at which other ranks reach this host. This is loopback if all ranks are on this host."""
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "?"):
         return "127.0.0.1"
     host = getattr(_innermost(store), "host", None) or os.environ.get("MASTER_ADDR")
@@ -67,15 +67,15 @@ def _own_address(store):
         return "127.0.0.1"
     address = _source_address(host)
     if address.startswith("127.") and not host.startswith(("127.", "localhost")):
-        # A host's own name often means loopback. Ranks of other hosts need a real address.
+        # The host's own name often stands for loopback, but ranks of other hosts need an address that they can reach.
         return _source_address("10.255.255.255")
     return address
 
 
 def _source_address(host):
-    """Returns the local address from which packets to ``host`` leave. Nothing is sent.
+    """Returns the local address from which packets to ``host`` leave. No packet is sent.
 
-    A name may have addresses of networks that this host is not in, so each is tried.
+    All addresses of a name are tried, because some may be in networks that this host cannot reach.
     """
     try:
         addresses = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
@@ -92,7 +92,7 @@ def _source_address(host):
 
 
 def _with_scope(address):
-    """Returns the IP address of a socket's address; a link-local one means nothing without scope."""
+    """Returns the IP address of a socket's address. If the address is link-local, the result has its scope."""
     ip = address[0]
     has_scope = len(address) == 4 and address[3] and "%" not in ip
     return f"{ip}%{address[3]}" if has_scope else ip

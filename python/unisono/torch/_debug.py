@@ -9,12 +9,12 @@ from unisono.torch._profile import NAME
 
 
 class FlightRecorderPages(FlightRecorderHandler):
-    """The pages and files of the flight recorder, whose records are this backend's unless a page asks for others'."""
+    """The pages and files of the flight recorder. Their records are this backend's, unless a page requests others."""
 
     default_backend = NAME
 
     def dump(self):
-        """Returns the text of a file. torch's own has Gloo's records alone."""
+        """Returns the text of a file. torch's own method writes only Gloo's records."""
         addresses, answers = fetch_all("fr_trace_json", f"backend={NAME}", timeout=self.fetch_timeout)
         records = self._build_db(addresses, answers)
         tables = [("Groups", records.groups, Group), ("Memberships", records.memberships, Membership),
@@ -26,5 +26,5 @@ class FlightRecorderPages(FlightRecorderHandler):
 
 
 def handlers():
-    """Returns torch's handlers, with the flight recorder of this backend in place of Gloo's."""
+    """Returns torch's handlers, in which the flight recorder of this backend replaces Gloo's."""
     return [FlightRecorderPages() if type(one) is FlightRecorderHandler else one for one in default_handlers()]

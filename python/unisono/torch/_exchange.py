@@ -35,7 +35,7 @@ class Exchanges:
         return self._exchange(title, tensor, start, target, rank, staged.finish)
 
     def _one(self, tensors, title, tag, peer):
-        """Returns the tensor of a message, and what stages it."""
+        """Returns the tensor of a message, and the object that stages it."""
         staged = Staged(self._where(title), tensors)
         if len(tensors) != 1:
             raise self._refused(title, f"a message is one tensor, not {len(tensors)}")
@@ -46,7 +46,7 @@ class Exchanges:
         return tensors[0], staged
 
     def _exchange(self, title, tensor, start, usable, peer, copy_back=None):
-        """Starts a message from or into the memory of a tensor. ``peer`` is None for any rank."""
+        """Starts a message from or into the memory of a tensor. If ``peer`` is None, any rank may be the peer."""
         (memory,) = parts([usable])
         native = error = None
         with entry(title, [tensor]):

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-# The type of the last argument, by the method, in the form in which torch calls a backend from C++.
+# The type of the last argument, by the name of the method, when torch calls a backend from C++.
 _LAST = {
     "allreduce": AllreduceOptions,
     "allreduce_coalesced": AllreduceCoalescedOptions,
@@ -37,7 +37,7 @@ _LAST = {
 
 
 def accept_all_forms(backend):
-    """Lets the methods of a class of backends be called in every form, which torch's C++ turns into its own."""
+    """Lets a class of backends be called in all these forms, as torch's C++ backends can be."""
     for name, last in _LAST.items():
         if hasattr(Backend, name):
             setattr(backend, name, _in_any_form(name, getattr(backend, name), last))

@@ -1,8 +1,8 @@
 """Process groups whose only backend is unisono.
 
-torch wraps the work of a Python backend in an object that knows neither ``is_completed`` nor
-``result``. The group therefore returns the backend's own work, after torch has dispatched the call
-through its hooks, profiler and flight recorder.
+torch wraps the work of a Python backend in an object that has neither ``is_completed`` nor ``result``. The group
+therefore returns the backend's own work, after torch has dispatched the call through its hooks, profiler and flight
+recorder.
 """
 
 from datetime import timedelta
@@ -19,7 +19,7 @@ _CALLS = [
     "gather", "scatter", "reduce_scatter", "alltoall", "send", "recv", "recv_anysource",
     "barrier",
 ]  # fmt: skip
-# Calls that torch renamed. Its trampoline asks for both names, so that only one may be overridden.
+# Calls that torch renamed. Its trampoline looks for both names, so only one of them may be overridden.
 _RENAMED = {
     "all_gather_single": "_allgather_base",
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
@@ -30,14 +30,15 @@ _RENAMED = {
 }
 
 
-# Calls whose first argument receives results. Those of lists of lists are not here: torch copies none of their tensors.
+# Calls whose first argument receives results. Calls with lists of lists are not here, because torch copies none of
+# their tensors.
 _WRITING = {*_CALLS, *_RENAMED, *_RENAMED.values()} - {"send", "barrier", "allgather", "allgather_coalesced", "gather"}
 
 
 class UnisonoGroup(ProcessGroup):
     """A group whose only backend is unisono."""
 
-    # How often the group was split, which names its parts.
+    # The number of times that the group was split. Names of its parts contain it.
     _splits = 0
 
     def __init__(self, backend, store):
@@ -60,7 +61,7 @@ class UnisonoGroup(ProcessGroup):
         return self._unisono.end_coalescing()
 
     def split_group(self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
-        """Returns the group of some of the ranks, or None on the other ones. All ranks call it."""
+        """Returns the group of some of the ranks, or None on the other ranks. All ranks call it."""
         name = group_name or f"{self.group_name}:split:{new_ranks}"
         store = PrefixStore(f"{name}/", self.get_group_store().clone())
         timeout = timeout or self._unisono.options._timeout
@@ -69,7 +70,7 @@ class UnisonoGroup(ProcessGroup):
         return _named(self._unisono.part(store, new_ranks, name, timeout, opts), name, description)
 
     def merge_remote_group(self, store, size, timeout=timedelta(minutes=30), group_name=None, group_desc=None):
-        """Returns one group of the ranks of several, which meet through a store."""
+        """Returns one group of the ranks of several groups, which meet through a store."""
         name = group_name or f"{self.group_name}:merge"
         rank = store.add("mergeGroupRank", 1) - 1
         options = self._unisono.options
@@ -78,7 +79,7 @@ class UnisonoGroup(ProcessGroup):
 
 
 class ChangingGroup(UnisonoGroup):
-    """A group whose ranks change with `reconfigure`, so that each question for them goes to the backend."""
+    """A group whose ranks change with `reconfigure`, so every method that returns them calls the backend."""
 
     supports_reconfigure = True
 
@@ -107,7 +108,7 @@ def _named(backend, name, description):
 
 
 def _check_results(group, name, results):
-    """Refuses views whose results would be lost, since torch passes copies of them on."""
+    """Refuses views whose results would be lost, because torch passes on copies of them."""
     for tensor in results if isinstance(results, (list, tuple)) else (results,):
         if tensor.is_neg() or tensor.is_conj():
             kind, remedy = ("negative", "resolve_neg") if tensor.is_neg() else ("conjugate", "resolve_conj")
@@ -118,7 +119,7 @@ def _check_results(group, name, results):
 
 
 def _call(name):
-    """Returns a method that calls the one of torch, and returns the work of the backend."""
+    """Returns a method that calls torch's method, and returns the work of the backend."""
     of_torch, has_results = getattr(ProcessGroup, name), name in _WRITING
 
     def method(self, *arguments, **named):
@@ -144,10 +145,10 @@ for _name in _CALLS:
 
 
 def tell_sources():
-    """Makes receives of any source tell the source in groups of several backends. Further calls do nothing.
+    """Makes receives of any source return the source in groups of several backends. Further calls do nothing.
 
-    torch makes such a group itself, and wraps the work of a backend in Python in one that cannot be asked. Its
-    method therefore returns the work of the backend, if that was the one that was called.
+    torch makes such a group itself, and wraps the work of a Python backend in a work that does not know the source. So
+    the group's method returns the work of this backend, if torch has called this backend.
     """
     of_torch = ProcessGroup.recv_anysource
     if hasattr(of_torch, "of_unisono"):

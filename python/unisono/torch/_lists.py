@@ -15,7 +15,7 @@ _COMBINE = {
 
 
 def all_reduce(tensors, opts, where):
-    """Returns the step of a reduction of all tensors of all ranks, its owners, and what is left to do at its end."""
+    """Returns the step that reduces all tensors, the owners of its memory, and the function for its end."""
     staged = _staged(tensors, where)
     reduction = reduction_of(opts.reduceOp, tensors[0].dtype)
     combine = _COMBINE.get(reduction[0])
@@ -25,7 +25,7 @@ def all_reduce(tensors, opts, where):
             "reduction; call it for each, or call allreduce_coalesced"
         )
     with torch.no_grad():
-        # A copy, because a failed operation leaves the tensors as they were.
+        # This works on a copy, because a failed operation must leave the tensors as they were.
         total = functools.reduce(combine, tensors[1:], tensors[0].detach().clone().contiguous())
     usable = staged.input(total)
     step = even("all_reduce", usable.dtype, [usable], [usable], reduction)
@@ -33,7 +33,7 @@ def all_reduce(tensors, opts, where):
 
 
 def broadcast(tensors, opts, rank, where):
-    """Returns the step of a broadcast of one tensor into all of all ranks, its owners, and what is left to do."""
+    """Returns the step that broadcasts one tensor to all, the owners of its memory, and the function for its end."""
     staged = _staged(tensors, where)
     if not 0 <= opts.rootTensor < len(tensors):
         raise InvalidUsage(
@@ -53,7 +53,7 @@ def _fill(tensors, result):
 
 
 def _staged(tensors, where):
-    """Returns what stages the tensors of a list, or raises an error unless they can be one operation."""
+    """Returns the object that stages the tensors of a list. Raises an error if they cannot be one operation."""
     if not tensors:
         raise InvalidUsage(f"{where}: there is no tensor; give one, or a list of some")
     staged = Staged(where, tensors)

@@ -7,7 +7,7 @@ from unisono.errors import Timeout
 
 
 def barrier(store, number, rank, size, timeout, wait_all_ranks):
-    """Returns when all ranks have called it. Rank 0 names the first, or all, that are missing.
+    """Returns when all ranks have called it. The error on rank 0 names the first missing rank, or all of them.
 
     Args:
         number: The number of the barrier in its group, from 0.
@@ -30,7 +30,7 @@ def barrier(store, number, rank, size, timeout, wait_all_ranks):
 def _report_to_root(store, key, rank, timeout):
     store.set(f"{key}/{rank}", "here")
     try:
-        # The root answers after its own timeout, and comes later than this rank, perhaps.
+        # The root answers only after its own timeout, and may have called later than this rank.
         store.wait([f"{key}/result"], timeout)
         result = store.get(f"{key}/result").decode()
     except RuntimeError as error:

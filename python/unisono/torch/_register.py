@@ -15,8 +15,8 @@ from unisono.torch._versions import HAS_BACKENDS
 from unisono.torch._whole_group import WholeGroup
 
 
-# The backends of groups of several. Under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``, torch holds them from C++ alone, where
-# they would lose their Python part.
+# Keeps the backends of groups of several backends alive. With ``TORCH_DISTRIBUTED_DEBUG=DETAIL``, only C++ code of
+# torch refers to them, so they would lose their Python part.
 _BACKENDS = weakref.WeakKeyDictionary()
 
 
@@ -51,7 +51,7 @@ def create(common, options):
             _BACKENDS[group] = backend
         return backend
     group = (ChangingGroup if _is_changing(common) else UnisonoGroup)(backend, backend.store)
-    # torch may have bound the group that this one takes the place of to a device.
+    # This group replaces a group that torch may have bound to a device.
     group.bound_device_id = getattr(getattr(common, "process_group", None), "bound_device_id", None)
     return group
 
@@ -82,14 +82,14 @@ def _is_known_to_members_alone(group):
 def _is_one_of_several_backends():
     """Returns true if torch makes a group of several backends, such as ``cpu:unisono,cuda:nccl``.
 
-    The arguments do not tell. The caller's map of devices does.
+    The arguments do not show this, but the caller's map of devices does.
     """
     config = sys._getframe(2).f_locals.get("backend_config")
     return config is not None and len(set(config.get_device_backend_map().values())) > 1
 
 
 def _check_devices(rank):
-    """Refuses a group in which this backend is that of a device other than the CPU."""
+    """Refuses a group that uses this backend for a device other than the CPU."""
     config = sys._getframe(2).f_locals.get("backend_config")
     others = {} if config is None else config.get_device_backend_map()
     for device, backend in others.items():

@@ -1,4 +1,4 @@
-"""Ranks that agree, through a store of torch, on the group that they are going to make."""
+"""Lets ranks agree, through a store of torch, on the group that they are going to make."""
 
 import uuid
 
@@ -13,17 +13,17 @@ def agree(store, call, rank, size, timeout, names=None):
     """Returns when all ranks have made the same call. Raises an error on all of them otherwise.
 
     Args:
-        store: A store in which nobody has agreed before.
+        store: A store that was not used for an agreement before.
         call: Text that is equal on all ranks, such as the parameters of the call.
         names: The names of the ranks in errors, if they differ from their numbers.
     """
     names = list(names or range(size))
-    # The keys have the names, since ranks whose calls differ may take each other's numbers.
+    # The keys contain the names, because ranks whose calls differ could use the same numbers.
     if rank == 0:
         return _judge(store, call, timeout, names)
     store.set(f"call/{names[rank]}", call)
     try:
-        # Rank 0 waits as long for the others, and comes later than this rank, perhaps.
+        # Rank 0 waits for the others for the same time, and may have called later than this rank.
         store.wait([f"verdict/{names[0]}"], 2 * timeout)
         verdict = store.get(f"verdict/{names[0]}").decode()
     except RuntimeError as error:
@@ -61,7 +61,7 @@ def _error(verdict):
 
 
 class MeetingPoint:
-    """A place where the ranks of a later group can meet this one: a store with a port of its own.
+    """A store on a separate port, where the ranks of a later group can meet this rank.
 
     It is independent of the store of the group, which may end with another rank.
     """
@@ -71,7 +71,7 @@ class MeetingPoint:
         self.handle = f"{_HANDLE}|{address}|{self._store.port}|{uuid.uuid4().hex}"
 
     def meet(self, number, handles, rank, timeout):
-        """Returns a store of the ranks with the given handles, once all of them have come."""
+        """Waits for the ranks with the given handles, and returns a store of these ranks."""
         address, port = _address_of(handles[0], rank)
         store = self._store if rank == 0 else _reached(address, port, rank, timeout)
         store = PrefixStore(f"{number}/{handles[0]}", store)

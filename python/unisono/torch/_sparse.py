@@ -1,4 +1,4 @@
-"""all_reduce of sparse tensors: every rank gathers all entries and adds those with equal indices."""
+"""all_reduce of sparse tensors. Every rank gathers all entries and adds those with equal indices."""
 
 import math
 
@@ -12,7 +12,7 @@ from unisono.torch._work import UnisonoWork
 
 
 def all_reduce(backend, tensors, opts):
-    """Adds sparse tensors of all ranks. It ends before it returns."""
+    """Adds sparse tensors of all ranks. The operation is complete when the call returns."""
     where = backend._where("sparse all_reduce")
     if op_name(opts.reduceOp) != "SUM":
         raise Unsupported(f"{where}: sparse tensors can only be summed; call to_dense() first")
@@ -37,7 +37,7 @@ def _all_reduce_one(backend, tensor):
     head = _head(values.shape[0], own.sparse_dim(), tensor.dtype, tensor.shape)
     heads = torch.zeros((size, len(head)), dtype=torch.int64)
     comm.run([even("all_gather", torch.int64, [head], [heads])])
-    # All ranks have the same counts and indices from here on, and so the same error.
+    # From here on, all ranks have the same counts and indices, so they also raise the same error.
     counts, shape = heads[:, 0], tensor.shape[: own.sparse_dim()]
     _check_heads(backend.rank(), heads.tolist())
     all_indices = _gather(comm, backend.rank(), indices, counts)
@@ -49,7 +49,7 @@ def _all_reduce_one(backend, tensor):
 
 
 def _head(count, sparse_dimensions, dtype, shape):
-    """Returns what a rank says about its tensor. It has the same length for tensors of up to 12 dimensions."""
+    """Returns the description of a rank's tensor. Its length is the same for tensors of up to 12 dimensions."""
     room = [0] * (_DIMENSIONS - len(shape))
     return torch.tensor([count, sparse_dimensions, _TYPES.index(dtype), len(shape), *shape, *room], dtype=torch.int64)
 
@@ -74,7 +74,7 @@ def _text_of(head):
 
 
 def _check_indices(own, indices, counts, shape):
-    """Refuses indices outside of the tensor, which torch would write at."""
+    """Refuses indices outside of the tensor, because torch would write to memory at these indices."""
     sizes = torch.tensor(shape, dtype=torch.int64)
     outside = ((indices < 0) | (indices >= sizes)).any(dim=1)
     if not outside.any():
@@ -90,8 +90,8 @@ def _check_indices(own, indices, counts, shape):
 def _gather(comm, rank, rows, counts):
     """Returns the rows of all ranks, of which rank i has ``counts[i]``.
 
-    Memory grows with the rows that arrive, in turns of twice the length: a rank that announces more than
-    it sends takes little. All ranks have the same counts, and so the same turns.
+    The rows arrive in turns, each of which is twice as long as the one before. So memory grows only with the rows that
+    arrive, even if a rank announces more than it sends. All ranks have the same counts, and so the same turns.
     """
     row = rows.element_size() * math.prod(rows.shape[1:])
     counts = counts.tolist()
@@ -105,13 +105,13 @@ def _gather(comm, rank, rows, counts):
         begin, length = begin + length, 2 * length
     if len(turns) == 1:
         return output
-    # In the order of ranks, so that sums do not depend on the turns.
+    # The rows are in the order of ranks, so that sums do not depend on the turns.
     arrived = [part for of_rank in zip(*turns) for part in of_rank]
     return torch.cat(arrived) if arrived else rows.new_empty((0, *rows.shape[1:]))
 
 
-# Element types by the number that stands for them in a head.
+# Element types by their number in a head.
 _TYPES = list(REDUCIBLE)
 _DIMENSIONS = 12
-# Bytes of a rank in the first turn.
+# Number of bytes that each rank sends in the first turn.
 FIRST_TURN_BYTES = 1 << 20

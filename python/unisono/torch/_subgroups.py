@@ -1,4 +1,4 @@
-"""Groups that are made of other groups: parts of one, what is left of one, and one whose ranks change."""
+"""Groups that are made of other groups: by a split, a merge or a shrink, and groups whose ranks change."""
 
 import secrets
 import sys
@@ -14,7 +14,7 @@ from unisono.torch._connect import _own_address, connect, milliseconds_of
 from unisono.torch._tensors import even
 from unisono.torch._work import UnisonoWork
 
-# torch's flag of `shrink_group` that ends running operations first.
+# The flag of torch's `shrink_group` that ends running operations first.
 _SHRINK_ABORT = 1
 
 
@@ -28,7 +28,7 @@ class Unconnected:
         """Does nothing."""
 
     def error(self):
-        """Returns None: nothing has failed."""
+        """Returns None, because nothing has failed."""
 
     def __getattr__(self, name):
         raise InvalidUsage(
@@ -41,11 +41,12 @@ class Subgroups:
     """Operations of a backend that make another backend, or change the ranks of this one."""
 
     supports_splitting = supports_shrinking = supports_reconfigure = True
-    # How often this rank has called `shrink`, and whether `shrink` made this backend.
+    # The number of times that this rank has called `shrink`, and true if `shrink` made this backend.
     _shrinks, _is_shrunk = 0, False
-    # The place of this rank for the next `reconfigure`, and that of the last one, which holds the group's store.
+    # The meeting point of this rank for the next `reconfigure`, and that of the last one, which holds the group's
+    # store.
     _meeting_point = _former_meeting_point = _known_address = None
-    # The uuids that `reconfigure` was called with.
+    # The uuids with which `reconfigure` was called.
     _used = frozenset()
 
     # -- Parts ---------------------------------------------------------------------------------
@@ -53,18 +54,18 @@ class Subgroups:
     def split(self, store, ranks, opts):
         """Returns the backend of the given ranks, over connections that meet through this group.
 
-        Every rank of this group calls it, each with the ranks of its part, in the order that they
-        have there. A rank that is not among the given ones gets None.
+        Every rank of this group calls it with the ranks of its part, in their new order. A rank that is not in its own
+        list gets None.
         """
         name, timeout = _name_and_timeout(opts, self)
         return self.part(store, ranks, name, timeout, opts)
 
     def perform_nocolor_split(self, device):
-        """Takes part in a split without becoming a member: torch calls it on the other ranks."""
+        """Takes part in a split without becoming a member. torch calls it on the ranks that are no members."""
         self._comm.split(None, 0, None)
 
     def part(self, store, ranks, name, timeout, opts=None):
-        """Does what `split` does, with options of this package or of torch."""
+        """Works as `split`, with options of this package or of torch."""
         ranks = list(ranks)
         if not ranks or len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(self.size())):
             raise InvalidUsage(
@@ -77,7 +78,7 @@ class Subgroups:
         comm = self._comm.split(color, key, _child_settings(timeout, settings))
         if comm is None:
             return None
-        # The comparison comes first, so that no other rank waits for it.
+        # All ranks compare their lists before one raises an error, so that no other rank waits for it.
         is_same, number = _compare(comm, ranks)
         if not is_same or (comm.rank, comm.size) != (key, len(ranks)):
             comm.close()
@@ -98,10 +99,10 @@ class Subgroups:
     # -- What is left --------------------------------------------------------------------------
 
     def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
-        """Returns the backend of all ranks but the given ones, in their old order.
+        """Returns the backend of all ranks except the given ones, in their old order.
 
-        The ranks that stay call it, after a failure or without one. They meet through the store of
-        the group. The other ranks may be dead, or do something else.
+        The remaining ranks call it, after a failure or without one. They meet through the store of the group. The other
+        ranks may have died, or may do anything else.
         """
         left = [rank for rank in range(self.size()) if rank not in set(ranks_to_exclude)]
         if self.rank() not in left:
@@ -124,17 +125,17 @@ class Subgroups:
     def get_reconfigure_handle(self):
         """Returns a text with which the ranks of the next ``reconfigure`` find this one.
 
-        It stays the same until a ``reconfigure`` has ended well.
+        The text stays the same until a ``reconfigure`` has succeeded.
         """
         if self._meeting_point is None:
             self._meeting_point = _rendezvous.MeetingPoint(self._address())
         return self._meeting_point.handle
 
     def reconfigure(self, opts):
-        """Connects this rank to the ranks with the given handles, in place of its present ones.
+        """Connects this rank to the ranks with the given handles, which replace its present ranks.
 
-        A list of handles gives the ranks by position, a set by the order of its texts. The group
-        stays as it was if the ranks do not meet.
+        In a list of handles, the position is the rank. In a set, the ranks follow the sorted order of the texts. If the
+        ranks do not meet, the group stays as it was.
         """
         handle = self.get_reconfigure_handle()
         handles = sorted(opts.handles) if isinstance(opts.handles, (set, frozenset)) else list(opts.handles)
@@ -155,19 +156,19 @@ class Subgroups:
         comm, store = connect(store, rank, len(handles), self._timeout, settings)
         former, self._comm = self._comm, comm
         self._store, self._sequence, self._monitored = store, 0, 0
-        # Each handle serves once. The store of the first handle is that of the group from now on.
+        # Each handle can be used once. From now on, the store of the first handle is the store of the group.
         self._meeting_point, self._former_meeting_point = None, self._meeting_point
         former.close()
         return self._returned(UnisonoWork(None, []))
 
     def _address(self):
-        """Returns the address at which the other ranks reach this one, as the first store shows it."""
+        """Returns the address at which the other ranks reach this one, according to the first store."""
         if self._known_address is None:
             self._known_address = _own_address(self._store)
         return self._known_address
 
     def _set_group_uid(self, name):
-        """Takes the name of the group, which torch gives before it shows the group to anybody."""
+        """Stores the name of the group. torch sets it before it uses the group."""
         super()._set_group_uid(name)
         if self._is_shrunk:
             _correct_type(self)
@@ -177,9 +178,9 @@ class Subgroups:
 
 
 def _compare(comm, ranks):
-    """Returns whether all ranks of a communicator give the same list, and a number that they share and nobody else.
+    """Returns true if all ranks of a communicator give the same list, with a random number that they share.
 
-    All of them call it.
+    All ranks call it.
     """
     own = torch.tensor([zlib.crc32(repr(ranks).encode()), secrets.randbits(62)])
     all_ranks = torch.empty(comm.size, 2, dtype=own.dtype)
@@ -188,13 +189,13 @@ def _compare(comm, ranks):
 
 
 def _name_and_timeout(opts, parent):
-    """Returns the name and the timeout of a group that is made of another one."""
+    """Returns the name and the timeout of a group that is made of another group."""
     name = getattr(opts, "group_name", "") or f"{parent._group}:{uuid.uuid4().hex[:8]}"
     return name, getattr(opts, "_timeout", None) or parent._timeout
 
 
 def settings_of(opts):
-    """Returns the settings by name of options of this package; other options have none."""
+    """Returns the settings by name in options of this package. Other options have no settings."""
     return dict(getattr(opts, "settings", None) or {})
 
 
@@ -204,10 +205,10 @@ def _child_settings(timeout, settings):
 
 
 def _correct_type(backend):
-    """Makes the group of a shrunk backend one of a custom type.
+    """Changes the type of the group of a shrunk backend to custom.
 
-    torch's `shrink_group` calls every group on the CPU one of Gloo. DistributedDataParallel would then take the
-    backend for an object of Gloo's class. The caller's variables are the only way to that group.
+    torch's `shrink_group` gives every group on the CPU the type of Gloo, so DistributedDataParallel would cast the
+    backend to Gloo's class. The group can be found only in the caller's variables.
     """
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_create_shrunk_process_group":

@@ -1,4 +1,4 @@
-"""Tensors as memory of operations, and reductions as names."""
+"""Converts tensors to memory for operations, and reductions to names."""
 
 import torch
 from torch._C._distributed_c10d import ReduceOp
@@ -19,18 +19,18 @@ _NAMES = {
     "SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg", "PREMUL_SUM": "pre_mul_sum",
     "BAND": "bitand", "BOR": "bitor", "BXOR": "bitxor",
 }  # fmt: skip
-# A sum of truth values is true if one of them is, as in NCCL.
+# As in NCCL, a sum of bools is true if one of them is true.
 _OF_TRUTH = {"sum": "bitor", "prod": "bitand"}
-# Reductions that need nothing but their name, by torch's value.
+# Names of reductions that need no other parameter, by torch's value.
 _PLAIN = {getattr(ReduceOp, name): (_NAMES[name], None) for name in _NAMES if name != "PREMUL_SUM"}
 
-# Bytes that no storage has, so that a higher address is no offset.
+# A size that no storage reaches, so a higher address cannot be an offset.
 _OFFSETS_END = 1 << 40
 
 
 def parts(tensors):
     """Returns the addresses and bytes of tensors."""
-    # Few addresses are as low as an offset may be, so most calls need no closer look.
+    # Few addresses are as low as an offset can be, so most calls skip the exact check.
     return [
         (address if (address := tensor.data_ptr()) >= _OFFSETS_END else tensor_address(tensor), tensor.nbytes)
         for tensor in tensors
@@ -38,7 +38,7 @@ def parts(tensors):
 
 
 def is_usable(tensor, dtype):
-    """Returns true if operations can use the memory of a tensor as it is, as elements of a type."""
+    """Returns true if operations can use the memory of a tensor directly, as elements of `dtype`."""
     return (
         tensor.is_cpu
         and tensor.layout is torch.strided
@@ -50,7 +50,7 @@ def is_usable(tensor, dtype):
 
 
 def overlap(tensors):
-    """Returns true if two tensors of a list share memory, which is no list of buffers for the library then."""
+    """Returns true if two tensors of a list share memory. The library does not accept such a list of buffers."""
     if len(tensors) < 2:
         return False
     ends = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.nbytes)
@@ -58,9 +58,9 @@ def overlap(tensors):
 
 
 def direct(collective, sources, targets, op=None, root=0, lists=False):
-    """Returns the step of equal shares in memory that can be used as it is, or None.
+    """Returns a step of equal shares if their memory can be used directly, or else None.
 
-    Most calls are of this kind, and their time is mostly that of Python.
+    Most calls take this path, and most of their time is spent in Python.
     """
     dtype = (sources or targets)[0].dtype
     reduction = None
@@ -108,12 +108,12 @@ def _factor_of_state(op):
 
 
 def carrier(dtype):
-    """Returns the name of the type as which elements are moved."""
+    """Returns the name of the type by which the library moves such elements."""
     return REDUCIBLE.get(dtype, "uint8")
 
 
 def reducible(dtype, where):
-    """Returns the name of a type whose elements can be reduced. `where` names rank and call in the error."""
+    """Returns the name of a type. Raises an error with the rank and call in `where` if it cannot be reduced."""
     name = REDUCIBLE.get(dtype)
     if name is None:
         raise Unsupported(f"{where}: elements of {dtype} cannot be reduced; convert them first")
@@ -138,7 +138,7 @@ def check_tensors(tensors, where):
 
 
 class Staged:
-    """Tensors that an operation can use, in place of ones that are not contiguous.
+    """Contiguous tensors that an operation uses instead of tensors that are not contiguous.
 
     Args:
         where: The rank and the call, for errors.
@@ -156,7 +156,7 @@ class Staged:
         return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def output(self, tensor):
-        """Returns a contiguous tensor, which ``finish`` copies back if it is another one."""
+        """Returns a contiguous tensor. If it is a copy, ``finish`` copies it back."""
         usable = self.input(tensor)
         if usable is not tensor and torch._debug_has_internal_overlap(tensor) == 1:
             raise InvalidUsage(
@@ -169,7 +169,7 @@ class Staged:
         return usable
 
     def outputs(self, tensors):
-        """Returns contiguous tensors that share no memory. Of those that did, the last one is copied back last."""
+        """Returns contiguous tensors that share no memory. If tensors overlap, they are copied back in order."""
         if not overlap(tensors):
             return [self.output(tensor) for tensor in tensors]
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
@@ -178,7 +178,7 @@ class Staged:
 
     @property
     def finish(self):
-        """What is left to do after the operation, or None."""
+        """The function to call after the operation, or None."""
         return self._copy_back if self._copies else None
 
     def _copy_back(self):

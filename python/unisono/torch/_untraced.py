@@ -1,7 +1,7 @@
-"""Keeps torch.compile out of the functions of this package, as it stays out of the C++ of other backends.
+"""Keeps torch.compile from tracing the functions of this package, as it does not trace C++ backends.
 
-torch.compile follows every call that it meets into Python. It cannot follow one into the native library, and a
-method of a backend is called between two pieces of a compiled function, where it must run as it is written.
+torch.compile traces every call of a Python function, but it cannot trace calls into the native library. A method of a
+backend is called between two parts of a compiled function, where it must run unchanged.
 """
 
 import sys
@@ -10,7 +10,7 @@ import types
 from torch._C._dynamo import eval_frame
 
 if hasattr(eval_frame, "_FrameExecStrategy"):
-    # Frames of a function, and of all that it calls, run as they are. Nothing is wrapped, so a call costs the same.
+    # Marked functions, and all functions that they call, run unchanged. Nothing is wrapped, so a call takes no longer.
     _AS_WRITTEN = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 else:
     _AS_WRITTEN = None
@@ -18,11 +18,11 @@ _REASON = "the operations of unisono run outside of compiled code"
 
 
 def leave_untraced(package):
-    """Makes every function of the imported modules of a package one that torch.compile does not trace."""
+    """Keeps torch.compile from tracing the functions of all imported modules of a package."""
     for name, module in list(sys.modules.items()):
         if _is_in(name, package):
             for function in _functions_of(module, package):
-                # A compiled function breaks its graph at a call that has this mark.
+                # A compiled function breaks its graph at a call of a marked function.
                 function._torchdynamo_disable, function._torchdynamo_disable_msg = True, _REASON
                 _run_as_written(function.__code__)
 
@@ -32,7 +32,7 @@ def _is_in(module, package):
 
 
 def _functions_of(holder, package):
-    """Yields the functions of a package that a module, or a class in it, has, with those that they wrap."""
+    """Yields the package's functions in a module and its classes, and the functions that they wrap."""
     for value in list(vars(holder).values()):
         if isinstance(value, type) and _is_in(value.__module__, package):
             yield from _functions_of(value, package)

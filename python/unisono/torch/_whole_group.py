@@ -1,6 +1,6 @@
 """Process groups for versions of torch in which no Python class can be a backend.
 
-torch's C++ calls the methods of such a group, too: for DistributedDataParallel, for example.
+torch's C++ code also calls the methods of such a group, for example for DistributedDataParallel.
 """
 
 import torch
@@ -18,7 +18,7 @@ _CALLS = [
 
 
 class PlainBackend:
-    """What a backend of torch knows by itself, in versions that let no Python class be one."""
+    """A substitute for torch's class `Backend`, for versions in which no Python class can be a backend."""
 
     def __init__(self, rank, size):
         self._rank, self._size = rank, size
@@ -37,7 +37,7 @@ class WholeGroup(ProcessGroup):
         super().__init__(backend.rank(), backend.size())
         self._unisono, self._group_name, self._group_description = backend, "", ""
 
-    # torch keeps names in the backends of a group, of which this one has none.
+    # torch keeps names in the backends of a group, but this group has no backends.
     def _set_group_name(self, name):
         self._group_name = name
 

@@ -1,4 +1,4 @@
-"""Work objects: handles of operations that torch, and users of torch, wait for."""
+"""Work objects, which are handles of operations for which torch and its users wait."""
 
 import sys
 import threading
@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import Work as WorkBase
 
 from unisono.errors import Error, Timeout, _name_types
 
-# The last code of Python before torch runs the backward pass in C++.
+# The last Python function before torch runs the backward pass in C++.
 _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
 
@@ -19,11 +19,11 @@ class UnisonoWork(WorkBase):
     Args:
         native: The handle of the native operation, or None if it has ended.
         result: The tensors that the operation filled.
-        finish: What is left to do after the native operation, or None. It runs once.
+        finish: The function to call once after the native operation, or None.
         error: The exception of an operation that has failed already.
         waits_for: Returns text that says which rank the operation waits for, or None.
         source: Returns the rank from which a receive came.
-        explain: Returns the error of the native operation with what the caller knows of it.
+        explain: Returns the error of the native operation with facts that the caller adds.
     """
 
     def __init__(self, native, result, finish=None, error=None, waits_for=None, source=None, explain=None):
@@ -36,7 +36,7 @@ class UnisonoWork(WorkBase):
             self._complete()
 
     def wait(self, timeout=timedelta(0)):
-        """Waits until the operation has ended, for the timeout at most. Raises its error."""
+        """Waits until the operation has ended, but not longer than the timeout. Raises its error."""
         if self._native is not None:
             self._wait_for_native(timeout)
         self._complete()
@@ -59,18 +59,18 @@ class UnisonoWork(WorkBase):
         return error if error is None or self._explain is None else self._explain(error)
 
     def is_completed(self):
-        """Returns true if the operation has ended, well or not."""
+        """Returns true if the operation has succeeded or failed."""
         if self._native is not None and not self._native.is_finished():
             return False
         self._complete()
         return True
 
     def is_success(self):
-        """Returns true if the operation has ended well."""
+        """Returns true if the operation has succeeded."""
         return self.is_completed() and not self._has_failed()
 
     def exception(self):
-        """Returns the exception of an operation that has failed, else None."""
+        """Returns the exception of an operation that has failed, or else None."""
         error = self._error or (self._explained(self._native.exception()) if self._native is not None else None)
         self._is_told |= error is not None
         return _in_terms_of_torch(error)
@@ -80,10 +80,10 @@ class UnisonoWork(WorkBase):
         return self._result
 
     def synchronize(self):
-        """Does nothing: after ``wait``, the tensors hold the result."""
+        """Does nothing, because after ``wait`` the tensors hold the result."""
 
     def source_rank(self):
-        """Returns the rank from which a receive of any source came."""
+        """Returns the rank from which a receive of any source got its message."""
         if self._source is None:
             raise RuntimeError("source_rank() is for receives of any source")
         return self._source()
@@ -108,8 +108,8 @@ class UnisonoWork(WorkBase):
     def _is_for_hook_of_halves(self, caller):
         """Returns true if DistributedDataParallel asks from C++ for the future of 16-bit floats.
 
-        Its built-in hook takes only a future with a list of C++, which Python cannot complete later. Without that
-        hook, a model of such floats waits here for each bucket, too.
+        Its built-in hook accepts only a future with a C++ list, which Python cannot complete later. So a model with
+        such floats waits here for each bucket. It would do so without the hook, too.
         """
         is_of_halves = bool(self._result) and self._result[0].dtype is torch.float16
         return is_of_halves and (caller is None or caller.f_code is _BACKWARD)
@@ -123,7 +123,7 @@ class UnisonoWork(WorkBase):
             self._future.set_exception(error)
 
     def _complete(self):
-        """Does once what is left to do after the native operation."""
+        """Calls ``finish`` after the native operation, but only once."""
         with self._lock:
             finish, self._finish = self._finish, None
             if finish is None or self._has_failed():
@@ -134,23 +134,23 @@ class UnisonoWork(WorkBase):
                 self._error = _without_frames(error)
 
     def _has_failed(self):
-        """Returns true if the operation has failed. Unlike ``exception``, this does not tell the user."""
+        """Returns true if the operation has failed. Unlike ``exception``, it does not report it to the user."""
         return self._error is not None or (self._native is not None and self._native.has_failed())
 
     def __del__(self):
-        # Python hands what is raised here to sys.unraisablehook. The native handle tells its own error.
+        # Exceptions that are raised here go to sys.unraisablehook. The native handle reports its own error.
         if getattr(self, "_error", None) is not None and not self._is_told:
             raise self._error
 
 
 def _in_terms_of_torch(error):
-    """Returns an exception whose text has the names of element types in torch, such as `torch.float16`."""
+    """Returns an exception whose text names element types as torch does, such as `torch.float16`."""
     return _name_types(error, "torch.") if isinstance(error, Error) else error
 
 
 def _without_frames(error):
-    """Returns an exception without its traceback, whose frames, and those of their callers, hold the work.
+    """Returns an exception without its traceback, because the frames of the traceback refer to the work.
 
-    Torch holds the work from C++ there, where the garbage collector does not look, so the work would never end.
+    Torch refers to the work from C++, which the garbage collector does not see, so the work would never be freed.
     """
     return error if error is None else error.with_traceback(None)

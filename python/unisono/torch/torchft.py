@@ -14,10 +14,10 @@ from unisono.torch._group import UnisonoGroup
 
 
 class ProcessGroupUnisono(ProcessGroupWrapper):
-    """A group that the manager connects anew whenever its ranks change.
+    """A group that the manager reconnects whenever its ranks change.
 
     Args:
-        timeout: The time for which operations, and ranks that connect, may wait.
+        timeout: The longest time for which operations wait, and for which ranks wait to connect.
         settings: Settings by name, such as ``transport="tcp"``.
     """
 

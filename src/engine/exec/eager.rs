@@ -1,9 +1,9 @@
-//! The eager executor: small operations whose data travels in a slot, behind the flag that
-//! publishes it.
+//! The eager executor, which runs small operations. Their data travels in a slot, together with the
+//! flag that publishes it.
 //!
-//! The instructions of a plan run in order: pack the input into the own slot, publish it, wait for
-//! the slots of the peers, and copy or reduce what they hold. This is the path of the shortest
-//! latency, so every CPU instruction counts.
+//! The instructions of a plan run in order. They pack the input into this rank's slot, publish it,
+//! wait for the slots of the peers, and copy or reduce their contents. This path has the shortest
+//! latency, so every CPU instruction matters.
 
 use crate::engine::buffers::Buffers;
 use crate::engine::exec::arith::Arithmetic;
@@ -67,8 +67,9 @@ impl Engine {
             payload_offset: plan.payload_rotation.offset(sequence),
             flag_value: flag_value(sequence, &tag),
             tag,
-            // The plan is kept for later operations, but each has a factor of its own. Only plans
-            // of pre-multiplied sums, and of averages whose sums are not rounded once, have one.
+            // The plan is kept for later operations, but each operation has its own factor. Only
+            // pre-multiplied sums, and averages whose sums are rounded more than once, have a
+            // factor.
             factor: plan.arithmetic.factor.and_then(|_| job.reduction?.factor(job.dtype, ranks, false)),
             store,
             wait,

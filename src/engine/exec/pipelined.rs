@@ -1,4 +1,4 @@
-//! The pipelined executor: advances all channels of one collective, slice by slice.
+//! The pipelined executor, which advances all channels of one collective, slice by slice.
 
 use crate::config::LANES_PER_CHANNEL;
 use crate::engine::bounce_ring::BounceRing;
@@ -42,11 +42,11 @@ impl Channel {
 /// The progress of a channel through the slices of an operation.
 #[derive(Default)]
 struct ChannelProgress {
-    /// The current slice; past the last one when the channel is done.
+    /// The current slice. It is past the last slice when the channel is done.
     slice: usize,
     cursors: Vec<Cursor>,
-    /// True if the channel is inside a slice: its half of the window is free and the cursors are
-    /// set.
+    /// True if the channel is inside a slice. Then its half of the window is free and the cursors
+    /// are set.
     in_slice: bool,
 }
 
@@ -115,7 +115,7 @@ impl Engine {
 
     /// Prepares the part of the own window that `channels` channels use.
     ///
-    /// Runs use only as much of a large window as the cache holds.
+    /// If the window is large, runs use only a part of it that fits into the cache.
     fn prepare_window(&mut self, plan: &Plan, channels: usize) -> Result<()> {
         if plan.own_window_chunks == 0 {
             return Ok(());
@@ -158,8 +158,8 @@ impl Engine {
         }
     }
 
-    /// Returns the arithmetic of `job`. With `direct`, large outputs are written once, past the
-    /// cache. With `rounds_once`, no sum is stored before it is complete.
+    /// Returns the arithmetic of `job`. If `direct` is true, large outputs are written once and
+    /// bypass the cache. If `rounds_once` is true, no sum is stored before it is complete.
     pub(in crate::engine) fn arithmetic(&self, job: &Job<'_>, direct: bool, rounds_once: bool) -> Arithmetic {
         let (dtype, ranks, reduction) = (job.dtype, self.fabric.ranks, job.reduction);
         let post_ops = reduction.map(|reduction| reduction.post_ops(dtype, ranks, rounds_once));
@@ -185,13 +185,13 @@ impl Engine {
 
     /// Returns the size of a slice in bytes and the number of channels that take part.
     ///
-    /// All channels get work, and no slice is too small to pay for its synchronization. Staged data
-    /// has to stay in the cache, so a few long slices one after the other are preferred to many at
-    /// once.
+    /// All channels get work, and no slice is so small that its synchronization takes most of the
+    /// time. Staged data has to stay in the cache, so a few long slices one after the other are
+    /// better than many at once.
     ///
-    /// Ranks that share a core use one channel: a waiting rank gives the core away, and more
-    /// channels only add turns. A single rank that writes for all others waits for nobody, so it
-    /// uses all channels.
+    /// Ranks that share a core use one channel, because a waiting rank yields the core, and more
+    /// channels would only cause more switches. If a single rank writes for all others, it waits
+    /// for no rank, so it uses all channels.
     fn slice_size(&self, plan: &Plan, longest_chunk: usize) -> (usize, usize) {
         let (mut most, mut least) = (plan.slice_bytes_max, MESSAGE_BYTES_MIN);
         let runs_ahead = plan.uses_window && plan.staged_chunks < self.fabric.ranks;
@@ -208,8 +208,8 @@ impl Engine {
 
     /// Returns the ring of buffers in the window.
     ///
-    /// Everything that all ranks stage has to stay in their shared cache, beside `footprint` bytes
-    /// that they read and write. A larger footprint leaves fewer buffers.
+    /// The staged data of all ranks, and the `footprint` bytes that they read and write, have to
+    /// fit into their shared cache. So a larger footprint leaves fewer buffers.
     fn bounce_ring(&self, plan: &Plan, slice_bytes: usize, footprint: usize) -> BounceRing {
         let cache = self.config.cache_bytes;
         let cached = cache.saturating_sub(footprint).max(cache / 2);
@@ -406,8 +406,8 @@ impl ChannelProgress {
     }
 }
 
-/// Smallest slice of a message. The kernel delivers a message piecewise, so cutting it shorter
-/// gains nothing.
+/// Smallest slice of a message. The kernel delivers a message in pieces, so shorter messages would
+/// not be faster.
 const MESSAGE_BYTES_MIN: usize = 512 << 10;
 /// Longest staged slice. Two of them fit into the cache of the core that wrote them.
 const SLICE_BYTES_STAGED_MAX: usize = 256 << 10;

@@ -1,8 +1,8 @@
 //! Publication and acknowledgement of eager slots.
 //!
-//! All ranks count publications alike. A rank may reuse a slot when every peer has acknowledged
-//! what the slot held before. Acknowledgements are sent in batches, and before every wait: a peer
-//! that runs ahead may be waiting for them.
+//! All ranks count publications in the same way. A rank may reuse a slot when every peer has
+//! acknowledged its last contents. Acknowledgements are sent in batches. They are also sent before
+//! every wait, because a peer that is ahead may be waiting for them.
 
 use crate::engine::Engine;
 use crate::engine::exec::no_window;
@@ -154,8 +154,8 @@ impl Engine {
 
     /// Marks publication `sequence` as read by this rank, and acknowledges a full batch.
     ///
-    /// A batch spares a peer that writes faster than this rank reads from fetching the counter each
-    /// time.
+    /// A peer that writes faster than this rank reads would fetch the counter each time. The
+    /// batches avoid this.
     #[inline]
     pub(in crate::engine) fn finish_publish(&mut self, sequence: u64) {
         self.eager.next_sequence = sequence + 1;
@@ -171,8 +171,8 @@ impl Engine {
         }
     }
 
-    /// Waits until all peers have acknowledged what the next slot of a class with `slots` slots
-    /// held before.
+    /// Waits until all peers have acknowledged the last contents of the next slot, in a class with
+    /// `slots` slots.
     #[inline(always)]
     pub(in crate::engine) fn wait_free_slot(&mut self, slots: u64) -> Result<()> {
         let free = self.eager.acked_by_all + slots > self.eager.next_sequence;
@@ -208,8 +208,8 @@ fn send_acks(window: &mut Window, acked: &mut u64, count: u64) {
     }
 }
 
-/// Returns the flag of a publication: its number in the upper half, a digest of the operation in
-/// the lower.
+/// Returns the flag of a publication. The upper half is its number, and the lower half is a digest
+/// of the operation.
 ///
 /// The flags of two ranks are equal if both run the same operation.
 pub(in crate::engine) fn flag_value(sequence: u64, tag: &Tag) -> u64 {

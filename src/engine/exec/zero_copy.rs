@@ -1,9 +1,9 @@
-//! The zero-copy executor: programs that access the user buffers of peers directly.
+//! The zero-copy executor, which runs programs that access the user buffers of peers directly.
 //!
-//! Only the ranks together know whether all of them called with symmetric memory. So, once
-//! symmetric memory has been allocated, every large operation begins with a publication of the
-//! offsets of its buffers. That publication is the first signal of the program. If the buffers of
-//! any rank are elsewhere, all ranks use the pipelined executor.
+//! No rank alone knows if all ranks gave symmetric memory. So after symmetric memory has been
+//! allocated, every large operation begins with a publication of the offsets of its buffers. That
+//! publication is the first signal of the program. If the buffers of any rank are elsewhere, all
+//! ranks use the pipelined executor.
 //!
 //! The operation of a rank may fail while a peer copies from or to its buffers. The rank returns
 //! only when no peer accesses them any more: see [`HeapExposure`].
@@ -46,7 +46,7 @@ impl Engine {
         };
         if !self.uses_symmetric {
             self.uses_symmetric = true;
-            // Some of these operations may be zero-copy from now on.
+            // Operations of these plans may be zero-copy from now on.
             self.eager.plans.clear();
         }
         window.alloc_symmetric(bytes).map(Some).map_err(|error| Error::invalid_usage(error.to_string()))
@@ -62,7 +62,8 @@ impl Engine {
         let is_set = self.overrides[job.collective as usize].is_some()
             || self.config.algorithm_override(job.collective).is_some();
         let kind = job.reduction.map(ReduceOp::kind);
-        // A factor has no place there, and a function takes no memory of peers.
+        // Zero-copy programs cannot apply a factor, and a custom function cannot read memory of
+        // peers.
         let needs_copy = matches!(kind, Some(ReduceKind::PreMulSum | ReduceKind::Custom));
         if is_set || needs_copy || !job.is_even() || self.fabric.ranks > OPERANDS_MAX {
             return None;
@@ -73,7 +74,7 @@ impl Engine {
     }
 
     /// Exposes the buffers of `job` to the peers, if they are symmetric. The exposure lasts until
-    /// the operation is over, and then either it has succeeded or nobody accesses the buffers.
+    /// the operation has succeeded, or until no peer accesses the buffers any more.
     pub(in crate::engine) fn expose_buffers(&mut self, job: &Job<'_>) -> Option<HeapExposure> {
         let own = self.own_offsets(job);
         self.peer_offsets.resize(self.fabric.ranks, PeerOffsets::default());
@@ -87,8 +88,8 @@ impl Engine {
         Some(self.fabric.window.as_ref()?.expose_heap([part(from, input), part(into, output)]))
     }
 
-    /// Exchanges the offsets of all buffers, whose own were exposed before. Returns whether all of
-    /// them are symmetric.
+    /// Exchanges the offsets of all buffers, after those of this rank were exposed. Returns true if
+    /// all buffers are symmetric.
     pub(in crate::engine) fn exchange_offsets(&mut self, op: OpDesc) -> Result<bool> {
         self.watchdog.begin_op(op);
         let (rank, ranks) = (self.fabric.rank, self.fabric.ranks);
@@ -198,7 +199,7 @@ impl PeerHeaps<'_> {
         let mut count = 0;
         for place in &transfer.targets {
             let mut target = self.target(place)?;
-            // An in-place input is already in its target.
+            // An input in place is already at its target.
             let stays =
                 transfer.combine == Combine::Copy && target.as_mut_ptr().cast_const() == sources[0].as_ptr();
             if !stays {
@@ -233,7 +234,7 @@ impl PeerHeaps<'_> {
         let (chunk, offset) = match place.chunk.space {
             Space::Input => (self.input.chunk(index), offsets.input),
             Space::Output => (self.output.chunk(index), offsets.output),
-            // Such an offset is in no heap.
+            // These spaces are not in a heap, so return an offset outside of it.
             Space::Window | Space::Scratch => return (usize::MAX, 1),
         };
         // The offset comes from a peer and may be anything. The heap checks the sum.
@@ -241,7 +242,8 @@ impl PeerHeaps<'_> {
     }
 }
 
-/// Copies chunks between the heaps of two ranks, whose offsets are bytes of a peer.
+/// Copies chunks between the heaps of two ranks. The offsets are made of bytes, as a peer could
+/// send them.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     use crate::engine::Shares;
@@ -256,7 +258,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         heap_bytes: 64 << 10,
     };
     thread_local! {
-        /// Mapping memory takes longer than using it.
+        /// Fabrics that are made once, because mapping memory takes longer than using it.
         static FABRICS: Vec<Fabric> = threads::fabrics(2, GEOMETRY).expect("memory");
     }
     let (words, steps) = bytes.split_at(bytes.len().min(32));
@@ -305,5 +307,6 @@ fn outside_heap(peer: Rank, offset: usize, bytes: usize) -> Error {
 
 /// The offset of a buffer that is not in the heap.
 const NOT_SYMMETRIC: u64 = u64::MAX;
-/// Smallest share for zero-copy. Below, staging in the cache costs less than one more exchange.
+/// Smallest share for zero-copy. For smaller shares, staging in the cache takes less time than one
+/// more exchange.
 const ZERO_COPY_MIN_BYTES: usize = 64 << 10;

@@ -1,4 +1,5 @@
-//! Agreement of the survivors on a membership: a pure state machine, driven by repeated messages.
+//! Agreement of the survivors on a membership, as a pure state machine that repeated messages
+//! drive.
 //!
 //! Each rank sends a [`View`]: its *attempt*, its [`Phase`], and the ranks that it considers
 //! failed.
@@ -14,14 +15,14 @@
 //!                                                     Committed
 //! ```
 //!
-//! A rank that starts a new attempt remains ready to commit the last one, if it hears that a peer
-//! did.
+//! A rank that starts a new attempt can still commit the last attempt, if it hears that a peer has
+//! committed it.
 //!
 //! Agreement: no two survivors commit different memberships. A rank connects in a new attempt only
 //! after all survivors proposed that attempt with the same failed ranks. None of these survivors
-//! has committed, because a committed rank proposes nothing. A rank that committed and then failed
-//! is no exception: a peer considers a rank failed only after it has read everything that the rank
-//! sent. So it has read the commit and followed it.
+//! has committed, because a committed rank proposes nothing. This also holds if a rank committed
+//! and then failed. A peer considers a rank failed only after it has read everything that the rank
+//! sent, so it has read the commit and followed it.
 
 use crate::schedule::Rank;
 use std::time::Duration;
@@ -70,8 +71,8 @@ pub(crate) struct Membership {
     /// For each old rank, true if it failed.
     pub(crate) failed: Vec<bool>,
     pub(crate) endpoint: String,
-    /// True if the digests of what was set on the members are equal. A failure may have ended some
-    /// ranks between two calls that all had to make.
+    /// True if the digests of what was set on the members are equal. They can differ if a failure
+    /// came between two calls that all ranks had to make.
     pub(crate) settings_agree: bool,
     /// The smallest value of the members.
     pub(crate) value: u64,
@@ -90,7 +91,7 @@ pub(crate) struct Agreement {
     /// their silence.
     confirmed_failed: Vec<bool>,
     peers: Vec<PeerState>,
-    /// The attempt in which this rank connected, until all propose a new one.
+    /// The attempt in which this rank connected, until all ranks propose a new attempt.
     connected: Option<u32>,
 }
 
@@ -211,8 +212,8 @@ impl Agreement {
 
     /// Returns whether the survivors without `silent` are a majority.
     ///
-    /// The majority is of all ranks whose failure is not certain, including those excluded before.
-    /// Two groups cannot both have it.
+    /// The majority is counted among all ranks whose failure is not certain, including ranks that
+    /// were excluded before. So two groups cannot both have a majority.
     pub(crate) fn is_majority_without(&self, silent: &[Rank]) -> bool {
         let living = self.confirmed_failed.iter().filter(|failed| !**failed).count();
         2 * (self.survivors().count() - silent.len()) > living

@@ -1,4 +1,4 @@
-//! The driver of a shrink: exchanges views until the survivors agree, and connects them.
+//! The driver of a shrink, which exchanges views until the survivors agree, and connects them.
 
 use crate::engine::Engine;
 use crate::engine::membership::agreement::{Agreement, Excluded, Membership};
@@ -21,8 +21,8 @@ pub(crate) trait Regroup {
 /// The survivors of a shrink, connected to each other.
 pub(crate) struct Survivors {
     pub(crate) fabric: Fabric,
-    /// Keeps this rank's listener open if running ranks may have been excluded. They find out by it
-    /// that the others continued.
+    /// Keeps this rank's listener open if running ranks may have been excluded. An excluded rank
+    /// that connects to it learns that the others have gone on.
     pub(crate) listener: Option<ListenerGuard>,
     /// The smallest value that a survivor gave.
     pub(crate) value: u64,
@@ -102,7 +102,8 @@ impl Engine {
         }
         match &self.poisoned {
             Some(error) if matches!(error.kind(), ErrorKind::Excluded { .. }) => Err(error.clone()),
-            // Peers that run on must hear of the cause before they hear of the shrink.
+            // Peers that still run operations must hear of the cause before they hear of the
+            // shrink.
             Some(error) => {
                 self.watchdog.repeat_error(&mut *self.fabric.control, error);
                 Ok(())
@@ -122,7 +123,7 @@ impl Engine {
 }
 
 impl ShrinkDriver<'_> {
-    /// Exchanges views with the others until there is something to do.
+    /// Exchanges views with the others until the next action is known.
     fn negotiate(&mut self, regroup: &mut dyn Regroup) -> Result<Next> {
         loop {
             if self.agreement.needs_endpoint() {
@@ -148,7 +149,7 @@ impl ShrinkDriver<'_> {
             }
             self.check_deadlines()?;
             self.rounds = self.rounds.saturating_add(1).max(ROUNDS_SLEEPING);
-            // Control messages wake nobody.
+            // Control messages wake no thread, so this polls.
             self.engine.fabric.wait.pause(self.rounds);
         }
     }
@@ -234,7 +235,7 @@ impl ShrinkDriver<'_> {
     }
 }
 
-/// Returns the reason why ranks could not connect instead of a timeout, which says less.
+/// If there is a reason why ranks could not connect, returns it instead of a timeout.
 fn prefer_cause(error: Error, reason: Option<Error>) -> Error {
     match error.kind() {
         ErrorKind::Timeout { .. } => reason.unwrap_or(error),

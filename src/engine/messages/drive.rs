@@ -1,4 +1,5 @@
-//! The callers that move messages: waiting operations, waiting threads, and the background.
+//! The functions by which waiting operations, waiting threads and the background thread move
+//! messages.
 
 use crate::engine::Engine;
 use crate::engine::messages::matching::{MessageInfo, Pattern};
@@ -50,17 +51,18 @@ impl Engine {
         self.messages.submissions()
     }
 
-    /// Returns what ends a sleep of this rank from another thread.
+    /// Returns a waker with which another thread can wake this rank.
     pub(crate) fn waker(&self) -> Waker {
         self.fabric.wait.waker()
     }
 
-    /// Returns whether the background has to move messages of this rank.
+    /// Returns true if the background thread has to move messages of this rank.
     pub(crate) fn has_messages(&self) -> bool {
         self.messages.is_active()
     }
 
-    /// Returns whether sends are under way, which outlive the communicator's handles.
+    /// Returns true if sends are under way. These go on after the last handle of the communicator
+    /// is dropped.
     pub(crate) fn has_unsent_messages(&self) -> bool {
         self.messages.unsent() > 0
     }

@@ -1,8 +1,8 @@
-//! Frames on the message lane of a link: what the tag of a frame says.
+//! Frames on the message lane of a link. The tag of a frame says its kind and its fields.
 //!
-//! A short message travels whole in one `Eager` frame. A long one is announced by `Request`, and
-//! its data follows once the receiver has granted a place. So a message that nobody asked for costs
-//! its receiver no more than the bytes of the eager limit.
+//! A short message travels in one `Eager` frame. A long message is announced by a `Request`, and
+//! its data follows when the receiver has granted a place. So a message without a receive costs its
+//! receiver at most the bytes of the eager limit.
 
 use unisono_transports::Tag;
 

@@ -1,7 +1,7 @@
 //! Fuzz target: frames of two peers and calls of this rank, in any order.
 //!
-//! Whatever the peers send, no call panics, a look takes a bounded number of frames, this rank
-//! stores no more of a peer than it must, and every message ends once.
+//! For all frames that peers send, no call may panic, and a round takes a bounded number of frames.
+//! This rank stores no more of a peer than it must, and every message ends once.
 
 use super::frame::Frame;
 use super::scripted::{SLOT_BYTES, Script, ending};

@@ -1,4 +1,4 @@
-//! Matching: which receive gets which message.
+//! Matching of messages and receives.
 //!
 //! Messages of one source are matched in the order in which they were sent, and receives in the
 //! order in which they were posted, as in MPI.

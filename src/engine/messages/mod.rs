@@ -1,17 +1,18 @@
-//! Messages with tags: sends and receives that progress beside the collectives.
+//! Messages with tags, which are sends and receives that progress at the same time as collectives.
 //!
-//! The thread that holds the engine moves them: in the waits of a collective, in the wait for a
-//! message, or in the background. They have a lane of their own on every link, so no collective
-//! delays them and none is delayed.
+//! The thread that holds the engine moves messages. It does so while a collective waits, while a
+//! thread waits for a message, or in the background. Messages have a separate lane on every link,
+//! so they do not delay collectives, and collectives do not delay them.
 //!
 //! A message of up to [`EAGER_BYTES_MAX`] bytes is sent at once, as long as the receiver stores
-//! less than [`EAGER_CREDIT`] bytes of this sender that nobody has asked for. A longer one is
-//! announced and waits for its receive. A receiver stores [`ANNOUNCED_MAX`] announcements of a
-//! sender, which holds the messages beyond that. So no sender can fill the memory of a receiver.
+//! less than [`EAGER_CREDIT`] bytes of this sender for which there is no receive. A longer message
+//! is announced and waits for its receive. A receiver stores [`ANNOUNCED_MAX`] announcements of a
+//! sender, and the sender keeps further messages. So no sender can fill the memory of a receiver.
 //!
-//! Every frame moves something that is bounded: credit, an announcement, a grant, or bytes of a
-//! granted message. One that moves nothing is a violation. A look takes [`FRAMES_PER_LOOK`] frames
-//! at most, so that no peer keeps this rank from its own waits and their deadlines.
+//! Every frame carries something that is bounded: credit, an announcement, a grant, or bytes of a
+//! granted message. A frame that carries nothing is a violation. One round takes at most
+//! [`FRAMES_PER_LOOK`] frames of a peer, so that no peer keeps this rank from its own waits and
+//! their deadlines.
 
 mod drive;
 mod frame;
@@ -68,15 +69,15 @@ pub(super) struct Messages {
     received_bytes: usize,
 }
 
-/// The content of a message that no receive was posted for.
+/// The content of a message for which no receive was posted.
 enum Arrived {
     /// The whole message.
     Eager(Vec<u8>),
-    /// The sender keeps it under this number.
+    /// The number under which the sender keeps the message.
     Request(u64),
 }
 
-/// A long message that its receiver knows of.
+/// A long message that was announced to its receiver.
 struct Offered {
     peer: Rank,
     task: Box<dyn SendTask>,
@@ -131,8 +132,8 @@ impl Messages {
         std::mem::take(&mut self.received_bytes)
     }
 
-    /// Takes up the posted messages, and moves all messages as far as possible. Returns whether any
-    /// moved.
+    /// Takes the posted messages from the queue, and moves all messages as far as possible. Returns
+    /// true if any moved.
     #[inline(never)] // It would lengthen every wait of an operation.
     pub(super) fn progress(&mut self, links: &mut Links) -> Result<bool> {
         self.take_submissions();
@@ -205,7 +206,8 @@ impl Messages {
         }
     }
 
-    /// Sends or announces a message. Returns it if the peer's store has room for neither.
+    /// Sends or announces a message. Returns the message if the peer has no room for it or its
+    /// announcement.
     fn start_send(&mut self, to: Rank, tag: u64, task: Box<dyn SendTask>) -> Option<Box<dyn SendTask>> {
         let bytes = task.bytes().len();
         let peer = &mut self.peers[to];
@@ -281,7 +283,8 @@ impl Messages {
         Ok(moved)
     }
 
-    /// Lets a message go whose receiver has granted a place, or ends one that it has refused.
+    /// Sends a message for which the receiver has granted a place, or ends a message that the
+    /// receiver has refused.
     fn on_grant(&mut self, peer: Rank, send: u64, recv: u64) -> Result<()> {
         let task = match self.offered.entry(send) {
             Entry::Occupied(offered) if offered.get().peer == peer => offered.remove().task,
@@ -310,8 +313,8 @@ impl Messages {
         self.peers[peer].is_drained
     }
 
-    /// Returns the ranks without which no message moves: those from which one is expected, and
-    /// those that have no room for one.
+    /// Returns the ranks for which messages wait, because a message is expected from them or they
+    /// have no room for one.
     pub(super) fn partners(&self) -> impl Iterator<Item = Rank> {
         let any_source = self.awaits_any_source();
         (0..self.peers.len()).filter(move |&peer| {
@@ -358,15 +361,19 @@ impl Messages {
 
 /// Longest message that is sent before its receive is known.
 const EAGER_BYTES_MAX: usize = 128 << 10;
-/// Bytes that a receiver stores for one sender before a receive asks for them.
+/// Number of bytes without a posted receive that a receiver stores for one sender.
 const EAGER_CREDIT: usize = 2 << 20;
-/// Bytes that a stored message counts beyond its length, so that empty ones are bounded too.
+/// Number of bytes that is added to the length of each stored message, so that the number of empty
+/// messages is bounded, too.
 const EAGER_OVERHEAD: usize = 64;
-/// Announcements that a receiver stores of one sender before receives ask for them.
+/// Number of announcements without a posted receive that a receiver stores for one sender.
 const ANNOUNCED_MAX: usize = 1 << 14;
-/// Frames to or from one peer that one look takes, so that it ends however fast the peer is.
+/// Largest number of frames to or from one peer in one round, so that the round ends even if the
+/// peer is fast.
 const FRAMES_PER_LOOK: usize = 64;
-/// Frames of one peer that a probe takes: all that the peer may send before receives ask for it.
+/// Number of frames of one peer that a probe takes. It is the number that the peer may send without
+/// posted receives.
 const FRAMES_PER_PROBE: usize = EAGER_CREDIT / EAGER_OVERHEAD + ANNOUNCED_MAX;
-/// Bit of a grant that refuses: the other bits are the length of the receive's buffer.
+/// Bit of a grant that refuses the message. The other bits are then the length of the receive's
+/// buffer.
 const REFUSED: u64 = 1 << 63;

@@ -1,4 +1,4 @@
-//! Submissions: messages on their way from the threads that post them to the engine.
+//! Submissions, which carry messages from the threads that post them to the engine.
 //!
 //! A thread that posts a message never waits for the engine, which may be busy with a collective.
 

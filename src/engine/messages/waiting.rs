@@ -1,7 +1,8 @@
 //! Receives that wait for messages, and messages that wait for receives.
 //!
-//! The oldest ones are a list, which nothing searches faster while it is short. Those beyond
-//! [`LISTED_MAX`] are found by hash, so that a peer with many messages makes no search longer.
+//! The oldest entries are in a list, because no other search is faster while the list is short.
+//! Entries beyond [`LISTED_MAX`] are found by hash, so that a peer with many messages does not make
+//! searches longer.
 
 use crate::engine::messages::matching::{MessageInfo, Pattern};
 use std::collections::hash_map::{Entry, HashMap};

@@ -1,8 +1,9 @@
-//! Eager plans: the instructions of a program, with offsets in the buffers and slots of one size.
+//! Eager plans, which hold the instructions of a program with offsets in buffers and slots of one
+//! size.
 //!
 //! A program is eager if every rank signals once, after it has packed everything that its peers
-//! read. Small data then needs no window: it travels in a slot, behind the flag that publishes it.
-//! A plan is made once for each size; running it again is a walk over the list.
+//! read. Small data then needs no window, because it travels in a slot together with the flag that
+//! publishes it. A plan is made once for each size, and later runs only step through its list.
 
 use crate::engine::bounce_ring::PayloadRotation;
 use crate::engine::exec::arith::Arithmetic;

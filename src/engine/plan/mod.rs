@@ -1,4 +1,5 @@
-//! Plans: a program prepared to run on one rank, built once and kept for every later operation.
+//! Plans, which are programs that are prepared for one rank. They are built once and kept for later
+//! operations.
 
 pub(crate) mod cache;
 pub(crate) mod eager;

@@ -1,12 +1,13 @@
-//! Selection of the store for memory that peers read: through the cache, or non-temporal past it.
+//! Selection of the store for memory that peers read. Stores are cached, or non-temporal, which
+//! bypasses the cache.
 //!
 //! Cached stores are faster if writer and reader share a cache, and slower than memory if they do
 //! not. The scheduler may move ranks at any time, so the costs are measured again and again:
 //!
 //! - Every [`EXPLORE_PERIOD`] runs, both stores are timed for a few runs. All ranks count runs
 //!   alike, so all use the same store in these runs.
-//! - Between, the cheaper store is used. Every [`PROBE_PERIOD`]th run is timed. A rank that writes
-//!   and reads leaves cached stores as soon as they cost more.
+//! - In between, the cheaper store is used. Every [`PROBE_PERIOD`]th run is timed. A rank that
+//!   writes and reads leaves cached stores as soon as they cost more.
 //! - A rank that only writes (the root of a broadcast) hardly measures the difference. Ranks that
 //!   only read publish their costs as a hint for it.
 
@@ -52,9 +53,9 @@ impl StoreTuner {
 
     /// Returns the decision for a run.
     ///
-    /// Before an exploration, one period of runs uses cached stores untimed: memory that was stored
-    /// past the cache has to come back first. Operations of other classes may still have stored
-    /// there, so an exploration can mislead until the next one.
+    /// Before an exploration, one period of runs uses cached stores without timing, because memory
+    /// that was written past the cache first has to return to the cache. Operations of other
+    /// classes may still have stored there, so an exploration can mislead until the next one.
     fn decision(run: u64, period: u64) -> Decision {
         let Some(turn) = run.checked_sub(WARMUP_RUNS) else { return Decision::Fixed(Store::Cached) };
         let waited = if turn < EXPLORE_PERIOD { FIRST_RING_PERIOD_MAX } else { RING_PERIOD_MAX };

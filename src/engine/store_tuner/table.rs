@@ -1,4 +1,5 @@
-//! Store tuners by class of operation: classes whose costs cannot be compared are tuned apart.
+//! Store tuners for classes of operations. Classes whose costs cannot be compared have separate
+//! tuners.
 //!
 //! A byte costs more when the operands have left the cache, and a byte of a sum costs more than one
 //! of a copy. So each algorithm learns for itself, and for each power of two of bytes.

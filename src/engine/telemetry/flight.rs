@@ -1,5 +1,5 @@
-//! The flight recorder: a ring of the last operations, written by the thread that runs them, read
-//! by any thread.
+//! The flight recorder, which is a ring of the last operations. The thread that runs them writes
+//! it, and any thread can read it.
 //!
 //! Every slot is a sequence lock. Its number is zero while the slot is written. A reader that finds
 //! the same number before and after it reads the slot has read one whole operation. There is no

@@ -1,4 +1,4 @@
-//! The timing of one wait: a pure state machine that takes the time as an argument.
+//! The timing of one wait, as a pure state machine that takes the time as an argument.
 //!
 //! The clock is not read in the first rounds of a wait, since most waits end within them.
 
@@ -113,8 +113,8 @@ impl Deadline {
 
 /// Rounds between two polls of an idle link, because polling a socket in vain is a system call.
 const ROUNDS_PER_PROGRESS: u32 = 8;
-/// Rounds of a wait before the clock is read. Later rounds give the core away, and on a busy host a
-/// few of them take a tenth of a second.
+/// Rounds of a wait before the clock is read. Later rounds yield the core, and on a busy host a few
+/// of them take a tenth of a second.
 pub(crate) const ROUNDS_WITHOUT_CLOCK: u32 = 64;
 /// Rounds after which latency does not matter and idle links are polled in every round.
 const ROUNDS_SPINNING: u32 = 4096;

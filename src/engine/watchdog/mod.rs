@@ -1,4 +1,4 @@
-//! The watchdog of a communicator: it bounds every wait and notices what happens to the peers.
+//! The watchdog of a communicator, which limits the time of every wait and monitors the peers.
 //!
 //! A waiting thread calls [`Watchdog::check_round`] in every round without progress. The watchdog
 //! checks the abort flag, reads control messages and connection events, announces a long wait to
@@ -178,8 +178,9 @@ impl Watchdog {
         }
     }
 
-    /// Sends an error to all peers before a shrink, also one that came from a peer: the first
-    /// message of this rank may arrive before that of the rank that failed.
+    /// Sends an error to all peers before a shrink, even if the error came from a peer. This is
+    /// needed because this rank's first message may arrive before the message of the rank that
+    /// failed.
     pub(super) fn repeat_error(&mut self, control: &mut dyn ControlChannel, error: &Error) {
         self.send_error(control, error);
     }
@@ -238,8 +239,8 @@ impl Watchdog {
 
     /// Tells all peers that this rank is done with the communicator.
     ///
-    /// An error is sent first, also one that came from a peer: the goodbye of this rank may arrive
-    /// before the message of the rank that failed.
+    /// An error is sent first, even if it came from a peer, because this message may arrive before
+    /// the message of the rank that failed.
     pub(super) fn goodbye(&mut self, control: &mut dyn ControlChannel, error: Option<&Error>) {
         if let Some(error) = error {
             self.send_error(control, error);
@@ -363,8 +364,8 @@ impl Watchdog {
 
     /// Fails if `peer` waits in another operation than this rank under the same sequence number.
     ///
-    /// Such ranks would wait forever. The operation of this rank may be complete already, if it
-    /// needed nothing of `peer`; the flight record still has it.
+    /// Such ranks would wait forever. If the operation of this rank needed no data of `peer`, it
+    /// may be complete already, but the flight record still has it.
     fn check_mismatch(&self, peer: Rank, peer_op: OpDesc) -> Result<()> {
         let current = self
             .current_op

@@ -1,8 +1,9 @@
 //! Dissemination barrier.
 //!
 //! In round `i` every rank signals the rank `2^i` above it and waits for the rank `2^i` below.
-//! After each round a rank has heard, directly or through others, of twice as many ranks. Rounds:
-//! the logarithm of the number of ranks. Used where ranks have no common window.
+//! After each round, a rank has heard of twice as many ranks, directly or through others. The
+//! number of rounds is the logarithm of the number of ranks. The algorithm is used if ranks have no
+//! common window.
 //!
 //! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", IJPP 17(1), 1988.
 

@@ -1,7 +1,7 @@
-//! Two rings in opposite directions, each with half of every chunk.
+//! Two rings in opposite directions. Each of them carries half of every chunk.
 //!
 //! Each rank sends as many bytes as in one ring, but half of them in each direction at the same
-//! time. Used over links that carry both directions at full speed.
+//! time. The algorithm suits links that carry both directions at full speed.
 //!
 //! Source: the ring of Patarasuk and Yuan (JPDC 2009), doubled as Jain and Sabharwal do for tori
 //! ("Optimal bucket algorithms for large MPI collectives on torus interconnects", ICS 2010).
@@ -72,8 +72,8 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
     }),
 };
 
-/// The ring of lane program `lane_program`, which carries that half of every chunk: 0 to higher
-/// ranks, 1 to lower.
+/// Returns the ring of lane program `lane_program`, which carries one half of every chunk. Ring 0
+/// sends to higher ranks, and ring 1 to lower ranks.
 fn half_ring(spec: &GroupSpec, rank: Rank, lane_program: usize) -> Ring {
     let (up, down) = (spec.next_by(rank, 1), spec.prev_by(rank, 1));
     let (next, prev) = if lane_program == 0 { (up, down) } else { (down, up) };

@@ -1,8 +1,8 @@
-//! Binomial trees: the number of ranks that have the data doubles every round.
+//! Binomial trees, in which the number of ranks that have the data doubles every round.
 //!
 //! A position's parent is the position with its lowest set bit cleared. The root is position 0.
 //! Every message carries the whole share, and the number of rounds is the logarithm of the number
-//! of ranks. Used for small shares.
+//! of ranks. The trees are used for small shares.
 //!
 //! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice,
 //! and experience", CCPE 19(13), 2007.

@@ -1,8 +1,9 @@
-//! Bruck's algorithms: a logarithmic number of rounds for any number of ranks.
+//! Bruck's algorithms, which need a logarithmic number of rounds for any number of ranks.
 //!
 //! In the all-gather, round `i` sends up to `2^i` chunks over a distance of `2^i` ranks. In the
 //! all-to-all, a chunk makes one hop for each bit of the distance to its receiver, so it is sent
-//! more than once. Used for small shares, where the number of messages decides.
+//! more than once. They are used for small shares, for which the number of messages determines the
+//! time.
 //!
 //! Chunks are addressed one by one. This spares the all-gather its final rotation and the all-to-
 //! all both of its rotations.
@@ -53,7 +54,7 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
         steps: ceil_log2(spec.ranks),
         // One hop for each bit of each distance.
         chunks: spec.size() * (0..spec.size()).map(|distance| u64::from(distance.count_ones())).sum::<u64>(),
-        // Every distance but those of one hop or none.
+        // There is a chunk for every distance that takes more than one hop.
         scratch_chunks: spec.size() - 1 - ceil_log2(spec.ranks),
     }),
 };
@@ -86,12 +87,14 @@ fn all_to_all(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(spec.ranks - 1 - ceil_log2(spec.ranks) as usize, 0)
 }
 
-/// The place, before `hop`, of the chunk that travels `distance` in all: first the input.
+/// Returns the place, before `hop`, of the chunk whose total distance is `distance`. Before the
+/// first hop, this is the input.
 fn location_before(spec: &GroupSpec, rank: Rank, distance: usize, hop: usize) -> Chunk {
     if distance & (hop - 1) == 0 { input(spec.next_by(rank, distance)) } else { scratch_for(distance) }
 }
 
-/// The place, after `hop`, of the chunk that travels `distance` in all: last the output.
+/// Returns the place, after `hop`, of the chunk whose total distance is `distance`. After the last
+/// hop, this is the output.
 fn location_after(spec: &GroupSpec, rank: Rank, distance: usize, hop: usize) -> Chunk {
     if distance < 2 * hop { output(spec.prev_by(rank, distance)) } else { scratch_for(distance) }
 }

@@ -1,13 +1,13 @@
 //! Two binary trees at the same time, each with half of the data.
 //!
 //! A rank that is an inner node of one tree is a leaf of the other. All links therefore carry equal
-//! loads, and the depth is logarithmic. Used for large shares of many ranks.
+//! loads, and the depth is logarithmic. The algorithm is used for large shares of many ranks.
 //!
 //! Ranks other than the root have positions 1 to `ranks - 1`, counted from the root. In the first
 //! tree a position's parent has the lowest set bit cleared and the next bit set. If there is no
-//! such position, only the lowest set bit is cleared. Odd positions are leaves. In the second tree
-//! odd and even positions are exchanged: by mirroring if that exchanges them, else by a shift of
-//! one. The root is above both trees.
+//! such position, only the lowest set bit is cleared. Odd positions are leaves. In the second tree,
+//! odd and even positions are exchanged. If mirroring the positions does so, they are mirrored, and
+//! otherwise they are shifted by one. The root is above both trees.
 //!
 //! Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", Parallel Computing 35(12), 2009.
@@ -80,7 +80,7 @@ pub const REDUCE: Algorithm = Algorithm {
 /// A rank's parent and children in one of the trees.
 struct Node {
     parent: Option<Rank>,
-    /// The children, the one with the deeper subtree first.
+    /// The children. The child with the deeper subtree comes first.
     children: Vec<Rank>,
 }
 
@@ -92,7 +92,8 @@ impl Node {
         Self { parent, children: children(seat, spec.ranks).map(rank_at).collect() }
     }
 
-    /// Sums the subtree, in `sum` where there is anything to add, and passes it to the parent.
+    /// Sums the subtree and passes the sum to the parent. If there is anything to add, the sum is
+    /// in `sum`.
     fn reduce_up(&self, builder: &mut ProgramBuilder, own: Chunk, sum: Chunk) {
         let mut held = own;
         // The shallower subtree is done first. Only the root finishes, and has one child.
@@ -105,7 +106,7 @@ impl Node {
         }
     }
 
-    /// Passes what the parent sends, or the root's `held`, to the children.
+    /// Passes the data of the parent, or at the root the chunk `held`, to the children.
     fn broadcast_down(&self, builder: &mut ProgramBuilder, held: Chunk) {
         if let Some(parent) = self.parent {
             builder.recv(parent, [held]);

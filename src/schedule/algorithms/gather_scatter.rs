@@ -1,8 +1,8 @@
-//! Gather and scatter: directly, and along a binomial tree.
+//! Gather and scatter, either direct or along a binomial tree.
 //!
-//! Directly, the root exchanges one message with every other rank. Along the tree, inner ranks pass
-//! on the chunks of their subtrees: a logarithmic number of messages at the root, but more bytes in
-//! all. The tree is used for small shares.
+//! In the direct form, the root exchanges one message with every other rank. Along the tree, inner
+//! ranks pass on the chunks of their subtrees. So the root has only a logarithmic number of
+//! messages, but more bytes are sent in total. The tree is used for small shares.
 //!
 //! Source: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice,
 //! and experience", CCPE 19(13), 2007.
@@ -90,7 +90,8 @@ fn tree_complexity(spec: &GroupSpec) -> Complexity {
     }
 }
 
-/// The place of the chunk of a `descendant` at the rank at `position`; at the root, in `buffer`.
+/// Returns the place of the chunk of a `descendant` at the rank at `position`. At the root, this is
+/// in `buffer`.
 fn chunk_location(spec: &GroupSpec, position: usize, descendant: usize, buffer: fn(usize) -> Chunk) -> Chunk {
     match position {
         0 => buffer(spec.rank_at(descendant)),

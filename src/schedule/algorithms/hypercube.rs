@@ -1,10 +1,11 @@
-//! The ranks as corners of a hypercube, with extra ranks where their number is no power of two.
+//! The ranks as corners of a hypercube. If their number is no power of two, there are extra ranks.
 
 use crate::schedule::{GroupSpec, Rank};
 
 /// The largest cube among the ranks, and the extra ranks that are left over.
 ///
-/// One corner serves each extra rank: its number is that of the extra rank without the highest bit.
+/// One corner serves each extra rank. The number of the corner is that of the extra rank without
+/// its highest bit.
 pub(super) struct Hypercube {
     ranks: usize,
     pub(super) nodes: usize,
@@ -15,7 +16,7 @@ impl Hypercube {
         Self { ranks: spec.ranks, nodes: 1 << spec.ranks.ilog2() }
     }
 
-    /// The corner that serves an extra rank; `None` if `rank` is a corner.
+    /// Returns the corner that serves an extra rank. Returns `None` if `rank` is a corner.
     pub(super) fn folds_onto(&self, rank: Rank) -> Option<Rank> {
         rank.checked_sub(self.nodes)
     }

@@ -4,10 +4,10 @@
 //! order of the ranks is that of a ring, but no sum is sent on. A rank that writes into the window
 //! of another has therefore heard from the ranks before it, and so from the owner.
 //!
-//! The data in progress is one share for all ranks together, where every rank of a two-shot writes
-//! one of its own. It therefore stays in nearer caches. The price is one hand-over for each rank,
-//! which costs little where ranks share cores. Used for large shares on hosts with fewer cores than
-//! ranks.
+//! All ranks together have one share of data in progress, while in a two-shot every rank writes a
+//! separate share. So the data stays in nearer caches. In return, every rank has to wait for the
+//! rank before it, which costs little if ranks share cores. The algorithm is used for large shares
+//! on hosts with fewer cores than ranks.
 //!
 //! An even number of ranks works in two circles. A sum visits all ranks of one circle before it
 //! changes to the other. If each half of the ranks is bound to one of two cores, a sum moves
@@ -119,7 +119,7 @@ impl RingOrder {
             + (rank + self.ring_size - turn % self.ring_size) % self.ring_size
     }
 
-    /// Waits until the sum of this turn has been through the turn before; returns its number.
+    /// Waits until the sum of this turn has completed the turn before. Returns its number.
     fn wait_for_sum(&self, builder: &mut ProgramBuilder, rank: Rank, turn: usize) -> usize {
         let sum = self.sum_for(rank, turn);
         builder.wait(self.rank_for(sum, turn - 1), turn as u32);

@@ -1,7 +1,7 @@
 //! Broadcast with one message from the root to every other rank.
 //!
-//! One round, but as many messages at the root as there are other ranks. Used for few ranks and
-//! small shares, and where no rank may wait for another rank than the root.
+//! It has one round, but the root sends a message to every other rank. It is used for few ranks and
+//! small shares, and if ranks must wait for no rank except the root.
 
 use super::{any_group, one_chunk};
 use crate::schedule::{

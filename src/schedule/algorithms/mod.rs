@@ -1,11 +1,11 @@
 //! The collective algorithms, one family to a file.
 //!
-//! A row is a constant [`Algorithm`]: plain functions of a [`GroupSpec`] and a rank. To add an
-//! algorithm, write its file and list its rows in [`Algorithm::ALL`]. All of them run with any
-//! number of ranks and any root.
+//! A row of the table is a constant [`Algorithm`], which holds plain functions of a [`GroupSpec`]
+//! and a rank. To add an algorithm, write its file and list its rows in [`Algorithm::ALL`]. All of
+//! them run with any number of ranks and any root.
 //!
-//! Costs are closed forms in the one-port model: in one round a lane program of a rank may send one
-//! message and receive one.
+//! Costs are closed forms in the one-port model. In this model, a lane program can send one message
+//! and receive one message in each round.
 //!
 //! [`Algorithm`]: super::Algorithm
 //! [`Algorithm::ALL`]: super::Algorithm::ALL
@@ -57,7 +57,8 @@ impl GroupSpec {
         self.next_by(self.root, position)
     }
 
-    /// All ranks but `rank`, from the next one up, so that each rank contacts another peer first.
+    /// Returns all ranks except `rank`, beginning with the next one, so that each rank contacts a
+    /// different peer first.
     pub(crate) fn peers(self, rank: Rank) -> impl DoubleEndedIterator<Item = Rank> {
         (1..self.ranks).map(move |distance| self.next_by(rank, distance))
     }
@@ -83,7 +84,8 @@ fn one_per_rank(spec: &GroupSpec) -> usize {
     spec.ranks
 }
 
-/// The reduction of a single rank: its input, which must still be scaled and finished.
+/// Returns the program for a single rank. The result is its input, which must still be scaled and
+/// finished.
 fn single_rank(rank: Rank, parts: usize) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     for part in 0..parts {

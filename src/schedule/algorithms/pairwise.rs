@@ -1,7 +1,7 @@
-//! Pairwise all-to-all: every chunk is sent directly to its receiver.
+//! Pairwise all-to-all, in which every chunk is sent directly to its receiver.
 //!
-//! Each rank sends and receives one message for every other rank, and every byte is sent once. Used
-//! for large chunks.
+//! Each rank sends and receives one message for every other rank, and every byte is sent once. The
+//! algorithms are used for large chunks.
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19(1), 2005.
@@ -52,8 +52,8 @@ fn complexity(spec: &GroupSpec, rounds: u64, messages: u64) -> Complexity {
     Complexity { steps: messages * rounds, chunks, scratch_chunks: 0 }
 }
 
-/// The rounds of exchanges in pairs. All ranks but powers of two rest in one round, and not all in
-/// the same.
+/// Returns the rounds of exchanges in pairs. If the number of ranks is no power of two, each rank
+/// rests in one round, and not all in the same.
 fn exchanges(spec: &GroupSpec) -> u64 {
     spec.size() - u64::from(spec.ranks.is_power_of_two())
 }
@@ -80,9 +80,10 @@ fn windowed(spec: &GroupSpec, rank: Rank) -> Program {
     exchange_with_partners(spec, rank, MESSAGES_PER_EXCHANGE)
 }
 
-/// One lane program: a rank continues with its next partner when it has received from the last. Few
-/// chunks are then in progress, and they are still in a cache when they are received. A chunk has
-/// `parts` parts, each of them a message. Sends are one ahead of receives, so two slots are enough.
+/// Builds one lane program, in which a rank goes on with its next partner when it has received from
+/// the last one. So few chunks are in progress, and they are still in a cache when they are
+/// received. A chunk has `parts` parts, each of them a message. Sends are one ahead of receives, so
+/// two slots are enough.
 fn exchange_with_partners(spec: &GroupSpec, rank: Rank, parts: usize) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     let part = |chunk: Rank, part: usize| chunk * parts + part;
@@ -102,7 +103,8 @@ fn exchange_with_partners(spec: &GroupSpec, rank: Rank, parts: usize) -> Program
     builder.finish(0, 0)
 }
 
-/// The partner of `rank` in a round: each other rank once, and each rank has one partner a round.
+/// Returns the partner of `rank` in a round. Each other rank is the partner once, and each rank has
+/// one partner per round.
 fn partner(ranks: usize, rank: Rank, round: usize) -> Option<Rank> {
     let partner = match ranks.is_power_of_two() {
         true => rank ^ round,
@@ -111,7 +113,7 @@ fn partner(ranks: usize, rank: Rank, round: usize) -> Option<Rank> {
     (partner != rank).then_some(partner)
 }
 
-/// Messages in one direction before a rank changes to the other.
+/// Number of messages that a rank sends or receives before it changes the direction.
 const MESSAGES_PER_EXCHANGE: usize = 4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Keeps account of the places of partial sums.
+//! Tracks the places of partial sums.
 
 use crate::schedule::{Chunk, scratch};
 

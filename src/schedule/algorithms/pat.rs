@@ -1,15 +1,15 @@
-//! PAT: parallel aggregated trees.
+//! PAT, which stands for parallel aggregated trees.
 //!
-//! Chunks travel along binomial trees in which the far hops come first, when there is little to
-//! carry, and the near hops last. The aggregation `A` is the number of chunks in one message: `A`
-//! trees advance together. With the largest `A` the number of messages is logarithmic. With `A = 1`
-//! every message carries one chunk. Every `A` moves the fewest bytes possible. Scratch memory
-//! depends only on `A` and the logarithm of the number of ranks.
+//! Chunks travel along binomial trees. The far hops come first, when messages carry few chunks, and
+//! the near hops come last. The aggregation `A` is the number of chunks in one message, which is
+//! the number of trees that advance together. With the largest `A`, the number of messages is
+//! logarithmic. With `A = 1` every message carries one chunk. Every `A` moves the fewest bytes
+//! possible. Scratch memory depends only on `A` and the logarithm of the number of ranks.
 //!
-//! All ranks do the same in relative numbers: offset `s` is the rank `s` above. In the all-gather a
-//! chunk goes along an edge from offset `s` to its child `s + distance`, that is, from each rank to
-//! the rank `distance` below. The reduce-scatter is the same list backwards with every edge
-//! reversed. Its sums are therefore the same expression for every `A`.
+//! All ranks do the same in relative numbers, where offset `s` is the rank `s` above. In the
+//! all-gather a chunk goes along an edge from offset `s` to its child `s + distance`, that is, from
+//! each rank to the rank `distance` below. The reduce-scatter runs the same list in reverse order,
+//! with every edge reversed. Its sums are therefore the same expression for every `A`.
 //!
 //! Source: Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale",
 //! arXiv 2506.20252, 2025.
@@ -92,7 +92,8 @@ pub(super) struct Round {
 /// The trees of one spec.
 pub(super) struct AggregatedTrees {
     ranks: usize,
-    /// Number of trees and most chunks of a message: the aggregation, limited by the ranks.
+    /// Number of trees, which is also the largest number of chunks in a message. It is the
+    /// aggregation, limited by the number of ranks.
     trees: usize,
     /// Nodes of each tree, with the number of ranks rounded up to a power of two.
     nodes: usize,
@@ -151,8 +152,8 @@ fn gather(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, rounds: &[
     }
 }
 
-/// Sums all chunks on the way to their owners, the own one in `result`. Returns the number of
-/// scratch chunks.
+/// Sums all chunks on the way to their owners. The chunk of this rank is summed in `result`.
+/// Returns the number of scratch chunks.
 fn scatter(
     builder: &mut ProgramBuilder,
     spec: &GroupSpec,
@@ -197,16 +198,18 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(used, 0)
 }
 
-/// Messages that each rank sends: to the roots, and one for each node of the first tree.
+/// Returns the number of messages that each rank sends: the messages to the roots, and one for each
+/// node of the first tree.
 fn messages_per_rank(spec: &GroupSpec) -> u64 {
     let forest = AggregatedTrees::new(spec);
     u64::from(forest.trees.ilog2()) + forest.nodes.min(spec.ranks) as u64 - 1
 }
 
-/// The most partial sums alive at once, without the own one: `A·log2(nodes) - 1` at a power of two.
+/// Returns the largest number of partial sums that exist at once, except this rank's own:
+/// `A·log2(nodes) - 1` for a power of two.
 ///
-/// Right after the leaves at `leaf` are received, a sum is alive at each of their ancestors, in
-/// every tree where that ancestor has a child; and a leaf is received before any other child.
+/// A leaf is received before any other child. Right after the leaves at `leaf` are received, each
+/// of their ancestors has a sum in every tree in which the ancestor has a child.
 fn max_scratch_chunks(spec: &GroupSpec) -> u64 {
     let forest = AggregatedTrees::new(spec);
     let trees_with_child = |node: usize| (spec.ranks - 1).saturating_sub(node).div_ceil(forest.nodes);

@@ -1,9 +1,9 @@
-//! Reductions over messages that add operands in rank order, as those over windows do.
+//! Reductions over messages that add operands in rank order, as reductions over windows do.
 //!
 //! Every operand is sent directly to the rank that reduces it, which adds all of them in one pass.
 //! This moves the fewest bytes in one round, but the operands of a chunk are held until the last
-//! has arrived. Used for results whose bits depend neither on the transport nor on how a buffer is
-//! cut.
+//! has arrived. They are used for results whose bits must not depend on the transport or on the
+//! division of a buffer.
 //!
 //! Source: the pairwise exchange of Thakur, Rabenseifner, Gropp, "Optimization of collective
 //! communication operations in MPICH", IJHPCA 19(1), 2005.
@@ -133,7 +133,7 @@ fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(spec.ranks - 1, 0)
 }
 
-/// Sends every chunk to its owner. Each pair of ranks has one message in flight: no send waits.
+/// Sends every chunk to its owner. Each pair of ranks has one message in flight, so no send waits.
 fn scatter(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank) {
     for to in spec.peers(rank) {
         builder.send(to, [input(to)]);

@@ -1,7 +1,9 @@
-//! Recursive doubling: neighbors in every dimension of a hypercube exchange all they have.
+//! Recursive doubling, in which neighbors in every dimension of a hypercube exchange all their
+//! data.
 //!
 //! The number of rounds is the logarithm of the number of ranks. Ranks beyond the largest power of
-//! two send their data to a corner first and receive the result last. Used for small shares.
+//! two send their data to a corner first and receive the result last. The algorithm is used for
+//! small shares.
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19(1), 2005.

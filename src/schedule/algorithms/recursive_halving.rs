@@ -1,9 +1,9 @@
-//! Recursive halving: neighbors in every dimension of a hypercube divide the remaining sums among
-//! them.
+//! Recursive halving, in which neighbors in every dimension of a hypercube divide the remaining
+//! sums between them.
 //!
 //! Each round halves the bytes, so a reduce-scatter sends less than one share from each rank, in a
 //! logarithmic number of rounds. Ranks beyond the largest power of two send their data to a corner
-//! first and receive the result last. Used for shares of medium size.
+//! first and receive the result last. The algorithm is used for shares of medium size.
 //!
 //! Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 
@@ -53,7 +53,8 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
         let cube = Hypercube::new(spec);
         let steps = cube.dimensions() + cube.fold_rounds();
         let chunks = spec.size() * (spec.size() - 1) + cube.folded_ranks() as u64;
-        // A corner with an extra sums all chunks, others half of them; the own one in the output.
+        // A corner that serves an extra rank sums all chunks, and other corners sum half of them.
+        // The chunk of this rank is summed in the output.
         let sums = if cube.folded_ranks() > 0 { spec.size() } else { spec.size() / 2 };
         Complexity { steps, chunks, scratch_chunks: sums.saturating_sub(1) }
     }),

@@ -1,7 +1,8 @@
-//! Rings and chains: every rank communicates with its two neighbors only.
+//! Rings and chains, in which every rank communicates only with its two neighbors.
 //!
-//! An all-reduce takes `2 (n - 1)` rounds and sends `2 (n - 1) / n` of a share from each rank, the
-//! fewest bytes possible. Used for large shares, where the number of rounds matters little.
+//! An all-reduce takes `2 (n - 1)` rounds and sends `2 (n - 1) / n` of a share from each rank,
+//! which is the fewest bytes possible. The algorithms are used for large shares, for which the
+//! number of rounds matters little.
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 //! workstations", JPDC 69(2), 2009.
@@ -111,16 +112,16 @@ pub const REDUCE: Algorithm = Algorithm {
 
 /// One direction around the circle, for one part of every chunk.
 pub(super) struct Ring {
-    /// The rank that this one sends to.
+    /// The rank to which this one sends.
     pub(super) next: Rank,
-    /// The rank that this one receives from.
+    /// The rank from which this one receives.
     pub(super) prev: Rank,
-    /// The chunks of this rank, of the one behind it, and so on around the circle.
+    /// The chunk of this rank, the chunk of the rank behind it, and so on around the circle.
     pub(super) chunks: Vec<usize>,
 }
 
 impl Ring {
-    /// A direction to higher ranks, with whole chunks.
+    /// Returns a ring toward higher ranks, which carries whole chunks.
     fn new(spec: &GroupSpec, rank: Rank) -> Self {
         Self {
             next: spec.next_by(rank, 1),
@@ -129,7 +130,7 @@ impl Ring {
         }
     }
 
-    /// Adds to every chunk on its way to its owner; the own chunk ends in `result`.
+    /// Adds to every chunk on its way to its owner. This rank's chunk is complete in `result`.
     pub(super) fn reduce_scatter(
         &self,
         builder: &mut ProgramBuilder,
@@ -145,7 +146,7 @@ impl Ring {
         builder.recv_reduce(self.prev, [input(self.chunks[0])], [result], true);
     }
 
-    /// Receives the chunks of all others, and sends each on unless the next rank owns it.
+    /// Receives the chunks of all other ranks, and sends each one on unless the next rank owns it.
     pub(super) fn all_gather(&self, builder: &mut ProgramBuilder) {
         for (behind, &chunk) in self.chunks.iter().enumerate().skip(1) {
             builder.recv(self.prev, [output(chunk)]);

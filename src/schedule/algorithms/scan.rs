@@ -1,4 +1,4 @@
-//! Prefix reductions: rank r gets the reduction of the inputs of ranks 0 to r.
+//! Prefix reductions, in which rank r gets the reduction of the inputs of ranks 0 to r.
 //!
 //! In an exclusive scan, rank r gets the reduction of the ranks below it, and rank 0 gets nothing.
 //! Recursive doubling has the fewest rounds. A chain moves the fewest bytes, and long messages flow
@@ -115,7 +115,8 @@ fn doubling(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(0, 0)
 }
 
-/// A rank keeps two sums: that of the ranks below it, and one with its own input, which it sends.
+/// Each rank keeps two sums: the sum of the ranks below it, and the sum that includes its own
+/// input, which it sends.
 fn exclusive_doubling(spec: &GroupSpec, rank: Rank) -> Program {
     let (mut builder, mut held, mut scratch_chunks) = (ProgramBuilder::new(rank), input(0), 0);
     let (arrived, sum) = (scratch(0), scratch(1));
@@ -205,7 +206,8 @@ fn exclusive_windowed(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(0, usize::from(rank + 1 < spec.ranks))
 }
 
-/// Begins a program: the rank writes its input for the ranks above it, and waits for those below.
+/// Begins a program, in which the rank writes its input for the ranks above it and waits for the
+/// ranks below it.
 fn stage_for_higher(spec: &GroupSpec, rank: Rank) -> ProgramBuilder {
     let mut builder = ProgramBuilder::new(rank);
     if rank + 1 < spec.ranks {

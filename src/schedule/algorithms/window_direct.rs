@@ -1,7 +1,8 @@
 //! Collectives over windows that only move data.
 //!
-//! Each rank writes the data that others need into its own window and signals. The others read it
-//! from there, so every byte is copied twice. Used between ranks that share memory.
+//! Each rank writes the data that others need into its own window and signals. The other ranks read
+//! the data from there, so every byte is copied twice. The algorithms are used between ranks that
+//! share memory.
 //!
 //! Source: shared-memory collectives as in Graham and Shipman, "MPI support for multi-core
 //! architectures: optimized shared memory collectives", EuroPVM/MPI 2008.
@@ -109,7 +110,8 @@ pub(super) fn one_exchange_complexity(spec: &GroupSpec, chunks: u64) -> Complexi
     Complexity { steps: u64::from(spec.ranks > 1), chunks, scratch_chunks: 0 }
 }
 
-/// The place of the chunk of `peer` in the window of `owner`. The owner's own would come last.
+/// Returns the place of the chunk of `peer` in the window of `owner`. A chunk for the owner itself
+/// would come last.
 pub(super) const fn staged(spec: &GroupSpec, owner: Rank, peer: Rank) -> Chunk {
     window(spec.prev_by(peer, (owner + 1) % spec.ranks))
 }
@@ -191,7 +193,7 @@ fn barrier(spec: &GroupSpec, rank: Rank) -> Program {
     builder.finish(0, 0)
 }
 
-/// Signals and waits for the signals of all ranks; it is the `signals`-th signal.
+/// Signals, and waits until all ranks have signaled `signals` times.
 pub(super) fn signal_and_wait_all(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, signals: u32) {
     if spec.ranks > 1 {
         builder.signal();

@@ -1,9 +1,9 @@
 //! Reductions over windows.
 //!
 //! Every rank writes its operands into its own window. Operands are read in place, in one pass and
-//! in rank order, so every rank's result is the same expression. In one shot every rank reduces
-//! everything; in two shots every rank reduces one chunk and reads the others. Used between ranks
-//! that share memory.
+//! in rank order, so every rank's result is the same expression. In one shot, every rank reduces
+//! everything. In two shots, every rank reduces one chunk and reads the other results. The
+//! algorithms are used between ranks that share memory.
 //!
 //! Source: all-pairs all-reduce, in one step or two, as in Cowan, Maleki, Musuvathi, Saarikivi,
 //! Xiong, "MSCCLang: Microsoft collective communication language", ASPLOS 2023; windows as in

@@ -1,14 +1,17 @@
-//! Collectives in symmetric memory: a rank reads and writes the buffers of its peers in place.
+//! Collectives in symmetric memory, in which a rank reads and writes the buffers of its peers in
+//! place.
 //!
-//! Each input is read once and each output is written once; no algorithm moves fewer bytes. There
-//! is no all-to-all: in place, each rank would overwrite data that its peers have yet to read.
+//! Each input is read once and each output is written once, so no algorithm moves fewer bytes.
+//! There is no all-to-all, because in place each rank would overwrite data that its peers have yet
+//! to read.
 //!
-//! Two variants reach outputs only. A rank cannot know where the root of a broadcast has its input,
-//! nor by which factor the elements of a peer are multiplied before they are summed.
+//! Two variants access only outputs of peers. They are needed because a rank cannot know where the
+//! root of a broadcast has its input, or by which factor a peer multiplies its elements before they
+//! are summed.
 //!
 //! A first round of signals says that inputs are there and outputs may be written. A second round
-//! says that everything was read and written. Used for large shares whose buffers are in the
-//! symmetric heap on all ranks.
+//! says that everything was read and written. The algorithms are used for large shares whose
+//! buffers are in the symmetric heap on all ranks.
 //!
 //! Source: direct algorithms on registered memory, as in Shah et al., "MSCCL++: Rethinking GPU
 //! communication abstractions", 2025, and NCCL 2.27's symmetric memory kernels.
@@ -83,7 +86,7 @@ pub const BROADCAST: Algorithm = Algorithm {
     complexity: Some(&|spec| complexity(spec, spec.size() - 1)),
 };
 
-/// Broadcast in which the root, which alone knows where its input is, writes all outputs.
+/// Broadcast in which the root writes all outputs, because only the root knows where its input is.
 pub const BROADCAST_PUSH: Algorithm = Algorithm {
     name: "zero_copy_push",
     collective: Collective::Broadcast,
@@ -113,7 +116,8 @@ pub const ALL_REDUCE_SCALED: Algorithm = Algorithm {
     complexity: Some(&|spec| complexity(spec, 2 * spec.size() * (spec.size() - 1))),
 };
 
-/// The most operands of one pass over memory. With more ranks on a host, staging costs no more.
+/// Returns true if one pass over memory can combine all operands. With more ranks on a host,
+/// staging is as fast.
 fn fits_one_reduce(spec: &GroupSpec) -> bool {
     spec.ranks <= 64
 }

@@ -1,14 +1,15 @@
-//! Proves that a schedule computes its collective, by running it on expressions.
+//! Proves that a schedule computes its collective. For this, the checker runs the schedule on
+//! expressions.
 //!
-//! Every rank's program runs, against bounded queues, on the names of the inputs instead of on
-//! numbers. The result holds for every run, whatever the timing, the data and its length:
+//! Every rank's program runs with bounded queues, on the names of the inputs instead of numbers.
+//! The result holds for every run, with any timing, data and length:
 //!
-//! - Each output is made of the right inputs, each exactly once.
+//! - Each output combines the right inputs, and contains each of them exactly once.
 //! - No chunk is read before it is written.
 //! - No step waits forever.
 //! - No two steps race for a chunk.
 //! - Equal outputs have equal bits.
-//! - The counts are those that the algorithm states.
+//! - The costs are those that the algorithm states.
 
 mod address_space;
 mod executor;
@@ -35,7 +36,8 @@ use crate::schedule::{Algorithm, GroupSpec, PeerAccess, Program, Schedule, Step}
 pub struct Options {
     /// The most messages that a link holds for each direction and lane.
     pub fifo_slots: usize,
-    /// True if input and output share memory, where the collective has such a form.
+    /// True to let input and output share memory. This has no effect on a collective that has no
+    /// in-place form.
     pub in_place: bool,
 }
 
@@ -56,14 +58,16 @@ pub struct Report {
     pub scratch_chunks: u64,
     /// The smallest number of messages that a link has to hold.
     pub min_fifo_slots: usize,
-    /// For a reduction, the summation order of the first output chunk, as ranks: `((0+1)+(2+3))`.
+    /// For a reduction, the order in which the inputs of ranks are added in the first output chunk,
+    /// as in `((0+1)+(2+3))`.
     pub expression: Option<String>,
-    /// A hash of the expressions in all outputs: equal if every bit is computed alike.
+    /// A hash of the expressions in all outputs. Equal hashes mean that every bit is computed in
+    /// the same way.
     pub order_hash: u64,
 }
 
-/// Proves that `algorithm` computes its collective for `spec`, at the cost that it states, if it
-/// states one.
+/// Proves that `algorithm` computes its collective for `spec`. If the algorithm states costs,
+/// proves them as well.
 ///
 /// # Errors
 /// The first violation found.
@@ -91,7 +95,8 @@ pub fn check(algorithm: &Algorithm, spec: &GroupSpec, options: &Options) -> Resu
 /// The first violation found.
 pub fn check_schedule(schedule: &Schedule, options: &Options) -> Result<Report, Violation> {
     check_well_formed(schedule)?;
-    // More room never hurts and never changes a value, so the first run that ends is the proof.
+    // Longer queues never cause a deadlock and never change a value. So the first run that ends is
+    // the proof.
     let mut outcome = Err(Violation::Malformed("no messages fit a link"));
     for slots in 1..=options.fifo_slots {
         outcome = execute(schedule, options.in_place, slots);
@@ -134,7 +139,8 @@ fn check_well_formed(schedule: &Schedule) -> Result<(), Violation> {
     Err(Violation::Malformed(wrong))
 }
 
-/// Most ranks and lane programs of a schedule: the checker keeps a table of the pairs of each.
+/// Largest number of ranks, and of lane programs, in a schedule. The limit is needed because the
+/// checker keeps tables of their pairs.
 const RANKS_MAX: usize = 4096;
 const LANE_PROGRAMS_MAX: usize = 8192;
 

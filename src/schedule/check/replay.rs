@@ -1,7 +1,7 @@
 //! Runs a schedule on small numbers, in a random order of steps.
 //!
-//! It shares with the run on expressions only the places of chunks and the counting of
-//! rounds, so each can refute the other.
+//! The run on expressions uses separate code, except for the places of chunks and the counting of
+//! rounds. So each of the two runs can find errors in the other.
 
 use crate::schedule::check::address_space::{AddressSpace, address_spaces};
 use crate::schedule::check::expression::mix;
@@ -15,13 +15,14 @@ use std::collections::{HashMap, VecDeque};
 pub struct Replayer {
     /// Messages that a link holds for each direction and lane.
     pub fifo_slots: usize,
-    /// True if input and output share memory, where the collective has such a form.
+    /// True to let input and output share memory. This has no effect on a collective that has no
+    /// in-place form.
     pub in_place: bool,
     /// Numbers in a chunk.
     pub chunk_len: usize,
     /// The function that finishes a sum.
     pub finish: fn(i64) -> i64,
-    /// Chooses the lane program that goes next.
+    /// The seed of the random choice of the next lane program.
     pub seed: u64,
 }
 
@@ -38,7 +39,7 @@ pub struct Trace {
     pub rounds: u64,
     /// Every step, in the order of the replay.
     pub events: Vec<Event>,
-    /// The output of each rank; chunks that hold nothing are left out.
+    /// The output of each rank. Chunks without a value are left out.
     pub outputs: Vec<Vec<i64>>,
 }
 
@@ -47,13 +48,13 @@ pub struct Trace {
 pub struct Event {
     /// The step.
     pub at: StepLocation,
-    /// The round in which it began: for a message, when it was sent.
+    /// The round in which the step began. For a received message, the round in which it was sent.
     pub start: u64,
-    /// The round in which it ended: for a message, when it arrived.
+    /// The round in which the step ended. For a message, the round in which it arrived.
     pub end: u64,
-    /// The send or signal that it waited for, by its place among the events.
+    /// The send or signal for which the step waited, as its index in the events.
     pub cause: Option<usize>,
-    /// The chunks that it stored.
+    /// The chunks that the step stored.
     pub writes: Vec<Write>,
 }
 
@@ -67,7 +68,7 @@ pub struct Write {
 }
 
 impl Replayer {
-    /// Replays `schedule`; element `index` of the input of `rank` is `element(rank, index)`.
+    /// Replays `schedule`. Element `index` of the input of `rank` is `element(rank, index)`.
     ///
     /// # Errors
     /// A deadlock, or the first step that cannot be carried out.
@@ -80,11 +81,11 @@ impl Replayer {
         violation.map_or(Ok(trace), Err)
     }
 
-    /// Replays `schedule` up to the end, or up to the first violation, which is returned with what
-    /// came before it.
+    /// Replays `schedule` up to the end, or up to the first violation. Returns the trace up to
+    /// there, and the violation.
     ///
     /// # Errors
-    /// A schedule whose numbers do not fit together.
+    /// Fails if the numbers of the schedule do not fit together.
     pub(in crate::schedule) fn replay_until_violation(
         &self,
         schedule: &Schedule,

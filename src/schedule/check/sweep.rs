@@ -1,4 +1,4 @@
-//! Checks whole rows of the table: every number of ranks, root and aggregation.
+//! Checks algorithms for every number of ranks, root and aggregation.
 
 use crate::schedule::check::address_space::supports_in_place;
 use crate::schedule::check::{Options, Report, Violation, check};
@@ -16,15 +16,15 @@ pub struct AlgorithmReport {
     pub name: &'static str,
     /// The number of specs checked.
     pub cases: usize,
-    /// The largest number of ranks among them.
+    /// The largest number of ranks in these specs.
     pub ranks: usize,
-    /// Steps at that number of ranks, as stated and found.
+    /// Steps for the largest number of ranks. The stated number and the found number are equal.
     pub steps: u64,
-    /// Chunks moved there.
+    /// Chunks that are moved for the largest number of ranks.
     pub chunks: u64,
-    /// Scratch chunks there.
+    /// Scratch chunks for the largest number of ranks.
     pub scratch_chunks: u64,
-    /// Messages that a link has to hold, over all cases.
+    /// The number of messages that a link has to hold in any of the cases.
     pub min_fifo_slots: usize,
     /// The duration of the check.
     pub elapsed: Duration,
@@ -32,7 +32,8 @@ pub struct AlgorithmReport {
     pub violation: Option<(GroupSpec, Violation)>,
 }
 
-/// All specs of `algorithm` from 1 to `max_ranks` ranks; with `big`, also a few of up to 1024.
+/// Returns all specs of `algorithm` from 1 to `max_ranks` ranks. If `big` is true, also returns a
+/// few specs of up to 1024 ranks.
 pub fn cases(algorithm: &Algorithm, max_ranks: usize, big: bool) -> Vec<GroupSpec> {
     let mut specs = Vec::new();
     for ranks in 1..=max_ranks {
@@ -51,7 +52,7 @@ pub fn cases(algorithm: &Algorithm, max_ranks: usize, big: bool) -> Vec<GroupSpe
     specs
 }
 
-/// All specs of `algorithm` for this number of ranks: every root and aggregation.
+/// Returns all specs of `algorithm` for this number of ranks, with every root and aggregation.
 pub(crate) fn cases_of(algorithm: &Algorithm, ranks: usize) -> Vec<GroupSpec> {
     let aggregations = aggregations(algorithm, ranks);
     let roots = 0..if algorithm.collective.has_root() { ranks } else { 1 };
@@ -59,7 +60,8 @@ pub(crate) fn cases_of(algorithm: &Algorithm, ranks: usize) -> Vec<GroupSpec> {
     roots.flat_map(of_root).filter(algorithm.supports).collect()
 }
 
-/// Powers of two that make a difference: up to half of the next power of two.
+/// Returns the aggregations that make a difference, which are powers of two up to half of the next
+/// power of two.
 fn aggregations(algorithm: &Algorithm, ranks: usize) -> Vec<usize> {
     let most = if algorithm.aggregates { ranks.next_power_of_two() / 2 } else { 1 };
     (0..usize::BITS).map(|bit| 1 << bit).take_while(|&factor| factor <= most.max(1)).collect()
@@ -70,7 +72,7 @@ pub fn sweep(algorithm: &Algorithm, specs: &[GroupSpec]) -> AlgorithmReport {
     let begun = Instant::now();
     let (next, found) = (AtomicUsize::new(0), Mutex::new(SweepState::default()));
     let work = || {
-        // The largest first, so that no core is left alone with one at the end.
+        // The largest specs come first, so that all cores finish at about the same time.
         while let Some(index) = specs.len().checked_sub(next.fetch_add(1, Ordering::Relaxed) + 1) {
             let checked = check_spec(algorithm, &specs[index]);
             let mut found = found.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -118,7 +120,7 @@ impl SweepState {
                     self.last = Some(report);
                 }
             }
-            // The smallest case that fails is the one to look at.
+            // The report has the smallest case that fails.
             Err(violation) if self.violation.as_ref().is_none_or(|&(first, _)| index < first) => {
                 self.violation = Some((index, violation));
             }
@@ -127,10 +129,11 @@ impl SweepState {
     }
 }
 
-/// Checks one spec in place, where there is such a form.
+/// Checks one spec, in place if the collective has an in-place form.
 ///
-/// The proof covers the form out of place too. In place, more chunks share memory. A run without a
-/// violation still reads the given value of every input and the last stored value of every output.
+/// The proof also covers the form out of place, because in place more chunks share memory. A run
+/// without a violation still reads the given value of every input and the last stored value of
+/// every output.
 fn check_spec(algorithm: &Algorithm, spec: &GroupSpec) -> Result<Report, Violation> {
     let options = Options { in_place: supports_in_place(algorithm.collective), ..Options::default() };
     check(algorithm, spec, &options)
@@ -143,7 +146,8 @@ pub fn run_all(max_ranks: usize, mut on_row: impl FnMut(&AlgorithmReport)) {
     }
 }
 
-/// Checks every algorithm up to `max_ranks`; with `big`, also a few cases of up to 1024 ranks.
+/// Checks every algorithm up to `max_ranks` ranks. If `big` is true, also checks a few cases of up
+/// to 1024 ranks.
 pub fn sweep_all(max_ranks: usize, big: bool) -> Vec<AlgorithmReport> {
     Algorithm::ALL.iter().map(|algorithm| sweep(algorithm, &cases(algorithm, max_ranks, big))).collect()
 }

@@ -19,7 +19,7 @@ pub struct StepLocation {
 pub enum Violation {
     /// The algorithm does not run with this spec.
     UnsupportedGroup,
-    /// Ranks, root, chunks or sizes do not fit together; the text says which.
+    /// Ranks, root, chunks or sizes do not fit together. The text says which of them.
     Malformed(&'static str),
     /// One step is invalid.
     Step {
@@ -28,9 +28,9 @@ pub enum Violation {
         /// The violation.
         error: StepError,
     },
-    /// No rank can go on, yet these have steps left.
+    /// No rank can go on, although these lane programs have steps left.
     Deadlock {
-        /// The lane programs that wait, and what each waits for.
+        /// The lane programs that wait, with the condition for which each waits.
         blocked: Vec<Blocked>,
     },
     /// Messages that no rank receives.
@@ -52,7 +52,7 @@ pub enum Violation {
         index: usize,
         /// The difference.
         error: OutputError,
-        /// The fate of the input that the output lacks, where it is known.
+        /// The fate of the input that the output lacks, if it is known.
         fate: Option<InputFate>,
     },
     /// A rank can leave the barrier before another one has entered.
@@ -76,15 +76,15 @@ pub enum Violation {
 /// A lane program that cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The step that it cannot begin.
+    /// The step that the lane program cannot begin.
     pub at: StepLocation,
-    /// The rank that it waits for.
+    /// The rank for which the lane program waits.
     pub peer: Rank,
     /// The condition that the peer must fulfill.
     pub blocked_on: BlockedOn,
 }
 
-/// The condition that a blocked lane program waits for.
+/// The condition for which a blocked lane program waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockedOn {
     /// A message on this lane.
@@ -98,17 +98,17 @@ pub enum BlockedOn {
 /// The violation of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepError {
-    /// A chunk that this rank does not have.
+    /// The rank does not have this chunk.
     NoSuchChunk(Rank, Chunk),
-    /// A peer that is the rank itself or no rank.
+    /// The peer is the rank itself, or is not a rank of the group.
     NoSuchPeer(Rank),
-    /// A lane other than 0 and 1.
+    /// The lane is neither 0 nor 1.
     NoSuchLane(usize),
-    /// Memory of another rank that is no window.
+    /// The chunk is memory of another rank that is not a window.
     NotReachable(Rank, Chunk),
-    /// A message taken from or put into a window.
+    /// A message is taken from a window or stored into one.
     WindowInMessage(Chunk),
-    /// A chunk is read that holds nothing.
+    /// A chunk is read that holds no value.
     Uninitialized(Rank, Chunk),
     /// The input is read after its memory was overwritten in place.
     InputOverwritten(Chunk),
@@ -118,21 +118,21 @@ pub enum StepError {
     Overlap(Chunk),
     /// A collective that only moves data combines or finishes.
     UnexpectedReduction,
-    /// A reduction of nothing.
+    /// A reduction has no operands.
     NoOperands,
-    /// The message has `.0` chunks, the receiver's lists `.1` and `.2`.
+    /// The message has `.0` chunks, but the receiver's lists have `.1` and `.2`.
     ChunkCountMismatch(usize, usize, usize),
     /// Values of different lengths are combined, or received into scratch together.
     MixedLengths,
-    /// A value is put into a caller's chunk of another length.
+    /// A value is stored into a caller's chunk of another length.
     LengthMismatch(Chunk),
-    /// Nothing in the step says how long its chunks are.
+    /// The lengths of the step's chunks do not follow from anything in the step.
     UnknownLength,
     /// Two lane programs share the messages of one peer, lane and direction.
     SharedChannel(Rank),
     /// Two lane programs signal on one lane.
     SharedSignals,
-    /// A wait for signal 0 asks for nothing.
+    /// A wait for 0 signals has no effect.
     WaitForSignalZero,
     /// Another step touches the same chunk, and nothing orders the two.
     Race {
@@ -150,7 +150,7 @@ pub enum StepError {
 pub enum OutputError {
     /// Nothing was stored.
     Missing,
-    /// It is not the input chunk of the rank it should be.
+    /// The output holds a different input chunk, or that of a different rank.
     WrongInput,
     /// The input of this rank is not in the sum.
     MissingInput(Rank),
@@ -162,30 +162,30 @@ pub enum OutputError {
     NotFinished,
     /// A part of the sum was finished before the whole.
     FinishedTooEarly,
-    /// It is not the same expression as at this rank: bits may differ.
+    /// The output is another expression than on this rank, so bits may differ.
     DiffersFrom(Rank),
 }
 
 /// The fate of an input that an output lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputFate {
-    /// No step reads it in the place where it was stored last.
+    /// No step reads the input in the place where it was stored last.
     NeverRead {
-        /// The chunk that holds it.
+        /// The chunk that holds the input.
         place: ChunkRef,
         /// The step that stored it there; none if it is the caller's input.
         stored_by: Option<StepLocation>,
     },
-    /// A step stores another value in its place before one reads it there.
+    /// A step stores another value in the place of the input before any step reads it there.
     Overwritten {
-        /// The chunk that held it.
+        /// The chunk that held the input.
         place: ChunkRef,
         /// The step that stored it there; none if it is the caller's input.
         stored_by: Option<StepLocation>,
-        /// The step that overwrites it.
+        /// The step that overwrites the input.
         by: StepLocation,
     },
-    /// It arrives at these ranks and is sent to no other.
+    /// The input arrives at these ranks and is sent to no other rank.
     ReachesOnly(Vec<Rank>),
 }
 
@@ -201,7 +201,7 @@ impl InputFate {
 }
 
 impl Violation {
-    /// Returns the steps to look at: the one that is invalid, those that wait, or the one where an
+    /// Returns the steps to look at: the invalid step, the steps that wait, or the step where an
     /// input is lost.
     pub fn steps(&self) -> Vec<StepLocation> {
         match self {
@@ -243,7 +243,7 @@ impl fmt::Display for InputFate {
     }
 }
 
-/// Most ranks that a violation lists.
+/// Largest number of ranks that a violation lists.
 const RANKS_SHOWN_MAX: usize = 8;
 
 impl fmt::Display for StepLocation {

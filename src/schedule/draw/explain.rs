@@ -6,11 +6,10 @@ use crate::schedule::{Chunk, ChunkRef, Rank, Schedule, Space, Step};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Prints step by step what `schedule` does to small numbers.
+/// Returns a text that shows step by step how `schedule` works on small numbers.
 ///
 /// Element i of the input of rank k is i + k. A message appears in the round of its arrival. A
-/// schedule that is wrong is shown up to the step that cannot be carried out, and what is wrong
-/// follows.
+/// wrong schedule is shown up to the step that cannot be carried out, followed by the violation.
 pub fn explain(schedule: &Schedule) -> String {
     let mut text = format!("{}\n", title(schedule));
     let violation = match Run::new(schedule) {

@@ -1,6 +1,7 @@
-//! Shows what a schedule does: as a table of rounds, or as a picture.
+//! Shows a schedule as a table of rounds, or as a picture.
 //!
-//! Both replay it first, on inputs of 0, 1, 2, … plus the rank, one number a chunk.
+//! Both forms replay the schedule first. Each chunk holds one number, and the inputs are 0, 1, 2, …
+//! plus the rank.
 
 mod explain;
 mod legend;
@@ -23,12 +24,13 @@ impl Run {
     /// Runs a schedule.
     ///
     /// # Errors
-    /// A schedule whose numbers do not fit together, of which no step can be shown.
+    /// Fails if the numbers of the schedule do not fit together, so that no step can be shown.
     fn new(schedule: &Schedule) -> Result<Self, Violation> {
         let replayer = Replayer { fifo_slots: FIFO_SLOTS, ..Replayer::default() };
         let (trace, stopped) =
             replayer.replay_until_violation(schedule, |rank, index| (index + rank) as i64)?;
-        // A run that ends may have wrong outputs, or be wrong in place only. The proof finds that.
+        // A run that ends can have wrong outputs, or can be wrong in place only. The proof finds
+        // such errors.
         let options = Options { fifo_slots: FIFO_SLOTS, in_place: true };
         let violation = stopped.or_else(|| check_schedule(schedule, &options).err());
         Ok(Self { trace, violation })
@@ -80,7 +82,7 @@ fn list_chunks(chunks: &[Chunk], most: usize) -> String {
     }
 }
 
-/// Messages that a link holds: as many as any schedule of the table needs, and two more.
+/// Number of messages that a link holds. It is two more than any schedule of the library needs.
 const FIFO_SLOTS: usize = 4;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Draws a schedule as a space-time diagram: a line for each rank, an arrow for each message.
+//! Draws a schedule as a space-time diagram, with a line for each rank and an arrow for each
+//! message.
 
 use super::legend::{self, Entry};
 use super::{Run, list_chunks, summary, title};
@@ -8,8 +9,8 @@ use std::fmt::Write;
 
 /// Draws `schedule` as an SVG file without fonts, scripts or style sheets.
 ///
-/// A schedule that is wrong is drawn up to the step that cannot be carried out. The steps to look
-/// at are marked, and what is wrong stands below.
+/// A wrong schedule is drawn up to the step that cannot be carried out. The steps to look at are
+/// marked, and the violation stands below the drawing.
 pub fn svg(schedule: &Schedule) -> String {
     match Run::new(schedule) {
         Ok(Run { trace, violation }) => Diagram::new(schedule, &trace).draw(violation.as_ref()),

@@ -4,7 +4,7 @@ use crate::control::{LocalControl, RemoteControl};
 use crate::{ControlChannel, Footprint, ListenerGuard, PeerEvent};
 use std::time::Duration;
 
-/// A control channel that joins the one of this host and the one to other hosts.
+/// A control channel that combines the channel of this host with the channel to other hosts.
 #[derive(Debug)]
 pub struct CombinedControl(pub LocalControl, pub RemoteControl);
 

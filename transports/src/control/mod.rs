@@ -1,5 +1,5 @@
-//! Control channels: small messages between ranks beside the data, and the news that a rank has
-//! ended.
+//! Control channels, which carry small messages between ranks apart from the data, and report that
+//! a rank has ended.
 //!
 //! | Channel | Peers | Messages | End of a peer |
 //! |---|---|---|---|

@@ -24,13 +24,14 @@ pub(super) struct Peer {
     unreachable: bool,
     /// The connection was reset.
     reset: bool,
-    /// Address of the peer's acceptor, which a liveness probe asks after a reset.
+    /// Address of the peer's acceptor, to which a liveness probe connects after a reset.
     pub(super) listener_address: Option<SocketAddr>,
     probe: Option<LivenessProbe>,
-    /// Bytes that the peer may not have read: those posted since the last bytes came from it.
+    /// Number of bytes that the peer may not have read. These are the bytes that were posted since
+    /// the peer last sent anything.
     unacked_bytes: usize,
-    /// Time without an answer after which the peer's host is unreachable; `None` if nothing checks
-    /// it.
+    /// Time without an answer after which the peer's host is unreachable. It is `None` if nothing
+    /// checks this.
     keepalive_timeout: Option<Duration>,
 }
 
@@ -91,8 +92,8 @@ impl Peer {
                 self.next_message().map(|bytes| PeerEvent::Message { from, bytes })
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => {
-                // The record layer shuts the connection down. The end that is read next is this
-                // rank's doing, and says nothing about the peer.
+                // The record layer shuts the connection down. So the end that is read next comes
+                // from this rank, and says nothing about the peer.
                 self.reset = true;
                 tracing::error!(from, %error, "the control connection was tampered with");
                 Some(PeerEvent::Message { from, bytes: Vec::new() })
@@ -105,9 +106,8 @@ impl Peer {
         }
     }
 
-    /// Turns keepalive off while the peer reads nothing. A socket without room for more bytes ends
-    /// in the same way as one whose host does not answer, and a peer that is busy must not look
-    /// unreachable.
+    /// Disables keepalive while the peer reads nothing. The kernel treats a full socket like a host
+    /// that does not answer, and a busy peer must not look unreachable.
     fn on_posted(&mut self, bytes: usize) {
         let before = self.unacked_bytes;
         self.unacked_bytes += bytes;
@@ -119,7 +119,7 @@ impl Peer {
         }
     }
 
-    /// Turns keepalive on again: a peer that writes also reads.
+    /// Enables keepalive again, because a peer that writes also reads.
     fn on_received(&mut self) {
         if let (Some(timeout), true) = (self.keepalive_timeout, self.unacked_bytes > UNACKED_BYTES_MAX) {
             let _ = self.stream.set_keepalive(timeout);
@@ -150,8 +150,8 @@ impl Peer {
         self.reset |= is_reset(error);
     }
 
-    /// Returns the event for a connection that has closed. A reset proves nothing, so a probe asks
-    /// the peer's host.
+    /// Returns the event for a connection that has closed. A reset proves nothing, so a probe
+    /// connects to the peer's host.
     fn on_closed(&mut self, from: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
         match (self.listener_address, context) {
             _ if self.unreachable => Some(PeerEvent::Unreachable { from }),
@@ -187,7 +187,7 @@ impl Peer {
     }
 }
 
-/// Limit of unread bytes: much less than a socket has room for, however small the messages are.
+/// Limit of unread bytes. It is much less than a socket can hold, even if the messages are small.
 pub(super) const UNACKED_BYTES_MAX: usize = 4 << 10;
-/// Length of the queue from which on messages are dropped.
+/// Length of the queue above which messages are dropped.
 pub(super) const OUTGOING_BYTES_MAX: usize = 64 << 10;

@@ -21,8 +21,8 @@ pub struct RemoteControl {
 }
 
 impl RemoteControl {
-    /// Creates the channel from one connection to each peer, by rank; `None` at this rank's own
-    /// index.
+    /// Creates the channel from one connection to each peer, by rank. The connection at this rank's
+    /// own index is `None`.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if a socket cannot be made non-blocking.
@@ -31,8 +31,7 @@ impl RemoteControl {
         Ok(Self { peers: peers.collect::<Result<_>>()?, next_peer: 0, context: None })
     }
 
-    /// Reports a peer as [`PeerEvent::Unreachable`] once its host has answered nothing for
-    /// `timeout`.
+    /// Reports a peer as [`PeerEvent::Unreachable`] if its host has not answered for `timeout`.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the kernel refuses the option.
@@ -55,7 +54,7 @@ impl RemoteControl {
         self
     }
 
-    /// Sends bytes that need not be messages, as a peer that breaks the protocol does.
+    /// Sends bytes that need not be messages, as a peer that violates the protocol may do.
     pub(crate) fn send_unframed(&mut self, bytes: &[u8]) {
         for peer in self.peers.iter_mut().flatten() {
             peer.outgoing.extend(bytes);
@@ -96,7 +95,7 @@ impl ControlChannel for RemoteControl {
         let deadline = Instant::now() + limit;
         for peer in self.peers.iter_mut().flatten() {
             peer.flush();
-            // A peer that does not take the last message notices the end of the connection.
+            // If a peer does not receive the last message, it notices the end of the connection.
             let _ = drain_socket(&peer.stream, deadline);
         }
     }

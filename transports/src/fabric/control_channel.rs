@@ -1,4 +1,5 @@
-//! The control channel: small messages beside the data, and news of ranks that ended.
+//! The control channel, which carries small messages apart from the data, and reports ranks that
+//! ended.
 
 use crate::Footprint;
 use std::any::Any;
@@ -20,18 +21,18 @@ pub enum PeerEvent {
         /// Rank that ended.
         from: usize,
     },
-    /// The host of a rank has answered nothing for too long: it vanished, or the network is cut.
+    /// The host of a rank has not answered for too long, because it vanished or the network is cut.
     ///
     /// Unlike [`PeerEvent::Exited`], this is no proof that the rank ended. Other ranks may still
     /// reach it.
     Unreachable {
-        /// Rank that is out of reach.
+        /// Rank that cannot be reached.
         from: usize,
     },
     /// The connection to a rank was reset, and nothing proves that the rank ended.
     ///
-    /// A network that was cut and healed resets connections, and so can an attacker on the way. The
-    /// rank may still run, as with [`PeerEvent::Unreachable`].
+    /// A network that was cut and works again resets connections, and an attacker on the path can
+    /// do so, too. The rank may still run, as with [`PeerEvent::Unreachable`].
     Reset {
         /// Rank to which the connection is lost.
         from: usize,
@@ -48,7 +49,7 @@ pub type ListenerGuard = Arc<dyn Any + Send + Sync>;
 /// Bytes of the largest control message.
 pub const MAX_CONTROL_MSG_BYTES: usize = 1024;
 
-/// Messages between ranks beside the data, and news of ranks that ended.
+/// Carries messages between ranks apart from the data, and reports ranks that ended.
 ///
 /// A rank uses the channel only when something fails or is slow, never on the hot path.
 pub trait ControlChannel: Send + Any {
@@ -59,8 +60,8 @@ pub trait ControlChannel: Send + Any {
     /// Returns the next event, if there is one. The end of a peer is reported once.
     fn poll(&mut self) -> Option<PeerEvent>;
 
-    /// Waits until the systems of the peers have all that was posted, but not longer than `limit`.
-    /// Nothing may be posted afterwards.
+    /// Waits until the peers' systems have received everything that was posted, but not longer than
+    /// `limit`. Nothing may be posted afterwards.
     fn drain(&mut self, _limit: Duration) {}
 
     /// Returns a guard of this rank's listener, if the rank has one.
@@ -68,8 +69,8 @@ pub trait ControlChannel: Send + Any {
         None
     }
 
-    /// Returns the memory and the descriptors of this channel. Shared memory, which holds the
-    /// mailboxes, counts here.
+    /// Returns the memory and the descriptors of this channel. The mailboxes are in shared memory,
+    /// which is counted here.
     fn footprint(&self) -> Footprint {
         Footprint::default()
     }

@@ -7,7 +7,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The connection to a peer is lost: its process ended, or the network was cut.
+    /// The connection to a peer is lost, because its process ended or the network was cut.
     #[error("rank {peer} is gone: {what}")]
     ConnectionLost {
         /// Rank of the peer.
@@ -15,7 +15,7 @@ pub enum Error {
         /// Observation that shows it.
         what: String,
     },
-    /// The peer sent bytes that no peer of this version sends.
+    /// The peer sent bytes that a peer of this version never sends.
     #[error("rank {peer} sent invalid bytes: {what}")]
     ProtocolViolation {
         /// Rank of the peer.
@@ -31,7 +31,7 @@ pub enum Error {
         /// Observation that shows it.
         what: String,
     },
-    /// The peer proved the secret, and only one of the two ranks encrypts.
+    /// The peer proved the secret, but only one of the two ranks encrypts.
     #[error("{peer} {}, and this rank {}", encryption_state(*.encrypts), encryption_state(!*.encrypts))]
     EncryptionMismatch {
         /// Address of the peer.
@@ -80,7 +80,7 @@ pub enum Error {
     InvalidUsage(String),
 }
 
-/// Names the limit to raise where descriptors ran out.
+/// If descriptors ran out, returns a hint that names the limit to raise.
 fn fd_hint(error: &std::io::Error) -> &'static str {
     let exhausted = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
     if exhausted { "; raise `ulimit -n`, the limit of open files" } else { "" }

@@ -6,19 +6,19 @@ use std::ops::Add;
 /// Resources of one part of a fabric, or the sum of several parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Bytes of address space of shared memory, this rank's and its peers'. Address space costs no
+    /// Bytes of address space for shared memory of this rank and its peers. Address space costs no
     /// memory.
     pub mapped: usize,
     /// Bytes of this rank's own shared memory that are resident, whichever rank touched them.
     ///
-    /// Memory of peers counts there, so that the sum over ranks counts every page once. Zero for
-    /// ranks as threads, where it is not known.
+    /// Memory of a peer is counted by that peer, so that the sum over ranks counts every page once.
+    /// It is zero for ranks that are threads, because it is not known there.
     pub resident: usize,
     /// Bytes of private buffers for messages in flight.
     pub staging: usize,
     /// Number of open sockets. Each costs the kernel a few kilobytes, and buffers while data waits.
     pub sockets: usize,
-    /// Number of open descriptors, with those of sockets.
+    /// Number of open descriptors, including those of sockets.
     pub descriptors: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Links: FIFOs of messages between two ranks.
+//! Links, which are FIFOs of messages between two ranks.
 
 use crate::{Footprint, Result, Tag};
 use std::any::Any;
@@ -16,11 +16,11 @@ pub struct Header {
 
 /// FIFOs of messages to and from one peer, one pair for each lane.
 ///
-/// No call waits. Messages of one lane arrive whole, once, and in the order sent. Nothing is
-/// promised between lanes. Memory that was written before a `try_send` that returned true is
-/// visible to the receiver that sees the message (release / acquire).
+/// No call waits. Messages of one lane arrive complete, once, and in the order sent. Messages of
+/// different lanes have no order. If a `try_send` returns true, memory that was written before it
+/// is visible to the receiver that sees the message (release / acquire).
 pub trait Link: Send + Any {
-    /// Sends one message made of `parts`, `bytes` long in all.
+    /// Sends one message that consists of `parts`, whose total length is `bytes`.
     ///
     /// `Ok(false)` means that there is no room yet. The caller must call again later **with the
     /// same arguments** until the result is `Ok(true)`, because the message may already be partly
@@ -36,7 +36,8 @@ pub trait Link: Send + Any {
     /// Returns the header of the oldest message that was not taken yet, if one has arrived.
     fn header(&mut self, lane: usize) -> Result<Option<Header>>;
 
-    /// Returns the body of the message whose header has arrived, once all of the body has.
+    /// Returns the body of the message whose header has arrived, if the whole body has arrived,
+    /// too.
     fn body(&mut self, lane: usize) -> Result<Option<Source<'_>>>;
 
     /// Drops the message whose body was last returned, and frees its slot.
@@ -44,17 +45,17 @@ pub trait Link: Send + Any {
 
     /// Moves the body of the message whose header has arrived into `target`, and drops the message.
     ///
-    /// The transport copies nothing in between where it can avoid it. `target` must be exactly
-    /// [`Header::bytes`] long. `Ok(false)` means that the body is incomplete; the caller must call
-    /// again with the same target.
+    /// The transport avoids intermediate copies if it can. `target` must be exactly
+    /// [`Header::bytes`] long. `Ok(false)` means that the body is incomplete. The caller must then
+    /// call again with the same target.
     fn recv_into(&mut self, lane: usize, target: Target<'_>) -> Result<bool>;
 
     /// Moves arrived bytes out of the operating system into free slots, so that the peer can
     /// continue while this rank waits for something else.
     fn progress(&mut self) -> Result<()>;
 
-    /// Waits until the peer's system has all that was sent, so that the end of this process loses
-    /// nothing. Returns false if it has not within `limit`.
+    /// Waits until the peer's system has received everything that was sent, so that nothing is lost
+    /// when this process ends. Returns false if this takes longer than `limit`.
     ///
     /// Nothing may be sent afterwards.
     fn drain(&mut self, _limit: Duration) -> bool {

@@ -1,5 +1,5 @@
-//! The interface of every transport: the fabric of a rank, its links, control channel and clock,
-//! and their errors.
+//! The interface of every transport, which consists of the fabric of a rank, its links, control
+//! channel and clock, and their errors.
 
 mod control_channel;
 mod error;
@@ -24,8 +24,8 @@ use std::time::Duration;
 pub struct Geometry {
     /// Number of independent FIFOs in each direction between two ranks.
     pub lanes: usize,
-    /// Number of messages that a FIFO holds before its sender must wait. A transport may hold more
-    /// short ones.
+    /// Number of messages that a FIFO holds before its sender must wait. A transport may hold a
+    /// larger number of short messages.
     pub slots: usize,
     /// Bytes of the largest message.
     pub slot_bytes: usize,
@@ -37,18 +37,18 @@ pub struct Geometry {
     pub heap_bytes: usize,
 }
 
-/// The way in which a rank waits for others: `UNISONO_WAIT`.
+/// The way in which a rank waits for others. `UNISONO_WAIT` sets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitMode {
-    /// `auto`: a call on the caller's thread spins, then yields, then sleeps. It sleeps soon while
+    /// `auto`: a call on the caller's thread spins, then yields, then sleeps. It sleeps soon if
     /// another process computes on its core. An operation that runs in the background waits as with
     /// `block`.
     #[default]
     Auto,
-    /// `spin`: never gives the core away. The fastest, where every rank has a core of its own.
+    /// `spin`: never yields the core. This is fastest if every rank has its own core.
     Spin,
-    /// `yield`: spins, then offers the core to other threads again and again.
+    /// `yield`: spins, then repeatedly yields the core to other threads.
     Yield,
     /// `block`: spins for some microseconds, then sleeps until a peer wakes it. The core is free
     /// for other work.
@@ -69,28 +69,28 @@ impl std::str::FromStr for WaitMode {
     }
 }
 
-/// Clock of a rank, and its way to wait when nothing can be done.
+/// The clock of a rank, and its way to wait when it can make no progress.
 pub trait WaitStrategy: Send {
     /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
     /// Lets time pass.
     ///
-    /// `rounds` counts the calls since the last progress. The more there are, the more of the
-    /// processor is given away: the strategy first spins, then yields, then sleeps.
+    /// `rounds` counts the calls since the last progress. With more calls, the strategy uses less
+    /// of the processor: it first spins, then yields, then sleeps.
     fn pause(&mut self, rounds: u32);
     /// Lets time pass as [`WaitStrategy::pause`] does. A publication of one of the `awaited` ranks
     /// ends a sleep, if the strategy can be woken and all of them share memory with this rank.
     fn pause_for(&mut self, rounds: u32, _awaited: &mut dyn Iterator<Item = usize>) {
         self.pause(rounds);
     }
-    /// Sets the way to wait from now on. A strategy with a single way ignores it.
+    /// Sets the way to wait from now on. A strategy that has only one way ignores this.
     fn set_mode(&mut self, _mode: WaitMode) {}
-    /// Returns what ends a sleep of this rank from another of its threads, at least nearly always.
-    /// A strategy without sleeps, or with short ones alone, has nothing to end.
+    /// Returns a waker with which another thread of this rank can end a sleep, at least almost
+    /// always. If a strategy never sleeps, or only for a short time, the waker does nothing.
     fn waker(&self) -> Waker {
         Waker::noop().clone()
     }
-    /// Returns whether time is simulated. Then only a thread that waits may touch the fabric.
+    /// Returns true if time is simulated. Then only a thread that waits may use the fabric.
     fn is_simulated(&self) -> bool {
         false
     }
@@ -104,13 +104,14 @@ pub struct Fabric {
     pub ranks: usize,
     /// Sizes on which all ranks agree.
     pub geometry: Geometry,
-    /// Link to each rank; `None` at this rank's own index.
+    /// Link to each rank. It is `None` at this rank's own index.
     pub links: Vec<Option<Box<dyn Link>>>,
-    /// Memory of all ranks; `None` unless every rank can reach every other's.
+    /// Memory of all ranks. It is `None` unless every rank can access the memory of every other
+    /// rank.
     pub window: Option<Window>,
-    /// Control messages, and news of ranks that ended.
+    /// The channel for control messages, which also reports ranks that ended.
     pub control: Box<dyn ControlChannel>,
-    /// Clock and waiting.
+    /// The clock and the way to wait.
     pub wait: Box<dyn WaitStrategy>,
     /// Short name of the transport to each rank, for tables and errors.
     pub transport: &'static str,

@@ -1,4 +1,5 @@
-//! Reconnection: ranks of one communicator connect again, as members of another.
+//! Reconnection, by which ranks of one communicator connect again as members of another
+//! communicator.
 
 use crate::{Fabric, Result};
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub struct RegroupRequest<'a> {
     pub ranks: usize,
 }
 
-/// Service of a transport that splits and shrinks communicators.
+/// The service by which a transport lets communicators be split and shrunk.
 pub trait Reconnect: Send + Sync {
     /// Returns an unused endpoint, of 1 to 64 bytes, at which this rank can be rank 0 of a new
     /// communicator.

@@ -1,6 +1,6 @@
 //! The tag of a message.
 
-/// Four words that the sender attaches and the receiver compares. They mean nothing to a transport.
+/// Four words that the sender attaches and the receiver compares. Transports do not interpret them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Tag(pub [u64; 4]);

@@ -1,4 +1,4 @@
-//! Endpoint of one GPU rank: its peers, its counters and its launches.
+//! The endpoint of one GPU rank, with its peers, its counters and its launches.
 
 use crate::gpu::host_staging::HostStaging;
 use crate::gpu::launch::Kernels;
@@ -28,7 +28,7 @@ pub enum Peer {
     Staged(Arc<Mutex<HostStaging>>),
 }
 
-/// Everything that a rank needs to launch its kernels.
+/// All resources that a rank needs to launch its kernels.
 pub struct Endpoint {
     pub(crate) memory: PeerMemory,
     /// Path to each rank, by rank.
@@ -60,7 +60,8 @@ pub struct Endpoint {
     pub(crate) finalized: Pinned<u64>,
     /// Reason for which a launch ended early.
     pub(crate) wait_report: Pinned<WaitReport>,
-    /// Flag of launches that ended early, where kernels read it without a trip to the host.
+    /// Flag of launches that ended early. It is in GPU memory, so that kernels read it without
+    /// access to the host.
     pub(crate) failed: Buffer<u32>,
 }
 
@@ -96,7 +97,7 @@ pub struct DeviceProgram {
     pub(crate) instrs: Table<Instr>,
     pub(crate) chunks: Table<ChunkRef>,
     pub(crate) lane_programs: Table<LaneProgram>,
-    /// Scratch of its own, if it needs more than the endpoint has reserved.
+    /// Separate scratch, if the program needs more than the endpoint has reserved.
     scratch: Option<Scratch>,
     /// True if no message of the program moves through the host.
     pub(crate) is_direct: bool,
@@ -105,12 +106,12 @@ pub struct DeviceProgram {
 impl Endpoint {
     /// Makes the endpoint of a rank from the paths to all ranks, by rank.
     ///
-    /// `reach` tells which ranks have no staged path between them. Memory beyond `reserve` is
-    /// allocated when it is needed, which may wait for running kernels.
+    /// `reach` says which ranks have no staged path between them. Memory beyond `reserve` is
+    /// allocated when it is needed, and this may have to wait for running kernels.
     ///
     /// # Errors
-    /// Returns an error if there is no room for the tables. Another error is a GPU without support
-    /// for the line form of the peer memory.
+    /// Returns an error if there is no room for the tables, or if the GPU does not support the line
+    /// form of the peer memory.
     pub fn new(arena: PeerMemory, peers: Vec<Peer>, reach: Reach, reserve: Reserve) -> Result<Self> {
         let gpu = arena.gpu().clone();
         let sizes = *arena.layout().geometry();
@@ -233,7 +234,7 @@ impl Endpoint {
     }
 
     /// Returns the protocol of messages with flags, which is the same on all ranks. Kernels of the
-    /// caller may come from any compiler, which need not support LL128.
+    /// caller may come from a compiler that does not support LL128.
     pub fn ll_protocol(&self, own: Option<&UserOpKernels>) -> Protocol {
         let wide = self.memory.layout().geometry().ll128 && own.is_none();
         if wide { Protocol::Ll128 } else { Protocol::Ll }
@@ -259,7 +260,7 @@ impl Endpoint {
     }
 
     /// Ends the waits for `peer`, which has left after it completed all its work. Data that it
-    /// wrote before is still found.
+    /// wrote before can still be read.
     ///
     /// # Panics
     /// Panics if there is no such rank.
@@ -278,7 +279,7 @@ impl Endpoint {
     }
 
     /// Returns true if all launches that were enqueued have ended. Launches in graphs of other
-    /// libraries are not counted. The call does not ask the driver.
+    /// libraries are not counted. The call does not query the driver.
     pub fn is_idle(&self) -> bool {
         self.counter.completed() >= self.counter.enqueued()
     }
@@ -295,8 +296,9 @@ impl Endpoint {
 
     /// Records that a launch in `stream` uses the memory of this endpoint.
     ///
-    /// A graph has to know its memory at once. For other launches the stream is remembered, and the
-    /// memory learns of it when the endpoint is dropped, so that a launch costs little.
+    /// A graph has to know its memory at once. For other launches, only the stream is recorded, so
+    /// that a launch costs little. The memory is told of these streams when the endpoint is
+    /// dropped.
     pub(crate) fn record_use(&self, stream: &Stream, capture: CaptureState) {
         if capture != CaptureState::None {
             return stream.record_memory(capture, &self.memory_refs);
@@ -306,7 +308,7 @@ impl Endpoint {
             return;
         }
         if streams.len() >= STREAMS_MAX {
-            // A stream without work uses nothing. One that is used again is remembered again.
+            // A stream without work uses no memory. If it is used again, it is recorded again.
             streams.retain(|known| known.is_idle() != Ok(true));
         }
         streams.push(stream.clone());
@@ -322,7 +324,8 @@ impl Endpoint {
     /// # Errors
     /// The error of the driver.
     pub fn check_gpu(&self) -> std::result::Result<(), GpuError> {
-        // A failed kernel fails every stream of its context. Nobody captures this one.
+        // If a kernel fails, every stream of its context fails. This stream is never captured, so
+        // it can be queried.
         self.memory.gpu().utility_stream().is_idle().map(drop)
     }
 }
@@ -395,5 +398,5 @@ fn lock(stage: &Mutex<HostStaging>) -> MutexGuard<'_, HostStaging> {
     stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Streams that are remembered before those without work are forgotten.
+/// Number of recorded streams above which streams without work are removed.
 const STREAMS_MAX: usize = 16;

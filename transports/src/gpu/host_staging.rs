@@ -1,9 +1,9 @@
 //! FIFOs through host memory, for peers whose memory a GPU cannot reach.
 //!
-//! The kernels fill and empty slots in page-locked memory as they do those of a peer. The host
-//! moves the contents over an ordinary link, lane by lane. A slot is free again when the link has
-//! its message. A message is taken from the link when there is a slot for it. So the host never
-//! holds a message in between.
+//! The kernels fill and empty slots in page-locked memory in the same way as slots of a peer. The
+//! host moves the contents over an ordinary link, lane by lane. A slot is free again when the link
+//! has accepted its message, and a message is taken from the link only when there is a slot for it.
+//! So the host never stores a message itself.
 
 use crate::gpu::layout::{CACHE_LINE_BYTES, DeviceGeometry};
 use crate::{Error, Link, Result, Tag};
@@ -43,7 +43,7 @@ impl HostStaging {
         })
     }
 
-    /// Raises the number of chunks that a message may have from here on.
+    /// Raises the number of chunks that later messages may have.
     pub(crate) fn raise_max_chunks(&mut self, blocks: usize) {
         self.max_chunks = self.max_chunks.max(blocks);
     }
@@ -51,7 +51,7 @@ impl HostStaging {
     /// Moves all messages that can move without waiting. Returns true if any moved.
     ///
     /// # Errors
-    /// Returns an error if the link fails, or if a received message is not one of a kernel.
+    /// Returns an error if the link fails, or if a received message cannot come from a kernel.
     pub fn poll(&mut self, link: &mut dyn Link) -> Result<bool> {
         let mut moved = false;
         for lane in 0..self.geometry.lanes() {
@@ -149,7 +149,7 @@ impl HostStaging {
     }
 
     /// Returns references to the memory, for launches. The caller that moves messages owns the
-    /// staging meanwhile.
+    /// staging during this time.
     pub(crate) fn memory_refs(&self) -> [MemoryRef; 2] {
         [self.slots.memory_ref(), self.counters.memory_ref()]
     }

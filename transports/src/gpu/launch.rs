@@ -1,5 +1,5 @@
-//! Launches of the kernels that execute schedules. They are safe, as all arguments are checked
-//! first.
+//! Launches of the kernels that execute schedules. The launches are safe, because all arguments are
+//! checked first.
 
 use crate::gpu::endpoint::{DeviceProgram, Endpoint};
 use crate::gpu::operand::Operand;
@@ -27,7 +27,7 @@ pub struct LaunchParams<'a> {
     pub dtype: DType,
     /// Reduce op.
     pub op: ReduceKind,
-    /// Kernels of the caller that reduce in another way, in place of [`ReduceKind::Sum`].
+    /// Kernels of the caller, which replace [`ReduceKind::Sum`] by another reduction.
     pub user_op: Option<&'a UserOpKernels>,
     /// Factor for [`ReduceKind::PreMulSum`].
     pub factor: Option<Scalar>,
@@ -50,7 +50,7 @@ pub struct LaunchParams<'a> {
     pub cooperative: bool,
 }
 
-/// The kernels of an endpoint, by data type. Launches look nothing up by name.
+/// The kernels of an endpoint, by data type, so that launches need no lookup by name.
 pub(crate) struct Kernels {
     schedule: Vec<Kernel>,
     one_shot: Vec<Kernel>,
@@ -92,8 +92,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns a kernel of the caller. A kernel for another use is an error, and so is one with
-    /// fewer resident blocks than this endpoint has reserved.
+    /// Returns a kernel of the caller. A kernel for another use is an error. A kernel with fewer
+    /// resident blocks than this endpoint has reserved is an error, too.
     fn user_op_kernel(
         &self,
         order: &LaunchParams<'_>,
@@ -117,7 +117,7 @@ impl Endpoint {
     /// Returns the number of thread blocks, of any of the kernels, that can be resident at once.
     ///
     /// # Errors
-    /// Returns an error if the driver does not tell, or if a kernel does not fit at all.
+    /// Returns an error if the driver does not report it, or if a kernel does not fit at all.
     pub fn max_resident_blocks(gpu: &Gpu) -> Result<usize> {
         let mut least = usize::MAX;
         for (name, dtype) in
@@ -310,8 +310,8 @@ fn exceeds(blocks: usize, bytes: usize, room: usize) -> bool {
     blocks.checked_mul(bytes).is_none_or(|needed| needed > room)
 }
 
-/// Returns the threads of a block. On a GPU they suffice to move 64 KiB at once. In the emulator
-/// each thread is a fiber, so a few are enough.
+/// Returns the threads of a block. On a GPU, there are enough threads to move 64 KiB at once. In
+/// the emulator, each thread is a fiber, so there are only a few.
 pub(crate) const fn threads_per_block(software: bool) -> u32 {
     if software { 32 } else { 512 }
 }

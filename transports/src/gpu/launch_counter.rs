@@ -1,8 +1,8 @@
-//! Counts of launches: how many a rank has enqueued, and how many have ended.
+//! Counts the launches that a rank has enqueued, and the launches that have ended.
 //!
 //! The last block of a launch writes the number of launches that have ended to page-locked memory.
-//! So a thread that waits for kernels needs no call of the driver, which might refuse it during a
-//! capture, or make it wait for a launch of another thread.
+//! So a thread that waits for kernels need not call the driver. The driver might refuse the call
+//! during a capture, or let it wait for a launch of another thread.
 
 use crate::Result;
 use std::sync::atomic::{AtomicU64, Ordering};

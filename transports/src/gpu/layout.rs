@@ -1,4 +1,4 @@
-//! Layout of the memory of a rank that its peers reach: its *peer memory*.
+//! Layout of a rank's *peer memory*, which is the memory that its peers access.
 //!
 //! The layout is pure arithmetic. Every rank computes all offsets in the peer memory of every rank
 //! by itself. So a peer supplies no address except the start of its peer memory.
@@ -14,14 +14,14 @@ pub struct DeviceGeometry {
     pub ranks: usize,
     /// Slices of one operation in flight at once.
     pub channels: usize,
-    /// Messages that one FIFO holds. There are at least three, as a message may be received and
-    /// sent on at once.
+    /// Messages that one FIFO holds. There are at least three, because a message may be received
+    /// and sent on at once.
     pub slots: usize,
-    /// Data of the largest message, in bytes: whole lines.
+    /// Data of the largest message in bytes, which is a number of whole lines.
     pub slot_bytes: usize,
     /// Data of the largest message in which each word has a flag, in bytes.
     pub ll_bytes: usize,
-    /// Bytes of a rank's window: whole lines.
+    /// Bytes of a rank's window, which is a number of whole lines.
     pub window_bytes: usize,
     /// True if messages with flags also use [`Protocol::Ll128`].
     pub ll128: bool,
@@ -53,11 +53,11 @@ impl DeviceGeometry {
     }
 
     /// Returns the geometry with messages short enough that a peer memory takes at most
-    /// [`PEER_MEMORY_BYTES_MAX`] bytes beside the window.
+    /// [`PEER_MEMORY_BYTES_MAX`] bytes in addition to the window.
     ///
     /// Every rank has FIFOs from every other, so their messages become shorter as ranks are added.
-    /// The result depends on the geometry alone. It stays larger only where messages of one cache
-    /// line are too many.
+    /// The result depends only on the geometry. The memory is larger only if even messages of one
+    /// cache line take too much.
     #[must_use]
     pub fn fit(mut self) -> Self {
         loop {
@@ -123,8 +123,9 @@ impl DeviceGeometry {
 
 /// Offsets of all parts of a peer memory, in bytes.
 ///
-/// The parts follow each other: the counters, one to a line; the signals; the window. Then come the
-/// slots of the FIFOs into this rank and the mailboxes, for each protocol.
+/// The first parts are the counters, with one counter in each line, then the signals, and then the
+/// window. After them come the slots of the FIFOs to this rank and the mailboxes, for each
+/// protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     geometry: DeviceGeometry,
@@ -240,7 +241,8 @@ impl Layout {
     }
 }
 
-/// Bytes that a peer memory takes at most beside the window, for up to 1,024 ranks on 8 channels.
+/// Largest number of bytes of a peer memory without its window, for up to 1,024 ranks on 8
+/// channels.
 pub const PEER_MEMORY_BYTES_MAX: usize = 128 << 20;
 /// Alignment of every part.
 pub const CACHE_LINE_BYTES: usize = 64;

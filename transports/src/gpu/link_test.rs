@@ -1,4 +1,4 @@
-//! Tests links between GPUs before their first use: every two ranks exchange bytes through each
+//! Tests links between GPUs before their first use. Every two ranks exchange bytes through each
 //! other's memory.
 
 use crate::Result;
@@ -13,10 +13,11 @@ use unisono_cuda::device::{
 /// Messages that a test sends on its lane, which is the last one.
 pub(crate) const LINK_TEST_MESSAGES: u64 = 2;
 
-/// A test of links that is ready to run: all of its memory is there.
+/// A test of links that is ready to run, because all its memory is allocated.
 ///
-/// Ranks prepare the test, agree that all have done so, and then run it. A driver may wait for
-/// running kernels before it allocates, and kernels of ranks that are ahead wait for this one.
+/// Ranks prepare the test, agree that all have done so, and then run it. This is needed because a
+/// driver may wait for running kernels before it allocates memory, and kernels of ranks that are
+/// ahead wait for this rank.
 pub struct LinkTest<'a> {
     arena: &'a PeerMemory,
     /// The other ranks that are tested.

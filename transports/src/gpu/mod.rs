@@ -1,12 +1,13 @@
-//! GPU ranks: FIFOs and windows in device memory that peers reach, filled and emptied by kernels.
+//! GPU ranks, with FIFOs and windows in device memory that peers can access. Kernels fill and empty
+//! them.
 //!
 //! Every rank has one [`PeerMemory`] with everything that its peers write. The driver exports it
 //! and maps it, in the same process or in another of the host. Symmetric memory ([`WindowSet`]) is
 //! shared in the same way.
 //!
-//! An [`Endpoint`] holds the peer memory of all ranks, or a [`HostStaging`] for a rank that is out
-//! of reach. It launches the kernels that execute schedules. Its launches are safe: programs and
-//! sizes are checked before a kernel gets them.
+//! An [`Endpoint`] holds the peer memory of all ranks, or a [`HostStaging`] for a rank that it
+//! cannot reach. It launches the kernels that execute schedules. Its launches are safe, because
+//! programs and sizes are checked before a kernel gets them.
 
 mod endpoint;
 pub(crate) mod host_staging;

@@ -1,5 +1,5 @@
-//! Launches of the kernel for the smallest all_reduce: every rank stores its input into the
-//! mailboxes of all.
+//! Launches of the kernel for the smallest all_reduce, in which every rank stores its input into
+//! the mailboxes of all ranks.
 
 use crate::gpu::endpoint::Endpoint;
 use crate::gpu::launch::{LaunchParams, threads_per_block};

@@ -1,4 +1,5 @@
-//! The memory of one operation in the form that kernels take: addresses whose lengths were checked.
+//! The memory of one operation in the form that kernels need, which is addresses with checked
+//! lengths.
 
 use crate::gpu::endpoint::Endpoint;
 use crate::gpu::table_arena::Table;
@@ -12,7 +13,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A part of a GPU's memory with elements of any type: a [`TypedRegion`].
+/// A part of a GPU's memory with elements of any type. [`TypedRegion`] implements this trait.
 pub trait Region: sealed::Sealed {
     /// Returns the address of its first byte.
     fn address(&self) -> u64;
@@ -109,7 +110,8 @@ fn is_valid(share: &Share) -> bool {
         && share.stride < ADDRESS_LIMIT
 }
 
-/// More bytes than any memory has. Multiplied by the chunks of a share, it still fits in a word.
+/// A limit that is larger than any memory. Multiplied by the chunks of a share, it still fits in a
+/// word.
 const ADDRESS_LIMIT: u64 = 1 << 48;
 
 /// The memory of an operand, and its division into shares.

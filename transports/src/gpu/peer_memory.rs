@@ -1,4 +1,4 @@
-//! The memory of a rank that its peers reach, and the memory of peers that it reaches.
+//! The memory of a rank that its peers access, and the memory of peers that the rank accesses.
 
 use crate::gpu::layout::Layout;
 use crate::{Error, Result};
@@ -116,8 +116,8 @@ impl PeerMemory {
 }
 
 impl MappedPeerMemory {
-    /// Returns true if this process has allocated the memory, on this GPU. Such memory is reached
-    /// by the same pointer, so no link can be broken.
+    /// Returns true if this process has allocated the memory, on this GPU. Such memory is accessed
+    /// by the same pointer, so no link is involved.
     pub fn is_on(&self, gpu: &Gpu) -> bool {
         self.memory.owner() == Some(gpu)
     }

@@ -1,7 +1,7 @@
-//! Programs for the kernels that execute schedules, checked before any kernel sees them.
+//! Programs for the kernels that execute schedules. They are checked before any kernel gets them.
 //!
-//! A kernel trusts its tables: an index outside them would access memory that is not the program's.
-//! So only checked programs are ever uploaded.
+//! A kernel trusts its tables, so an index outside of them would access memory of others. Therefore
+//! only checked programs are uploaded.
 
 use crate::{Error, Result};
 use unisono_cuda::device::{ChunkRef, Instr, LaneProgram, MemorySpace, Opcode, ScheduleArgs};

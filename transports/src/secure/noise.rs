@@ -1,9 +1,9 @@
-//! Agreement of two ends on keys that nobody else can have: Noise's pattern `NNpsk0`, by the `snow`
-//! crate.
+//! Agreement of two ends on keys that nobody else can have. It uses Noise's pattern `NNpsk0` from
+//! the `snow` crate.
 //!
-//! Each side makes a key pair for this connection alone and forgets it (forward secrecy). The job's
-//! secret is mixed in, so that only its owners can agree. The prologue is mixed in too, so that
-//! both ends must have the same one.
+//! Each side makes a key pair for this connection only and then forgets it (forward secrecy). The
+//! job's secret is mixed in, so that only its owners can agree. The prologue is mixed in, too, so
+//! both ends must have the same prologue.
 
 use crate::secure::resolver::{CIPHER_BYTES, Resolver};
 use crate::secure::secret::Secret;
@@ -37,8 +37,8 @@ impl NoiseHandshake {
 /// Answers message 1 as the server, and returns the keys with message 2.
 ///
 /// The result is `None` if message 1 does not come from an owner of the secret with the same
-/// prologue. Message 1 may be a recording: only a record that opens with the keys proves that the
-/// client is there.
+/// prologue. Message 1 may be a recording, so only a record that opens with the keys proves that
+/// the client is there.
 pub(crate) fn respond(
     secret: &Secret,
     prologue: &[u8],

@@ -1,13 +1,13 @@
-//! The record layer: an encrypted connection carries its bytes in sealed records.
+//! The record layer, in which an encrypted connection carries its bytes in sealed records.
 //!
 //! A record is two bytes of length, little-endian, and up to 32 KiB that are encrypted and
 //! authenticated. The key belongs to the connection and the direction, and the nonce is the number
 //! of the record. A record that is forged, damaged, repeated, left out or out of order does not
 //! open. The layer then reads nothing more, and closes the connection for both ends.
 //!
-//! There is one buffer in each direction between the caller and the kernel. No call waits. A record
-//! that the kernel has taken in part stays in the buffer, and the next one is sealed when it has
-//! gone.
+//! There is one buffer in each direction between the caller and the kernel. No call waits. If the
+//! kernel has accepted only a part of a record, the rest stays in the buffer, and the next record
+//! is sealed after the rest was sent.
 
 use crate::secure::noise::{SessionKeys, TAG_BYTES};
 use crate::sys::socket::{recv_now, send_now};
@@ -77,8 +77,7 @@ impl RecordLayer {
         queues.iter().map(|queue| queue.bytes.capacity()).sum::<usize>() + self.scratch.capacity()
     }
 
-    /// Seals as many bytes as there is room for, and returns their number. The last record may
-    /// still be buffered.
+    /// Seals as many bytes as fit, and returns their number. The last record may still be buffered.
     pub(crate) fn write(&mut self, socket: &TcpStream, slices: &[IoSlice<'_>]) -> Result<usize> {
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut sealed = 0;

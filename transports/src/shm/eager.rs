@@ -1,23 +1,22 @@
-//! Protocol of the eager slots. Small messages go to all ranks, with the data behind the flag in
-//! one cache line.
+//! Protocol of the eager slots. Small messages go to all ranks, with the flag and the data in one
+//! cache line.
 //!
-//! A slot is a *seq* and, behind it, its data. A reader that polls the seq of a short slot gets all
-//! 56 bytes with the same cache line. A rank owns many slots of each class and uses them in turn.
-//! Publication `n` goes into slot `n mod c` of the `c` slots of its class.
+//! A slot consists of a *seq* and the data after it. A reader that polls the seq of a short slot
+//! gets all 56 bytes with the same cache line. A rank owns many slots of each class and uses them
+//! in turn. Publication `n` goes into slot `n mod c` of the `c` slots of its class.
 //!
-//! All classes have their seqs in short slots. A reader that expects a publication of another size
-//! therefore finds there that ranks disagree. No reader touches a long slot before it holds data. A
-//! slot of half a page has its seq in front of its data as well.
+//! All classes have their seqs in short slots. So a reader that expects a publication of another
+//! size detects there that the ranks disagree. No reader accesses a long slot before it holds data.
+//! A slot of half a page also has its seq before its data.
 //!
 //! Every rank counts the same publications, including those that it only reads. From time to time
 //! it publishes how many it has *acknowledged*. Before the owner writes publication `n` into one of
-//! `c` slots, it checks one condition. All ranks must have acknowledged all publications up to
-//! `n - c`.
+//! `c` slots, it checks that all ranks have acknowledged all publications up to `n - c`.
 //!
-//! Data race freedom, in words: the data of publication `n` is written before its seq (release),
-//! and read after the seq was seen (acquire). The reads of a reader precede its acknowledgement
-//! (release). Before the owner writes that slot again, it has read the acknowledgement (acquire),
-//! or learned it from a later seq of that reader.
+//! There is no data race for the following reasons. The data of publication `n` is written before
+//! its seq (release), and read after the seq was seen (acquire). The reads of a reader precede its
+//! acknowledgement (release). Before the owner writes that slot again, it has read the
+//! acknowledgement (acquire), or learned it from a later seq of that reader.
 
 use crate::Tag;
 use crate::sync::{AtomicU64, Ordering};
@@ -53,19 +52,21 @@ impl SlotClass {
     /// Largest number of slots of a class.
     pub const MAX_SLOTS: u64 = 128;
 
-    /// Smallest useful number of slots. With fewer, ranks wait for each other more than they gain.
+    /// Smallest useful number of slots. With fewer slots, ranks wait for each other for longer than
+    /// they save.
     const MIN_SLOTS: u64 = 8;
 
     /// Returns the number of slots of this class that each of `ranks` ranks uses, a power of two.
     ///
-    /// So many publications may be in flight before a reader looks. The number of long slots
-    /// depends on the ranks.
+    /// This is the number of publications that may be in flight before a reader reads them. For
+    /// long slots, it depends on the number of ranks.
     ///
-    /// With two ranks, a peer's own cache must have lost a slot that it read before the slot is
-    /// written again. Writing it earlier takes several times as long.
+    /// With two ranks, a slot should be written again only after the reader's own cache no longer
+    /// holds it. Writing it earlier takes several times as long.
     ///
-    /// More ranks use fewer slots each, and all of them together use as many. The slots should stay
-    /// in the cache that the ranks share, and every rank's first access to a page costs time.
+    /// With more ranks, each rank uses fewer slots, and the total number stays the same. The slots
+    /// should stay in the cache that the ranks share, and every rank's first access to a page costs
+    /// time.
     ///
     /// All slots of one class fill 4 MiB at most, and programs seldom use many classes in turn.
     pub const fn slots(self, ranks: usize) -> u64 {
@@ -154,8 +155,8 @@ pub(crate) fn published(slots: &impl EagerSlots, slot: SlotClass, number: u64) -
     slots.seq(slot.seq_class(), number).load(Ordering::Acquire)
 }
 
-/// Returns the tag of publication `number`. A tag torn by an owner that writes out of turn is only
-/// a wrong tag.
+/// Returns the tag of publication `number`. If the owner writes out of turn, the tag may be torn,
+/// which is only a wrong tag.
 #[inline]
 pub(crate) fn tag(slots: &impl EagerSlots, number: u64) -> Tag {
     Tag(slots.tag(number).each_ref().map(|word| word.load(Ordering::Relaxed)))

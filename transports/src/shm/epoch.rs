@@ -1,17 +1,19 @@
-//! Protocol by which a rank takes its memory back from peers, without that memory.
+//! Protocol by which a rank takes its memory back from peers. This file does not handle the memory
+//! itself.
 //!
-//! Every rank owns two words. In one it says that it accesses memory of others: this is its *access
-//! epoch*. In the other it says that its own memory is closed to them, once and for all: its
-//! *exposure epoch* has ended. The second one is written once, so that it stays in the caches of
-//! all ranks.
+//! Every rank owns two words. The first word says that the rank accesses memory of others, which is
+//! its *access epoch*. The second word says that its own memory is closed to others for good, so
+//! its *exposure epoch* has ended. The second word is written only once, so it stays in the caches
+//! of all ranks.
 //!
-//! A rank sets its access word and then looks which ranks have closed their memory. If one has, it
-//! clears the word and touches nothing. A rank that closes its memory sets that word, and then
-//! looks at the access words of all others. On both sides a full fence lies in between. So either
-//! the rank that wants access finds the memory closed, or the owner finds that rank's access word.
+//! A rank sets its access word, and then checks which ranks have closed their memory. If any has,
+//! it clears the word and accesses nothing. A rank that closes its memory sets its second word, and
+//! then reads the access words of all others. On both sides, there is a full fence in between. So
+//! either the rank that wants access finds the memory closed, or the owner finds that rank's access
+//! word.
 //!
-//! An access word is cleared with release, and is seen cleared with acquire. All accesses thus
-//! precede everything that the owner does then.
+//! An access word is cleared with release, and is seen cleared with acquire. So all accesses
+//! precede everything that the owner does after that.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 

@@ -1,14 +1,15 @@
 //! Access to the symmetric heaps of peers, and its end.
 //!
-//! A rank exposes memory of its heap for one operation ([`HeapExposure`]), and accesses that of its
-//! peers only within a [`HeapAccess`]. An operation that succeeds ends when all ranks have said
-//! that they are done. One that fails ends while peers may be in the middle of a copy, or before
-//! they begin one. Its exposure then closes the heap for ever: a communicator does not outlive its
-//! first error. Accesses that begin later are refused, and those that have begun are waited for.
+//! A rank exposes memory of its heap for one operation ([`HeapExposure`]), and accesses memory of
+//! its peers only within a [`HeapAccess`]. An operation that succeeds ends when all ranks have
+//! signaled that they are done. If an operation fails, peers may be in the middle of a copy, or may
+//! not have begun one. Its exposure then closes the heap forever, because a communicator does not
+//! outlive its first error. Accesses that begin later are refused, and the exposure waits for
+//! accesses that have begun.
 //!
-//! A peer that is a thread of this process leaves its copy when it gets a core. A peer that is a
-//! process may be stopped, or dead, so it is waited for only a while. Then the exposed pages become
-//! a private copy of this process.
+//! A peer that is a thread of this process ends its copy when it gets a core. A peer that is a
+//! process may be stopped or dead, so the wait for it is limited. After that, the exposed pages
+//! become a private copy of this process.
 
 use crate::shm::epoch::{self, EpochWords};
 use crate::shm::heap::SymmetricHeap;

@@ -1,6 +1,6 @@
-//! Allocates memory of a rank that peers reach without staging.
+//! Allocates memory of a rank that peers access without staging.
 //!
-//! A heap is address space inside the rank's segment. Pages cost nothing until a block has them,
+//! A heap is address space inside the rank's segment. Pages cost nothing until a block uses them,
 //! and they are returned when the block is dropped. Large blocks get huge pages at once. Others get
 //! small pages when they are touched.
 
@@ -21,7 +21,7 @@ pub struct SymmetricHeap {
     bytes: usize,
     /// Free ranges: bytes of each, by its beginning. No two ranges touch.
     free: Mutex<BTreeMap<usize, usize>>,
-    /// Some pages are private, because a peer may still access the file.
+    /// True if some pages are private, because a peer may still access the file.
     has_private_pages: AtomicBool,
 }
 
@@ -95,12 +95,13 @@ impl SymmetricHeap {
         if self.bytes == 0 {
             return None;
         }
-        // One byte: an empty range at a boundary could belong to the part before the heap.
+        // This uses one byte, because an empty range at a boundary could belong to the part before
+        // the heap.
         let offset = address.checked_sub(self.segment.at(self.base, 1).addr())?;
         (offset.checked_add(bytes)? <= self.bytes).then_some(offset)
     }
 
-    /// Returns whether peers reach the heap through mappings of their own.
+    /// Returns true if peers access the heap through separate mappings.
     pub(super) fn is_shared_by_processes(&self) -> bool {
         self.segment.fd().is_some()
     }
@@ -117,7 +118,8 @@ impl SymmetricHeap {
 
     fn release(&self, offset: usize, bytes: usize) {
         let (mut begin, mut end) = (offset, offset + bytes.max(1).next_multiple_of(PAGE_BYTES));
-        // A peer that still reads the file must not find zeros, which it would take for a result.
+        // A peer that still reads the file must not find zeros, because it would use them as a
+        // result.
         let keeps_file = self.has_private_pages.load(Ordering::Relaxed);
         self.segment.discard(self.base + begin, end - begin, keeps_file);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);

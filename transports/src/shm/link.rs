@@ -1,7 +1,7 @@
 //! FIFOs of messages in shared memory.
 //!
-//! A slot is a line with seq, length and tag, and behind it the data. A body of up to
-//! [`INLINE_BYTES`] is in that line as well. A small message therefore crosses between cores as one
+//! A slot is a cache line with seq, length and tag, followed by the data. A body of up to
+//! [`INLINE_BYTES`] bytes is in that line as well. So a small message moves between cores as one
 //! line.
 
 use super::layout::{Layout, SLOT_HEADER_BYTES};
@@ -112,7 +112,7 @@ pub(super) struct ShmLink {
     theirs: Arc<Segment>,
     /// The ranks that sleep until this one publishes something.
     sleepers: Arc<Sleepers>,
-    /// Empty until a lane is used: a rank has many links and uses a few.
+    /// Empty until a lane is used, because a rank has many links and uses only a few.
     lanes: Vec<Lane>,
 }
 

@@ -1,17 +1,18 @@
-//! Protocol of signals, tags and completion counters between ranks, without their memory.
+//! Protocol of signals, tags and completion counters between ranks. This file does not handle their
+//! memory.
 //!
-//! A rank owns one *block* for each lane. It alone writes the block, and all ranks read it. A block
-//! has two *parities*, each a cache line with a signal and a tag, and a counter of finished
-//! instances. A signal is published in the parity whose tag was set last, so signal and tag cross
-//! to a reader together, in one line.
+//! A rank owns one *block* for each lane. Only this rank writes the block, and all ranks read it. A
+//! block has two *parities*, each a cache line with a signal and a tag, and a counter of finished
+//! instances. A signal is published in the parity whose tag was set last, so a reader gets signal
+//! and tag together, in one line.
 //!
 //! A reader takes the larger of the two signals. This is the last one published, because signals
 //! only grow. The line of the parity not in use stays in the reader's cache, so reading it is free.
 //!
-//! Data race freedom, in words: all writes of a rank before a signal, its tag included, precede the
-//! signal (release). A reader that sees the signal (acquire) sees all of them. All reads of a
-//! reader before it published its completion precede all writes that the writer makes after it has
-//! seen that completion.
+//! There is no data race for the following reasons. All writes of a rank before a signal, including
+//! its tag, precede the signal (release). A reader that sees the signal (acquire) sees all of them.
+//! All reads of a reader before it published its completion precede all writes that the writer
+//! makes after it has seen that completion.
 
 use crate::Tag;
 use crate::sync::{AtomicU64, Ordering};

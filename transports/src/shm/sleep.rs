@@ -1,4 +1,4 @@
-//! Sleep and wake-up in the segments of the ranks of a host: the words, and the futex.
+//! Sleep and wake-up between the ranks of a host, with the words in their segments and the futex.
 
 use crate::shm::layout::Layout;
 use crate::shm::wake::{self, ASLEEP, WakeWords};
@@ -21,8 +21,8 @@ pub struct Sleepers {
     /// The requests of this rank, in `own`.
     own_requests: NonNull<AtomicU64>,
     segments: Vec<Option<Arc<Segment>>>,
-    /// Publications in a row that executed a fence and found no sleeper. Only the thread that uses
-    /// the fabric counts.
+    /// Number of consecutive publications that executed a fence and found no sleeper. Only the
+    /// thread that uses the fabric changes it.
     in_vain: AtomicU32,
 }
 
@@ -34,12 +34,12 @@ pub(crate) struct WakeRequest {
 }
 
 impl WakeRequest {
-    /// Returns whether all ranks of the request will certainly wake this one.
+    /// Returns true if all ranks of the request will certainly wake this rank.
     pub(crate) fn is_certain(self) -> bool {
         self.certain
     }
 
-    /// Returns whether the request went to all of `peers`.
+    /// Returns true if the request was made to all of `peers`.
     pub(crate) fn covers(self, peers: &mut dyn Iterator<Item = usize>) -> bool {
         peers.fold(0, |bits, peer| bits | wake::bit(peer)) & !self.bits == 0
     }
@@ -108,13 +108,14 @@ impl Sleepers {
         }
     }
 
-    /// Asks `peers` to wake this rank at their next publication. `None` if one of them does not
-    /// share memory with this rank, or if there are none.
+    /// Requests that `peers` wake this rank at their next publication. Returns `None` if one of
+    /// them does not share memory with this rank, or if there are none.
     ///
-    /// The caller looks afterwards at what they publish, before [`Sleepers::sleep`].
+    /// After this call and before [`Sleepers::sleep`], the caller must check what they have
+    /// published.
     pub(crate) fn request(&self, peers: &mut dyn Iterator<Item = usize>) -> Option<WakeRequest> {
         wake::fall_asleep(self, self.rank);
-        // Ranks of other hosts need this one to look at its sockets, which wake nobody here.
+        // Ranks of other hosts need this rank to read its sockets, which do not end this sleep.
         let mut request = WakeRequest { bits: 0, certain: self.segments.iter().all(Option::is_some) };
         for peer in peers {
             if peer == self.rank || !self.segments.get(peer).is_some_and(Option::is_some) {
@@ -143,19 +144,19 @@ impl Sleepers {
 
     /// Ends the sleep of this rank from another of its threads.
     ///
-    /// That thread has written before what this rank is to see. A rank that is about to sleep looks
-    /// once more after its requests, which contain a full fence as well, so one of the two sees the
-    /// other.
+    /// Before the call, that thread has written the data for this rank. A rank that is about to
+    /// sleep checks once more after its requests, which also contain a full fence. So one of the
+    /// two sees the other.
     pub(crate) fn wake_own(&self) {
         fence(Ordering::SeqCst);
         let asleep = self.asleep(self.rank);
-        // The load spares a rank that is busy the write to a line which it shares.
+        // The load avoids a write to a shared cache line if the rank is busy.
         if asleep.load(Ordering::Relaxed) == ASLEEP && wake::is_to_be_woken(self, self.rank) {
             let _ = futex::wake(asleep, futex::Flags::empty(), 1);
         }
     }
 
-    /// Makes peers not wake this rank any more, because it has seen what it waited for.
+    /// Tells peers not to wake this rank any more, because it has seen the awaited publication.
     pub(crate) fn wake_up(&self) {
         wake::wake_up(self, self.rank);
     }

@@ -1,32 +1,34 @@
-//! Protocol of sleep and wake-up between ranks that share memory, without their memory.
+//! Protocol of sleep and wake-up between ranks that share memory. This file does not handle the
+//! memory itself.
 //!
-//! Every rank owns two words. In its *requests*, each other rank sets a bit before it sleeps until
-//! this rank publishes something. Its *asleep* word is one while it sleeps itself, and is the word
-//! of the futex on which it sleeps. So a sleeper sets its own word, then its bit at the ranks that
-//! it awaits, looks once more, and sleeps. A rank that has published something clears the bits in
-//! its requests, and wakes each of those ranks whose asleep word it changes from one to zero.
+//! Every rank owns two words. The first word holds its *requests*, in which another rank sets a bit
+//! before it sleeps until this rank publishes something. The *asleep* word is one while the rank
+//! sleeps, and is the word of its futex. So a sleeper sets its asleep word, sets its bit at the
+//! ranks that it awaits, checks once more, and sleeps. A rank that has published something clears
+//! the bits in its requests, and wakes each of those ranks whose asleep word it changes from one to
+//! zero.
 //!
-//! Publishing must cost nothing where nobody sleeps. A rank that publishes therefore only loads its
+//! Publishing must cost nothing if no rank sleeps. So a rank that publishes only loads its
 //! requests, which stay in its cache, and does nothing if they are zero. This load may be executed
-//! before the published word is visible, so alone it would lose wake-ups. Two bits prevent this.
-//! A sleeper also sets [`REQUESTED`]. The owner answers with [`FENCED`] when it sees that: from
-//! then on it finds a word that is not zero, and executes a full fence between what it publishes
-//! and its look at the bits. Only a sleeper that finds the answer at every rank that it awaits may
-//! rely on being woken; [`request`] returns whether it did. Others sleep for a short time. An owner
-//! that has found no sleeper for many publications withdraws its answer, which takes effect only if
-//! no bit is set at that moment.
+//! before the published word is visible, so alone it would lose wake-ups. Two bits prevent this. A
+//! sleeper also sets [`REQUESTED`]. When the owner sees this bit, it answers with [`FENCED`]. From
+//! then on, its requests are not zero, so it executes a full fence between its publication and its
+//! check of the bits. A sleeper may rely on being woken only if it finds this answer at every rank
+//! that it awaits, which [`request`] returns. Others sleep for a short time. An owner that has
+//! found no sleeper for many publications withdraws its answer, which takes effect only if no bit
+//! is set at that moment.
 //!
-//! No wake-up is lost, in words. The sleeper sets its bit, and then reads the published word, with
-//! a full fence in between (on x86-64 the locked `or` is one, on Arm `dmb ish`). The owner writes
-//! the published word, and then reads the bits, with a full fence in between (`mfence`, `dmb ish`).
-//! So either the sleeper reads what was published, or the owner reads the bit. That the owner is
-//! past its answer follows from the coherence of one word: the owner set [`FENCED`] itself, so all
-//! its later loads find it, or the zero that it wrote itself. The sleeper's `or` is ordered before
-//! that zero, and then the withdrawal fails, or after it, and then the sleeper does not find
-//! [`FENCED`].
+//! No wake-up is lost for the following reasons. The sleeper sets its bit, and then reads the
+//! published word, with a full fence in between (on x86-64 the locked `or` is one, on Arm `dmb
+//! ish`). The owner writes the published word, and then reads the bits, with a full fence in
+//! between (`mfence`, `dmb ish`). So either the sleeper reads what was published, or the owner
+//! reads the bit. That the owner is past its answer follows from the coherence of one word: the
+//! owner set [`FENCED`] itself, so all its later loads find it, or the zero that it wrote itself.
+//! The sleeper's `or` is ordered before that zero, and then the withdrawal fails, or after it, and
+//! then the sleeper does not find [`FENCED`].
 //!
-//! All words can be written by a peer with faults. Then a rank is woken for nothing, or too late. A
-//! sleep therefore always has a limit.
+//! A faulty peer can write all these words. Then a rank is woken without need, or too late. So a
+//! sleep always has a limit.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -38,7 +40,7 @@ pub(crate) trait WakeWords {
     fn asleep(&self, rank: usize) -> &AtomicU32;
 }
 
-/// Bit of requests by which a sleeper asks for fences.
+/// Bit of requests by which a sleeper requests fences.
 pub(crate) const REQUESTED: u64 = 1 << 62;
 /// Bit of requests by which the owner answers that it executes fences.
 pub(crate) const FENCED: u64 = 1 << 63;
@@ -55,9 +57,10 @@ pub(crate) fn fall_asleep(words: &impl WakeWords, rank: usize) {
     words.asleep(rank).store(ASLEEP, Ordering::Relaxed);
 }
 
-/// Asks `peer` to wake `rank` at its next publication. Returns whether `peer` will certainly do it.
+/// Requests that `peer` wakes `rank` at its next publication. Returns true if `peer` will certainly
+/// do it.
 ///
-/// The caller looks afterwards at what `peer` publishes, before `rank` sleeps.
+/// After this call and before `rank` sleeps, the caller must check what `peer` has published.
 pub(crate) fn request(words: &impl WakeWords, rank: usize, peer: usize) -> bool {
     let before = words.requests(peer).fetch_or(bit(rank) | REQUESTED, Ordering::SeqCst);
     fence(Ordering::SeqCst);
@@ -84,8 +87,8 @@ pub(crate) fn take_requests(words: &impl WakeWords, rank: usize) -> u64 {
     }
 }
 
-/// Returns whether `rank` has to be woken, because it slept or was about to. It counts as awake
-/// afterwards.
+/// Returns true if `rank` has to be woken, because it sleeps or is about to sleep. After that, it
+/// counts as awake.
 pub(crate) fn is_to_be_woken(words: &impl WakeWords, rank: usize) -> bool {
     words.asleep(rank).swap(AWAKE, Ordering::SeqCst) == ASLEEP
 }

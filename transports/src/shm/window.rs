@@ -14,7 +14,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use unisono_reducers::{Source, Target};
 
-/// Memory of every rank that every other rank can reach, and a signal counter per rank and lane.
+/// Memory of every rank that every other rank can access, and a signal counter for each rank and
+/// lane.
 ///
 /// Offsets outside a window panic, because they are computed locally and never read from a peer.
 /// Data written before [`Window::signal`] is visible to a rank that has seen the new value through
@@ -28,11 +29,11 @@ pub struct Window {
     sleepers: Arc<Sleepers>,
     /// State of this rank's signal blocks, one for each lane.
     signal_writers: Vec<SignalWriter>,
-    /// The slot classes in which this rank has prepared, one bit each. The next field
-    /// is the number of window bytes that this rank has prepared for writing.
+    /// The slot classes that this rank has prepared for writing, with one bit for each. The next
+    /// field is the number of bytes of its window that it has prepared.
     prepared_classes: u8,
     prepared_bytes: usize,
-    /// The long slots and windows of all ranks are mapped.
+    /// True if the long slots and windows of all ranks are mapped.
     is_mapped: bool,
 }
 
@@ -119,8 +120,8 @@ impl Window {
     /// Prepares the first `bytes` bytes of this rank's window for writing, and maps the windows of
     /// all ranks.
     ///
-    /// Bytes prepared for the first time get huge pages. These cost fewer page faults than small
-    /// ones, here and wherever they are read.
+    /// Bytes prepared for the first time get huge pages. They cause fewer page faults than small
+    /// pages, for this rank and for its readers.
     ///
     /// # Errors
     /// Returns the system's error, if there is no address space.
@@ -199,8 +200,8 @@ impl Window {
 
     /// Returns memory of `rank`'s window for writing.
     ///
-    /// `&self` suffices, because a window is only ever reached through raw pointers. The result may
-    /// therefore be held beside [`Window::source`].
+    /// `&self` is enough, because a window is only accessed through raw pointers. So the result may
+    /// be held at the same time as that of [`Window::source`].
     #[inline]
     pub fn target(&self, rank: usize, offset: usize, bytes: usize) -> Target<'_> {
         // SAFETY: inside the window by `window_ptr`, mapped as long as this lives; only ever
@@ -302,8 +303,8 @@ impl Window {
         eager::acked(&self.eager_slots(rank))
     }
 
-    /// Shows a word to all ranks at some later time. The word is a hint: nothing that must be
-    /// correct depends on it.
+    /// Shows a word to all ranks at some later time. The word is only a hint, and correctness does
+    /// not depend on it.
     #[inline]
     pub fn set_hint(&mut self, word: u64) {
         self.segments[self.rank].word(Layout::hint()).store(word, Ordering::Relaxed);

@@ -10,15 +10,16 @@ pub struct FaultPlan {
     pub seed: u64,
     /// Shortest delay. It is never less than a nanosecond.
     pub delay_min: Duration,
-    /// Longest delay. Messages of different lanes overtake each other, those of one lane never.
+    /// Longest delay. Messages of different lanes can overtake each other, but messages of one lane
+    /// cannot.
     pub delay_max: Duration,
     /// Factor by which some routes between two ranks may be slower. It is at least 1.
     pub max_slowdown: u32,
     /// Time without an answer after which a kernel gives up a control connection, whose other end
     /// is then reset. With `None`, kernels never give up or reset a connection.
     pub keepalive_timeout: Option<Duration>,
-    /// Ranks of the first fabric whose kernels wait four times that long. Jobs may be configured
-    /// so. A kernel with much unread data in flight sends no keepalive probes.
+    /// Ranks of the first fabric whose kernels wait four times as long. This models jobs with such
+    /// settings, and kernels that send no keepalive probes while much unread data is in flight.
     pub long_timeout_ranks: RankSet,
     /// Faults that happen.
     pub faults: Vec<Fault>,
@@ -27,7 +28,7 @@ pub struct FaultPlan {
     pub max_time: Duration,
 }
 
-/// A fault. Ranks are those of the first fabric.
+/// A fault. Ranks are numbered as in the first fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A rank dies.
@@ -36,11 +37,11 @@ pub enum Fault {
         rank: usize,
         /// Moment of the death.
         at: Trigger,
-        /// True if the host lives on and tells the others, as kernels do. Otherwise the host
-        /// vanishes, and nobody is told.
+        /// True if the host stays alive and its kernel tells the other ranks. Otherwise the host
+        /// vanishes, and no rank is told.
         announced: bool,
     },
-    /// A rank does nothing for a while.
+    /// A rank does nothing for some time.
     Stall {
         /// The rank.
         rank: usize,
@@ -49,8 +50,8 @@ pub enum Fault {
         /// Length of the stall.
         duration: Duration,
     },
-    /// Nothing passes from some ranks to others. In both directions between two sets it is a
-    /// partition. In one direction it is a connection that is half open.
+    /// No packet passes from some ranks to others. If this holds in both directions, it is a
+    /// partition. In one direction, it is a half-open connection.
     Partition {
         /// The senders.
         from: RankSet,
@@ -60,8 +61,8 @@ pub enum Fault {
         both_ways: bool,
         /// Start of the partition.
         at: Duration,
-        /// Length of the partition, or `None` if it never ends. Packets sent meanwhile arrive
-        /// afterwards, as TCP sends them again.
+        /// Length of the partition, or `None` if it never ends. Packets that are sent during the
+        /// partition arrive after it, because TCP sends them again.
         duration: Option<Duration>,
     },
 }
@@ -235,7 +236,8 @@ impl Fault {
 
 /// Longer than any simulated run takes.
 const MAX_TIME: Duration = Duration::from_secs(600);
-/// Separates the numbers drawn here from those drawn from the same seed elsewhere.
+/// Makes the numbers that are drawn here differ from numbers that are drawn from the same seed
+/// elsewhere.
 const FAULT_STREAM: u64 = 0x0077_6561_7468_6572;
 const HEALING_STREAM: u64 = 0x6865_616c;
 const SLOWDOWN_STREAM: u64 = 0x736c_6f77;

@@ -1,10 +1,10 @@
-//! A network with injected faults, in virtual time: the same seed gives the same run.
+//! A network with injected faults, in virtual time. The same seed gives the same run.
 //!
-//! Ranks are threads of one process. The clock moves only when every living rank waits, and then to
-//! the moment of the next event. Everything that passes between ranks takes a time that is a hash
-//! of the seed and of the packet. That covers messages, credits, control messages and notices of
-//! deaths. So nothing that a rank can see depends on how its thread was scheduled, and a seed
-//! replays a failing run. The design follows the packet simulator of TigerBeetle.
+//! Ranks are threads of one process. The clock advances only when every living rank waits, and then
+//! to the time of the next event. Messages, credits, control messages and notices of deaths have
+//! delays that are a hash of the seed and of the packet. So nothing that a rank can observe depends
+//! on the scheduling of its thread, and a seed replays a failing run. The design follows the packet
+//! simulator of TigerBeetle.
 
 mod endpoint;
 mod fabric;
@@ -49,13 +49,14 @@ impl Observer {
         self.0.lock().died_at(rank)
     }
 
-    /// Returns the ranks that met at a place under a label, by their numbers in the first fabric.
+    /// Returns the ranks that met at a place with a label, as their numbers in the first fabric.
     pub fn members(&self, place: &str, label: &[u8]) -> Option<Vec<usize>> {
         self.0.members(place, label)
     }
 }
 
-/// Access of one rank to the network: its endpoint of the first fabric, and its means to reconnect.
+/// The access of one rank to the network, which is its endpoint in the first fabric and its means
+/// to reconnect.
 pub type Node = (Fabric, Arc<dyn Reconnect>);
 
 /// Returns the fabrics of `ranks` ranks, by rank. Time stands still until each is in use or

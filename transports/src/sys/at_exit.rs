@@ -5,17 +5,18 @@ use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
 unsafe extern "C" {
-    /// Registers a function of the exit code; see on_exit(3).
+    /// Registers a function that gets the exit code. See on_exit(3).
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
 static HOOK: OnceLock<fn(i32)> = OnceLock::new();
 
-/// Calls `hook` with the exit code when the process ends by `exit` or a return from `main`. The
-/// first hook of the process counts.
+/// Calls `hook` with the exit code when the process ends by `exit` or a return from `main`. Only
+/// the first hook of the process is used.
 ///
-/// It runs on the thread that ends the process, while others still run. That thread may hold any
-/// lock, and its thread-local values may be gone. A signal or `_exit` ends the process without it.
+/// The hook runs on the thread that ends the process, while other threads still run. That thread
+/// may hold any lock, and its thread-local values may be gone. A signal or `_exit` ends the process
+/// without it.
 pub fn set_exit_hook(hook: fn(i32)) {
     if HOOK.set(hook).is_err() {
         return;

@@ -1,4 +1,5 @@
-//! Descriptors that forked children close: pipes and sockets by which peers learn of a death.
+//! Descriptors that forked children close. These are pipes and sockets by which peers learn of a
+//! death.
 //!
 //! A child has a copy of every descriptor of its parent. The kernel reports an end only when the
 //! last copy is closed. So a child that outlives a rank, such as a process that loads data, would
@@ -39,7 +40,7 @@ impl Drop for CloseOnFork {
     }
 }
 
-/// Puts an event, which nobody knows, in the place of every descriptor.
+/// Replaces every descriptor by an event that nothing else uses.
 ///
 /// The number stays in use, so that the child may drop the objects of its parent and closes no file
 /// of its own.

@@ -1,12 +1,12 @@
-//! Descriptors that stay away from standard input, output and error.
+//! Descriptors whose numbers are not those of standard input, output and error.
 
 use rustix::io::fcntl_dupfd_cloexec;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Returns an open file under a number above the three standard descriptors.
 ///
-/// A program that has closed those gets their numbers for the next files that are opened. Text that
-/// it prints afterwards would go into a socket or a shared segment.
+/// If a program has closed standard descriptors, the next files that are opened get their numbers.
+/// Text that the program prints after that would go into a socket or a shared segment.
 ///
 /// # Errors
 /// Returns the system's error, such as too few descriptors.

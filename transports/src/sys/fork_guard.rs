@@ -1,10 +1,10 @@
-//! Fast identity of the process: after a fork, the parent's resources must not be used by the
-//! child.
+//! Fast identity of the process. It is needed because a forked child must not use the parent's
+//! resources.
 //!
-//! A word is kept in a page that the kernel wipes in children, so that a look costs a load and no
+//! A word is kept in a page that the kernel wipes in children, so a check costs only a load and no
 //! system call. Parent and child both have the sockets, the shared memory and the events of the
-//! parent. The child may close them. A child that uses them, or that tells peers anything, harms
-//! the parent.
+//! parent. The child may close them. If a child uses them, or sends anything to peers, it harms the
+//! parent.
 
 use crate::sys::segment::Segment;
 use std::sync::OnceLock;

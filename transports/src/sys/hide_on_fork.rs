@@ -1,8 +1,8 @@
 //! Memory that forked children do not have, because their parent shares it with its peers.
 //!
-//! A child has every mapping of its parent. In shared memory it would see the stores of the parent
-//! and of peers at any time, and they would see its own. So a child finds inaccessible pages there.
-//! The addresses stay in use, so that the child may drop the objects of its parent.
+//! A child has every mapping of its parent. In shared memory, it would see the stores of the parent
+//! and of peers at any time, and they would see its stores. So a child finds inaccessible pages
+//! there. The addresses stay in use, so that the child may drop the objects of its parent.
 
 use crate::sys::slot_list::SlotList;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};

@@ -1,5 +1,4 @@
-//! Listening sockets: ports that no other process gets meanwhile, and queues long enough for a
-//! whole job.
+//! Listening sockets. Their ports stay reserved, and their queues are long enough for a whole job.
 
 use crate::sys::descriptors::off_stdio;
 use crate::sys::socket::Stream;
@@ -102,8 +101,8 @@ impl AsFd for Listener {
     }
 }
 
-/// A port that the kernel gives to nobody while this value lives. Any process of the host may still
-/// listen on the port if it asks for it by number.
+/// A port that the kernel assigns to no other socket while this value lives. Any process of the
+/// host can still listen on the port if it requests it by number.
 ///
 /// The kernel never assigns a port to which a socket is bound. This socket does not listen and
 /// allows the reuse of its address, so it blocks no listener.

@@ -9,10 +9,10 @@ use std::ptr::copy_nonoverlapping;
 
 /// A file mapped for reading.
 ///
-/// The type never hands out references, because other processes may write to the file meanwhile. It
-/// copies ranges out. A copy may see a part of what is written during it. A file that was truncated
-/// is noticed before each copy. A file that is truncated during a copy ends the process, as with
-/// every mapping.
+/// The type never returns references, because other processes may write to the file at any time. It
+/// returns copies of ranges. A copy may contain a part of the data that is written at the same
+/// time. A file that was truncated is noticed before each copy. A file that is truncated during a
+/// copy ends the process, as with every mapping.
 #[derive(Debug)]
 pub struct MappedFile {
     mapping: MmapRaw,

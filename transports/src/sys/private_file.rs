@@ -1,4 +1,4 @@
-//! Files and folders that other users neither read nor write.
+//! Files and folders that other users can neither read nor write.
 
 use crate::sys::random::random_hex;
 use crate::sys::user;
@@ -34,14 +34,14 @@ pub fn create_new(path: &Path) -> Result<File> {
 /// # Errors
 /// As [`create_new`].
 pub fn publish(path: &Path, bytes: &[u8]) -> Result<()> {
-    // Nobody can take a name beforehand that nobody can guess.
+    // The name is random, so nobody can create a file with this name beforehand.
     let random = random_hex::<8>().map_err(Error::other)?;
     let mut name = OsString::from(path.file_name().ok_or(ErrorKind::InvalidInput)?);
     name.push(format!(".{random}"));
     let draft = path.with_file_name(name);
     let mut file = create_new(&draft)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    // A link appears whole, and not over an older one.
+    // A link makes the complete file appear at once, and does not replace an older file.
     let linked = written.and_then(|()| fs::hard_link(&draft, path));
     fs::remove_file(&draft)?;
     linked

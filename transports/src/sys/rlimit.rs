@@ -3,9 +3,9 @@
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Makes room for `more` descriptors beside those that are open, as far as the hard limit allows,
-/// and returns how many more may then be opened. The soft limit is only ever raised, and only when
-/// it is too low. It exists for programs that use `select`.
+/// Raises the soft limit so that `more` descriptors can be opened, as far as the hard limit allows.
+/// Returns how many more can then be opened. The soft limit is raised only if it is too low, and is
+/// never lowered. It exists for programs that use `select`.
 pub fn raise_fd_limit(more: usize) -> usize {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -24,8 +24,8 @@ pub(crate) fn max_file_bytes() -> Option<u64> {
     getrlimit(Resource::Fsize).current
 }
 
-/// Returns true if this process, or this host, can have no more descriptors. Waiting does not help
-/// then.
+/// Returns true if this process, or this host, can open no more descriptors. Waiting does not help
+/// in this case.
 pub fn is_fd_exhausted(error: &std::io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }

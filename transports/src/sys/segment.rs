@@ -1,8 +1,9 @@
-//! Memory that several ranks reach: anonymous for threads, a sealed memfd for processes.
+//! Memory that several ranks can access. It is anonymous for threads, and a sealed memfd for
+//! processes.
 //!
-//! A memfd has no name, so nothing is left behind however a process ends. Its seals (no shrinking,
-//! no growing, no unsealing) make it safe to map the memfd of a peer. If a peer could shorten the
-//! file, an access to the mapping could crash this process.
+//! A memfd has no name, so nothing is left behind when a process ends in any way. Its seals (no
+//! shrinking, no growing, no unsealing) make it safe to map the memfd of a peer. If a peer could
+//! shorten the file, an access to the mapping could crash this process.
 
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::sys::descriptors::off_stdio;
@@ -23,7 +24,8 @@ use std::ptr::NonNull;
 /// Shared memory of one rank, addressed by offset and zeroed when new. Pages cost nothing until
 /// touched.
 ///
-/// The head is mapped from the start. The parts behind it take address space at their first use.
+/// The head is mapped from the start. The parts after it take address space when they are first
+/// used.
 #[derive(Debug)]
 pub struct Segment {
     base: NonNull<u8>,

@@ -5,8 +5,8 @@ use std::fs::read_to_string;
 /// Returns those of `signals` that this process did not inherit as ignored.
 ///
 /// `nohup` makes a program ignore `SIGHUP`, and a script makes its background jobs ignore `SIGINT`
-/// and `SIGQUIT`. A handler for such a signal would end a program by what it is meant to survive.
-/// Without `/proc`, no signal counts as ignored.
+/// and `SIGQUIT`. A handler for such a signal would end a program by a signal that it should
+/// survive. Without `/proc`, no signal counts as ignored.
 pub fn without_ignored(signals: &[i32]) -> Vec<i32> {
     let ignored = read_to_string("/proc/self/status").map_or(0, |status| ignored_in(&status));
     signals.iter().copied().filter(|signal| ignored & mask(*signal) == 0).collect()

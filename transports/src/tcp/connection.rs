@@ -21,12 +21,12 @@ pub(super) struct Connection {
     end: usize,
     /// Number of bytes to read with the next header.
     read_ahead_bytes: usize,
-    /// Whole small frames to be written between messages.
+    /// Complete small frames that wait to be written between messages.
     queued: Vec<u8>,
     /// Buffer in which the parts of a short frame are put together.
     coalesced: Vec<u8>,
     closed_at: Option<Instant>,
-    /// Received data was not authentic.
+    /// True if received data was not authentic.
     tampered: bool,
 }
 
@@ -73,7 +73,7 @@ impl Connection {
         self.tampered
     }
 
-    /// Returns the time since the connection ended, if it did.
+    /// Returns the time since the connection ended, if it has ended.
     pub(super) fn closed_for(&self) -> Option<Duration> {
         self.closed_at.map(|since| since.elapsed())
     }
@@ -181,8 +181,8 @@ impl Connection {
         self.queued.is_empty()
     }
 
-    /// Waits until the peer's kernel has the written data. Returns false if it has not at the
-    /// deadline.
+    /// Waits until the peer's kernel has received the written data. Returns false if the deadline
+    /// passes first.
     pub(super) fn drain(&self, deadline: Instant) -> bool {
         drain_socket(&self.stream, deadline)
     }
@@ -217,8 +217,8 @@ impl Connection {
         0
     }
 
-    /// Writes `slices`, `bytes` bytes in all, and returns the number of bytes written. A few bytes
-    /// are copied together, because the kernel takes longer to look at several slices.
+    /// Writes `slices`, `bytes` bytes in all, and returns the number of bytes written. If there are
+    /// few bytes, they are copied together, because the kernel takes longer for several slices.
     fn send_slices(&mut self, slices: &[IoSlice<'_>], bytes: usize) -> usize {
         let written = if bytes <= COALESCE_BYTES {
             self.coalesced.clear();

@@ -15,7 +15,7 @@ pub(super) struct Frame {
 
 /// Length of a frame without the body: kind, credit, lane, length, tag.
 pub(super) const HEADER_BYTES: usize = 40;
-/// Most credit that one frame gives.
+/// Largest credit that one frame can give.
 pub(super) const CREDIT_MAX: usize = u8::MAX as usize;
 
 const MESSAGE: u8 = b'm';

@@ -1,8 +1,8 @@
-//! One lane of a link: its credit for sending, and the buffers of arrived messages.
+//! One lane of a link, with its credit for sending and the buffers of arrived messages.
 //!
-//! A message as long as a slot needs one slot. A shorter one needs less, so more of them may be in
-//! flight. The sender then yields seldom, and the receiver reads many at once. Credit is counted in
-//! units. A longer message costs more units, up to [`CREDITS_PER_SLOT`].
+//! A message that is as long as a slot needs one slot. Shorter messages need less, so more of them
+//! can be in flight. The sender then seldom yields, and the receiver reads many messages at once.
+//! Credit is counted in units. A longer message costs more units, up to [`CREDITS_PER_SLOT`].
 
 use super::frame::CREDIT_MAX;
 use crate::tcp::zeroed_pages::ZeroedPages;
@@ -46,7 +46,7 @@ impl Lane {
         Self { credit: units, pending_credit: 0, credit_max: units, ready: VecDeque::new(), classes: shelves }
     }
 
-    /// Returns the index of the class that a message belongs to.
+    /// Returns the index of the class to which a message belongs.
     fn class_index(&self, bytes: usize) -> usize {
         let fits = |class: &SizeClass| class.bytes > 0 && bytes <= class.bytes;
         self.classes.iter().position(fits).unwrap_or(SMALL_CLASSES.len())

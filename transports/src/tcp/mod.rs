@@ -1,11 +1,13 @@
-//! Links over TCP: a few sockets between two ranks, and many lanes over them.
+//! Links over TCP, which have a few sockets between two ranks, and many lanes over these sockets.
 //!
-//! Lanes are spread over the sockets. A message is a frame: a header of fixed size and the body.
+//! Lanes are spread over the sockets. A message is a frame, which consists of a header of fixed
+//! size and the body.
 //!
 //! A sender may have as many messages of a lane in flight as the lane has slots at the receiver.
-//! Short messages may be more, see `lane`. The receiver returns credit as it consumes messages, in
-//! its own next message of that lane if that is soon enough. So there is always room for arriving
-//! messages, and sockets can always be drained. No lane delays another for longer than one frame.
+//! The number of short messages can be larger, see `lane`. The receiver returns credit when it
+//! consumes messages. If its own next message of that lane comes soon enough, this message carries
+//! the credit. So there is always room for arriving messages, and sockets can always be drained. No
+//! lane delays another for longer than one frame.
 //!
 //! Bodies go from the sender's memory into the socket, and from the socket into the receiver's
 //! memory. They are staged only if they arrive while the receiver is busy elsewhere, or if they are
@@ -37,7 +39,7 @@ pub struct TcpLink {
     sockets: Vec<Socket>,
     /// The process that owns these connections.
     owner_pid: u64,
-    /// The last messages were given the time to arrive.
+    /// True if the link has waited until the last messages have arrived.
     drained: bool,
 }
 
@@ -46,7 +48,7 @@ struct Socket {
     connection: Connection,
     outgoing: Option<Outgoing>,
     incoming: Option<Incoming>,
-    /// A lane has read this socket since the last round.
+    /// True if a lane has read this socket since the last round.
     polled: bool,
     /// Rounds in which no lane read this socket.
     idle_rounds: u32,
@@ -63,7 +65,7 @@ struct Incoming {
     header: Header,
     filled: usize,
     buffer: usize,
-    /// The body goes straight into the receiver's memory.
+    /// True if the body goes directly into the receiver's memory.
     direct: bool,
 }
 
@@ -111,7 +113,7 @@ impl TcpLink {
         self.sockets.iter().map(|socket| socket.connection.duplicate_fd()).collect()
     }
 
-    /// Sends bytes that need not be frames, as a peer that breaks the protocol does.
+    /// Sends bytes that need not be frames, as a peer that violates the protocol may do.
     pub(crate) fn send_unframed(&mut self, socket: usize, bytes: &[u8]) {
         let socket = socket % self.sockets.len();
         let connection = &mut self.sockets[socket].connection;
@@ -299,7 +301,7 @@ impl Link for TcpLink {
             return Ok(false);
         };
         if !body.direct {
-            // Copy the bytes that were staged before the receiver asked for them.
+            // Copy the bytes that were staged before the receiver requested them.
             let staged =
                 Source::from(&self.lanes[lane].buffer(body.header.bytes, body.buffer)[..body.filled]);
             copy_to(Store::Cached, target.slice(0..body.filled), staged);
@@ -359,8 +361,8 @@ impl Drop for TcpLink {
 
 /// Rounds after which a socket is read that no lane has read.
 const IDLE_ROUNDS_MAX: u32 = 4;
-/// Time that the control channel has to tell why a connection ended. After a network outage, its
-/// own packets may be repeated some seconds later.
+/// Time in which the control channel must report why a connection ended. After a network outage,
+/// its own packets may be repeated some seconds later.
 const CLOSED_GRACE: Duration = Duration::from_secs(5);
 const TAMPERED: &str = "what came over its encrypted connection was not what it wrote, or not in that order";
 /// Longest time that dropping a link may take.

@@ -1,18 +1,18 @@
-//! Estimate of the other threads that want a core, from the yields of the waits on it.
+//! Estimates which other threads need a core, from the durations of yields on this core.
 //!
-//! A yield that comes back at once went to no thread, and one that comes back within microseconds
-//! to a waiting peer. One that takes long went to a process that computes, and such a yield costs a
-//! whole time slice. Waits then sleep for a while, and yield again after it. If a yield takes long
-//! before others have come back soon for some time, the process is still there, and the next time
-//! of sleeping is twice as long.
+//! If a yield returns at once, no other thread ran. If it returns within microseconds, a waiting
+//! peer ran. If it takes long, a process that computes ran, and the yield cost a whole time slice.
+//! Waits then sleep for some time, and yield again after it. If a yield again takes long before
+//! yields have been short for some time, the process is still there. The next time of sleeping is
+//! then twice as long.
 
 use std::time::{Duration, Instant};
 
 /// Estimate of one rank of the other threads that want its core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CpuContention {
-    /// Likelihood, from 0 for none to [`SHARING_MAX`], of others that return the core soon, as
-    /// waiting peers do.
+    /// Likelihood that other threads, such as waiting peers, share the core and return it soon. It
+    /// ranges from 0 to [`SHARING_MAX`].
     sharing: u8,
     /// True while waits sleep, because a process kept the core for long.
     is_contended: bool,
@@ -20,20 +20,20 @@ pub(super) struct CpuContention {
     contended_until: Option<Instant>,
     /// Length of that time, or zero if the process seems to have left.
     contended_for: Duration,
-    /// Time that yields have taken since then, all of which came back soon.
+    /// Total time of yields since then, all of which were short.
     yielded: Duration,
-    /// More ranks than cores share the host, so that the awaited peer may need this core.
+    /// True if the host has more ranks than cores, so that the awaited peer may need this core.
     oversubscribed: bool,
 }
 
 impl CpuContention {
-    /// Creates the estimate for a host that has fewer cores than ranks, or enough.
+    /// Creates the estimate. `oversubscribed` is true if the host has fewer cores than ranks.
     pub(super) fn new(oversubscribed: bool) -> Self {
         let sharing = if oversubscribed { SHARING_MAX } else { 0 };
         Self { sharing, oversubscribed, ..Self::default() }
     }
 
-    /// Returns the round in which the core is first given away.
+    /// Returns the round in which the core is first yielded.
     #[inline]
     pub(super) fn spin_rounds(&self) -> u32 {
         match self {
@@ -44,7 +44,7 @@ impl CpuContention {
         }
     }
 
-    /// Returns true while a process that computes has the core in turn with this thread.
+    /// Returns true while a process that computes shares the core with this thread.
     pub(super) fn is_contended(&mut self, now: Instant) -> bool {
         self.is_contended &= self.contended_until.is_some_and(|end| now < end);
         self.is_contended
@@ -60,8 +60,8 @@ impl CpuContention {
             self.yielded = Duration::ZERO;
             return;
         }
-        // A rank that has slept has a claim to the core for about a time slice, also if it yields.
-        // So only yields over a longer time show that the process has left.
+        // After a sleep, the scheduler gives the core to a rank for about a time slice, even if the
+        // rank yields. So only yields over a longer time show that the process has left.
         self.yielded = (self.yielded + took).min(YIELDED_MAX);
         if self.yielded == YIELDED_MAX {
             self.contended_for = Duration::ZERO;
@@ -73,26 +73,27 @@ impl CpuContention {
     }
 }
 
-// A hand-over between two cores takes 0.2 µs if the receiver spins, and 2 µs through a yield if the
-// sender had no core. Waking a sleeping thread on another core takes tens of microseconds.
+// A value reaches another core in 0.2 µs if the receiver spins. It takes 2 µs if the sender had no
+// core and the receiver yields. Waking a sleeping thread on another core takes tens of
+// microseconds.
 /// Rounds of spinning if no other thread wants the core. They take some microseconds of an engine's
 /// idle rounds. After them a yield to no thread adds little.
 pub(super) const SPINS_ALONE: u32 = 60;
-/// Rounds of spinning if peers share the core: none, because the awaited peer most likely waits for
-/// the core.
+/// Rounds of spinning if peers share the core. A wait hardly spins, because the awaited peer most
+/// likely waits for the core.
 pub(super) const SPINS_SHARED: u32 = 1;
-/// Rounds of spinning if an unrelated process wants the core. Sleeping takes longer than most waits
-/// for a peer that runs, and much less than those for a peer whose core another process has.
+/// Rounds of spinning if an unrelated process wants the core. A sleep takes longer than most waits
+/// for a running peer, but is much shorter than a wait for a peer whose core another process uses.
 const SPINS_CONTENDED: u32 = 400;
 /// Rounds of spinning if an unrelated process and peers want the core. The awaited peer may be one
-/// of those.
+/// of these peers.
 const SPINS_CONTENDED_AND_SHARED: u32 = 20;
 /// Time for which waits sleep after a yield that took long.
 const CONTENDED_MIN: Duration = Duration::from_millis(4);
 const CONTENDED_MAX: Duration = Duration::from_millis(250);
-/// Time of yields that come back soon after which the process seems to have left.
+/// Total time of short yields after which the process seems to have left.
 const YIELDED_MAX: Duration = Duration::from_millis(10);
-/// Longest yield that went to no thread. A switch to another process and back takes longer.
+/// Longest yield in which no other thread ran. A switch to another process and back takes longer.
 const YIELD_ALONE_MAX: Duration = Duration::from_nanos(900);
 /// Longest yield to a waiting peer, which returns the core much sooner.
 const YIELD_TO_PEER_MAX: Duration = Duration::from_micros(700);

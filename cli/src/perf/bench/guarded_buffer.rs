@@ -1,4 +1,4 @@
-//! Buffers that notice writes beside them.
+//! Buffers that detect writes outside of their bounds.
 
 use crate::perf::args::Arguments;
 use crate::perf::room::filled;
@@ -12,7 +12,7 @@ pub(super) struct GuardedBuffer<T> {
     length: usize,
 }
 
-/// Ordinary memory, or such as peers reach.
+/// Ordinary memory, or memory that peers can access.
 enum Elements<T> {
     Owned(Vec<T>),
     Symmetric(SymmetricBuffer<T>),
@@ -67,7 +67,7 @@ impl<T: Element> GuardedBuffer<T> {
         &mut self.all[self.begin..self.begin + self.length]
     }
 
-    /// Makes every element one that no result is.
+    /// Sets every element to a value that no result has.
     pub(super) fn poison(&mut self) {
         self.as_mut_slice().fill(guard_value());
     }

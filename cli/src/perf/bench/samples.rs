@@ -1,4 +1,4 @@
-//! Medians of samples: the method that `benches/compare` uses for every library.
+//! Medians of samples. `benches/compare` uses this method for every library.
 //!
 //! A sample is a barrier, then back-to-back calls that last about a millisecond. Its time is the
 //! time of the slowest rank divided by the number of calls. The clock covers the calls only.
@@ -20,7 +20,7 @@ impl<T: Element> Bench<'_, T> {
         let wrong = wrong.map(|wrong| self.sum([wrong])).transpose()?.map(|[wrong]| wrong);
         let first = self.slowest(1)?;
         let mut calls = self.calibrate(first)?;
-        // A long call is warm and a sample at once.
+        // A long call needs no warmup, so it is already a sample.
         let mut times = if first < LONG_CALL_SECONDS { Vec::new() } else { vec![first] };
         let (table, mut latencies) = (self.flag_page(), Vec::new());
         let every = if self.comm.size() == 2 || calls == 1 { 1 } else { SAMPLES_PER_PROBE };
@@ -69,7 +69,8 @@ impl<T: Element> Bench<'_, T> {
         Ok(seconds[0])
     }
 
-    /// MPI and Gloo know broadcasts in place only, and what they do not copy we need not either.
+    /// MPI and Gloo have only broadcasts in place. They do not copy the buffer, so the comparison
+    /// must not copy it either.
     pub(super) fn is_sampled_in_place(&self) -> bool {
         self.test.kind == OpKind::Broadcast
     }

@@ -1,4 +1,4 @@
-//! One row of the table: timed operations, and a verified one.
+//! The measurement of one row of the table, with timed operations and a verified one.
 
 use super::super::args::Arguments;
 use super::super::bench::{Row, Timing};
@@ -105,7 +105,7 @@ impl<'a, T: Element> Bench<'a, T> {
         self.device_comm.last_algorithm().map_or("none", |row| row.name)
     }
 
-    /// Times operations back to back; then verifies one.
+    /// Times back-to-back operations, and then verifies one.
     fn timing(&mut self, in_place: bool) -> Result<Timing> {
         self.batch(self.arguments.warmup, in_place)?;
         let iterations = self.arguments.iterations.unwrap_or(ITERATIONS) * self.arguments.aggregate;
@@ -129,14 +129,14 @@ impl<'a, T: Element> Bench<'a, T> {
         self.timed(|bench| (0..operations).try_for_each(|_| bench.call(in_place)))
     }
 
-    /// Replays a graph of some operations so often on all ranks.
+    /// Replays a graph of `operations` operations `graphs` times on all ranks.
     fn replay_graphs(&mut self, operations: usize, graphs: usize, in_place: bool) -> Result<Elapsed> {
         let stream = self.stream.clone();
         let graph = stream.capture(|_| (0..operations).try_for_each(|_| self.call(in_place)))?;
         self.timed(|_| (0..graphs).try_for_each(|_| graph.launch(&stream).map_err(gpu_error)))
     }
 
-    /// Times what `enqueue` enqueues, from a barrier to the end of the stream.
+    /// Times the work that `enqueue` enqueues, from a barrier to the end of the stream.
     fn timed(&mut self, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<Elapsed> {
         self.comm.barrier()?;
         let (begun, first) = (Instant::now(), self.stream.record().map_err(gpu_error)?);
@@ -158,7 +158,7 @@ impl<'a, T: Element> Bench<'a, T> {
         }
     }
 
-    /// Wrong elements of one operation on fresh data, over all ranks.
+    /// Returns the number of wrong elements of one operation on new data, over all ranks.
     fn verify(&mut self, in_place: bool) -> Result<u64> {
         self.iteration += 1;
         let (rank, ranks) = (self.comm.rank(), self.comm.size());

@@ -13,7 +13,7 @@ use unisono::device::{DeviceCommunicator, Gpu, gpus};
 use unisono::{Communicator, DType, F8E4M3, F8E5M2, bf16, f16};
 
 impl Device {
-    /// Returns the GPU of `rank`; ranks are distributed round-robin over the GPUs of the host.
+    /// Returns the GPU of `rank`. Ranks are distributed round-robin over the GPUs of the host.
     fn open(self, rank: usize) -> Result<Gpu, String> {
         #[cfg(feature = "emulator")]
         if self == Device::Software {
@@ -24,7 +24,7 @@ impl Device {
     }
 }
 
-/// Measures on one rank: every requested type, operation, root and size.
+/// Measures every requested type, operation, root and size on one rank.
 pub(in crate::perf) fn measure(arguments: &Arguments, comm: &Communicator) -> Result<u8, String> {
     let opened = arguments.device.open(comm.rank());
     let gpu = check_all_opened(comm, opened)?;
@@ -54,7 +54,8 @@ pub(in crate::perf) fn measure(arguments: &Arguments, comm: &Communicator) -> Re
     report.finish()
 }
 
-/// The GPU, if every rank has one: a rank that has none would leave the others waiting.
+/// Returns the GPU if every rank has one. Otherwise fails on all ranks, because the others would
+/// wait for a rank without a GPU.
 fn check_all_opened(comm: &Communicator, opened: Result<Gpu, String>) -> Result<Gpu, String> {
     let mut failed = [u8::from(opened.is_err())];
     comm.all_reduce(&mut failed, unisono::Max).map_err(|error| error.to_string())?;

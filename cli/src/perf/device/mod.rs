@@ -1,4 +1,4 @@
-//! Ranks on GPUs: a real driver's, or the software device.
+//! Measurements of ranks on GPUs, or on the software device.
 
 #[cfg(feature = "gpu")]
 mod bench;
@@ -25,13 +25,13 @@ pub(crate) enum Device {
     Cpu,
     /// Memory of NVIDIA GPUs.
     Cuda,
-    /// Memory of the software device, built by the C++ compiler. Results are right; times mean
-    /// nothing.
+    /// Memory of the software device, which needs a C++ compiler. Its results are right, but its
+    /// times say nothing about GPUs.
     Software,
 }
 
-/// Refuses a device that this build does not have, and options that apply to ranks in host memory
-/// only.
+/// Refuses a device that this build does not have. For GPUs, also refuses options that apply only
+/// to host memory.
 pub(super) fn check(arguments: &Arguments) -> Result<(), String> {
     match arguments.device {
         Device::Cpu => {}

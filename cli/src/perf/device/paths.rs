@@ -1,4 +1,4 @@
-//! How ranks on GPUs reach each other: directly, or through host memory.
+//! The paths between ranks on GPUs, which are direct or go through host memory.
 
 use crate::perf::jsonl::write_line;
 use serde_json::json;
@@ -42,7 +42,7 @@ impl Paths {
         }
     }
 
-    /// Prints every path: a comment for each rank, or an object for all.
+    /// Prints every path, as a comment for each rank or as one JSON object for all.
     pub(super) fn print(&self, as_json: bool) -> Result<(), String> {
         let word = |from: usize, to: usize| if self.is_staged(from, to) { "staged" } else { "direct" };
         if as_json {
@@ -60,8 +60,8 @@ impl Paths {
         Ok(())
     }
 
-    /// Refuses ranks that share a GPU and still exchange data through host memory: their times say
-    /// nothing about the GPU.
+    /// Refuses ranks that share a GPU and still exchange data through host memory, because their
+    /// times say nothing about the GPU.
     pub(super) fn check_one_gpu(&self) -> Result<(), String> {
         match self.staged().find(|&(from, to)| self.gpus[from] == self.gpus[to]) {
             None => Ok(()),

@@ -19,7 +19,7 @@ pub struct ClientHandshake {
 enum State {
     AwaitReply(Box<NoiseHandshake>),
     AwaitConfirmation(SessionKeys),
-    /// The handshake is complete, or has failed.
+    /// The handshake is complete or has failed.
     Ended,
 }
 

@@ -3,8 +3,8 @@
 //!
 //! One handshake serves every connection. It proves to both ends that the other knows the secret,
 //! and it agrees on keys that exist for this connection only. A job that encrypts continues with
-//! these keys, in [records](crate::secure::record). A job that does not encrypt drops them and
-//! continues in the clear.
+//! these keys, in [records](crate::secure::record). A job that does not encrypt drops these keys
+//! and continues in plain text.
 //!
 //! ```text
 //! client                                        server
@@ -18,9 +18,8 @@
 //!
 //! * Message 1 carries a code that only the secret can make, so a peer without the secret is
 //!   refused at once.
-//! * Message 1 may be a recording, because it depends on nothing that the server chose. The server
-//!   therefore answers it and does nothing else: it reports the [`Hello`] only after the client's
-//!   confirmation.
+//! * Message 1 may be a recording, because it depends on nothing that the server chose. So the
+//!   server only answers it, and reports the [`Hello`] only after the client's confirmation.
 //! * A confirmation is the first record under the keys of the connection. Its sender knows the
 //!   secret and the private half of a key that was made for this connection, so a recording
 //!   cannot contain it.
@@ -58,7 +57,7 @@ pub struct HandshakeConfig {
     pub encrypt: bool,
 }
 
-/// The statement of a client about itself, to be believed only after its confirmation.
+/// The statement of a client about itself. It can be trusted only after the client's confirmation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Purpose of the connection.
@@ -67,9 +66,9 @@ pub struct Hello {
     pub rank: u32,
     /// Number of ranks, as the client knows it.
     pub ranks: u32,
-    /// Index of the connection among those of the pair.
+    /// Index of the connection among the connections between the two ranks.
     pub index: u32,
-    /// Identifier that the bootstrap gave to the communicator; zero during the bootstrap.
+    /// Identifier that the bootstrap gave to the communicator. It is zero during the bootstrap.
     pub session: u64,
 }
 
@@ -83,9 +82,9 @@ pub enum Purpose {
     Control = 2,
     /// Carries data messages.
     Data = 3,
-    /// Asks a process for its status.
+    /// Queries the status of a process.
     Status = 4,
-    /// Asks whether a rank is alive after its control connection was reset.
+    /// Checks that a rank is alive after its control connection was reset.
     Probe = 5,
 }
 

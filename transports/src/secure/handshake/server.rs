@@ -1,5 +1,5 @@
-//! The server's half of the handshake, in steps that never wait: one thread serves many connections
-//! at once.
+//! The server's half of the handshake, in steps that never wait, so that one thread can serve many
+//! connections at once.
 
 use crate::secure::handshake::frames::{
     ACCEPTED, CONFIRMATION_BYTES, FIRST_BYTES, PREAMBLE_BYTES, PROLOGUE_BYTES, REFUSED, auth_failed,
@@ -55,8 +55,7 @@ impl ServerHandshake {
         checked
     }
 
-    /// Answers the first frame. The frame may be a recording, so that nothing in it is believed
-    /// yet.
+    /// Answers the first frame. The frame may be a recording, so nothing in it is trusted yet.
     fn reply(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<()> {
         let (prologue, message) = self.received.split_at(PROLOGUE_BYTES);
         let Some((keys, message)) = respond(&config.secret, prologue, message)? else {

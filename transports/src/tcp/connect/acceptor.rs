@@ -1,12 +1,12 @@
 //! The thread that accepts TCP connections of peers, for the lifetime of a rank.
 //!
-//! Two ranks need at most one set of data connections, and either of them may want it first, or
-//! both at once. The sender dials, and the receiver accepts. If both dial, the higher rank decides
-//! alone: while it dials itself, it rejects the lower rank, and otherwise it accepts.
-//! The thread does nothing else, so a rank that computes does not delay its peers.
+//! Two ranks need at most one set of data connections. Either of them may need it first, or both at
+//! the same time. The sender dials, and the receiver accepts. If both dial, the higher rank
+//! decides: while it dials, it rejects the lower rank, and otherwise it accepts. The thread does
+//! nothing else, so a rank that computes does not delay its peers.
 //!
-//! A liveness probe connects only to learn whether this rank is alive. The listener therefore
-//! outlives links and communicators: it closes when the last owner of the [`Acceptor`] drops it.
+//! A liveness probe connects only to learn whether this rank is alive. So the listener outlives
+//! links and communicators, and closes when the last owner of the [`Acceptor`] drops it.
 
 use crate::secure::handshake::{HandshakeConfig, Hello, Purpose};
 use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
@@ -172,7 +172,8 @@ impl Shared {
             let events = match pool.wait(&[stop.as_fd()], Instant::now() + POLL_TIMEOUT) {
                 Ok(events) => events,
                 Err(error) => {
-                    // Peers take a closed listener for the end of the rank, so it stays open.
+                    // The listener stays open, because peers would interpret a closed listener as
+                    // the end of the rank.
                     tracing::error!(%error, "accept loop failed, retrying");
                     std::thread::sleep(RETRY_DELAY);
                     continue;
@@ -208,7 +209,7 @@ impl Shared {
 
     /// Answers a liveness probe. The connection is dropped afterwards.
     fn answer_probe(&self, mut stream: Stream) {
-        // A probe that has gone in the meantime needs no answer.
+        // If the probe has disconnected in the meantime, it needs no answer.
         let _ = stream.write_now(&[ACCEPT]);
     }
 
@@ -270,8 +271,8 @@ pub fn is_transient(error: &Error) -> bool {
 
 /// Delays between attempts to connect, each twice as long as the last.
 ///
-/// A listener under load has evicted its unauthenticated connections soon, and a rank that starts
-/// listens soon.
+/// The delays begin short, because a listener under load soon evicts its unauthenticated
+/// connections, and a starting rank soon listens.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff(Duration);
 

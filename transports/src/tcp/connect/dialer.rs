@@ -1,5 +1,5 @@
-//! The client side of connections, in steps that never wait, so that the rank can notice aborts and
-//! exits meanwhile.
+//! The client side of connections, in steps that never wait. So the rank can notice aborts and
+//! exits between the steps.
 
 use crate::secure::handshake::{ClientHandshake, Purpose};
 use crate::sync::Instant;
@@ -118,7 +118,7 @@ impl Dialer {
         Ok(DialOutcome::Connected(std::mem::take(&mut self.streams)))
     }
 
-    /// Performs one step of the next connection. A step that fails starts the connection anew.
+    /// Performs one step of the next connection. If a step fails, the connection starts again.
     fn step(&mut self, context: &DialContext) -> Result<StepOutcome> {
         let (state, outcome) = match std::mem::take(&mut self.state) {
             ConnState::Idle => {

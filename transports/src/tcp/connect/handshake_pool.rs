@@ -1,9 +1,9 @@
-//! Connections whose handshake is not complete, served by one thread, so that a silent one delays
-//! no other.
+//! Connections whose handshake is not complete. One thread serves all of them, so that a silent
+//! connection delays no other.
 //!
 //! A pending connection costs a descriptor, its received bytes and its keys. It keeps its slot for
-//! the grace period, and longer while nobody waits for the slot. Then the pool evicts the oldest
-//! connection of the address with the most connections.
+//! the grace period, and longer if no connection waits for the slot. Then the pool evicts the
+//! oldest connection of the address with the most connections.
 pub(crate) mod admission;
 
 use crate::secure::handshake::{HandshakeConfig, Hello};
@@ -32,9 +32,10 @@ pub struct HandshakePool {
 /// Event of a pool.
 #[derive(Debug)]
 pub enum PoolEvent {
-    /// A connection is authenticated. Its hello may be believed.
+    /// A connection is authenticated, so its hello can be trusted.
     Authenticated(Stream, Hello),
-    /// A connection was rejected, with the reason. The log has it too, unless there are many.
+    /// A connection was rejected, with the reason. The rejection is also logged, unless there are
+    /// many.
     Unauthenticated(Error),
     /// The watched descriptor of this index is readable or closed.
     Ready(usize),
@@ -79,7 +80,7 @@ impl HandshakePool {
     }
 
     /// Waits until one of `watched`, the listeners and the connections is ready, or a connection
-    /// must be evicted. Returns for each of them, in this order, whether it is ready.
+    /// must be evicted. Returns, in this order, true for each of them that is ready.
     fn poll(&self, watched: &[BorrowedFd<'_>], deadline: Instant) -> Result<Vec<bool>> {
         let now = Instant::now();
         let until = self.pending.iter().map(|conn| conn.deadline()).min();

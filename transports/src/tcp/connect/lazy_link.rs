@@ -1,7 +1,7 @@
 //! A link over TCP that connects when it is first used.
 //!
-//! Most ranks of a large job exchange data with a few peers only. A link that is not used costs the
-//! descriptor of the control connection, and nothing else.
+//! Most ranks of a large job exchange data with only a few peers. An unused link costs only the
+//! descriptor of the control connection.
 
 pub(crate) use crate::tcp::connect::probe::{Liveness, LivenessProbe};
 
@@ -83,8 +83,8 @@ impl LazyLink {
 
     fn attach(&mut self, streams: Vec<Stream>) -> Result<()> {
         tracing::debug!(peer = self.peer, "data connections established");
-        // If the dial of this rank has not ended, the peer has dialed too, and its connections
-        // count.
+        // If the dial of this rank has not ended, the peer has dialed, too, and its connections are
+        // used.
         self.dialer = None;
         self.link = Some(TcpLink::new(self.peer, &self.context.geometry, streams)?);
         Ok(())

@@ -1,9 +1,10 @@
-//! The liveness probe: a connection to the listener of a rank whose control connection was reset.
+//! The liveness probe, which is a connection to the listener of a rank whose control connection was
+//! reset.
 //!
-//! A kernel resets a connection in three cases: its process was killed with bytes unread, its
-//! process closed it so, or the kernel itself had given it up because nothing was acknowledged for
-//! too long. In the last case the rank is alive. The probe decides: a process that has ended does
-//! not listen, and its kernel refuses the connection within a round trip.
+//! A kernel resets a connection in three cases. Its process was killed with unread bytes, its
+//! process closed the connection with unread bytes, or nothing was acknowledged for too long. In
+//! the last case, the rank is alive. The probe distinguishes these cases, because a process that
+//! has ended does not listen, and its kernel refuses the connection within a round trip.
 
 use crate::tcp::connect::dialer::{DialOutcome, Dialer, is_connection_refused};
 use crate::tcp::connect::lazy_link::DialContext;
@@ -24,7 +25,7 @@ pub(crate) enum Liveness {
     Dead,
     /// The rank has proved that it belongs to this job and session.
     Alive,
-    /// There was no answer in time, or not one of the rank.
+    /// There was no answer in time, or the answer was not that of the rank.
     Unknown,
 }
 
@@ -64,6 +65,6 @@ impl std::fmt::Debug for LivenessProbe {
 /// Time to wait for an answer. A kernel repeats a lost connection request after one second, which
 /// must count as an attempt.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest pause between calls that counts as waiting. After a longer one, the answer may have
-/// arrived meanwhile, so the deadline is extended.
+/// Longest pause between calls that counts as waiting. The answer may arrive during a longer pause,
+/// so the deadline is extended after it.
 const POLL_GAP_MAX: Duration = Duration::from_millis(50);
