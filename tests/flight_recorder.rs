@@ -113,7 +113,8 @@ fn records_and_traces_are_for_their_user_only() {
     let together = Barrier::new(2);
     World::Threads.run(2, &config, |comm| {
         comm.barrier().expect("both come");
-        // The other rank may still be on its way out of the barrier, and an abort would make that fail.
+        // The other rank may still be on its way out of the barrier, and an abort would make
+        // that fail.
         together.wait();
         comm.abort("enough");
     });

@@ -50,7 +50,8 @@ const CRATES: [Crate; 3] = [
             &["testing"],
         ],
         exceptions: &[
-            // Models run under the scheduler of `testing`, whose clock and threads replace the system's.
+            // Models run under the scheduler of `testing`, whose clock and threads replace those of
+            // the system.
             ["sync", "testing"],
             ["tcp", "testing"],
             ["fabric", "shm"],

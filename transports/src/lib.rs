@@ -7,8 +7,8 @@
 //! * a [`ControlChannel`] for small messages that are separate from the data,
 //! * a [`WaitStrategy`] with a clock.
 //!
-//! Four transports make fabrics: [`threads`], [`shm`], [`tcp`] and [`sim`]. [`loopback`] makes those
-//! of TCP among the threads of one process. No transport knows the collective operations.
+//! Four transports make fabrics: [`threads`], [`shm`], [`tcp`] and [`sim`]. [`loopback`] makes
+//! fabrics of TCP among the threads of one process. No transport knows the collective operations.
 
 // Loom compiles only the shared-memory protocols, in `tests/loom.rs`.
 #![cfg(not(loom))]
