@@ -1,7 +1,7 @@
 //! Groups that only their members make.
 
 use crate::communicator::split::TICKET_BYTES;
-use crate::communicator::{Communicator, Work};
+use crate::communicator::{Communicator, SELF_WAIT_MESSAGE, Work};
 use crate::engine::messages::INTERNAL_TAGS;
 use crate::error::Result;
 use crate::op_desc::OpKind;
@@ -16,9 +16,10 @@ impl Communicator {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidUsage`](crate::ErrorKind::InvalidUsage) if the list names a rank twice,
-    /// names a rank that does not exist, or does not name this rank. The errors of
-    /// [`Communicator::split`] if the members cannot connect, and those of [`Communicator::irecv`]
-    /// if the first member does not call this method.
+    /// names a rank that does not exist, or does not name this rank. The same error is returned
+    /// inside an operation of this communicator, because its messages may move only afterwards.
+    /// The errors of [`Communicator::split`] if the members cannot connect, and those of
+    /// [`Communicator::irecv`] if the first member does not call this method.
     ///
     /// ```
     /// # let ranks = unisono::Communicator::local(3)?;
@@ -32,6 +33,11 @@ impl Communicator {
     /// ```
     pub fn create_group(&self, members: &[Rank], tag: u32) -> Result<Communicator> {
         let position = self.checked_members(members)?;
+        // A wait for a message is refused here only if the message has not arrived yet, so it would
+        // depend on the time whether a member gets the group or an error.
+        if self.shared.is_used_by_this_thread() {
+            return Err(self.usage_error(SELF_WAIT_MESSAGE));
+        }
         let tag = INTERNAL_TAGS | u64::from(tag);
         let mut ticket = [0u8; TICKET_BYTES];
         if position > 0 {
