@@ -130,7 +130,8 @@ fn header(line: &str) -> Option<HeaderArgs> {
     serde_json::from_str(event(line)).ok().map(|TraceHeader { args }| args)
 }
 
-/// Reads bytes as the trace of a rank, and moves its events.
+/// Parses bytes as the trace of a rank, and copies its events with another process id and other
+/// times.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Some(HeaderArgs { name, begun_ns }) = lines(bytes).next().and_then(|line| header(&line)) else {

@@ -1,8 +1,8 @@
 //! Connects the ranks of a job. If that is impossible, every rank gets the same reason.
 //!
-//! Every rank connects to the *root*, a thread of rank 0, and proves the job's secret. When all
-//! ranks have joined, the root sends them the table of ranks. The ranks then connect to each other
-//! and report to the root. No rank returns before all ranks have reported.
+//! Every rank connects to the *root*, a thread of rank 0, and proves that it knows the job's
+//! secret. When all ranks have joined, the root sends them the table of ranks. The ranks then
+//! connect to each other and report to the root. No rank returns before all ranks have reported.
 //!
 //! The root sends every joined rank the same error if a rank is missing, duplicated or dead, or
 //! differs in world size, version, settings or secret. Whenever a rank waits, it also listens to

@@ -1,4 +1,5 @@
-//! The digest of an algorithm in the fingerprint of an operation, and the name that belongs to it.
+//! Computes the digest of an algorithm, which the fingerprint of an operation contains, and finds
+//! the name of an algorithm by its digest.
 //!
 //! The digest of a built-in algorithm is made of its name. The digest of a caller's algorithm is
 //! made of its programs, so that ranks notice if they have different algorithms under one name. It

@@ -1,5 +1,5 @@
-//! Selection of the store for memory that peers read. Stores are cached, or non-temporal, which
-//! bypasses the cache.
+//! Decides how a rank writes memory that its peers read: with cached store instructions, or with
+//! non-temporal ones, which bypass the cache.
 //!
 //! Cached stores are faster if writer and reader share a cache, and slower than memory if they do
 //! not. The scheduler may move ranks at any time, so the costs are measured again and again:
