@@ -5,6 +5,7 @@ mod permutation;
 mod placement;
 mod prepare;
 mod sampler;
+pub(crate) mod special_tokens;
 pub mod text;
 mod text_codec;
 mod token_layout;

@@ -3,7 +3,6 @@
 use super::{Tokenizer, text};
 use crate::config::Config;
 use crate::error::Result;
-use std::path::Path;
 
 /// Map between text and the tokens of a model.
 pub enum TextCodec {
@@ -23,9 +22,8 @@ impl TextCodec {
     /// # Errors
     /// Fails if the configured tokenizer cannot be read.
     pub fn for_config(config: &Config, vocabulary: usize) -> Result<Option<Self>> {
-        let path = &config.data.tokenizer;
-        if !path.is_empty() {
-            return Tokenizer::open(Path::new(path)).map(|own| Some(Self::Tokenizer(Box::new(own))));
+        if let Some(own) = Tokenizer::configured(&config.data)? {
+            return Ok(Some(Self::Tokenizer(Box::new(own))));
         }
         Ok((vocabulary == text::VOCAB_SIZE as usize).then_some(Self::Bytes))
     }
@@ -41,6 +39,21 @@ impl TextCodec {
         }
     }
 
+    /// Encodes the start of a text, with the tokens that the model has before each text.
+    ///
+    /// # Errors
+    /// Fails as [`TextCodec::encode`] does.
+    pub fn encode_start(&self, text: &str) -> Result<Vec<u32>> {
+        let tokens = self.encode(text)?;
+        let before = match self {
+            Self::Bytes => &[],
+            // A text may begin with the name of the token.
+            Self::Tokenizer(tokenizer) if tokens.starts_with(tokenizer.start_of_text()) => &[],
+            Self::Tokenizer(tokenizer) => tokenizer.start_of_text(),
+        };
+        Ok([before, &tokens].concat())
+    }
+
     /// Decodes tokens.
     ///
     /// # Errors
@@ -50,11 +63,11 @@ impl TextCodec {
         tokens.iter().map(|&token| stream(token)).collect()
     }
 
-    /// Returns the token after which a text ends, if it should end.
-    pub fn end_of_text(&self) -> Option<u32> {
+    /// Returns true if a generated text ends at this token.
+    pub fn ends_text(&self, token: u32) -> bool {
         match self {
-            Self::Bytes => None,
-            Self::Tokenizer(tokenizer) => tokenizer.end_of_text(),
+            Self::Bytes => false,
+            Self::Tokenizer(tokenizer) => tokenizer.ends_text(token),
         }
     }
 

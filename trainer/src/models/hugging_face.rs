@@ -15,6 +15,9 @@ mod read;
 mod tests;
 mod write;
 
+/// Name of the file of a tokenizer.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+
 pub use config::{read_config, write_config};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzzing::{fuzz, weights as fuzz_weights};

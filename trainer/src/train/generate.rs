@@ -142,7 +142,7 @@ impl Writer<'_> {
         let (own, codec, seed) = (&self.config.sample, self.codec, u64::from(self.config.seed));
         let (temperature, top_p) = (own.temperature as f32, own.top_p as f32);
         let sampling = Sampling { temperature, top_k: own.top_k, top_p, seed };
-        let (prompt, vocabulary) = (codec.encode(prompt)?, self.gpt.config().vocabulary);
+        let (prompt, vocabulary) = (codec.encode_start(prompt)?, self.gpt.config().vocabulary);
         if let Some(unknown) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
             let path = &self.config.data.tokenizer;
             let what = format!("the prompt has token {unknown}, and the model {vocabulary}");
@@ -150,7 +150,7 @@ impl Writer<'_> {
         }
         let (mut stream, mut text) = (codec.stream(&prompt)?, String::new());
         let mut each = |token| {
-            if codec.end_of_text() == Some(token) {
+            if codec.ends_text(token) {
                 return Ok(false);
             }
             let part = stream(token)?;

@@ -14,8 +14,8 @@ impl Run {
     /// of the run. The reporting rank calls this.
     pub(super) fn preflight(&self) -> Result<Option<File>> {
         let Config { log, sample, data, .. } = &self.config;
-        if !data.tokenizer.is_empty() && sample.tokens > 0 {
-            Tokenizer::open(Path::new(&data.tokenizer))?;
+        if sample.tokens > 0 {
+            Tokenizer::configured(data)?;
         }
         for (key, path) in [("log.file", &log.file), ("log.plot", &log.plot), ("log.trace", &log.trace)] {
             check_writable(key, Path::new(path))?;

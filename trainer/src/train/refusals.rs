@@ -30,8 +30,5 @@ fn check_data(config: &Config) -> Result<()> {
 }
 
 fn check_tokenizer(config: &Config) -> Result<()> {
-    match config.data.tokenizer.as_str() {
-        "" => Ok(()),
-        path => Tokenizer::open(Path::new(path)).map(drop),
-    }
+    Tokenizer::configured(&config.data).map(drop)
 }

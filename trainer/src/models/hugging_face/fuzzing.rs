@@ -6,9 +6,11 @@ use super::{config, read};
 use crate::parameter::{Init, Inventory, Parameter};
 use std::path::Path;
 
-/// Reads bytes as `config.json`, and as the index of several files.
+/// Reads bytes as `config.json`, as the other files of a model's folder, and as the index of
+/// several files.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let (text, folder) = (String::from_utf8_lossy(bytes), Path::new("folder"));
+    crate::data::special_tokens::fuzz(bytes);
     if let Ok(model) = config::parse(&text, folder) {
         let _ = Layout::of(&model);
         assert!(model.kv_width() <= model.width && model.head_dim() <= model.width);
