@@ -13,17 +13,34 @@ use llama::LlamaJson;
 use serde::Deserialize;
 use std::path::Path;
 
-/// Field that selects the others.
+/// Fields that select the others.
 #[derive(Deserialize)]
 struct ModelType {
-    #[serde(default = "gpt2")]
-    model_type: String,
+    model_type: Option<String>,
+    architectures: Option<Vec<String>>,
 }
 
-/// Model type of files without one.
-fn gpt2() -> String {
-    "gpt2".to_owned()
+impl ModelType {
+    /// Returns the type of the model; that of its class if the file does not say it.
+    fn resolve(self, path: &Path) -> Result<String> {
+        if let Some(model_type) = self.model_type {
+            return Ok(model_type);
+        }
+        let classes = self.architectures.unwrap_or_default();
+        let known = match classes.first().map(String::as_str) {
+            Some("GPT2LMHeadModel" | "GPT2Model") => "gpt2",
+            Some("LlamaForCausalLM" | "LlamaModel") => "llama",
+            Some(other) => {
+                return Err(Error::file(path, format!("no model_type, and architectures {other}: {ADD}")));
+            }
+            None => return Err(Error::file(path, format!("neither model_type nor architectures: {ADD}"))),
+        };
+        Ok(known.to_owned())
+    }
 }
+
+/// Remedy for a file that does not say what it describes.
+const ADD: &str = "add \"model_type\": \"gpt2\" or \"llama\" if it is one of them";
 
 /// Contents that a reader expects, for errors.
 const WANTED: &str = "a config.json of a model";
@@ -42,7 +59,8 @@ pub fn read_config(path: &Path) -> Result<GptConfig> {
 /// Reads the text of the file at `path`.
 pub(super) fn parse(text: &str, path: &Path) -> Result<GptConfig> {
     let failed = |error: serde_json::Error| file_kind::unreadable(path, WANTED, error);
-    let ModelType { model_type } = serde_json::from_str(text).map_err(failed)?;
+    let given: ModelType = serde_json::from_str(text).map_err(failed)?;
+    let model_type = given.resolve(path)?;
     let (config, unsupported) = match model_type.as_str() {
         "gpt2" => {
             let json: Gpt2Json = serde_json::from_str(text).map_err(failed)?;
