@@ -18,10 +18,11 @@ mod write;
 /// Name of the file of a tokenizer.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
+pub(crate) use config::{Provenance, config_text, generation_text};
 pub use config::{read_config, write_config};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzzing::{fuzz, weights as fuzz_weights};
 pub use layout::Layout;
 pub use read::load;
-pub(crate) use write::save_with_progress;
 pub use write::{FileOptions, save};
+pub(crate) use write::{check_folder, save_with_progress};

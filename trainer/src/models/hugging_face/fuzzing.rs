@@ -1,5 +1,6 @@
 //! Fuzz targets: the files of a model.
 
+use super::config::Provenance;
 use super::files::{WeightFiles, paths_of_index};
 use super::layout::Layout;
 use super::{config, read};
@@ -11,8 +12,11 @@ use std::path::Path;
 pub(crate) fn fuzz(bytes: &[u8]) {
     let (text, folder) = (String::from_utf8_lossy(bytes), Path::new("folder"));
     crate::data::special_tokens::fuzz(bytes);
+    let _ = config::generation_text(folder, bytes, &[3]);
     if let Ok(model) = config::parse(&text, folder) {
         let _ = Layout::of(&model);
+        let known = Provenance { source: Some(bytes), start: Some(1), ends: &[3], ..Provenance::default() };
+        let _ = config::config_text(folder, &model, &known);
         assert!(model.kv_width() <= model.width && model.head_dim() <= model.width);
     }
     if let Ok(paths) = paths_of_index(&text, folder) {
