@@ -15,7 +15,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GPT2Config, LlamaConfig
+from transformers import PretrainedConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 RELEASE = Path(sys.argv[1])
@@ -251,6 +252,54 @@ def check_tokenizer(name: str, tokenizer: Tokenizer, scratch: Path) -> None:
     print(f"{name}: {len(parts[0]) + len(parts[1])} equal ids")
 
 
+def save_folder(tokenizer: Tokenizer, folder: Path) -> PreTrainedTokenizerFast:
+    """Saves a Llama with all files of its folder. Its tokenizer truncates and pads, as after a call of transformers."""
+    tokenizer.add_special_tokens(["<s>", "<pad>", "<|turn|>"])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="<|endoftext|>", pad_token="<pad>", add_bos_token=True
+    )
+    fast.chat_template = "{{ bos_token }}{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}"
+    fast.save_pretrained(folder)
+    saved = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    saved.enable_truncation(16)
+    saved.enable_padding(length=64, pad_token="<pad>", pad_id=fast.pad_token_id)
+    saved.save(str(folder / "tokenizer.json"))
+    ids = dict(bos_token_id=fast.bos_token_id, eos_token_id=fast.eos_token_id, pad_token_id=fast.pad_token_id)
+    model = AutoModelForCausalLM.from_config(llama(vocab_size=len(fast), max_position_embeddings=64, **ids))
+    model.generation_config.eos_token_id = [fast.eos_token_id, fast.convert_tokens_to_ids("<|turn|>")]
+    model.save_pretrained(folder)
+    return fast
+
+
+def check_folder(tokenizer: Tokenizer, scratch: Path) -> None:
+    """Trains the model of a folder that transformers saved, and compares what the exported folder says."""
+    source, exported, out = scratch / "source", scratch / "exported", scratch / "tokens.u32"
+    fast = save_folder(tokenizer, source)
+    (scratch / "text.md").write_bytes(UNICODE.encode())
+    arguments = ["--tokenizer", source / "tokenizer.json", "--text", scratch / "text.md", "--out", out]
+    train("prepare", *arguments, "--validation", 0)
+    expected = [*fast(UNICODE, truncation=False, padding=False).input_ids, fast.eos_token_id]
+    assert expected[0] == fast.bos_token_id and len(expected) > 100
+    assert np.fromfile(out, "<u4").tolist() == expected, "other ids than those of transformers"
+
+    run = f"""model.from={source} model.context=32 data.kind=tokens data.path={out} data.global_batch=2 schedule.steps=2
+        schedule.warmup=0 checkpoint.every=2 checkpoint.folder={scratch}/checkpoints sample.tokens=0"""
+    train("train", "-n", 1, *run.split())
+    train("export", "--checkpoint", scratch / "checkpoints", "--to", exported)
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (exported / file).read_bytes() == (source / file).read_bytes(), file
+    before, after = (AutoConfig.from_pretrained(folder).to_dict() | {"_name_or_path": ""} for folder in (source, exported))
+    assert before == after, {key: (before.get(key), after.get(key)) for key in before if before.get(key) != after.get(key)}
+    before, after = (GenerationConfig.from_pretrained(folder).to_dict() for folder in (source, exported))
+    assert before == after and len(after["eos_token_id"]) == 2, f"{before}, {after}"
+    messages = [{"role": "user", "content": "naïve 你好"}]
+    before, after = (
+        AutoTokenizer.from_pretrained(folder).apply_chat_template(messages, tokenize=False) for folder in (source, exported)
+    )
+    assert before == after == f"<s>{messages[0]['content']}<|endoftext|>", f"{before}, {after}"
+    print("folder: the exported one says what the source says")
+
+
 def main() -> None:
     torch.set_num_threads(1)
     # transformers asks CUDA, of which the CPU part of torch has only names.
@@ -264,7 +313,9 @@ def main() -> None:
     for name, tokenizer in made.items():
         with tempfile.TemporaryDirectory() as scratch:
             check_tokenizer(name, tokenizer, Path(scratch))
-    print(f"{len(CASES) + len(made)} passed, 0 failed in {time.monotonic() - start:.0f} s")
+    with tempfile.TemporaryDirectory() as scratch:
+        check_folder(made["llama-3"], Path(scratch))
+    print(f"{len(CASES) + len(made) + 1} passed, 0 failed in {time.monotonic() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 pub(crate) mod corruption_tests;
 pub(crate) mod folder;
 mod manifest;
+mod model_files;
 mod read;
 mod shard;
 mod tensors;
@@ -21,6 +22,7 @@ pub use folder::{latest, list};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use manifest::fuzz as fuzz_manifest;
 pub use manifest::{Manifest, SavedFile, SavedParameter, TrainProgress};
+pub use model_files::ModelFiles;
 pub use read::{load, verify_files, with_last_good};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use shard::fuzz as fuzz_shard;

@@ -7,6 +7,7 @@ mod permutation;
 mod placement;
 mod prepare;
 mod sampler;
+pub(crate) mod special_tokens;
 pub mod text;
 mod text_codec;
 mod token_layout;
@@ -23,6 +24,7 @@ pub use placement::{Placement, SequenceChunk};
 pub use prepare::{Prepared, TokenizeOptions};
 pub use sampler::{LastBatch, Position, Sampler};
 pub use text_codec::{DecodeStream, TextCodec};
+pub(crate) use tokenizer::TOKENIZER;
 pub use tokenizer::Tokenizer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use tokenizer::fuzz as fuzz_tokenizer;

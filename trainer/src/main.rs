@@ -151,7 +151,7 @@ struct PrepareArguments {
     /// Extensions of the text files to read
     #[arg(long, value_delimiter = ',', default_values_t = ["md", "rs", "txt"].map(str::to_owned))]
     extensions: Vec<String>,
-    /// Token after each document [default: the tokenizer's, if it has a usual name]
+    /// Token after each document [default: the one that the files beside tokenizer.json name]
     #[arg(long, value_name = "TOKEN")]
     end_of_text: Option<String>,
 }
@@ -372,12 +372,26 @@ fn prepare(arguments: &PrepareArguments) -> Result<()> {
         keys = format!(" data.validation_path={held_back}");
     }
     let (out, path, vocabulary) = (out.display(), path.display(), tokenizer.vocabulary());
+    let text_of = |token: u32| printable(&tokenizer.token_text(token).unwrap_or_default()).into_owned();
+    let end = text_of(tokenizer.expect_end_of_text()?);
+    let start = tokenizer.start_of_text().iter().map(|&token| format!("`{}` before and ", text_of(token)));
     print(format!(
-        "{}: {} training tokens in {out}{numbers}\n\
-         data.kind=tokens data.path={out}{keys} data.vocabulary={vocabulary} data.tokenizer={path}\n",
+        "{}: {} training tokens in {out}{numbers}; {}`{end}` after each document\n\
+         data.kind=tokens data.path={out}{keys} data.vocabulary={vocabulary} data.tokenizer={path} {}\n",
         counted(found.documents, "document"),
-        found.training
+        found.training,
+        start.collect::<String>(),
+        shell_word(&format!("data.end_of_text={end}"))
     ))
+}
+
+/// Returns a word of a command line as a shell reads it.
+fn shell_word(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-.=/".contains(letter);
+    match word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// Returns what `train` would do with prepared files that is perhaps not meant.

@@ -12,8 +12,6 @@ use std::path::Path;
 
 /// Name of the manifest file.
 pub(super) const MANIFEST: &str = "manifest.json";
-/// Name of the tokenizer's file.
-pub(super) const TOKENIZER: &str = "tokenizer.json";
 /// Contents that a reader expects, for errors.
 const WANTED: &str = "a manifest of a checkpoint";
 const FORMAT: u32 = 4;
@@ -98,6 +96,9 @@ pub struct Manifest {
     /// File of the tokenizer, if the run has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<SavedFile>,
+    /// Files of the model's folder that say how to use it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub model_files: Vec<SavedFile>,
 }
 
 /// Checksum while the checksum is computed.
@@ -166,12 +167,13 @@ impl Manifest {
             parameters: inventory.parameters.iter().zip(moments).map(saved).collect(),
             shards: Vec::new(),
             tokenizer: None,
+            model_files: Vec::new(),
         }
     }
 
     /// Returns all files of the checkpoint except for the manifest.
     pub(super) fn files(&self) -> impl Iterator<Item = &SavedFile> {
-        self.shards.iter().chain(&self.tokenizer)
+        self.shards.iter().chain(&self.tokenizer).chain(&self.model_files)
     }
 
     /// Reads the manifest in `folder`.

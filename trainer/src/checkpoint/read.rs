@@ -1,6 +1,7 @@
 //! Loads checkpoints.
 
 use super::manifest::{MANIFEST, Manifest, TrainProgress};
+use super::model_files::ModelFiles;
 use super::shard::{ShardReader, hash_file, unpadded_count};
 use super::write::SavedBy;
 use crate::error::{Error, Result};
@@ -63,6 +64,7 @@ pub fn with_last_good(error: Error, folder: &Path) -> Error {
 
 /// Compares the files with the manifest. Ranks share the work.
 fn verify(folder: &Path, who: SavedBy<'_>, manifest: &Manifest) -> Result<()> {
+    ModelFiles::check_listed(folder, &manifest.model_files)?;
     for own in manifest.files().skip(who.rank()).step_by(who.size()) {
         let path = folder.join(&own.file);
         // A link could lead out of the folder, and what is read can be copied by `export`.

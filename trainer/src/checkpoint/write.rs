@@ -1,8 +1,10 @@
 //! Saves checkpoints.
 
 use super::folder;
-use super::manifest::{MANIFEST, Manifest, SavedFile, TOKENIZER, TrainProgress};
+use super::manifest::{MANIFEST, Manifest, SavedFile, TrainProgress};
+use super::model_files::ModelFiles;
 use super::shard::{ShardWriter, hash_file};
+use crate::data::TOKENIZER;
 use crate::error::{Error, Result};
 use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::{Domain, Inventory, ParameterId};
@@ -80,6 +82,8 @@ pub struct RunSetup {
     /// A checkpoint contains this file, because one that named a file elsewhere would make its
     /// readers open any file that its author chose.
     pub tokenizer: Option<Arc<[u8]>>,
+    /// Files of the model's folder on rank 0, which a checkpoint contains for the same reason.
+    pub model_files: ModelFiles,
 }
 
 /// Copy of a rank's state, to be written as its part of a checkpoint.
@@ -88,8 +92,8 @@ pub struct Snapshot {
     manifest: Manifest,
     /// State of this rank; `None` if other ranks write all that it has.
     shard: Option<ShardWriter>,
-    /// See [`RunSetup`].
-    tokenizer: Option<Arc<[u8]>>,
+    /// Tokenizer and files of the model: see [`RunSetup`].
+    files: (Option<Arc<[u8]>>, ModelFiles),
 }
 
 impl Snapshot {
@@ -112,7 +116,8 @@ impl Snapshot {
         let (mut moments, shard) = who.agree_on_result(copied, "copying the state of a checkpoint")?;
         who.world.map_or(Ok(()), |world| world.all_reduce(&mut moments, Max))?;
         let manifest = Manifest::new(inventory, progress, &moments, &setup.configuration);
-        Ok(Self { root: root.to_owned(), manifest, shard, tokenizer: setup.tokenizer.clone() })
+        let files = (setup.tokenizer.clone(), setup.model_files.clone());
+        Ok(Self { root: root.to_owned(), manifest, shard, files })
     }
 
     /// Returns the folder that the checkpoint will have.
@@ -138,12 +143,12 @@ impl Snapshot {
     }
 
     fn write_parts(self, who: SavedBy<'_>, path: &Path, keep: usize) -> Result<PathBuf> {
-        let Self { root, mut manifest, shard, tokenizer } = self;
+        let Self { root, mut manifest, shard, files } = self;
         let file = shard.map(|shard| write_shard(path, who.rank(), shard)).transpose();
         let file = who.agree_on_result(file, "writing a checkpoint")?;
         manifest.shards = gather_shard_files(who, file)?;
         let finished = match who.rank() {
-            0 => finish(&root, path, (&mut manifest, tokenizer.as_deref()), keep),
+            0 => finish(&root, path, (&mut manifest, files), keep),
             _ => Ok(()),
         };
         who.agree_on_result(finished, "finishing a checkpoint")?;
@@ -227,13 +232,18 @@ fn decode_record(rank: usize, record: &[u8]) -> SavedFile {
     }
 }
 
-/// Writes the tokenizer and the manifest, and gives the checkpoint its final name.
+/// Writes the tokenizer, the files of the model and the manifest, and gives the checkpoint its
+/// final name.
 fn finish(
     root: &Path,
     path: &Path,
-    (manifest, tokenizer): (&mut Manifest, Option<&[u8]>),
+    (manifest, (tokenizer, model_files)): (&mut Manifest, (Option<Arc<[u8]>>, ModelFiles)),
     keep: usize,
 ) -> Result<()> {
+    for (name, bytes) in model_files.iter() {
+        write_file(&path.join(name), bytes)?;
+        manifest.model_files.push(saved_file(path, name.to_owned())?);
+    }
     if let Some(bytes) = tokenizer {
         write_file(&path.join(TOKENIZER), bytes)?;
         manifest.tokenizer = Some(saved_file(path, TOKENIZER.to_owned())?);

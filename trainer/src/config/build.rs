@@ -1,6 +1,7 @@
-//! The model and the optimizer that a configuration describes.
+//! The model, the optimizer and the tokenizer that a configuration describes.
 
-use crate::config::{Config, OptimizerKind};
+use crate::config::{Config, Data, OptimizerKind};
+use crate::data::{TextCodec, Tokenizer};
 use crate::error::Result;
 use crate::models::Gpt;
 use crate::nn::experts::ExpertParallel;
@@ -8,6 +9,7 @@ use crate::optim::{AdamW, Muon, Optimizer, Sgd};
 use crate::parameter::{Inventory, Registry};
 use crate::process_group::ProcessGroup;
 use crate::tensor_parallel::TensorParallel;
+use std::path::Path;
 
 /// Creates the configured model, sharded over `tensor`, and lists its parameters.
 ///
@@ -49,6 +51,34 @@ pub(crate) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
         OptimizerKind::Sgd => Box::new(Sgd { momentum, weight_decay: decay }),
         OptimizerKind::Muon => {
             Box::new(Muon { momentum, weight_decay: decay, fallback: adamw, ..Muon::default() })
+        }
+    }
+}
+
+impl Config {
+    /// Returns the map between text and the tokens of a model with this vocabulary; `None` if its
+    /// tokens have no text.
+    ///
+    /// # Errors
+    /// The errors of [`Data::open_tokenizer`].
+    pub fn text_codec(&self, vocabulary: usize) -> Result<Option<TextCodec>> {
+        self.data.open_tokenizer().map(|tokenizer| TextCodec::new(tokenizer, vocabulary))
+    }
+}
+
+impl Data {
+    /// Opens the configured tokenizer; `None` if there is none.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, or lacks the token of `data.end_of_text`.
+    pub fn open_tokenizer(&self) -> Result<Option<Tokenizer>> {
+        if self.tokenizer.is_empty() {
+            return Ok(None);
+        }
+        let tokenizer = Tokenizer::open(Path::new(&self.tokenizer))?;
+        match self.end_of_text.as_str() {
+            "" => Ok(Some(tokenizer)),
+            token => tokenizer.with_end_of_text(token).map(Some),
         }
     }
 }

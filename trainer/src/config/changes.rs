@@ -38,7 +38,7 @@ impl fmt::Display for ChangedKey {
 const FREE_SECTIONS: [&str; 6] = ["mesh", "context", "pipeline", "log", "checkpoint", "sample"];
 
 /// Single keys that may change. Keys of the data are here because its samples are compared.
-const FREE_KEYS: [&str; 19] = [
+const FREE_KEYS: [&str; 20] = [
     "threads",
     "check_memory",
     "device",
@@ -53,6 +53,7 @@ const FREE_KEYS: [&str; 19] = [
     "data.validation_path",
     "data.vocabulary",
     "data.tokenizer",
+    "data.end_of_text",
     "data.micro_batch",
     "data.breadth_first",
     "data.micro_sequences",

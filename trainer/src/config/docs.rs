@@ -195,6 +195,7 @@ mod tests {
                 "tensorboard",
                 "from",
                 "tokenizer",
+                "end_of_text",
             ];
             let is_free = free.iter().any(|name| doc.key.ends_with(name));
             assert!(!is_word || is_free || doc.values.len() > 1, "{}: {:?}", doc.key, doc.values);

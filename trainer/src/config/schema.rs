@@ -56,6 +56,9 @@ pub struct Data {
     /// File `tokenizer.json`, in Hugging Face's format, that made the tokens. It decodes generated
     /// text; none if empty.
     pub tokenizer: String,
+    /// Token of the tokenizer after each document, at which generated text ends. If empty, the
+    /// files beside `tokenizer.json` name it.
+    pub end_of_text: String,
     /// Vocabulary size of token files; text has 257 tokens.
     pub vocabulary: u32,
     /// Shuffles the samples of each epoch.
@@ -96,6 +99,7 @@ impl Default for Data {
             validation: 0.1,
             validation_path: String::new(),
             tokenizer: String::new(),
+            end_of_text: String::new(),
             vocabulary: crate::data::text::VOCAB_SIZE,
             shuffle: true,
             last_batch: LastBatch::Drop,

@@ -51,7 +51,12 @@ impl Config {
             unused(
                 !is_tokens,
                 "a data.kind other than \"tokens\"",
-                &["data.validation_path", "data.tokenizer", "data.vocabulary"],
+                &["data.validation_path", "data.tokenizer", "data.vocabulary", "data.end_of_text"],
+            ),
+            unused(
+                is_tokens && self.data.tokenizer.is_empty(),
+                "an empty data.tokenizer",
+                &["data.end_of_text"],
             ),
             unused(is_tokens, "data.kind = \"tokens\"", &["data.extensions", "data.validation"]),
         ]
@@ -173,9 +178,10 @@ mod tests {
     }
 
     /// Key with a value, and what makes it effective.
-    const CASES: [(&str, &[&str]); 37] = [
+    const CASES: [(&str, &[&str]); 38] = [
         ("data.validation_path=a.u16", &["data.kind=tokens"]),
         ("data.tokenizer=t.json", &["data.kind=tokens"]),
+        ("data.end_of_text=</s>", &["data.kind=tokens", "data.tokenizer=t.json"]),
         ("data.vocabulary=300", &["data.kind=tokens"]),
         ("model.rope_base=5e5", &["model.positions=rotary"]),
         ("model.rope_scaling_factor=8", &["model.positions=rotary"]),

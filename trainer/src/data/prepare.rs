@@ -48,7 +48,8 @@ impl TokenizeOptions {
     }
 
     /// Writes the tokens of all documents in path order. The last part of each document is for
-    /// validation. The end-of-text token follows each part. Without validation, there is one file.
+    /// validation. The end-of-text token follows each part, and the tokens that the model has at
+    /// the start of a text come before it. Without validation, there is one file.
     /// Earlier files of these names stay until all is written.
     ///
     /// # Errors
@@ -69,7 +70,7 @@ impl TokenizeOptions {
         tokenizer: &Tokenizer,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Prepared> {
-        let end = tokenizer.expect_end_of_text()?;
+        let around = (tokenizer.start_of_text(), tokenizer.expect_end_of_text()?);
         let held_back = (self.validation > 0.0).then_some(&self.validation_out);
         self.check_outputs(held_back, tokenizer)?;
         let TextFiles { paths, skipped_links } = text::documents(&self.text, &self.extensions)?;
@@ -84,8 +85,8 @@ impl TokenizeOptions {
             for tokens in tokenizer.encode_all(texts)? {
                 let (first, last) = text::hold_back(&tokens, self.validation);
                 longest = longest.max(tokens.len());
-                append(&mut training, first, end)?;
-                validation.as_mut().map_or(Ok(()), |file| append(file, last, end))?;
+                append(&mut training, first, around)?;
+                validation.as_mut().map_or(Ok(()), |file| append(file, last, around))?;
             }
             done += group.len();
         }
@@ -160,12 +161,12 @@ fn check_texts(paths: &[PathBuf]) -> Result<()> {
     Err(Error::invalid(format!("{count} of {} files are no text: {}{more}", paths.len(), named.join("; "))))
 }
 
-/// Appends a part of a document, and the token after it.
-fn append(file: &mut TokenWriter, tokens: &[u32], end: u32) -> Result<()> {
+/// Appends a part of a document, between the tokens before it and the token after it.
+fn append(file: &mut TokenWriter, tokens: &[u32], (start, end): (&[u32], u32)) -> Result<()> {
     if tokens.is_empty() {
         return Ok(());
     }
-    tokens.iter().chain([&end]).try_for_each(|token| file.push(*token))
+    start.iter().chain(tokens).chain([&end]).try_for_each(|token| file.push(*token))
 }
 
 #[cfg(test)]

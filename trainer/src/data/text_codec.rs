@@ -2,7 +2,6 @@
 
 use super::{Tokenizer, text};
 use crate::error::Result;
-use std::path::Path;
 
 /// Map between text and the tokens of a model.
 pub enum TextCodec {
@@ -16,16 +15,11 @@ pub enum TextCodec {
 pub type DecodeStream<'a> = Box<dyn FnMut(u32) -> Result<String> + 'a>;
 
 impl TextCodec {
-    /// Returns the map for a model with this vocabulary, by the tokenizer at `path` unless that is
-    /// empty; `None` if its tokens have no text.
-    ///
-    /// # Errors
-    /// Fails if the tokenizer cannot be read.
-    pub fn new(path: &str, vocabulary: usize) -> Result<Option<Self>> {
-        if !path.is_empty() {
-            return Tokenizer::open(Path::new(path)).map(|own| Some(Self::Tokenizer(Box::new(own))));
-        }
-        Ok((vocabulary == text::VOCAB_SIZE as usize).then_some(Self::Bytes))
+    /// Returns the map for a model with this tokenizer, or without one and with this vocabulary;
+    /// `None` if its tokens have no text.
+    pub fn new(tokenizer: Option<Tokenizer>, vocabulary: usize) -> Option<Self> {
+        let bytes = (vocabulary == text::VOCAB_SIZE as usize).then_some(Self::Bytes);
+        tokenizer.map(|tokenizer| Self::Tokenizer(Box::new(tokenizer))).or(bytes)
     }
 
     /// Encodes text.
@@ -39,6 +33,21 @@ impl TextCodec {
         }
     }
 
+    /// Encodes the start of a text, with the tokens that the model has before each text.
+    ///
+    /// # Errors
+    /// Fails as [`TextCodec::encode`] does.
+    pub fn encode_start(&self, text: &str) -> Result<Vec<u32>> {
+        let tokens = self.encode(text)?;
+        let before = match self {
+            Self::Bytes => &[],
+            // A text may begin with the name of the token.
+            Self::Tokenizer(tokenizer) if tokens.starts_with(tokenizer.start_of_text()) => &[],
+            Self::Tokenizer(tokenizer) => tokenizer.start_of_text(),
+        };
+        Ok([before, &tokens].concat())
+    }
+
     /// Decodes tokens.
     ///
     /// # Errors
@@ -48,11 +57,11 @@ impl TextCodec {
         tokens.iter().map(|&token| stream(token)).collect()
     }
 
-    /// Returns the token after which a text ends, if it should end.
-    pub fn end_of_text(&self) -> Option<u32> {
+    /// Returns true if a generated text ends at this token.
+    pub fn ends_text(&self, token: u32) -> bool {
         match self {
-            Self::Bytes => None,
-            Self::Tokenizer(tokenizer) => tokenizer.end_of_text(),
+            Self::Bytes => false,
+            Self::Tokenizer(tokenizer) => tokenizer.ends_text(token),
         }
     }
 

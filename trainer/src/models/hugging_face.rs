@@ -15,10 +15,11 @@ mod read;
 mod tests;
 mod write;
 
+pub(crate) use config::{Provenance, config_text, generation_text};
 pub use config::{read_config, write_config};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzzing::{fuzz, weights as fuzz_weights};
 pub use layout::Layout;
 pub use read::load;
-pub(crate) use write::save_with_progress;
 pub use write::{FileOptions, save};
+pub(crate) use write::{check_folder, save_with_progress};

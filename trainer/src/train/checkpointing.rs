@@ -1,12 +1,13 @@
 //! Checkpoints of a run.
 
-use crate::checkpoint::{self, Manifest, RunSetup, SavedBy, Snapshot, TrainProgress};
+use crate::checkpoint::{self, Manifest, ModelFiles, RunSetup, SavedBy, Snapshot, TrainProgress};
 use crate::config::{ChangedKey, Config};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, MeshGroups};
 use crate::train::run::Run;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use unisono::Communicator;
 
 impl Run {
@@ -31,7 +32,8 @@ impl Run {
         // The weights of the checkpoint take the place of those of another folder.
         let mut config = self.config.clone();
         config.model.from.clear();
-        let setup = RunSetup { configuration: config.to_toml()?, tokenizer: self.tokenizer.clone() };
+        let (tokenizer, model_files) = (self.tokenizer.clone(), self.model_files.clone());
+        let setup = RunSetup { configuration: config.to_toml()?, tokenizer, model_files };
         let who = saved_by(&self.world, &self.groups);
         let snapshot = Snapshot::take(&root, who, &mut *self.strategy, &self.inventory, progress, &setup)?;
         match self.config.checkpoint.asynchronous {
@@ -63,6 +65,12 @@ impl Run {
         let who = saved_by(&self.world, &self.groups);
         let (manifest, changes) = who.agree_on_result(checked, "comparing a run with its checkpoint")?;
         let progress = checkpoint::load(folder, who, &mut *self.strategy, &self.inventory)?;
+        let files = match who.rank() {
+            0 => ModelFiles::of_checkpoint(folder, &manifest),
+            _ => Ok(Default::default()),
+        };
+        let files = who.agree_on_result(files, "reading the files of a model")?;
+        self.keep_files(files, &manifest.configuration);
         self.device.iter().for_each(Device::invalidate_weights);
         self.train_step = progress.step;
         self.read_ahead = None;
@@ -72,6 +80,22 @@ impl Run {
         }
         self.log("the data are not those of the checkpoint: going on at their first sample");
         Ok(())
+    }
+
+    /// Keeps the tokenizer, its token after each document, and the files of the model of a
+    /// checkpoint, if this run names none.
+    fn keep_files(&mut self, (tokenizer, files): (Option<Arc<[u8]>>, ModelFiles), saved: &str) {
+        let own = &mut self.config.data;
+        if own.tokenizer.is_empty() && tokenizer.is_some() {
+            self.tokenizer = tokenizer;
+            self.model_files = std::mem::take(&mut self.model_files).with_tokenizer_of(files.clone());
+        }
+        self.model_files.or_model_of(files);
+        let Ok(Config { data: saved, .. }) = Config::from_checkpoint(saved) else { return };
+        let is_same = ["", &saved.tokenizer].contains(&own.tokenizer.as_str());
+        if own.end_of_text.is_empty() && is_same {
+            own.end_of_text = saved.end_of_text;
+        }
     }
 
     /// Returns the keys that changed since the checkpoint was saved.

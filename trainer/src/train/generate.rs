@@ -30,7 +30,7 @@ pub fn generate(
     show: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<String> {
     let Restored { folder, mut config, model, mut strategy, memory, .. } = Restored::load(folder, overrides)?;
-    let codec = TextCodec::new(&config.data.tokenizer, model.config().vocabulary)?;
+    let codec = config.text_codec(model.config().vocabulary)?;
     let codec = codec.ok_or_else(|| Error::file(&folder, "its model writes no text"))?;
     if config.sample.tokens == 0 && !overrides.iter().any(|change| change.starts_with("sample.tokens")) {
         config.sample.tokens = USUAL_TOKENS;
@@ -52,7 +52,7 @@ impl Run {
         if !self.can_generate() {
             return Ok(None);
         }
-        let codec = TextCodec::new(&self.config.data.tokenizer, self.model.config().vocabulary)?;
+        let codec = self.config.text_codec(self.model.config().vocabulary)?;
         let Some(codec) = codec else { return Ok(None) };
         let seeds = self.seeds.seeds_for(Phase::Test, self.train_step, 0);
         let mut strategy = HostStrategy::new(&mut *self.strategy, &self.inventory);
@@ -84,7 +84,7 @@ impl Run {
     /// Returns the first words of the training text; `None` if its tokens are no text.
     fn start_of_text(&self) -> Result<Option<String>> {
         let tokens = self.loader.training.batch(&[0], SequenceChunk::WHOLE)?;
-        let Some(codec) = TextCodec::new(&self.config.data.tokenizer, self.model.config().vocabulary)? else {
+        let Some(codec) = self.config.text_codec(self.model.config().vocabulary)? else {
             return Ok(None);
         };
         let start = codec.decode(&tokens.inputs[..tokens.inputs.len().min(PROMPT_TOKENS)])?;
@@ -143,7 +143,7 @@ impl Writer<'_> {
         let (own, codec, seed) = (&self.config.sample, self.codec, u64::from(self.config.seed));
         let (temperature, top_p) = (own.temperature as f32, own.top_p as f32);
         let sampling = Sampling { temperature, top_k: own.top_k, top_p, seed };
-        let (prompt, vocabulary) = (codec.encode(prompt)?, self.gpt.config().vocabulary);
+        let (prompt, vocabulary) = (codec.encode_start(prompt)?, self.gpt.config().vocabulary);
         if let Some(unknown) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
             let path = &self.config.data.tokenizer;
             let what = format!("the prompt has token {unknown}, and the model {vocabulary}");
@@ -151,7 +151,7 @@ impl Writer<'_> {
         }
         let (mut stream, mut text) = (codec.stream(&prompt)?, String::new());
         let mut each = |token| {
-            if codec.end_of_text() == Some(token) {
+            if codec.ends_text(token) {
                 return Ok(false);
             }
             let part = stream(token)?;

@@ -2,7 +2,6 @@
 
 use crate::checkpoint;
 use crate::config::Config;
-use crate::data::Tokenizer;
 use crate::error::{Error, Result};
 use crate::train::run::Run;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -14,8 +13,8 @@ impl Run {
     /// of the run. The reporting rank calls this.
     pub(super) fn preflight(&self) -> Result<Option<File>> {
         let Config { log, sample, data, .. } = &self.config;
-        if !data.tokenizer.is_empty() && sample.tokens > 0 {
-            Tokenizer::open(Path::new(&data.tokenizer))?;
+        if sample.tokens > 0 {
+            data.open_tokenizer()?;
         }
         for (key, path) in [("log.file", &log.file), ("log.plot", &log.plot), ("log.trace", &log.trace)] {
             check_writable(key, Path::new(path))?;

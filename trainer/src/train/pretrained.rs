@@ -2,18 +2,25 @@
 
 use crate::checkpoint::SavedBy;
 use crate::config::Config;
+use crate::data::TOKENIZER;
+use crate::data::special_tokens::{GENERATION_CONFIG, MODEL_CONFIG};
+use crate::data::{Tokenizer, text};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::models::GptConfig;
-use crate::models::hugging_face::{self, FileOptions, Layout};
+use crate::models::hugging_face::{self, FileOptions, Layout, Provenance};
+use crate::output_file::OutputFile;
+use crate::parameter::Dtype;
 use crate::train::checkpointing::saved_by;
 use crate::train::restored::Restored;
 use crate::train::run::Run;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// Writes the model of a checkpoint, or of the last of several checkpoints, to the folder `to` in
-/// Hugging Face's layout, and its tokenizer. Runs on one rank, whatever mesh saved it. `overrides`
-/// change the saved configuration, for example the tokenizer.
+/// Hugging Face's layout, with its tokenizer and the files of the model that the run began with.
+/// Runs on one rank, whatever mesh saved it. `overrides` change the saved configuration, for
+/// example the tokenizer.
 ///
 /// # Errors
 /// Fails if there is no checkpoint, its model is neither a GPT-2 nor a Llama, or a file cannot be
@@ -37,13 +44,7 @@ pub fn export_with_progress(
     let mut restored = Restored::load(checkpoint, overrides)?;
     let gpt = restored.model.config();
     check_dense(gpt)?;
-    std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
-    hugging_face::write_config(&to.join("config.json"), gpt)?;
-    let tokenizer = &restored.config.data.tokenizer;
-    if !tokenizer.is_empty() {
-        let copied = std::fs::copy(tokenizer, to.join("tokenizer.json"));
-        copied.map_err(|error| Error::file(tokenizer, error))?;
-    }
+    write_descriptions(&restored, to, options.dtype)?;
     let layout = Layout::of(gpt);
     hugging_face::save_with_progress(
         to,
@@ -55,6 +56,53 @@ pub fn export_with_progress(
         progress,
     )
 }
+
+/// Writes all files of the folder `to` except for the weights: those of the model that the run
+/// began with, with what the run changed.
+fn write_descriptions(restored: &Restored, to: &Path, dtype: Dtype) -> Result<()> {
+    let (gpt, data, files) = (restored.model.config(), &restored.config.data, &restored.files);
+    let tokenizer = data.open_tokenizer()?;
+    let (start, ends) = special_tokens(tokenizer.as_ref(), gpt.vocabulary);
+    let known = Provenance { source: files.get(MODEL_CONFIG), start, ends: &ends, dtype };
+    let path = to.join(MODEL_CONFIG);
+    let config = hugging_face::config_text(&path, gpt, &known)?;
+    let mut written: Vec<_> = files.iter().map(|(name, _)| name).chain([MODEL_CONFIG]).collect();
+    if tokenizer.is_some() {
+        written.push(TOKENIZER);
+    }
+    hugging_face::check_folder(to, &written)?;
+    std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
+    OutputFile::write(&path, config)?;
+    for (name, bytes) in files.iter().filter(|(name, _)| *name != MODEL_CONFIG) {
+        let path = to.join(name);
+        match name {
+            GENERATION_CONFIG => {
+                OutputFile::write(&path, hugging_face::generation_text(&path, bytes, &ends)?)?
+            }
+            _ => OutputFile::write(&path, bytes)?,
+        }
+    }
+    if tokenizer.is_some() {
+        let bytes = std::fs::read(&data.tokenizer).map_err(|error| Error::file(&data.tokenizer, error))?;
+        OutputFile::write(&to.join(TOKENIZER), bytes)?;
+    }
+    Ok(())
+}
+
+/// Returns the token before each text, and those at which a text ends, as far as they are known.
+fn special_tokens(tokenizer: Option<&Tokenizer>, vocabulary: usize) -> (Option<u32>, Vec<u32>) {
+    match tokenizer {
+        Some(tokenizer) => (tokenizer.start_of_text().first().copied(), tokenizer.ends()),
+        None if vocabulary == text::VOCAB_SIZE as usize => (None, vec![u32::from(text::END_OF_TEXT)]),
+        None if GPT2_VOCABULARY.contains(&vocabulary) => (None, vec![GPT2_END_OF_TEXT]),
+        None => (None, Vec::new()),
+    }
+}
+
+/// Sizes of GPT-2's vocabulary: its own, and up to the next multiple of 64.
+const GPT2_VOCABULARY: RangeInclusive<usize> = 50_257..=50_304;
+/// Token between documents in GPT-2's vocabulary.
+const GPT2_END_OF_TEXT: u32 = 50_256;
 
 impl Run {
     /// Loads the weights of the model in the folder `model.from`, if there is one. All ranks must

@@ -1,7 +1,7 @@
 //! Reasons for which a run would be refused on this machine, found without reading its data.
 
 use crate::config::{Config, DataKind};
-use crate::data::{Sampler, Tokenizer, text};
+use crate::data::{Sampler, text};
 use crate::error::Result;
 use crate::train::data_loader::{DataLoader, check_exists};
 use crate::train::preflight::check_earlier_run;
@@ -30,8 +30,5 @@ fn check_data(config: &Config) -> Result<()> {
 }
 
 fn check_tokenizer(config: &Config) -> Result<()> {
-    match config.data.tokenizer.as_str() {
-        "" => Ok(()),
-        path => Tokenizer::open(Path::new(path)).map(drop),
-    }
+    config.data.open_tokenizer().map(drop)
 }

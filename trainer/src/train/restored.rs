@@ -1,7 +1,7 @@
 //! Models of checkpoints, loaded on one rank.
 
 use crate::allocator::Allocator;
-use crate::checkpoint::{self, Manifest, SavedBy};
+use crate::checkpoint::{self, Manifest, ModelFiles, SavedBy};
 use crate::config::Config;
 use crate::config::new_model;
 use crate::error::{Error, Result};
@@ -21,6 +21,8 @@ pub(super) struct Restored {
     pub(super) inventory: Arc<Inventory>,
     pub(super) strategy: Box<dyn DataParallel>,
     pub(super) memory: Allocator,
+    /// Files of the model's folder, and of the tokenizer's.
+    pub(super) files: ModelFiles,
 }
 
 impl Restored {
@@ -39,6 +41,7 @@ impl Restored {
         if let Some(tokenizer) = &manifest.tokenizer {
             config.data.tokenizer = folder.join(&tokenizer.file).display().to_string();
         }
+        let saved = config.data.tokenizer.clone();
         let config = config.with_override(overrides)?;
         if config.data.tokenizer.is_empty() && !named.is_empty() {
             return Err(Error::file(folder, outside_message(&named)));
@@ -51,7 +54,11 @@ impl Restored {
         let (kind, alone) = (ParallelKind::Replicated, ProcessGroups::default());
         let mut strategy = parallel::new_strategy(kind, &inventory, alone, &settings, &memory)?;
         checkpoint::load(&folder, SavedBy::default(), &mut *strategy, &inventory).map_err(damaged)?;
-        Ok(Self { folder, config, model, inventory, strategy, memory })
+        let (_, mut files) = ModelFiles::of_checkpoint(&folder, &manifest)?;
+        if config.data.tokenizer != saved {
+            files = files.with_tokenizer_of(ModelFiles::read("", &config.data.tokenizer)?);
+        }
+        Ok(Self { folder, config, model, inventory, strategy, memory, files })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::trace::{Trace, TraceTrack, TracedStrategy};
 use crate::allocator::Allocator;
+use crate::checkpoint::ModelFiles;
 use crate::config::Config;
 use crate::data::BatchPlan;
 use crate::data::{DatasetId, Sampler, SequenceChunk};
@@ -68,6 +69,8 @@ pub struct Run {
     pub(super) writer: CheckpointWriter,
     /// Bytes of the tokenizer's file, which every checkpoint contains; only on rank 0.
     pub(super) tokenizer: Option<Arc<[u8]>>,
+    /// Files of the model's folder, which every checkpoint contains; only on rank 0.
+    pub(super) model_files: ModelFiles,
     /// Threads that read the batches of coming steps; `None` until the first step with
     /// `data.workers`.
     pub(super) read_ahead: Option<ReadAhead>,

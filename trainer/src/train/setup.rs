@@ -4,7 +4,7 @@ use super::report::print_line;
 use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
-use crate::checkpoint::{self, SavedBy};
+use crate::checkpoint::{self, ModelFiles, RunFiles, SavedBy};
 use crate::config::{
     Config, Context, DeviceKind, Model, Positions, StrategyKind, new_model_with_experts, optimizer,
 };
@@ -70,7 +70,7 @@ impl Run {
         let batch = config.batch(&mesh)?;
         let feed = DataLoader::open(config)?;
         let data = agreed_dataset(&world, config, &feed)?;
-        let tokenizer = agreed_tokenizer(&world, &config.data.tokenizer)?;
+        let (tokenizer, model_files) = agreed_files(&world, config)?;
         let groups = MeshGroups::new(&world, mesh)?;
         let tensor = groups.get(GroupKind::Tensor);
         let (memory, settings) = (Allocator::default(), config.settings());
@@ -127,6 +127,7 @@ impl Run {
             interrupt: Interrupt::default(),
             writer: CheckpointWriter::default(),
             tokenizer,
+            model_files,
             read_ahead: None,
         })
     }
@@ -170,17 +171,22 @@ impl Run {
     }
 }
 
-/// Reads the tokenizer's file at `path` on rank 0, if there is one. It is read at the start,
-/// because a checkpoint must not fail later for a file that was moved meanwhile.
-fn agreed_tokenizer(world: &Communicator, path: &str) -> Result<Option<Arc<[u8]>>> {
-    if path.is_empty() {
-        return Ok(None);
+/// Reads the tokenizer's file on rank 0, if there is one, and the files of the model. They are read
+/// at the start, because a checkpoint must not fail later for a file that was moved meanwhile.
+fn agreed_files(world: &Communicator, config: &Config) -> Result<RunFiles> {
+    let (model, path) = (config.model.from.as_str(), config.data.tokenizer.as_str());
+    if model.is_empty() && path.is_empty() {
+        return Ok((None, ModelFiles::default()));
     }
-    let who = SavedBy { world: Some(world), ..SavedBy::default() };
-    let read = match who.rank() {
-        0 => std::fs::read(path).map(|bytes| Some(bytes.into())).map_err(|error| Error::file(path, error)),
-        _ => Ok(None),
+    let read = || {
+        let bytes = match path {
+            "" => None,
+            path => Some(std::fs::read(path).map_err(|error| Error::file(path, error))?.into()),
+        };
+        Ok((bytes, ModelFiles::read(model, path)?))
     };
+    let who = SavedBy { world: Some(world), ..SavedBy::default() };
+    let read = if who.rank() == 0 { read() } else { Ok((None, ModelFiles::default())) };
     who.agree_on_result(read, "reading the tokenizer")
 }
 

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 mod buffers;
 mod experts;
+mod exports;
 mod interrupts;
 mod llama;
 mod meshes;

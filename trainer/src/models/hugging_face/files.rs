@@ -77,7 +77,15 @@ fn paths_in(folder: &Path) -> Result<Vec<PathBuf>> {
         return if weights.exists() { Ok(vec![weights]) } else { Err(no_weights(folder)) };
     }
     let text = file_kind::read_text(&path, "an index of weights")?;
-    paths_of_index(&text, folder)
+    let (paths, single) = (paths_of_index(&text, folder)?, folder.join(WEIGHTS));
+    if single.exists() && !paths.contains(&single) {
+        let what = format!(
+            "it has {WEIGHTS} and {INDEX}, which does not list it: some readers take the one and some the other; \
+             remove the one that does not belong to the model"
+        );
+        return Err(Error::file(folder, what));
+    }
+    Ok(paths)
 }
 
 /// Builds an error about a folder without weights that can be read. It names weights in other

@@ -1,16 +1,22 @@
 //! Fuzz targets: the files of a model.
 
+use super::config::Provenance;
 use super::files::{WeightFiles, paths_of_index};
 use super::layout::Layout;
 use super::{config, read};
 use crate::parameter::{Init, Inventory, Parameter};
 use std::path::Path;
 
-/// Reads bytes as `config.json`, and as the index of several files.
+/// Reads bytes as `config.json`, as the other files of a model's folder, and as the index of
+/// several files.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let (text, folder) = (String::from_utf8_lossy(bytes), Path::new("folder"));
+    crate::data::special_tokens::fuzz(bytes);
+    let _ = config::generation_text(folder, bytes, &[3]);
     if let Ok(model) = config::parse(&text, folder) {
         let _ = Layout::of(&model);
+        let known = Provenance { source: Some(bytes), start: Some(1), ends: &[3], ..Provenance::default() };
+        let _ = config::config_text(folder, &model, &known);
         assert!(model.kv_width() <= model.width && model.head_dim() <= model.width);
     }
     if let Ok(paths) = paths_of_index(&text, folder) {

@@ -81,6 +81,14 @@ impl Layout {
             }
     }
 
+    /// Returns the name of the embedding of tokens.
+    pub(super) fn embedding(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "wte.weight",
+            Self::Llama { .. } => "model.embed_tokens.weight",
+        }
+    }
+
     /// Returns the prefix of names that some files have and others do not.
     pub(super) fn optional_prefix(self) -> &'static str {
         match self {

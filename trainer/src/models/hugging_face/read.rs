@@ -8,6 +8,7 @@ use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::{Inventory, Parameter};
 use half::{bf16, f16};
 use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
@@ -24,8 +25,14 @@ pub fn load(
     strategy: &mut dyn DataParallel,
     inventory: &Inventory,
 ) -> Result<()> {
-    let opened =
-        WeightFiles::open(path).and_then(|files| check_shapes(&files, layout, inventory).map(|()| files));
+    let opened = WeightFiles::open(path).and_then(|mut files| {
+        check_shapes(&files, layout, inventory)?;
+        // It reads both tensors whole, so one rank does it for all.
+        if who.rank() == 0 {
+            check_tied_head(&mut files, layout, inventory)?;
+        }
+        Ok(files)
+    });
     let mut files = who.agree_on_result(opened, "checking a file of weights")?;
     let filled =
         strategy.for_each_shard(&mut |kept| fill_shard(&mut files, layout, &inventory[kept.parameter], kept));
@@ -60,6 +67,61 @@ pub(super) fn check_shapes(files: &WeightFiles, layout: Layout, inventory: &Inve
         Some((name, info)) => failed(format!("{name} ({}) is not in the model", format_shape(&info.shape))),
         None => Ok(()),
     }
+}
+
+/// Checks that the head of a model whose embedding is also its head has the weights of the
+/// embedding, if the files have it. It would be dropped otherwise.
+pub(super) fn check_tied_head(files: &mut WeightFiles, layout: Layout, inventory: &Inventory) -> Result<()> {
+    if inventory.find(HEAD).is_some() {
+        return Ok(());
+    }
+    let (embedding, prefix) = (layout.embedding(), layout.optional_prefix());
+    let found = |name: &str| files.find(name, prefix).map(|(file, info)| (file, info.clone()));
+    let (Some(head), Some(tied)) = (found(HEAD), found(embedding)) else { return Ok(()) };
+    let remedy =
+        "set tie_word_embeddings to false in config.json to keep the head, or remove the head from the file";
+    if head.1.shape != tied.1.shape {
+        let [one, other] = [&head, &tied].map(|(_, info)| format_shape(&info.shape));
+        let what =
+            format!("{HEAD} is {one}, and {embedding} {other}, although config.json says that they are tied");
+        return Err(files.error(format!("{what}: {remedy}")));
+    }
+    let count = head.1.shape.iter().product();
+    for start in (0..count).step_by(PIECE) {
+        let range = start..count.min(start + PIECE);
+        let [one, other] = [&head, &tied].map(|(file, info)| read_numbers(files, *file, info, range.clone()));
+        let (one, other) = (one?, other?);
+        if let Some(at) = one.iter().zip(&other).position(|(one, other)| one != other) {
+            let what = format!(
+                "{HEAD} and {embedding} differ at element {}: {} and {}",
+                start + at,
+                one[at],
+                other[at]
+            );
+            return Err(
+                files.error(format!("{what}, although config.json says that they are tied: {remedy}"))
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Name of the head in files.
+const HEAD: &str = "lm_head.weight";
+
+/// Reads the elements `range` of a tensor of a file.
+fn read_numbers(
+    files: &mut WeightFiles,
+    file: usize,
+    info: &TensorInfo,
+    range: Range<usize>,
+) -> Result<Vec<f32>> {
+    let Some(number) = decoder(info.dtype) else {
+        return Err(files.error(format!("{HEAD} is of type {}", info.dtype)));
+    };
+    let size = info.dtype.bitsize() / 8;
+    let bytes = files.read(file, info.data_offsets.0 + range.start * size, range.len() * size)?;
+    Ok(bytes.chunks_exact(size).map(number).collect())
 }
 
 fn format_shape(shape: &[usize]) -> String {

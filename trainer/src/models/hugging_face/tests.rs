@@ -349,14 +349,18 @@ fn config_round_trips_and_foreign_is_rejected() {
     assert_eq!(rope.scaling.map(|scaling| scaling.original_context), Some(8192));
     for (text, what) in [
         (r#"{"model_type": "mistral"}"#, "model_type mistral"),
-        (r#"{"activation_function": "relu"}"#, "activation_function relu"),
-        (r#"{"n_head": 7}"#, "7 heads"),
+        (r#"{"model_type": "gpt2", "activation_function": "relu"}"#, "activation_function relu"),
+        (r#"{"model_type": "gpt2", "n_head": 7}"#, "7 heads"),
         (r#"{"model_type": "llama", "hidden_act": "gelu"}"#, "hidden_act gelu"),
         (r#"{"model_type": "llama", "head_dim": 64}"#, "head_dim 64"),
         (r#"{"model_type": "llama", "mlp_bias": true}"#, "attention_bias false and mlp_bias true"),
         (r#"{"model_type": "llama", "num_key_value_heads": 5}"#, "32 heads cannot share 5 heads"),
         (r#"{"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}}"#, "rope_type linear"),
         (r#"{"model_type": "llama", "rope_parameters": {"rope_type": "llama3"}}"#, "rope_type llama3"),
+        (
+            r#"{"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}}"#,
+            "partial_rotary_factor 0.5",
+        ),
     ] {
         std::fs::write(&path, text).unwrap();
         let error = read_config(&path).unwrap_err().to_string();
@@ -366,6 +370,45 @@ fn config_round_trips_and_foreign_is_rejected() {
     assert!(refused(GptConfig { norm: Norm::Rms, ..config(true) }).contains("norm Rms"));
     assert!(refused(GptConfig { kv_heads: 1, ..config(true) }).contains("2 heads with 1"));
     assert!(refused(GptConfig { feed_forward: FeedForward::Gelu, ..llama() }).contains("feed-forward Gelu"));
+}
+
+#[test]
+fn missing_model_type_follows_from_the_class() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let read = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        read_config(&path)
+    };
+    let llama = read(r#"{"architectures": ["LlamaForCausalLM"]}"#).unwrap();
+    assert!(matches!(llama.positions, Positions::Rotary(_)));
+    assert_eq!(read(r#"{"architectures": ["GPT2LMHeadModel"]}"#).unwrap().positions, Positions::Learned);
+    for (text, words) in [
+        (r#"{"hidden_size": 64}"#, "neither model_type nor architectures"),
+        (r#"{"model_type": null, "architectures": []}"#, "neither model_type nor architectures"),
+        (r#"{"architectures": ["MistralForCausalLM"]}"#, "architectures MistralForCausalLM"),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains(words) && error.contains("add \"model_type\""), "{error}");
+    }
+}
+
+#[test]
+fn head_that_differs_from_its_embedding_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let head = |dtype, shape: &[usize]| {
+        let shape = shape.to_vec();
+        changed(&path, |tensors| tensors.push(("lm_head.weight".to_owned(), dtype, shape.clone())));
+        loaded(&path, &inventory(true))
+    };
+    head(safetensors::Dtype::BF16, &[11, 8]).unwrap();
+    // The bytes of the test are other numbers in 32 bits.
+    let error = head(safetensors::Dtype::F32, &[11, 8]).unwrap_err().to_string();
+    assert!(error.contains("lm_head.weight and wte.weight differ at element 0: "), "{error}");
+    assert!(error.contains("tie_word_embeddings"), "{error}");
+    let error = head(safetensors::Dtype::BF16, &[12, 8]).unwrap_err().to_string();
+    assert!(error.contains("lm_head.weight is 12 × 8, and wte.weight 11 × 8"), "{error}");
 }
 
 #[test]
@@ -379,6 +422,10 @@ fn broken_indexes_are_rejected() {
     assert!(refused(r#"{"weight_map": {"a": "../a.safetensors"}}"#).contains("is not the name of a file"));
     assert!(refused(r#"{"weight_map": {"a": "a.safetensors"}}"#).contains("a.safetensors"));
     assert!(refused("{").contains(files::INDEX));
+    std::fs::write(folder.path().join(files::WEIGHTS), "").unwrap();
+    let text = refused(r#"{"weight_map": {"a": "a.safetensors"}}"#);
+    assert!(text.contains("model.safetensors.index.json, which does not list it"), "{text}");
+    assert!(refused(r#"{"weight_map": {"a": "model.safetensors"}}"#).contains("this is no safetensors file"));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::files::{FileIndex, INDEX, WEIGHTS};
 use super::layout::{FileTensor, Layout};
-use crate::checkpoint::{SavedBy, folder};
+use crate::checkpoint::{ModelFiles, SavedBy, folder};
+use crate::data::TOKENIZER;
 use crate::error::{Error, Result};
 use crate::output_file::OutputFile;
 use crate::parallel::DataParallel;
@@ -15,7 +16,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::json;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use unisono::Communicator;
 use unisono_reducers::{pack, unpack};
@@ -205,7 +206,8 @@ impl Writer {
         let failed = |error: std::io::Error| Error::file(&index, error);
         if self.plan.len() == 1 {
             // An index of earlier files would hide the new one.
-            return if index.exists() { std::fs::remove_file(&index).map_err(failed) } else { Ok(()) };
+            let removed = if index.exists() { std::fs::remove_file(&index).map_err(failed) } else { Ok(()) };
+            return removed.and_then(|()| self.remove_earlier());
         }
         let elements = self.plan.iter().flatten().map(|tensor| tensor.range.len()).sum::<usize>();
         let named =
@@ -217,8 +219,70 @@ impl Writer {
             weight_map: named.map(|(name, number)| (name, self.name(number))).collect(),
         };
         let text = serde_json::to_string_pretty(&text).map_err(|error| Error::file(&index, error))?;
-        OutputFile::write(&index, text)
+        OutputFile::write(&index, text)?;
+        self.remove_earlier()
     }
+
+    /// Removes the files of earlier exports that this one did not replace. Readers that look for a
+    /// single file first, or read all files of the folder, would find earlier weights.
+    fn remove_earlier(&self) -> Result<()> {
+        let own: Vec<_> = (0..self.plan.len()).map(|number| self.name(number)).collect();
+        for name in
+            weights_in(&self.folder)?.into_iter().filter(|name| is_exported(name) && !own.contains(name))
+        {
+            let path = self.folder.join(name);
+            std::fs::remove_file(&path).map_err(|error| Error::file(&path, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks that the folder of an export has no files that readers would take for a part of it: other
+/// weights, or files of another model. The files `written` are replaced.
+///
+/// # Errors
+/// Names the file.
+pub(crate) fn check_folder(folder: &Path, written: &[&str]) -> Result<()> {
+    let foreign = |name: String| {
+        let what = "readers would take it for a part of the exported model, which has no such file: remove it, or \
+                    export to another folder";
+        Err(Error::file(folder.join(name), what))
+    };
+    if let Some(name) = weights_in(folder)?.into_iter().find(|name| !is_exported(name)) {
+        return foreign(name);
+    }
+    let known = ModelFiles::names().chain([TOKENIZER]);
+    let mut others = known.filter(|name| !written.contains(name));
+    match others.find(|name| folder.join(name).symlink_metadata().is_ok()) {
+        Some(name) => foreign(name.to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Returns the names of the files of weights in a folder; none if there is no folder.
+fn weights_in(folder: &Path) -> Result<Vec<String>> {
+    let failed = |error: std::io::Error| Error::file(folder, error);
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".safetensors") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Returns true for the names that an export gives to its files of weights.
+fn is_exported(name: &str) -> bool {
+    let is_number = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = name.strip_prefix("model-").and_then(|rest| rest.strip_suffix(".safetensors"));
+    let numbers = numbers.and_then(|numbers| numbers.split_once("-of-"));
+    name == WEIGHTS || numbers.is_some_and(|(number, count)| is_number(number) && is_number(count))
 }
 
 /// Returns the elements of a tensor as the file has them.

@@ -4,9 +4,6 @@ use crate::error::{Error, Result};
 use crate::models::{FeedForward, GptConfig, Norm, Positions};
 use serde::{Deserialize, Serialize};
 
-/// Token between documents in GPT-2's vocabulary.
-const END_OF_TEXT: usize = 50_256;
-
 /// Relevant fields of the file. Missing fields have GPT-2's values.
 #[derive(Serialize, Deserialize)]
 #[serde(default)]
@@ -27,8 +24,6 @@ pub(super) struct Gpt2Json {
     tie_word_embeddings: bool,
     scale_attn_weights: bool,
     scale_attn_by_inverse_layer_idx: bool,
-    bos_token_id: Option<usize>,
-    eos_token_id: Option<usize>,
 }
 
 impl Default for Gpt2Json {
@@ -50,8 +45,6 @@ impl Default for Gpt2Json {
             tie_word_embeddings: true,
             scale_attn_weights: true,
             scale_attn_by_inverse_layer_idx: false,
-            bos_token_id: Some(END_OF_TEXT),
-            eos_token_id: Some(END_OF_TEXT),
         }
     }
 }
@@ -83,8 +76,6 @@ impl Gpt2Json {
             resid_pdrop: config.dropout,
             attn_pdrop: 0.0,
             tie_word_embeddings: config.tie_word_embeddings,
-            bos_token_id: Some(END_OF_TEXT).filter(|token| *token < config.vocabulary),
-            eos_token_id: Some(END_OF_TEXT).filter(|token| *token < config.vocabulary),
             ..Self::default()
         })
     }

@@ -50,6 +50,9 @@ struct RopeJson {
     high_freq_factor: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     original_max_position_embeddings: Option<usize>,
+    /// Part of the features that are rotated.
+    #[serde(default, skip_serializing)]
+    partial_rotary_factor: Option<f64>,
 }
 
 impl Default for LlamaJson {
@@ -172,6 +175,7 @@ impl LlamaJson {
         let head_dim = self.hidden_size / self.num_attention_heads.max(1);
         let rope = self.rope().filter(|rope| !rope.is_plain() && rope.scaling().is_none());
         let kind = rope.map(RopeJson::kind).unwrap_or_default();
+        let part = self.rope().and_then(|rope| rope.partial_rotary_factor).unwrap_or(1.0);
         let checks = [
             (matches!(activation, "silu" | "swish"), format!("hidden_act {activation}")),
             (
@@ -182,6 +186,7 @@ impl LlamaJson {
                 rope.is_none(),
                 format!("rope_type {kind} with these parameters, neither default nor all of llama3"),
             ),
+            (part == 1.0, format!("partial_rotary_factor {part}")),
             (
                 self.attention_bias == self.mlp_bias,
                 format!("attention_bias {} and mlp_bias {}", self.attention_bias, self.mlp_bias),

@@ -1,0 +1,150 @@
+//! Tests of exported folders: what the folder of the trained model says stays.
+
+use super::*;
+use crate::checkpoint::latest;
+use crate::models::hugging_face::FileOptions;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Files of a model besides weights, `config.json` and `tokenizer.json`, with their texts.
+const FILES: [(&str, &str); 4] = [
+    ("tokenizer_config.json", r#"{"eos_token": "<end>", "bos_token": "<s>", "add_bos_token": true}"#),
+    ("special_tokens_map.json", r#"{"eos_token": "<end>"}"#),
+    ("chat_template.jinja", "{{ messages }}"),
+    ("generation_config.json", r#"{"eos_token_id": [4, 3], "temperature": 0.6}"#),
+];
+
+/// Tokenizer with a token of each kind.
+const TOKENIZER: &str = r#"{"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel",
+    "vocab": {"a": 0, "b": 1, "<s>": 2, "<end>": 3, "<turn>": 4, "<eod>": 5}, "unk_token": "a"}}"#;
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Trains a Llama, and returns the folder of its checkpoint.
+fn trained(folder: &Path, name: &str, changes: &[&str]) -> PathBuf {
+    let own = format!("checkpoint.folder={}", folder.join(name).display());
+    let common = ["schedule.steps=1", "schedule.warmup=0", "checkpoint.last=true", "model.shape=llama", &own];
+    train_on_threads(1, &config(folder, &[&common[..], changes].concat())).unwrap();
+    latest(&folder.join(name)).unwrap()
+}
+
+fn exported(checkpoint: &Path, to: &Path, changes: &[String]) -> Result<Value> {
+    export(checkpoint, to, changes, FileOptions::default())?;
+    Ok(read(&to.join("config.json")))
+}
+
+/// Makes the folder of a model with all files, and returns its `config.json`.
+fn whole_folder(folder: &Path) -> Value {
+    let base = folder.join("base");
+    let mut config = exported(&trained(folder, "first", &[]), &base, &[]).unwrap();
+    for (key, value) in [
+        ("max_position_embeddings", json!(128)),
+        ("bos_token_id", json!(2)),
+        ("eos_token_id", json!([3, 4])),
+        ("pad_token_id", json!(0)),
+        ("initializer_range", json!(0.07)),
+    ] {
+        config[key] = value;
+    }
+    std::fs::write(base.join("config.json"), config.to_string()).unwrap();
+    std::fs::write(base.join("tokenizer.json"), TOKENIZER).unwrap();
+    FILES.iter().for_each(|(name, text)| std::fs::write(base.join(name), text).unwrap());
+    config
+}
+
+#[test]
+fn exported_folder_keeps_what_the_source_says() {
+    let folder = folder();
+    let (base, to) = (folder.path().join("base"), folder.path().join("tuned"));
+    let source = whole_folder(folder.path());
+    let from = format!("model.from={}", base.display());
+    let checkpoint = trained(folder.path(), "second", &[&from, "model.context=32"]);
+    std::fs::remove_dir_all(&base).unwrap();
+    let config = exported(&checkpoint, &to, &[]).unwrap();
+    assert_eq!(config, source, "nothing but the weights has changed");
+    for (name, text) in &FILES[..3] {
+        assert_eq!(std::fs::read_to_string(to.join(name)).unwrap(), *text, "{name}");
+    }
+    assert_eq!(read(&to.join("generation_config.json")), json!({"eos_token_id": [4, 3], "temperature": 0.6}));
+    assert_eq!(std::fs::read_to_string(to.join("tokenizer.json")).unwrap(), TOKENIZER);
+    let end = ["data.end_of_text=<eod>".to_owned()];
+    let config = exported(&checkpoint, &to, &end).unwrap();
+    assert_eq!(config["eos_token_id"], json!([3, 4, 5]));
+    assert_eq!(read(&to.join("generation_config.json"))["eos_token_id"], json!([4, 3, 5]));
+    // A checkpoint brings the files that its manifest lists, and no others.
+    std::fs::remove_file(checkpoint.join("chat_template.jinja")).unwrap();
+    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    assert!(error.contains("chat_template.jinja"), "{error}");
+    let first = latest(&folder.path().join("first")).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", first.join("tokenizer_config.json")).unwrap();
+    let error = exported(&first, &folder.path().join("other"), &[]).unwrap_err().to_string();
+    assert!(error.contains("tokenizer_config.json: not a file of this checkpoint"), "{error}");
+}
+
+#[test]
+fn resumed_run_keeps_the_files_of_the_model() {
+    let folder = folder();
+    let source = whole_folder(folder.path());
+    let from = format!("model.from={}", folder.path().join("base").display());
+    let checkpoint = trained(folder.path(), "second", &[&from, "data.end_of_text=<turn>"]);
+    std::fs::remove_dir_all(folder.path().join("base")).unwrap();
+    assert!(checkpoint.join("generation_config.json").is_file());
+    let ffn = format!("model.ffn_width={}", source["intermediate_size"]);
+    let again = ["checkpoint.resume=true", "schedule.steps=2", "model.context=128", "model.kv_heads=2", &ffn];
+    let resumed = trained(folder.path(), "second", &again);
+    let to = folder.path().join("tuned");
+    let config = exported(&resumed, &to, &[]).unwrap();
+    assert_eq!(std::fs::read_to_string(to.join("tokenizer.json")).unwrap(), TOKENIZER);
+    assert_eq!(std::fs::read_to_string(to.join("chat_template.jinja")).unwrap(), FILES[2].1);
+    let text = std::fs::read_to_string(resumed.join("manifest.json")).unwrap();
+    assert!(text.contains(r#"end_of_text = \"<turn>\""#), "{text}");
+    assert_eq!((&config["pad_token_id"], &config["eos_token_id"]), (&json!(0), &json!([3, 4])));
+}
+
+#[test]
+fn new_model_has_the_special_tokens_of_its_tokenizer() {
+    let folder = folder();
+    let checkpoint = trained(folder.path(), "bytes", &[]);
+    let config = exported(&checkpoint, &folder.path().join("of-bytes"), &[]).unwrap();
+    assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&Value::Null, &json!(256)));
+    std::fs::write(folder.path().join("tokenizer.json"), TOKENIZER).unwrap();
+    let to = folder.path().join("of-words");
+    let words = format!("data.tokenizer={}", folder.path().join("tokenizer.json").display());
+    let config = exported(&checkpoint, &to, &[words.clone(), "data.end_of_text=<eod>".to_owned()]).unwrap();
+    assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&Value::Null, &json!(5)));
+    assert_eq!((&config["dtype"], &config["model_type"]), (&json!("float32"), &json!("llama")));
+    std::fs::write(folder.path().join("tokenizer_config.json"), FILES[0].1).unwrap();
+    let config = exported(&checkpoint, &to, &[words]).unwrap();
+    assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&json!(2), &json!(3)));
+    assert!(to.join("tokenizer_config.json").is_file());
+    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    assert!(error.contains("tokenizer_config.json: readers would take it"), "{error}");
+}
+
+#[test]
+fn weights_of_earlier_exports_do_not_stay() {
+    let folder = folder();
+    let (checkpoint, to) = (trained(folder.path(), "first", &[]), folder.path().join("out"));
+    let weights = |max_bytes: usize| -> Result<Vec<String>> {
+        export(&checkpoint, &to, &[], FileOptions { max_bytes, ..FileOptions::default() })?;
+        let entries = std::fs::read_dir(&to).unwrap();
+        let mut names: Vec<_> = entries.map(|own| own.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name.contains("safetensors"));
+        names.sort();
+        Ok(names)
+    };
+    let one = weights(usize::MAX).unwrap();
+    assert_eq!(one, ["model.safetensors"]);
+    let many = weights(40_000).unwrap();
+    assert!(many.len() > 3 && !many.contains(&one[0]), "{many:?}");
+    assert!(many.contains(&"model.safetensors.index.json".to_owned()), "{many:?}");
+    let fewer = weights(80_000).unwrap();
+    let is_of = |name: &String| name.ends_with(&format!("-of-{:05}.safetensors", fewer.len() - 1));
+    assert!(fewer.len() < many.len() && fewer.iter().filter(|name| is_of(name)).count() + 1 == fewer.len());
+    assert_eq!(weights(usize::MAX).unwrap(), one);
+    std::fs::write(to.join("adapter_model.safetensors"), "").unwrap();
+    let error = weights(usize::MAX).unwrap_err().to_string();
+    assert!(error.contains("adapter_model.safetensors: readers would take it"), "{error}");
+}
