@@ -27,6 +27,9 @@ const OF_MODEL: [&str; 2] = [MODEL_CONFIG, GENERATION_CONFIG];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelFiles(BTreeMap<String, Arc<[u8]>>);
 
+/// Bytes of a tokenizer's file, if there is one, and the files of the model.
+pub(crate) type RunFiles = (Option<Arc<[u8]>>, ModelFiles);
+
 impl ModelFiles {
     /// Returns the names of all such files.
     pub(crate) fn names() -> impl Iterator<Item = &'static str> {
@@ -52,7 +55,7 @@ impl ModelFiles {
     }
 
     /// Reads the files of the checkpoint in `folder` that its manifest lists, and its tokenizer.
-    pub(crate) fn of_checkpoint(folder: &Path, manifest: &Manifest) -> Result<(Option<Arc<[u8]>>, Self)> {
+    pub(crate) fn of_checkpoint(folder: &Path, manifest: &Manifest) -> Result<RunFiles> {
         let mut found = Self::default();
         for own in &manifest.model_files {
             found.add(folder, &[&own.file])?;

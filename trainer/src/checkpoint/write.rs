@@ -2,7 +2,7 @@
 
 use super::folder;
 use super::manifest::{MANIFEST, Manifest, SavedFile, TrainProgress};
-use super::model_files::ModelFiles;
+use super::model_files::{ModelFiles, RunFiles};
 use super::shard::{ShardWriter, hash_file};
 use crate::data::TOKENIZER;
 use crate::error::{Error, Result};
@@ -93,7 +93,7 @@ pub struct Snapshot {
     /// State of this rank; `None` if other ranks write all that it has.
     shard: Option<ShardWriter>,
     /// Tokenizer and files of the model: see [`RunSetup`].
-    files: (Option<Arc<[u8]>>, ModelFiles),
+    files: RunFiles,
 }
 
 impl Snapshot {
@@ -237,7 +237,7 @@ fn decode_record(rank: usize, record: &[u8]) -> SavedFile {
 fn finish(
     root: &Path,
     path: &Path,
-    (manifest, (tokenizer, model_files)): (&mut Manifest, (Option<Arc<[u8]>>, ModelFiles)),
+    (manifest, (tokenizer, model_files)): (&mut Manifest, RunFiles),
     keep: usize,
 ) -> Result<()> {
     for (name, bytes) in model_files.iter() {

@@ -1,13 +1,12 @@
 //! Checkpoints of a run.
 
-use crate::checkpoint::{self, Manifest, ModelFiles, RunSetup, SavedBy, Snapshot, TrainProgress};
+use crate::checkpoint::{self, Manifest, ModelFiles, RunFiles, RunSetup, SavedBy, Snapshot, TrainProgress};
 use crate::config::{ChangedKey, Config};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, MeshGroups};
 use crate::train::run::Run;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use unisono::Communicator;
 
 impl Run {
@@ -84,7 +83,7 @@ impl Run {
 
     /// Keeps the tokenizer, its token after each document, and the files of the model of a
     /// checkpoint, if this run names none.
-    fn keep_files(&mut self, (tokenizer, files): (Option<Arc<[u8]>>, ModelFiles), saved: &str) {
+    fn keep_files(&mut self, (tokenizer, files): RunFiles, saved: &str) {
         let own = &mut self.config.data;
         if own.tokenizer.is_empty() && tokenizer.is_some() {
             self.tokenizer = tokenizer;
