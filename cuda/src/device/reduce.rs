@@ -15,8 +15,8 @@ const BYTES_PER_BLOCK: usize = 64 << 10;
 
 impl Stream {
     /// Enqueues a reduction: every target becomes the first source ⊕ the second ⊕ …, in that order,
-    /// then `finish`. The result is that of [`crate::reduce_into`] on the CPU, bit for bit except
-    /// for NaNs.
+    /// then `finish`. The result is that of [`reduce_into`](unisono_reducers::reduce_into) on the
+    /// CPU, bit for bit except for NaNs.
     pub fn reduce<T: Element>(
         &self,
         op: ReduceKind,
