@@ -11,7 +11,7 @@
  * After UNISONO_INVALID_USAGE and UNISONO_UNSUPPORTED, all buffers are unchanged. After any other error of an operation, its
  * output is unspecified: parts may be as before, final, or partly reduced. An input that is not also the output is unchanged.
  * So never repeat an operation in place on the same buffer. Some ranks may have completed an operation in which others
- * failed. /
+ * failed. */
 #ifndef UNISONO_H
 #define UNISONO_H
 
