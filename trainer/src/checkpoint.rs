@@ -22,8 +22,7 @@ pub use folder::{latest, list};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use manifest::fuzz as fuzz_manifest;
 pub use manifest::{Manifest, SavedFile, SavedParameter, TrainProgress};
-pub use model_files::ModelFiles;
-pub(crate) use model_files::RunFiles;
+pub use model_files::{ModelFiles, RunFiles};
 pub use read::{load, verify_files, with_last_good};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use shard::fuzz as fuzz_shard;

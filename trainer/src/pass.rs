@@ -16,9 +16,7 @@ pub use wait_span::{WaitKind, WaitSpan};
 pub use weights_view::WeightsView;
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
-use crate::data::Batch;
-use crate::data::TokenBatch;
-use crate::data::{Placement, SequenceChunk};
+use crate::data::{Batch, Placement, SequenceChunk, TokenBatch};
 use crate::device::Device;
 use crate::error::Result;
 use crate::nn::{KvCache, KvTransfer};

@@ -27,8 +27,35 @@ const OF_MODEL: [&str; 2] = [MODEL_CONFIG, GENERATION_CONFIG];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelFiles(BTreeMap<String, Arc<[u8]>>);
 
-/// Bytes of a tokenizer's file, if there is one, and the files of the model.
-pub(crate) type RunFiles = (Option<Arc<[u8]>>, ModelFiles);
+/// Files besides weights that belong to a run.
+///
+/// A checkpoint contains them, because one that named a file elsewhere would make its readers open
+/// any file that its author chose.
+#[derive(Clone, Debug, Default)]
+pub struct RunFiles {
+    /// Bytes of the tokenizer's file, if the run has a tokenizer.
+    pub tokenizer: Option<Arc<[u8]>>,
+    /// Files of the model's folder.
+    pub model: ModelFiles,
+}
+
+impl RunFiles {
+    /// Reads the tokenizer at the path `tokenizer`, and the files of [`ModelFiles::read`].
+    ///
+    /// # Errors
+    /// Names a file that cannot be read.
+    pub(crate) fn read(model: &str, tokenizer: &str) -> Result<Self> {
+        let bytes = Some(tokenizer).filter(|path| !path.is_empty()).map(|path| read_file(Path::new(path)));
+        Ok(Self { tokenizer: bytes.transpose()?, model: ModelFiles::read(model, tokenizer)? })
+    }
+
+    /// Reads the files of the checkpoint in `folder` that its manifest lists.
+    pub(crate) fn of_checkpoint(folder: &Path, manifest: &Manifest) -> Result<Self> {
+        let tokenizer =
+            manifest.tokenizer.as_ref().map(|saved_file| read_file(&folder.join(&saved_file.file)));
+        Ok(Self { tokenizer: tokenizer.transpose()?, model: ModelFiles::of_checkpoint(folder, manifest)? })
+    }
+}
 
 impl ModelFiles {
     /// Returns the names of all such files.
@@ -46,22 +73,21 @@ impl ModelFiles {
         if !model.is_empty() {
             found.add(Path::new(model), &OF_MODEL)?;
         }
-        let beside = match Path::new(tokenizer) {
+        let tokenizer_folder = match Path::new(tokenizer) {
             path if path.file_name() == Some(TOKENIZER.as_ref()) => path.parent(),
             _ => Some(Path::new(model)).filter(|_| tokenizer.is_empty() && !model.is_empty()),
         };
-        beside.map_or(Ok(()), |folder| found.add(folder, &OF_TOKENIZER))?;
+        tokenizer_folder.map_or(Ok(()), |folder| found.add(folder, &OF_TOKENIZER))?;
         Ok(found)
     }
 
-    /// Reads the files of the checkpoint in `folder` that its manifest lists, and its tokenizer.
-    pub(crate) fn of_checkpoint(folder: &Path, manifest: &Manifest) -> Result<RunFiles> {
+    /// Reads the files of the checkpoint in `folder` that its manifest lists.
+    pub(crate) fn of_checkpoint(folder: &Path, manifest: &Manifest) -> Result<Self> {
         let mut found = Self::default();
-        for own in &manifest.model_files {
-            found.add(folder, &[&own.file])?;
+        for saved_file in &manifest.model_files {
+            found.add(folder, &[&saved_file.file])?;
         }
-        let tokenizer = manifest.tokenizer.as_ref().map(|own| read_file(&folder.join(&own.file)));
-        Ok((tokenizer.transpose()?, found))
+        Ok(found)
     }
 
     /// Reads those of the files `names` that `folder` has.
@@ -78,15 +104,15 @@ impl ModelFiles {
     /// Takes the files of a model from `other` if there are none here.
     pub(crate) fn or_model_of(&mut self, other: Self) {
         if OF_MODEL.iter().all(|name| self.get(name).is_none()) {
-            self.0.extend(other.0.into_iter().filter(|(name, _)| OF_MODEL.contains(&name.as_str())));
+            self.0.extend(other.0.into_iter().filter(|(name, _)| is_of_model(name)));
         }
     }
 
     /// Takes the files of a tokenizer from `other`, in place of those here.
     pub(crate) fn with_tokenizer_of(self, other: Self) -> Self {
-        let is_of_model = |name: &str| OF_MODEL.contains(&name);
-        let own = self.0.into_iter().filter(|(name, _)| is_of_model(name));
-        Self(own.chain(other.0.into_iter().filter(|(name, _)| !is_of_model(name))).collect())
+        let model_files = self.0.into_iter().filter(|(name, _)| is_of_model(name));
+        let tokenizer_files = other.0.into_iter().filter(|(name, _)| !is_of_model(name));
+        Self(model_files.chain(tokenizer_files).collect())
     }
 
     /// Returns the bytes of a file.
@@ -105,10 +131,11 @@ impl ModelFiles {
     /// # Errors
     /// Names a file that is listed under another name, or is there and not listed.
     pub(super) fn check_listed(folder: &Path, listed: &[SavedFile]) -> Result<()> {
-        if let Some(own) = listed.iter().find(|own| !Self::names().any(|name| name == own.file)) {
-            return Err(Error::file(folder, format!("`{}` is not the name of a file of a model", own.file)));
+        let is_known = |saved_file: &SavedFile| Self::names().any(|name| name == saved_file.file);
+        if let Some(SavedFile { file, .. }) = listed.iter().find(|saved_file| !is_known(saved_file)) {
+            return Err(Error::file(folder, format!("`{file}` is not the name of a file of a model")));
         }
-        let is_listed = |name: &&str| listed.iter().any(|own| own.file == *name);
+        let is_listed = |name: &&str| listed.iter().any(|saved_file| saved_file.file == *name);
         let is_there = |name: &&str| folder.join(name).symlink_metadata().is_ok();
         match Self::names().find(|name| is_there(name) && !is_listed(name)) {
             Some(name) => Err(Error::file(
@@ -118,6 +145,10 @@ impl ModelFiles {
             None => Ok(()),
         }
     }
+}
+
+fn is_of_model(name: &str) -> bool {
+    OF_MODEL.contains(&name)
 }
 
 fn read_file(path: &Path) -> Result<Arc<[u8]>> {

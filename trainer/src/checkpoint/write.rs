@@ -2,14 +2,13 @@
 
 use super::folder;
 use super::manifest::{MANIFEST, Manifest, SavedFile, TrainProgress};
-use super::model_files::{ModelFiles, RunFiles};
+use super::model_files::RunFiles;
 use super::shard::{ShardWriter, hash_file};
 use crate::data::TOKENIZER;
 use crate::error::{Error, Result};
 use crate::parallel::{DataParallel, LocalShard};
 use crate::parameter::{Domain, Inventory, ParameterId};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use unisono::{Communicator, Max};
 
 /// Position of the rank that saves or loads.
@@ -77,13 +76,8 @@ pub fn save(
 pub struct RunSetup {
     /// Configuration of the run, as TOML.
     pub configuration: String,
-    /// Bytes of the tokenizer's file on rank 0, if the run has a tokenizer.
-    ///
-    /// A checkpoint contains this file, because one that named a file elsewhere would make its
-    /// readers open any file that its author chose.
-    pub tokenizer: Option<Arc<[u8]>>,
-    /// Files of the model's folder on rank 0, which a checkpoint contains for the same reason.
-    pub model_files: ModelFiles,
+    /// Files that the checkpoint contains; only on rank 0.
+    pub files: RunFiles,
 }
 
 /// Copy of a rank's state, to be written as its part of a checkpoint.
@@ -92,7 +86,7 @@ pub struct Snapshot {
     manifest: Manifest,
     /// State of this rank; `None` if other ranks write all that it has.
     shard: Option<ShardWriter>,
-    /// Tokenizer and files of the model: see [`RunSetup`].
+    /// See [`RunSetup`].
     files: RunFiles,
 }
 
@@ -116,8 +110,7 @@ impl Snapshot {
         let (mut moments, shard) = who.agree_on_result(copied, "copying the state of a checkpoint")?;
         who.world.map_or(Ok(()), |world| world.all_reduce(&mut moments, Max))?;
         let manifest = Manifest::new(inventory, progress, &moments, &setup.configuration);
-        let files = (setup.tokenizer.clone(), setup.model_files.clone());
-        Ok(Self { root: root.to_owned(), manifest, shard, files })
+        Ok(Self { root: root.to_owned(), manifest, shard, files: setup.files.clone() })
     }
 
     /// Returns the folder that the checkpoint will have.
@@ -234,17 +227,12 @@ fn decode_record(rank: usize, record: &[u8]) -> SavedFile {
 
 /// Writes the tokenizer, the files of the model and the manifest, and gives the checkpoint its
 /// final name.
-fn finish(
-    root: &Path,
-    path: &Path,
-    (manifest, (tokenizer, model_files)): (&mut Manifest, RunFiles),
-    keep: usize,
-) -> Result<()> {
-    for (name, bytes) in model_files.iter() {
+fn finish(root: &Path, path: &Path, (manifest, files): (&mut Manifest, RunFiles), keep: usize) -> Result<()> {
+    for (name, bytes) in files.model.iter() {
         write_file(&path.join(name), bytes)?;
         manifest.model_files.push(saved_file(path, name.to_owned())?);
     }
-    if let Some(bytes) = tokenizer {
+    if let Some(bytes) = files.tokenizer {
         write_file(&path.join(TOKENIZER), bytes)?;
         manifest.tokenizer = Some(saved_file(path, TOKENIZER.to_owned())?);
     }

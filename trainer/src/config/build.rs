@@ -42,11 +42,11 @@ pub(crate) fn new_model_with_experts(
 
 /// Creates the configured optimizer.
 pub(crate) fn optimizer(config: &Config) -> Box<dyn Optimizer> {
-    let own = &config.optimizer;
-    let (momentum, decay) = (own.momentum as f32, own.weight_decay as f32);
-    let betas = (own.beta1 as f32, own.beta2 as f32);
-    let adamw = AdamW { betas, epsilon: own.epsilon as f32, weight_decay: decay };
-    match own.kind {
+    let settings = &config.optimizer;
+    let (momentum, decay) = (settings.momentum as f32, settings.weight_decay as f32);
+    let betas = (settings.beta1 as f32, settings.beta2 as f32);
+    let adamw = AdamW { betas, epsilon: settings.epsilon as f32, weight_decay: decay };
+    match settings.kind {
         OptimizerKind::Adamw => Box::new(adamw),
         OptimizerKind::Sgd => Box::new(Sgd { momentum, weight_decay: decay }),
         OptimizerKind::Muon => {

@@ -1,8 +1,7 @@
 use super::*;
 use crate::optim::{LrScaling, LrShape};
 use crate::parallel::{Average, ReduceFrequency, Settings, UnusedGradients};
-use crate::parameter::Dtype;
-use crate::parameter::ParamGroup;
+use crate::parameter::{Dtype, ParamGroup};
 use proptest::prelude::*;
 use std::path::PathBuf;
 

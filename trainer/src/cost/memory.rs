@@ -1,15 +1,13 @@
 //! Memory of a rank: kept weights, gradients and optimizer state, and the peak of activations.
 
 use crate::allocator::AllocClass;
-use crate::config::optimizer;
-use crate::config::{Config, StrategyKind};
+use crate::config::{Config, StrategyKind, optimizer};
 use crate::cost::activations::ActivationModel;
 use crate::cost::cost_model::ModelPart;
 use crate::cost::{CostModel, GroupBytes};
 use crate::flat::{Bucket, Layout};
 use crate::parallel::ReduceFrequency;
-use crate::parameter::Dtype;
-use crate::parameter::Inventory;
+use crate::parameter::{Dtype, Inventory};
 
 /// Number of the classes of predicted bytes that are in memory; the last one is offloaded.
 const IN_MEMORY: usize = 4;

@@ -1,15 +1,13 @@
 //! Shape of a language model: a configured one, or one of which only the size is known.
 
-use crate::config::new_model;
-use crate::config::{Config, Context, StrategyKind};
+use crate::config::{Config, Context, StrategyKind, new_model};
 use crate::cost::GroupBytes;
 use crate::cost::activations::ActivationModel;
 use crate::cost::flops::{flops_per_token, matmul_weights};
 use crate::error::Result;
 use crate::models::GptConfig;
 use crate::nn::experts::Experts;
-use crate::parameter::Dtype;
-use crate::parameter::{Domain, Parameter, UnitId};
+use crate::parameter::{Domain, Dtype, Parameter, UnitId};
 use serde::{Serialize, Serializer};
 
 /// Dimensions of a transformer, and the memory of its parameters.

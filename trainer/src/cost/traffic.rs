@@ -2,15 +2,13 @@
 //!
 //! Source: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, for tensor parallelism.
 
-use crate::config::StrategyKind;
-use crate::config::optimizer;
+use crate::config::{StrategyKind, optimizer};
 use crate::cost::cost_model::ModelPart;
 use crate::cost::memory::trained_elements;
 use crate::cost::{CostModel, GroupBytes, remote_fraction};
 use crate::flat::{Bucket, Layout};
 use crate::parallel::ReduceFrequency;
-use crate::parameter::Dtype;
-use crate::parameter::{Inventory, Parameter};
+use crate::parameter::{Dtype, Inventory, Parameter};
 use crate::pipeline::Program;
 use crate::step_plan::Direction;
 

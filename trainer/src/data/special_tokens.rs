@@ -191,8 +191,8 @@ mod tests {
         let found =
             read(&[(SPECIAL_TOKENS_MAP, r#"{"eos_token": {"content": "</s>", "lstrip": false}}"#)]).unwrap();
         assert_eq!(end(&found).0, TokenName::Text("</s>".to_owned()));
-        let own = r#"{"eos_token": "<eos>", "bos_token": "<bos>", "add_bos_token": true}"#;
-        let found = read(&[(TOKENIZER_CONFIG, own)]).unwrap();
+        let tokenizer_config = r#"{"eos_token": "<eos>", "bos_token": "<bos>", "add_bos_token": true}"#;
+        let found = read(&[(TOKENIZER_CONFIG, tokenizer_config)]).unwrap();
         assert_eq!(end(&found).0, TokenName::Text("<eos>".to_owned()));
         assert_eq!((found.adds_start, &found.stops[..]), (Some(true), &[9, 8][..]));
         assert_eq!(found.start_of_text.unwrap().token, TokenName::Text("<bos>".to_owned()));

@@ -216,8 +216,8 @@ fn usual_end_of_text(inner: &tokenizers::Tokenizer) -> std::result::Result<u32, 
 /// Returns the special tokens that the tokenizer adds before a text.
 fn tokens_in_front(inner: &tokenizers::Tokenizer, path: &Path) -> Result<Vec<u32>> {
     let body = || Encoding::from_tokens(vec![Token::new(0, String::new(), (0, 0))], 0);
-    let whole = guarded(path, || inner.post_process(body(), None, true))?;
-    let tokens = whole.get_ids().iter().zip(whole.get_special_tokens_mask());
+    let encoding = guarded(path, || inner.post_process(body(), None, true))?;
+    let tokens = encoding.get_ids().iter().zip(encoding.get_special_tokens_mask());
     Ok(tokens.take_while(|(_, special)| **special == 1).map(|(&token, _)| token).collect())
 }
 
@@ -264,12 +264,12 @@ mod tests {
 
     #[test]
     fn saved_truncation_and_padding_are_off() {
-        let mut own = words(true);
-        own["truncation"] =
+        let mut tokenizer_json = words(true);
+        tokenizer_json["truncation"] =
             json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
-        own["padding"] = json!({"strategy": {"Fixed": 7}, "direction": "Right", "pad_to_multiple_of": null,
+        tokenizer_json["padding"] = json!({"strategy": {"Fixed": 7}, "direction": "Right", "pad_to_multiple_of": null,
             "pad_id": 3, "pad_type_id": 0, "pad_token": "?"});
-        let tokenizer = Files::new(&[(TOKENIZER, own)]).open().unwrap();
+        let tokenizer = Files::new(&[(TOKENIZER, tokenizer_json)]).open().unwrap();
         assert_eq!(tokenizer.encode("one two one two").unwrap(), [1, 2, 1, 2]);
         let texts = ["one", "two two two"].map(str::to_owned).to_vec();
         assert_eq!(tokenizer.encode_all(texts).unwrap(), [vec![1], vec![2, 2, 2]]);
@@ -310,11 +310,11 @@ mod tests {
     fn texts_begin_as_those_of_the_model() {
         let part = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
         let start = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
-        let mut own = words(true);
-        own["post_processor"] = json!({"type": "TemplateProcessing", "single": [start, part("A")],
+        let mut tokenizer_json = words(true);
+        tokenizer_json["post_processor"] = json!({"type": "TemplateProcessing", "single": [start, part("A")],
             "pair": [start, part("A"), part("B")],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}});
-        let files = Files::new(&[(TOKENIZER, own)]);
+        let files = Files::new(&[(TOKENIZER, tokenizer_json)]);
         let started = |text: &str| {
             let codec = TextCodec::Tokenizer(Box::new(files.open().unwrap()));
             codec.encode_start(text).unwrap()

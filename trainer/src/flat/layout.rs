@@ -7,8 +7,7 @@
 //! Sources: reverse order and size limits follow Li et al., "PyTorch Distributed", VLDB 13(12),
 //! 2020. Padding follows Fast-LLM.
 
-use crate::parameter::Dtype;
-use crate::parameter::{Inventory, Parameter, ParameterId, UnitId};
+use crate::parameter::{Dtype, Inventory, Parameter, ParameterId, UnitId};
 use std::ops::Range;
 
 /// Alignment of parameters and shards, in elements.

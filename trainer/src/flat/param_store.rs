@@ -3,8 +3,7 @@
 use crate::allocator::{AllocClass, Allocator};
 use crate::error::Result;
 use crate::flat::{BucketId, FlatBuffer, Layout};
-use crate::parameter::Dtype;
-use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::parameter::{Dtype, Inventory, ParameterId, UnitId};
 use std::ops::Range;
 use std::sync::Arc;
 use unisono_cuda::device::{View, ViewMut};

@@ -4,8 +4,7 @@ mod generation;
 mod lm_head;
 
 use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, Positions};
-use crate::data::Batch;
-use crate::data::TokenBatch;
+use crate::data::{Batch, TokenBatch};
 use crate::error::{Error, Result};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;

@@ -6,8 +6,7 @@ use crate::flat::{Bucket, FlatBuffer};
 use crate::optim::{MatrixOptimizer, Step};
 use crate::parallel::data_group::DataGroup;
 use crate::parallel::optimizer_shards::{BufferFrom, BufferSlice, OptimizerShard, StepContext};
-use crate::parameter::Dtype;
-use crate::parameter::{Inventory, Parameter};
+use crate::parameter::{Dtype, Inventory, Parameter};
 use crate::process_group::ProcessGroup;
 use std::ops::Range;
 

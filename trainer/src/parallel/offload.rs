@@ -11,11 +11,10 @@ use crate::error::{Error, Result};
 use crate::flat::FlatBuffer;
 use crate::parameter::Dtype;
 use std::fs::{self, File, OpenOptions};
-use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{io, process};
 use unisono::bf16;
 
 /// Unlinked file. The system deletes it when the rank ends, even after a crash.

@@ -5,8 +5,7 @@ use crate::error::{Error, Result};
 use crate::flat::FlatBuffer;
 use crate::optim::{DeviceParamSlice, ParamSlice};
 use crate::parallel::optimizer_shards::{BufferSlice, StepContext, host_f32};
-use crate::parameter::Dtype;
-use crate::parameter::Parameter;
+use crate::parameter::{Dtype, Parameter};
 use unisono_cuda::device::{View, ViewMut};
 
 /// Takes the step on the host, or launches it on a GPU.

@@ -2,8 +2,7 @@
 
 use crate::flat::{Layout, Packing};
 use crate::parallel::Average;
-use crate::parameter::Dtype;
-use crate::parameter::{Inventory, Parameter};
+use crate::parameter::{Dtype, Inventory, Parameter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -8,8 +8,7 @@ use crate::parallel::partial_grads::PartialGrads;
 use crate::parallel::{
     GradAverager, ParallelKind, ProcessGroups, ReduceFrequency, Settings, SquareSum, UnusedGradients,
 };
-use crate::parameter::Dtype;
-use crate::parameter::{Inventory, ParameterId, UnitId};
+use crate::parameter::{Dtype, Inventory, ParameterId, UnitId};
 use crate::process_group::ProcessGroup;
 use crate::step_plan::StepPlan;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Checkpoints of a run.
 
-use crate::checkpoint::{self, Manifest, ModelFiles, RunFiles, RunSetup, SavedBy, Snapshot, TrainProgress};
+use crate::checkpoint::{self, Manifest, RunFiles, RunSetup, SavedBy, Snapshot, TrainProgress};
 use crate::config::{ChangedKey, Config};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -31,8 +31,7 @@ impl Run {
         // The weights of the checkpoint take the place of those of another folder.
         let mut config = self.config.clone();
         config.model.from.clear();
-        let (tokenizer, model_files) = (self.tokenizer.clone(), self.model_files.clone());
-        let setup = RunSetup { configuration: config.to_toml()?, tokenizer, model_files };
+        let setup = RunSetup { configuration: config.to_toml()?, files: self.files.clone() };
         let who = saved_by(&self.world, &self.groups);
         let snapshot = Snapshot::take(&root, who, &mut *self.strategy, &self.inventory, progress, &setup)?;
         match self.config.checkpoint.asynchronous {
@@ -65,7 +64,7 @@ impl Run {
         let (manifest, changes) = who.agree_on_result(checked, "comparing a run with its checkpoint")?;
         let progress = checkpoint::load(folder, who, &mut *self.strategy, &self.inventory)?;
         let files = match who.rank() {
-            0 => ModelFiles::of_checkpoint(folder, &manifest),
+            0 => RunFiles::of_checkpoint(folder, &manifest),
             _ => Ok(Default::default()),
         };
         let files = who.agree_on_result(files, "reading the files of a model")?;
@@ -83,17 +82,17 @@ impl Run {
 
     /// Keeps the tokenizer, its token after each document, and the files of the model of a
     /// checkpoint, if this run names none.
-    fn keep_files(&mut self, (tokenizer, files): RunFiles, saved: &str) {
-        let own = &mut self.config.data;
-        if own.tokenizer.is_empty() && tokenizer.is_some() {
-            self.tokenizer = tokenizer;
-            self.model_files = std::mem::take(&mut self.model_files).with_tokenizer_of(files.clone());
+    fn keep_files(&mut self, saved_files: RunFiles, saved_config: &str) {
+        let (data, files) = (&mut self.config.data, &mut self.files);
+        if data.tokenizer.is_empty() && saved_files.tokenizer.is_some() {
+            files.tokenizer = saved_files.tokenizer;
+            files.model = std::mem::take(&mut files.model).with_tokenizer_of(saved_files.model.clone());
         }
-        self.model_files.or_model_of(files);
-        let Ok(Config { data: saved, .. }) = Config::from_checkpoint(saved) else { return };
-        let is_same = ["", &saved.tokenizer].contains(&own.tokenizer.as_str());
-        if own.end_of_text.is_empty() && is_same {
-            own.end_of_text = saved.end_of_text;
+        files.model.or_model_of(saved_files.model);
+        let Ok(Config { data: saved_data, .. }) = Config::from_checkpoint(saved_config) else { return };
+        let is_same = ["", &saved_data.tokenizer].contains(&data.tokenizer.as_str());
+        if data.end_of_text.is_empty() && is_same {
+            data.end_of_text = saved_data.end_of_text;
         }
     }
 

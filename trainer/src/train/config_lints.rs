@@ -3,8 +3,7 @@
 use crate::available_memory::host_memory;
 use crate::config::{Config, StrategyKind};
 use crate::cost;
-use crate::data::BatchPlan;
-use crate::data::LastBatch;
+use crate::data::{BatchPlan, LastBatch};
 use crate::mesh::Mesh;
 use crate::optim::LrScaling;
 

@@ -2,9 +2,8 @@
 
 use crate::checkpoint::SavedBy;
 use crate::config::Config;
-use crate::data::TOKENIZER;
 use crate::data::special_tokens::{GENERATION_CONFIG, MODEL_CONFIG};
-use crate::data::{Tokenizer, text};
+use crate::data::{TOKENIZER, Tokenizer, text};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::models::GptConfig;

@@ -1,7 +1,6 @@
 //! Threads that read the batches of coming steps.
 
-use crate::data::Batch;
-use crate::data::{Sampler, SequenceChunk, TokenWindows};
+use crate::data::{Batch, Sampler, SequenceChunk, TokenWindows};
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;

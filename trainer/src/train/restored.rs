@@ -2,8 +2,7 @@
 
 use crate::allocator::Allocator;
 use crate::checkpoint::{self, Manifest, ModelFiles, SavedBy};
-use crate::config::Config;
-use crate::config::new_model;
+use crate::config::{Config, new_model};
 use crate::error::{Error, Result};
 use crate::models::Gpt;
 use crate::parallel::{self, DataParallel, ParallelKind, ProcessGroups};
@@ -54,7 +53,7 @@ impl Restored {
         let (kind, alone) = (ParallelKind::Replicated, ProcessGroups::default());
         let mut strategy = parallel::new_strategy(kind, &inventory, alone, &settings, &memory)?;
         checkpoint::load(&folder, SavedBy::default(), &mut *strategy, &inventory).map_err(damaged)?;
-        let (_, mut files) = ModelFiles::of_checkpoint(&folder, &manifest)?;
+        let mut files = ModelFiles::of_checkpoint(&folder, &manifest)?;
         if config.data.tokenizer != saved {
             files = files.with_tokenizer_of(ModelFiles::read("", &config.data.tokenizer)?);
         }

@@ -2,10 +2,9 @@
 
 use super::trace::{Trace, TraceTrack, TracedStrategy};
 use crate::allocator::Allocator;
-use crate::checkpoint::ModelFiles;
+use crate::checkpoint::RunFiles;
 use crate::config::Config;
-use crate::data::BatchPlan;
-use crate::data::{DatasetId, Sampler, SequenceChunk};
+use crate::data::{BatchPlan, DatasetId, Sampler, SequenceChunk};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, MeshGroups, Phase, SeedSource};
@@ -67,10 +66,8 @@ pub struct Run {
     /// Request to end the run early.
     pub(super) interrupt: Interrupt,
     pub(super) writer: CheckpointWriter,
-    /// Bytes of the tokenizer's file, which every checkpoint contains; only on rank 0.
-    pub(super) tokenizer: Option<Arc<[u8]>>,
-    /// Files of the model's folder, which every checkpoint contains; only on rank 0.
-    pub(super) model_files: ModelFiles,
+    /// Files that every checkpoint contains; only on rank 0.
+    pub(super) files: RunFiles,
     /// Threads that read the batches of coming steps; `None` until the first step with
     /// `data.workers`.
     pub(super) read_ahead: Option<ReadAhead>,

@@ -4,7 +4,7 @@ use super::report::print_line;
 use super::run::Run;
 use super::trace::Trace;
 use crate::allocator::Allocator;
-use crate::checkpoint::{self, ModelFiles, RunFiles, SavedBy};
+use crate::checkpoint::{self, RunFiles, SavedBy};
 use crate::config::{
     Config, Context, DeviceKind, Model, Positions, StrategyKind, new_model_with_experts, optimizer,
 };
@@ -17,19 +17,17 @@ use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
 use crate::nn::KvTransfer;
 use crate::nn::experts::ExpertParallel;
 use crate::parallel::{self, DataParallel, ExpertGroups, Mixed, ProcessGroups, Settings};
-use crate::parameter::Dtype;
-use crate::parameter::Inventory;
+use crate::parameter::{Dtype, Inventory};
 use crate::process_group::ProcessGroup;
-use crate::train::Interrupt;
 use crate::train::added_values::AddedNames;
 use crate::train::checkpoint_writer::CheckpointWriter;
 use crate::train::data_loader::{DataLoader, dataset_id};
 use crate::train::header::RunHeader;
 use crate::train::memory_check::check_fits;
 use crate::train::memory_report::MemoryReport;
-use crate::train::pretrained;
 use crate::train::stage_times::StageTimes;
 use crate::train::stages::Stages;
+use crate::train::{Interrupt, pretrained};
 use std::path::Path;
 use std::sync::Arc;
 use unisono::Communicator;
@@ -70,7 +68,7 @@ impl Run {
         let batch = config.batch(&mesh)?;
         let feed = DataLoader::open(config)?;
         let data = agreed_dataset(&world, config, &feed)?;
-        let (tokenizer, model_files) = agreed_files(&world, config)?;
+        let files = agreed_files(&world, config)?;
         let groups = MeshGroups::new(&world, mesh)?;
         let tensor = groups.get(GroupKind::Tensor);
         let (memory, settings) = (Allocator::default(), config.settings());
@@ -126,8 +124,7 @@ impl Run {
             trace,
             interrupt: Interrupt::default(),
             writer: CheckpointWriter::default(),
-            tokenizer,
-            model_files,
+            files,
             read_ahead: None,
         })
     }
@@ -176,17 +173,10 @@ impl Run {
 fn agreed_files(world: &Communicator, config: &Config) -> Result<RunFiles> {
     let (model, path) = (config.model.from.as_str(), config.data.tokenizer.as_str());
     if model.is_empty() && path.is_empty() {
-        return Ok((None, ModelFiles::default()));
+        return Ok(RunFiles::default());
     }
-    let read = || {
-        let bytes = match path {
-            "" => None,
-            path => Some(std::fs::read(path).map_err(|error| Error::file(path, error))?.into()),
-        };
-        Ok((bytes, ModelFiles::read(model, path)?))
-    };
     let who = SavedBy { world: Some(world), ..SavedBy::default() };
-    let read = if who.rank() == 0 { read() } else { Ok((None, ModelFiles::default())) };
+    let read = if who.rank() == 0 { RunFiles::read(model, path) } else { Ok(RunFiles::default()) };
     who.agree_on_result(read, "reading the tokenizer")
 }
 

@@ -1,7 +1,6 @@
 //! Validation loss of a run.
 
-use crate::data::Batch;
-use crate::data::{LastBatch, Sampler};
+use crate::data::{Batch, LastBatch, Sampler};
 use crate::error::Result;
 use crate::mesh::{GroupKind, Phase};
 use crate::models;

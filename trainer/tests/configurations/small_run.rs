@@ -6,8 +6,7 @@ use std::sync::Arc;
 use unisono_trainer::Result;
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::checkpoint::{self, SavedBy};
-use unisono_trainer::config::Config;
-use unisono_trainer::config::new_model;
+use unisono_trainer::config::{Config, new_model};
 use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, new_strategy};
 use unisono_trainer::train::{StepRecord, train_on_threads};
 

@@ -1,8 +1,7 @@
 //! Text generation, token by token.
 
 use super::Gpt;
-use crate::data::Batch;
-use crate::data::TokenBatch;
+use crate::data::{Batch, TokenBatch};
 use crate::error::{Error, Result};
 use crate::models::{Flow, Model, Sampling, run_forward, set_batches};
 use crate::nn::KvCache;

@@ -1,8 +1,7 @@
 //! Output layer of a GPT.
 
 use crate::allocator::F32Vec;
-use crate::data::Batch;
-use crate::data::TokenBatch;
+use crate::data::{Batch, TokenBatch};
 use crate::error::{Error, Result};
 use crate::models::{Block, Flow, GptConfig};
 use crate::nn::{CrossEntropy, Linear, Module};

@@ -106,20 +106,22 @@ pub(crate) struct Provenance<'a> {
 /// with stay, as far as the model has not changed.
 pub(crate) fn config_text(path: &Path, config: &GptConfig, known: &Provenance<'_>) -> Result<String> {
     let failed = |error: serde_json::Error| Error::file(path, error);
-    let own = match Layout::of(config) {
+    let model_json = match Layout::of(config) {
         Layout::Gpt2 => serde_json::to_value(Gpt2Json::new(config)?),
         Layout::Llama { .. } => serde_json::to_value(LlamaJson::new(config)?),
     };
-    let own: Map<String, Value> = serde_json::from_value(own.map_err(failed)?).map_err(failed)?;
+    let model_fields: Map<String, Value> =
+        serde_json::from_value(model_json.map_err(failed)?).map_err(failed)?;
     let source =
         known.source.map(serde_json::from_slice::<Map<String, Value>>).transpose().map_err(failed)?;
-    let is_same =
-        |source: &Map<String, Value>| parse_map(source, path).is_ok_and(|found| found == own["model_type"]);
+    let is_same = |source: &Map<String, Value>| {
+        parse_map(source, path).is_ok_and(|found| found == model_fields["model_type"])
+    };
     let source = source.filter(is_same).unwrap_or_default();
     let mut fields = source.clone();
     // The model is one of the library's own, and its folder has no code.
     fields.remove("auto_map");
-    fields.extend(own);
+    fields.extend(model_fields);
     let positions = "max_position_embeddings";
     let longest = |fields: &Map<String, Value>| fields.get(positions).and_then(Value::as_u64);
     if longest(&source) > longest(&fields) && fields.contains_key(positions) {
@@ -154,20 +156,22 @@ pub(crate) fn generation_text(path: &Path, source: &[u8], ends: &[u32]) -> Resul
 /// added to them.
 fn set_ends(fields: &mut Map<String, Value>, ends: &[u32], is_new: bool) {
     let key = "eos_token_id";
-    let mut all: Vec<Value> = match fields.get(key) {
+    let mut tokens: Vec<Value> = match fields.get(key) {
         Some(Value::Array(known)) => known.clone(),
         Some(Value::Null) | None => Vec::new(),
         Some(known) => vec![known.clone()],
     };
     let missing: Vec<Value> = match is_new {
         true => ends.iter().map(|&end| json!(end)).collect(),
-        false => ends.first().map(|&end| json!(end)).into_iter().filter(|end| !all.contains(end)).collect(),
+        false => {
+            ends.first().map(|&end| json!(end)).into_iter().filter(|end| !tokens.contains(end)).collect()
+        }
     };
     if missing.is_empty() && !is_new {
         return;
     }
-    all.extend(missing);
-    let value = if all.len() > 1 { Value::Array(all) } else { all.pop().unwrap_or(Value::Null) };
+    tokens.extend(missing);
+    let value = if tokens.len() > 1 { Value::Array(tokens) } else { tokens.pop().unwrap_or(Value::Null) };
     fields.insert(key.to_owned(), value);
 }
 
@@ -175,6 +179,6 @@ fn set_ends(fields: &mut Map<String, Value>, ends: &[u32], is_new: bool) {
 fn parse_map(fields: &Map<String, Value>, path: &Path) -> Result<String> {
     let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
     let first = fields.get("architectures").and_then(|classes| classes.get(0)?.as_str());
-    ModelType { model_type: text("model_type"), architectures: first.map(|own| vec![own.to_owned()]) }
+    ModelType { model_type: text("model_type"), architectures: first.map(|class| vec![class.to_owned()]) }
         .resolve(path)
 }

@@ -7,8 +7,7 @@ use crate::data::TOKENIZER;
 use crate::error::{Error, Result};
 use crate::output_file::OutputFile;
 use crate::parallel::DataParallel;
-use crate::parameter::Dtype;
-use crate::parameter::{Inventory, Parameter, ParameterId, ShardSpec, UnitId};
+use crate::parameter::{Dtype, Inventory, Parameter, ParameterId, ShardSpec, UnitId};
 use crate::step_plan::Direction;
 use crate::strategy::host_weights;
 use half::bf16;
@@ -226,9 +225,9 @@ impl Writer {
     /// Removes the files of earlier exports that this one did not replace. Readers that look for a
     /// single file first, or read all files of the folder, would find earlier weights.
     fn remove_earlier(&self) -> Result<()> {
-        let own: Vec<_> = (0..self.plan.len()).map(|number| self.name(number)).collect();
+        let written: Vec<_> = (0..self.plan.len()).map(|number| self.name(number)).collect();
         for name in
-            weights_in(&self.folder)?.into_iter().filter(|name| is_exported(name) && !own.contains(name))
+            weights_in(&self.folder)?.into_iter().filter(|name| is_exported(name) && !written.contains(name))
         {
             let path = self.folder.join(name);
             std::fs::remove_file(&path).map_err(|error| Error::file(&path, error))?;
