@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::flight::FlightRecord;
 use std::sync::{Mutex, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
-use unisono_transports::sys::listener::Listener;
-use unisono_transports::sys::unix;
+use unisono_transports::net::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
+use unisono_transports::net::listener::Listener;
+use unisono_transports::net::unix;
 use unisono_transports::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
 
 /// A source of a flight record.

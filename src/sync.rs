@@ -13,7 +13,7 @@ pub(crate) use std::{
 };
 
 #[cfg(all(test, shuttle))]
-pub(crate) use unisono_transports::testing::shuttle::{
+pub(crate) use unisono_transports::sync::shuttle::{
     Instant, mpsc,
     sync::{
         Condvar, Mutex, MutexGuard,

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::World;
 use unisono::{BootstrapError, Communicator, Config, ErrorKind, Sum, Transport, UniqueId};
-use unisono_transports::secure::handshake::Secret;
+use unisono_transports::net::handshake::Secret;
 use unisono_transports::testing::{HANG, NEVER};
 
 fn config(encryption: bool) -> Config {

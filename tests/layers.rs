@@ -38,25 +38,19 @@ const CRATES: [Crate; 3] = [
     Crate {
         folder: "transports/src",
         layers: &[
-            &["sync", "text"],
-            &["fabric"],
+            &["interface", "rng", "text"],
+            &["sync"],
             &["sys"],
-            &["secure", "sim"],
-            &["shm", "gpu"],
-            &["wait"],
+            &["secure"],
+            &["net", "shm"],
+            &["fabric"],
+            &["gpu", "sim", "wait"],
             &["tcp"],
             &["control", "threads"],
             &["loopback"],
             &["testing"],
         ],
-        exceptions: &[
-            // Models run under the scheduler of `testing`, whose clock and threads replace those of
-            // the system.
-            ["sync", "testing"],
-            ["tcp", "testing"],
-            ["fabric", "shm"],
-            ["sys", "secure"],
-        ],
+        exceptions: &[],
     },
     Crate {
         folder: "trainer/src",

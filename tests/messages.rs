@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::World;
 use unisono::{Communicator, Config, ErrorKind, MessageInfo, Sum, Work};
-use unisono_transports::sim::{self, FaultPlan, Rng};
+use unisono_transports::rng::Rng;
+use unisono_transports::sim::{self, FaultPlan};
 use unisono_transports::testing::{HANG, NEVER};
 
 /// One message of a random schedule. Tags below [`ANY_SOURCE_TAGS`] are received from a named rank,

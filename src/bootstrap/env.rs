@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
-use unisono_transports::secure::handshake::Secret;
+use unisono_transports::net::handshake::Secret;
 use unisono_transports::sys::private_file;
 use unisono_transports::text::without_secrets;
 

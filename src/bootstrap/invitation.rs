@@ -5,7 +5,7 @@ use crate::bootstrap::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
-use unisono_transports::secure::handshake::Secret;
+use unisono_transports::net::handshake::Secret;
 use unisono_transports::sys::random::random;
 use unisono_transports::text::{from_hex, to_hex};
 

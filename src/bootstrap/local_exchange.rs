@@ -10,11 +10,11 @@ use crate::error::bootstrap::BootstrapError as Failure;
 use crate::schedule::Rank;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use unisono_transports::secure::handshake::{Hello, Purpose};
-use unisono_transports::sys::listener::Listener;
-use unisono_transports::sys::socket::Stream;
+use unisono_transports::net::handshake::{Hello, Purpose};
+use unisono_transports::net::listener::Listener;
+use unisono_transports::net::stream::Stream;
 use unisono_transports::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
-use unisono_transports::{Error as TransportError, sys::unix};
+use unisono_transports::{Error as TransportError, net::unix};
 
 /// The descriptors that a rank passes to the others of its host.
 pub(crate) struct SharedFds {

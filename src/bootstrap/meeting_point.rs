@@ -12,10 +12,10 @@ use std::io::{Error as SystemError, ErrorKind};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use unisono_transports::Error as TransportError;
-use unisono_transports::secure::handshake::{self, Hello, Purpose};
-use unisono_transports::sys::listener::Listener;
+use unisono_transports::net::handshake::{self, Hello, Purpose};
+use unisono_transports::net::listener::Listener;
+use unisono_transports::net::stream::Stream;
 use unisono_transports::sys::rlimit;
-use unisono_transports::sys::socket::Stream;
 use unisono_transports::tcp::connect::acceptor::Backoff;
 
 /// Listens at each address of the meeting point that this host has, and at the configured address.

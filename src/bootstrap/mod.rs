@@ -52,8 +52,8 @@ use crate::schedule::Rank;
 use std::net::SocketAddr;
 use std::sync::Once;
 use std::time::{Duration, Instant};
-use unisono_transports::secure::handshake::HandshakeConfig;
-use unisono_transports::sys::socket::Stream;
+use unisono_transports::net::handshake::HandshakeConfig;
+use unisono_transports::net::stream::Stream;
 use unisono_transports::{Error as TransportError, Fabric, sys::rlimit};
 
 /// A process's rank, the number of ranks, and the address where they meet.

@@ -10,7 +10,7 @@ use crate::error::bootstrap::BootstrapError;
 use crate::schedule::Rank;
 use std::net::SocketAddr;
 use std::time::Instant;
-use unisono_transports::sys::socket::Stream;
+use unisono_transports::net::stream::Stream;
 use unisono_transports::text::printable;
 use unisono_transports::{Error, Result};
 

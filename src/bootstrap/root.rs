@@ -11,9 +11,9 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use unisono_transports::Error as TransportError;
-use unisono_transports::secure::handshake::Purpose;
+use unisono_transports::net::handshake::Purpose;
+use unisono_transports::net::stream::Stream;
 use unisono_transports::sys::random::random;
-use unisono_transports::sys::socket::Stream;
 use unisono_transports::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
 
 type Result<T> = std::result::Result<T, Failure>;

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
-use unisono_transports::secure::handshake::Secret;
+use unisono_transports::net::handshake::Secret;
 use unisono_transports::sys::private_file;
 
 /// A key-value store that all ranks reach, such as etcd, Redis, or PyTorch's store.

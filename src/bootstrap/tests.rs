@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use unisono_transports::sys::socket::Stream;
+use unisono_transports::net::stream::Stream;
 use unisono_transports::testing::{HANG, NEVER};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -119,10 +119,8 @@ fn unique_id_reserves_port_until_rank_0_listens() {
 fn join_on_used_port_fails_with_listen_error() {
     let taken = TcpListener::bind((LOOPBACK, 0)).expect("a port");
     let address = taken.local_addr().expect("one");
-    let id = UniqueId::from_parts(
-        address,
-        unisono_transports::secure::handshake::Secret::random().expect("random"),
-    );
+    let id =
+        UniqueId::from_parts(address, unisono_transports::net::handshake::Secret::random().expect("random"));
     let error = join(&RankInfo { rank: 0, ranks: 1, id }, &join_config(Transport::Auto))
         .map(drop)
         .expect_err("taken");

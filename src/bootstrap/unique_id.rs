@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use unisono_transports::secure::handshake::Secret;
-use unisono_transports::sys::listener::PortReservation;
+use unisono_transports::net::handshake::Secret;
+use unisono_transports::net::listener::PortReservation;
 
 /// An address and a 256-bit secret, with which a rank finds the others.
 ///

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use unisono_transports::secure::handshake::Secret;
+use unisono_transports::net::handshake::Secret;
 use unisono_transports::sys::{private_file, user};
 
 /// A key that only processes of this user can read, and its place.

@@ -12,7 +12,7 @@ use crate::schedule::Rank;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use unisono_transports::secure::handshake::Secret;
+use unisono_transports::net::handshake::Secret;
 use unisono_transports::{Error as TransportError, Fabric, Reconnect, RegroupRequest};
 
 /// The way in which a communicator was made. Related communicators are made in the same way.

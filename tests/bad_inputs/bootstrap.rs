@@ -29,7 +29,7 @@ const UNAUTHENTICATED: &[(&str, &str)] = &[
     ("tests/unauthenticated_peers/main.rs", "fn unauthenticated_flood_does_not_harm_running_job"),
 ];
 const REPLAY: &[(&str, &str)] =
-    &[("transports/src/secure/handshake/tests.rs", "fn replayed_handshake_is_refused")];
+    &[("transports/src/net/handshake/tests.rs", "fn replayed_handshake_is_refused")];
 
 /// Arguments of one rank that joins: the id, the rank, the number of ranks, and the settings.
 pub(crate) type JoinArgs = (UniqueId, usize, usize, Config);

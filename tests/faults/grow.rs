@@ -7,7 +7,7 @@ use super::worker::{micros, next_order, resources, say};
 use std::thread::sleep;
 use std::time::Duration;
 use unisono::{Communicator, Config, Sum};
-use unisono_transports::sim::Rng;
+use unisono_transports::rng::Rng;
 use unisono_transports::testing::{HANG, NEVER};
 
 const RANKS: usize = 3;

@@ -8,7 +8,7 @@ use super::worker::{resources_after_acceptor_exit, say};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, Sum};
-use unisono_transports::sim::Rng;
+use unisono_transports::rng::Rng;
 use unisono_transports::testing::{HANG, NEVER};
 
 const RANKS: usize = 5;

@@ -12,7 +12,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Config, Error, ReduceKind};
-use unisono_transports::sim::Rng;
+use unisono_transports::rng::Rng;
 use unisono_transports::testing::{HANG, NEVER};
 
 const RANKS: usize = 4;

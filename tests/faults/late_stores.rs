@@ -13,7 +13,7 @@ use std::sync::Barrier;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use unisono::{CallOptions, Communicator, Config, Sum, SymmetricBuffer};
-use unisono_transports::sim::Rng;
+use unisono_transports::rng::Rng;
 use unisono_transports::testing::conformance::run_in_forked_child;
 use unisono_transports::testing::{HANG, NEVER, SelfSignal, signal_self};
 

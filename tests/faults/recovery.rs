@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 use unisono::{AbortCause, Communicator, Config, Error, ErrorKind};
-use unisono_transports::sim::Rng;
+use unisono_transports::rng::Rng;
 
 const RANKS: usize = 4;
 const STEPS: u64 = 14;

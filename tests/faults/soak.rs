@@ -6,7 +6,7 @@ use super::process::{Process, assert_flat, new_id, numbers};
 use super::worker::{resources, say};
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
-use unisono_transports::sim::Rng;
+use unisono_transports::rng::Rng;
 
 const RANKS: usize = 8;
 /// Operations of a round, the same ones in every round.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use unisono::bootstrap::{self, RankInfo};
 use unisono::{Communicator, Config, Error, Transport, UniqueId, WaitMode};
-use unisono_transports::sim::Rng;
+use unisono_transports::rng::Rng;
 use unisono_transports::testing::HANG;
 use unisono_transports::testing::raw_peer::{Wrong, break_protocol};
 use unisono_transports::{Error as TransportError, Fabric, Reconnect, RegroupRequest};

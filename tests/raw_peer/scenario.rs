@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::time::Duration;
 use unisono::{Communicator, ErrorKind, MessageInfo, RecvBuffer, Result, SendBuffer, Sum, UniqueId};
-use unisono_transports::sim::Rng;
+use unisono_transports::rng::Rng;
 use unisono_transports::testing::guarded::Guarded;
 
 /// A call of all ranks, with the number of elements of each.

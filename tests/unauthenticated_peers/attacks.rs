@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use unisono::UniqueId;
-use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
+use unisono_transports::net::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
+use unisono_transports::net::stream::Stream;
 use unisono_transports::sys::random::random;
-use unisono_transports::sys::socket::Stream;
 
 /// An attack over one connection, which stays open if the function returns it.
 pub(crate) type Attack = fn(TcpStream, &CapturedHandshake) -> Option<TcpStream>;

@@ -17,11 +17,15 @@ pub mod control;
 mod fabric;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+mod interface;
 pub mod loopback;
+pub mod net;
+pub mod rng;
 pub mod secure;
 pub mod shm;
 pub mod sim;
-mod sync;
+#[doc(hidden)]
+pub mod sync;
 pub mod sys;
 pub mod tcp;
 pub mod testing;
@@ -30,6 +34,7 @@ pub mod threads;
 pub mod wait;
 
 pub use fabric::*;
+pub use interface::*;
 pub use shm::eager::SlotClass;
 pub use shm::{HeapAccess, HeapAllocation, HeapExposure, SymmetricHeap, Window};
 

@@ -1,10 +1,10 @@
 //! TCP links between threads of one process, for tests and for measurements.
 
 use crate::control::RemoteControl;
-use crate::secure::handshake;
-use crate::secure::handshake::{HandshakeConfig, Hello, Purpose, Secret};
+use crate::net::handshake;
+use crate::net::handshake::{HandshakeConfig, Hello, Purpose, Secret};
+use crate::net::stream::Stream;
 use crate::sys::descriptors::off_stdio;
-use crate::sys::socket::Stream;
 use crate::tcp::TcpLink;
 use crate::wait::AdaptiveWait;
 use crate::{Error, Fabric, Geometry, Link, Result};

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use unisono_transports::control::RemoteControl;
-use unisono_transports::secure::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
-use unisono_transports::sys::socket::Stream;
+use unisono_transports::net::handshake::{self, HandshakeConfig, Hello, Purpose, Secret};
+use unisono_transports::net::stream::Stream;
 use unisono_transports::tcp::TcpLink;
 use unisono_transports::{ControlChannel, Error, Geometry, Link, MAX_CONTROL_MSG_BYTES, PeerEvent, Tag};
 

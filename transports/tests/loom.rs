@@ -18,9 +18,9 @@ mod seqlock;
 mod signal;
 #[path = "../src/shm/spsc.rs"]
 mod spsc;
-#[path = "../src/sync.rs"]
+#[path = "../src/sync/mod.rs"]
 mod sync;
-#[path = "../src/fabric/tag.rs"]
+#[path = "../src/interface/tag.rs"]
 mod tag;
 #[path = "../src/shm/wake.rs"]
 mod wake;

@@ -7,9 +7,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use unisono_transports::sys::listener::Listener;
+use unisono_transports::net::listener::Listener;
 use unisono_transports::testing::HANG;
-use unisono_transports::{Error, sys::unix};
+use unisono_transports::{Error, net::unix};
 
 /// Environment variable with the name of the socket, for the process of the other user.
 const NAME: &str = "TEST_LOCAL_SOCKET";

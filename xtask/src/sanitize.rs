@@ -44,7 +44,7 @@ const SKIPPED: [&str; 9] = [
     "wait::",
     "sim::",
     "acceptor::",
-    "secure::handshake::",
+    "net::handshake::",
     "secure::noise::",
     "unix::",
     "handshake_pool::",

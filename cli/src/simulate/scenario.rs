@@ -4,7 +4,8 @@ use crate::perf::op_case::{OpCase, OpKind};
 use std::time::Duration;
 use unisono::schedule::{Algorithm, GroupSpec, PeerAccess};
 use unisono::{Config, DType, ReduceKind};
-use unisono_transports::sim::{Fault, FaultPlan, Rng};
+use unisono_transports::rng::Rng;
+use unisono_transports::sim::{Fault, FaultPlan};
 
 /// Input of one simulated run.
 #[derive(Clone)]

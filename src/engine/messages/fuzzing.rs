@@ -171,7 +171,7 @@ const FRAMES_MAX: usize = 100_000;
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use unisono_transports::sim::Rng;
+    use unisono_transports::rng::Rng;
 
     #[test]
     fn scripts_of_any_bytes_keep_the_bounds() {

@@ -117,7 +117,7 @@ impl<R, A> Matcher<R, A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unisono_transports::sim::Rng;
+    use unisono_transports::rng::Rng;
 
     fn pattern(source: Option<Rank>, tag: Option<u64>) -> Pattern {
         Pattern { source, tag }

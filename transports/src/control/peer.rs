@@ -2,9 +2,10 @@
 //!
 //! A message is two bytes of length, little-endian, and at most [`MAX_CONTROL_MSG_BYTES`].
 
+use crate::net::stream::Stream;
 use crate::secure::record::RecordLayer;
 use crate::sys::close_on_fork::CloseOnFork;
-use crate::sys::socket::{Stream, is_reset, is_unreachable};
+use crate::sys::socket_calls::{is_reset, is_unreachable};
 use crate::tcp::connect::lazy_link::{DialContext, Liveness, LivenessProbe};
 use crate::{MAX_CONTROL_MSG_BYTES, PeerEvent, Result};
 use std::io::ErrorKind;

@@ -1,8 +1,8 @@
 //! The control channel over sockets.
 
 use crate::control::peer::Peer;
+use crate::net::stream::Stream;
 use crate::sync::Instant;
-use crate::sys::socket::{Stream, drain_socket};
 use crate::tcp::connect::lazy_link::DialContext;
 use crate::{ControlChannel, Footprint, ListenerGuard, MAX_CONTROL_MSG_BYTES, PeerEvent, Result};
 use std::net::SocketAddr;
@@ -96,7 +96,7 @@ impl ControlChannel for RemoteControl {
         for peer in self.peers.iter_mut().flatten() {
             peer.flush();
             // If a peer does not receive the last message, it notices the end of the connection.
-            let _ = drain_socket(&peer.stream, deadline);
+            let _ = peer.stream.drain(deadline);
         }
     }
 

@@ -5,8 +5,8 @@
 //! job's secret is mixed in, so that only its owners can agree. The prologue is mixed in, too, so
 //! both ends must have the same prologue.
 
+use crate::secure::Secret;
 use crate::secure::resolver::{CIPHER_BYTES, Resolver};
-use crate::secure::secret::Secret;
 use crate::{Error, Result};
 use snow::{Builder, HandshakeState, TransportState};
 

@@ -10,7 +10,7 @@
 //! is sealed after the rest was sent.
 
 use crate::secure::noise::{SessionKeys, TAG_BYTES};
-use crate::sys::socket::{recv_now, send_now};
+use crate::sys::socket_calls::{recv_now, send_now};
 use rustix::net::{Shutdown, shutdown};
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::net::TcpStream;

@@ -5,8 +5,8 @@
 //! has no branch and no table that depends on a key. One suite is therefore enough, and nothing is
 //! negotiated.
 
+use crate::secure::Secret;
 use crate::secure::noise::TAG_BYTES;
-use crate::secure::secret::Secret;
 use crate::sys::random::random;
 use curve25519_dalek::MontgomeryPoint;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};

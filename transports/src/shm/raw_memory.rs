@@ -1,11 +1,11 @@
 //! The words of shared memory, for a peer that breaks the protocol: it reaches all of them.
 
 use crate::Header;
+use crate::rng::Rng;
 use crate::shm::eager::SlotClass;
 use crate::shm::layout::Layout;
 use crate::shm::seqlock;
 use crate::shm::signal::{PARITIES, PARITY_WORDS};
-use crate::sim::Rng;
 use crate::sync::Ordering;
 use crate::sys::segment::Segment;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Delays and faults of the simulated network.
 
-use crate::sim::rng::{Rng, mix};
+use crate::rng::{Rng, mix};
 use std::time::Duration;
 
 /// Delays and faults of the simulated network.

@@ -11,11 +11,9 @@ mod fabric;
 mod fault_plan;
 mod nodes;
 mod reconnect;
-mod rng;
 mod timeouts;
 
 pub use crate::sim::fault_plan::{Fault, FaultPlan, RankSet, Trigger};
-pub use crate::sim::rng::Rng;
 
 use crate::sim::endpoint::HostProcess;
 use crate::sim::reconnect::SimReconnect;

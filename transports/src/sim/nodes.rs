@@ -1,9 +1,9 @@
 //! The state of the simulated network, and the progress of its time.
 
+use crate::rng::mix;
 use crate::sim::fabric::{FabricState, Stream};
 use crate::sim::fault_plan::{Fault, FaultPlan, Trigger};
 use crate::sim::reconnect::Regroup;
-use crate::sim::rng::mix;
 use crate::{Error, Geometry, Header, PeerEvent, Result};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -5,10 +5,10 @@
 //! confirms to one rank after another, and may die or be cut off between two confirmations. A rank
 //! that hears nothing gives up, and its end is reported to those that were confirmed.
 
+use crate::rng::mix;
 use crate::sim::endpoint::HostProcess;
 use crate::sim::fabric::{FabricState, Stream};
 use crate::sim::nodes::{Network, NetworkState, Packet, Route};
-use crate::sim::rng::mix;
 use crate::{Error, Fabric, Reconnect, RegroupRequest, Result};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Services of the operating system: sockets, shared memory, users, CPU affinity, resource limits,
-//! mapped and private files, random bytes, inherited signals, standard error, the end of the
-//! process, and what keeps forked children apart.
+//! Services of the operating system: calls on sockets, shared memory, users, CPU affinity, resource
+//! limits, mapped and private files, random bytes, inherited signals, standard error, the end of
+//! the process, and what keeps forked children apart.
 
 pub mod affinity;
 pub mod at_exit;
@@ -9,7 +9,6 @@ pub mod descriptors;
 pub mod fork_guard;
 pub(crate) mod hide_on_fork;
 mod lazy_part;
-pub mod listener;
 pub mod mapped_file;
 pub mod private_file;
 pub mod random;
@@ -17,8 +16,7 @@ pub mod rlimit;
 pub mod segment;
 pub mod signals;
 mod slot_list;
-pub mod socket;
+pub mod socket_calls;
 pub mod stderr;
 pub mod timer_slack;
-pub mod unix;
 pub mod user;

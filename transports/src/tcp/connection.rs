@@ -1,10 +1,10 @@
 //! One connection that reads with a small look-ahead, writes without staging, and never blocks.
 
 use crate::Result;
+use crate::net::stream::Stream;
 use crate::secure::record::RecordLayer;
 use crate::sync::Instant;
 use crate::sys::close_on_fork::CloseOnFork;
-use crate::sys::socket::{Stream, drain_socket};
 use crate::tcp::frame::HEADER_BYTES;
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -184,7 +184,7 @@ impl Connection {
     /// Waits until the peer's kernel has received the written data. Returns false if the deadline
     /// passes first.
     pub(super) fn drain(&self, deadline: Instant) -> bool {
-        drain_socket(&self.stream, deadline)
+        self.stream.drain(deadline)
     }
 
     fn fill_read_ahead(&mut self, bytes: usize) -> usize {

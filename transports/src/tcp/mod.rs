@@ -20,9 +20,9 @@ mod lane;
 #[cfg(not(loom))]
 pub(crate) mod zeroed_pages;
 
+use crate::net::stream::Stream;
 use crate::sync::Instant;
 use crate::sys::fork_guard;
-use crate::sys::socket::Stream;
 use crate::tcp::connection::Connection;
 use crate::{Error, Footprint, Geometry, Header, Link, Result, Tag};
 use frame::{Frame, HEADER_BYTES};

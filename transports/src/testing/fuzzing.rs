@@ -5,10 +5,10 @@
 mod record_layer;
 
 use crate::control::RemoteControl;
-use crate::secure::handshake::{ClientHandshake, HandshakeConfig, Hello, Purpose, ServerHandshake};
-use crate::secure::secret::Secret;
+use crate::net::handshake::{ClientHandshake, HandshakeConfig, Hello, Purpose, ServerHandshake};
+use crate::net::stream::Stream;
+use crate::secure::Secret;
 use crate::shm::fuzzing as shm;
-use crate::sys::socket::Stream;
 use crate::sys::{affinity, signals, user};
 use crate::tcp::TcpLink;
 use crate::testing::seeds::Target as FuzzTarget;
@@ -144,7 +144,7 @@ fn shown_texts(bytes: &[u8]) {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::secure::handshake::VERSION;
+    use crate::net::handshake::VERSION;
     use crate::testing::seeds::{parse_changed_seeds, parse_seeds};
     use proptest::collection::vec;
     use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Replay of fuzz seeds by ordinary tests: the seeds themselves, and changed copies of them.
 
-use crate::sim::Rng;
+use crate::rng::Rng;
 use std::path::Path;
 
 /// A parser as a function of bytes, with its name, which is that of its folder in the corpus.

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::iter::once;
 use std::os::unix::net::UnixStream;
 use unisono_reducers::{Source, copy};
-use unisono_transports::sys::socket::Stream;
+use unisono_transports::net::stream::Stream;
 use unisono_transports::tcp::TcpLink;
 use unisono_transports::{Geometry, Link, SlotClass, Tag, Window, threads};
 

@@ -8,12 +8,12 @@
 //! A liveness probe connects only to learn whether this rank is alive. So the listener outlives
 //! links and communicators, and closes when the last owner of the [`Acceptor`] drops it.
 
-use crate::secure::handshake::{HandshakeConfig, Hello, Purpose};
+use crate::net::handshake::{HandshakeConfig, Hello, Purpose};
+use crate::net::listener::Listener;
+use crate::net::stream::Stream;
 use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
 use crate::sys::descriptors::off_stdio;
 use crate::sys::fork_guard;
-use crate::sys::listener::Listener;
-use crate::sys::socket::Stream;
 use crate::tcp::connect::handshake_pool::{HandshakePool, PoolEvent};
 use crate::wait::Watcher;
 use crate::{Error, Result, sync};
@@ -322,7 +322,7 @@ mod models;
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::sys::socket::first_ready;
+    use crate::sys::socket_calls::first_ready;
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc::{TryRecvError, channel};
 

@@ -1,9 +1,9 @@
 //! The client side of connections, in steps that never wait. So the rank can notice aborts and
 //! exits between the steps.
 
-use crate::secure::handshake::{ClientHandshake, Purpose};
+use crate::net::handshake::{ClientHandshake, Purpose};
+use crate::net::stream::Stream;
 use crate::sync::Instant;
-use crate::sys::socket::Stream;
 use crate::tcp::connect::acceptor::{Backoff, is_accepted, is_transient};
 use crate::tcp::connect::lazy_link::DialContext;
 use crate::{Error, Result};
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 #[cfg(all(test, shuttle))]
-use crate::testing::shuttle::start_connect;
+use crate::net::model_sockets::start_connect;
 
 /// State of the connections to one peer.
 pub(crate) struct Dialer {

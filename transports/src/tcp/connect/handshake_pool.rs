@@ -6,11 +6,11 @@
 //! oldest connection of the address with the most connections.
 pub(crate) mod admission;
 
-use crate::secure::handshake::{HandshakeConfig, Hello};
+use crate::net::handshake::{HandshakeConfig, Hello};
+use crate::net::listener::Listener;
+use crate::net::stream::Stream;
 use crate::sync::{self, Instant, thread};
 use crate::sys::close_on_fork::CloseOnFork;
-use crate::sys::listener::Listener;
-use crate::sys::socket::Stream;
 use crate::tcp::connect::handshake_pool::admission::{
     PendingConn, RejectLog, evict_candidate, is_resource_exhausted,
 };
@@ -180,8 +180,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(1);
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::secure::handshake;
-    use crate::secure::handshake::{Purpose, Secret};
+    use crate::net::handshake;
+    use crate::net::handshake::{Purpose, Secret};
     use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
     const HELLO: Hello = Hello { purpose: Purpose::Join, rank: 3, ranks: 4, index: 0, session: 0 };

@@ -5,9 +5,9 @@
 
 pub(crate) use crate::tcp::connect::probe::{Liveness, LivenessProbe};
 
-use crate::secure::handshake::{HandshakeConfig, Hello, Purpose};
+use crate::net::handshake::{HandshakeConfig, Hello, Purpose};
+use crate::net::stream::Stream;
 use crate::sync::Instant;
-use crate::sys::socket::Stream;
 use crate::tcp::TcpLink;
 use crate::tcp::connect::acceptor::{Acceptor, is_transient};
 use crate::tcp::connect::dialer::{DialOutcome, Dialer, is_connection_refused};

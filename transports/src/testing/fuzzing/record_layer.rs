@@ -1,11 +1,11 @@
 //! Fuzzing of an encrypted connection by an attacker in between, who changes the handshake or the
 //! records.
 
+use crate::secure::Secret;
 use crate::secure::noise::{MESSAGE_BYTES, NoiseHandshake, SessionKeys, TAG_BYTES, respond};
 use crate::secure::record::RecordLayer;
-use crate::secure::secret::Secret;
 use crate::sys::random::random;
-use crate::sys::socket::send_now;
+use crate::sys::socket_calls::send_now;
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::net::TcpStream;

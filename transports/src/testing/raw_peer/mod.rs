@@ -10,8 +10,8 @@ mod frame;
 mod link;
 mod unframed;
 
+use crate::rng::Rng;
 use crate::shm::raw_memory::RawMemory;
-use crate::sim::Rng;
 use crate::{Fabric, Header, Link, MAX_CONTROL_MSG_BYTES};
 use control::RawControl;
 use frame::Frame;

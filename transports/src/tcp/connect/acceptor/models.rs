@@ -1,9 +1,10 @@
 //! Models of acceptors and lazy links: ranks that dial each other, in any order of their steps.
 
-use crate::secure::handshake::Secret;
+use crate::net::handshake::Secret;
+use crate::net::model_sockets::listener;
+use crate::sync::shuttle::{TICK, explore};
 use crate::tcp::connect::acceptor::*;
 use crate::tcp::connect::lazy_link::{DialContext, LazyLink};
-use crate::testing::shuttle::{TICK, explore, listener};
 use crate::{Geometry, Link, Tag};
 use rustix::event::{PollFd, PollFlags};
 use std::net::SocketAddr;

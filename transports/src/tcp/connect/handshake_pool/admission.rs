@@ -1,11 +1,11 @@
 //! Pending connections, the choice of the one to evict, and the log of rejected ones.
 
 use crate::Error;
-use crate::secure::handshake::ServerHandshake;
+use crate::net::handshake::ServerHandshake;
+use crate::net::stream::Stream;
 use crate::secure::noise::KEYS_BYTES;
 use crate::sync::Instant;
 use crate::sys::rlimit::is_fd_exhausted;
-use crate::sys::socket::Stream;
 use crate::tcp::connect::handshake_pool::{GRACE, HANDSHAKE_TIMEOUT};
 use rustix::io::Errno;
 use std::collections::HashMap;

@@ -1,14 +1,11 @@
 //! Stream sockets of both families, with deadlines.
 
-mod calls;
 mod options;
-
-pub(crate) use calls::{drain_socket, recv_now, send_now};
-pub use calls::{first_ready, is_reset, is_unreachable};
 
 use crate::secure::noise::SessionKeys;
 use crate::secure::record::RecordLayer;
 use crate::sys::descriptors::off_stdio;
+use crate::sys::socket_calls::{is_hung_up, recv_now, send_now, unacked_bytes};
 use crate::{Error, Result, sync};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -272,6 +269,22 @@ impl Stream {
         }
     }
 
+    /// Waits until the peer's kernel has confirmed all that was written. Data there survives the end
+    /// of this process, and a reset of the connection. Returns false if it has not at the deadline.
+    ///
+    /// A connection that the peer has closed too carries nothing more.
+    pub(crate) fn drain(&self, deadline: sync::Instant) -> bool {
+        // Bytes written to a local socket are with the peer already.
+        let Some(socket) = self.tcp() else { return true };
+        while unacked_bytes(socket) > 0 && !is_hung_up(socket) {
+            if sync::Instant::now() >= deadline {
+                return false;
+            }
+            sync::thread::sleep(DRAIN_PAUSE);
+        }
+        true
+    }
+
     /// Lets reads take more bytes from the kernel than they return.
     ///
     /// This suits a caller that polls reads, and does not wait for the kernel to report more bytes.
@@ -320,6 +333,9 @@ impl From<TcpStream> for Stream {
         Stream::Tcp(stream, None)
     }
 }
+
+/// Time between two looks at the confirmations of a peer.
+const DRAIN_PAUSE: Duration = Duration::from_micros(100);
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {

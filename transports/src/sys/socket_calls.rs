@@ -1,7 +1,5 @@
 //! System calls on sockets that never wait, and the meaning of their errors.
 
-use crate::sync::thread;
-use crate::sys::socket::Stream;
 use crate::{Error, Result, sync};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -36,29 +34,14 @@ pub(crate) fn send_now(socket: impl AsFd, bytes: &[u8]) -> std::io::Result<usize
     }
 }
 
-/// Waits until the peer's kernel has confirmed all that was written. Data there survives the end of
-/// this process, and a reset of the connection. Returns false if it has not at the deadline.
-///
-/// A connection that the peer has closed too carries nothing more.
-pub(crate) fn drain_socket(stream: &Stream, deadline: sync::Instant) -> bool {
-    // Bytes written to a local socket are with the peer already.
-    let Some(socket) = stream.tcp() else { return true };
-    while unacked_bytes(socket) > 0 && !is_hung_up(socket) {
-        if sync::Instant::now() >= deadline {
-            return false;
-        }
-        thread::sleep(DRAIN_PAUSE);
-    }
-    true
-}
-
-fn is_hung_up(socket: impl AsFd) -> bool {
+/// Returns true once the connection is closed on both sides, so that it carries nothing more.
+pub(crate) fn is_hung_up(socket: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&socket, PollFlags::empty())];
     sync::poll(&mut polled, Duration::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// Returns the bytes written that the peer's kernel has not confirmed.
-fn unacked_bytes(socket: impl AsFd) -> i32 {
+pub(crate) fn unacked_bytes(socket: impl AsFd) -> i32 {
     use rustix::ioctl::{Getter, ioctl};
     /// `TIOCOUTQ`, which on a TCP socket counts unacknowledged bytes (see tcp(7)).
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
@@ -93,6 +76,3 @@ pub fn first_ready(fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<Option<u
         Err(errno) => Err(Error::System { what: "cannot wait".to_owned(), source: errno.into() }),
     }
 }
-
-/// Time between two looks at the confirmations of a peer.
-const DRAIN_PAUSE: Duration = Duration::from_micros(100);

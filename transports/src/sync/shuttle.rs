@@ -274,36 +274,6 @@ pub mod thread {
 
 pub use shuttle::{future::block_on, thread_local};
 
-#[cfg(test)]
-pub(crate) use local_sockets::{listener, start_connect};
-
-/// Local sockets in place of TCP sockets, because they deliver before a call returns.
-#[cfg(test)]
-mod local_sockets {
-    use crate::Result;
-    use crate::sys::listener::Listener;
-    use crate::sys::socket::Stream;
-    use crate::sys::unix;
-    use std::net::{Ipv4Addr, SocketAddr};
-    use std::sync::atomic::{AtomicU16, Ordering};
-
-    /// Returns a listener and the address to connect to.
-    pub(crate) fn listener() -> (Listener, SocketAddr) {
-        static NEXT: AtomicU16 = AtomicU16::new(1);
-        let address = (Ipv4Addr::LOCALHOST, NEXT.fetch_add(1, Ordering::Relaxed)).into();
-        (Listener::unix_named(&socket_name(address)).expect("a local socket"), address)
-    }
-
-    /// Connects to that listener.
-    pub(crate) fn start_connect(address: SocketAddr) -> Result<Stream> {
-        unix::connect(&socket_name(address))
-    }
-
-    fn socket_name(address: SocketAddr) -> String {
-        format!("model-{}-{}", std::process::id(), address.port())
-    }
-}
-
 /// Time that a wait takes if it has no certain time of its own.
 pub const TICK: Duration = Duration::from_millis(1);
 /// Steps after which a thread that has not ended never will.

@@ -1,10 +1,10 @@
 //! Handshakes with authenticated peers, unauthenticated peers, and an attacker in between.
 
 use crate::Error;
-use crate::secure::handshake::frames::{
+use crate::net::handshake::frames::{
     CONFIRMATION_BYTES, FIRST_BYTES, PREAMBLE_BYTES, REPLY_BYTES, STATUS_BYTES, encode_prologue, preamble,
 };
-use crate::secure::handshake::*;
+use crate::net::handshake::*;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;

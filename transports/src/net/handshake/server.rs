@@ -1,13 +1,13 @@
 //! The server's half of the handshake, in steps that never wait, so that one thread can serve many
 //! connections at once.
 
-use crate::secure::handshake::frames::{
+use crate::net::handshake::frames::{
     ACCEPTED, CONFIRMATION_BYTES, FIRST_BYTES, PREAMBLE_BYTES, PROLOGUE_BYTES, REFUSED, auth_failed,
     check_preamble, claimed_rank, decode_hello, open_confirmation, preamble, seal_confirmation,
 };
-use crate::secure::handshake::{HandshakeConfig, Hello};
+use crate::net::handshake::{HandshakeConfig, Hello};
+use crate::net::stream::Stream;
 use crate::secure::noise::{SessionKeys, respond};
-use crate::sys::socket::Stream;
 use crate::{Error, Result};
 
 /// State of the server's half of one handshake.

@@ -37,14 +37,14 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use crate::secure::handshake::client::ClientHandshake;
+pub use crate::net::handshake::client::ClientHandshake;
 #[cfg(test)]
-pub(crate) use crate::secure::handshake::frames::VERSION;
-pub use crate::secure::handshake::server::ServerHandshake;
-pub use crate::secure::secret::Secret;
+pub(crate) use crate::net::handshake::frames::VERSION;
+pub use crate::net::handshake::server::ServerHandshake;
+pub use crate::secure::Secret;
 
 use crate::Result;
-use crate::sys::socket::Stream;
+use crate::net::stream::Stream;
 use rustix::event::PollFlags;
 use std::time::Instant;
 

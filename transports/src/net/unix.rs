@@ -4,9 +4,9 @@
 //! permissions either. So the kernel is asked for every peer's user, and every connection is
 //! authenticated like any other.
 
+use crate::net::stream::Stream;
 use crate::sys::descriptors::off_stdio;
 use crate::sys::random::random_hex;
-use crate::sys::socket::Stream;
 use crate::sys::user;
 use crate::{Error, Result};
 use rustix::event::PollFlags;

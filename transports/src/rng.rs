@@ -36,7 +36,7 @@ impl Rng {
 }
 
 /// Mixes one more word into a digest.
-pub(super) fn mix(digest: u64, word: u64) -> u64 {
+pub(crate) fn mix(digest: u64, word: u64) -> u64 {
     finalize((digest ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 

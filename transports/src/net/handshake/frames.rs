@@ -8,9 +8,9 @@
 //! confirmation   sealed: 1 if the sender encrypts, else 0 (17)
 //! ```
 
-use crate::secure::handshake::{Hello, Purpose};
+use crate::net::handshake::{Hello, Purpose};
+use crate::net::stream::Stream;
 use crate::secure::noise::{self, SessionKeys, TAG_BYTES};
-use crate::sys::socket::Stream;
 use crate::{Error, Result};
 
 /// Magic and version, with which both sides begin.

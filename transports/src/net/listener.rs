@@ -1,8 +1,8 @@
 //! Listening sockets. Their ports stay reserved, and their queues are long enough for a whole job.
 
+use crate::net::stream::Stream;
+use crate::net::unix;
 use crate::sys::descriptors::off_stdio;
-use crate::sys::socket::Stream;
-use crate::sys::unix;
 use crate::{Error, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with, sockopt};
 use std::net::{SocketAddr, TcpListener};

@@ -2,7 +2,10 @@
 //!
 //! `RUSTFLAGS="--cfg loom"` replaces the atomics of the shared-memory protocols. Loom visits every
 //! interleaving of them. `--cfg shuttle` replaces the threads, locks, waits and the clock of larger
-//! state machines, in the tests of this crate: see `testing::shuttle`.
+//! state machines, in the tests of this crate: see `sync::shuttle`.
+
+#[cfg(shuttle)]
+pub mod shuttle;
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -18,11 +21,11 @@ pub(crate) use std::{
 };
 
 #[cfg(all(test, shuttle))]
-pub(crate) use crate::testing::shuttle::Instant;
+pub(crate) use crate::sync::shuttle::Instant;
 #[cfg(all(test, shuttle))]
-pub(crate) use crate::testing::shuttle::sync::{Mutex, MutexGuard, atomic::AtomicBool};
+pub(crate) use crate::sync::shuttle::sync::{Mutex, MutexGuard, atomic::AtomicBool};
 #[cfg(all(test, shuttle))]
-pub(crate) use crate::testing::shuttle::thread;
+pub(crate) use crate::sync::shuttle::thread;
 
 /// Marks a point before an effect that other threads see without these types, such as data on a
 /// descriptor. In models, other threads may run here.
@@ -31,7 +34,7 @@ pub(crate) use crate::testing::shuttle::thread;
 pub(crate) fn step() {}
 
 #[cfg(all(test, shuttle))]
-pub(crate) use crate::testing::shuttle::step;
+pub(crate) use crate::sync::shuttle::step;
 
 #[cfg(not(loom))]
 use rustix::event::{PollFd, Timespec};
@@ -54,7 +57,7 @@ pub(crate) fn poll(fds: &mut [PollFd<'_>], left: Duration) -> rustix::io::Result
         if ready > 0 || Instant::now() >= deadline {
             return Ok(ready);
         }
-        thread::sleep(crate::testing::shuttle::TICK);
+        thread::sleep(crate::sync::shuttle::TICK);
     }
 }
 

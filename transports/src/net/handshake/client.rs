@@ -1,12 +1,12 @@
 //! The client's half of the handshake, in steps that never wait.
 
-use crate::secure::handshake::frames::{
+use crate::net::handshake::frames::{
     ACCEPTED, CONFIRMATION_BYTES, PREAMBLE_BYTES, REPLY_BYTES, STATUS_BYTES, auth_failed, check_preamble,
     encode_prologue, open_confirmation, seal_confirmation,
 };
-use crate::secure::handshake::{HandshakeConfig, Hello};
+use crate::net::handshake::{HandshakeConfig, Hello};
+use crate::net::stream::Stream;
 use crate::secure::noise::{NoiseHandshake, SessionKeys};
-use crate::sys::socket::Stream;
 use crate::{Error, Result};
 
 /// State of the client's half of one handshake.
