@@ -69,15 +69,17 @@ const CRATES: [Crate; 3] = [
             &["pass"],
             &["nn", "mesh"],
             &["tensor_parallel"],
+            &["experts"],
             &["models"],
             &["pipeline"],
             &["config"],
+            &["stages"],
             &["cost"],
             &["train"],
             &["planner"],
             &["fuzzing", "testing"],
         ],
-        exceptions: &[["cost", "train"], ["nn", "tensor_parallel"], ["pass", "nn"], ["tensor", "device"]],
+        exceptions: &[],
     },
 ];
 

@@ -12,7 +12,7 @@ use plotters::prelude::*;
 use std::path::Path;
 use unisono::Communicator;
 use unisono_trainer::allocator::Allocator;
-use unisono_trainer::nn::experts::{ExpertBalance, ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
+use unisono_trainer::experts::{ExpertBalance, ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
 use unisono_trainer::nn::{LinearInit, Module, random_values};
 use unisono_trainer::parameter::Registry;
 use unisono_trainer::pass::{Pass, Seeds};

@@ -29,7 +29,6 @@ mod sharding;
 mod step_time;
 mod traffic;
 
-pub(crate) use activations::HeldLayers;
 pub(crate) use cost_model::CostModel;
 pub use estimate::{Estimate, ParallelConfig, bucket_count};
 pub use exchange::{Exchange, ExchangeKind};

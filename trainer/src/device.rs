@@ -7,10 +7,8 @@
 //! change. When a gradient is ready, it is copied back and added to the strategy's gradient.
 
 mod copies;
-mod device_vec;
 mod local_rank;
 
-pub(crate) use crate::device::device_vec::DeviceVec;
 pub(crate) use crate::device::local_rank::local_rank;
 
 use crate::allocator::{AllocClass, Allocator};
@@ -18,7 +16,7 @@ use crate::device::copies::DeviceCopy;
 use crate::error::{Error, Result};
 use crate::ops::{Ops, ValuesMut};
 use crate::parameter::ParameterId;
-use crate::tensor::Tensor;
+use crate::tensor::{DeviceVec, Tensor};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;

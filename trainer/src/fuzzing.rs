@@ -21,7 +21,7 @@ pub const TARGETS: &[Target] = &[
     ("measurements", crate::cost::fuzz_measurements),
     ("step_records", crate::train::fuzz_records),
     ("host_texts", host_texts),
-    ("expert_choices", crate::nn::experts::fuzz),
+    ("expert_choices", crate::experts::fuzz),
 ];
 
 /// Reads bytes as a file of tensors: of a checkpoint, and of weights.

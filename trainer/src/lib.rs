@@ -16,6 +16,7 @@ mod counted;
 pub mod data;
 pub mod device;
 pub mod error;
+pub mod experts;
 mod file_kind;
 pub mod flat;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -36,6 +37,7 @@ pub mod planner;
 pub mod process_group;
 pub mod progress;
 mod random;
+mod stages;
 pub mod step_plan;
 pub mod strategy;
 pub mod tensor;

@@ -10,7 +10,6 @@ mod containers;
 mod cross_entropy;
 mod dropout;
 mod embedding;
-pub mod experts;
 mod gelu;
 mod grad_check;
 mod linear;
@@ -21,7 +20,7 @@ mod swiglu;
 
 pub use crate::nn::containers::{ActivationCheckpoint, Residual, Sequential};
 pub use crate::nn::linear_init::LinearInit;
-pub use attention::{Attention, EarlierKv, KvCache, KvTransfer};
+pub use attention::Attention;
 pub use cross_entropy::CrossEntropy;
 pub(crate) use cross_entropy::check_targets;
 pub use dropout::{Dropout, RngStream};

@@ -5,12 +5,18 @@
 
 mod added_sums;
 mod device;
+mod earlier_kv;
+mod kv_cache;
+mod kv_transfer;
 mod micro_sequences;
 mod tape;
 mod wait_span;
 mod weights_view;
 
 pub use added_sums::AddedSums;
+pub use earlier_kv::EarlierKv;
+pub use kv_cache::KvCache;
+pub use kv_transfer::KvTransfer;
 pub use tape::Tape;
 pub use wait_span::{WaitKind, WaitSpan};
 pub use weights_view::WeightsView;
@@ -19,7 +25,6 @@ use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::data::{Batch, Placement, SequenceChunk, TokenBatch};
 use crate::device::Device;
 use crate::error::Result;
-use crate::nn::{KvCache, KvTransfer};
 use crate::ops::{Host, Ops, ValuesMut};
 use crate::parameter::{ParameterId, UnitId};
 use crate::step_plan::{Direction, StepPlan, Visit, Work};

@@ -1,7 +1,10 @@
 //! Matrices of activations.
 
+mod device_vec;
+
+pub(crate) use device_vec::DeviceVec;
+
 use crate::allocator::{AllocClass, Allocator, F32Vec};
-use crate::device::DeviceVec;
 use crate::error::Result;
 use crate::ops::host::vector;
 use crate::ops::{Mat, Operand, Placed, Values, ValuesMut};

@@ -23,7 +23,6 @@ mod run;
 mod setup;
 mod shared_cores;
 mod stage_times;
-mod stages;
 mod trace;
 mod train_loop;
 mod validate;
@@ -43,7 +42,6 @@ pub(crate) use report::fuzz as fuzz_records;
 pub use report::{StepRecord, validation_text};
 pub use run::{Run, StepStats};
 pub(crate) use setup::mesh;
-pub(crate) use stages::Stages;
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,8 @@
 use crate::config::{Config, Data, OptimizerKind};
 use crate::data::{TextCodec, Tokenizer};
 use crate::error::Result;
+use crate::experts::ExpertParallel;
 use crate::models::Gpt;
-use crate::nn::experts::ExpertParallel;
 use crate::optim::{AdamW, Muon, Optimizer, Sgd};
 use crate::parameter::{Inventory, Registry};
 use crate::process_group::ProcessGroup;

@@ -5,10 +5,10 @@ mod model;
 pub use model::{FeedForward, Model, Norm, Positions, Shape};
 
 use crate::data::{LastBatch, Placement, text};
-use crate::nn::KvTransfer;
-pub use crate::nn::experts::{ExpertBalance, Experts, RouterScore};
+pub use crate::experts::{ExpertBalance, Experts, RouterScore};
 use crate::parallel::{Average, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 use crate::parameter::{Dtype, ParamGroup};
+use crate::pass::KvTransfer;
 use crate::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
 //! Keys that a run does not use with its other keys.
 
 use crate::config::{Config, DataKind, DeviceKind, ExpertBalance, OptimizerKind, Positions, StrategyKind};
-use crate::nn::KvTransfer;
 use crate::optim::LrShape;
+use crate::pass::KvTransfer;
 use std::collections::BTreeMap;
 
 /// Keys that have no effect in a case.

@@ -3,9 +3,10 @@
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models",
 //! MLSys 2023.
 
+use crate::experts::Experts;
 use crate::models::{FeedForward, GptConfig, Norm};
 use crate::nn::Attention;
-use crate::nn::experts::Experts;
+use crate::stages::HeldLayers;
 
 /// Dimensions that determine the activations of one rank in a pass.
 pub(super) struct ActivationModel<'a> {
@@ -25,18 +26,6 @@ pub(super) struct ActivationModel<'a> {
     /// Size of a head group: neighbors that exchange positions for heads, in a ring of such groups.
     /// `None` if keys and values are gathered.
     pub(crate) head_group: Option<usize>,
-}
-
-/// Activations that a pipeline rank holds at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeldLayers {
-    /// Sum over micro-batches of the layers whose activations are held.
-    pub(crate) layers: usize,
-    /// Micro-batches in the last stage.
-    pub(crate) micro_batches: usize,
-    /// Sum over micro-batches of the layers whose keys and values, or their gradients, are kept for
-    /// other micro-sequences.
-    pub(crate) earlier_kv: usize,
 }
 
 impl ActivationModel<'_> {

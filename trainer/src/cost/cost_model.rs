@@ -6,7 +6,7 @@ use crate::flat::Layout;
 use crate::mesh::Mesh;
 use crate::parallel::Settings;
 use crate::parameter::{Domain, Inventory, ParameterId};
-use crate::train::Stages;
+use crate::stages::Stages;
 
 /// Inputs of the formulas: one rank's part of a run.
 #[derive(Clone, Copy)]

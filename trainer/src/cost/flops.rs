@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Result;
-use crate::nn::experts::Experts;
+use crate::experts::Experts;
 use crate::parameter::{Domain, Inventory, Parameter};
 use std::time::{Duration, Instant};
 use unisono_cuda::device::compute::{MatrixView, MatrixViewMut};

@@ -5,8 +5,8 @@ use crate::cost::GroupBytes;
 use crate::cost::activations::ActivationModel;
 use crate::cost::flops::{flops_per_token, matmul_weights};
 use crate::error::Result;
+use crate::experts::Experts;
 use crate::models::GptConfig;
-use crate::nn::experts::Experts;
 use crate::parameter::{Domain, Dtype, Parameter, UnitId};
 use serde::{Serialize, Serializer};
 

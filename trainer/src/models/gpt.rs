@@ -6,9 +6,9 @@ mod lm_head;
 use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, Positions};
 use crate::data::{Batch, TokenBatch};
 use crate::error::{Error, Result};
+use crate::experts::{ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
-use crate::nn::experts::{ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
 use crate::nn::{
     ActivationCheckpoint, Attention, Dropout, Gelu, Module, Residual, RotaryEmbedding, Sequential, SwiGlu,
 };

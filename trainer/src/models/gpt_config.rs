@@ -1,7 +1,7 @@
 //! Dimensions and options of a GPT.
 
 use crate::error::{Error, Result};
-use crate::nn::experts::Experts;
+use crate::experts::Experts;
 use crate::nn::{self, LinearInit, Module, RopeConfig};
 use crate::parameter::Registry;
 use crate::tensor_parallel::{ParallelPlan, ParallelStyle};

@@ -8,18 +8,12 @@
 //! With micro-sequences ([`Pass::set_micro_sequences`]), the keys and values of the earlier ones
 //! are kept, and the later ones add to their gradients.
 
-mod earlier_kv;
+mod cached;
 mod head_exchange;
 mod key_order;
-mod kv_cache;
 mod kv_exchange;
-mod kv_transfer;
 mod ring;
 mod shared_sequence;
-
-pub use earlier_kv::EarlierKv;
-pub use kv_cache::KvCache;
-pub use kv_transfer::KvTransfer;
 
 use super::Module;
 use crate::error::Result;

@@ -1,8 +1,7 @@
 //! Micro-sequences: parts of the sequences of a micro-batch that pass one after the other.
 
-use super::Pass;
+use super::{EarlierKv, Pass};
 use crate::data::Batch;
-use crate::nn::EarlierKv;
 use crate::step_plan::Visit;
 use std::collections::HashMap;
 

@@ -3,8 +3,8 @@
 use crate::config::Config;
 use crate::cost::{BytesPerParam, Hardware, Link, ModelShape};
 use crate::error::{Error, Result};
+use crate::experts::Experts;
 use crate::models::GptConfig;
-use crate::nn::experts::Experts;
 use crate::planner::report::PlanReport;
 use crate::planner::topology::Topology;
 use crate::planner::{plot, presets, runs, tables, warnings};

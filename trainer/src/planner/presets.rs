@@ -5,8 +5,8 @@
 
 use crate::config::Context;
 use crate::cost::{BytesPerParam, ModelShape};
+use crate::experts::Experts;
 use crate::models::GptConfig;
-use crate::nn::experts::Experts;
 
 /// Dimensions of a published model.
 struct Preset {

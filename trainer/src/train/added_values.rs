@@ -1,7 +1,7 @@
 //! Losses and metrics of blocks, averaged over ranks.
 
 use crate::error::{Error, Result};
-use crate::nn::experts::Experts;
+use crate::experts::Experts;
 use crate::pass::AddedSums;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

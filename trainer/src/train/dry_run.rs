@@ -8,11 +8,11 @@ use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
 use crate::counted;
 use crate::data::BatchPlan;
 use crate::error::Result;
+use crate::experts::ExpertParallel;
 use crate::mesh::{Mesh, MeshOnHosts};
-use crate::nn::experts::ExpertParallel;
 use crate::parameter::{Inventory, Parameter};
 use crate::process_group::ProcessGroup;
-use crate::train::stages::Stages;
+use crate::stages::Stages;
 use unisono::Communicator;
 
 /// Prediction of a run, without its execution.

@@ -4,7 +4,7 @@ use super::Gpt;
 use crate::data::{Batch, TokenBatch};
 use crate::error::{Error, Result};
 use crate::models::{Flow, Model, Sampling, run_forward, set_batches};
-use crate::nn::KvCache;
+use crate::pass::KvCache;
 use crate::pass::Pass;
 use crate::step_plan::StepPlan;
 

@@ -2,9 +2,9 @@
 
 use crate::allocator::F32Vec;
 use crate::error::Result;
-use crate::nn::attention::earlier_kv::EarlierKv;
 use crate::nn::attention::key_order::KeyOrder;
 use crate::ops::host::attention::tile::QkvColumns;
+use crate::pass::EarlierKv;
 use crate::pass::Pass;
 use std::ops::Range;
 use unisono::{Communicator, Sum};

@@ -1,7 +1,6 @@
 //! Vectors in GPU memory.
 
 use crate::allocator::{AllocClass, Allocator, Tracked};
-use crate::device::track;
 use crate::error::Result;
 use std::fmt;
 use std::sync::Arc;
@@ -18,12 +17,12 @@ pub(crate) struct DeviceVec {
 
 impl DeviceVec {
     /// Allocates zeros.
-    pub(super) fn new(compute: &Arc<Compute>, memory: &Allocator, count: usize) -> Result<Self> {
+    pub(crate) fn new(compute: &Arc<Compute>, memory: &Allocator, count: usize) -> Result<Self> {
         Ok(Self::from_buffer(compute, memory, compute.stream().alloc(count)?))
     }
 
     fn from_buffer(compute: &Arc<Compute>, memory: &Allocator, buffer: Buffer<f32>) -> Self {
-        let counted = track(memory, AllocClass::Activations, buffer.len());
+        let counted = memory.track(AllocClass::Activations, buffer.len() * size_of::<f32>());
         Self { buffer, compute: Arc::clone(compute), memory: memory.clone(), _tracked: counted }
     }
 

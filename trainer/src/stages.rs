@@ -1,7 +1,6 @@
 //! Pipeline stages of a run.
 
 use crate::config::{Config, StageSplit};
-use crate::cost::HeldLayers;
 use crate::data::BatchPlan;
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
@@ -17,6 +16,18 @@ struct Pipeline {
     schedule: Schedule,
     /// Units of each stage.
     units: Vec<Range<usize>>,
+}
+
+/// Activations that a pipeline rank holds at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldLayers {
+    /// Sum over micro-batches of the layers whose activations are held.
+    pub(crate) layers: usize,
+    /// Micro-batches in the last stage.
+    pub(crate) micro_batches: usize,
+    /// Sum over micro-batches of the layers whose keys and values, or their gradients, are kept for
+    /// other micro-sequences.
+    pub(crate) earlier_kv: usize,
 }
 
 impl Stages {

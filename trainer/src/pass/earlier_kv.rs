@@ -21,19 +21,19 @@ pub struct EarlierKv {
 
 impl EarlierKv {
     /// Creates memory for `sequences` sequences, whose micro-sequences have `part` elements each.
-    pub(super) fn new(pass: &Pass<'_>, sequences: usize, part: usize) -> Self {
+    pub(crate) fn new(pass: &Pass<'_>, sequences: usize, part: usize) -> Self {
         let sequence = part * pass.micro_sequences();
         let (keys, slopes) = (pass.floats(sequences * sequence), pass.floats(0));
         Self { keys, slopes, part, sequence, complete: 0 }
     }
 
     /// Returns true if the keys and values of micro-sequence `index` are there.
-    pub(super) fn has(&self, index: usize) -> bool {
+    pub(crate) fn has(&self, index: usize) -> bool {
         index < self.complete
     }
 
     /// Records that the keys and values of micro-sequence `index` are there.
-    pub(super) fn complete(&mut self, index: usize) {
+    pub(crate) fn complete(&mut self, index: usize) {
         self.complete = self.complete.max(index + 1);
     }
 
@@ -43,18 +43,18 @@ impl EarlierKv {
     }
 
     /// Returns the keys | values of sequence `number` up to micro-sequence `index`.
-    pub(super) fn keys(&self, number: usize, index: usize) -> &[f32] {
+    pub(crate) fn keys(&self, number: usize, index: usize) -> &[f32] {
         &self.keys[number * self.sequence..self.part(number, index).end]
     }
 
     /// Returns the keys | values of one micro-sequence.
-    pub(super) fn part_mut(&mut self, number: usize, index: usize) -> &mut [f32] {
+    pub(crate) fn part_mut(&mut self, number: usize, index: usize) -> &mut [f32] {
         let part = self.part(number, index);
         &mut self.keys[part]
     }
 
     /// Returns the keys | values of sequence `number`, and their gradients for more to be added.
-    pub(super) fn keys_and_slopes(&mut self, pass: &Pass<'_>, number: usize) -> (&[f32], &mut [f32]) {
+    pub(crate) fn keys_and_slopes(&mut self, pass: &Pass<'_>, number: usize) -> (&[f32], &mut [f32]) {
         if self.slopes.is_empty() {
             self.slopes = pass.floats(self.keys.len());
             self.slopes.fill(0.0);
@@ -64,7 +64,7 @@ impl EarlierKv {
     }
 
     /// Returns the gradients of the keys | values of one micro-sequence.
-    pub(super) fn part_slopes(&self, number: usize, index: usize) -> &[f32] {
+    pub(crate) fn part_slopes(&self, number: usize, index: usize) -> &[f32] {
         &self.slopes[self.part(number, index)]
     }
 }

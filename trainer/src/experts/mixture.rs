@@ -20,7 +20,7 @@ use crate::tensor_parallel::TensorParallel;
 ///
 /// ```
 /// use unisono_trainer::allocator::Allocator;
-/// use unisono_trainer::nn::experts::{ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
+/// use unisono_trainer::experts::{ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
 /// use unisono_trainer::nn::{LinearInit, Module};
 /// use unisono_trainer::parameter::Registry;
 /// use unisono_trainer::pass::{Pass, Seeds};

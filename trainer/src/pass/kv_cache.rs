@@ -1,10 +1,7 @@
 //! Cache of keys and values, for generation token by token.
 
-use super::Attention;
 use crate::allocator::F32Vec;
-use crate::error::Result;
-use crate::ops::host::attention::tile::{QkvColumns, TILE_ROWS};
-use crate::ops::{AttentionShape, Values};
+use crate::ops::host::attention::tile::QkvColumns;
 use crate::pass::Pass;
 use crate::tensor::Tensor;
 
@@ -44,7 +41,7 @@ impl KvCache {
     }
 
     /// Appends the keys and values of the next layer, and returns all of that layer.
-    fn append(&mut self, pass: &Pass<'_>, columns: QkvColumns, input: &Tensor) -> &[f32] {
+    pub(crate) fn append(&mut self, pass: &Pass<'_>, columns: QkvColumns, input: &Tensor) -> &[f32] {
         let (layer, width) = (self.next, 2 * columns.keys);
         self.next += 1;
         if self.layers.len() == layer {
@@ -56,28 +53,5 @@ impl KvCache {
             kept.copy_from_slice(&row[columns.queries..]);
         }
         &all[..(self.length + input.rows()) * width]
-    }
-}
-
-impl Attention {
-    /// Computes attention of some consecutive positions to themselves and those of the cache.
-    ///
-    /// # Panics
-    /// Panics if a backward follows, for several sequences, or if the cache is too small.
-    pub(super) fn forward_cached(&self, pass: &mut Pass<'_>, input: &Tensor) -> Result<Tensor> {
-        let rows = input.rows();
-        assert!(!pass.keeps() && pass.sequence() == rows, "generation of one sequence");
-        // Few distinct lengths let the allocator reuse memory.
-        let visible = self.visible_keys(pass);
-        let keys = visible[rows - 1].next_multiple_of(TILE_ROWS);
-        let shape = AttentionShape { workspace: rows.min(TILE_ROWS) * keys, ..self.shape(pass, &visible) };
-        let mut cache = pass.set_kv_cache(None).expect("a cache");
-        assert!(rows <= cache.room(), "{rows} rows in a cache with {} left", cache.room());
-        let (mut output, mut log_sums) = (pass.tensor(rows, self.width()), pass.tensor(rows, self.heads));
-        let keys = Some(Values::Host(cache.append(pass, self.columns(), input)));
-        let (to, sums) = (output.values_mut(), log_sums.values_mut());
-        pass.ops().attention(&shape, 0..1, input.values(), keys, to, sums)?;
-        pass.set_kv_cache(Some(cache));
-        Ok(output)
     }
 }
