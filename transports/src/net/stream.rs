@@ -17,7 +17,7 @@ use std::io::IoSlice;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A connected socket.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use crate::allocator::{AllocClass, Allocator};
 use crate::data::{Placement, SequenceChunk};
 use crate::nn::random_values;
 use crate::parameter::Inventory;
-use crate::pass::Seeds;
+use crate::pass::{KvTransfer, Seeds};
 use crate::strategy::LocalStrategy;
 use crate::testing::run_ranks;
 

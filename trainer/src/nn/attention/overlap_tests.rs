@@ -7,7 +7,7 @@ use super::shared_sequence::SharedSequence;
 use super::*;
 use crate::allocator::Allocator;
 use crate::parameter::Inventory;
-use crate::pass::Seeds;
+use crate::pass::{KvTransfer, Seeds};
 use crate::strategy::LocalStrategy;
 use crate::testing::{run_ranks, yardstick};
 use std::thread::sleep;
