@@ -10,72 +10,39 @@
 //! - A form that runs in the background on owned buffers ends in `_async` and returns a [`Work`]
 //!   handle. [`Scope`] has forms on borrowed buffers.
 
-mod algorithm;
-mod async_forms;
-mod background;
-mod builder;
-mod call_options;
-mod collectives;
-mod counts;
-mod create_group;
-mod exchange;
-pub mod foreign;
-mod grow;
-mod info;
-mod leaving;
-mod lists;
-mod local_ranks;
-mod memory;
-mod message_wait;
-mod messages;
-#[cfg(feature = "serde")]
-mod object_decoder;
-#[cfg(feature = "serde")]
-mod objects;
-mod op_queue;
-mod operation;
-mod point_to_point;
+mod api;
+mod calls;
+mod lifecycle;
 #[cfg(all(test, not(shuttle)))]
 mod reentrancy_tests;
-mod rooted;
-mod scans;
-mod scope;
-mod shrink;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
-mod split;
-mod symmetric;
-mod task_queue;
-mod thread_pool;
-mod uneven;
-mod validate;
-mod vectors;
-mod work;
 
-pub use crate::communicator::algorithm::register_algorithm;
-pub use crate::communicator::builder::{ChildBuilder, CommunicatorBuilder};
-pub use crate::communicator::call_options::CallOptions;
-pub use crate::communicator::lists::ListOperation;
-pub use crate::communicator::local_ranks::local;
-pub use crate::communicator::messages::{RecvBuffer, SendBuffer};
-pub use crate::communicator::operation::{OpBuffers, Operation, UnevenOperation};
-pub use crate::communicator::point_to_point::Group;
-pub use crate::communicator::symmetric::SymmetricBuffer;
+pub use crate::communicator::api::algorithm::register_algorithm;
+pub use crate::communicator::api::lists::ListOperation;
+pub use crate::communicator::api::messages::{RecvBuffer, SendBuffer};
+pub use crate::communicator::api::point_to_point::Group;
+pub use crate::communicator::api::symmetric::SymmetricBuffer;
+pub use crate::communicator::calls::call_options::CallOptions;
+pub use crate::communicator::calls::foreign;
+pub use crate::communicator::calls::operation::{OpBuffers, Operation, UnevenOperation};
 #[cfg(feature = "gpu")]
-pub(crate) use crate::communicator::validate::ArgCheck;
-pub use crate::communicator::work::Work;
-#[cfg(feature = "gpu")]
-pub(crate) use counts::{digest_words, displacements};
+pub(crate) use crate::communicator::calls::validate::ArgCheck;
+pub use crate::communicator::calls::work::Work;
+pub use crate::communicator::lifecycle::builder::{ChildBuilder, CommunicatorBuilder};
+pub use crate::communicator::lifecycle::local_ranks::local;
 #[cfg(all(feature = "serde", any(test, feature = "fuzzing")))]
-pub(crate) use objects::fuzz as fuzz_objects;
-pub use scope::{Scope, ScopedWork};
+pub(crate) use api::objects::fuzz as fuzz_objects;
+pub use api::scope::{Scope, ScopedWork};
+#[cfg(feature = "gpu")]
+pub(crate) use calls::counts::{digest_words, displacements};
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use split::fuzz as fuzz_ticket;
+pub(crate) use lifecycle::split::fuzz as fuzz_ticket;
 
 use crate::bootstrap::UniqueId;
-use crate::communicator::leaving::Ownership;
-use crate::communicator::op_queue::{ThreadMark, Ticket, TicketLock};
-use crate::communicator::task_queue::TaskQueue;
+use crate::communicator::calls::op_queue::{ThreadMark, Ticket, TicketLock};
+use crate::communicator::calls::task_queue::TaskQueue;
+use crate::communicator::lifecycle::leaving::Ownership;
 use crate::config::Config;
 use crate::engine::messages::SubmissionQueue;
 use crate::engine::registry::{CommRegistry, RegisteredComm};
@@ -86,7 +53,7 @@ use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
 use crate::status::{self, FlightRecordSource};
 use crate::sync::{AtomicBool, Instant, Mutex, MutexGuard, thread};
-use split::Origin;
+use lifecycle::split::Origin;
 use std::sync::{Arc, TryLockError, Weak};
 use std::task::Waker;
 use std::time::Duration;

@@ -7,7 +7,8 @@ use crate::communicator::*;
 use crate::sync::{AtomicBool, AtomicU64};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use unisono_transports::sync::shuttle::{Clock, TICK, block_on, explore};
+use unisono_transports::sync::shuttle::TICK;
+use unisono_transports::testing::shuttle::{Clock, block_on, explore};
 
 /// Returns `count` connected ranks, with little memory.
 fn ranks(count: usize) -> Vec<Communicator> {

@@ -269,8 +269,9 @@ impl Stream {
         }
     }
 
-    /// Waits until the peer's kernel has confirmed all that was written. Data there survives the end
-    /// of this process, and a reset of the connection. Returns false if it has not at the deadline.
+    /// Waits until the peer's kernel has confirmed all that was written. Data there survives the
+    /// end of this process, and a reset of the connection. Returns false if it has not at the
+    /// deadline.
     ///
     /// A connection that the peer has closed too carries nothing more.
     pub(crate) fn drain(&self, deadline: sync::Instant) -> bool {

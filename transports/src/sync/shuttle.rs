@@ -1,86 +1,28 @@
-//! Models of threads under many schedules (`RUSTFLAGS="--cfg shuttle"`).
-//! [shuttle](https://docs.rs/shuttle) draws the schedules of the real code at random. It serves
-//! where there are too many steps for loom to visit every order of them.
+//! Threads, locks, waits and the clock of a model (`RUSTFLAGS="--cfg shuttle"`), which replace
+//! those of the standard library.
 //!
 //! All threads of a model run on one system thread. They switch where they lock, access an atomic,
 //! or wait. So every wait must use the means of this module. Descriptors are polled again and
 //! again, with [`thread::sleep`] in between. Time passes only there. Nothing else may influence a
-//! model, so that a schedule is the same on every replay. `cargo xtask shuttle` runs models.
+//! model, so that a schedule is the same on every replay. `testing::shuttle` runs models.
 
-use crate::WaitStrategy;
-use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
-use shuttle::{Config, MaxSteps, Runner};
-use std::any::type_name;
 use std::cell::Cell;
 use std::ops::{Add, AddAssign, Sub};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// Runs `machine` under as many schedules as `SHUTTLE_SCHEDULES` says. Half of them switch threads
-/// at any step, half of them at few. All of them follow from `SHUTTLE_RANDOM_SEED`. With
-/// `SHUTTLE_REPLAY`, it runs under the schedule in that file.
-///
-/// # Panics
-/// Panics as `machine` does, if no thread can go on, or if not all have ended after [`STEPS_MAX`].
-/// The panic prints the schedule and the command that replays it.
-pub fn explore<M: Fn() + Copy + Send + Sync + 'static>(machine: M) {
-    if let Ok(file) = std::env::var("SHUTTLE_REPLAY") {
-        let schedule = ReplayScheduler::new_from_file(&file);
-        return play(schedule.unwrap_or_else(|error| panic!("{file}: {error}")), machine);
-    }
-    let (half, played) = (number("SHUTTLE_SCHEDULES", SCHEDULES).div_ceil(2), Arc::new(AtomicUsize::new(0)));
-    let counted = {
-        let played = Arc::clone(&played);
-        move || {
-            played.fetch_add(1, Ordering::Relaxed);
-            machine();
-        }
-    };
-    let ended = catch_unwind(AssertUnwindSafe(|| {
-        play(RandomScheduler::new_from_seed(SEED, half), counted.clone());
-        play(PctScheduler::new_from_seed(SEED, CHANGES, half), counted);
-    }));
-    let played = played.load(Ordering::Relaxed);
-    let (package, test) = name::<M>();
-    match ended {
-        Ok(()) => println!("{test}: {played} schedules"),
-        Err(panic) => {
-            eprintln!(
-                "schedule {played} failed; with what stands between the quotation marks above, it is played again by\n\
-                 cargo xtask shuttle replay {package} {test} \"SCHEDULE\""
-            );
-            resume_unwind(panic);
-        }
-    }
-}
-
-fn play(schedules: impl Scheduler + 'static, machine: impl Fn() + Send + Sync + 'static) {
-    let mut config = Config::new();
-    config.stack_size = STACK_BYTES;
-    config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
-    config.silence_warnings = true;
-    Runner::new(schedules, config).run(move || {
-        NOW.set(Duration::ZERO);
-        machine();
-    });
-}
-
-/// Returns the package and the path of the test that defines `M`.
-fn name<M>() -> (String, &'static str) {
-    let (package, path) = type_name::<M>().split_once("::").unwrap_or(("", type_name::<M>()));
-    (package.replace('_', "-"), path.trim_end_matches("::{{closure}}"))
-}
-
-fn number(variable: &str, otherwise: usize) -> usize {
-    let parse = |text: String| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number"));
-    std::env::var(variable).map_or(otherwise, parse)
-}
 
 std::thread_local! {
     /// The time in the model that runs on this system thread.
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Sets the time back to zero, for the next run of a model on this system thread.
+pub(crate) fn restart_time() {
+    NOW.set(Duration::ZERO);
+}
+
+/// Returns the time since the model began.
+pub(crate) fn time() -> Duration {
+    NOW.get()
 }
 
 /// A moment in a model.
@@ -135,20 +77,6 @@ impl Sub for Instant {
 pub fn step() {
     // Unlike a yield, this does not ask the scheduler to switch.
     shuttle::thread::sleep(Duration::ZERO);
-}
-
-/// The clock of a model, for fabrics.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock;
-
-impl WaitStrategy for Clock {
-    fn now(&self) -> Duration {
-        NOW.get()
-    }
-
-    fn pause(&mut self, _rounds: u32) {
-        thread::sleep(TICK);
-    }
 }
 
 /// Types that threads share.
@@ -272,15 +200,7 @@ pub mod thread {
     }
 }
 
-pub use shuttle::{future::block_on, thread_local};
+pub use shuttle::thread_local;
 
 /// Time that a wait takes if it has no certain time of its own.
 pub const TICK: Duration = Duration::from_millis(1);
-/// Steps after which a thread that has not ended never will.
-pub const STEPS_MAX: usize = 50_000;
-/// Schedules of a model, by default.
-const SCHEDULES: usize = 400;
-const SEED: u64 = 0;
-/// Steps at which a schedule with few switches may switch, apart from waits.
-const CHANGES: usize = 3;
-const STACK_BYTES: usize = 512 << 10;

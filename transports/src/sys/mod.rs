@@ -1,6 +1,6 @@
 //! Services of the operating system: calls on sockets, shared memory, users, CPU affinity, resource
-//! limits, mapped and private files, random bytes, inherited signals, standard error, the end of
-//! the process, and what keeps forked children apart.
+//! limits, mapped and private files, random bytes, inherited signals and standard error. Other
+//! modules act at the end of the process, and keep forked children apart.
 
 pub mod affinity;
 pub mod at_exit;

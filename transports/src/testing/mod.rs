@@ -20,6 +20,9 @@ pub mod nested_cargo;
 pub mod raw_peer;
 #[doc(hidden)]
 pub mod seeds;
+#[cfg(shuttle)]
+#[doc(hidden)]
+pub mod shuttle;
 
 /// Longer than anything takes that ends at all, on the busiest machine. Tests assert events; this
 /// limit only ends a test that hangs, or whose wait ended by [`NEVER`] and not by the event.

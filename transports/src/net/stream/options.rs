@@ -9,10 +9,10 @@ impl Stream {
     /// Ends the connection when the peer's host has answered nothing for `after`.
     ///
     /// The kernel sends keepalive probes while there is no data. The error then satisfies
-    /// [`is_unreachable`](crate::sys::socket_calls::is_unreachable). A peer that is busy or stopped has a kernel that
-    /// answers. If such a peer reads nothing, the caller must not send more than the sockets have
-    /// room for, because that ends the connection too. A time of zero restores the default of the
-    /// kernel, about 15 minutes.
+    /// [`is_unreachable`](crate::sys::socket_calls::is_unreachable). A peer that is busy or stopped
+    /// has a kernel that answers. If such a peer reads nothing, the caller must not send more than
+    /// the sockets have room for, because that ends the connection too. A time of zero restores the
+    /// default of the kernel, about 15 minutes.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System).

@@ -317,7 +317,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 const STACK_BYTES: usize = 128 << 10;
 
 #[cfg(all(test, shuttle))]
-mod models;
+mod model_tests;
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
