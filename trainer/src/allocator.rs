@@ -119,6 +119,8 @@ impl Allocator {
         books.add(class, count * size_of::<T>());
         let spare = T::free_list(&mut books).0.get_mut(&(self.owner, class, count)).and_then(Vec::pop);
         books.fresh_allocations += u64::from(spare.is_none() && count > 0);
+        // The lock is released first, because zeroing a new vector takes long and the thread of the
+        // collectives allocates, too.
         drop(books);
         TrackedVec { data: spare.unwrap_or_else(|| vec![T::default(); count]), class, memory: self.clone() }
     }
@@ -255,6 +257,7 @@ impl<T: FloatElement> DerefMut for TrackedVec<T> {
 impl<T: FloatElement> Drop for TrackedVec<T> {
     fn drop(&mut self) {
         let data = std::mem::take(&mut self.data);
+        // `free` has taken the data, and has subtracted the bytes already.
         if data.is_empty() {
             return;
         }

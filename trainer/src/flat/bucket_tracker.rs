@@ -116,6 +116,8 @@ impl BucketTracker {
     /// it later than other ranks do, and both could wait for each other. Returns the parameters
     /// whose uses by this micro-batch have all ended.
     pub fn end_visit(&mut self, unit: UnitId) -> Vec<ParameterId> {
+        // The gradients of weights come after the visit, so its end does not tell that one is
+        // missing.
         if self.defers[unit.0] {
             return Vec::new();
         }
@@ -129,6 +131,8 @@ impl BucketTracker {
     pub fn next_complete(&mut self) -> Option<BucketId> {
         let Completion { bucket, round } = self.order.get(self.next)?;
         let is_there = |id: ParameterId| {
+            // A rank that does not use a parameter counts the visits that ended. It must start the
+            // same collectives as ranks whose contributions came.
             let needed = round * self.per_round(id);
             needed > 0
                 && self.arrived[id.0].max(self.ended[id.0]) >= needed

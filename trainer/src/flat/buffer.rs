@@ -70,6 +70,7 @@ impl FlatBuffer {
     /// Fails as [`FlatBuffer::new`] does.
     pub fn zeros(memory: &Allocator, class: AllocClass, dtype: Dtype, count: usize) -> Result<Self> {
         let mut numbers = Self::new(memory, class, dtype, count)?;
+        // GPU memory is allocated as zeros, in the order of its stream.
         if memory.lane().is_none() {
             numbers.zero()?;
         }

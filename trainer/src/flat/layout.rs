@@ -97,6 +97,8 @@ impl Layout {
         let mut layout = Self { buckets: Vec::new(), locations: places, ranks };
         let mut open: Option<UnitId> = None;
         let here = |id: &ParameterId| inventory[*id].residency.is_here();
+        // Backward completes gradients from the last parameter to the first. Packed in this order,
+        // bucket 0 is complete first and is reduced while backward goes on.
         for id in (0..inventory.parameters.len()).rev().map(ParameterId).filter(here) {
             let unit = inventory.unit_of(id);
             let fits = layout.buckets.last().is_some_and(|last| match packing {
@@ -109,6 +111,7 @@ impl Layout {
             // The gradient of a tied parameter waits for another stage, and nothing else with it.
             let alone = by_rows || tied;
             layout.add(id, &inventory[id], fits && !alone);
+            // Without this size, the equal shards of the padded bucket would cut rows.
             if by_rows {
                 layout.buckets.last_mut().expect("just added").count = padded_elements(&inventory[id], ranks);
             }

@@ -98,6 +98,8 @@ impl ParamStore {
     /// # Errors
     /// Fails as [`ParamStore::initial_weights`] does.
     pub fn take_gradients(&mut self, bucket: BucketId) -> Result<FlatBuffer> {
+        // Other ranks may have gradients for this bucket, so the collective needs a buffer on this
+        // rank even if no module has added to it.
         self.alloc_gradients(bucket)?;
         Ok(self.gradients[bucket.0].take().expect("just made"))
     }

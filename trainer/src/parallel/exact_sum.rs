@@ -43,6 +43,8 @@ impl ExactSum {
     /// Adds a non-negative number.
     fn add(&mut self, term: f64) {
         if !term.is_finite() {
+            // The count is a limb, so that a NaN of any rank reaches all ranks with the sum of the
+            // limbs.
             self.limbs[LIMBS - 1] += 1;
         } else if term > 0.0 {
             self.add_finite(term);
@@ -51,9 +53,12 @@ impl ExactSum {
 
     fn add_finite(&mut self, term: f64) {
         let bits = term.to_bits();
+        // The bias of the exponent is 1023, and the mantissa is an integer of 52 bits behind its
+        // first one.
         let exponent = (bits >> 52) as i32 - 1075 - MIN_EXPONENT;
         let mantissa = u128::from(bits & ((1 << 52) - 1) | 1 << 52) << (exponent as u32 % 32);
         let first = exponent as usize / 32;
+        // 53 bits that are shifted by up to 31 places lie in three limbs.
         for (place, digit) in self.limbs[first..first + 3].iter_mut().enumerate() {
             *digit += (mantissa >> (32 * place)) as u64 & u64::from(u32::MAX);
         }
@@ -64,6 +69,8 @@ impl ExactSum {
         if self.limbs[LIMBS - 1] > 0 {
             return f64::NAN;
         }
+        // Carries wait until here. If additions propagated them, limbs of several ranks could not
+        // be summed as plain integers.
         let mut carry = 0;
         let mut digits = self.limbs;
         for digit in &mut digits {

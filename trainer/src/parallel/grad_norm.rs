@@ -39,6 +39,8 @@ impl SquareSum {
     pub(super) fn all_reduce(&mut self, memory: &Allocator, ranks: &ProcessGroup) -> Result<()> {
         match self {
             Self::Exact(squares) => ranks.host().all_reduce(squares.limbs_mut(), Sum)?,
+            // Ranks of a group have equal layouts, so that all of them skip the collective or none
+            // does.
             Self::Rounded(sums) if sums.is_empty() => {}
             Self::Rounded(sums) => {
                 let lane = lane(memory);

@@ -64,6 +64,7 @@ impl<'a> MatrixUpdate<'a> {
         memory: &Allocator,
     ) -> Result<()> {
         let mut share = FlatBuffer::zeros(memory, AllocClass::Buffers, Dtype::F32, part.range.len())?;
+        // The last shards can consist of padding, which has no moment and no gradient.
         let end = part.range.end.min(self.parameter.count());
         if part.range.start < end {
             let of = |start: usize| part.range.start - start..end - start;
@@ -161,6 +162,7 @@ impl<'a> MatrixUpdate<'a> {
             }
         }
         self.transform_whole(memory, &mut whole)?;
+        // Blocks leave out the padding of a part, which must stay zero.
         own.zero()?;
         for block in blocks(self.parameter, columns) {
             block.reversed().copy(

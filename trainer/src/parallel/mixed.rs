@@ -83,6 +83,8 @@ impl Strategy for Mixed {
     }
 
     fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        // A unit can use parameters of several parts, for example a head that is tied to the
+        // embedding.
         self.for_each_part(|part| part.pre_unit(unit, way))
     }
 
@@ -126,6 +128,8 @@ impl DataParallel for Mixed {
     }
 
     fn finish_norm(&self, squares: SquareSum) -> Result<f64> {
+        // Clipping needs one norm of the whole model. Any part can complete it, because all of them
+        // have the tensor parallel ranks and the stages.
         self.parts[0].finish_norm(squares)
     }
 

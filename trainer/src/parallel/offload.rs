@@ -72,6 +72,7 @@ impl OffloadFile {
             self.file.write_all_at(&bytes, at).map_err(|error| self.failed(&error))?;
             at += bytes.len() as u64;
         }
+        // The allocator would cache the vector, and then state would take memory and disk.
         numbers.free();
         Ok(())
     }
@@ -112,6 +113,7 @@ impl OffloadFile {
 fn anonymous_file(folder: &Path) -> io::Result<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     fs::create_dir_all(folder)?;
+    // The number must be unique in the process, and orders no other memory.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!(".optimizer-{}-{number}", process::id()));
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;

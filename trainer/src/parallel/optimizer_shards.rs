@@ -118,6 +118,7 @@ impl OptimizerShards {
         let (part, mut has_master) = (&mut self.shards[bucket.0], has_master_weights(&self.layout[bucket]));
         for place in &part.file_slots {
             let numbers = offload.read(place)?;
+            // The first slot has the weights, because `store_state` writes them before the moments.
             match std::mem::take(&mut has_master) {
                 true => part.master = Some(numbers),
                 false => part.moments.push(numbers),
@@ -131,6 +132,8 @@ impl OptimizerShards {
         let Some(offload) = &mut self.offload else { return Ok(()) };
         let part = &mut self.shards[bucket.0];
         for (index, numbers) in part.master.take().into_iter().chain(part.moments.drain(..)).enumerate() {
+            // Slots are reserved by the first write, because the number of moments depends on the
+            // optimizer, which is known at the first step.
             if index == part.file_slots.len() {
                 part.file_slots.push(offload.reserve(&numbers));
             }
@@ -200,6 +203,8 @@ impl OptimizerShards {
     ) -> Result<()> {
         let part = &mut self.shards[bucket.0];
         let moments = moment_count(&self.layout[bucket], &self.inventory, stride.optimizer);
+        // The first step allocates, because only a step knows the optimizer, which decides the
+        // number of moments.
         part.alloc_moments(&self.memory, self.moment_dtype, moments)?;
         let wide = optimizer_step::to_f32(gradients.buffer, &self.memory)?;
         let gradients =
@@ -226,6 +231,8 @@ impl OptimizerShards {
                     optimizer_step::apply_step(&self.memory, full, gradient, moments, parameter, stride)?;
                 }
             }
+            // The step changes the full-precision copy, because 16 bits would lose most small
+            // steps. Modules get the rounded copy.
             if let Some(master) = master {
                 weights.buffer.copy_range(of(weights.start), master, kept)?;
             }

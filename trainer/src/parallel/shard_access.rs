@@ -41,6 +41,8 @@ impl OptimizerShards {
             match master {
                 Some(master) => {
                     master.with_f32_mut(&self.memory, kept.clone(), show)??;
+                    // A checkpoint that is loaded changes the full-precision copy, from which
+                    // modules' weights follow.
                     weights.buffer.copy_range(of(weights.start), master, kept)?;
                 }
                 None => weights.buffer.with_f32_mut(&self.memory, of(weights.start), show)??,
@@ -84,6 +86,7 @@ fn with_f32_slices(
     body(weights, &mut copies.iter_mut().map(|copy| &mut copy[..]).collect::<Vec<_>>())?;
     for (numbers, copy) in all.iter_mut().zip(copies) {
         numbers.narrow(range.clone(), &copy)?;
+        // No step needs vectors of this length, so the allocator's cache would keep them in vain.
         copy.free();
     }
     Ok(())

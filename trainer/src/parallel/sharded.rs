@@ -143,6 +143,7 @@ impl DataParallel for Sharded {
             self.grad_reducer.clear_after_step(&mut self.base, bucket, gradients.buffer)?;
         }
         // Weights that forward needs first are sent first.
+        // Buckets are numbered in the order of backward, so this loop is apart from the one above.
         for bucket in self.base.trainable_buckets().into_iter().rev() {
             self.start_gather(bucket)?;
         }
@@ -154,6 +155,7 @@ impl DataParallel for Sharded {
     }
 
     fn for_each_shard(&mut self, visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>) -> Result<()> {
+        // A bucket whose gather is under way is absent from the store.
         self.wait_all()?;
         for bucket in self.base.layout().ids() {
             let weights = BufferFrom { buffer: self.base.store.weights_mut(bucket), start: 0 };
