@@ -25,6 +25,8 @@ pub fn load(
         verify(folder, who, &manifest)?;
         Ok(manifest)
     });
+    // All files are checked before the first weight changes. A damaged file then leaves no rank
+    // with parts of two states.
     let manifest = who.agree_on_result(checked, "checking a checkpoint")?;
     let made = strategy.alloc_moments(&|parameter| manifest.moments(parameter));
     let filled = made.and_then(|()| fill(folder, &manifest, strategy, inventory));

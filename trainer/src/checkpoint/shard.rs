@@ -98,6 +98,8 @@ impl ShardReader {
             }
             let as_is = saved.shard == mine.shard;
             let (start, end) = (piece.start.max(range.start), (piece.start + piece.count).min(range.end));
+            // With another cut, elements of this piece can be anywhere in the range, so only an
+            // equal cut lets a piece be skipped unread.
             if as_is && start >= end {
                 continue;
             }
@@ -128,6 +130,7 @@ fn parse_entries(metadata: &Metadata) -> Option<HashMap<String, Vec<ShardEntry>>
             return None;
         }
         let (kind, start): (usize, usize) = (kind.parse().ok()?, start.parse().ok()?);
+        // A damaged file can name any position, and readers add the length to it.
         start.checked_add(count)?;
         pieces.entry(parameter.to_owned()).or_default().push(ShardEntry {
             kind,

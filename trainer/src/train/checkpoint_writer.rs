@@ -18,6 +18,8 @@ impl CheckpointWriter {
     pub(super) fn start(&mut self, snapshot: Snapshot, world: &Communicator, keep: usize) -> Result<PathBuf> {
         let own = match self.world.take() {
             Some(own) => own,
+            // Training uses the communicator of the world meanwhile, and its operations run in one
+            // order.
             None => world.duplicate()?,
         };
         let (folder, its_own) = (snapshot.folder(), own.clone());

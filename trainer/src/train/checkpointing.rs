@@ -17,6 +17,8 @@ impl Run {
     /// # Errors
     /// Fails on every rank if any rank cannot write a file, also a file of the checkpoint before.
     pub fn save(&mut self) -> Result<PathBuf> {
+        // One checkpoint is written at a time. Otherwise copies of several steps would fill memory
+        // if the disk is slower than the steps between them.
         self.finish_save()?;
         let seed = u64::from(self.config.seed);
         let (position, data) = (self.sampler.position(), self.dataset.clone());
@@ -61,9 +63,11 @@ impl Run {
             Ok((manifest, changes))
         });
         let who = saved_by(&self.world, &self.groups);
+        // A rank that failed alone would leave the others waiting in the collectives of loading.
         let (manifest, changes) = who.agree_on_result(checked, "comparing a run with its checkpoint")?;
         let progress = checkpoint::load(folder, who, &mut *self.strategy, &self.inventory)?;
         let files = match who.rank() {
+            // Only rank 0 writes these files into checkpoints.
             0 => RunFiles::of_checkpoint(folder, &manifest),
             _ => Ok(Default::default()),
         };
@@ -71,6 +75,7 @@ impl Run {
         self.keep_files(files, &manifest.configuration);
         self.device.iter().for_each(Device::invalidate_weights);
         self.train_step = progress.step;
+        // The threads read ahead of the position that the sampler had before.
         self.read_ahead = None;
         self.log_resumed(folder, &changes, &manifest.configuration);
         if progress.data.is_same(&self.dataset) {

@@ -49,6 +49,7 @@ impl Interrupt {
 
     /// Requests the end after the current step.
     pub fn request(&self) {
+        // The flag orders no other memory: ranks exchange it with the loss of a step.
         self.0.end.store(true, Ordering::Relaxed);
     }
 
@@ -64,6 +65,7 @@ impl Interrupt {
 
     /// Returns true if a checkpoint is requested, once for each request.
     pub(super) fn take_save_request(&self) -> bool {
+        // One operation reads and clears the flag, so that a signal between the two is not lost.
         self.0.save.swap(false, Ordering::Relaxed)
     }
 

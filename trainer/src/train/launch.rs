@@ -71,6 +71,7 @@ pub fn train_from_env(config: &Config, interrupt: &Interrupt) -> Result<(TrainRe
 fn run_with_errors(world: Communicator, config: &Config, interrupt: &Interrupt) -> Result<TrainResult> {
     let end = run_rank(world.clone(), config, interrupt);
     if let Err(error) = &end {
+        // Other ranks would wait for this one until their timeout.
         world.abort(&format!("rank {}: {error}", world.rank()));
     }
     end

@@ -66,6 +66,8 @@ impl ReadAhead {
     /// Returns the error of reading these batches.
     pub(super) fn next(&mut self) -> Result<StepBatches> {
         let ended = || Error::invalid("a thread that reads data panicked: a bug");
+        // Later steps are requested before this one is awaited, so that no worker is idle
+        // meanwhile.
         while self.under_way.len() < STEPS_PER_WORKER * self.workers.len() {
             let numbers = self.ahead.next_or_new_epoch();
             self.workers[self.next].requests.send(numbers).map_err(|_| ended())?;

@@ -122,6 +122,7 @@ impl Run {
     /// Fails if a collective or a file fails, or if the loss is not finite.
     pub fn step(&mut self) -> Result<StepStats> {
         let start = Instant::now();
+        // Waits of validation or of a checkpoint before this step are not part of it.
         self.strategy.take_wait_time();
         let (own_loss, sums, [in_layers, for_stages]) = self.gradients()?;
         self.trace.span(TraceTrack::Communication, "gradients", || self.strategy.finish_backward())?;
@@ -132,6 +133,8 @@ impl Run {
         let norm = self.trace.span(TraceTrack::Communication, "norm", || self.strategy.grad_norm())?;
         // The norm is known, so GPU errors of tensor parallel layers are known too.
         self.tensor_group.as_ref().map_or(Ok(()), ProcessGroup::check)?;
+        // All ranks have the same numbers, so all of them fail here, before a number that is not
+        // finite reaches the weights.
         self.check_finite(loss, norm)?;
         let rate = self.update(norm)?;
         self.memory_report.update_state(&self.memory);
@@ -192,9 +195,13 @@ impl Run {
         let (samples, BatchPlan { micro_batch, micro_sequences, .. }) =
             (self.loader.training.clone(), self.batch);
         let reader = BatchReader { samples, micro_batch, micro_sequences, chunk };
+        // Threads start with the first step and not with the run, because a resumed checkpoint
+        // moves the sampler before it.
         if workers > 0 && self.read_ahead.is_none() {
             self.read_ahead = Some(ReadAhead::start(workers, &reader, &self.sampler)?);
         }
+        // The sampler advances in both cases: a checkpoint saves its position, and the threads have
+        // a copy that is steps ahead.
         let (numbers, ahead) = (self.sampler.next_or_new_epoch(), &mut self.read_ahead);
         self.trace.span(TraceTrack::Compute, "data", || match ahead {
             Some(ahead) => ahead.next(),
@@ -234,6 +241,7 @@ impl Run {
         let requests = [self.interrupt.is_requested(), self.interrupt.take_save_request()];
         let [end, save] = requests.map(|requested| f64::from(u8::from(requested)));
         let own = |names: &AddedNames| names.numbers(sums, self.batch.micro_count());
+        // Requests travel with the loss, so that they need no exchange of their own in each step.
         let mut numbers = [vec![loss, is_new, end, save], own(&self.added_names)].concat();
         self.all_reduce_means(&mut numbers)?;
         // Ranks with parts of the same layers have the same loss, but each its own requests.
@@ -257,6 +265,7 @@ impl Run {
             group.all_reduce(numbers, Avg)?;
         }
         if let Some(stages) = self.groups.get(GroupKind::Pipeline) {
+            // Only the last stage has a loss, and the others add zero.
             stages.all_reduce(numbers, Sum)?;
         }
         Ok(())

@@ -75,6 +75,8 @@ impl Run {
         let device = device(config, &world, &memory)?;
         let gpu = device.as_ref().map(|device| device.compute().stream().gpu());
         let layers = tensor.map(|tensor| ProcessGroup::new(tensor.clone(), gpu)).transpose()?;
+        // A communicator runs its operations in order. Modules get one of their own, so that their
+        // rows do not wait for gradients.
         let sharing = groups.get(GroupKind::Expert).map(Communicator::duplicate).transpose()?;
         let (model, mut inventory) =
             new_model_with_experts(config, layers.as_ref(), ExpertParallel::new(sharing))?;
@@ -89,6 +91,8 @@ impl Run {
         if world.rank() == 0 {
             announce(RunHeader { plan: &plan, loader: &feed, units: &units, formulas });
         }
+        // A host without enough memory would kill ranks without a message, so the formulas decide
+        // before the strategy allocates weights.
         check_fits(&world, &plan, plan.memory_at_peak(&units))?;
         let team = process_groups(&groups, shares)?;
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;

@@ -64,6 +64,7 @@ fn check_announced_rows(
 /// Returns a rank that announced more rows than it has choices, with its rows for each expert.
 fn impossible_rows(received: &[u64], own_experts: usize, choices: usize) -> Option<(usize, &[u64])> {
     received.chunks_exact(own_experts).enumerate().find(|(_, rows)| {
+        // A corrupt message can hold any numbers, whose sum may not fit.
         let sum = rows.iter().try_fold(0u64, |sum, &rows| sum.checked_add(rows));
         sum.is_none_or(|sum| sum > choices as u64)
     })
@@ -105,6 +106,7 @@ impl Dispatch {
         let kept = |at: &usize| !routing.dropped.get(*at).copied().unwrap_or(false);
         let choices = || (0..routing.chosen.len()).filter(kept);
         choices().for_each(|at| counts[routing.chosen[at] as usize] += 1);
+        // Sorted by expert, the rows for one rank are adjacent, as `all_to_all_v` needs them.
         let mut rows = row_ranges(&counts);
         let counts: Vec<u64> = counts.into_iter().map(|count| count as u64).collect();
         let mut places = vec![None; routing.chosen.len()];
@@ -114,6 +116,7 @@ impl Dispatch {
         let mut received = counts.clone();
         let own_experts = experts / ranks;
         if let Some(group) = group {
+            // Routing decides how many rows travel, so a rank cannot know what it will receive.
             pass.timed_wait("numbers of tokens of experts", || group.all_to_all(&counts, &mut received))?;
             check_announced_rows(group, &received, (own_experts, routing.chosen.len()))?;
         }
@@ -170,6 +173,8 @@ impl Dispatch {
     pub(super) fn combine(&self, results: &Tensor, weights: Option<&Tensor>, output: &mut Tensor) {
         for (at, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
+            // A token adds up its results in the order of its choices, whichever ranks computed
+            // them. So the bits of a sum do not depend on the division of experts.
             let weight = weights.map_or(1.0, |weights| weights.data()[at]);
             let row = output.row_mut(at / self.per_token).iter_mut();
             row.zip(results.row(place as usize)).for_each(|(to, from)| *to += weight * from);
@@ -214,6 +219,7 @@ impl Dispatch {
         way: impl Fn((Range<usize>, Range<usize>)) -> (Range<usize>, Range<usize>),
     ) -> Tensor {
         let ranks = self.received.len() / self.own_experts;
+        // With one rank or one expert, both orders are the same.
         if ranks == 1 || self.own_experts == 1 {
             return rows;
         }

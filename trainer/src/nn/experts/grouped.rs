@@ -77,6 +77,8 @@ impl GroupedExperts {
         let matrices = shape.weights(split);
         let hidden = matrices[1].shape[1];
         let add = |registry: &mut Registry, number: usize| {
+            // Experts of other ranks are registered as well, because a parameter has one number on
+            // all ranks.
             let residency = if own.contains(&number) { Residency::Own } else { Residency::Elsewhere };
             [("c_fc", 0), ("c_proj", 1)].map(|(name, at)| {
                 let parameter = Parameter { domain: Domain::Expert, residency, ..matrices[at].clone() };
@@ -125,6 +127,7 @@ impl GroupedExperts {
             experts.add_gradients(pass, 1, &counts, &gradient, &activated)?;
             experts.add_gradients(pass, 0, &counts, &sums, &input)
         };
+        // Zero-bubble schedules compute these gradients later, in time that the rank would wait.
         if pass.defers() {
             pass.defer(add)
         } else {
@@ -168,6 +171,8 @@ impl GroupedExperts {
         input: &Tensor,
     ) -> Result<()> {
         let [outputs, inputs] = [of_output.columns(), input.columns()];
+        // Buckets are packed from the last parameter to the first, so in this order the first
+        // bucket is complete first.
         for (rows, weights) in row_ranges(counts).into_iter().zip(&self.weights).rev() {
             let part = |columns: usize| rows.start * columns..rows.end * columns;
             let slope = of_output.values().slice(part(outputs));

@@ -119,10 +119,13 @@ impl Module for MixtureOfExperts {
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let Saved { input, routing, dispatch, results } = pass.restore();
         let of_weights = dispatch.weight_gradients(pass, &gradient, &results);
+        // The results have a row for each choice, and the next exchange needs as much memory again.
         drop(results);
         let rows = dispatch.send(pass, &gradient, Some(&routing.weights));
         let rows = dispatch.receive(pass, rows)?;
         let of_rows = self.experts.backward(pass, rows)?;
+        // The gradients of shared experts and of the router need no rows of other ranks, so they
+        // are computed while rows travel.
         let under_way = dispatch.send_back(pass, of_rows);
         let mut of_input = match &self.shared {
             Some(shared) => shared.backward(pass, gradient)?,
