@@ -120,6 +120,7 @@ impl Mesh {
         if world > MAX_RANKS {
             return Err(Error::invalid(format!("a world of {world} ranks: there may be {MAX_RANKS}")));
         }
+        // Degrees come from a configuration, and their product may not fit.
         let model = tensor.checked_mul(pipeline).filter(|&model| world.is_multiple_of(model));
         let Some(model) = model else {
             let what = format!(

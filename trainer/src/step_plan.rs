@@ -137,6 +137,7 @@ impl StepPlan {
         inventory: &'a Inventory,
     ) -> impl Iterator<Item = ParameterId> + 'a {
         let complete = self.visits.iter().filter(|visit| visit.work.completes_gradients());
+        // Backward of a unit reaches its parameters from the last to the first.
         complete.flat_map(|visit| inventory.present_of(visit.unit).rev())
     }
 }

@@ -122,6 +122,8 @@ impl TensorParallel {
         start: LinearInit,
     ) -> Box<dyn Module> {
         match self.plan.style(&registry.path()) {
+            // With sequence parallelism, a replicated layer sees only this rank's rows, so its
+            // gradients are partial.
             ParallelStyle::Replicated => {
                 Box::new(self.sequence_parallel_region(registry, |r| Linear::new(r, inputs, outputs, start)))
             }
@@ -184,6 +186,7 @@ impl TensorParallel {
         if let Some(init) = start.bias {
             let bias =
                 self.sequence_parallel_region(registry, |r| r.add(Parameter::new("bias", &[outputs], init)));
+            // Before the sum, every rank would add the bias.
             modules.push(Box::new(BiasAdd::new(bias)));
         }
         Box::new(Sequential(modules))

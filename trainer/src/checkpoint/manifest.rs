@@ -201,6 +201,7 @@ impl Manifest {
         if checksum_of(&text.replacen(&manifest.checksum, BLANK, 1)) != manifest.checksum {
             return Err(Error::file(path, "not the text that was saved: the manifest is damaged"));
         }
+        // A path with folders could name any file of the reader, and `export` would copy it.
         let is_elsewhere = |own: &&SavedFile| Path::new(&own.file).file_name() != Some(own.file.as_ref());
         if let Some(own) = manifest.files().find(is_elsewhere) {
             return Err(Error::file(path, format!("`{}` is not the name of a file", own.file)));

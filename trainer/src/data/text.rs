@@ -76,6 +76,7 @@ pub fn documents(path: &Path, extensions: &[String]) -> Result<TextFiles> {
     } else {
         found.paths.push(path.to_owned())
     }
+    // The system lists a folder in any order, and all ranks must number the same samples.
     found.paths.sort();
     if found.paths.is_empty() {
         let links = match found.skipped_links {

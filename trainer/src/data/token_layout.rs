@@ -34,6 +34,7 @@ impl TokenLayout {
         if let Some(kind) = file_kind::recognize(&start).filter(|_| is_foreign(&start, width)) {
             return Err(failed(format!("this is no token file, but {kind}")));
         }
+        // Any bytes are tokens of one byte, also printed text, so nothing else can be checked.
         if width == TokenWidth::One {
             return Ok(Self { start: 0, width, count: bytes });
         }
@@ -172,6 +173,7 @@ impl MegatronIndex {
         }
         let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let (dtype, sequences, documents) = (header[17], number(18), number(26));
+        // A damaged header can hold any numbers, whose products may not fit.
         let described =
             sequences.checked_mul(12).zip(documents.checked_mul(8)).and_then(|(sequences, documents)| {
                 sequences.checked_add(documents)?.checked_add(MEGATRON_HEADER)
@@ -246,6 +248,7 @@ fn check_two_bytes(mapped: &MappedFile) -> std::result::Result<(), String> {
     let examined = EXAMINED.min(words);
     let (mut high, mut is_wide) = (Vec::new(), examined >= 2 * MIN_LOW_HALVES);
     for place in [0, (words - examined) / 2, words - examined] {
+        // An even start keeps low and high halves apart at all three places.
         let bytes = copy(mapped, 2 * (place & !1), 2 * examined)?;
         let words: Vec<_> =
             bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();

@@ -46,6 +46,7 @@ pub(super) fn normalize_backward(
         compute.add_rows(of_bias, gradient.as_view())?;
     }
     compute.normalize_backward_gain(kind, [input, moments, gradient.as_view()], of_gain)?;
+    // The gradient of the input comes last, because it overwrites the gradient that the sums need.
     compute.normalize_backward(kind, [input, moments, gain], gradient)
 }
 

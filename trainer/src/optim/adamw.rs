@@ -27,6 +27,8 @@ impl Default for AdamW {
 impl AdamW {
     /// Returns the values that are equal for all elements of a step.
     fn step_params(&self, decay: WeightDecay, step: &Step) -> AdamStep {
+        // In 32 bits, the difference would lose digits in the first steps, when the power is close
+        // to one.
         let bias = |beta: f32| 1.0 - f64::from(beta).powf(step.number as f64);
         let (one, two) = self.betas;
         AdamStep {

@@ -66,6 +66,7 @@ impl AddedNames {
     /// all ranks.
     fn add_experts(&mut self, rank: usize, name: String, count: usize) -> Result<()> {
         let known = *self.experts.entry(name.clone()).or_insert(count);
+        // Each rank allocates as many numbers as this message says.
         if known == count && count <= Experts::MAX_COUNT {
             return Ok(());
         }

@@ -18,6 +18,7 @@ const GIB: f64 = (1 << 30) as f64;
 /// [`Error::Invalid`] on every rank, with the numbers of the first host that is too small and the
 /// settings that would fit.
 pub(super) fn check_fits(world: &Communicator, plan: &CostModel<'_>, memory: [usize; 5]) -> Result<()> {
+    // With a GPU, the formulas count its memory and not that of the host.
     if !plan.config.check_memory || plan.config.device == DeviceKind::Cuda {
         return Ok(());
     }

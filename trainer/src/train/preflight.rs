@@ -13,6 +13,8 @@ impl Run {
     /// of the run. The reporting rank calls this.
     pub(super) fn preflight(&self) -> Result<Option<File>> {
         let Config { log, sample, data, .. } = &self.config;
+        // Text is generated after the last step, so a tokenizer that cannot be read is found before
+        // the first.
         if sample.tokens > 0 {
             data.open_tokenizer()?;
         }

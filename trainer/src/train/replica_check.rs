@@ -15,6 +15,7 @@ impl Run {
     fn parameter_hashes(&mut self) -> Result<Vec<u64>> {
         let mut hashes = vec![0; self.inventory.parameters.len()];
         for unit in self.inventory.own_units() {
+            // With sharded weights, a rank has whole ones only while their unit is open.
             self.strategy.pre_unit(unit, Direction::Forward)?;
             for id in self.inventory.present_of(unit) {
                 let weights = host_weights(&*self.strategy, id)?;
@@ -52,6 +53,7 @@ impl Run {
     pub fn check_replicas(&mut self) -> Result<()> {
         let mut own = self.parameter_hashes()?;
         for (hash, parameter) in own.iter_mut().zip(&self.inventory.parameters) {
+            // A hash of 0 would look like the mark of an absent parameter.
             *hash = if parameter.residency.is_here() { (*hash).max(1) } else { ABSENT };
         }
         // Every rank sees every difference. One that knew its own groups alone would go on to
@@ -81,6 +83,7 @@ impl Run {
         group.all_gather(hashes, &mut all)?;
         for (at, parameter) in self.inventory.parameters.iter().enumerate() {
             if parameter.domain == Domain::Expert {
+                // One rank of the group has the expert, and the others have 0.
                 hashes[at] = all.iter().skip(at).step_by(hashes.len()).fold(0, |sum, hash| sum ^ hash);
             }
         }

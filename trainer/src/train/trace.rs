@@ -196,6 +196,8 @@ impl Strategy for TracedStrategy<'_> {
     }
 
     fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        // The span ends before the strategy is called, because exchanges that it starts are no
+        // computation.
         self.trace.add(TraceTrack::Compute, || span_name(self.inventory, unit, way), self.since);
         if let (Some(gpu), Some(stream)) = (&self.trace.gpu, self.stream) {
             let name = span_name(self.inventory, unit, way);

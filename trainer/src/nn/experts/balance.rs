@@ -25,6 +25,7 @@ impl BalanceLoss {
         let (count, length) = (experts.count, pass.sequence());
         let tokens = scores.chunks_exact(count).zip(chosen.chunks_exact(experts.per_token));
         let sequences = scores.len() / count / length;
+        // Loads and means share a vector, so that ranks exchange both in one message.
         let mut sums = vec![0.0f32; 2 * sequences * count];
         for (row, (scores, chosen)) in tokens.enumerate() {
             let (loads, means) = sums[row / length * 2 * count..][..2 * count].split_at_mut(count);

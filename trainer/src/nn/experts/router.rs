@@ -64,6 +64,8 @@ impl Router {
         };
         let path = registry.path();
         let (weight, bias) =
+            // Tensor parallel ranks have parts of the experts, so each knows a part of the gradient
+            // of a choice.
             registry.with_partial_grads(replicas > 1, |registry| registry.scope("router", add));
         Self { weight, bias, experts: *experts, features: shape.features, path, replicas }
     }
@@ -157,6 +159,8 @@ impl Router {
     /// Returns the gradient of the logits: this rank's part of it.
     fn logits_gradient(&self, pass: &mut Pass<'_>, routing: &Routing, of_weights: &Tensor) -> Tensor {
         let Experts { per_token, score, normalize, scale, .. } = self.experts;
+        // Gradients of the router are summed over tensor parallel ranks, and each of them has the
+        // whole of these losses.
         let share = 1.0 / self.replicas as f32;
         let of_log_sums = routing.log_sums.as_ref().map(|sums| (sums, share * pass.added_loss_gradient()));
         let of_balance =

@@ -75,6 +75,8 @@ impl Host {
         let sources = QkvInputs { queries: input, keys: keys.unwrap_or(input) };
         let mut room = self.memory.alloc(AllocClass::Activations, shape.workspace);
         for tile in numbers.flat_map(|number| shape.tiles(number, keys.is_some(), self.threads)) {
+            // Queries can precede all keys of another rank. A softmax over no keys would divide by
+            // zero.
             if tile.key_count() == 0 {
                 tile.attend_to_nothing(output, &mut log_sums[tile.sums_range()]);
                 continue;
@@ -102,6 +104,8 @@ impl Host {
         let tiles = numbers.flat_map(|number| shape.tiles(number, keys.is_some(), self.threads));
         for tile in tiles.filter(|tile| tile.key_count() > 0) {
             let (scores, slopes) = (&mut room[..tile.scores()], &mut other[..tile.scores()]);
+            // Scores are computed again, because keeping them would need memory that grows with the
+            // square of the sequence.
             tile.score(sources, scores);
             tile.recompute_softmax(scores, &log_sums[tile.sums_range()]);
             let dots = dots.map(|dots| &dots[tile.sums_range()]);
@@ -118,6 +122,7 @@ impl Host {
     ) {
         for (at, (more_sum, sum)) in more_sums.iter().zip(log_sums).enumerate() {
             let total = add_logs(*sum, *more_sum);
+            // Neither side has a key for this query, and the shares would not be numbers.
             if total == f32::NEG_INFINITY {
                 continue;
             }
@@ -146,5 +151,6 @@ impl Host {
 /// Returns ln(e^`one` + e^`other`).
 fn add_logs(one: f32, other: f32) -> f32 {
     let (most, least) = (one.max(other), one.min(other));
+    // The difference of two infinities is not a number.
     if least == f32::NEG_INFINITY { most } else { most + (least - most).exp().ln_1p() }
 }

@@ -53,6 +53,7 @@ impl Host {
                 #[inline(always)]
                 || exp_shifted(classes, *max),
             );
+            // Classes of padding have no probability, and get a gradient of zero from this one.
             padding.fill(0.0);
         }
     }

@@ -204,6 +204,8 @@ impl Tile<'_> {
             #[inline(always)]
             || {
                 for ((row, later), log_sum) in self.rows(scores).zip(log_sums) {
+                    // The product with the values takes all keys of the tile, also those after a
+                    // query.
                     later.fill(0.0);
                     if row.is_empty() {
                         *log_sum = f32::NEG_INFINITY;
@@ -252,6 +254,7 @@ impl Tile<'_> {
         let ds = self.matrix(slopes);
         matmul(
             self.queries_mut(result),
+            // If the queries attend to other keys too, their gradient has parts from several calls.
             if dots.is_some() { 1.0 } else { 0.0 },
             scale,
             ds,
