@@ -207,6 +207,8 @@ pub fn run_plan<M: Model + ?Sized>(
         run_visit(model, pass, visit, &mut flows[own.clone()])?;
         for (flow, loss) in flows[own.clone()].iter_mut().zip(&mut losses[own]) {
             if let Flow::Loss(found) = flow {
+                // Backward of this micro-batch begins with the same value, which then is the factor
+                // of the loss.
                 *loss = std::mem::replace(found, scale);
             }
         }

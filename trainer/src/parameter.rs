@@ -225,6 +225,7 @@ impl Inventory {
         }
         for ((parameter, [others, own]), first) in self.parameters.iter_mut().zip(uses).zip(first) {
             parameter.use_count = own;
+            // Experts of other ranks are on no stage of this rank, whichever units it keeps.
             if !parameter.residency.is_here() {
                 continue;
             }

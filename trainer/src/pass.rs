@@ -140,6 +140,8 @@ impl<'a> Pass<'a> {
         mut body: impl FnMut(&mut Self, usize) -> Result<()>,
     ) -> Result<()> {
         let way = visit.work.direction();
+        // Gradients of weights have no direction, because they need no weights: nothing is gathered
+        // for them.
         way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
         self.defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
         let count = visit.micro_batches.len();

@@ -35,6 +35,8 @@ fn parse_values(text: &str) -> std::result::Result<Config, String> {
     let failed = |error: toml::de::Error| with_line(text, error.span(), &in_plain_words(error.message()));
     let document = DeTable::parse(text).map_err(failed)?;
     let known = to_table(&Config::default()).map_err(|error| error.to_string())?;
+    // The conversion below ignores unknown keys, so that a misspelled key would silently have its
+    // default.
     if let Some((span, key)) = find_unknown_key(document.get_ref(), &known, &[]) {
         return Err(with_line(text, Some(span), &unknown_key_message(&key, &known)));
     }
@@ -74,6 +76,7 @@ fn merge(table: &mut Table, given: Table) {
 
 /// Applies overrides `section.key=value` to `config`, one after the other.
 pub(super) fn with_overrides(config: Config, changes: &[String]) -> Result<Config> {
+    // A preset sets several keys, which only later overrides may change.
     changes.iter().try_fold(config, |config, change| with_override(&config, change))
 }
 
@@ -191,6 +194,7 @@ fn parse_value(text: &str, old: &Value) -> Value {
         _ => Value::from(text),
     };
     match text.parse::<Value>() {
+        // A name such as `1e3` or `true` is valid TOML of another type, and still a string here.
         Ok(value) if value.is_str() || !old.is_str() => value,
         _ => words(),
     }

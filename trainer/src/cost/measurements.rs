@@ -36,9 +36,11 @@ fn points(group: &Communicator, sizes: &[usize]) -> Result<Vec<Measurement>> {
         let mut values = vec![1.0f32; bytes / 4];
         let mut seconds = f64::INFINITY;
         for _ in 0..ROUNDS {
+            // Ranks start together, so that the time has no wait for a late rank.
             group.barrier()?;
             let start = Instant::now();
             group.all_reduce(&mut values, Sum)?;
+            // Other programs can only add time.
             seconds = seconds.min(start.elapsed().as_secs_f64());
         }
         Ok(Measurement { bytes: bytes as f64, seconds })
@@ -53,6 +55,7 @@ pub(crate) fn memory_bandwidth() -> f64 {
     let (from, mut into) = (vec![1u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
     let copy = |_| {
         let start = Instant::now();
+        // Nothing reads the copy, so the compiler could leave it out.
         into.copy_from_slice(black_box(&from));
         black_box(&into);
         start.elapsed().as_secs_f64()

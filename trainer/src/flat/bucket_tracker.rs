@@ -85,6 +85,7 @@ impl BucketTracker {
                 left[bucket.0] -= 1;
             }
             if left[bucket.0] == 0 {
+                // With a reduction after each micro-batch, the bucket becomes complete again.
                 left[bucket.0] = self.layout[bucket].entries.len();
                 rounds[bucket.0] += 1;
                 order.push(Completion { bucket, round: rounds[bucket.0] });

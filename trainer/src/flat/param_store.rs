@@ -185,6 +185,7 @@ impl ParamStore {
             Some(gradients) => &mut gradients[range],
             None => self.wide_grads[id.0].as_mut().and_then(FlatBuffer::as_f32_mut).expect("just made"),
         };
+        // Deferred gradients come when the weights of their unit may be freed, and need none.
         Some((weights.unwrap_or_default(), sum))
     }
 

@@ -40,6 +40,7 @@ impl Location {
     /// Returns the locations of all ranks of `world`. All ranks must call this.
     pub(super) fn gather(world: &Communicator) -> Result<Vec<Self>> {
         let own = Self::current();
+        // The message has numbers only, of which 0 stands for no domain.
         let domain = own.numa_domain.map_or(0, |domain| u64::from(domain) + 1);
         let mut all = vec![0; 2 * world.size()];
         world.all_gather(&[own.host.0, domain], &mut all)?;

@@ -28,6 +28,7 @@ impl Sampling {
         if self.temperature == 0.0 {
             return best;
         }
+        // Relative to the greatest logit, no power overflows.
         let power = |logit: &f32| (f64::from(logit - most) / f64::from(self.temperature)).exp();
         let mut powers: Vec<f64> = logits.iter().map(power).collect();
         self.leave_out(&mut powers);
@@ -36,6 +37,7 @@ impl Sampling {
             left -= power;
             left < 0.0
         });
+        // Rounding can leave a rest after the last token, and then none was found.
         chosen.map_or(best, |token| token as u32)
     }
 
@@ -50,6 +52,7 @@ impl Sampling {
         let (mut sum, mut kept) = (0.0, 0);
         let most = if self.top_k == 0 { powers.len() } else { self.top_k };
         for token in &order {
+            // One token stays in any case, also if the limit is rounded to 0.
             if kept == most || (kept > 0 && sum >= limit) {
                 break;
             }

@@ -44,6 +44,7 @@ impl<M: Module> Module for Residual<M> {
 
 /// Returns `value` plus `map` of it.
 fn with_residual(value: Tensor, map: impl FnOnce(Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    // The map takes `value`, and may put its result in the same memory.
     let mut sum = value.copy()?;
     sum.add(&map(value)?)?;
     Ok(sum)
@@ -62,6 +63,7 @@ impl<M: Module> Module for ActivationCheckpoint<M> {
         }
         let copy = input.copy()?;
         pass.save(copy);
+        // The values that the module saves are dropped, and backward computes them again.
         let (output, _) = pass.with_new_tape(|pass| self.0.forward(pass, input))?;
         Ok(output)
     }

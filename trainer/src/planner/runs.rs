@@ -34,6 +34,7 @@ impl Candidate {
         planned.data.breadth_first = 1;
         planned.data.global_batch = self.micro_batch * self.accumulation * parallel.batch_ranks();
         planned.pipeline = Pipeline::default();
+        // Reading the text again checks the values as the start of a run does.
         Config::parse(&planned.to_toml()?, &[])
     }
 
@@ -108,6 +109,7 @@ pub fn measure(config: &Config, worlds: Vec<Communicator>, steps: usize) -> Resu
     let rank = |world: Communicator| {
         let ended = rank_steps(config, world.clone(), steps);
         if let Err(error) = &ended {
+            // The other ranks would wait for this one until their timeout.
             world.abort(&error.to_string());
         }
         ended

@@ -128,6 +128,8 @@ impl Candidate {
             })
         });
         let all = all.filter(|candidate| candidate.needed <= room);
+        // Rounding does not decide: among equal times, the largest micro-batch stays, which comes
+        // first.
         all.reduce(|best, other| if other.seconds() < best.seconds() * (1.0 - 1e-9) { other } else { best })
     }
 

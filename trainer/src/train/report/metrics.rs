@@ -84,9 +84,13 @@ impl MetricsWriter {
         let earlier = EarlierRecords::read(path)?;
         let (kept, records) = earlier.up_to(step);
         if kept.len() < earlier.text.len() {
+            // The file is replaced and not shortened, so that a kill leaves the old records or the
+            // new ones.
             OutputFile::write(path, kept)?;
         }
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
+        // Each record is written as a whole line, so a kill leaves at most one incomplete line,
+        // which the next run drops.
         Ok(Self { file: Some((path.to_owned(), LineWriter::new(file))), records })
     }
 
