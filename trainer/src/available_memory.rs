@@ -100,6 +100,7 @@ impl GroupFiles {
         let number = |name: &str| read(name)?.trim().parse::<usize>().ok();
         let (limit, usage) = (number(self.limit)?, number(self.usage)?);
         let stat = read("memory.stat").unwrap_or_default();
+        // Pages of files count as used, and the kernel drops them when memory is short.
         let cache = stat.lines().find_map(|line| line.strip_prefix(self.cache)?.trim().parse().ok());
         Some(limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0))))
     }

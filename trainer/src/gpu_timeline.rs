@@ -98,6 +98,7 @@ impl GpuTimeline {
     /// # Errors
     /// Returns an error of the GPU driver.
     pub(crate) fn take(&self) -> Result<Vec<GpuSpan>> {
+        // A thread that panicked has left whole spans in the list.
         let spans = std::mem::take(&mut *self.0.spans.lock().unwrap_or_else(PoisonError::into_inner));
         let milliseconds = |time: f32| Duration::from_secs_f64(f64::from(time.max(0.0)) / 1e3);
         let ended = |EnqueuedSpan { name, track, start, end }: EnqueuedSpan| {

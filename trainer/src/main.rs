@@ -363,6 +363,7 @@ fn prepare(arguments: &PrepareArguments) -> Result<()> {
     };
     let mut bar = WorkProgress::new("documents");
     let found = options.run_with_progress(&tokenizer, &mut |done, all| bar.show(done, all))?;
+    // The bar is removed before lines are printed, because it would be drawn between them.
     drop(bar);
     prepared_notes(&options, &found).iter().for_each(|note| tell(note));
     let held_back = options.validation_out.display();

@@ -197,6 +197,7 @@ impl TensorParallel {
     /// # Errors
     /// Fails if `rows` does not divide evenly.
     pub fn row_range(&self, pass: &Pass<'_>, rows: usize) -> Result<(usize, usize)> {
+        // Without training, there may be one row, which ranks cannot divide.
         if !self.sequence || !pass.keeps() {
             return Ok((0, rows));
         }

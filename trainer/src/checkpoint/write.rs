@@ -45,6 +45,7 @@ impl SavedBy<'_> {
     /// one.
     pub(crate) fn agree_on_result<T>(&self, result: Result<T>, doing: &str) -> Result<T> {
         let Some(world) = self.world else { return result };
+        // No rank knows which one fails, so all of them ask for the highest rank with an error.
         let mut failed = [if result.is_err() { self.rank() as i64 } else { -1 }];
         world.all_reduce(&mut failed, Max)?;
         match failed {

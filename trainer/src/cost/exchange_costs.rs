@@ -46,6 +46,7 @@ impl CoreCost {
         let more: f64 = few.iter().zip(many).map(|(few, many)| (many - few) / 2.0).sum();
         let [pairs, all] = few;
         let all = all.max(0.0);
+        // Noise can make few ranks slower than many, and then a message would have a negative cost.
         let pairs = pairs.clamp(0.0, all);
         let message = if messages > 1.0 { (all - pairs) / (messages - 1.0) } else { 0.0 };
         Self { collective: all - message * messages, message, byte: (more / bytes).max(0.0) }

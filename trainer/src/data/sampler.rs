@@ -78,6 +78,8 @@ impl Sampler {
     /// Moves to the start of an epoch, which has its own order.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.position = Position { epoch, sample: 0 };
+        // The order follows from the number of the epoch alone, so that a resumed run needs no
+        // earlier one.
         self.order = Permutation::new(self.samples, hash_numbers(&[self.seed.unwrap_or(0), epoch]));
     }
 
@@ -127,6 +129,7 @@ impl Sampler {
 
     fn take_next(&mut self) -> Vec<u64> {
         let first = self.position.sample;
+        // A padded batch takes samples from the start of the epoch, which ends all the same.
         self.position.sample = (first + self.batch).min(self.samples);
         self.shard.clone().map(|place| self.sample((first + place) % self.samples)).collect()
     }

@@ -80,6 +80,7 @@ impl DeviceBuffer {
 
     /// Moves the buffer to `lane`, whose work waits for `behind`.
     pub(crate) fn move_to_lane(&mut self, lane: &Arc<Compute>, behind: &Event) -> Result<()> {
+        // The stream waits, and not the host, which can enqueue more work meanwhile.
         lane.stream().wait(behind)?;
         self.lane = Arc::clone(lane);
         Ok(())

@@ -67,6 +67,8 @@ impl CrossEntropy {
             || {
                 let rows = logits.data_mut().chunks_exact_mut(columns);
                 for ((row, log_sum), target) in rows.zip(log_sums).zip(targets) {
+                    // The logit is read before exponentials take its place. A target that is
+                    // ignored may be no class.
                     let at_target = row.get(*target as usize).copied();
                     let most = max_value(row);
                     *log_sum = most + exp_shifted(row, most).ln();

@@ -178,8 +178,8 @@ impl GradReducer {
         let (mut squares, layout) = (SquareSum::new(&base.store.memory), base.layout());
         for bucket in base.trainable_buckets() {
             let own = match self.storage {
-                // Outside of its shard, the buffer of a `reduce_scatter` in place holds no sums.
                 GradStorage::Full => 0..layout[bucket].count,
+                // Outside of its shard, the buffer of a `reduce_scatter` in place holds no sums.
                 GradStorage::ShardInPlace | GradStorage::Shard => layout.shard_range(bucket, base.rank()),
             };
             let gradients = self.take_gradients(base, bucket)?;

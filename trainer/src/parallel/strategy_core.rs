@@ -47,6 +47,7 @@ impl StrategyCore {
         let [tensor, tied, experts] = [tensor, tied, experts]
             .map(|group| group.map(|group| ProcessGroup::new(group, memory.gpu())).transpose());
         let (tensor, tied, experts) = (tensor?, tied?, experts?);
+        // This group exchanges sums of squares only, which are in host memory by then.
         let pipeline = pipeline.map(ProcessGroup::from);
         let ranks = group.as_ref().map_or(1, DataGroup::ranks);
         let layout = Arc::new(settings.layout(kind, inventory, ranks));

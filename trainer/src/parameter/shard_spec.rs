@@ -54,6 +54,7 @@ impl ShardSpec {
             shard_count: parts,
             shard_index: part,
         } = *self;
+        // Files have such specifications, and damaged ones have any numbers.
         let extents = blocks.checked_sub(1).and_then(|others| others.checked_add(ratio));
         let least = extents.filter(|_| ratio > 0).and_then(|extents| extents.checked_mul(grain));
         let fits = least.is_some_and(|least| (1..=whole).contains(&least));

@@ -50,6 +50,7 @@ pub fn play(schedule: &Schedule, costs: &[StageCosts]) -> Result<Timeline> {
     let holdings = check(schedule)?;
     let valid = |costs: &StageCosts| {
         let &StageCosts { forward, backward_input, backward_weights, transfer } = costs;
+        // The range also excludes NaN and infinity.
         [forward, backward_input, backward_weights, transfer].iter().all(|time| (0.0..1e15).contains(time))
     };
     if costs.len() != schedule.stages() || !costs.iter().all(valid) {

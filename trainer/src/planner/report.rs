@@ -103,6 +103,8 @@ impl PlanReport {
     ) -> Result<Self> {
         let estimate = |parallel| Estimate { shape: &shape, hardware: &hardware, parallel };
         let samples = tokens / shape.gpt.context;
+        // A batch with a part of a sequence divides over no ranks, and the search then has no mesh
+        // for it.
         let samples = if tokens.is_multiple_of(shape.gpt.context) { samples } else { 0 };
         let mut search = Search::new(&shape, &hardware, samples, bucket);
         restrict(&mut search);

@@ -73,6 +73,7 @@ impl Run {
         };
         let files = who.agree_on_result(files, "reading the files of a model")?;
         self.keep_files(files, &manifest.configuration);
+        // A GPU may have copies of the initial weights of a strategy on the host.
         self.device.iter().for_each(Device::invalidate_weights);
         self.train_step = progress.step;
         // The threads read ahead of the position that the sampler had before.

@@ -71,6 +71,7 @@ pub(super) fn check_exists(key: &str, path: &str) -> Result<()> {
 pub(super) fn dataset_id(samples: &TokenWindows, name: &str) -> Result<DatasetId> {
     let count = samples.count();
     let looked_at = count.min(MAX_HASHED_SAMPLES);
+    // The samples are spread over the data, because two sets can begin with the same files.
     let numbers: Vec<u64> = (0..looked_at).map(|part| part * count / looked_at).collect();
     let TokenBatch { inputs, targets, .. } = samples.batch(&numbers, SequenceChunk::WHOLE)?;
     let of = |numbers: &[u32]| hash_iter(numbers.len(), numbers.iter().map(|&number| u64::from(number)));

@@ -116,6 +116,8 @@ fn next_logits(
     };
     let mut logits = match pipeline::run_forward_program(gpt, pass, program, stages)? {
         Some(output) => gpt.next_logits(pass, output)?,
+        // All stages choose the next token, with which the first one goes on, so all of them need
+        // the logits.
         None => vec![0.0; gpt.config().vocabulary],
     };
     stages.broadcast(&mut logits, program.last_rank)?;

@@ -26,6 +26,7 @@ pub(super) fn check_fits(world: &Communicator, plan: &CostModel<'_>, memory: [us
     let (host, process) = (HostId::current().0, u64::from(std::process::id()));
     let own = [host, process, or_unlimited(available_memory()), or_unlimited(available_addresses())];
     let mut all = vec![0; own.len() * world.size()];
+    // Every rank gets the numbers of all hosts, so that all ranks refuse together.
     world.all_gather(&own, &mut all)?;
     let ranks: Vec<[u64; 4]> = all.as_chunks().0.to_vec();
     for rank in &ranks {

@@ -224,6 +224,7 @@ impl Run {
         self.trace.span(TraceTrack::Compute, "optimizer", || {
             self.strategy.optimizer_step(&*self.optimizer, &step)
         })?;
+        // A GPU may have copies of weights that a strategy keeps on the host.
         self.device.iter().for_each(Device::invalidate_weights);
         Ok(rate)
     }

@@ -311,6 +311,8 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
 /// Returns the identity of the data, if all ranks have the same configuration and the same data.
 fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> Result<DatasetId> {
     let data = dataset_id(&feed.training, &config.data.path)?;
+    // Ranks with other settings would start other collectives, and with other data, the batches of a
+    // step would not be parts of one.
     let mine = [crate::random::hash_text(&config.to_toml()?), data.samples, data.hash];
     let mut all = vec![0; mine.len() * world.size()];
     world.all_gather(&mine, &mut all)?;
@@ -340,6 +342,8 @@ fn strategy(
     memory: &Allocator,
 ) -> Result<Box<dyn DataParallel>> {
     let kinds: Vec<_> = units.iter().map(|kind| kind.parallel_kind()).collect();
+    // Experts are averaged over other ranks than the rest, so they are a part with groups of their
+    // own, also if all units have one strategy.
     if kinds.iter().any(|&other| other != kinds[0]) || team.experts.is_some() {
         return Ok(Box::new(Mixed::new(&kinds, inventory, &team, settings, memory)?));
     }

@@ -38,6 +38,7 @@ impl Run {
         let shares: Vec<f64> = all.chunks_exact(own.len()).map(|times| times[1] / times[0]).collect();
         Ok(shares
             .iter()
+            // A run that took no step has shares of 0 / 0.
             .all(|share| share.is_finite())
             .then(|| describe(&shares, self.config.pipeline.split)))
     }

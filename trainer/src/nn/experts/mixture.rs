@@ -103,6 +103,7 @@ impl Module for MixtureOfExperts {
         let routing = self.router.forward(pass, &input)?;
         let Experts { count, per_token, .. } = self.settings;
         let dispatch = Dispatch::new(pass, self.parallel.group(), count, per_token, &routing)?;
+        // Rows travel in the background, so shared experts hide the exchange.
         let under_way = dispatch.send(pass, &input, None);
         let mut output = match &self.shared {
             Some(shared) => shared.forward(pass, input.copy()?)?,

@@ -88,6 +88,7 @@ impl HostTargets {
 /// target) · `share`.
 #[inline(always)]
 fn row_loss(row: &mut [f32], target: usize, share: f32) -> f32 {
+    // The logit of the target is read before exponentials take its place.
     let (most, at_target) = (max_value(row), row[target]);
     let sum = exp_shifted(row, most);
     let factor = share / sum;

@@ -49,6 +49,7 @@ impl Host {
 
     pub(crate) fn embed_backward(&self, table: &mut [f32], rows: &[f32], indices: &[u32]) {
         let width = rows.len() / indices.len().max(1);
+        // The gradient of a row that another rank has is added there.
         let rows = rows.chunks_exact(width.max(1)).zip(indices).filter(|row| *row.1 != NOT_LOCAL);
         vectorized(
             #[inline(always)]
