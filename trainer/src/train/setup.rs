@@ -75,8 +75,6 @@ impl Run {
         let device = device(config, &world, &memory)?;
         let gpu = device.as_ref().map(|device| device.compute().stream().gpu());
         let layers = tensor.map(|tensor| ProcessGroup::new(tensor.clone(), gpu)).transpose()?;
-        // A communicator runs its operations in order. Modules get one of their own, so that their
-        // rows do not wait for gradients.
         let sharing = groups.get(GroupKind::Expert).map(Communicator::duplicate).transpose()?;
         let (model, mut inventory) =
             new_model_with_experts(config, layers.as_ref(), ExpertParallel::new(sharing))?;
@@ -91,8 +89,7 @@ impl Run {
         if world.rank() == 0 {
             announce(RunHeader { plan: &plan, loader: &feed, units: &units, formulas });
         }
-        // A host without enough memory would kill ranks without a message, so the formulas decide
-        // before the strategy allocates weights.
+        // The formulas decide before weights fill the host, which would kill ranks without a message.
         check_fits(&world, &plan, plan.memory_at_peak(&units))?;
         let team = process_groups(&groups, shares)?;
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
@@ -311,8 +308,8 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
 /// Returns the identity of the data, if all ranks have the same configuration and the same data.
 fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> Result<DatasetId> {
     let data = dataset_id(&feed.training, &config.data.path)?;
-    // Ranks with other settings would start other collectives, and with other data, the batches of a
-    // step would not be parts of one.
+    // Ranks with other settings would start other collectives. With other data, the shares of a
+    // batch would not be parts of one.
     let mine = [crate::random::hash_text(&config.to_toml()?), data.samples, data.hash];
     let mut all = vec![0; mine.len() * world.size()];
     world.all_gather(&mine, &mut all)?;
