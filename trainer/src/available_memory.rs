@@ -63,9 +63,9 @@ fn limits_of(groups: &str, root: &Path) -> Vec<usize> {
             _ => continue,
         };
         let mount = root.join(version.mount);
-        let own: PathBuf = mount.join(path.trim_start_matches('/'));
+        let group_folder: PathBuf = mount.join(path.trim_start_matches('/'));
         // A container sees the path of its group on the host, but its own limits at the mount.
-        let folders = own.ancestors().take_while(|folder| folder.starts_with(&mount));
+        let folders = group_folder.ancestors().take_while(|folder| folder.starts_with(&mount));
         limits.extend(folders.filter_map(|folder| version.left(folder)));
     }
     limits

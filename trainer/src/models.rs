@@ -203,9 +203,9 @@ pub fn run_plan<M: Model + ?Sized>(
     let mut losses = vec![0.0; pass.count()];
     let mut flows: Vec<Flow> = losses.iter().map(|_| Flow::Start).collect();
     for visit in plan.visits() {
-        let own = visit.micro_batches.clone();
-        run_visit(model, pass, visit, &mut flows[own.clone()])?;
-        for (flow, loss) in flows[own.clone()].iter_mut().zip(&mut losses[own]) {
+        let micro_batches = visit.micro_batches.clone();
+        run_visit(model, pass, visit, &mut flows[micro_batches.clone()])?;
+        for (flow, loss) in flows[micro_batches.clone()].iter_mut().zip(&mut losses[micro_batches]) {
             if let Flow::Loss(found) = flow {
                 // Backward of this micro-batch begins with the same value, which then is the factor
                 // of the loss.

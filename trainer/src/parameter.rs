@@ -223,13 +223,13 @@ impl Inventory {
                 first[id.0].get_or_insert(is_own(unit));
             }
         }
-        for ((parameter, [others, own]), first) in self.parameters.iter_mut().zip(uses).zip(first) {
-            parameter.use_count = own;
+        for ((parameter, [others, own_uses]), first) in self.parameters.iter_mut().zip(uses).zip(first) {
+            parameter.use_count = own_uses;
             // Experts of other ranks are on no stage of this rank, whichever units it keeps.
             if !parameter.residency.is_here() {
                 continue;
             }
-            parameter.residency = match (others, own) {
+            parameter.residency = match (others, own_uses) {
                 (_, 0) => Residency::Elsewhere,
                 (0, _) => Residency::Own,
                 _ => Residency::Tied { is_owner: first == Some(true) },

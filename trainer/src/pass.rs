@@ -175,10 +175,10 @@ impl<'a> Pass<'a> {
     /// Returns the error of a collective that becomes due.
     pub fn run_deferred(&mut self, unit: UnitId) -> Result<()> {
         let deferred = &mut self.micro_batches[self.current].deferred;
-        let (own, others): (Vec<_>, Vec<_>) =
+        let (due, others): (Vec<_>, Vec<_>) =
             std::mem::take(deferred).into_iter().partition(|left| left.0 == unit);
         *deferred = others;
-        own.into_iter().try_for_each(|(_, add)| add(self))
+        due.into_iter().try_for_each(|(_, add)| add(self))
     }
 
     /// Sets the data of all micro-batches.
@@ -456,8 +456,8 @@ impl<'a> Pass<'a> {
 
     /// Returns true if everything saved in forward has been restored, and no gradient is left out.
     pub fn is_complete(&self) -> bool {
-        let mut all = self.micro_batches.iter();
+        let mut micro_batches = self.micro_batches.iter();
         self.micro_sequences.is_complete()
-            && all.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
+            && micro_batches.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
     }
 }

@@ -75,11 +75,11 @@ impl TensorParallel {
 
     /// Returns this rank's shard of a dimension; `None` if nothing is sharded. The dimension has
     /// `blocks` blocks of elements that stay together in groups.
-    pub fn shard(&self, dimension: usize, whole: usize, blocks: usize, grain: usize) -> Option<ShardSpec> {
+    pub fn shard(&self, dimension: usize, size: usize, blocks: usize, grain: usize) -> Option<ShardSpec> {
         let (parts, part) = (self.size(), self.rank());
         (parts > 1).then_some(ShardSpec {
             dim: dimension,
-            global_size: whole,
+            global_size: size,
             block_count: blocks,
             first_block_ratio: 1,
             granularity: grain,
@@ -217,9 +217,9 @@ impl TensorParallel {
     /// Returns the error of a failed collective.
     pub fn gather_row(&self, pass: &Pass<'_>, row: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(row) };
-        let mut whole = pass.tensor(1, row.columns() * self.size());
-        pass.timed_wait("logits", || whole.all_gather(&row, group))?;
-        Ok(whole)
+        let mut gathered = pass.tensor(1, row.columns() * self.size());
+        pass.timed_wait("logits", || gathered.all_gather(&row, group))?;
+        Ok(gathered)
     }
 
     /// Checks that every rule of the plan sharded something.

@@ -18,11 +18,11 @@ pub(super) fn temporary_dir(root: &Path, step: u64) -> PathBuf {
 /// Returns all complete checkpoints below `root` by step; none if the folder is missing.
 pub fn list(root: &Path) -> Vec<(u64, PathBuf)> {
     let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
-    let whole = |path: PathBuf| {
+    let complete = |path: PathBuf| {
         let step = path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()?;
         path.join(MANIFEST).is_file().then_some((step, path))
     };
-    let mut found: Vec<_> = entries.filter_map(|entry| whole(entry.ok()?.path())).collect();
+    let mut found: Vec<_> = entries.filter_map(|entry| complete(entry.ok()?.path())).collect();
     found.sort();
     found
 }

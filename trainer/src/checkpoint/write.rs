@@ -209,9 +209,10 @@ fn gather_shard_files(who: SavedBy<'_>, file: Option<SavedFile>) -> Result<Vec<S
     // The ranks of an `all_gather` send equal lengths, so a rank without a file sends an empty
     // record.
     let mine = file.map_or_else(|| vec![0; RECORD_LEN], |file| encode_record(&file));
-    let mut all = vec![0; RECORD_LEN * world.size()];
-    world.all_gather(&mine, &mut all)?;
-    let files = all.chunks_exact(RECORD_LEN).enumerate().filter(|(_, record)| record[RECORD_LEN - 1] != 0);
+    let mut records = vec![0; RECORD_LEN * world.size()];
+    world.all_gather(&mine, &mut records)?;
+    let files =
+        records.chunks_exact(RECORD_LEN).enumerate().filter(|(_, record)| record[RECORD_LEN - 1] != 0);
     Ok(files.map(|(rank, record)| decode_record(rank, record)).collect())
 }
 

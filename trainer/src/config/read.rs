@@ -140,30 +140,30 @@ fn find_unknown_key<'a>(
 
 /// Builds the answer to an unknown key: its present name if it was renamed, else the nearest key.
 fn unknown_key_message(key: &[&str], known: &Table) -> String {
-    let (own, leaf) = (key.join("."), key.last().copied().unwrap_or_default());
-    if let Some(present) = present_name(&own) {
-        return format!("key `{own}` is now `{present}`; rename it");
+    let (joined, leaf) = (key.join("."), key.last().copied().unwrap_or_default());
+    if let Some(present) = present_name(&joined) {
+        return format!("key `{joined}` is now `{present}`; rename it");
     }
-    if let Some(answer) = removed_key(&own) {
-        return format!("no key `{own}`: {answer}");
+    if let Some(answer) = removed_key(&joined) {
+        return format!("no key `{joined}`: {answer}");
     }
-    if let Some(key) = common_name(&own) {
-        return format!("unknown key `{own}`; it is called `{key}`");
+    if let Some(key) = common_name(&joined) {
+        return format!("unknown key `{joined}`; it is called `{key}`");
     }
     let distance = |name: &String| {
         let other = name.rsplit('.').next().unwrap_or_default();
-        (strsim::damerau_levenshtein(leaf, other), strsim::damerau_levenshtein(&own, name))
+        (strsim::damerau_levenshtein(leaf, other), strsim::damerau_levenshtein(&joined, name))
     };
     let nearest = key_paths(known, "").into_iter().min_by_key(distance).unwrap_or_default();
     let is_near = distance(&nearest).0 <= (leaf.chars().count() / 3).max(1);
     let section = (key.len() > 1).then(|| known.get(key[0])?.as_table()).flatten();
     match section {
-        _ if is_near => format!("unknown key `{own}`; the nearest is `{nearest}`"),
+        _ if is_near => format!("unknown key `{joined}`; the nearest is `{nearest}`"),
         Some(section) => {
             let keys: Vec<_> = section.keys().map(String::as_str).collect();
-            format!("unknown key `{own}`; section `{}` has {}", key[0], keys.join(", "))
+            format!("unknown key `{joined}`; section `{}` has {}", key[0], keys.join(", "))
         }
-        None => format!("unknown key `{own}`; `unisono-train keys` lists all keys"),
+        None => format!("unknown key `{joined}`; `unisono-train keys` lists all keys"),
     }
 }
 

@@ -166,13 +166,16 @@ fn slow_moments(optimizer: &Optimizer) -> String {
 fn group_constraints(config: &Config) -> Vec<(bool, String)> {
     let groups = config.optimizer.groups.iter().zip(1..);
     let rules = groups.flat_map(|(group, number)| {
-        let of = format!("group {number} of optimizer.groups");
+        let group_name = format!("group {number} of optimizer.groups");
         let is_size = |value: f64| value.is_finite() && value >= 0.0;
         let (scale, decay) = (group.lr_scale, group.weight_decay.unwrap_or_default());
         [
-            (!group.parameters.is_empty(), format!("{of} has no parameters: name some, as \"*.bias\"")),
-            (is_size(scale), format!("lr_scale = {scale} in {of} is not a valid factor")),
-            (is_size(decay), format!("weight_decay = {decay} in {of} is not a valid size")),
+            (
+                !group.parameters.is_empty(),
+                format!("{group_name} has no parameters: name some, as \"*.bias\""),
+            ),
+            (is_size(scale), format!("lr_scale = {scale} in {group_name} is not a valid factor")),
+            (is_size(decay), format!("weight_decay = {decay} in {group_name} is not a valid size")),
         ]
     });
     rules.collect()
@@ -194,7 +197,7 @@ fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
         )
     };
     let chosen = format!("experts.per_token = {}: it is from 1 to experts.count", experts.per_token);
-    let whole = "data.micro_sequences above 1 with experts.capacity_factor or experts.balance = \"loss\", which \
+    let message = "data.micro_sequences above 1 with experts.capacity_factor or experts.balance = \"loss\", which \
                  need whole sequences: not part of this build";
     let needs_whole = experts.capacity_factor > 0.0
         || (experts.balance == ExpertBalance::Loss && experts.balance_loss > 0.0);
@@ -219,7 +222,7 @@ fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
                 experts.first_dense, config.model.layers
             ),
         ),
-        (config.data.micro_sequences == 1 || !needs_whole, whole.to_owned()),
+        (config.data.micro_sequences == 1 || !needs_whole, message.to_owned()),
         (
             experts.z_loss == 0.0 || experts.score == RouterScore::Softmax,
             "experts.z_loss with experts.score = \"sigmoid\", which has no log-sum-exp: set it to 0"

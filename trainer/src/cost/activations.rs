@@ -213,7 +213,7 @@ impl ActivationModel<'_> {
     /// Returns the elements of keys and values that an attention keeps for the micro-sequences of a
     /// micro-batch. Their gradients need as many.
     fn earlier_kv(&self) -> usize {
-        let all = 2 * self.gpt.kv_width().div_ceil(self.shards) * self.gpt.context * self.micro_batch;
-        if self.micro_sequences > 1 { all } else { 0 }
+        let elements = 2 * self.gpt.kv_width().div_ceil(self.shards) * self.gpt.context * self.micro_batch;
+        if self.micro_sequences > 1 { elements } else { 0 }
     }
 }

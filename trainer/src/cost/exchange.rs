@@ -109,9 +109,10 @@ impl Estimate<'_> {
         let rows = self.rows(micro_batch, micro_batches);
         let [sequence, ring] = self.sequence(&rows);
         let within = [self.tensor(&rows), sequence, ring, self.experts(&rows)];
-        let one = self.stage_message(micro_batch);
+        let message = self.stage_message(micro_batch);
         let count = 2.0 * micro_batches as f64;
-        let stages = Exchange { collectives: count, messages: count, bytes: count * one.bytes, ..one };
+        let stages =
+            Exchange { collectives: count, messages: count, bytes: count * message.bytes, ..message };
         within.into_iter().chain([stages]).filter(|exchange| exchange.ranks > 1)
     }
 

@@ -44,12 +44,12 @@ impl CoreCost {
     /// has `messages`. The cost of a byte is the mean of both.
     fn new(few: [f64; 2], many: [f64; 2], messages: f64, bytes: f64) -> Self {
         let more: f64 = few.iter().zip(many).map(|(few, many)| (many - few) / 2.0).sum();
-        let [pairs, all] = few;
-        let all = all.max(0.0);
+        let [pairs, all_ranks] = few;
+        let all_ranks = all_ranks.max(0.0);
         // Noise can make few ranks slower than many, and then a message would have a negative cost.
-        let pairs = pairs.clamp(0.0, all);
-        let message = if messages > 1.0 { (all - pairs) / (messages - 1.0) } else { 0.0 };
-        Self { collective: all - message * messages, message, byte: (more / bytes).max(0.0) }
+        let pairs = pairs.clamp(0.0, all_ranks);
+        let message = if messages > 1.0 { (all_ranks - pairs) / (messages - 1.0) } else { 0.0 };
+        Self { collective: all_ranks - message * messages, message, byte: (more / bytes).max(0.0) }
     }
 }
 
@@ -65,19 +65,19 @@ impl ExchangeCosts {
         let more = ranks as f64 / worlds.len() as f64;
         let none = seconds(worlds, |_| Ok(()))?;
         let measure = |gather: Gather, groups: &[Communicator]| -> Result<[f64; 2]> {
-            let one = |bytes: usize| -> Result<f64> {
+            let cost_of = |bytes: usize| -> Result<f64> {
                 let count = bytes / 4 / groups[0].size();
                 Ok(more * (seconds(groups, |group| gather(group, count))? - none))
             };
-            Ok([one(FEW_BYTES)?, one(MANY_BYTES)?])
+            Ok([cost_of(FEW_BYTES)?, cost_of(MANY_BYTES)?])
         };
         let solve = |[few, many]: [f64; 2], [all_few, all_many]: [f64; 2]| {
             let (messages, bytes) = ((worlds.len() - 1) as f64, (MANY_BYTES - FEW_BYTES) as f64);
             CoreCost::new([few, all_few], [many, all_many], messages, bytes)
         };
         let call: Gather = |group, count| {
-            let mut whole = vec![0.0f32; count * group.size()];
-            Ok(group.all_gather(&vec![1.0f32; count], &mut whole)?)
+            let mut gathered = vec![0.0f32; count * group.size()];
+            Ok(group.all_gather(&vec![1.0f32; count], &mut gathered)?)
         };
         let background: Gather = |group, count| {
             group.all_gather_async(vec![1.0f32; count]).wait()?;

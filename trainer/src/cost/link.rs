@@ -69,10 +69,10 @@ impl Link {
 
     /// Returns the maximum relative error of the predicted times.
     pub fn error(&self, algorithm: &Algorithm, ranks: usize, points: &[Measurement]) -> f64 {
-        let of = |point: &Measurement| {
+        let relative_error = |point: &Measurement| {
             (self.collective(algorithm, ranks, point.bytes) / point.seconds - 1.0).abs()
         };
-        points.iter().map(of).fold(0.0, f64::max)
+        points.iter().map(relative_error).fold(0.0, f64::max)
     }
 }
 

@@ -25,8 +25,8 @@ pub fn sweep(groups: Vec<Communicator>, sizes: &[usize]) -> Result<Vec<Measureme
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             groups.into_iter().map(|group| scope.spawn(move || points(&group, sizes))).collect();
-        let mut all = threads.into_iter().map(|thread| thread.join().expect("no rank panics"));
-        all.next().expect("a communicator has ranks")
+        let mut results = threads.into_iter().map(|thread| thread.join().expect("no rank panics"));
+        results.next().expect("a communicator has ranks")
     })
 }
 
@@ -123,13 +123,13 @@ fn from_lines(text: &str) -> std::result::Result<(usize, Vec<Measurement>), Stri
         Some((ranks? as usize, Measurement { bytes: bytes?, seconds: micros? * 1e-6 }))
     };
     let lines = text.lines().filter(|text| !text.trim().is_empty() && !text.starts_with('#'));
-    let all: Option<Vec<_>> = lines.map(line).collect();
-    let all = all.ok_or("a line that is not `ranks,bytes,microseconds`")?;
-    let ranks = all.first().ok_or("no times")?.0;
-    if all.iter().any(|(other, _)| *other != ranks) {
+    let rows: Option<Vec<_>> = lines.map(line).collect();
+    let rows = rows.ok_or("a line that is not `ranks,bytes,microseconds`")?;
+    let ranks = rows.first().ok_or("no times")?.0;
+    if rows.iter().any(|(other, _)| *other != ranks) {
         return Err("times of different numbers of ranks".to_owned());
     }
-    Ok((ranks, all.into_iter().map(|(_, point)| point).collect()))
+    Ok((ranks, rows.into_iter().map(|(_, point)| point).collect()))
 }
 
 #[cfg(test)]

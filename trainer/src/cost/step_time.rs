@@ -41,8 +41,8 @@ impl StepTime {
         let computing = ranks_per_core * flops / hardware.rate(rows);
         let others: Vec<_> = estimate.other_exchanges(micro_batch, micro_batches).collect();
         let on_links = |holds: fn(ExchangeKind) -> bool| -> f64 {
-            let some = others.iter().filter(|exchange| holds(exchange.kind));
-            some.map(|exchange| exchange.link_time(hardware)).sum()
+            let selected = others.iter().filter(|exchange| holds(exchange.kind));
+            selected.map(|exchange| exchange.link_time(hardware)).sum()
         };
         let on_cores = |exchange: &Exchange| exchange.core_time(hardware);
         let data = estimate.data_exchanges(bucket, micro_batches);
@@ -72,11 +72,11 @@ impl StepTime {
     /// Returns the part of the communication in forward, backward and step that computing hides.
     fn hidden(&self, estimate: &Estimate<'_>, communication: &[Phase; 3], micro_batches: usize) -> f64 {
         let [forward, backward, step] = communication;
-        let one = 1.0 / micro_batches as f64;
-        let [in_forward, in_backward] = [one * self.forward, one * self.backward];
+        let share = 1.0 / micro_batches as f64;
+        let [in_forward, in_backward] = [share * self.forward, share * self.backward];
         let [each, last] = estimate.backward_fractions(micro_batches);
         let pass = |count: usize, fraction, seconds| Pass { count: count as f64, fraction, seconds };
-        forward.hidden(&[pass(micro_batches, one, in_forward)])
+        forward.hidden(&[pass(micro_batches, share, in_forward)])
             + backward.hidden(&[pass(micro_batches - 1, each, in_backward), pass(1, last, in_backward)])
             // The first micro-batch waits for weights that the step changed.
             + step.hidden(&[pass(1, 1.0, in_forward)])
@@ -88,13 +88,13 @@ impl StepTime {
         if stages == 1 {
             return self;
         }
-        let (one, alone) = (1.0 / micro_batches as f64, 1.0 / ranks_per_core);
+        let (share, alone) = (1.0 / micro_batches as f64, 1.0 / ranks_per_core);
         let in_forward = self.in_layers * self.forward / self.working().max(f64::MIN_POSITIVE);
-        let forward = one * (alone * self.forward + in_forward);
-        let backward = one * (alone * self.backward + self.in_layers - in_forward);
+        let forward = share * (alone * self.forward + in_forward);
+        let backward = share * (alone * self.backward + self.in_layers - in_forward);
         let costs = StageCosts::new([forward, backward / 2.0, backward / 2.0], 1, transfer);
-        let whole = makespan(stages, micro_batches, costs).unwrap_or(f64::INFINITY);
-        let idle = whole - (self.working() + self.in_layers);
+        let duration = makespan(stages, micro_batches, costs).unwrap_or(f64::INFINITY);
+        let idle = duration - (self.working() + self.in_layers);
         Self { bubble: idle.max(0.0), ..self }
     }
 
@@ -165,12 +165,12 @@ fn makespan(stages: usize, micro_batches: usize, costs: StageCosts) -> Result<f6
         let schedule = order.schedule(stages, micro_batches, 1)?;
         Ok(play(&schedule, &vec![costs; stages])?.makespan)
     };
-    let [some, more] = [2 * stages, 3 * stages];
+    let [fewer, more] = [2 * stages, 3 * stages];
     if micro_batches <= more {
         return played(micro_batches);
     }
-    let (some, more) = (played(some)?, played(more)?);
-    Ok(more + (more - some) * (micro_batches - 3 * stages) as f64 / stages as f64)
+    let (fewer, more) = (played(fewer)?, played(more)?);
+    Ok(more + (more - fewer) * (micro_batches - 3 * stages) as f64 / stages as f64)
 }
 
 #[cfg(test)]

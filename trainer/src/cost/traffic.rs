@@ -90,13 +90,13 @@ impl CostModel<'_> {
         let optimizer = optimizer(self.config);
         let shares = remote_fraction(if part.kind.shards_state() { part.ranks } else { 1 });
         let parts = (self.mesh.degrees().tensor - 1) as f64;
-        let of = |bucket: &Bucket| {
+        let bytes_of = |bucket: &Bucket| {
             let parameter = &self.inventory[bucket.entries.first()?.parameter];
             optimizer.as_matrix_optimizer(parameter)?;
             let part = if parameter.shard.is_some() { parts * parameter.count() as f64 } else { 0.0 };
             Some(shares * bucket.count as f64 + part)
         };
-        layout.buckets.iter().filter(|bucket| bucket.trainable).filter_map(of).sum::<f64>()
+        layout.buckets.iter().filter(|bucket| bucket.trainable).filter_map(bytes_of).sum::<f64>()
             * Dtype::F32.size() as f64
     }
 
@@ -117,8 +117,8 @@ impl CostModel<'_> {
     fn expert_traffic(&self) -> f64 {
         let (gpt, degrees) = (self.config.gpt_config(), self.mesh.degrees());
         let Some(experts) = &gpt.experts else { return 0.0 };
-        let own = self.inventory.own_units().filter(|unit| (1..=gpt.layers).contains(&unit.0));
-        let blocks = own.filter(|unit| gpt.experts_of(unit.0 - 1).is_some()).count();
+        let units = self.inventory.own_units().filter(|unit| (1..=gpt.layers).contains(&unit.0));
+        let blocks = units.filter(|unit| gpt.experts_of(unit.0 - 1).is_some()).count();
         let tokens = self.batch.micro_batch * gpt.context / degrees.sequence_data;
         let ways = if gpt.activation_checkpointing { 6 } else { 4 };
         let rows = blocks * tokens * experts.per_token * ways;

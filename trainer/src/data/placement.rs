@@ -61,9 +61,9 @@ impl SequenceChunk {
         let halves = if placement == Placement::ZigZag { 2 } else { 1 };
         if !sequence.is_multiple_of(count * parts * halves) || index >= count || part >= parts {
             let what = format!("a sequence of {sequence} has no chunk {index} of {count} equal ones");
-            let rest =
+            let micro_sequence =
                 if parts > 1 { format!(" in micro-sequence {part} of {parts}") } else { String::new() };
-            return Err(Error::invalid(what + &rest));
+            return Err(Error::invalid(what + &micro_sequence));
         }
         Ok(sequence / (count * parts))
     }

@@ -214,10 +214,10 @@ impl MegatronIndex {
     /// Returns the layout of a file of `bytes` bytes, of which the sequences must follow each
     /// other.
     fn layout(&self, bytes: usize, path: &Path) -> std::result::Result<TokenLayout, String> {
-        let of = format!("by the index of Megatron, `{}`,", path.display());
+        let source = format!("by the index of Megatron, `{}`,", path.display());
         let (name, width) = self.dtype();
         let Some(width) = width else {
-            let what = format!("{of} its tokens are of {name} (code {})", self.dtype);
+            let what = format!("{source} its tokens are of {name} (code {})", self.dtype);
             return Err(format!("{what}: uint8, uint16 and int32 are read here; write them anew"));
         };
         let end = |(size, offset): (u32, u64)| offset.checked_add(u64::from(size) * width as u64);
@@ -227,7 +227,7 @@ impl MegatronIndex {
             self.first[0].1 == 0 && ends.iter().copied().zip(starts).all(|(end, next)| end == next);
         if !is_contiguous || end(self.last) != Some(bytes as u64) {
             return Err(format!(
-                "{of} it has {} sequences of {name} that fill another number of bytes than its {bytes}, or do not \
+                "{source} it has {} sequences of {name} that fill another number of bytes than its {bytes}, or do not \
                  follow each other: one of the two files is damaged or of another data set",
                 self.sequences
             ));

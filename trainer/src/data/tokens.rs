@@ -166,8 +166,8 @@ impl TokenWriter {
     /// Appends a token.
     pub(crate) fn push(&mut self, token: u32) -> Result<()> {
         let (bytes, width) = (token.to_le_bytes(), self.width as usize);
-        let (kept, rest) = bytes.split_at(width);
-        if rest.iter().any(|&byte| byte > 0) {
+        let (kept, dropped) = bytes.split_at(width);
+        if dropped.iter().any(|&byte| byte > 0) {
             let what = format!("token {token} does not fit in {width} bytes: .u32 has four");
             return Err(Error::file(self.file.path(), what));
         }

@@ -205,18 +205,18 @@ impl FlatBuffer {
         Ok(())
     }
 
-    /// Copies the range `of` of `from` to `range`, converted to this type. Both buffers must be in
-    /// the same memory.
+    /// Copies the range `source` of `from` to `range`, converted to this type. Both buffers must be
+    /// in the same memory.
     ///
     /// # Errors
     /// Fails as [`FlatBuffer::zero`] does.
-    pub fn copy_range(&mut self, range: Range<usize>, from: &Self, of: Range<usize>) -> Result<()> {
+    pub fn copy_range(&mut self, range: Range<usize>, from: &Self, source: Range<usize>) -> Result<()> {
         match (self, from) {
-            (FlatBuffer::Device(there), FlatBuffer::Device(from)) => there.copy_range(range, from, of),
-            (FlatBuffer::F32(into), from) => from.widen(of, &mut into[range]),
-            (into, FlatBuffer::F32(from)) => into.narrow(range, &from[of]),
+            (FlatBuffer::Device(there), FlatBuffer::Device(from)) => there.copy_range(range, from, source),
+            (FlatBuffer::F32(into), from) => from.widen(source, &mut into[range]),
+            (into, FlatBuffer::F32(from)) => into.narrow(range, &from[source]),
             (FlatBuffer::Bf16(into), FlatBuffer::Bf16(from)) => {
-                into[range].copy_from_slice(&from[of]);
+                into[range].copy_from_slice(&from[source]);
                 Ok(())
             }
             _ => unreachable!("flat memory of one rank lies at one place"),

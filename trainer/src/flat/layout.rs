@@ -159,7 +159,7 @@ impl Layout {
     /// parameters that are elsewhere.
     pub fn buckets_of(&self, inventory: &Inventory, unit: UnitId) -> Vec<BucketId> {
         let mut buckets: Vec<_> = inventory.present_of(unit).map(|id| self.locations[id.0].0).collect();
-        buckets.sort_unstable_by(|one, other| other.cmp(one));
+        buckets.sort_unstable_by(|left, right| right.cmp(left));
         buckets.dedup();
         buckets
     }

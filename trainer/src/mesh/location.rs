@@ -39,16 +39,16 @@ impl Location {
 
     /// Returns the locations of all ranks of `world`. All ranks must call this.
     pub(super) fn gather(world: &Communicator) -> Result<Vec<Self>> {
-        let own = Self::current();
+        let current = Self::current();
         // The message has numbers only, of which 0 stands for no domain.
-        let domain = own.numa_domain.map_or(0, |domain| u64::from(domain) + 1);
-        let mut all = vec![0; 2 * world.size()];
-        world.all_gather(&[own.host.0, domain], &mut all)?;
+        let domain = current.numa_domain.map_or(0, |domain| u64::from(domain) + 1);
+        let mut numbers = vec![0; 2 * world.size()];
+        world.all_gather(&[current.host.0, domain], &mut numbers)?;
         let location = |pair: &[u64]| Self {
             host: HostId(pair[0]),
             numa_domain: pair[1].checked_sub(1).map(|domain| domain as u32),
         };
-        Ok(all.chunks_exact(2).map(location).collect())
+        Ok(numbers.chunks_exact(2).map(location).collect())
     }
 }
 
@@ -63,11 +63,13 @@ fn numa_domain(nodes: &Path, status: &str) -> Option<u32> {
     });
     let domains: Vec<(u32, String)> = domains.collect();
     let shares = |list: &str| {
-        core_ranges(list).any(|one| {
-            core_ranges(allowed).any(|own| one.start().max(own.start()) <= one.end().min(own.end()))
+        core_ranges(list).any(|range| {
+            core_ranges(allowed).any(|allowed_range| {
+                range.start().max(allowed_range.start()) <= range.end().min(allowed_range.end())
+            })
         })
     };
-    let mut own = domains.iter().filter(|(_, list)| shares(list)).map(|&(number, _)| number);
+    let mut matching = domains.iter().filter(|(_, list)| shares(list)).map(|&(number, _)| number);
     let first = own.next().filter(|_| domains.len() > 1);
     first.filter(|_| own.next().is_none())
 }

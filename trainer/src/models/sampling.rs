@@ -47,7 +47,7 @@ impl Sampling {
             return;
         }
         let mut order: Vec<usize> = (0..powers.len()).collect();
-        order.sort_by(|one, other| powers[*other].total_cmp(&powers[*one]));
+        order.sort_by(|left, right| powers[*right].total_cmp(&powers[*left]));
         let limit = f64::from(self.top_p) * powers.iter().sum::<f64>();
         let (mut sum, mut kept) = (0.0, 0);
         let most = if self.top_k == 0 { powers.len() } else { self.top_k };

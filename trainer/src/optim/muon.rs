@@ -140,8 +140,8 @@ fn orthogonalize(matrix: &mut [f32], rows: usize, columns: usize) {
     let (mut gram, mut poly) = (vec![0.0; short * short], vec![0.0; short * short]);
     for _ in 0..NEWTON_SCHULZ_STEPS {
         let x = Matrix::new(matrix, rows, columns);
-        let (one, other) = if is_tall { (x.t(), x) } else { (x, x.t()) };
-        matmul(MatrixMut::new(&mut gram, short, short), 0.0, 1.0, one, other, 1);
+        let (first, second) = if is_tall { (x.t(), x) } else { (x, x.t()) };
+        matmul(MatrixMut::new(&mut gram, short, short), 0.0, 1.0, first, second, 1);
         poly.copy_from_slice(&gram);
         let square = Matrix::new(&gram, short, short);
         matmul(MatrixMut::new(&mut poly, short, short), B, C, square, square, 1);

@@ -106,15 +106,15 @@ impl FullySharded {
     fn start_gather(&mut self, bucket: BucketId) -> Result<()> {
         let (share, store) = (Arc::clone(&self.weights[bucket.0]), &self.base.store);
         let count = store.layout[bucket].count;
-        let whole = FlatBuffer::new(&store.memory, AllocClass::Weights, share.dtype(), count)?;
-        let gather = move |peers: Option<Comm<'_>>, mut whole: FlatBuffer| {
+        let weights = FlatBuffer::new(&store.memory, AllocClass::Weights, share.dtype(), count)?;
+        let gather = move |peers: Option<Comm<'_>>, mut weights: FlatBuffer| {
             match peers {
-                Some(peers) => whole.all_gather(&share, peers)?,
-                None => whole.copy_from(&share)?,
+                Some(peers) => weights.all_gather(&share, peers)?,
+                None => weights.copy_from(&share)?,
             }
-            Ok(whole)
+            Ok(weights)
         };
-        let flight = PendingCollective::start(self.base.group.as_ref(), whole, gather)?;
+        let flight = PendingCollective::start(self.base.group.as_ref(), weights, gather)?;
         self.gathers.push_back((bucket, flight));
         Ok(())
     }
@@ -130,8 +130,8 @@ impl FullySharded {
             // allocate the weights of all units before the GPU reaches the first
             // (docs/decisions/0015-training-on-the-device.md).
             flight.synchronize()?;
-            let whole = flight.wait(&mut self.base.wait_time)?;
-            self.base.store.put_weights(landed, whole);
+            let weights = flight.wait(&mut self.base.wait_time)?;
+            self.base.store.put_weights(landed, weights);
         }
         self.base.check()
     }

@@ -97,15 +97,15 @@ impl GradReducer {
             GradStorage::ShardInPlace => GradAverager::reduce_scatter_in_place,
             GradStorage::Shard => GradAverager::reduce_scatter,
         };
-        let whole = base.store.take_gradients(bucket)?;
+        let gradients = base.store.take_gradients(bucket)?;
         let (mean, partial) = (base.averager.clone(), base.partial_grads(bucket));
-        let reduction = move |peers: Option<Comm<'_>>, mut whole: FlatBuffer| {
+        let reduction = move |peers: Option<Comm<'_>>, mut gradients: FlatBuffer| {
             // Partial sums come first, because their ranges are those of the whole bucket, of which
             // a `reduce_scatter` leaves only a shard.
-            partial.all_reduce(&mut whole)?;
-            reduce(&mean, peers, whole)
+            partial.all_reduce(&mut gradients)?;
+            reduce(&mean, peers, gradients)
         };
-        let flight = PendingCollective::start(base.group.as_ref(), whole, reduction)?;
+        let flight = PendingCollective::start(base.group.as_ref(), gradients, reduction)?;
         self.pending.push_back((bucket, flight));
         Ok(())
     }
@@ -177,13 +177,19 @@ impl GradReducer {
     ) -> Result<SquareSum> {
         let (mut squares, layout) = (SquareSum::new(&base.store.memory), base.layout());
         for bucket in base.trainable_buckets() {
-            let own = match self.storage {
+            let range = match self.storage {
                 GradStorage::Full => 0..layout[bucket].count,
                 // Outside of its shard, the buffer of a `reduce_scatter` in place holds no sums.
                 GradStorage::ShardInPlace | GradStorage::Shard => layout.shard_range(bucket, base.rank()),
             };
             let gradients = self.take_gradients(base, bucket)?;
-            shares.add_squares(bucket, own, gradients.view(), |id| base.counts_in_norm(id), &mut squares)?;
+            shares.add_squares(
+                bucket,
+                range,
+                gradients.view(),
+                |id| base.counts_in_norm(id),
+                &mut squares,
+            )?;
             self.put_gradients(base, bucket, gradients.buffer);
         }
         // With whole gradients, every rank has the squares of all elements already, and a sum over

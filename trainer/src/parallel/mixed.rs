@@ -44,21 +44,21 @@ impl Mixed {
         let key = |id: ParameterId| (units[inventory.unit_of(id).0], inventory[id].domain);
         let mut keys: Vec<(ParallelKind, Domain)> = Vec::new();
         let mut part_of = Vec::new();
-        for own in (0..inventory.parameters.len()).map(|id| key(ParameterId(id))) {
-            part_of.push(keys.iter().position(|other| *other == own).unwrap_or_else(|| {
-                keys.push(own);
+        for part_key in (0..inventory.parameters.len()).map(|id| key(ParameterId(id))) {
+            part_of.push(keys.iter().position(|other| *other == part_key).unwrap_or_else(|| {
+                keys.push(part_key);
                 keys.len() - 1
             }));
         }
         let part = |(number, &(kind, domain)): (usize, &(ParallelKind, Domain))| {
-            let own = Arc::new(
+            let part_inventory = Arc::new(
                 inventory.restrict(|id| part_of[id.0] == number && inventory[id].residency.is_here()),
             );
             let team = match domain {
                 Domain::Dense => team.duplicate()?,
                 Domain::Expert => team.duplicate_for_experts()?,
             };
-            new_strategy(kind, &own, team, settings, memory)
+            new_strategy(kind, &part_inventory, team, settings, memory)
         };
         let parts = keys.iter().enumerate().map(part).collect::<Result<_>>()?;
         Ok(Self { parts, part_of })

@@ -152,9 +152,9 @@ impl OptimizerShards {
         counts: impl Fn(ParameterId) -> bool,
         sum: &mut SquareSum,
     ) -> Result<()> {
-        let of = |place: Range<usize>| place.start - gradients.start..place.end - gradients.start;
+        let offsets = |place: Range<usize>| place.start - gradients.start..place.end - gradients.start;
         let pieces = || self.layout[bucket].entries_within(range.clone());
-        let counted = pieces().filter(|(id, ..)| counts(*id)).map(|(_, _, place)| of(place));
+        let counted = pieces().filter(|(id, ..)| counts(*id)).map(|(_, _, place)| offsets(place));
         match sum {
             SquareSum::Exact(sum) => {
                 for place in counted {
@@ -164,8 +164,8 @@ impl OptimizerShards {
             SquareSum::Rounded(parts) => {
                 let there = gradients.buffer.as_device().expect("flat memory of a GPU");
                 // Padding is 0, so whole buckets need no selection.
-                let all = pieces().all(|(id, ..)| counts(id));
-                let ranges = if all { vec![of(range.clone())] } else { counted.collect() };
+                let counts_all = pieces().all(|(id, ..)| counts(id));
+                let ranges = if counts_all { vec![offsets(range.clone())] } else { counted.collect() };
                 parts.push(there.square_sums(&ranges)?);
             }
         }
@@ -214,19 +214,19 @@ impl OptimizerShards {
             directions.gather_direction(part, &gradients, &self.memory)?;
         }
         for (id, _, place) in self.layout[bucket].entries_within(part.range.clone()) {
-            let of = |start: usize| place.start - start..place.end - start;
-            let (kept, parameter) = (of(part.range.start), &self.inventory[id]);
+            let offsets = |start: usize| place.start - start..place.end - start;
+            let (kept, parameter) = (offsets(part.range.start), &self.inventory[id]);
             let OptimizerShard { master, moments, .. } = part;
             let full = match master {
                 Some(master) => BufferSlice { buffer: master, range: kept.clone() },
-                None => BufferSlice { buffer: &mut *weights.buffer, range: of(weights.start) },
+                None => BufferSlice { buffer: &mut *weights.buffer, range: offsets(weights.start) },
             };
             match &directions {
                 Some(directions) => {
                     directions.apply(&self.memory, full, place.clone(), stride.step)?;
                 }
                 None => {
-                    let gradient = BufferSlice { buffer: gradients.buffer, range: of(gradients.start) };
+                    let gradient = BufferSlice { buffer: gradients.buffer, range: offsets(gradients.start) };
                     let moments = BufferSlice { buffer: &mut moments[..], range: kept.clone() };
                     optimizer_step::apply_step(&self.memory, full, gradient, moments, parameter, stride)?;
                 }
@@ -234,7 +234,7 @@ impl OptimizerShards {
             // The step changes the full-precision copy, because 16 bits would lose most small
             // steps. Modules get the rounded copy.
             if let Some(master) = master {
-                weights.buffer.copy_range(of(weights.start), master, kept)?;
+                weights.buffer.copy_range(offsets(weights.start), master, kept)?;
             }
         }
         Ok(())

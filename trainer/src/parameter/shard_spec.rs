@@ -30,10 +30,10 @@ pub struct ShardSpec {
 
 impl ShardSpec {
     /// Returns shard `part` of `parts` of a dimension that may be split anywhere.
-    pub fn new(dimension: usize, whole: usize, parts: usize, part: usize) -> Self {
+    pub fn new(dimension: usize, size: usize, parts: usize, part: usize) -> Self {
         Self {
             dim: dimension,
-            global_size: whole,
+            global_size: size,
             block_count: 1,
             first_block_ratio: 1,
             granularity: 1,

@@ -150,8 +150,8 @@ impl<'a> Links<'a> {
             }
         }
         // Each link has one posted receive, because a buffer is allocated for each.
-        let all: Vec<_> = links.unposted.keys().copied().collect();
-        all.into_iter().for_each(|link| links.post(link));
+        let keys: Vec<_> = links.unposted.keys().copied().collect();
+        keys.into_iter().for_each(|link| links.post(link));
         links
     }
 

@@ -100,10 +100,10 @@ impl AddedNames {
         let metrics = self.metrics.iter().cloned().zip(metrics.chunks_exact(2));
         let metrics = metrics.filter(|(_, pair)| pair[1] > 0.0).map(|(name, pair)| (name, pair[0] / pair[1]));
         let relative = self.experts.iter().map(|(name, &count)| {
-            let (own, others) = loads.split_at(count);
+            let (block, others) = loads.split_at(count);
             loads = others;
-            let mean = own.iter().sum::<f64>() / count as f64;
-            (name.clone(), own.iter().map(|tokens| tokens / mean).collect())
+            let mean = block.iter().sum::<f64>() / count as f64;
+            (name.clone(), block.iter().map(|tokens| tokens / mean).collect())
         });
         let relative = relative.collect();
         AddedValues { losses, metrics: metrics.collect(), loads: relative }

@@ -148,13 +148,13 @@ impl Run {
 
 /// Builds the message for changed keys that change the meaning of the run.
 fn refused_changes_message(refused: &[&ChangedKey]) -> String {
-    let all: Vec<_> = refused.iter().map(|change| change.to_string()).collect();
+    let changes: Vec<_> = refused.iter().map(|change| change.to_string()).collect();
     let back: Vec<_> = refused.iter().map(|change| format!("{}={}", change.key, change.saved)).collect();
     let keys: Vec<_> = refused.iter().map(|change| change.key.as_str()).collect();
     format!(
         "this run would go on as another one: {}; set {}, or accept the change by \
          checkpoint.allow_changes={}",
-        all.join(", "),
+        changes.join(", "),
         back.join(" "),
         keys.join(",")
     )

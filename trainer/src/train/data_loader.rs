@@ -74,8 +74,8 @@ pub(super) fn dataset_id(samples: &TokenWindows, name: &str) -> Result<DatasetId
     // The samples are spread over the data, because two sets can begin with the same files.
     let numbers: Vec<u64> = (0..looked_at).map(|part| part * count / looked_at).collect();
     let TokenBatch { inputs, targets, .. } = samples.batch(&numbers, SequenceChunk::WHOLE)?;
-    let of = |numbers: &[u32]| hash_iter(numbers.len(), numbers.iter().map(|&number| u64::from(number)));
-    let hash = hash_numbers(&[of(&inputs), of(&targets)]);
+    let hash_of = |numbers: &[u32]| hash_iter(numbers.len(), numbers.iter().map(|&number| u64::from(number)));
+    let hash = hash_numbers(&[hash_of(&inputs), hash_of(&targets)]);
     Ok(DatasetId { name: name.to_owned(), samples: count, hash })
 }
 

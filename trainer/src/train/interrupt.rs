@@ -33,13 +33,13 @@ impl Interrupt {
         let failed = |error| Error::Unsupported(format!("signals cannot be watched: {error}"));
         let watched = without_ignored(&[SIGINT, SIGTERM, SIGUSR1]);
         let (interrupt, mut signals) = (Self::default(), Signals::new(watched).map_err(failed)?);
-        let own = interrupt.clone();
+        let requests = interrupt.clone();
         let watch = move || {
             let mut first = None;
             for signal in signals.forever() {
                 match signal {
-                    SIGUSR1 => own.on_save_signal(),
-                    _ => own.on_end_signal(signal, *first.get_or_insert_with(Instant::now)),
+                    SIGUSR1 => requests.on_save_signal(),
+                    _ => requests.on_end_signal(signal, *first.get_or_insert_with(Instant::now)),
                 }
             }
         };

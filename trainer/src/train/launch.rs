@@ -98,13 +98,13 @@ fn communicator_config(config: &Config) -> Result<unisono::Config> {
 
 /// Returns the more informative of two errors. An error caused by another rank's failure is the
 /// less informative one.
-fn more_informative(one: Error, other: Error) -> Error {
+fn more_informative(first: Error, second: Error) -> Error {
     let tells = |error: &Error| match error {
         Error::Collective(error) => u8::from(error.is_invalid_usage()),
         Error::Invalid(_) => 2,
         _ => 3,
     };
-    if tells(&other) > tells(&one) { other } else { one }
+    if tells(&second) > tells(&first) { second } else { first }
 }
 
 fn panic_error() -> Error {

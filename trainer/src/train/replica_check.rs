@@ -36,11 +36,11 @@ impl Run {
     pub fn fingerprint(&mut self) -> Result<u64> {
         let mut hashes = self.parameter_hashes()?;
         self.add_other_experts(&mut hashes)?;
-        let own = hash_numbers(&hashes);
-        let mut all = vec![0; self.world.size()];
-        self.world.all_gather(&[own], &mut all)?;
+        let rank_hash = hash_numbers(&hashes);
+        let mut rank_hashes = vec![0; self.world.size()];
+        self.world.all_gather(&[rank_hash], &mut rank_hashes)?;
         let data_group = self.groups.mesh().group(GroupKind::ModelAndSequenceData, self.world.rank());
-        Ok(hash_numbers(&data_group.into_iter().map(|rank| all[rank]).collect::<Vec<_>>()))
+        Ok(hash_numbers(&data_group.into_iter().map(|rank| rank_hashes[rank]).collect::<Vec<_>>()))
     }
 
     /// Compares the weights of all ranks that should hold equal weights: of data ranks, of tensor
@@ -51,17 +51,17 @@ impl Run {
     /// [`Error::ReplicasDiverged`] on every rank; names the first parameter that differs and the
     /// ranks that differ from the first one.
     pub fn check_replicas(&mut self) -> Result<()> {
-        let mut own = self.parameter_hashes()?;
-        for (hash, parameter) in own.iter_mut().zip(&self.inventory.parameters) {
+        let mut hashes = self.parameter_hashes()?;
+        for (hash, parameter) in hashes.iter_mut().zip(&self.inventory.parameters) {
             // A hash of 0 would look like the mark of an absent parameter.
             *hash = if parameter.residency.is_here() { (*hash).max(1) } else { ABSENT };
         }
         // Every rank sees every difference. One that knew its own groups alone would go on to
         // collectives in which others are missing.
-        let mut all = vec![0; own.len() * self.world.size()];
-        self.world.all_gather(&own, &mut all)?;
+        let mut world_hashes = vec![0; hashes.len() * self.world.size()];
+        self.world.all_gather(&hashes, &mut world_hashes)?;
         let part = |parameter: usize, rank: usize| self.part_of(ParameterId(parameter), rank);
-        match first_difference(&all, own.len(), part) {
+        match first_difference(&world_hashes, hashes.len(), part) {
             Some(found) => Err(self.divergence_error(&found)),
             None => Ok(()),
         }
@@ -79,12 +79,13 @@ impl Run {
     /// Adds the hashes of the experts of other ranks.
     fn add_other_experts(&self, hashes: &mut [u64]) -> Result<()> {
         let Some(group) = self.groups.get(GroupKind::Expert) else { return Ok(()) };
-        let mut all = vec![0; hashes.len() * group.size()];
-        group.all_gather(hashes, &mut all)?;
+        let mut group_hashes = vec![0; hashes.len() * group.size()];
+        group.all_gather(hashes, &mut group_hashes)?;
         for (at, parameter) in self.inventory.parameters.iter().enumerate() {
             if parameter.domain == Domain::Expert {
                 // One rank of the group has the expert, and the others have 0.
-                hashes[at] = all.iter().skip(at).step_by(hashes.len()).fold(0, |sum, hash| sum ^ hash);
+                hashes[at] =
+                    group_hashes.iter().skip(at).step_by(hashes.len()).fold(0, |sum, hash| sum ^ hash);
             }
         }
         Ok(())
@@ -112,16 +113,16 @@ struct Difference {
     others: Vec<usize>,
 }
 
-/// Returns the first difference between ranks with the same `part` of a parameter. `all` holds
-/// `count` hashes per rank.
+/// Returns the first difference between ranks with the same `part` of a parameter.
+/// `world_hashes` holds `count` hashes per rank.
 fn first_difference(
-    all: &[u64],
+    world_hashes: &[u64],
     count: usize,
     part: impl Fn(usize, usize) -> [usize; 2],
 ) -> Option<Difference> {
     let of_parameter = |parameter: usize| {
         let mut copies = BTreeMap::<[usize; 2], Vec<(usize, u64)>>::new();
-        for (rank, hashes) in all.chunks_exact(count).enumerate() {
+        for (rank, hashes) in world_hashes.chunks_exact(count).enumerate() {
             if hashes[parameter] != ABSENT {
                 copies.entry(part(parameter, rank)).or_default().push((rank, hashes[parameter]));
             }

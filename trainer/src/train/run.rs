@@ -241,9 +241,9 @@ impl Run {
         let is_new = f64::from(u8::from(self.added_names.lack(sums)));
         let requests = [self.interrupt.is_requested(), self.interrupt.take_save_request()];
         let [end, save] = requests.map(|requested| f64::from(u8::from(requested)));
-        let own = |names: &AddedNames| names.numbers(sums, self.batch.micro_count());
+        let numbers_of = |names: &AddedNames| names.numbers(sums, self.batch.micro_count());
         // Requests travel with the loss, so that they need no exchange of their own in each step.
-        let mut numbers = [vec![loss, is_new, end, save], own(&self.added_names)].concat();
+        let mut numbers = [vec![loss, is_new, end, save], numbers_of(&self.added_names)].concat();
         self.all_reduce_means(&mut numbers)?;
         // Ranks with parts of the same layers have the same loss, but each its own requests.
         if let Some(tensor) = self.groups.get(GroupKind::Tensor) {
@@ -253,7 +253,7 @@ impl Run {
         if numbers[1] > 0.0 {
             let groups = [GroupKind::Data, GroupKind::Pipeline].map(|kind| self.groups.get(kind));
             self.added_names.extend(sums, groups.into_iter().flatten())?;
-            added = own(&self.added_names);
+            added = numbers_of(&self.added_names);
             self.all_reduce_means(&mut added)?;
         }
         let requests = [numbers[2] > 0.0, numbers[3] > 0.0];

@@ -77,8 +77,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let received: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
     for own_experts in [1, 3] {
         if impossible_rows(&received, own_experts, CHOICES).is_none() {
-            let whole = received.len() / own_experts * own_experts;
-            let received = received[..whole].iter().map(|&rows| rows as usize).collect();
+            let complete = received.len() / own_experts * own_experts;
+            let received = received[..complete].iter().map(|&rows| rows as usize).collect();
             let (places, sent) = (Vec::new(), Vec::new());
             let dispatch = Dispatch { group: None, per_token: 1, places, sent, received, own_experts };
             let (of_experts, of_ranks) = (dispatch.counts(), dispatch.rows_of_ranks());
@@ -133,8 +133,8 @@ impl Dispatch {
 
     /// Returns the number of rows of each of this rank's experts.
     pub(super) fn counts(&self) -> Vec<usize> {
-        let of = |expert| self.received.iter().skip(expert).step_by(self.own_experts).sum();
-        (0..self.own_experts).map(of).collect()
+        let rows_of = |expert| self.received.iter().skip(expert).step_by(self.own_experts).sum();
+        (0..self.own_experts).map(rows_of).collect()
     }
 
     /// Starts sending the rows of tokens to their experts, times the weight of each choice if there
@@ -188,7 +188,7 @@ impl Dispatch {
         for (at, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
             let pairs = gradient.row(at / self.per_token).iter().zip(results.row(place as usize));
-            found.data_mut()[at] = pairs.map(|(one, other)| one * other).sum();
+            found.data_mut()[at] = pairs.map(|(slope, result)| slope * result).sum();
         }
         found
     }

@@ -78,8 +78,8 @@ impl MixtureOfExperts {
             let shape = ExpertShape { hidden: shape.hidden * settings.shared, ..shape };
             registry.scope("shared", |registry| feed_forward(registry, shape, split))
         });
-        let own = parallel.own_experts(settings.count);
-        let experts = GroupedExperts::new(registry, settings.count, own, shape, split);
+        let own_experts = parallel.own_experts(settings.count);
+        let experts = GroupedExperts::new(registry, settings.count, own_experts, shape, split);
         Self { router, shared, experts, settings: *settings, parallel: parallel.clone() }
     }
 }

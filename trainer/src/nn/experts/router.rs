@@ -136,10 +136,11 @@ impl Router {
     ) -> Result<Tensor> {
         let of_logits = self.logits_gradient(pass, routing, of_weights);
         if let Some(bias) = self.bias {
-            let (all, loads) = (routing.chosen.len() as f32, &routing.loads);
+            let (choices, loads) = (routing.chosen.len() as f32, &routing.loads);
             // Loads beyond the mean, times the number of experts: a step uses their signs only.
             // They are whole numbers below 2^24, so that sums over ranks are exact.
-            let slopes: Vec<_> = loads.iter().map(|&load| load as f32 * loads.len() as f32 - all).collect();
+            let slopes: Vec<_> =
+                loads.iter().map(|&load| load as f32 * loads.len() as f32 - choices).collect();
             pass.accumulate(bias, |_, into| {
                 into.host().iter_mut().zip(&slopes).for_each(|(into, slope)| *into += slope);
                 Ok(())

@@ -21,7 +21,7 @@ pub(super) fn choose(scores: &[f32], bias: Option<&[f32]>, order: &mut Vec<u32>,
     let key = |expert: u32| scores[expert as usize] + bias.map_or(0.0, |bias| bias[expert as usize]);
     // The second key makes the choice among equal scores the same on all ranks, since neither the
     // selection nor the sort below is stable.
-    let best_first = |one: &u32, other: &u32| key(*other).total_cmp(&key(*one)).then(one.cmp(other));
+    let best_first = |left: &u32, right: &u32| key(*right).total_cmp(&key(*left)).then(left.cmp(right));
     order.clear();
     order.extend(0..scores.len() as u32);
     let count = chosen.len();
@@ -48,11 +48,12 @@ impl Weighting {
 
     /// Adds the gradient of the scores to `into`, from that of the weights.
     pub(super) fn backward(self, scores: &[f32], chosen: &[u32], gradient: &[f32], into: &mut [f32]) {
-        let of = |expert: u32| scores[expert as usize];
+        let score_of = |expert: u32| scores[expert as usize];
         let (sum, mean) = match self.normalize {
             true => {
-                let sum = chosen.iter().map(|&expert| of(expert)).sum::<f32>().max(f32::MIN_POSITIVE);
-                let dot: f32 = gradient.iter().zip(chosen).map(|(slope, &expert)| slope * of(expert)).sum();
+                let sum = chosen.iter().map(|&expert| score_of(expert)).sum::<f32>().max(f32::MIN_POSITIVE);
+                let dot: f32 =
+                    gradient.iter().zip(chosen).map(|(slope, &expert)| slope * score_of(expert)).sum();
                 (sum, dot / sum)
             }
             false => (1.0, 0.0),

@@ -143,14 +143,14 @@ impl Host {
     ) {
         for (at, dot) in dots.iter_mut().enumerate() {
             let range = shape.output_range(at);
-            *dot = sum(&output[range.clone()], &gradient[range], |one, other| one * other);
+            *dot = sum(&output[range.clone()], &gradient[range], |value, slope| value * slope);
         }
     }
 }
 
-/// Returns ln(e^`one` + e^`other`).
-fn add_logs(one: f32, other: f32) -> f32 {
-    let (most, least) = (one.max(other), one.min(other));
+/// Returns ln(e^`left` + e^`right`).
+fn add_logs(left: f32, right: f32) -> f32 {
+    let (most, least) = (left.max(right), left.min(right));
     // The difference of two infinities is not a number.
     if least == f32::NEG_INFINITY { most } else { most + (least - most).exp().ln_1p() }
 }

@@ -10,11 +10,11 @@ impl Host {
         into: Mat<&mut [f32]>,
         beta: f32,
         alpha: f32,
-        one: Mat<&[f32]>,
-        other: Mat<&[f32]>,
+        left: Mat<&[f32]>,
+        right: Mat<&[f32]>,
     ) {
         let into = MatrixMut::new(into.values, into.rows, into.columns);
-        unisono_matmul::matmul(into, beta, alpha, matrix(one), matrix(other), self.threads);
+        unisono_matmul::matmul(into, beta, alpha, matrix(left), matrix(right), self.threads);
     }
 
     pub(crate) fn fill_rows(&self, rows: &mut [f32], row: &[f32]) {
@@ -63,7 +63,7 @@ impl Host {
     }
 }
 
-fn matrix(of: Mat<&[f32]>) -> Matrix<'_> {
-    let matrix = Matrix::new(of.values, of.rows, of.columns);
-    if of.is_transposed { matrix.t() } else { matrix }
+fn matrix(operand: Mat<&[f32]>) -> Matrix<'_> {
+    let matrix = Matrix::new(operand.values, operand.rows, operand.columns);
+    if operand.is_transposed { matrix.t() } else { matrix }
 }

@@ -77,17 +77,18 @@ fn polynomial<const N: usize>(coefficients: &[f32; N], x: f32) -> f32 {
 
 /// Sums `term` over all pairs.
 #[inline(always)]
-pub(crate) fn sum(one: &[f32], two: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
-    debug_assert_eq!(one.len(), two.len());
+pub(crate) fn sum(left: &[f32], right: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+    debug_assert_eq!(left.len(), right.len());
     let mut lanes = [0.0; LANES];
-    let ((ones, rest), (twos, other)) = (one.as_chunks::<LANES>(), two.as_chunks::<LANES>());
-    for (one, two) in ones.iter().zip(twos) {
+    let ((left_chunks, left_tail), (right_chunks, right_tail)) =
+        (left.as_chunks::<LANES>(), right.as_chunks::<LANES>());
+    for (left, right) in left_chunks.iter().zip(right_chunks) {
         for lane in 0..LANES {
-            lanes[lane] += term(one[lane], two[lane]);
+            lanes[lane] += term(left[lane], right[lane]);
         }
     }
-    for (lane, (one, two)) in lanes.iter_mut().zip(rest.iter().zip(other)) {
-        *lane += term(*one, *two);
+    for (lane, (left, right)) in lanes.iter_mut().zip(left_tail.iter().zip(right_tail)) {
+        *lane += term(*left, *right);
     }
     fold(lanes, |a, b| a + b)
 }
@@ -96,13 +97,13 @@ pub(crate) fn sum(one: &[f32], two: &[f32], term: impl Fn(f32, f32) -> f32) -> f
 #[inline(always)]
 pub(crate) fn max_value(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = values.as_chunks::<LANES>();
+    let (chunks, tail) = values.as_chunks::<LANES>();
     for chunk in chunks {
         for lane in 0..LANES {
             lanes[lane] = max_f32(lanes[lane], chunk[lane]);
         }
     }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
+    for (lane, value) in lanes.iter_mut().zip(tail) {
         *lane = max_f32(*lane, *value);
     }
     fold(lanes, max_f32)
@@ -112,14 +113,14 @@ pub(crate) fn max_value(values: &[f32]) -> f32 {
 #[inline(always)]
 pub(crate) fn exp_shifted(values: &mut [f32], shift: f32) -> f32 {
     let mut lanes = [0.0; LANES];
-    let (chunks, rest) = values.as_chunks_mut::<LANES>();
+    let (chunks, tail) = values.as_chunks_mut::<LANES>();
     for chunk in chunks {
         for lane in 0..LANES {
             chunk[lane] = exp(chunk[lane] - shift);
             lanes[lane] += chunk[lane];
         }
     }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
+    for (lane, value) in lanes.iter_mut().zip(tail) {
         *value = exp(*value - shift);
         *lane += *value;
     }

@@ -22,8 +22,8 @@ pub(super) fn orthogonalize(
         compute.copy(before.view_mut(..), matrix.as_view())?;
         let x = before.view(..);
         let x = MatrixView::new(&x, rows, columns)?;
-        let (one, other) = if is_tall { (x.t(), x) } else { (x, x.t()) };
-        compute.matmul(MatrixViewMut::new(gram.view_mut(..), short, short)?, 0.0, 1.0, one, other)?;
+        let (first, second) = if is_tall { (x.t(), x) } else { (x, x.t()) };
+        compute.matmul(MatrixViewMut::new(gram.view_mut(..), short, short)?, 0.0, 1.0, first, second)?;
         compute.copy(poly.view_mut(..), gram.view(..))?;
         let square = gram.view(..);
         let square = MatrixView::new(&square, short, short)?;

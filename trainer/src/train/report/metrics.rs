@@ -59,7 +59,7 @@ impl StepRecord {
     pub fn largest_load(&self) -> Option<(f64, &str)> {
         let most = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
         let blocks = self.expert_loads.iter().map(|(path, loads)| (most(loads), path.as_str()));
-        blocks.max_by(|one, other| one.0.total_cmp(&other.0))
+        blocks.max_by(|left, right| left.0.total_cmp(&right.0))
     }
 }
 
@@ -152,8 +152,8 @@ impl EarlierRecords {
             }
         };
         let text = &self.text[..kept.last().map_or(0, |&(_, end)| end)];
-        let own = if step == 0 { &[] } else { &kept[start..] };
-        (text, own.iter().map(|(record, _)| record.clone()).collect())
+        let last_records = if step == 0 { &[] } else { &kept[start..] };
+        (text, last_records.iter().map(|(record, _)| record.clone()).collect())
     }
 }
 

@@ -118,17 +118,17 @@ impl Tile<'_> {
     }
 
     /// Returns the offset of keys or values.
-    fn key_at(&self, of: KvPart) -> usize {
+    fn key_at(&self, part: KvPart) -> usize {
         let KvLayout { first, column, stride } = self.keys;
-        first * stride + column + of as usize * self.columns.keys + self.key_column
+        first * stride + column + part as usize * self.columns.keys + self.key_column
     }
 
     fn queries<'a>(&self, sources: QkvInputs<'a>) -> Matrix<'a> {
         Matrix::strided(&sources.queries[self.query_at()..], self.count(), self.depth, self.columns.all())
     }
 
-    fn keys<'a>(&self, sources: QkvInputs<'a>, of: KvPart) -> Matrix<'a> {
-        Matrix::strided(&sources.keys[self.key_at(of)..], self.key_count(), self.depth, self.keys.stride)
+    fn keys<'a>(&self, sources: QkvInputs<'a>, part: KvPart) -> Matrix<'a> {
+        Matrix::strided(&sources.keys[self.key_at(part)..], self.key_count(), self.depth, self.keys.stride)
     }
 
     fn queries_mut<'a>(&self, slopes: &'a mut Grads<'_>) -> MatrixMut<'a> {
@@ -140,9 +140,9 @@ impl Tile<'_> {
         )
     }
 
-    fn keys_mut<'a>(&self, slopes: &'a mut Grads<'_>, of: KvPart) -> MatrixMut<'a> {
+    fn keys_mut<'a>(&self, slopes: &'a mut Grads<'_>, part: KvPart) -> MatrixMut<'a> {
         MatrixMut::strided(
-            &mut slopes.keys()[self.key_at(of)..],
+            &mut slopes.keys()[self.key_at(part)..],
             self.key_count(),
             self.depth,
             self.keys.stride,
