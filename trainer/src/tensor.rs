@@ -129,7 +129,7 @@ impl Tensor {
     /// Fails as [`Tensor::all_reduce`] does.
     pub fn all_gather(&mut self, part: &Self, ranks: &ProcessGroup) -> Result<()> {
         match &mut self.data {
-            TensorData::Host(all) => ranks.host().all_gather(part.data(), all)?,
+            TensorData::Host(gathered) => ranks.host().all_gather(part.data(), gathered)?,
             TensorData::Device(DeviceVec { buffer, compute, .. }) => {
                 ranks.device()?.all_gather(compute.stream(), &part.view(), buffer)?;
             }

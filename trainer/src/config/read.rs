@@ -181,7 +181,7 @@ fn key_paths(table: &Table, prefix: &str) -> Vec<String> {
 /// Returns the value at `section.key`.
 fn find_key<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
     match key.split_once('.') {
-        Some((section, rest)) => find_key(table.get_mut(section)?.as_table_mut()?, rest),
+        Some((section, subkey)) => find_key(table.get_mut(section)?.as_table_mut()?, subkey),
         None => table.get_mut(key),
     }
 }

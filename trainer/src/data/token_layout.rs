@@ -137,8 +137,8 @@ impl LlmcHeader {
 
 /// Returns true if the first bytes are mostly zeros after three numbers, as a header of llm.c is.
 fn is_like_header(start: &[u8]) -> bool {
-    let Some(rest) = start.get(12..LLMC_HEADER) else { return false };
-    rest.iter().filter(|&&byte| byte == 0).count() >= HEADER_ZEROS
+    let Some(reserved) = start.get(12..LLMC_HEADER) else { return false };
+    reserved.iter().filter(|&&byte| byte == 0).count() >= HEADER_ZEROS
 }
 
 /// Number of zero bytes that tell a damaged header from tokens. Small tokens of four bytes have up

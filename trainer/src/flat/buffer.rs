@@ -305,14 +305,14 @@ impl FlatBuffer {
     /// Returns the error of a failed collective.
     pub fn reduce_scatter(&self, share: &mut Self, peers: Comm<'_>, reduction: ReduceOp) -> Result<()> {
         match (self, share, peers) {
-            (FlatBuffer::F32(all), FlatBuffer::F32(share), Comm::Host(group)) => {
-                group.reduce_scatter(all, share, reduction)
+            (FlatBuffer::F32(buffer), FlatBuffer::F32(share), Comm::Host(group)) => {
+                group.reduce_scatter(buffer, share, reduction)
             }
-            (FlatBuffer::Bf16(all), FlatBuffer::Bf16(share), Comm::Host(group)) => {
-                group.reduce_scatter(all, share, reduction)
+            (FlatBuffer::Bf16(buffer), FlatBuffer::Bf16(share), Comm::Host(group)) => {
+                group.reduce_scatter(buffer, share, reduction)
             }
-            (FlatBuffer::Device(all), FlatBuffer::Device(share), Comm::Device(group)) => {
-                all.reduce_scatter(share, group, reduction)
+            (FlatBuffer::Device(buffer), FlatBuffer::Device(share), Comm::Device(group)) => {
+                buffer.reduce_scatter(share, group, reduction)
             }
             _ => unreachable!("a group reaches where its numbers lie"),
         }
@@ -332,12 +332,14 @@ impl FlatBuffer {
     /// Returns the error of a failed collective.
     pub fn all_gather(&mut self, share: &Self, peers: Comm<'_>) -> Result<()> {
         match (self, share, peers) {
-            (FlatBuffer::F32(all), FlatBuffer::F32(share), Comm::Host(group)) => group.all_gather(share, all),
-            (FlatBuffer::Bf16(all), FlatBuffer::Bf16(share), Comm::Host(group)) => {
-                group.all_gather(share, all)
+            (FlatBuffer::F32(buffer), FlatBuffer::F32(share), Comm::Host(group)) => {
+                group.all_gather(share, buffer)
             }
-            (FlatBuffer::Device(all), FlatBuffer::Device(share), Comm::Device(group)) => {
-                all.all_gather(share, group)
+            (FlatBuffer::Bf16(buffer), FlatBuffer::Bf16(share), Comm::Host(group)) => {
+                group.all_gather(share, buffer)
+            }
+            (FlatBuffer::Device(buffer), FlatBuffer::Device(share), Comm::Device(group)) => {
+                buffer.all_gather(share, group)
             }
             _ => unreachable!("a group reaches where its numbers lie"),
         }

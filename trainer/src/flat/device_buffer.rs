@@ -220,7 +220,7 @@ impl DeviceBuffer {
         reduction: ReduceOp,
     ) -> Result<()> {
         let stream = self.lane.stream();
-        dispatch_pair!(&self.data, &mut share.data, all, share => group.reduce_scatter(stream, all, share, reduction))
+        dispatch_pair!(&self.data, &mut share.data, buffer, share => group.reduce_scatter(stream, buffer, share, reduction))
     }
 
     pub(super) fn reduce_scatter_in_place(
@@ -234,7 +234,7 @@ impl DeviceBuffer {
 
     pub(super) fn all_gather(&mut self, share: &Self, group: &DeviceCommunicator) -> Result<()> {
         let stream = self.lane.stream();
-        dispatch_pair!(&mut self.data, &share.data, all, share => group.all_gather(stream, share, all))
+        dispatch_pair!(&mut self.data, &share.data, buffer, share => group.all_gather(stream, share, buffer))
     }
 
     pub(super) fn all_gather_in_place(&mut self, group: &DeviceCommunicator) -> Result<()> {

@@ -47,7 +47,7 @@ impl ShardSpec {
     pub fn is_valid(&self, shape: &[usize]) -> bool {
         let ShardSpec {
             dim: dimension,
-            global_size: whole,
+            global_size: size,
             block_count: blocks,
             first_block_ratio: ratio,
             granularity: grain,
@@ -57,8 +57,8 @@ impl ShardSpec {
         // Files have such specifications, and damaged ones have any numbers.
         let extents = blocks.checked_sub(1).and_then(|others| others.checked_add(ratio));
         let least = extents.filter(|_| ratio > 0).and_then(|extents| extents.checked_mul(grain));
-        let fits = least.is_some_and(|least| (1..=whole).contains(&least));
-        shape.get(dimension) == Some(&whole) && fits && part < parts && parts <= MAX_SHARDS
+        let fits = least.is_some_and(|least| (1..=size).contains(&least));
+        shape.get(dimension) == Some(&size) && fits && part < parts && parts <= MAX_SHARDS
     }
 
     /// Returns the size of all blocks in sizes of a block other than the first.
