@@ -357,9 +357,9 @@ impl Registry {
     /// Marks the parameters that `make` adds as having partial gradients on tensor parallel ranks,
     /// if `is` is true.
     pub fn with_partial_grads<R>(&mut self, is: bool, make: impl FnOnce(&mut Self) -> R) -> R {
-        let before = std::mem::replace(&mut self.partial_grads, is);
+        let outer = std::mem::replace(&mut self.partial_grads, is);
         let made = make(self);
-        self.partial_grads = before;
+        self.partial_grads = outer;
         made
     }
 

@@ -118,8 +118,8 @@ impl StepPlan {
     /// Returns the uses of weights for which a unit's weights must be gathered, if every use frees
     /// them: those that do not follow a use of the same unit.
     pub(crate) fn gathers(&self) -> impl Iterator<Item = (UnitId, Direction)> + '_ {
-        let mut before = None;
-        self.weight_uses().filter(move |&(unit, _)| before.replace(unit) != Some(unit))
+        let mut last = None;
+        self.weight_uses().filter(move |&(unit, _)| last.replace(unit) != Some(unit))
     }
 
     /// Returns the number of times that each unit completes gradients.

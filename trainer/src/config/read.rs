@@ -169,13 +169,13 @@ fn unknown_key_message(key: &[&str], known: &Table) -> String {
 
 /// Returns the paths of all sections and keys.
 fn key_paths(table: &Table, prefix: &str) -> Vec<String> {
-    let below = |(key, value): (&String, &Value)| match value {
+    let paths_of = |(key, value): (&String, &Value)| match value {
         Value::Table(section) => {
             [vec![format!("{prefix}{key}")], key_paths(section, &format!("{prefix}{key}."))].concat()
         }
         _ => vec![format!("{prefix}{key}")],
     };
-    table.iter().flat_map(below).collect()
+    table.iter().flat_map(paths_of).collect()
 }
 
 /// Returns the value at `section.key`.
@@ -216,8 +216,8 @@ fn in_plain_words(message: &str) -> String {
 /// Prefixes `what` with the line at `span`.
 fn with_line(text: &str, span: Option<Range<usize>>, what: &str) -> String {
     let Some(span) = span else { return what.to_owned() };
-    let before = &text[..span.start.min(text.len())];
-    let number = before.matches('\n').count();
+    let earlier = &text[..span.start.min(text.len())];
+    let number = earlier.matches('\n').count();
     let line = text.lines().nth(number).unwrap_or_default().trim();
     format!("line {}, `{line}`: {what}", number + 1)
 }

@@ -32,28 +32,28 @@ const MAX_BUCKET_MB: f64 = (1 << 20) as f64;
 fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
     let Config { model, data, strategy, checkpoint, .. } = config;
     let keeps = checkpoint.every > 0 || checkpoint.last || checkpoint.resume;
-    let within = |name: &str, value: usize, most: usize| {
+    let bounded = |name: &str, value: usize, most: usize| {
         ((1..=most).contains(&value), format!("{name} = {value}: it is from 1 to {most}"))
     };
     vec![
-        within("threads", config.threads, MAX_THREADS),
-        within("model.layers", model.layers, MAX_LAYERS),
-        within("model.width", model.width, MAX_WIDTH),
-        within("model.heads", model.heads, MAX_WIDTH),
-        within("model.context", model.context, MAX_CONTEXT),
-        within("model.rope_original_context", model.rope_original_context, MAX_CONTEXT),
+        bounded("threads", config.threads, MAX_THREADS),
+        bounded("model.layers", model.layers, MAX_LAYERS),
+        bounded("model.width", model.width, MAX_WIDTH),
+        bounded("model.heads", model.heads, MAX_WIDTH),
+        bounded("model.context", model.context, MAX_CONTEXT),
+        bounded("model.rope_original_context", model.rope_original_context, MAX_CONTEXT),
         (
             model.ffn_width <= MAX_WIDTH,
             format!("model.ffn_width = {}: it is at most {MAX_WIDTH}", model.ffn_width),
         ),
-        within("model.cross_entropy_splits", model.cross_entropy_splits, MAX_CONTEXT),
-        within("data.vocabulary", data.vocabulary as usize, u32::MAX as usize),
-        within("data.global_batch", data.global_batch, MAX_BATCH),
-        within("data.micro_batch", data.micro_batch, MAX_BATCH),
-        within("data.breadth_first", data.breadth_first, MAX_BATCH),
-        within("data.micro_sequences", data.micro_sequences, MAX_CONTEXT),
-        within("strategy.gather_limit", strategy.gather_limit, MAX_WIDTH),
-        within("strategy.reduction_limit", strategy.reduction_limit, MAX_WIDTH),
+        bounded("model.cross_entropy_splits", model.cross_entropy_splits, MAX_CONTEXT),
+        bounded("data.vocabulary", data.vocabulary as usize, u32::MAX as usize),
+        bounded("data.global_batch", data.global_batch, MAX_BATCH),
+        bounded("data.micro_batch", data.micro_batch, MAX_BATCH),
+        bounded("data.breadth_first", data.breadth_first, MAX_BATCH),
+        bounded("data.micro_sequences", data.micro_sequences, MAX_CONTEXT),
+        bounded("strategy.gather_limit", strategy.gather_limit, MAX_WIDTH),
+        bounded("strategy.reduction_limit", strategy.reduction_limit, MAX_WIDTH),
         (
             strategy.prefetch <= MAX_WIDTH,
             format!("strategy.prefetch = {}: it is at most {MAX_WIDTH}", strategy.prefetch),
@@ -235,14 +235,14 @@ fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
 const MAX_ELEMENTS: f64 = (1u64 << 50) as f64;
 
 fn size_constraints(config: &Config) -> Vec<(bool, String)> {
-    let below = |what: &str, count: f64| {
+    let limited = |what: &str, count: f64| {
         (
             count < MAX_ELEMENTS,
             format!("this model has about {count:.1e} {what}: it may have {MAX_ELEMENTS:.1e}"),
         )
     };
     let [parameters, activations] = counts(config);
-    vec![below("parameters", parameters), below("activations in a pass", activations)]
+    vec![limited("parameters", parameters), limited("activations in a pass", activations)]
 }
 
 /// Estimates the number of parameters, and of activations per pass.

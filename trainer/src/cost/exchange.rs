@@ -108,12 +108,12 @@ impl Estimate<'_> {
     ) -> impl Iterator<Item = Exchange> {
         let rows = self.rows(micro_batch, micro_batches);
         let [sequence, ring] = self.sequence(&rows);
-        let within = [self.tensor(&rows), sequence, ring, self.experts(&rows)];
+        let in_layers = [self.tensor(&rows), sequence, ring, self.experts(&rows)];
         let message = self.stage_message(micro_batch);
         let count = 2.0 * micro_batches as f64;
         let stages =
             Exchange { collectives: count, messages: count, bytes: count * message.bytes, ..message };
-        within.into_iter().chain([stages]).filter(|exchange| exchange.ranks > 1)
+        in_layers.into_iter().chain([stages]).filter(|exchange| exchange.ranks > 1)
     }
 
     fn rows(&self, micro_batch: usize, micro_batches: usize) -> Rows {

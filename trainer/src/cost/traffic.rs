@@ -34,8 +34,8 @@ pub struct Traffic {
 impl Traffic {
     /// Returns the total.
     pub fn total(&self) -> f64 {
-        let within = self.tensor_parallel + self.sequence_parallel + self.experts + self.pipeline;
-        self.forward + self.backward + self.after_step + within
+        let in_layers = self.tensor_parallel + self.sequence_parallel + self.experts + self.pipeline;
+        self.forward + self.backward + self.after_step + in_layers
     }
 }
 
@@ -78,10 +78,10 @@ impl CostModel<'_> {
             stepped: sum(&|bucket| trained_elements(bucket) * bucket.dtype.size()),
             ..GroupBytes::default()
         };
-        let [forward, backward, after] = group.sent(kind, ranks);
-        let after = after + self.optimizer_traffic(part, &layout);
+        let [forward, backward, stepped] = group.sent(kind, ranks);
+        let stepped = stepped + self.optimizer_traffic(part, &layout);
         let layers = if each { passes } else { 1.0 } * self.partial_grad_traffic(inventory);
-        Traffic { forward, backward, after_step: after, tensor_parallel: layers, ..Traffic::default() }
+        Traffic { forward, backward, after_step: stepped, tensor_parallel: layers, ..Traffic::default() }
     }
 
     /// Returns the bytes sent by the optimizer step: update directions of whole matrices, gathered

@@ -71,7 +71,7 @@ impl SequenceChunk {
     /// Returns the position in its sequence of row `row` of `length` rows.
     pub fn position(self, row: usize, length: usize) -> usize {
         let Self { index, count, placement, part, .. } = self;
-        let within = match placement {
+        let offset = match placement {
             Placement::Contiguous => index * length + row,
             Placement::Striped => row * count + index,
             Placement::ZigZag => match row.checked_sub(length / 2) {
@@ -79,7 +79,7 @@ impl SequenceChunk {
                 Some(later) => (2 * count - 1 - index) * (length / 2) + later,
             },
         };
-        part * count * length + within
+        part * count * length + offset
     }
 }
 

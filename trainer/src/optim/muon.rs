@@ -146,9 +146,9 @@ fn orthogonalize(matrix: &mut [f32], rows: usize, columns: usize) {
         let square = Matrix::new(&gram, short, short);
         matmul(MatrixMut::new(&mut poly, short, short), B, C, square, square, 1);
         // The product reads a copy, because it writes to the matrix itself.
-        let (before, poly) = (matrix.to_vec(), Matrix::new(&poly, short, short));
-        let before = Matrix::new(&before, rows, columns);
-        let (left, right) = if is_tall { (before, poly) } else { (poly, before) };
+        let (copy, poly) = (matrix.to_vec(), Matrix::new(&poly, short, short));
+        let copy = Matrix::new(&copy, rows, columns);
+        let (left, right) = if is_tall { (copy, poly) } else { (poly, copy) };
         matmul(MatrixMut::new(matrix, rows, columns), A, 1.0, left, right, 1);
     }
 }

@@ -138,10 +138,10 @@ impl FullySharded {
 
     /// Starts gathers for the units that are used after `unit`.
     fn prefetch(&mut self, unit: UnitId) -> Result<()> {
-        let mut before = unit;
+        let mut last = unit;
         // Consecutive uses of a unit share one gather, as forward and backward of the last unit do.
         // They count as one unit, so that the prefetch reaches as far at the turn as elsewhere.
-        let others = self.cursor.upcoming().filter(|&next| std::mem::replace(&mut before, next) != next);
+        let others = self.cursor.upcoming().filter(|&next| std::mem::replace(&mut last, next) != next);
         let others: Vec<_> = others.take(self.base.settings.prefetch).collect();
         for next in others {
             for bucket in self.buckets_of(next) {

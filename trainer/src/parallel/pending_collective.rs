@@ -79,8 +79,8 @@ impl EnqueuedCollective {
         // The lane waits for this event and the host does not, so the collective follows the last
         // gradient of its bucket while backward goes on
         // (docs/decisions/0015-training-on-the-device.md).
-        let before = home.stream().record()?;
-        device_buffer(&mut numbers).move_to_lane(lane, &before)?;
+        let last_use = home.stream().record()?;
+        device_buffer(&mut numbers).move_to_lane(lane, &last_use)?;
         let start = group.timeline.as_ref().map(|timeline| timeline.begin(lane.stream())).transpose()?;
         let numbers = operation(Some(group.peers()), numbers)?;
         if let Some(timeline) = &group.timeline {

@@ -49,7 +49,7 @@ fn on(
     let strategies = strategies(shape, data, allowed);
     let recomputes = [shape.gpt.activation_checkpointing, true];
     let recomputes = if recomputes[0] { &recomputes[1..] } else { &recomputes[..] };
-    let with = |mesh: ParallelConfig| {
+    let variants = |mesh: ParallelConfig| {
         let choices = strategies.iter().flat_map(|&kind| recomputes.iter().map(move |&again| (kind, again)));
         choices.map(move |(kind, activation_checkpointing)| ParallelConfig {
             kind,
@@ -57,7 +57,7 @@ fn on(
             ..mesh
         })
     };
-    meshes.flat_map(with).collect()
+    meshes.flat_map(variants).collect()
 }
 
 /// Returns the tensor parallel degrees from 2, within a host, that divide the heads.

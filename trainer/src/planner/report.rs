@@ -276,12 +276,12 @@ impl PlanReport {
             "{} = tensor {tensor} x pipeline {pipeline} x data {data}",
             counted(self.hardware.ranks, "rank")
         );
-        let within =
+        let sharing =
             format!("of the data ranks {context} share each sequence and {expert} divide the experts");
         let recomputed = if self.estimate().recomputes() { "; activations are recomputed" } else { "" };
         let missing = missing.as_ref().map_or(String::new(), |missing| format!("\nhowever: {missing}"));
         format!(
-            "{}, {}: {why}\n{factors}; {within}{recomputed}\nusual for this size: {}{missing}",
+            "{}, {}: {why}\n{factors}; {sharing}{recomputed}\nusual for this size: {}{missing}",
             leaf.name(),
             cut.kind.name(),
             self.rule_of_thumb

@@ -138,8 +138,9 @@ impl Candidate {
     fn new(estimate: &Estimate<'_>, micro_batch: usize, accumulation: usize, bucket: f64) -> Self {
         let exchanges = estimate.exchanges(micro_batch, accumulation, bucket);
         let sent = [LinkClass::Domain, LinkClass::Host, LinkClass::Across].map(|class| {
-            let over = exchanges.iter().filter(|exchange| exchange.link_class(estimate.hardware) == class);
-            over.fold(0.0, |sum, exchange| sum + exchange.bytes)
+            let of_class =
+                exchanges.iter().filter(|exchange| exchange.link_class(estimate.hardware) == class);
+            of_class.fold(0.0, |sum, exchange| sum + exchange.bytes)
         });
         Self {
             parallel: estimate.parallel,

@@ -82,12 +82,12 @@ impl Tree<'_> {
         });
         let tensors = tensor_degrees(self.shape, self.hardware);
         let most = self.most_tensor();
-        let within = tensors.iter().map(|&tensor| (Rule::Tensor, self.sharded(tensor, 1))).collect();
+        let tensor_cuts = tensors.iter().map(|&tensor| (Rule::Tensor, self.sharded(tensor, 1))).collect();
         let stages = powers_of_two(self.shape.gpt.layers).filter(|&stages| stages > 1);
         let stages = stages.filter(|stages| self.hardware.ranks.is_multiple_of(most * stages));
         let across = stages.map(|stages| (Rule::Pipeline, self.sharded(most, stages))).collect();
         // All keep their activations before any recomputes them.
-        data.into_iter().chain(both(within)).chain(both(across)).collect()
+        data.into_iter().chain(both(tensor_cuts)).chain(both(across)).collect()
     }
 
     fn context(&self) -> Vec<(Rule, ParallelConfig)> {
@@ -126,8 +126,8 @@ impl Tree<'_> {
 /// Returns all meshes without activation checkpointing, then all with it.
 fn both(cuts: Vec<(Rule, ParallelConfig)>) -> impl Iterator<Item = (Rule, ParallelConfig)> {
     [false, true].into_iter().flat_map(move |activation_checkpointing| {
-        let with = move |(rule, cut)| (rule, ParallelConfig { activation_checkpointing, ..cut });
-        cuts.clone().into_iter().map(with)
+        let variant = move |(rule, cut)| (rule, ParallelConfig { activation_checkpointing, ..cut });
+        cuts.clone().into_iter().map(variant)
     })
 }
 

@@ -140,8 +140,10 @@ impl Run {
         let rate = |config: &Config| config.peak_rate() * config.schedule.factor(self.train_step);
         let (now, Ok(saved)) = (rate(&self.config), Config::from_checkpoint(saved)) else { return };
         if now != rate(&saved) {
-            let before = rate(&saved);
-            self.log(&format!("the next learning rate is {now:.2e}, and {before:.2e} by the saved schedule"));
+            let saved_rate = rate(&saved);
+            self.log(&format!(
+                "the next learning rate is {now:.2e}, and {saved_rate:.2e} by the saved schedule"
+            ));
         }
     }
 }

@@ -200,9 +200,9 @@ fn traffic_table(traffic: &Traffic) -> String {
         pipeline: stages,
     } = *traffic;
     let phases = [("forward", forward), ("backward", backward), ("after", after)];
-    let within =
+    let sharing =
         [("in layers", layers), ("in sequences", sequences), ("to experts", experts), ("to stages", stages)];
-    let rows = phases.into_iter().chain(within).chain([("in all", traffic.total())]);
+    let rows = phases.into_iter().chain(sharing).chain([("in all", traffic.total())]);
     table(&rows.map(|(phase, bytes)| vec![phase.to_owned(), format!("{bytes:.0}")]).collect::<Vec<_>>())
 }
 
