@@ -108,8 +108,11 @@ impl ShardReader {
             for (value, index) in bytes.chunks_exact(4).zip(piece.start..) {
                 // Padding has no place in the whole tensor, and stays as it is.
                 let global = saved.global_index(index);
-                let index =
-                    if as_is { global.map(|_| index) } else { global.and_then(|at| mine.local_index(at)) };
+                let index = if as_is {
+                    global.map(|_| index)
+                } else {
+                    global.and_then(|place| mine.local_index(place))
+                };
                 if let Some(index) = index.filter(|index| range.contains(index)) {
                     into[index - range.start] = f32::from_le_bytes(value.try_into().expect("four bytes"));
                     found += 1;

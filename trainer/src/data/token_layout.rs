@@ -78,14 +78,14 @@ fn is_foreign(start: &[u8], width: TokenWidth) -> bool {
 const MIN_TEXT: usize = 32;
 
 /// Copies a part of the file.
-fn copy(mapped: &MappedFile, at: usize, count: usize) -> std::result::Result<Vec<u8>, String> {
+fn copy(mapped: &MappedFile, offset: usize, count: usize) -> std::result::Result<Vec<u8>, String> {
     let mut bytes = vec![0; count];
-    mapped.read_at(at, &mut bytes).map_err(|error| error.to_string())?;
+    mapped.read_at(offset, &mut bytes).map_err(|error| error.to_string())?;
     Ok(bytes)
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().expect("four bytes"))
+fn word(bytes: &[u8], index: usize) -> u32 {
+    u32::from_le_bytes(bytes[4 * index..4 * index + 4].try_into().expect("four bytes"))
 }
 
 /// Size of the header of llm.c: 256 numbers of four bytes.
@@ -171,7 +171,8 @@ impl MegatronIndex {
                         it again, or move it away if it has nothing to do with the tokens";
             return Err(Error::file(path, what));
         }
-        let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        let number =
+            |place: usize| u64::from_le_bytes(header[place..place + 8].try_into().expect("eight bytes"));
         let (dtype, sequences, documents) = (header[17], number(18), number(26));
         // A damaged header can hold any numbers, whose products may not fit.
         let described =
@@ -187,10 +188,11 @@ impl MegatronIndex {
             );
             return Err(Error::file(path, what));
         }
-        let entry = |at: u64| {
+        let entry = |sequence: u64| {
             let (mut size, mut offset) = ([0; 4], [0; 8]);
-            file.read_exact_at(&mut size, MEGATRON_HEADER + 4 * at).map_err(failed)?;
-            file.read_exact_at(&mut offset, MEGATRON_HEADER + 4 * sequences + 8 * at).map_err(failed)?;
+            file.read_exact_at(&mut size, MEGATRON_HEADER + 4 * sequence).map_err(failed)?;
+            file.read_exact_at(&mut offset, MEGATRON_HEADER + 4 * sequences + 8 * sequence)
+                .map_err(failed)?;
             Ok((u32::from_le_bytes(size), u64::from_le_bytes(offset)))
         };
         let first = (0..sequences.min(COMPARED)).map(entry).collect::<Result<Vec<_>>>()?;

@@ -142,8 +142,8 @@ impl TokenSource for TokenFile {
         let mut bytes = [0; READ_TOKENS * size_of::<u32>()];
         for (piece, into) in into.chunks_mut(READ_TOKENS).enumerate() {
             let (start, bytes) = (start + piece * READ_TOKENS, &mut bytes[..into.len() * width]);
-            let at = self.layout.start + start * width;
-            self.mapped.read_at(at, bytes).map_err(|error| Error::file(&self.path, error))?;
+            let offset = self.layout.start + start * width;
+            self.mapped.read_at(offset, bytes).map_err(|error| Error::file(&self.path, error))?;
             self.decode(start, bytes, into)?;
         }
         Ok(())

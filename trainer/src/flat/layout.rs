@@ -135,10 +135,10 @@ impl Layout {
         if self.buckets.last_mut().filter(alike).is_none() {
             self.buckets.push(Bucket { entries: Vec::new(), count: 0, dtype, grad_dtype: dtype, trainable });
         }
-        let at = BucketId(self.buckets.len() - 1);
-        let bucket = &mut self.buckets[at.0];
+        let bucket_id = BucketId(self.buckets.len() - 1);
+        let bucket = &mut self.buckets[bucket_id.0];
         let range = bucket.count..bucket.count + parameter.count();
-        self.locations[id.0] = (at, bucket.entries.len());
+        self.locations[id.0] = (bucket_id, bucket.entries.len());
         bucket.count = range.end.next_multiple_of(ALIGNMENT);
         bucket.entries.push(BucketEntry { parameter: id, range });
     }

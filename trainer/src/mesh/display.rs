@@ -168,8 +168,8 @@ impl Mesh {
         [name].into_iter().chain(cells).collect()
     }
 
-    fn cell(&self, at: Coordinates, note: Note<'_>) -> String {
-        let ranks = (0..self.degrees().tensor).map(|tensor| self.rank(Coordinates { tensor, ..at }));
+    fn cell(&self, coordinates: Coordinates, note: Note<'_>) -> String {
+        let ranks = (0..self.degrees().tensor).map(|tensor| self.rank(Coordinates { tensor, ..coordinates }));
         let ranks: Vec<usize> = ranks.collect();
         let numbers: Vec<String> = ranks.iter().map(usize::to_string).collect();
         format!("[{}]{}", numbers.join(" "), note(&ranks))

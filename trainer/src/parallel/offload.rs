@@ -65,12 +65,12 @@ impl OffloadFile {
         to_bytes: impl Fn(T) -> [u8; SIZE],
     ) -> Result<()> {
         let mut bytes = Vec::with_capacity(CHUNK_ELEMENTS * SIZE);
-        let mut at = place.start;
+        let mut offset = place.start;
         for piece in numbers.chunks(CHUNK_ELEMENTS) {
             bytes.clear();
             bytes.extend(piece.iter().flat_map(|&number| to_bytes(number)));
-            self.file.write_all_at(&bytes, at).map_err(|error| self.failed(&error))?;
-            at += bytes.len() as u64;
+            self.file.write_all_at(&bytes, offset).map_err(|error| self.failed(&error))?;
+            offset += bytes.len() as u64;
         }
         // The allocator would cache the vector, and then state would take memory and disk.
         numbers.free();
@@ -92,14 +92,14 @@ impl OffloadFile {
     ) -> Result<TrackedVec<T>> {
         let mut numbers = self.memory.alloc(AllocClass::Optimizer, place.count);
         let mut bytes = vec![0; CHUNK_ELEMENTS * SIZE];
-        let mut at = place.start;
+        let mut offset = place.start;
         for piece in numbers.chunks_mut(CHUNK_ELEMENTS) {
             let bytes = &mut bytes[..size_of_val(piece)];
-            self.file.read_exact_at(bytes, at).map_err(|error| self.failed(&error))?;
+            self.file.read_exact_at(bytes, offset).map_err(|error| self.failed(&error))?;
             for (number, bytes) in piece.iter_mut().zip(bytes.chunks_exact(SIZE)) {
                 *number = from_bytes(bytes.try_into().expect("as many bytes"));
             }
-            at += bytes.len() as u64;
+            offset += bytes.len() as u64;
         }
         Ok(numbers)
     }

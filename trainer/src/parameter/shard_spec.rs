@@ -102,8 +102,8 @@ impl ShardSpec {
         let block = self.block_at(index, share);
         let (start, share) = self.block_bounds(block, share);
         let (global_start, extent) = self.block_bounds(block, self.block_size());
-        let at = self.shard_index * share + index - start;
-        (at < extent).then_some(global_start + at)
+        let position = self.shard_index * share + index - start;
+        (position < extent).then_some(global_start + position)
     }
 
     /// Returns this shard's index of `index` of the whole dimension; `None` if another shard has
@@ -112,8 +112,8 @@ impl ShardSpec {
         let block = self.block_at(index, self.block_size());
         let (global_start, _) = self.block_bounds(block, self.block_size());
         let (start, share) = self.block_bounds(block, self.block_shard_size());
-        let at = (index - global_start).checked_sub(self.shard_index * share)?;
-        (at < share).then_some(start + at)
+        let position = (index - global_start).checked_sub(self.shard_index * share)?;
+        (position < share).then_some(start + position)
     }
 
     /// Returns for every block the start in this shard, the start in the whole dimension, and the

@@ -89,11 +89,11 @@ impl<'s> Players<'s> {
     fn advance_all(&mut self) -> Result<bool, Violation> {
         let mut moved = false;
         for rank in self.schedule.rounds() {
-            while let Some(at) = self.location(rank) {
-                match self.run(rank, at.op) {
+            while let Some(place) = self.location(rank) {
+                match self.run(rank, place.op) {
                     Ok(true) => self.at[rank] += 1,
                     Ok(false) => break,
-                    Err(fault) => return Err(Violation::Op { at, fault }),
+                    Err(fault) => return Err(Violation::Op { at: place, fault }),
                 }
                 moved = true;
             }

@@ -71,9 +71,9 @@ impl Run {
     /// equal weights.
     fn part_of(&self, id: ParameterId, rank: usize) -> [usize; 2] {
         let (parameter, mesh) = (&self.inventory[id], self.groups.mesh());
-        let at = mesh.coordinates(rank);
-        let shard = if parameter.shard.is_some() { at.tensor } else { 0 };
-        [shard, if parameter.domain == Domain::Expert { mesh.expert_rank(at) } else { 0 }]
+        let position = mesh.coordinates(rank);
+        let shard = if parameter.shard.is_some() { position.tensor } else { 0 };
+        [shard, if parameter.domain == Domain::Expert { mesh.expert_rank(position) } else { 0 }]
     }
 
     /// Adds the hashes of the experts of other ranks.
@@ -81,11 +81,11 @@ impl Run {
         let Some(group) = self.groups.get(GroupKind::Expert) else { return Ok(()) };
         let mut group_hashes = vec![0; hashes.len() * group.size()];
         group.all_gather(hashes, &mut group_hashes)?;
-        for (at, parameter) in self.inventory.parameters.iter().enumerate() {
+        for (index, parameter) in self.inventory.parameters.iter().enumerate() {
             if parameter.domain == Domain::Expert {
                 // One rank of the group has the expert, and the others have 0.
-                hashes[at] =
-                    group_hashes.iter().skip(at).step_by(hashes.len()).fold(0, |sum, hash| sum ^ hash);
+                hashes[index] =
+                    group_hashes.iter().skip(index).step_by(hashes.len()).fold(0, |sum, hash| sum ^ hash);
             }
         }
         Ok(())

@@ -161,7 +161,7 @@ impl Run {
     /// losses and metrics of blocks, and the waiting times in layers and for pipeline stages.
     fn gradients(&mut self) -> Result<(f64, AddedSums, [Duration; 2])> {
         let batches = self.next_batches()?;
-        let seeds = |at| self.seeds.seeds_for(Phase::Training, self.train_step, at as u64);
+        let seeds = |index| self.seeds.seeds_for(Phase::Training, self.train_step, index as u64);
         let seeds: Vec<_> = (0..batches.len()).map(seeds).collect();
         let factor = self.config.strategy.average.loss_factor(self.groups.size(GroupKind::Data));
         let scale = factor / self.batch.micro_count() as f32;

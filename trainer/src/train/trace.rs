@@ -106,11 +106,12 @@ impl Trace {
     /// Returns the events in the trace format, for this rank.
     fn events(&self, rank: usize) -> Vec<Value> {
         let (clock, origin) = self.origin;
-        let at = |start: Instant| (clock + start.saturating_duration_since(origin)).as_nanos() as f64 / 1e3;
+        let micros =
+            |start: Instant| (clock + start.saturating_duration_since(origin)).as_nanos() as f64 / 1e3;
         let event = |event: &TraceEvent| {
             json!({
                 "name": event.name, "ph": "X", "pid": rank, "tid": event.lane as u8,
-                "ts": at(event.start), "dur": event.time.as_nanos() as f64 / 1e3,
+                "ts": micros(event.start), "dur": event.time.as_nanos() as f64 / 1e3,
             })
         };
         let name = |kind: &str, lane: u8, name: String| json!({"name": kind, "ph": "M", "pid": rank, "tid": lane, "args": {"name": name}});

@@ -30,11 +30,11 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
         let mut taken = vec![0; experts.count];
         for choice in 0..experts.per_token {
             for &(owner, row) in &rows {
-                let at = sequence + row * experts.per_token + choice;
-                let count = &mut taken[choices[owner * chosen.len() + at] as usize];
+                let index = sequence + row * experts.per_token + choice;
+                let count = &mut taken[choices[owner * chosen.len() + index] as usize];
                 *count += 1;
                 if owner == rank {
-                    dropped[at] = *count > capacity;
+                    dropped[index] = *count > capacity;
                 }
             }
         }
@@ -45,8 +45,8 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
 /// Refuses choices of experts that do not exist. All ranks have the same choices, and the same
 /// error.
 pub(super) fn check_choices(choices: &[u32], of_rank: usize, experts: usize) -> Result<()> {
-    let Some(at) = choices.iter().position(|&expert| expert as usize >= experts) else { return Ok(()) };
-    let (rank, token, expert) = (at / of_rank, at % of_rank, choices[at]);
+    let Some(index) = choices.iter().position(|&expert| expert as usize >= experts) else { return Ok(()) };
+    let (rank, token, expert) = (index / of_rank, index % of_rank, choices[index]);
     Err(Error::invalid(format!(
         "rank {rank} of the sequence group sent expert {expert} as its choice {token}, and there are {experts} \
          experts: check that all ranks run the same build and that the network is sound"

@@ -103,15 +103,15 @@ impl Dispatch {
     ) -> Result<Self> {
         let ranks = group.map_or(1, Communicator::size);
         let mut counts = vec![0; experts];
-        let kept = |at: &usize| !routing.dropped.get(*at).copied().unwrap_or(false);
+        let kept = |choice: &usize| !routing.dropped.get(*choice).copied().unwrap_or(false);
         let choices = || (0..routing.chosen.len()).filter(kept);
-        choices().for_each(|at| counts[routing.chosen[at] as usize] += 1);
+        choices().for_each(|choice| counts[routing.chosen[choice] as usize] += 1);
         // Sorted by expert, the rows for one rank are adjacent, as `all_to_all_v` needs them.
         let mut rows = row_ranges(&counts);
         let counts: Vec<u64> = counts.into_iter().map(|count| count as u64).collect();
         let mut places = vec![None; routing.chosen.len()];
-        for at in choices() {
-            places[at] = rows[routing.chosen[at] as usize].next().map(|row| row as u32);
+        for choice in choices() {
+            places[choice] = rows[routing.chosen[choice] as usize].next().map(|row| row as u32);
         }
         let mut received = counts.clone();
         let own_experts = experts / ranks;
@@ -141,10 +141,10 @@ impl Dispatch {
     /// are weights.
     pub(super) fn send(&self, pass: &Pass<'_>, rows: &Tensor, weights: Option<&Tensor>) -> Transfer {
         let mut packed = pass.tensor(self.sent.iter().sum(), rows.columns());
-        for (at, place) in self.places.iter().enumerate() {
+        for (choice, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
-            let (from, to) = (rows.row(at / self.per_token), packed.row_mut(place as usize));
-            match weights.map(|weights| weights.data()[at]) {
+            let (from, to) = (rows.row(choice / self.per_token), packed.row_mut(place as usize));
+            match weights.map(|weights| weights.data()[choice]) {
                 Some(weight) => to.iter_mut().zip(from).for_each(|(to, from)| *to = weight * from),
                 None => to.copy_from_slice(from),
             }
@@ -171,12 +171,12 @@ impl Dispatch {
 
     /// Adds the results of each token's choices to its row, times their weights if these are given.
     pub(super) fn combine(&self, results: &Tensor, weights: Option<&Tensor>, output: &mut Tensor) {
-        for (at, place) in self.places.iter().enumerate() {
+        for (choice, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
             // A token adds up its results in the order of its choices, whichever ranks computed
             // them. So the bits of a sum do not depend on the division of experts.
-            let weight = weights.map_or(1.0, |weights| weights.data()[at]);
-            let row = output.row_mut(at / self.per_token).iter_mut();
+            let weight = weights.map_or(1.0, |weights| weights.data()[choice]);
+            let row = output.row_mut(choice / self.per_token).iter_mut();
             row.zip(results.row(place as usize)).for_each(|(to, from)| *to += weight * from);
         }
     }
@@ -185,10 +185,10 @@ impl Dispatch {
     /// its weight. It is 0 for a choice that was dropped.
     pub(super) fn weight_gradients(&self, pass: &Pass<'_>, gradient: &Tensor, results: &Tensor) -> Tensor {
         let mut found = Tensor::zeros(pass.memory(), gradient.rows(), self.per_token);
-        for (at, place) in self.places.iter().enumerate() {
+        for (choice, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
-            let pairs = gradient.row(at / self.per_token).iter().zip(results.row(place as usize));
-            found.data_mut()[at] = pairs.map(|(slope, result)| slope * result).sum();
+            let pairs = gradient.row(choice / self.per_token).iter().zip(results.row(place as usize));
+            found.data_mut()[choice] = pairs.map(|(slope, result)| slope * result).sum();
         }
         found
     }

@@ -81,8 +81,8 @@ impl GroupedExperts {
             // Experts of other ranks are registered as well, because a parameter has one number on
             // all ranks.
             let residency = if present.contains(&number) { Residency::Own } else { Residency::Elsewhere };
-            [("c_fc", 0), ("c_proj", 1)].map(|(name, at)| {
-                let parameter = Parameter { domain: Domain::Expert, residency, ..matrices[at].clone() };
+            [("c_fc", 0), ("c_proj", 1)].map(|(name, index)| {
+                let parameter = Parameter { domain: Domain::Expert, residency, ..matrices[index].clone() };
                 registry.scope(name, |registry| registry.add(parameter))
             })
         };
@@ -116,9 +116,9 @@ impl GroupedExperts {
         match self.shape.is_gated {
             true => pass.ops().swiglu_backward(sums.values_mut(), of_activated.values(), self.hidden)?,
             false => {
-                let at = sums.copy()?;
+                let inputs = sums.copy()?;
                 sums = of_activated;
-                pass.ops().activation_backward(Activation::GeluTanh, sums.values_mut(), at.values())?;
+                pass.ops().activation_backward(Activation::GeluTanh, sums.values_mut(), inputs.values())?;
             }
         }
         let mut of_input = pass.tensor(rows, self.shape.features);

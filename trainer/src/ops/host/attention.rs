@@ -25,11 +25,11 @@ pub struct AttentionShape<'a> {
 }
 
 impl AttentionShape<'_> {
-    /// Returns the elements of the output that belong to the query and head of log-sum `at`.
-    fn output_range(&self, at: usize) -> Range<usize> {
+    /// Returns the elements of the output that belong to the query and head of log-sum `index`.
+    fn output_range(&self, index: usize) -> Range<usize> {
         let &Self { heads, head_dim, .. } = self;
-        let (row, head) = (at % self.sequence(), at / self.sequence() % heads);
-        let first = (at / (heads * self.sequence()) * self.sequence() + row) * heads + head;
+        let (row, head) = (index % self.sequence(), index / self.sequence() % heads);
+        let first = (index / (heads * self.sequence()) * self.sequence() + row) * heads + head;
         first * head_dim..(first + 1) * head_dim
     }
 
@@ -120,14 +120,14 @@ impl Host {
         output: &mut [f32],
         log_sums: &mut [f32],
     ) {
-        for (at, (more_sum, sum)) in more_sums.iter().zip(log_sums).enumerate() {
+        for (index, (more_sum, sum)) in more_sums.iter().zip(log_sums).enumerate() {
             let total = add_logs(*sum, *more_sum);
             // Neither side has a key for this query, and the shares would not be numbers.
             if total == f32::NEG_INFINITY {
                 continue;
             }
             let shares = [*sum - total, *more_sum - total].map(f32::exp);
-            let range = shape.output_range(at);
+            let range = shape.output_range(index);
             for (value, more) in output[range.clone()].iter_mut().zip(&more[range]) {
                 *value = shares[0] * *value + shares[1] * more;
             }
@@ -141,8 +141,8 @@ impl Host {
         [output, gradient]: [&[f32]; 2],
         dots: &mut [f32],
     ) {
-        for (at, dot) in dots.iter_mut().enumerate() {
-            let range = shape.output_range(at);
+        for (index, dot) in dots.iter_mut().enumerate() {
+            let range = shape.output_range(index);
             *dot = sum(&output[range.clone()], &gradient[range], |value, slope| value * slope);
         }
     }

@@ -68,10 +68,10 @@ impl Host {
     ) {
         let (sums, at_target) = sums_and_targets.split_at(max.len());
         let rows = powers.chunks_exact_mut(targets.columns).enumerate().zip(targets.places());
-        for ((at, row), place) in rows {
-            let counts = targets.places[at] != LocalTargets::IGNORED;
-            scale(row, if counts { share / sums[at] } else { 0.0 });
-            max[at] = if counts { max[at] + (sums[at].ln() - at_target[at]) } else { 0.0 };
+        for ((index, row), place) in rows {
+            let counts = targets.places[index] != LocalTargets::IGNORED;
+            scale(row, if counts { share / sums[index] } else { 0.0 });
+            max[index] = if counts { max[index] + (sums[index].ln() - at_target[index]) } else { 0.0 };
             place.into_iter().for_each(|place| row[place] -= share);
         }
     }
