@@ -263,6 +263,8 @@ impl<T: FloatElement> Drop for TrackedVec<T> {
         }
         let mut books = self.memory.books();
         books.usage[self.class as usize].current -= size_of_val(data.as_slice());
+        // The vector returns to the owner that asked for it, whichever thread drops it, so that its
+        // next step finds it.
         T::free_list(&mut books).0.entry((self.memory.owner, self.class, data.len())).or_default().push(data);
     }
 }

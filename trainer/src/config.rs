@@ -201,6 +201,8 @@ impl Given {
             self.keys.iter().any(|given_key| given_key == key)
                 || changed.iter().any(|(given_key, _)| is_in(given_key.trim(), key))
         });
+        // Defaults follow given keys before the check, which would refuse a default that
+        // contradicts them.
         config.check()?;
         Ok(config)
     }

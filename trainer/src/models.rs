@@ -148,6 +148,7 @@ pub trait Model: Send {
 /// # Errors
 /// Fails for a batch that does not suit the model.
 pub fn set_batches<M: Model + ?Sized>(model: &M, pass: &mut Pass<'_>, batches: Vec<Batch>) -> Result<()> {
+    // All batches are checked first, so that a wrong one leaves the pass as it was.
     batches.iter().try_for_each(|batch| model.check(pass, batch))?;
     pass.set_batches(batches);
     Ok(())

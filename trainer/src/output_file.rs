@@ -61,6 +61,8 @@ impl OutputFile {
     /// Returns the system's error, with the path.
     pub(crate) fn complete(&mut self) -> Result<()> {
         let Some(mut file) = self.file.take() else { return Ok(()) };
+        // The bytes are on disk before a rename replaces the earlier file. After a crash, there is
+        // one of the two and no empty one.
         let done = file.flush().and_then(|()| file.get_ref().sync_all());
         done.map_err(|error| Error::file(&self.path, error))
     }

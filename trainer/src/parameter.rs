@@ -170,6 +170,8 @@ impl Parameter {
     /// Writes the initial values of the elements `range` to `into`. The values are equal on every
     /// rank.
     pub fn initialize(&self, seed: u64, range: Range<usize>, into: &mut [f32]) {
+        // Values depend on the name and the position in the whole tensor, so that all shardings
+        // start alike (docs/decisions/0007-strategies-hear-three-events.md).
         let stream = init::stream(seed, &self.name);
         for (value, index) in into.iter_mut().zip(range) {
             *value = self.global_index(index).map_or(0.0, |index| self.init.value(stream, index as u64));

@@ -177,6 +177,7 @@ impl<'a> Pass<'a> {
         let deferred = &mut self.micro_batches[self.current].deferred;
         let (due, others): (Vec<_>, Vec<_>) =
             std::mem::take(deferred).into_iter().partition(|left| left.0 == unit);
+        // The others are put back before the calls, which borrow the whole pass.
         *deferred = others;
         due.into_iter().try_for_each(|(_, add)| add(self))
     }
@@ -247,6 +248,8 @@ impl<'a> Pass<'a> {
             return Ok(());
         }
         if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
+            // The sum of all micro-batches of the visit is copied at once, because each copy waits
+            // for the GPU.
             self.device.map_or(Ok(()), |device| device.take_gradient(id, gradient))?;
             return self.strategy.grad_ready(id);
         }

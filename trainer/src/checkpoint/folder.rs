@@ -58,6 +58,7 @@ pub(super) fn publish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
     fsync(root)?;
     // Later steps belong to another run. They must not displace the new checkpoint.
     let earlier: Vec<_> = list(root).into_iter().filter(|&(other, _)| other <= step).collect();
+    // At least the new checkpoint stays, whatever `keep` is.
     for (_, path) in &earlier[..earlier.len().saturating_sub(keep.max(1))] {
         fs::remove_dir_all(path).map_err(|error| Error::file(path, error))?;
     }

@@ -199,6 +199,8 @@ impl Manifest {
             return Err(Error::file(path, wrong_format_message(format)));
         }
         let manifest: Self = serde_json::from_str(text).map_err(damaged)?;
+        // The checksum is of the text and not of what was parsed, so that it also finds changes
+        // that parsing ignores.
         if checksum_of(&text.replacen(&manifest.checksum, BLANK, 1)) != manifest.checksum {
             return Err(Error::file(path, "not the text that was saved: the manifest is damaged"));
         }

@@ -31,6 +31,8 @@ pub fn load(
     let made = strategy.alloc_moments(&|parameter| manifest.moments(parameter));
     let filled = made.and_then(|()| fill(folder, &manifest, strategy, inventory));
     who.agree_on_result(filled, "reading a checkpoint")?;
+    // Each rank has read its shards only. The agreement above comes first, because a rank that
+    // failed would leave the others waiting here.
     strategy.broadcast_params()?;
     Ok(manifest.progress)
 }

@@ -101,6 +101,7 @@ fn seconds(groups: &[Communicator], exchange: impl Fn(&Communicator) -> Result<(
     for _ in 0..ROUNDS {
         let start = core_seconds();
         on_all(groups, |group| compute_and_exchange(group, &exchange))?;
+        // Other threads of the process can only add time.
         least = least.min((core_seconds() - start) / EXCHANGES as f64);
     }
     Ok(least)

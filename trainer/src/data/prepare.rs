@@ -70,6 +70,7 @@ impl TokenizeOptions {
         tokenizer: &Tokenizer,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Prepared> {
+        // A tokenizer without the token is refused before the first text is read.
         let around = (tokenizer.start_of_text(), tokenizer.expect_end_of_text()?);
         let held_back = (self.validation > 0.0).then_some(&self.validation_out);
         self.check_outputs(held_back, tokenizer)?;

@@ -98,6 +98,7 @@ impl Sampler {
             let what = format!("sample {} of an epoch of {}", position.sample, self.samples);
             return Err(Error::invalid(format!("{what}: this position belongs to other data")));
         }
+        // A new epoch begins at its first sample, so the position is set after it.
         self.set_epoch(position.epoch);
         self.position = position;
         Ok(())

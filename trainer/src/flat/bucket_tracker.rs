@@ -103,6 +103,7 @@ impl BucketTracker {
     pub fn mark_ready(&mut self, id: ParameterId) -> Result<bool> {
         let arrived = &mut self.arrived[id.0];
         *arrived += 1;
+        // The bucket of a contribution that is not planned may be reduced already, without it.
         if *arrived > self.due[id.0] {
             let (name, due) = (&self.inventory[id].name, self.due[id.0]);
             return Err(Error::invalid(format!(

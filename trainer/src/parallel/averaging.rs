@@ -122,6 +122,8 @@ impl GradAverager {
     }
 
     fn cast_from_wire(&self, mut sums: FlatBuffer, dtype: Dtype) -> Result<FlatBuffer> {
+        // The conversion comes before the division, which then rounds in the type of the gradients
+        // only.
         if sums.dtype() != dtype {
             sums = sums.to_dtype(&self.memory, AllocClass::Gradients, dtype)?;
         }

@@ -104,6 +104,8 @@ impl FullySharded {
     }
 
     fn start_gather(&mut self, bucket: BucketId) -> Result<()> {
+        // The shard is shared with the thread that sends it and not copied: nothing changes it
+        // before `wait_all`.
         let (share, store) = (Arc::clone(&self.weights[bucket.0]), &self.base.store);
         let count = store.layout[bucket].count;
         let weights = FlatBuffer::new(&store.memory, AllocClass::Weights, share.dtype(), count)?;
@@ -185,6 +187,7 @@ impl Strategy for FullySharded {
                 self.start_gather(bucket)?;
             }
         }
+        // The prefetch looks ahead of this use, so the cursor moves first.
         self.cursor.arrive(unit, way);
         self.prefetch(unit)?;
         buckets.into_iter().try_for_each(|bucket| self.wait_weights(bucket))?;

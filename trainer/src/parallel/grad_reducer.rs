@@ -68,6 +68,8 @@ impl GradReducer {
 
     /// Ends backward: reduces the remaining buckets and waits for all reductions.
     pub(super) fn finish(&mut self, base: &mut StrategyCore) -> Result<()> {
+        // Buckets without gradients on this rank are reduced as well, because other ranks may have
+        // some.
         while let Some(bucket) = base.next_remaining_bucket()? {
             self.start_reduction(base, bucket)?;
         }

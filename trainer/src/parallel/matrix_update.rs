@@ -66,6 +66,8 @@ impl<'a> MatrixUpdate<'a> {
         gradients: &BufferFrom<&FlatBuffer>,
         memory: &Allocator,
     ) -> Result<()> {
+        // Each rank keeps the momentum of its shard only, and sends the resulting direction.
+        // Sending gradients would need the momentum of the whole matrix everywhere.
         let mut share = FlatBuffer::zeros(memory, AllocClass::Buffers, Dtype::F32, part.range.len())?;
         // The last shards can consist of padding, which has no moment and no gradient.
         let end = part.range.end.min(self.parameter.count());

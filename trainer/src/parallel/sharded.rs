@@ -71,6 +71,8 @@ impl Sharded {
         let (gradients, transit) = (GradReducer::new(keeps, &base), ParamBroadcast::new(&base));
         let mut made = Self { base, shards: shares, grad_reducer: gradients, param_broadcast: transit };
         for bucket in layout.ids() {
+            // Every rank computes the same initial weights, so none are sent
+            // (docs/decisions/0007-strategies-hear-three-events.md).
             let weights = made.base.store.initial_weights(bucket, 0..layout[bucket].count, settings.seed)?;
             made.base.store.put_weights(bucket, weights);
             made.shards.initialize(bucket, settings.seed)?;

@@ -174,6 +174,8 @@ impl<'a> Links<'a> {
     }
 
     fn send(&mut self, pass: &Pass<'_>, message: Message, peer: usize, tensor: Tensor) -> Result<()> {
+        // A send owns its tensor until the peer has taken it, so without a limit a slow peer would
+        // fill this rank's memory.
         let under_way = self.sending.entry((message.what, peer)).or_default();
         while under_way.len() >= SENDS_MAX {
             let first = under_way.pop_front().expect("one of them");

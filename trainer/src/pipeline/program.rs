@@ -146,6 +146,7 @@ impl Builder<'_> {
         let visit = |unit| Visit { work, unit: UnitId(unit), micro_batches: micro..micro + 1 };
         match work {
             Work::Forward => self.visits.extend(units.map(visit)),
+            // Gradients of a unit need those of the unit behind it.
             _ => self.visits.extend(units.rev().map(visit)),
         }
         start..self.visits.len()

@@ -138,6 +138,7 @@ struct RankSteps {
 
 fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<RankSteps> {
     let mut run = Run::new(config, world)?;
+    // The first step allocates what later steps find in the cache.
     run.step()?;
     let start = core_seconds();
     let times = (0..steps).map(|_| Ok(run.step()?.time.as_secs_f64())).collect::<Result<Vec<_>>>()?;

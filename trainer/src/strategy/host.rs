@@ -50,6 +50,8 @@ impl Strategy for HostStrategy<'_> {
     }
 
     fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        // The weights of a sharded strategy are whole only after this call, so they are copied
+        // behind it.
         self.strategy.pre_unit(unit, way)?;
         self.copy_unit(unit)
     }

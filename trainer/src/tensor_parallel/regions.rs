@@ -70,6 +70,7 @@ impl RegionComm {
     /// Sums over ranks, and keeps the whole sum or this rank's rows of it.
     fn reduce(&self, pass: &Pass<'_>, mut summand: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(summand) };
+        // Without sharded rows, every rank needs the whole sum, for its norm and residual.
         if !self.shards_rows(pass) {
             pass.timed_wait("sum of a layer", || summand.all_reduce(group, Sum))?;
             return Ok(summand);

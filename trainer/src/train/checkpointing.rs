@@ -90,6 +90,7 @@ impl Run {
     /// checkpoint, if this run names none.
     fn keep_files(&mut self, saved_files: RunFiles, saved_config: &str) {
         let (data, files) = (&mut self.config.data, &mut self.files);
+        // Files that this run names come before those of the checkpoint.
         if data.tokenizer.is_empty() && saved_files.tokenizer.is_some() {
             files.tokenizer = saved_files.tokenizer;
             files.model = std::mem::take(&mut files.model).with_tokenizer_of(saved_files.model.clone());

@@ -36,6 +36,8 @@ impl DataLoader {
     fn text(data: &Data, sequence: usize) -> Result<Self> {
         let text = text::read(Path::new(&data.path), &data.extensions, data.validation)?;
         let windows = |tokens| TokenWindows::new(tokens, sequence);
+        // A text that makes no window is an error of `TokenWindows`, but a short corpus must still
+        // train.
         let enough = text.validation.len() > sequence;
         let validation = enough.then(|| windows(text.validation)).transpose()?;
         let training = Arc::new(windows(text.training)?);

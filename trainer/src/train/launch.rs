@@ -59,6 +59,8 @@ pub(super) fn check_thread_count(ranks: usize) -> Result<()> {
 /// # Errors
 /// Returns the error of this rank, or the error received from another rank.
 pub fn train_from_env(config: &Config, interrupt: &Interrupt) -> Result<(TrainResult, bool)> {
+    // The value is used later. It is checked here, before ranks meet, because the others would wait
+    // for a rank that fails after that.
     crate::device::local_rank(|name| std::env::var(name).ok())?;
     let world =
         Communicator::builder().config(&communicator_config(config)?).from_env().map_err(start_error)?;

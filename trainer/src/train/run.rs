@@ -250,6 +250,8 @@ impl Run {
             tensor.all_reduce(&mut numbers[2..4], Max)?;
         }
         let mut added = numbers.split_off(4);
+        // A name that is new on any rank moves the numbers behind it on all ranks. Names are
+        // exchanged only then, because they seldom change.
         if numbers[1] > 0.0 {
             let groups = [GroupKind::Data, GroupKind::Pipeline].map(|kind| self.groups.get(kind));
             self.added_names.extend(sums, groups.into_iter().flatten())?;

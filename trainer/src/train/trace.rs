@@ -78,6 +78,7 @@ impl Trace {
     /// Records an event from `start` until now.
     pub(super) fn add(&mut self, lane: TraceTrack, name: impl FnOnce() -> String, start: Instant) {
         if self.is_on {
+            // The name is built only if it is kept, since most runs record nothing.
             self.events.push(TraceEvent { name: name(), lane, start, time: start.elapsed() });
         }
     }

@@ -51,6 +51,7 @@ pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interru
     while run.steps_taken() < config.schedule.steps && interruption.is_none() {
         let taken = run.step()?;
         losses.push(taken.loss);
+        // Validation comes before the report, because the record of a step has its loss.
         let validation = if is_due(config.log.validate_every, &taken) { run.validate()? } else { None };
         let written = report.as_mut().map(|report| report.step(&taken, run.ledger(), validation));
         if let Some(Err(error)) = written {
@@ -66,6 +67,7 @@ pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interru
         if taken.step == traced_to {
             run.finish_trace()?;
         }
+        // A request during the last step changes nothing, because the run ends there anyway.
         if taken.interrupted && taken.step < config.schedule.steps {
             interruption = Some(Interruption { saved });
         }

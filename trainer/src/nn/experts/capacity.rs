@@ -33,6 +33,8 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
                 let index = sequence + row * experts.per_token + choice;
                 let count = &mut taken[choices[owner * chosen.len() + index] as usize];
                 *count += 1;
+                // All ranks of a sequence count all of its choices in the same order, so that they
+                // agree without a message about the result.
                 if owner == rank {
                     dropped[index] = *count > capacity;
                 }

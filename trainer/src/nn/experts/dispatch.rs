@@ -203,6 +203,8 @@ impl Dispatch {
         let columns = rows.columns();
         let elements = |counts: &[usize]| counts.iter().map(|count| count * columns).collect::<Vec<_>>();
         let (sent, counts) = (elements(sent), elements(received));
+        // The tensor is made before the thread starts, because the cached vectors of activations
+        // belong to the thread that computes.
         let mut arrived = pass.tensor(received.iter().sum(), columns);
         Transfer::Started(group.spawn(move |group| {
             group.all_to_all_v(rows.data(), &sent, arrived.data_mut(), &counts)?;

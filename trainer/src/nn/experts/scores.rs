@@ -51,6 +51,7 @@ impl Weighting {
         let score_of = |expert: u32| scores[expert as usize];
         let (sum, mean) = match self.normalize {
             true => {
+                // The divisor is that of forward, which is never 0.
                 let sum = chosen.iter().map(|&expert| score_of(expert)).sum::<f32>().max(f32::MIN_POSITIVE);
                 let dot: f32 =
                     gradient.iter().zip(chosen).map(|(slope, &expert)| slope * score_of(expert)).sum();

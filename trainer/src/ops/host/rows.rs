@@ -39,6 +39,7 @@ impl Host {
 
     pub(crate) fn embed(&self, to: &mut [f32], table: &[f32], indices: &[u32]) {
         let width = to.len() / indices.len().max(1);
+        // Chunks of length 0 would panic, although there is nothing to copy.
         for (row, &index) in to.chunks_exact_mut(width.max(1)).zip(indices) {
             match index {
                 NOT_LOCAL => row.fill(0.0),

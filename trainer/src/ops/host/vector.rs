@@ -28,6 +28,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.33, 88.37);
     let anchored = x * std::f32::consts::LOG2_E + ANCHOR;
     let n = anchored - ANCHOR;
+    // The natural logarithm of 2 is in two parts. The first has few bits, so that its product with
+    // `n` is exact.
     let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4;
     let tail = 0.5 + r * (0.166_666_66 + r * (0.041_665_796 + r * (0.008_333_452 + r * fifth(r))));
     let power = 1.0 + (r + r * r * tail);

@@ -53,6 +53,7 @@ impl ProgressLine {
 
     pub(super) fn finish(&self) {
         if let Self::Bar(bar) = self {
+            // The bar stays on the terminal with its last numbers.
             bar.abandon();
         }
     }
