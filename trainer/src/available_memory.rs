@@ -138,14 +138,18 @@ mod tests {
         let unlimited =
             [("sys/fs/cgroup/a/b/memory.max", "max\n"), ("sys/fs/cgroup/a/b/memory.current", "5\n")];
         assert_eq!(available(&[&[MEMINFO, group], &unlimited[..]].concat()), Some(4000 << 10));
-        let above = [("sys/fs/cgroup/a/memory.max", "9000\n"), ("sys/fs/cgroup/a/memory.current", "5000\n")];
+        let parent_limits =
+            [("sys/fs/cgroup/a/memory.max", "9000\n"), ("sys/fs/cgroup/a/memory.current", "5000\n")];
         let cache = ("sys/fs/cgroup/a/memory.stat", "anon 7\ninactive_file 1000\n");
-        assert_eq!(available(&[&[MEMINFO, group], &unlimited[..], &above, &[cache]].concat()), Some(5000));
+        assert_eq!(
+            available(&[&[MEMINFO, group], &unlimited[..], &parent_limits, &[cache]].concat()),
+            Some(5000)
+        );
     }
 
     #[test]
     fn limited_addresses_count() {
-        let of = |limits: &str| {
+        let left_of = |limits: &str| {
             let root = tempfile::tempdir().unwrap();
             let folder = root.path().join("proc/self");
             fs::create_dir_all(&folder).unwrap();
@@ -154,12 +158,15 @@ mod tests {
             addresses_below(root.path())
         };
         let head = "Limit                     Soft Limit           Hard Limit           Units     \n";
-        assert_eq!(of(&format!("{head}Max address space         unlimited   unlimited   bytes\n")), None);
         assert_eq!(
-            of(&format!("{head}Max address space         8192        9000        bytes\n")),
+            left_of(&format!("{head}Max address space         unlimited   unlimited   bytes\n")),
+            None
+        );
+        assert_eq!(
+            left_of(&format!("{head}Max address space         8192        9000        bytes\n")),
             Some(5120)
         );
-        assert_eq!(of(head), None);
+        assert_eq!(left_of(head), None);
     }
 
     #[test]

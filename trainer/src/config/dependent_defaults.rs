@@ -49,8 +49,8 @@ mod tests {
     #[test]
     fn defaults_follow_the_keys_that_are_given() {
         let schedule = |overrides: &[&str]| {
-            let own = loaded("", overrides).unwrap().schedule;
-            (own.warmup, own.decay)
+            let schedule = loaded("", overrides).unwrap().schedule;
+            (schedule.warmup, schedule.decay)
         };
         assert_eq!(schedule(&["schedule.steps=4"]), (0, 60));
         assert_eq!(schedule(&["schedule.steps=59"]), (11, 60));

@@ -236,9 +236,10 @@ mod tests {
                     "data.global_batch=8",
                 ]);
                 let exact = DryRun::new(&config, 4).unwrap().traffic(StrategyKind::Bucketed);
-                let mut all = exchanges(&config, &hardware);
-                all.retain(|one| matches!(one.kind, ExchangeKind::Sequence | ExchangeKind::Ring));
-                let bytes: f64 = all.iter().map(|one| one.bytes).sum();
+                let mut sequence_exchanges = exchanges(&config, &hardware);
+                sequence_exchanges
+                    .retain(|one| matches!(one.kind, ExchangeKind::Sequence | ExchangeKind::Ring));
+                let bytes: f64 = sequence_exchanges.iter().map(|one| one.bytes).sum();
                 let ratio = bytes / exact.sequence_parallel;
                 assert!((ratio - 1.0).abs() < 1e-12, "{transfer}, {heads}: {bytes} of {exact:?}");
             }
@@ -248,10 +249,15 @@ mod tests {
     #[test]
     fn groups_of_a_ring_with_heads_have_their_distances() {
         let config = config(&["context.kv_transfer=ring", "context.ulysses_ranks=2"]);
-        let all = exchanges(&config, &Hardware::named("h100-80", 4).unwrap());
-        let of = |kind| all.iter().find(|one| one.kind == kind).map(|one| (one.ranks, one.apart));
-        assert_eq!(of(ExchangeKind::Sequence), Some((2, 1)));
-        assert_eq!(of(ExchangeKind::Ring), Some((2, 2)));
+        let run_exchanges = exchanges(&config, &Hardware::named("h100-80", 4).unwrap());
+        let group_of = |kind| {
+            run_exchanges
+                .iter()
+                .find(|exchange| exchange.kind == kind)
+                .map(|exchange| (exchange.ranks, exchange.apart))
+        };
+        assert_eq!(group_of(ExchangeKind::Sequence), Some((2, 1)));
+        assert_eq!(group_of(ExchangeKind::Ring), Some((2, 2)));
     }
 
     #[test]

@@ -101,11 +101,11 @@ mod tests {
     fn tied_head_counts_and_lookups_do_not() {
         let mut config = Config::default();
         config.model.layers = 1;
-        let of = |config: &Config| flops_per_sample(config, &new_model(config, None).unwrap().1);
+        let flops_of = |config: &Config| flops_per_sample(config, &new_model(config, None).unwrap().1);
         let (tokens, width) = (config.model.context as f64, config.model.width as f64);
         let expected = 6.0 * tokens * (12.0 * width * width + 257.0 * width + tokens * width);
-        assert_eq!(of(&config), expected);
+        assert_eq!(flops_of(&config), expected);
         config.model.tie_word_embeddings = false;
-        assert_eq!(of(&config), expected);
+        assert_eq!(flops_of(&config), expected);
     }
 }

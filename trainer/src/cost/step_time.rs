@@ -198,9 +198,12 @@ mod tests {
         for micro_batches in [1, 4] {
             let one = 1.0 / micro_batches as f64;
             let step = |kind, each| step(kind, each, micro_batches, 1e17);
-            let all = step(StrategyKind::Bucketed, false);
-            assert!(all.communication > all.forward + all.backward, "{all:?}");
-            near(all.hidden, one * all.backward);
+            let overlapped_step = step(StrategyKind::Bucketed, false);
+            assert!(
+                overlapped_step.communication > overlapped_step.forward + overlapped_step.backward,
+                "{overlapped_step:?}"
+            );
+            near(overlapped_step.hidden, one * overlapped_step.backward);
             let zero1 = step(StrategyKind::Zero1, false);
             near(zero1.hidden, one * (zero1.forward + zero1.backward));
             let each = step(StrategyKind::Zero2, true);
@@ -213,8 +216,8 @@ mod tests {
     #[test]
     fn longer_computing_hides_all_but_one_collective_of_a_phase() {
         let slow = |kind| step(kind, false, 2, 1e12);
-        let all = slow(StrategyKind::Bucketed);
-        near(all.hidden, 0.75 * all.communication);
+        let slow_step = slow(StrategyKind::Bucketed);
+        near(slow_step.hidden, 0.75 * slow_step.communication);
         let zero1 = slow(StrategyKind::Zero1);
         near(zero1.hidden, 0.75 * zero1.communication);
         // Units of 12 layers: 24 gathers in forward, and 36 collectives in backward.

@@ -92,17 +92,17 @@ mod tests {
         for placement in [Placement::Contiguous, Placement::Striped, Placement::ZigZag] {
             for (count, parts) in [(1, 1), (2, 1), (3, 2), (4, 3)] {
                 let sequence = 4 * count * parts;
-                let mut all = Vec::new();
+                let mut covered = Vec::new();
                 for (part, index) in (0..parts).flat_map(|part| (0..count).map(move |index| (part, index))) {
                     let chunk =
                         SequenceChunk { placement, ..SequenceChunk::new(index, count) }.within(part, parts);
                     let length = chunk.length(sequence).unwrap();
                     let positions: Vec<_> = (0..length).map(|row| chunk.position(row, length)).collect();
                     assert!(positions.is_sorted(), "{chunk:?}: {positions:?}");
-                    all.extend(positions);
+                    covered.extend(positions);
                 }
-                all.sort_unstable();
-                assert!(all.into_iter().eq(0..sequence), "{placement:?}, {count} ranks, {parts} parts");
+                covered.sort_unstable();
+                assert!(covered.into_iter().eq(0..sequence), "{placement:?}, {count} ranks, {parts} parts");
             }
         }
         let zig_zag = SequenceChunk { placement: Placement::ZigZag, ..SequenceChunk::new(1, 2) };

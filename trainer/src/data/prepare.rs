@@ -209,8 +209,8 @@ mod tests {
         assert_eq!(prepared, Prepared { documents: 3, training: 5, validation: 5, skipped_links: 0 });
         assert_eq!(tokens(&at("tokens.u8")), [0, 5, 1, 3, 5]);
         assert_eq!(tokens(&at("tokens-validation.u8")), [2, 5, 4, 1, 5]);
-        let all = TokenizeOptions { validation: 0.0, out: at("all.u16"), ..half };
-        assert_eq!(all.run(&tokenizer).unwrap().training, 8);
+        let unsplit = TokenizeOptions { validation: 0.0, out: at("all.u16"), ..half };
+        assert_eq!(unsplit.run(&tokenizer).unwrap().training, 8);
         assert_eq!(tokens(&at("all.u16")), [0, 2, 5, 1, 3, 4, 1, 5]);
         assert_eq!(tokenizer.decode(&[0, 3, 5]).unwrap(), "one größer");
     }

@@ -100,13 +100,13 @@ mod tests {
             fs::create_dir(folder.path().join(name)).unwrap();
             fs::write(folder.path().join(name).join("cpulist"), cores).unwrap();
         }
-        let of =
+        let domain_of =
             |cores: &str| numa_domain(folder.path(), &format!("Name:\ta\nCpus_allowed_list:\t{cores}\n"));
-        assert_eq!([of("0-1"), of("9"), of("5,12-13")], [Some(0), Some(0), Some(1)]);
-        assert_eq!([of("0-15"), of("3,4"), of("16")], [None; 3]);
+        assert_eq!([domain_of("0-1"), domain_of("9"), domain_of("5,12-13")], [Some(0), Some(0), Some(1)]);
+        assert_eq!([domain_of("0-15"), domain_of("3,4"), domain_of("16")], [None; 3]);
         assert_eq!(numa_domain(folder.path(), "Name:\ta\n"), None);
         fs::remove_dir_all(folder.path().join("node1")).unwrap();
-        assert_eq!(of("0-1"), None, "one domain in all");
+        assert_eq!(domain_of("0-1"), None, "one domain in all");
         assert_eq!(numa_domain(&folder.path().join("absent"), "Cpus_allowed_list:\t0\n"), None);
         assert_eq!(Location::current(), Location::current());
     }

@@ -88,8 +88,8 @@ mod tests {
         assert_eq!(Sampling::GREEDY.pick(&logits(), 0), 3);
         let warm = Sampling { temperature: 1.0, seed: 5, ..Sampling::GREEDY };
         let near = |counts: [i32; 4], expected: [i32; 4]| {
-            let all = counts.iter().zip(expected);
-            assert!(all.into_iter().all(|(count, expected)| (count - expected).abs() < 200), "{counts:?}");
+            let pairs = counts.iter().zip(expected);
+            assert!(pairs.into_iter().all(|(count, expected)| (count - expected).abs() < 200), "{counts:?}");
         };
         near(counts(warm), [1000, 3000, 0, 6000]);
         // Two of three, with their probabilities.

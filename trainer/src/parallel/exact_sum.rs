@@ -102,7 +102,7 @@ mod tests {
         let values: Vec<f32> = (0..4096u32)
             .map(|i| (i.wrapping_mul(2654435761) as f32 / 1e9 - 2.0) * 10f32.powi(i as i32 % 40 - 20))
             .collect();
-        let whole = sum_of_squares(&values);
+        let expected = sum_of_squares(&values);
         let mut backwards = ExactSum::default();
         let mut ranks = [ExactSum::default(), ExactSum::default(), ExactSum::default()];
         for (index, block) in values.chunks(ALIGNMENT).enumerate().rev() {
@@ -112,9 +112,9 @@ mod tests {
         let [mut sum, one, two] = ranks;
         sum.add_sum(&one);
         sum.add_sum(&two);
-        assert_eq!((&backwards, sum.value().to_bits()), (&whole, whole.value().to_bits()));
+        assert_eq!((&backwards, sum.value().to_bits()), (&expected, expected.value().to_bits()));
         let naive: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
-        assert!((whole.value() / naive - 1.0).abs() < 1e-12);
+        assert!((expected.value() / naive - 1.0).abs() < 1e-12);
     }
 
     #[test]

@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn offload_round_trip_leaves_folder_empty() {
         let (folder, memory) = (tempfile::tempdir().unwrap(), Allocator::default());
-        let below = folder.path().join("state");
-        let mut offload = OffloadFile::new(&below, &memory).unwrap();
+        let state_folder = folder.path().join("state");
+        let mut offload = OffloadFile::new(&state_folder, &memory).unwrap();
         let make = |dtype, count: usize, first: f32| {
             let mut numbers = FlatBuffer::new(&memory, AllocClass::Optimizer, dtype, count).unwrap();
             let values: Vec<_> = (0..count).map(|at| first + (at % 200) as f32).collect();
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(memory.usage(AllocClass::Optimizer).current, 0);
         let bytes = 4 * (CHUNK_ELEMENTS + 8) + 2 * (CHUNK_ELEMENTS + 1);
         assert_eq!(memory.usage(AllocClass::Offloaded).current, bytes);
-        assert_eq!(std::fs::read_dir(&below).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(&state_folder).unwrap().count(), 0);
         for (place, expected) in places.iter().zip(arrays()) {
             assert_eq!(values(offload.read(place).unwrap()), values(expected));
         }

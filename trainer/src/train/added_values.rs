@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn numbers_of_experts_of_peers_are_checked_on_all_ranks() {
-        for (own, other) in [(8, 9), (usize::MAX, usize::MAX)] {
+        for (given, other) in [(8, 9), (usize::MAX, usize::MAX)] {
             let errors = run_ranks(2, |group| {
-                let count = if group.rank() == 0 { own } else { other };
+                let count = if group.rank() == 0 { given } else { other };
                 let mut names =
                     AddedNames { experts: [("block".to_owned(), count)].into(), ..AddedNames::default() };
                 names.extend(&AddedSums::default(), [&group]).unwrap_err().to_string()

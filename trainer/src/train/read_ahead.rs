@@ -133,10 +133,10 @@ mod tests {
         let sampler = Sampler::new(24, 4, Some(7), LastBatch::Drop).unwrap();
         let reader = reader(&Arc::default());
         for workers in [1, 2, 5] {
-            let (mut ahead, mut own) =
+            let (mut ahead, mut direct) =
                 (ReadAhead::start(workers, &reader, &sampler).unwrap(), sampler.clone());
             for step in 0..20 {
-                let expected = tokens(reader.read(&own.next_or_new_epoch()).unwrap());
+                let expected = tokens(reader.read(&direct.next_or_new_epoch()).unwrap());
                 assert_eq!(tokens(ahead.next().unwrap()), expected, "{workers} workers, step {step}");
             }
         }

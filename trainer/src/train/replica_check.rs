@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn first_divergent_parameter_names_all_ranks() {
-        let found = |all: &[u64], count| first_difference(all, count, |_, _| [0; 2]);
+        let found = |hashes: &[u64], count| first_difference(hashes, count, |_, _| [0; 2]);
         let others = |parameter, first, others: &[usize]| {
             Some(Difference { parameter, first, others: others.to_vec() })
         };
@@ -155,9 +155,9 @@ mod tests {
 
     #[test]
     fn only_ranks_with_the_same_part_are_compared() {
-        let all = [1, 5, 2, 5, 1, 5, 2, 6];
+        let hashes = [1, 5, 2, 5, 1, 5, 2, 6];
         let halves = |parameter, rank| [if parameter == 0 { rank % 2 } else { 0 }, 0];
-        let found = first_difference(&all, 2, halves);
+        let found = first_difference(&hashes, 2, halves);
         assert_eq!(found, Some(Difference { parameter: 1, first: 0, others: vec![3] }));
     }
 }

@@ -24,8 +24,14 @@ fn read(path: &Path) -> Value {
 
 /// Trains a Llama, and returns the folder of its checkpoint.
 fn trained(folder: &Path, name: &str, changes: &[&str]) -> PathBuf {
-    let own = format!("checkpoint.folder={}", folder.join(name).display());
-    let common = ["schedule.steps=1", "schedule.warmup=0", "checkpoint.last=true", "model.shape=llama", &own];
+    let folder_change = format!("checkpoint.folder={}", folder.join(name).display());
+    let common = [
+        "schedule.steps=1",
+        "schedule.warmup=0",
+        "checkpoint.last=true",
+        "model.shape=llama",
+        &folder_change,
+    ];
     train_on_threads(1, &config(folder, &[&common[..], changes].concat())).unwrap();
     latest(&folder.join(name)).unwrap()
 }
@@ -130,7 +136,8 @@ fn weights_of_earlier_exports_do_not_stay() {
     let weights = |max_bytes: usize| -> Result<Vec<String>> {
         export(&checkpoint, &to, &[], FileOptions { max_bytes, ..FileOptions::default() })?;
         let entries = std::fs::read_dir(&to).unwrap();
-        let mut names: Vec<_> = entries.map(|own| own.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.retain(|name| name.contains("safetensors"));
         names.sort();
         Ok(names)
