@@ -282,17 +282,17 @@ mod tests {
     #[test]
     fn bytes_are_counted_by_class_and_vectors_are_reused() {
         let memory = Allocator::default();
-        let mut one = memory.zeros::<f32>(AllocClass::Weights, 100);
-        one[99] = 7.0;
-        let at = one.as_ptr();
-        let two = memory.zeros::<f32>(AllocClass::Gradients, 50);
+        let mut first = memory.zeros::<f32>(AllocClass::Weights, 100);
+        first[99] = 7.0;
+        let at = first.as_ptr();
+        let second = memory.zeros::<f32>(AllocClass::Gradients, 50);
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 400, peak: 400 });
-        drop((one, two));
+        drop((first, second));
         assert_eq!(memory.fresh_allocations(), 2);
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 0, peak: 400 });
         memory.reset_peaks();
-        let other = memory.zeros::<f32>(AllocClass::Activations, 100);
-        assert_eq!((memory.fresh_allocations(), other.as_ptr() == at), (3, false));
+        let activations = memory.zeros::<f32>(AllocClass::Activations, 100);
+        assert_eq!((memory.fresh_allocations(), activations.as_ptr() == at), (3, false));
         assert_eq!(memory.usage(AllocClass::Activations), ClassUsage { current: 400, peak: 400 });
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage::default());
         let again = memory.zeros::<f32>(AllocClass::Weights, 100);

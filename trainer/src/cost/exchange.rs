@@ -238,8 +238,8 @@ mod tests {
                 let exact = DryRun::new(&config, 4).unwrap().traffic(StrategyKind::Bucketed);
                 let mut sequence_exchanges = exchanges(&config, &hardware);
                 sequence_exchanges
-                    .retain(|one| matches!(one.kind, ExchangeKind::Sequence | ExchangeKind::Ring));
-                let bytes: f64 = sequence_exchanges.iter().map(|one| one.bytes).sum();
+                    .retain(|exchange| matches!(exchange.kind, ExchangeKind::Sequence | ExchangeKind::Ring));
+                let bytes: f64 = sequence_exchanges.iter().map(|exchange| exchange.bytes).sum();
                 let ratio = bytes / exact.sequence_parallel;
                 assert!((ratio - 1.0).abs() < 1e-12, "{transfer}, {heads}: {bytes} of {exact:?}");
             }
@@ -272,7 +272,7 @@ mod tests {
         // A slow rank attends for longer than keys and values travel.
         assert_eq!(in_layers(1e9), 0.0);
         let fast = exchanges(&config, &Hardware::named("h100-80", 4).unwrap());
-        let ring = fast.iter().find(|one| one.kind == ExchangeKind::Ring).unwrap();
+        let ring = fast.iter().find(|exchange| exchange.kind == ExchangeKind::Ring).unwrap();
         let travels = ring.link_time(&Hardware::named("h100-80", 4).unwrap());
         assert!((in_layers(1e20) / travels - 1.0).abs() < 1e-3);
     }

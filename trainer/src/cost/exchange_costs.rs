@@ -163,7 +163,7 @@ mod tests {
         };
         let times = |bytes| [2, 8].map(|ranks| cost.time(&gather(ranks, bytes)));
         let solved = CoreCost::new(times(0.0), times(1e6), 7.0, 1e6);
-        let near = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-6, "{solved:?}");
+        let near = |left: f64, right: f64| assert!((left / right - 1.0).abs() < 1e-6, "{solved:?}");
         near(solved.collective, cost.collective);
         near(solved.message, cost.message);
         near(solved.byte, cost.byte);

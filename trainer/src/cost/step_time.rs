@@ -188,26 +188,26 @@ mod tests {
         StepTime::new(&estimate, 1, micro_batches, 5e8)
     }
 
-    fn near(one: f64, other: f64) {
-        assert!((one / other - 1.0).abs() < 1e-9, "{one}, not {other}");
+    fn near(left: f64, right: f64) {
+        assert!((left / right - 1.0).abs() < 1e-9, "{left}, not {right}");
     }
 
     #[test]
     fn last_backward_hides_reductions_of_accumulated_gradients() {
         // Communication takes longer than computing.
         for micro_batches in [1, 4] {
-            let one = 1.0 / micro_batches as f64;
+            let share = 1.0 / micro_batches as f64;
             let step = |kind, each| step(kind, each, micro_batches, 1e17);
             let overlapped_step = step(StrategyKind::Bucketed, false);
             assert!(
                 overlapped_step.communication > overlapped_step.forward + overlapped_step.backward,
                 "{overlapped_step:?}"
             );
-            near(overlapped_step.hidden, one * overlapped_step.backward);
+            near(overlapped_step.hidden, share * overlapped_step.backward);
             let zero1 = step(StrategyKind::Zero1, false);
-            near(zero1.hidden, one * (zero1.forward + zero1.backward));
+            near(zero1.hidden, share * (zero1.forward + zero1.backward));
             let each = step(StrategyKind::Zero2, true);
-            near(each.hidden, each.backward + one * each.forward);
+            near(each.hidden, each.backward + share * each.forward);
             let zero3 = step(StrategyKind::Zero3, false);
             near(zero3.hidden, zero3.forward + zero3.backward);
         }

@@ -205,7 +205,7 @@ fn damage(files: &mut Files, kind: Kind, numbers: &mut Numbers) -> usize {
 /// Returns true if `found` is a part of `whole` with at most `changed` other tokens, of which some
 /// may be missing or more.
 fn is_nearly(found: &[u32], original: &[u32], changed: usize) -> bool {
-    let same = found.iter().zip(original).take_while(|(one, other)| one == other).count();
+    let same = found.iter().zip(original).take_while(|(left, right)| left == right).count();
     let (found, original) = (&found[same..], &original[same..]);
     // After the damage, the rest follows at nearly the same place.
     found.len() <= changed + 1
@@ -214,7 +214,7 @@ fn is_nearly(found: &[u32], original: &[u32], changed: usize) -> bool {
                 let (Some(found), Some(original)) = (found.get(skip..), original.get(lost..)) else {
                     return false;
                 };
-                found.iter().zip(original).all(|(one, other)| one == other)
+                found.iter().zip(original).all(|(left, right)| left == right)
                     && original.len() + 16 >= found.len()
             })
         })

@@ -84,10 +84,10 @@ mod tests {
     use crate::parameter::Registry;
 
     fn body(registry: &mut Registry) -> Residual<Sequential> {
-        let one = registry.scope("one", |r| Linear::new(r, 5, 7, LinearInit::fan_in(5)));
+        let first = registry.scope("one", |r| Linear::new(r, 5, 7, LinearInit::fan_in(5)));
         let dropout = Dropout::new(registry, "dropout", 0.3, RngStream::Shared);
-        let two = registry.scope("two", |r| Linear::new(r, 7, 5, LinearInit::fan_in(7)));
-        Residual(Sequential(vec![Box::new(one), Box::new(Gelu::Tanh), Box::new(dropout), Box::new(two)]))
+        let second = registry.scope("two", |r| Linear::new(r, 7, 5, LinearInit::fan_in(7)));
+        Residual(Sequential(vec![Box::new(first), Box::new(Gelu::Tanh), Box::new(dropout), Box::new(second)]))
     }
 
     #[test]

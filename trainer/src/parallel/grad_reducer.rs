@@ -247,8 +247,8 @@ mod tests {
 
     #[test]
     fn gpu_collectives_are_enqueued_during_backward() {
-        let one = 4 * 64;
-        assert_eq!(collectives_enqueued(one), [1, 2, 3]);
-        assert_eq!(collectives_enqueued(2 * one), [0, 1, 2]);
+        let bucket_bytes = 4 * 64;
+        assert_eq!(collectives_enqueued(bucket_bytes), [1, 2, 3]);
+        assert_eq!(collectives_enqueued(2 * bucket_bytes), [0, 1, 2]);
     }
 }

@@ -291,8 +291,8 @@ fn reduce_each_micro_batch_keeps_no_full_gradients() {
     let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..small_buckets() };
     let (norms, _) = train_on_ranks(STRATEGIES[3], 3, &each, Dtype::F32, 3);
     let (reference, _) = train_on_ranks(STRATEGIES[3], 3, &small_buckets(), Dtype::F32, 3);
-    let (one, other) = (f64::from_bits(norms[0]), f64::from_bits(reference[0]));
-    assert!((one / other - 1.0).abs() < 1e-6, "{one} {other}");
+    let (left, right) = (f64::from_bits(norms[0]), f64::from_bits(reference[0]));
+    assert!((left / right - 1.0).abs() < 1e-6, "{left} {right}");
 }
 
 #[test]

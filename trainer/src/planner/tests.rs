@@ -107,13 +107,13 @@ fn batch_of_4m_tokens_at_4096_is_1024_samples() {
         let (shape, hardware) = (&recomputed(billions(1.0)), &hardware("a100-80", ranks));
         BatchRecipe::new(4_194_304, &Estimate { shape, hardware, parallel: parallel(Zero1, ranks) })
     };
-    let one = recipe(128).unwrap();
-    assert_eq!((one.samples, one.micro_batch * one.accumulation), (1024, 8));
+    let single = recipe(128).unwrap();
+    assert_eq!((single.samples, single.micro_batch * single.accumulation), (1024, 8));
     // Data ranks come first, then larger micro-batches, then accumulation.
-    assert_eq!((one.micro_batch, one.accumulation, recipe(512).unwrap().micro_batch), (8, 1, 2));
+    assert_eq!((single.micro_batch, single.accumulation, recipe(512).unwrap().micro_batch), (8, 1, 2));
     let crooked = recipe(100).unwrap_err().to_string();
     assert!(crooked.contains("nearest global batch: 1000 or 1100"), "{crooked}");
-    assert_eq!(one.lines().len(), 6);
+    assert_eq!(single.lines().len(), 6);
 }
 
 #[test]

@@ -113,7 +113,8 @@ fn sharded_layer_matches_unsharded() {
             let split = TensorParallel::new(Some(group.into()), false, plan());
             forward_and_backward(6, 4, |registry| layer(registry, &split))
         }) {
-            let near = |one: &[f32], other: &[f32]| one.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-6);
+            let near =
+                |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(a, b)| (a - b).abs() < 1e-6);
             assert!(near(&output, &whole) && near(&gradient, &slope), "{parts} parts");
         }
     }
@@ -153,7 +154,7 @@ fn column_parallel_outputs_are_slices_of_the_whole() {
                 let slice = columns_of(&reference, outputs, rank * width..(rank + 1) * width);
                 // Kernels round the columns at the edge of a matrix in another order.
                 let most = if width.is_multiple_of(16) { 0.0 } else { 1e-6 };
-                let near = |(one, other): (&f32, &f32)| (one - other).abs() <= most;
+                let near = |(left, right): (&f32, &f32)| (left - right).abs() <= most;
                 let what = format!("rank {rank} of {parts}, {inputs} x {outputs}");
                 assert!(output.len() == slice.len() && output.iter().zip(&slice).all(near), "{what}");
                 assert_eq!(sent, 0, "forward sends nothing");

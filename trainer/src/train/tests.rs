@@ -98,8 +98,8 @@ fn tensor_parallel_nearly_matches_one_rank() {
     let meshes: [&[&str]; 2] =
         [&["mesh.tensor=2"], &["mesh.tensor=2", "strategy.sequence_parallel=true", "strategy.kind=zero2"]];
     for changes in meshes {
-        for (one, other) in run(4, changes).iter().zip(&reference) {
-            assert!((one / other - 1.0).abs() < 1e-4, "{changes:?}: {one}, not {other}");
+        for (left, right) in run(4, changes).iter().zip(&reference) {
+            assert!((left / right - 1.0).abs() < 1e-4, "{changes:?}: {left}, not {right}");
         }
     }
     let muon = run(2, &["optimizer.kind=muon", "schedule.steps=40", "strategy.kind=zero3"]);

@@ -28,8 +28,8 @@ fn accumulated(config: GptConfig, at_once: usize) -> (Vec<f32>, Vec<f32>) {
 
 fn near(found: &[f32], expected: &[f32], tolerance: f32) {
     let scale = expected.iter().fold(0.0f32, |scale, value| scale.max(value.abs()));
-    for (at, (one, other)) in found.iter().zip(expected).enumerate() {
-        assert!((one - other).abs() <= tolerance * scale, "number {at} is {one}, not {other}");
+    for (at, (left, right)) in found.iter().zip(expected).enumerate() {
+        assert!((left - right).abs() <= tolerance * scale, "number {at} is {left}, not {right}");
     }
 }
 
@@ -79,7 +79,10 @@ fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
     let results = run_ranks(ranks, |group| {
         let length = 6 / ranks;
         let chunk_of = |tokens: &[u32]| -> Vec<u32> {
-            tokens.chunks(6).flat_map(|one| one[group.rank() * length..][..length].to_vec()).collect()
+            tokens
+                .chunks(6)
+                .flat_map(|sequence| sequence[group.rank() * length..][..length].to_vec())
+                .collect()
         };
         let (inputs, targets) = (chunk_of(&INPUTS), chunk_of(&TARGETS));
         let mut rig = gpt(config.clone()).rough();

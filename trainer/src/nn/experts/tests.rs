@@ -116,8 +116,8 @@ fn gradients_of_chosen_experts_are_those_of_the_dense_loop() {
             rows.zip(&slopes).map(|(y, slope)| y * slope).sum::<f64>()
         };
         const STEP: f64 = 1e-6;
-        let near = |found: f32, one: f64, other: f64, what: &str| {
-            let expected = (one - other) / (2.0 * STEP);
+        let near = |found: f32, left: f64, right: f64, what: &str| {
+            let expected = (left - right) / (2.0 * STEP);
             assert!(
                 (f64::from(found) - expected).abs() < 2e-5 * (1.0 + expected.abs()),
                 "{what}: {found}, not {expected}"
@@ -223,7 +223,7 @@ fn run(settings: &Experts, ranks: usize, input: &[f32], sequence: usize) -> Foun
 
 fn assert_near(what: &str, found: &[f32], expected: &[f32]) {
     let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-    let near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-6 * most.max(1e-3);
+    let near = |(left, right): (&f32, &f32)| (left - right).abs() <= 1e-6 * most.max(1e-3);
     assert!(found.iter().zip(expected).all(near), "{what}: {found:?}, not {expected:?}");
 }
 
@@ -242,7 +242,7 @@ fn shared_experts_match_experts_on_one_rank() {
                 .gradients
                 .iter()
                 .zip(&reference.gradients)
-                .for_each(|(one, other)| assert_near(&name, one, other));
+                .for_each(|(left, right)| assert_near(&name, left, right));
             assert!((found.dropped - reference.dropped).abs() < 1e-6, "{name}");
         }
     }

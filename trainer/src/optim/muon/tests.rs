@@ -85,7 +85,7 @@ fn orthogonal(seed: u64, extent: usize) -> Wide {
 const SHAPES: [(usize, usize); 5] = [(6, 24), (24, 6), (16, 16), (1, 9), (33, 70)];
 
 fn farthest(found: &[f32], expected: &Wide) -> f64 {
-    let apart = to_f64(found).into_iter().zip(&expected.values).map(|(one, other)| (one - other).abs());
+    let apart = to_f64(found).into_iter().zip(&expected.values).map(|(left, right)| (left - right).abs());
     apart.fold(0.0, f64::max)
 }
 

@@ -56,9 +56,9 @@ fn averaging_modes_agree_within_ulps() {
             let averaged = |average| gradients(kind, ranks, &Settings { average, ..small_buckets() });
             let reference = averaged(Average::InReduction);
             assert!(reference == averaged(Average::After), "{kind:?}, {ranks} ranks");
-            for ((one, other), size) in averaged(Average::InLoss).iter().zip(&reference).zip(&sizes) {
+            for ((left, right), size) in averaged(Average::InLoss).iter().zip(&reference).zip(&sizes) {
                 let most = ulp(*size) * ranks.next_power_of_two().ilog2() as f32;
-                assert!((one - other).abs() <= most, "{kind:?}, {ranks} ranks: {one}, not {other}");
+                assert!((left - right).abs() <= most, "{kind:?}, {ranks} ranks: {left}, not {right}");
             }
         }
     }
@@ -162,9 +162,9 @@ fn frozen_parameters_have_no_traffic_or_state() {
             strategy.wait_all().unwrap();
             (group.traffic_stats().unwrap().bytes - before, memory.usage(AllocClass::Optimizer).current)
         });
-        let (one, shares) = (4 * 64 * 60, if kind == ParallelKind::Replicated { 1 } else { 2 });
+        let (weight_bytes, shares) = (4 * 64 * 60, if kind == ParallelKind::Replicated { 1 } else { 2 });
         let sent = if kind == ParallelKind::Zero3 { gathers + 1 } else { 2 };
-        assert_eq!(moved[0], ((sent * one / 2) as u64, 2 * one / shares), "{kind:?}");
+        assert_eq!(moved[0], ((sent * weight_bytes / 2) as u64, 2 * weight_bytes / shares), "{kind:?}");
     }
     let error = |patterns: &[&str]| frozen(patterns).unwrap_err().to_string();
     assert!(error(&["h.0", "h3"]).contains("`h3`; near are `h`, `h.0`, `h.1`"), "{}", error(&["h3"]));

@@ -119,7 +119,7 @@ fn accumulation_keeps_whole_gradients_or_reduces_more_often() {
         let each = estimate(kind, true);
         assert_eq!(each.accumulated(8), 0.0);
         let more: f64 =
-            [each, keeps].map(|one| one.sent(8)[1]).into_iter().reduce(|one, other| one - other).unwrap();
+            [each, keeps].map(|left| left.sent(8)[1]).into_iter().reduce(|left, right| left - right).unwrap();
         assert!((more / (7.0 * shape.bytes.weight * shape.parameters * 63.0 / 64.0) - 1.0).abs() < 1e-12);
     }
     assert_eq!(estimate(StrategyKind::Zero1, false).accumulated(8), 0.0);

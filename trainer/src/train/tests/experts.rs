@@ -30,11 +30,11 @@ fn steps(ranks: usize, changes: &str) -> Steps {
         steps
     });
     let first = &results[0];
-    for other in &results {
-        let same = |(one, other): (&super::super::run::StepStats, &super::super::run::StepStats)| {
-            (one.loss, one.grad_norm) == (other.loss, other.grad_norm)
+    for right in &results {
+        let same = |(left, right): (&super::super::run::StepStats, &super::super::run::StepStats)| {
+            (left.loss, left.grad_norm) == (right.loss, right.grad_norm)
         };
-        assert!(first.iter().zip(other).all(same), "all ranks report the same: {changes}");
+        assert!(first.iter().zip(right).all(same), "all ranks report the same: {changes}");
     }
     Steps {
         losses: first.iter().map(|step| step.loss).collect(),

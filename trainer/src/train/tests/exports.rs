@@ -142,15 +142,15 @@ fn weights_of_earlier_exports_do_not_stay() {
         names.sort();
         Ok(names)
     };
-    let one = weights(usize::MAX).unwrap();
-    assert_eq!(one, ["model.safetensors"]);
+    let single = weights(usize::MAX).unwrap();
+    assert_eq!(single, ["model.safetensors"]);
     let many = weights(40_000).unwrap();
-    assert!(many.len() > 3 && !many.contains(&one[0]), "{many:?}");
+    assert!(many.len() > 3 && !many.contains(&single[0]), "{many:?}");
     assert!(many.contains(&"model.safetensors.index.json".to_owned()), "{many:?}");
     let fewer = weights(80_000).unwrap();
     let is_of = |name: &String| name.ends_with(&format!("-of-{:05}.safetensors", fewer.len() - 1));
     assert!(fewer.len() < many.len() && fewer.iter().filter(|name| is_of(name)).count() + 1 == fewer.len());
-    assert_eq!(weights(usize::MAX).unwrap(), one);
+    assert_eq!(weights(usize::MAX).unwrap(), single);
     std::fs::write(to.join("adapter_model.safetensors"), "").unwrap();
     let error = weights(usize::MAX).unwrap_err().to_string();
     assert!(error.contains("adapter_model.safetensors: readers would take it"), "{error}");

@@ -33,8 +33,8 @@ fn llama_meshes_nearly_match_one_rank() {
             (3, &["strategy.kind=zero1", "data.breadth_first=2"]),
         ];
         for (ranks, changes) in meshes {
-            for (one, other) in losses_of(ranks, changes).iter().zip(&reference) {
-                assert!((one / other - 1.0).abs() < 1e-5, "{changes:?}: {one}, not {other}");
+            for (left, right) in losses_of(ranks, changes).iter().zip(&reference) {
+                assert!((left / right - 1.0).abs() < 1e-5, "{changes:?}: {left}, not {right}");
             }
         }
     }
@@ -87,8 +87,8 @@ fn llama_checkpoints_move_between_meshes() {
     };
     let same = again(2, &["mesh.tensor=2"]);
     assert_eq!((&same.losses[..], same.fingerprint), (&uninterrupted.losses[3..], uninterrupted.fingerprint));
-    for (one, other) in again(1, &[]).losses.iter().zip(&same.losses) {
-        assert!((one / other - 1.0).abs() < 1e-5, "{one}, not {other}");
+    for (left, right) in again(1, &[]).losses.iter().zip(&same.losses) {
+        assert!((left / right - 1.0).abs() < 1e-5, "{left}, not {right}");
     }
 }
 

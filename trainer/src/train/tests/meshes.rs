@@ -140,11 +140,11 @@ fn orders_of_axes_take_the_same_steps() {
     let usual = losses_of(AxisOrder::default());
     for order in AxisOrder::all() {
         let found = losses_of(order);
-        let place = |axis| order.axes().iter().position(|&other| other == axis);
+        let place = |axis| order.axes().iter().position(|&right| right == axis);
         if place(Axis::SequenceData) < place(Axis::BatchData) {
             assert_eq!(bits(&found).0, bits(&usual).0, "{order}: the same sums in the same order");
         }
-        let near = |(one, other): (&f64, &f64)| (one / other - 1.0).abs() < 1e-5;
+        let near = |(left, right): (&f64, &f64)| (left / right - 1.0).abs() < 1e-5;
         assert!(found.losses.iter().zip(&usual.losses).all(near), "{order}: {found:?}, not {usual:?}");
     }
 }

@@ -44,9 +44,10 @@ fn muon_nearly_matches_with_sharded_matrices() {
             (reference.clone(), weights.clone())
         };
         let (losses, found) = weights_of(ranks, changes);
-        let furthest = found.iter().zip(&weights).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+        let furthest =
+            found.iter().zip(&weights).map(|(left, right)| (left - right).abs()).fold(0.0, f32::max);
         assert!(furthest < 1e-5 && found.len() == weights.len(), "{changes:?}: {furthest:e} apart");
-        let near = |(one, other): (&f64, &f64)| (one / other - 1.0).abs() < 1e-5;
+        let near = |(left, right): (&f64, &f64)| (left / right - 1.0).abs() < 1e-5;
         assert!(losses.iter().zip(&reference).all(near), "{changes:?}: {losses:?}, not {reference:?}");
     }
 }
@@ -58,7 +59,7 @@ fn loss_averaging_trains_and_frozen_table_stays() {
     let (losses, _) = trained_with(&[]);
     for kind in ["bucketed", "zero1", "full-shard"] {
         let (found, _) = trained_with(&["strategy.average=in-loss", &format!("strategy.kind={kind}")]);
-        assert!(found.iter().zip(&losses).all(|(one, other)| (one / other - 1.0).abs() < 1e-6), "{kind}");
+        assert!(found.iter().zip(&losses).all(|(left, right)| (left / right - 1.0).abs() < 1e-6), "{kind}");
     }
     let config = config(folder.path(), &["model.freeze=[\"wte\", \"h.*.attn\"]"]);
     let (_, inventory) = new_model(&config, None).unwrap();
@@ -150,7 +151,7 @@ fn bf16_moments_halve_the_state_and_keep_the_loss() {
         let (wide, narrow) = (trained_with(&[]), trained_with(&[half]));
         assert_eq!(2 * narrow.memory.classes[2].0, wide.memory.classes[2].0, "{kind}");
         assert!(wide.losses[59] < 0.6 * wide.losses[0] && narrow.fingerprint != wide.fingerprint, "{kind}");
-        let apart = narrow.losses.iter().zip(&wide.losses).map(|(one, other)| (one / other - 1.0).abs());
+        let apart = narrow.losses.iter().zip(&wide.losses).map(|(left, right)| (left / right - 1.0).abs());
         let most = apart.fold(0.0, f64::max);
         assert!(most < BF16_MOMENTS_LOSS, "{kind}: losses are up to {most} apart");
     }

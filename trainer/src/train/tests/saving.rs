@@ -31,9 +31,9 @@ fn asynchronous_checkpoints_have_the_bytes_of_others() {
             };
             (bits(&outcome), saved_folders.iter().map(shards).collect::<Vec<_>>())
         };
-        let (one, other) = (saved("checkpoint.async=false"), saved("checkpoint.async=true"));
-        assert_eq!(one.1.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [4, 8, 12]);
-        assert!(one == other, "{kind}");
+        let (left, right) = (saved("checkpoint.async=false"), saved("checkpoint.async=true"));
+        assert_eq!(left.1.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [4, 8, 12]);
+        assert!(left == right, "{kind}");
     }
 }
 

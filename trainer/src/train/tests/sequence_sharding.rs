@@ -38,8 +38,8 @@ fn run_resumes_with_other_sequence_sharding() {
     std::fs::remove_dir_all(checkpoints.join("step-00000012")).unwrap();
     let same = run(&["mesh.sequence_data=2", "checkpoint.resume=true"]);
     assert_eq!((&same.losses[..], same.fingerprint), (&uninterrupted.losses[6..], uninterrupted.fingerprint));
-    for (one, other) in run(&["checkpoint.resume=true"]).losses.iter().zip(&same.losses) {
-        assert!((one / other - 1.0).abs() < 1e-4, "{one}, not {other}");
+    for (left, right) in run(&["checkpoint.resume=true"]).losses.iter().zip(&same.losses) {
+        assert!((left / right - 1.0).abs() < 1e-4, "{left}, not {right}");
     }
 }
 
@@ -59,7 +59,7 @@ fn sent(ranks: usize, config: &Config) -> (u64, u64) {
         (after.0 - before.0, after.1 - before.1)
     };
     let results = run_ranks(ranks, of_rank);
-    assert!(results.iter().all(|one| one.1 == results[0].1), "{results:?}");
+    assert!(results.iter().all(|result| result.1 == results[0].1), "{results:?}");
     results[0]
 }
 
