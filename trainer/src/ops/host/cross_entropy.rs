@@ -53,7 +53,7 @@ impl Host {
                 #[inline(always)]
                 || exp_shifted(classes, *max),
             );
-            // Classes of padding have no probability, and get a gradient of zero from this one.
+            // Classes of padding have probability 0, from which their gradient of 0 follows.
             padding.fill(0.0);
         }
     }
