@@ -53,8 +53,8 @@ impl ExactSum {
 
     fn add_finite(&mut self, term: f64) {
         let bits = term.to_bits();
-        // 1075 is the bias of 1023 and the 52 bits of the fraction, because the mantissa is an integer
-        // here.
+        // 1075 is the bias of 1023 and the 52 bits of the fraction, because the mantissa is taken as
+        // an integer.
         let exponent = (bits >> 52) as i32 - 1075 - MIN_EXPONENT;
         let mantissa = u128::from(bits & ((1 << 52) - 1) | 1 << 52) << (exponent as u32 % 32);
         let first = exponent as usize / 32;
