@@ -120,11 +120,11 @@ fn on_all<R: Send>(
 
 /// Computes, with an exchange after each part.
 fn compute_and_exchange(group: &Communicator, exchange: impl Fn(&Communicator) -> Result<()>) -> Result<()> {
-    let [one, other] = [0.5f32, 0.25].map(|value| vec![value; EXTENT * EXTENT]);
+    let [left_values, right_values] = [0.5f32, 0.25].map(|value| vec![value; EXTENT * EXTENT]);
     let mut product = vec![0.0f32; EXTENT * EXTENT];
     for _ in 0..EXCHANGES {
         let into = MatrixMut::new(&mut product, EXTENT, EXTENT);
-        let [left, right] = [&one, &other].map(|values| Matrix::new(values, EXTENT, EXTENT));
+        let [left, right] = [&left_values, &right_values].map(|values| Matrix::new(values, EXTENT, EXTENT));
         matmul(into, 0.0, 1.0, left, right, 1);
         exchange(group)?;
     }

@@ -70,8 +70,8 @@ fn numa_domain(nodes: &Path, status: &str) -> Option<u32> {
         })
     };
     let mut matching = domains.iter().filter(|(_, list)| shares(list)).map(|&(number, _)| number);
-    let first = own.next().filter(|_| domains.len() > 1);
-    first.filter(|_| own.next().is_none())
+    let first = matching.next().filter(|_| domains.len() > 1);
+    first.filter(|_| matching.next().is_none())
 }
 
 /// Returns the ranges in a list of cores, such as `0-3,8`.

@@ -292,11 +292,12 @@ fn seeds_are_equal_only_where_required() {
         let seeding = SeedSource::new(7, at);
         for phase in [Phase::Training, Phase::Validation, Phase::Test] {
             for (step, micro_batch) in [(0, 0), (0, 1), (1, 0), (1 << 40, 0)] {
-                let Seeds { shared: one, per_rank: own } = seeding.seeds_for(phase, step, micro_batch);
+                let Seeds { shared: group_seed, per_rank: rank_seed } =
+                    seeding.seeds_for(phase, step, micro_batch);
                 // Stages of a pipeline have different layers, whose random operations have names.
                 let tokens = (mesh.data_rank(at), phase, step, micro_batch);
-                assert_eq!(*shared.entry(tokens).or_insert(one), one);
-                let is_new = split.insert(own);
+                assert_eq!(*shared.entry(tokens).or_insert(group_seed), group_seed);
+                let is_new = split.insert(rank_seed);
                 assert_eq!(is_new, at.pipeline == 0, "two ranks or passes split alike");
             }
         }

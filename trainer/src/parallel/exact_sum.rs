@@ -53,8 +53,8 @@ impl ExactSum {
 
     fn add_finite(&mut self, term: f64) {
         let bits = term.to_bits();
-        // 1075 is the bias of 1023 and the 52 bits of the fraction, because the mantissa is taken as
-        // an integer.
+        // The bias is 1023, and the mantissa is taken as an integer, which adds the 52 bits of its
+        // fraction.
         let exponent = (bits >> 52) as i32 - 1075 - MIN_EXPONENT;
         let mantissa = u128::from(bits & ((1 << 52) - 1) | 1 << 52) << (exponent as u32 % 32);
         let first = exponent as usize / 32;
@@ -109,9 +109,9 @@ mod tests {
             backwards.add_squares(block);
             ranks[index % 3].add_squares(block);
         }
-        let [mut sum, one, two] = ranks;
-        sum.add_sum(&one);
-        sum.add_sum(&two);
+        let [mut sum, first, second] = ranks;
+        sum.add_sum(&first);
+        sum.add_sum(&second);
         assert_eq!((&backwards, sum.value().to_bits()), (&expected, expected.value().to_bits()));
         let naive: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
         assert!((expected.value() / naive - 1.0).abs() < 1e-12);

@@ -107,7 +107,8 @@ fn plan() -> ParallelPlan {
 
 #[test]
 fn sharded_layer_matches_unsharded() {
-    let [whole, slope] = forward_and_backward(6, 4, |registry| layer(registry, &TensorParallel::default()));
+    let [reference, slope] =
+        forward_and_backward(6, 4, |registry| layer(registry, &TensorParallel::default()));
     for parts in [2, 3, 4] {
         for [output, gradient] in run_ranks(parts, |group| {
             let split = TensorParallel::new(Some(group.into()), false, plan());
@@ -115,7 +116,7 @@ fn sharded_layer_matches_unsharded() {
         }) {
             let near =
                 |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(a, b)| (a - b).abs() < 1e-6);
-            assert!(near(&output, &whole) && near(&gradient, &slope), "{parts} parts");
+            assert!(near(&output, &reference) && near(&gradient, &slope), "{parts} parts");
         }
     }
 }
