@@ -119,6 +119,8 @@ impl Allocator {
         books.add(class, count * size_of::<T>());
         let spare = T::free_list(&mut books).0.get_mut(&(self.owner, class, count)).and_then(Vec::pop);
         books.fresh_allocations += u64::from(spare.is_none() && count > 0);
+        // The lock is released first, because zeroing a new vector takes long and the thread of the
+        // collectives allocates, too.
         drop(books);
         TrackedVec { data: spare.unwrap_or_else(|| vec![T::default(); count]), class, memory: self.clone() }
     }
@@ -255,11 +257,14 @@ impl<T: FloatElement> DerefMut for TrackedVec<T> {
 impl<T: FloatElement> Drop for TrackedVec<T> {
     fn drop(&mut self) {
         let data = std::mem::take(&mut self.data);
+        // `free` has taken the data, and has subtracted the bytes already.
         if data.is_empty() {
             return;
         }
         let mut books = self.memory.books();
         books.usage[self.class as usize].current -= size_of_val(data.as_slice());
+        // The vector returns to the owner that asked for it, whichever thread drops it, so that its
+        // next step finds it.
         T::free_list(&mut books).0.entry((self.memory.owner, self.class, data.len())).or_default().push(data);
     }
 }
@@ -277,17 +282,17 @@ mod tests {
     #[test]
     fn bytes_are_counted_by_class_and_vectors_are_reused() {
         let memory = Allocator::default();
-        let mut one = memory.zeros::<f32>(AllocClass::Weights, 100);
-        one[99] = 7.0;
-        let at = one.as_ptr();
-        let two = memory.zeros::<f32>(AllocClass::Gradients, 50);
+        let mut first = memory.zeros::<f32>(AllocClass::Weights, 100);
+        first[99] = 7.0;
+        let at = first.as_ptr();
+        let second = memory.zeros::<f32>(AllocClass::Gradients, 50);
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 400, peak: 400 });
-        drop((one, two));
+        drop((first, second));
         assert_eq!(memory.fresh_allocations(), 2);
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 0, peak: 400 });
         memory.reset_peaks();
-        let other = memory.zeros::<f32>(AllocClass::Activations, 100);
-        assert_eq!((memory.fresh_allocations(), other.as_ptr() == at), (3, false));
+        let activations = memory.zeros::<f32>(AllocClass::Activations, 100);
+        assert_eq!((memory.fresh_allocations(), activations.as_ptr() == at), (3, false));
         assert_eq!(memory.usage(AllocClass::Activations), ClassUsage { current: 400, peak: 400 });
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage::default());
         let again = memory.zeros::<f32>(AllocClass::Weights, 100);

@@ -63,9 +63,9 @@ fn limits_of(groups: &str, root: &Path) -> Vec<usize> {
             _ => continue,
         };
         let mount = root.join(version.mount);
-        let own: PathBuf = mount.join(path.trim_start_matches('/'));
+        let group_folder: PathBuf = mount.join(path.trim_start_matches('/'));
         // A container sees the path of its group on the host, but its own limits at the mount.
-        let folders = own.ancestors().take_while(|folder| folder.starts_with(&mount));
+        let folders = group_folder.ancestors().take_while(|folder| folder.starts_with(&mount));
         limits.extend(folders.filter_map(|folder| version.left(folder)));
     }
     limits
@@ -100,6 +100,7 @@ impl GroupFiles {
         let number = |name: &str| read(name)?.trim().parse::<usize>().ok();
         let (limit, usage) = (number(self.limit)?, number(self.usage)?);
         let stat = read("memory.stat").unwrap_or_default();
+        // Pages of files count as used, and the kernel drops them when memory is short.
         let cache = stat.lines().find_map(|line| line.strip_prefix(self.cache)?.trim().parse().ok());
         Some(limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0))))
     }
@@ -137,14 +138,18 @@ mod tests {
         let unlimited =
             [("sys/fs/cgroup/a/b/memory.max", "max\n"), ("sys/fs/cgroup/a/b/memory.current", "5\n")];
         assert_eq!(available(&[&[MEMINFO, group], &unlimited[..]].concat()), Some(4000 << 10));
-        let above = [("sys/fs/cgroup/a/memory.max", "9000\n"), ("sys/fs/cgroup/a/memory.current", "5000\n")];
+        let parent_limits =
+            [("sys/fs/cgroup/a/memory.max", "9000\n"), ("sys/fs/cgroup/a/memory.current", "5000\n")];
         let cache = ("sys/fs/cgroup/a/memory.stat", "anon 7\ninactive_file 1000\n");
-        assert_eq!(available(&[&[MEMINFO, group], &unlimited[..], &above, &[cache]].concat()), Some(5000));
+        assert_eq!(
+            available(&[&[MEMINFO, group], &unlimited[..], &parent_limits, &[cache]].concat()),
+            Some(5000)
+        );
     }
 
     #[test]
     fn limited_addresses_count() {
-        let of = |limits: &str| {
+        let left_of = |limits: &str| {
             let root = tempfile::tempdir().unwrap();
             let folder = root.path().join("proc/self");
             fs::create_dir_all(&folder).unwrap();
@@ -153,12 +158,15 @@ mod tests {
             addresses_below(root.path())
         };
         let head = "Limit                     Soft Limit           Hard Limit           Units     \n";
-        assert_eq!(of(&format!("{head}Max address space         unlimited   unlimited   bytes\n")), None);
         assert_eq!(
-            of(&format!("{head}Max address space         8192        9000        bytes\n")),
+            left_of(&format!("{head}Max address space         unlimited   unlimited   bytes\n")),
+            None
+        );
+        assert_eq!(
+            left_of(&format!("{head}Max address space         8192        9000        bytes\n")),
             Some(5120)
         );
-        assert_eq!(of(head), None);
+        assert_eq!(left_of(head), None);
     }
 
     #[test]

@@ -194,12 +194,15 @@ impl Given {
         let mut config = read::with_overrides(self.config, overrides)?;
         let changed: Vec<_> = overrides.iter().filter_map(|change| change.split_once('=')).collect();
         // A section as a value gives all of its keys.
-        let is_in = |own: &str, key: &str| {
-            key.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        let is_in = |given_key: &str, key: &str| {
+            key.strip_prefix(given_key).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
         };
         config.follow_given_keys(|key| {
-            self.keys.iter().any(|own| own == key) || changed.iter().any(|(own, _)| is_in(own.trim(), key))
+            self.keys.iter().any(|given_key| given_key == key)
+                || changed.iter().any(|(given_key, _)| is_in(given_key.trim(), key))
         });
+        // Defaults follow given keys before the check, which would refuse a default that
+        // contradicts them.
         config.check()?;
         Ok(config)
     }

@@ -93,10 +93,10 @@ pub(crate) fn read_text(path: &Path, wanted: &str) -> crate::Result<String> {
 
 /// Returns where bytes are no text in UTF-8, with a remedy.
 pub(crate) fn not_utf8(bytes: &[u8]) -> String {
-    let at = std::str::from_utf8(bytes).err().map_or(bytes.len(), |error| error.valid_up_to());
-    let byte = bytes.get(at).copied().unwrap_or_default();
+    let offset = std::str::from_utf8(bytes).err().map_or(bytes.len(), |error| error.valid_up_to());
+    let byte = bytes.get(offset).copied().unwrap_or_default();
     format!(
-        "byte {at} is {byte:#04x}, which is not UTF-8: convert the file, as with `iconv -f latin1 -t utf8`, or leave \
+        "byte {offset} is {byte:#04x}, which is not UTF-8: convert the file, as with `iconv -f latin1 -t utf8`, or leave \
          it out"
     )
 }

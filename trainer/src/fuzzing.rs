@@ -38,10 +38,10 @@ fn tensor_file(bytes: &[u8]) {
 fn token_file(bytes: &[u8]) {
     let Some((width, tokens)) = bytes.split_first() else { return };
     let extension = ["u8", "u16", "u32", "bin"][usize::from(width % 4)];
-    let Some((length, rest)) = tokens.split_first().filter(|_| *width >= 128) else {
+    let Some((length, tail)) = tokens.split_first().filter(|_| *width >= 128) else {
         return with_file(extension, tokens, crate::data::fuzz_tokens);
     };
-    let (index, tokens) = rest.split_at(rest.len().min(8 * usize::from(*length)));
+    let (index, tokens) = tail.split_at(tail.len().min(8 * usize::from(*length)));
     with_file("bin", tokens, |path| {
         let beside = path.with_extension("idx");
         private_file::create(&beside).and_then(|mut file| file.write_all(index)).expect("a file");

@@ -55,6 +55,8 @@ impl GpuTimeline {
     /// Returns an error of the GPU driver.
     pub(crate) fn new(stream: &Stream) -> Result<Self> {
         let origin = stream.record()?;
+        // The host's clock is read as soon as the event has happened, so that one moment is known
+        // on both clocks.
         origin.synchronize()?;
         let (is_on, host, spans) = (AtomicBool::new(true), Instant::now(), Mutex::default());
         Ok(Self(Arc::new(Recorder { is_on, origin, host, spans })))
@@ -62,6 +64,7 @@ impl GpuTimeline {
 
     /// Stops to record.
     pub(crate) fn stop(&self) {
+        // The flag orders no other memory: a thread that sees it late records some more work.
         self.0.is_on.store(false, Ordering::Relaxed);
     }
 
@@ -95,6 +98,7 @@ impl GpuTimeline {
     /// # Errors
     /// Returns an error of the GPU driver.
     pub(crate) fn take(&self) -> Result<Vec<GpuSpan>> {
+        // A thread that panicked has left whole spans in the list.
         let spans = std::mem::take(&mut *self.0.spans.lock().unwrap_or_else(PoisonError::into_inner));
         let milliseconds = |time: f32| Duration::from_secs_f64(f64::from(time.max(0.0)) / 1e3);
         let ended = |EnqueuedSpan { name, track, start, end }: EnqueuedSpan| {

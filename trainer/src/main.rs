@@ -362,7 +362,8 @@ fn prepare(arguments: &PrepareArguments) -> Result<()> {
         validation_out,
     };
     let mut bar = WorkProgress::new("documents");
-    let found = options.run_with_progress(&tokenizer, &mut |done, all| bar.show(done, all))?;
+    let found = options.run_with_progress(&tokenizer, &mut |done, count| bar.show(done, count))?;
+    // The bar is removed before lines are printed, because it would be drawn between them.
     drop(bar);
     prepared_notes(&options, &found).iter().for_each(|note| tell(note));
     let held_back = options.validation_out.display();
@@ -423,7 +424,7 @@ fn export(arguments: &ExportArguments) -> Result<()> {
     let dtype = if arguments.bf16 { Dtype::Bf16 } else { Dtype::F32 };
     let options = FileOptions { dtype, max_bytes: (arguments.max_file_mb * 1e6) as usize };
     let mut bar = WorkProgress::new("units of the model");
-    let mut progress = |done, all| bar.show(done, all);
+    let mut progress = |done, count| bar.show(done, count);
     train::export_with_progress(
         &arguments.checkpoint,
         &arguments.to,

@@ -120,6 +120,7 @@ impl Mesh {
         if world > MAX_RANKS {
             return Err(Error::invalid(format!("a world of {world} ranks: there may be {MAX_RANKS}")));
         }
+        // Degrees come from a configuration, and their product may not fit.
         let model = tensor.checked_mul(pipeline).filter(|&model| world.is_multiple_of(model));
         let Some(model) = model else {
             let what = format!(
@@ -197,10 +198,10 @@ impl Mesh {
     }
 
     /// Returns the rank among those that divide the experts of a layer.
-    pub fn expert_rank(&self, at: Coordinates) -> usize {
+    pub fn expert_rank(&self, coordinates: Coordinates) -> usize {
         match self.degrees.expert_folded {
-            true => self.data_rank(at) % self.degrees.expert,
-            false => at.batch_data % self.degrees.expert,
+            true => self.data_rank(coordinates) % self.degrees.expert,
+            false => coordinates.batch_data % self.degrees.expert,
         }
     }
 
@@ -224,37 +225,43 @@ impl Mesh {
     }
 
     /// Returns the rank at these coordinates.
-    pub fn rank(&self, at: Coordinates) -> usize {
-        self.index(at, self.degrees.order.axes())
+    pub fn rank(&self, coordinates: Coordinates) -> usize {
+        self.index(coordinates, self.degrees.order.axes())
     }
 
     /// Returns the rank among those with the same part of the model, which are numbered in the
     /// order of the world.
-    pub fn data_rank(&self, at: Coordinates) -> usize {
-        self.index(at, self.degrees.order.data_axes())
+    pub fn data_rank(&self, coordinates: Coordinates) -> usize {
+        self.index(coordinates, self.degrees.order.data_axes())
     }
 
-    /// Returns the coordinates with this data rank, and otherwise those of `at`.
-    fn with_data_rank(&self, at: Coordinates, data_rank: usize) -> Coordinates {
-        self.place(at, data_rank, self.degrees.order.data_axes())
+    /// Returns the coordinates with this data rank, and otherwise those of `coordinates`.
+    fn with_data_rank(&self, coordinates: Coordinates, data_rank: usize) -> Coordinates {
+        self.place(coordinates, data_rank, self.degrees.order.data_axes())
     }
 
-    /// Returns the number of the coordinates `at` along `axes`, whose first changes fastest.
+    /// Returns the number of `coordinates` along `axes`, whose first changes fastest.
     fn index(
         &self,
-        at: Coordinates,
+        coordinates: Coordinates,
         axes: impl IntoIterator<Item = Axis, IntoIter: DoubleEndedIterator>,
     ) -> usize {
-        axes.into_iter().rev().fold(0, |index, axis| index * self.axis_size(axis) + at.on(axis))
+        axes.into_iter().rev().fold(0, |index, axis| index * self.axis_size(axis) + coordinates.on(axis))
     }
 
-    /// Returns the coordinates with number `index` along `axes`, and otherwise those of `at`.
-    fn place(&self, at: Coordinates, index: usize, axes: impl IntoIterator<Item = Axis>) -> Coordinates {
-        let step = |(at, index): (Coordinates, usize), axis| {
+    /// Returns the coordinates with number `index` along `axes`, and otherwise those of
+    /// `coordinates`.
+    fn place(
+        &self,
+        coordinates: Coordinates,
+        index: usize,
+        axes: impl IntoIterator<Item = Axis>,
+    ) -> Coordinates {
+        let step = |(coordinates, index): (Coordinates, usize), axis| {
             let size = self.axis_size(axis);
-            (at.with(axis, index % size), index / size)
+            (coordinates.with(axis, index % size), index / size)
         };
-        axes.into_iter().fold((at, index), step).0
+        axes.into_iter().fold((coordinates, index), step).0
     }
 }
 

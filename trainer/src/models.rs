@@ -148,6 +148,7 @@ pub trait Model: Send {
 /// # Errors
 /// Fails for a batch that does not suit the model.
 pub fn set_batches<M: Model + ?Sized>(model: &M, pass: &mut Pass<'_>, batches: Vec<Batch>) -> Result<()> {
+    // All batches are checked first, so that a wrong one leaves the pass as it was.
     batches.iter().try_for_each(|batch| model.check(pass, batch))?;
     pass.set_batches(batches);
     Ok(())
@@ -203,10 +204,12 @@ pub fn run_plan<M: Model + ?Sized>(
     let mut losses = vec![0.0; pass.count()];
     let mut flows: Vec<Flow> = losses.iter().map(|_| Flow::Start).collect();
     for visit in plan.visits() {
-        let own = visit.micro_batches.clone();
-        run_visit(model, pass, visit, &mut flows[own.clone()])?;
-        for (flow, loss) in flows[own.clone()].iter_mut().zip(&mut losses[own]) {
+        let micro_batches = visit.micro_batches.clone();
+        run_visit(model, pass, visit, &mut flows[micro_batches.clone()])?;
+        for (flow, loss) in flows[micro_batches.clone()].iter_mut().zip(&mut losses[micro_batches]) {
             if let Flow::Loss(found) = flow {
+                // Backward of this micro-batch begins with the same value, which then is the factor
+                // of the loss.
                 *loss = std::mem::replace(found, scale);
             }
         }

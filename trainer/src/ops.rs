@@ -57,10 +57,10 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Computes `into` = `alpha` · `one` · `other` + `beta` · `into`. With `beta` zero, `into` is
+    /// Computes `into` = `alpha` · `left` · `right` + `beta` · `into`. With `beta` zero, `into` is
     /// not read.
-    fn matmul(into: Mat<ValuesMut<'_>>, beta: f32, alpha: f32, one: Mat<Values<'_>>,
-        other: Mat<Values<'_>>) -> Result<()>
+    fn matmul(into: Mat<ValuesMut<'_>>, beta: f32, alpha: f32, left: Mat<Values<'_>>,
+        right: Mat<Values<'_>>) -> Result<()>
         = device::matmul;
 
     /// Sets every row of `rows` to `row`.

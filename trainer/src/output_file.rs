@@ -30,8 +30,11 @@ impl OutputFile {
                 "this is no file, and cannot be replaced by one: give another name",
             ));
         }
+        // A rename onto a link would replace the link, and the file behind it would stay as it was.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // The file is in the folder of the one that it replaces, because a rename does not leave a
+        // file system.
         let unfinished = target.with_file_name(format!(".{name}.{}.unfinished", std::process::id()));
         let file = File::create(&unfinished).map_err(|error| Error::file(path, error))?;
         let file = Some(BufWriter::new(file));
@@ -58,6 +61,8 @@ impl OutputFile {
     /// Returns the system's error, with the path.
     pub(crate) fn complete(&mut self) -> Result<()> {
         let Some(mut file) = self.file.take() else { return Ok(()) };
+        // The bytes are on disk before a rename replaces the earlier file. After a crash, there is
+        // one of the two and no empty one.
         let done = file.flush().and_then(|()| file.get_ref().sync_all());
         done.map_err(|error| Error::file(&self.path, error))
     }

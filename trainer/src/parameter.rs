@@ -170,6 +170,8 @@ impl Parameter {
     /// Writes the initial values of the elements `range` to `into`. The values are equal on every
     /// rank.
     pub fn initialize(&self, seed: u64, range: Range<usize>, into: &mut [f32]) {
+        // Values depend on the name and the position in the whole tensor, so that all shardings
+        // start alike (docs/decisions/0007-strategies-hear-three-events.md).
         let stream = init::stream(seed, &self.name);
         for (value, index) in into.iter_mut().zip(range) {
             *value = self.global_index(index).map_or(0.0, |index| self.init.value(stream, index as u64));
@@ -223,12 +225,13 @@ impl Inventory {
                 first[id.0].get_or_insert(is_own(unit));
             }
         }
-        for ((parameter, [others, own]), first) in self.parameters.iter_mut().zip(uses).zip(first) {
-            parameter.use_count = own;
+        for ((parameter, [others, own_uses]), first) in self.parameters.iter_mut().zip(uses).zip(first) {
+            parameter.use_count = own_uses;
+            // Experts of other ranks are on no stage of this rank, whichever units it keeps.
             if !parameter.residency.is_here() {
                 continue;
             }
-            parameter.residency = match (others, own) {
+            parameter.residency = match (others, own_uses) {
                 (_, 0) => Residency::Elsewhere,
                 (0, _) => Residency::Own,
                 _ => Residency::Tied { is_owner: first == Some(true) },
@@ -356,9 +359,9 @@ impl Registry {
     /// Marks the parameters that `make` adds as having partial gradients on tensor parallel ranks,
     /// if `is` is true.
     pub fn with_partial_grads<R>(&mut self, is: bool, make: impl FnOnce(&mut Self) -> R) -> R {
-        let before = std::mem::replace(&mut self.partial_grads, is);
+        let outer = std::mem::replace(&mut self.partial_grads, is);
         let made = make(self);
-        self.partial_grads = before;
+        self.partial_grads = outer;
         made
     }
 

@@ -145,6 +145,8 @@ impl<'a> Pass<'a> {
         mut body: impl FnMut(&mut Self, usize) -> Result<()>,
     ) -> Result<()> {
         let way = visit.work.direction();
+        // Gradients of weights have no direction, because they need no weights: nothing is gathered
+        // for them.
         way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
         self.defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
         let count = visit.micro_batches.len();
@@ -178,10 +180,11 @@ impl<'a> Pass<'a> {
     /// Returns the error of a collective that becomes due.
     pub fn run_deferred(&mut self, unit: UnitId) -> Result<()> {
         let deferred = &mut self.micro_batches[self.current].deferred;
-        let (own, others): (Vec<_>, Vec<_>) =
+        let (due, others): (Vec<_>, Vec<_>) =
             std::mem::take(deferred).into_iter().partition(|left| left.0 == unit);
+        // The others are put back before the calls, which borrow the whole pass.
         *deferred = others;
-        own.into_iter().try_for_each(|(_, add)| add(self))
+        due.into_iter().try_for_each(|(_, add)| add(self))
     }
 
     /// Sets the data of all micro-batches.
@@ -250,6 +253,8 @@ impl<'a> Pass<'a> {
             return Ok(());
         }
         if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
+            // The sum of all micro-batches of the visit is copied at once, because each copy waits
+            // for the GPU.
             self.device.map_or(Ok(()), |device| device.take_gradient(id, gradient))?;
             return self.strategy.grad_ready(id);
         }
@@ -459,8 +464,8 @@ impl<'a> Pass<'a> {
 
     /// Returns true if everything saved in forward has been restored, and no gradient is left out.
     pub fn is_complete(&self) -> bool {
-        let mut all = self.micro_batches.iter();
+        let mut micro_batches = self.micro_batches.iter();
         self.micro_sequences.is_complete()
-            && all.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
+            && micro_batches.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
     }
 }

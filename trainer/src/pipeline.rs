@@ -117,8 +117,8 @@ impl Schedule {
 
     /// Returns the micro-sequence that goes back as number `number`.
     fn backward_micro(&self, number: usize) -> usize {
-        let within = number % self.micro_sequences;
-        number - within + self.micro_sequences - 1 - within
+        let part = number % self.micro_sequences;
+        number - part + self.micro_sequences - 1 - part
     }
 
     /// Returns the stage that is chunk `chunk` of rank `rank`.

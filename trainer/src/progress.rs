@@ -32,15 +32,15 @@ impl WorkProgress {
         Self { parts, bar, shown: Instant::now() }
     }
 
-    /// Shows that `done` of `all` parts are done.
-    pub fn show(&mut self, done: usize, all: usize) {
+    /// Shows that `done` of `count` parts are done.
+    pub fn show(&mut self, done: usize, count: usize) {
         if let Some(bar) = &self.bar {
-            bar.set_length(all as u64);
+            bar.set_length(count as u64);
             bar.set_position(done as u64);
         } else if self.shown.elapsed() >= INTERVAL {
             self.shown = Instant::now();
             // A closed standard error does not end the work.
-            let _ = writeln!(stderr(), "{done} of {all} {}", self.parts);
+            let _ = writeln!(stderr(), "{done} of {count} {}", self.parts);
         }
     }
 }

@@ -42,13 +42,13 @@ impl Stages {
         batch: &BatchPlan,
         inventory: &Inventory,
     ) -> Result<Self> {
-        let (ranks, own) = (mesh.degrees().pipeline, &config.pipeline);
+        let (ranks, settings) = (mesh.degrees().pipeline, &config.pipeline);
         if ranks == 1 {
             return Ok(Self(None));
         }
         check_supported(config)?;
-        let order = Order::find(&own.schedule)?;
-        let chunks = if own.chunks == 0 { order.usual_chunks() } else { own.chunks };
+        let order = Order::find(&settings.schedule)?;
+        let chunks = if settings.chunks == 0 { order.usual_chunks() } else { settings.chunks };
         let schedule = order.schedule_parts(ranks, batch.accumulation, batch.micro_sequences, chunks)?;
         let units = split(config, inventory).divide(config.model.layers, schedule.stages())?;
         Ok(Self(Some(Pipeline { schedule, units })))
@@ -120,20 +120,20 @@ impl Stages {
 }
 
 /// Returns the number of layers of a stage: its units without embedding and head.
-fn layer_count(stage: &Range<usize>, all: &[Range<usize>]) -> usize {
-    let end = all.last().map_or(0, |last| last.end);
+fn layer_count(stage: &Range<usize>, stages: &[Range<usize>]) -> usize {
+    let end = stages.last().map_or(0, |last| last.end);
     stage.len() - usize::from(stage.start == 0) - usize::from(stage.end == end)
 }
 
 fn split(config: &Config, inventory: &Inventory) -> Split {
-    let own = &config.pipeline;
-    if !own.stage_ends.is_empty() {
-        return Split::Ends(own.stage_ends.clone());
+    let settings = &config.pipeline;
+    if !settings.stage_ends.is_empty() {
+        return Split::Ends(settings.stage_ends.clone());
     }
-    if own.layers_per_stage > 0.0 {
-        return Split::LayersPerStage(own.layers_per_stage);
+    if settings.layers_per_stage > 0.0 {
+        return Split::LayersPerStage(settings.layers_per_stage);
     }
-    match own.split {
+    match settings.split {
         StageSplit::Even => Split::Even,
         StageSplit::Cost => Split::ByCost(unit_costs(config, inventory)),
     }

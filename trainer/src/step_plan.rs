@@ -118,8 +118,8 @@ impl StepPlan {
     /// Returns the uses of weights for which a unit's weights must be gathered, if every use frees
     /// them: those that do not follow a use of the same unit.
     pub(crate) fn gathers(&self) -> impl Iterator<Item = (UnitId, Direction)> + '_ {
-        let mut before = None;
-        self.weight_uses().filter(move |&(unit, _)| before.replace(unit) != Some(unit))
+        let mut last = None;
+        self.weight_uses().filter(move |&(unit, _)| last.replace(unit) != Some(unit))
     }
 
     /// Returns the number of times that each unit completes gradients.
@@ -137,6 +137,7 @@ impl StepPlan {
         inventory: &'a Inventory,
     ) -> impl Iterator<Item = ParameterId> + 'a {
         let complete = self.visits.iter().filter(|visit| visit.work.completes_gradients());
+        // Backward of a unit reaches its parameters from the last to the first.
         complete.flat_map(|visit| inventory.present_of(visit.unit).rev())
     }
 }

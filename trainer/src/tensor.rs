@@ -132,7 +132,7 @@ impl Tensor {
     /// Fails as [`Tensor::all_reduce`] does.
     pub fn all_gather(&mut self, part: &Self, ranks: &ProcessGroup) -> Result<()> {
         match &mut self.data {
-            TensorData::Host(all) => ranks.host().all_gather(part.data(), all)?,
+            TensorData::Host(gathered) => ranks.host().all_gather(part.data(), gathered)?,
             TensorData::Device(DeviceVec { buffer, compute, .. }) => {
                 ranks.device()?.all_gather(compute.stream(), &part.view(), buffer)?;
             }
@@ -140,15 +140,15 @@ impl Tensor {
         Ok(())
     }
 
-    /// Receives this rank's shard of the sum of `whole` over all ranks.
+    /// Receives this rank's shard of the sum of `summand` over all ranks.
     ///
     /// # Errors
     /// Fails as [`Tensor::all_reduce`] does.
-    pub fn reduce_scatter(&mut self, whole: &Self, ranks: &ProcessGroup) -> Result<()> {
+    pub fn reduce_scatter(&mut self, summand: &Self, ranks: &ProcessGroup) -> Result<()> {
         match &mut self.data {
-            TensorData::Host(share) => ranks.host().reduce_scatter(whole.data(), share, Sum)?,
+            TensorData::Host(share) => ranks.host().reduce_scatter(summand.data(), share, Sum)?,
             TensorData::Device(DeviceVec { buffer, compute, .. }) => {
-                ranks.device()?.reduce_scatter(compute.stream(), &whole.view(), buffer, Sum)?;
+                ranks.device()?.reduce_scatter(compute.stream(), &summand.view(), buffer, Sum)?;
             }
         }
         Ok(())
@@ -156,14 +156,14 @@ impl Tensor {
 
     /// Copies some rows.
     pub fn slice_rows(&self, memory: &Allocator, rows: Range<usize>) -> Self {
-        let of = rows.start * self.columns..rows.end * self.columns;
-        Self::from_slice(memory, rows.len(), self.columns, &self.data()[of])
+        let range = rows.start * self.columns..rows.end * self.columns;
+        Self::from_slice(memory, rows.len(), self.columns, &self.data()[range])
     }
 
     /// Overwrites some rows.
     pub fn write_rows(&mut self, rows: Range<usize>, part: &Self) {
-        let of = rows.start * self.columns..rows.end * self.columns;
-        self.data_mut()[of].copy_from_slice(part.data());
+        let range = rows.start * self.columns..rows.end * self.columns;
+        self.data_mut()[range].copy_from_slice(part.data());
     }
 
     /// Returns the number of rows: tokens or samples.

@@ -75,11 +75,11 @@ impl TensorParallel {
 
     /// Returns this rank's shard of a dimension; `None` if nothing is sharded. The dimension has
     /// `blocks` blocks of elements that stay together in groups.
-    pub fn shard(&self, dimension: usize, whole: usize, blocks: usize, grain: usize) -> Option<ShardSpec> {
+    pub fn shard(&self, dimension: usize, size: usize, blocks: usize, grain: usize) -> Option<ShardSpec> {
         let (parts, part) = (self.size(), self.rank());
         (parts > 1).then_some(ShardSpec {
             dim: dimension,
-            global_size: whole,
+            global_size: size,
             block_count: blocks,
             first_block_ratio: 1,
             granularity: grain,
@@ -122,6 +122,8 @@ impl TensorParallel {
         start: LinearInit,
     ) -> Box<dyn Module> {
         match self.plan.style(&registry.path()) {
+            // With sequence parallelism, a replicated layer sees only this rank's rows, so its
+            // gradients are partial.
             ParallelStyle::Replicated => {
                 Box::new(self.sequence_parallel_region(registry, |r| Linear::new(r, inputs, outputs, start)))
             }
@@ -184,6 +186,7 @@ impl TensorParallel {
         if let Some(init) = start.bias {
             let bias =
                 self.sequence_parallel_region(registry, |r| r.add(Parameter::new("bias", &[outputs], init)));
+            // Before the sum, every rank would add the bias.
             modules.push(Box::new(BiasAdd::new(bias)));
         }
         Box::new(Sequential(modules))
@@ -194,6 +197,7 @@ impl TensorParallel {
     /// # Errors
     /// Fails if `rows` does not divide evenly.
     pub fn row_range(&self, pass: &Pass<'_>, rows: usize) -> Result<(usize, usize)> {
+        // Without training, there may be one row, which ranks cannot divide.
         if !self.sequence || !pass.keeps() {
             return Ok((0, rows));
         }
@@ -213,9 +217,9 @@ impl TensorParallel {
     /// Returns the error of a failed collective.
     pub fn gather_row(&self, pass: &Pass<'_>, row: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(row) };
-        let mut whole = pass.tensor(1, row.columns() * self.size());
-        pass.timed_wait("logits", || whole.all_gather(&row, group))?;
-        Ok(whole)
+        let mut gathered = pass.tensor(1, row.columns() * self.size());
+        pass.timed_wait("logits", || gathered.all_gather(&row, group))?;
+        Ok(gathered)
     }
 
     /// Checks that every rule of the plan sharded something.

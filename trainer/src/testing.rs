@@ -75,12 +75,12 @@ pub(crate) fn collect_shards(strategy: &mut dyn DataParallel, inventory: &Invent
 
 /// Merges the state of all ranks. Copies of the same state must agree.
 pub(crate) fn merge_shards(ranks: impl IntoIterator<Item = Bits>) -> Bits {
-    let mut all = Bits::new();
+    let mut merged = Bits::new();
     for (place, bits) in ranks.into_iter().flatten() {
-        let known = all.entry(place).or_insert_with(|| bits.clone());
+        let known = merged.entry(place).or_insert_with(|| bits.clone());
         assert_eq!(*known, bits, "at {place:?}");
     }
-    all
+    merged
 }
 
 /// Adds the mean square of a module's output to the total loss, `slope` times.
@@ -105,8 +105,8 @@ impl Module for BalanceLoss {
         let slope = pass.added_loss_gradient();
         let output: Tensor = pass.restore();
         let factor = 2.0 * slope / output.data().len() as f32;
-        let both = gradient.data_mut().iter_mut().zip(output.data());
-        both.for_each(|(gradient, output)| *gradient += factor * output);
+        let pairs = gradient.data_mut().iter_mut().zip(output.data());
+        pairs.for_each(|(gradient, output)| *gradient += factor * output);
         self.module.backward(pass, gradient)
     }
 }

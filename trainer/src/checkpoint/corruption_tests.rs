@@ -139,8 +139,8 @@ const CHANGES: [(&str, Corruption, &str); 18] = [
     ),
 ];
 
-fn truncated(dimension: usize, whole: usize, parts: usize) -> Value {
-    json!({ "dim": dimension, "global_size": whole, "block_count": 1, "granularity": 1, "shard_count": parts, "shard_index": 2 })
+fn truncated(dimension: usize, size: usize, parts: usize) -> Value {
+    json!({ "dim": dimension, "global_size": size, "block_count": 1, "granularity": 1, "shard_count": parts, "shard_index": 2 })
 }
 
 fn out_of_range(header: &Value) -> String {

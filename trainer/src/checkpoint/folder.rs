@@ -18,11 +18,11 @@ pub(super) fn temporary_dir(root: &Path, step: u64) -> PathBuf {
 /// Returns all complete checkpoints below `root` by step; none if the folder is missing.
 pub fn list(root: &Path) -> Vec<(u64, PathBuf)> {
     let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
-    let whole = |path: PathBuf| {
+    let complete = |path: PathBuf| {
         let step = path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()?;
         path.join(MANIFEST).is_file().then_some((step, path))
     };
-    let mut found: Vec<_> = entries.filter_map(|entry| whole(entry.ok()?.path())).collect();
+    let mut found: Vec<_> = entries.filter_map(|entry| complete(entry.ok()?.path())).collect();
     found.sort();
     found
 }
@@ -35,6 +35,8 @@ pub fn latest(root: &Path) -> Option<PathBuf> {
 /// Creates an empty temporary folder for a step's checkpoint.
 pub(super) fn create_temporary(root: &Path, step: u64) -> Result<PathBuf> {
     let path = temporary_dir(root, step);
+    // Usually there is no such folder, and removing it fails. Otherwise it has the files of a run
+    // that was killed while it saved this step.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).map_err(|error| Error::file(&path, error))?;
     Ok(path)
@@ -44,12 +46,19 @@ pub(super) fn create_temporary(root: &Path, step: u64) -> Result<PathBuf> {
 /// to it.
 pub(super) fn publish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
     let (from, into) = (temporary_dir(root, step), step_dir(root, step));
+    // A run that resumed from an earlier step saves this step again, and a rename does not replace
+    // a folder that has files.
     let _ = fs::remove_dir_all(&into);
+    // The names of the files are on disk before the folder gets its name, so that a crash leaves no
+    // checkpoint without its files.
     fsync(&from)?;
     fs::rename(&from, &into).map_err(|error| Error::file(&into, error))?;
+    // The new name is on disk before earlier checkpoints are removed, so that a crash between both
+    // leaves one of them.
     fsync(root)?;
     // Later steps belong to another run. They must not displace the new checkpoint.
     let earlier: Vec<_> = list(root).into_iter().filter(|&(other, _)| other <= step).collect();
+    // At least the new checkpoint stays, whatever `keep` is.
     for (_, path) in &earlier[..earlier.len().saturating_sub(keep.max(1))] {
         fs::remove_dir_all(path).map_err(|error| Error::file(path, error))?;
     }

@@ -35,21 +35,22 @@ pub struct TrainProgress {
 }
 
 impl TrainProgress {
-    /// Rejects a configuration whose `own` value differs for a key that `counts` selects.
+    /// Rejects a configuration whose value in `settings` differs for a key that `counts` selects.
     ///
     /// # Errors
     /// Names `folder`, the key, both values, and the remedy.
     pub fn check_invariants(
         &self,
-        own: &BTreeMap<String, String>,
+        settings: &BTreeMap<String, String>,
         folder: &Path,
         counts: impl Fn(&str) -> bool,
     ) -> Result<()> {
-        let both = |(key, saved)| own.get(key).map(|own| (key, saved, own));
-        let mut compared = self.invariants.iter().filter(|(key, _)| counts(key)).filter_map(both);
-        match compared.find(|(_, saved, own)| saved != own) {
-            Some((key, saved, own)) => {
-                let what = format!("saved with {key} = {saved}, and this run has {own}; set {key}={saved}");
+        let pair = |(key, saved)| settings.get(key).map(|present| (key, saved, present));
+        let mut compared = self.invariants.iter().filter(|(key, _)| counts(key)).filter_map(pair);
+        match compared.find(|(_, saved, present)| saved != present) {
+            Some((key, saved, present)) => {
+                let what =
+                    format!("saved with {key} = {saved}, and this run has {present}; set {key}={saved}");
                 Err(Error::file(folder, what))
             }
             None => Ok(()),
@@ -134,7 +135,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let Ok(given) = serde_json::from_str::<Manifest>(&text) else { return };
     let text = given.to_text().expect("what was read");
     let Ok(manifest) = Manifest::parse(&text, path) else { return };
-    assert!(manifest.files().all(|own| !own.file.contains('/') && own.file != ".."));
+    assert!(manifest.files().all(|saved_file| !saved_file.file.contains('/') && saved_file.file != ".."));
     let parameters = vec![Parameter::new("w", &[4, 2], Init::Zeros)];
     let _ = manifest.check_parameters(&Inventory { parameters, units: Vec::new() }, path);
     let TrainProgress { position, invariants, .. } = &manifest.progress;
@@ -198,12 +199,17 @@ impl Manifest {
             return Err(Error::file(path, wrong_format_message(format)));
         }
         let manifest: Self = serde_json::from_str(text).map_err(damaged)?;
+        // The checksum is of the text and not of what was parsed, so that it also finds changes
+        // that parsing ignores.
         if checksum_of(&text.replacen(&manifest.checksum, BLANK, 1)) != manifest.checksum {
             return Err(Error::file(path, "not the text that was saved: the manifest is damaged"));
         }
-        let is_elsewhere = |own: &&SavedFile| Path::new(&own.file).file_name() != Some(own.file.as_ref());
-        if let Some(own) = manifest.files().find(is_elsewhere) {
-            return Err(Error::file(path, format!("`{}` is not the name of a file", own.file)));
+        // A path with folders could name any file of the reader, and `export` would copy it.
+        let is_elsewhere = |saved_file: &&SavedFile| {
+            Path::new(&saved_file.file).file_name() != Some(saved_file.file.as_ref())
+        };
+        if let Some(saved_file) = manifest.files().find(is_elsewhere) {
+            return Err(Error::file(path, format!("`{}` is not the name of a file", saved_file.file)));
         }
         Ok(manifest)
     }

@@ -136,6 +136,7 @@ impl ModelFiles {
             return Err(Error::file(folder, format!("`{file}` is not the name of a file of a model")));
         }
         let is_listed = |name: &&str| listed.iter().any(|saved_file| saved_file.file == *name);
+        // A link counts, also a broken one: a reader of the tokenizer would follow it.
         let is_there = |name: &&str| folder.join(name).symlink_metadata().is_ok();
         match Self::names().find(|name| is_there(name) && !is_listed(name)) {
             Some(name) => Err(Error::file(

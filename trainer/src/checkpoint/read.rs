@@ -25,10 +25,14 @@ pub fn load(
         verify(folder, who, &manifest)?;
         Ok(manifest)
     });
+    // All files are checked before the first weight changes. A damaged file then leaves no rank
+    // with parts of two states.
     let manifest = who.agree_on_result(checked, "checking a checkpoint")?;
     let made = strategy.alloc_moments(&|parameter| manifest.moments(parameter));
     let filled = made.and_then(|()| fill(folder, &manifest, strategy, inventory));
     who.agree_on_result(filled, "reading a checkpoint")?;
+    // Each rank has read its shards only. The agreement above comes first, because a rank that
+    // failed would leave the others waiting here.
     strategy.broadcast_params()?;
     Ok(manifest.progress)
 }
@@ -65,14 +69,14 @@ pub fn with_last_good(error: Error, folder: &Path) -> Error {
 /// Compares the files with the manifest. Ranks share the work.
 fn verify(folder: &Path, who: SavedBy<'_>, manifest: &Manifest) -> Result<()> {
     ModelFiles::check_listed(folder, &manifest.model_files)?;
-    for own in manifest.files().skip(who.rank()).step_by(who.size()) {
-        let path = folder.join(&own.file);
+    for saved_file in manifest.files().skip(who.rank()).step_by(who.size()) {
+        let path = folder.join(&saved_file.file);
         // A link could lead out of the folder, and what is read can be copied by `export`.
         let is_link = std::fs::symlink_metadata(&path).is_ok_and(|metadata| !metadata.is_file());
         if is_link {
             return Err(Error::file(path, "no file but a link or a device: a checkpoint has files only"));
         }
-        if (own.sha256.clone(), own.bytes) != hash_file(&path)? {
+        if (saved_file.sha256.clone(), saved_file.bytes) != hash_file(&path)? {
             return Err(Error::file(path, "not the bytes that were saved: the file is damaged"));
         }
     }
@@ -89,13 +93,13 @@ fn fill(
     let mut readers = manifest.shards.iter().map(open).collect::<Result<Vec<_>>>()?;
     strategy.for_each_shard(&mut |kept: LocalShard<'_>| {
         let parameter = &inventory[kept.parameter];
-        let all = unpadded_count(inventory, kept.parameter, &kept.range);
+        let expected = unpadded_count(inventory, kept.parameter, &kept.range);
         let kinds = std::iter::once(kept.weights).chain(kept.moments.iter_mut().map(|moment| &mut **moment));
         for (kind, values) in kinds.enumerate() {
             let found = readers.iter_mut().map(|reader| reader.fill(parameter, &kept.range, kind, values));
             let found: usize = found.sum::<Result<usize>>()?;
-            if found != all {
-                let what = format!("{} has {found} of {all} elements (kind {kind})", parameter.name);
+            if found != expected {
+                let what = format!("{} has {found} of {expected} elements (kind {kind})", parameter.name);
                 return Err(Error::file(folder, what));
             }
         }

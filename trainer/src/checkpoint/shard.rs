@@ -90,14 +90,17 @@ impl ShardReader {
             Some(cut) => saved.with_shard(cut.clone()),
             None => saved,
         };
-        let (mut found, all) = (0, saved.count());
+        let (mut found, saved_count) = (0, saved.count());
         for piece in self.entries.get(&mine.name).into_iter().flatten().filter(|piece| piece.kind == kind) {
-            if piece.start + piece.count > all {
-                let what = format!("elements from {} on of {}, which has {all}", piece.start, mine.name);
+            if piece.start + piece.count > saved_count {
+                let what =
+                    format!("elements from {} on of {}, which has {saved_count}", piece.start, mine.name);
                 return Err(Error::file(self.file.path(), what));
             }
             let as_is = saved.shard == mine.shard;
             let (start, end) = (piece.start.max(range.start), (piece.start + piece.count).min(range.end));
+            // With another cut, elements of this piece can be anywhere in the range, so only an
+            // equal cut lets a piece be skipped unread.
             if as_is && start >= end {
                 continue;
             }
@@ -105,8 +108,11 @@ impl ShardReader {
             for (value, index) in bytes.chunks_exact(4).zip(piece.start..) {
                 // Padding has no place in the whole tensor, and stays as it is.
                 let global = saved.global_index(index);
-                let index =
-                    if as_is { global.map(|_| index) } else { global.and_then(|at| mine.local_index(at)) };
+                let index = if as_is {
+                    global.map(|_| index)
+                } else {
+                    global.and_then(|place| mine.local_index(place))
+                };
                 if let Some(index) = index.filter(|index| range.contains(index)) {
                     into[index - range.start] = f32::from_le_bytes(value.try_into().expect("four bytes"));
                     found += 1;
@@ -121,13 +127,14 @@ impl ShardReader {
 fn parse_entries(metadata: &Metadata) -> Option<HashMap<String, Vec<ShardEntry>>> {
     let mut pieces: HashMap<String, Vec<ShardEntry>> = HashMap::new();
     for (name, info) in metadata.tensors() {
-        let (rest, start) = name.rsplit_once('/')?;
-        let (parameter, kind) = rest.rsplit_once('/')?;
+        let (prefix, start) = name.rsplit_once('/')?;
+        let (parameter, kind) = prefix.rsplit_once('/')?;
         let [count] = info.shape[..] else { return None };
         if info.dtype != Dtype::F32 {
             return None;
         }
         let (kind, start): (usize, usize) = (kind.parse().ok()?, start.parse().ok()?);
+        // A damaged file can name any position, and readers add the length to it.
         start.checked_add(count)?;
         pieces.entry(parameter.to_owned()).or_default().push(ShardEntry {
             kind,
@@ -144,9 +151,9 @@ fn parse_entries(metadata: &Metadata) -> Option<HashMap<String, Vec<ShardEntry>>
 pub(crate) fn fuzz(path: &Path) {
     use crate::parameter::Init;
     let Ok(mut reader) = ShardReader::open(path) else { return };
-    let whole = Parameter::new("w", &[4, 6], Init::Zeros);
-    let part = whole.clone().with_shard(ShardSpec::new(1, 6, 2, 1));
-    for parameter in [whole, part] {
+    let matrix = Parameter::new("w", &[4, 6], Init::Zeros);
+    let part = matrix.clone().with_shard(ShardSpec::new(1, 6, 2, 1));
+    for parameter in [matrix, part] {
         for range in [0..parameter.count(), 3..5] {
             let mut values = vec![0.0; range.len()];
             let _ = reader.fill(&parameter, &range, 0, &mut values);

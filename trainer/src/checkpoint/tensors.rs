@@ -61,6 +61,7 @@ impl TensorFile {
             return Err(failed(&format!("a header of {count} bytes")));
         }
         let mut header = Vec::new();
+        // Memory grows with the bytes that are there, because a damaged length can be far larger.
         file.by_ref().take(count).read_to_end(&mut header).map_err(|error| failed(&error))?;
         let UniqueNames = serde_json::from_slice(&header).map_err(|error| failed(&error))?;
         let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| failed(&error))?;

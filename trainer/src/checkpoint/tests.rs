@@ -40,18 +40,18 @@ fn steps(strategy: &mut dyn DataParallel, inventory: &Inventory, rank: usize, nu
 }
 
 fn saved(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
-    let all = run_ranks(ranks, |world| {
+    let results = run_ranks(ranks, |world| {
         let (inventory, memory, rank) = (inventory(dtype), Allocator::default(), world.rank());
         let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
         steps(&mut *strategy, &inventory, rank, 1..3);
         save(root, of_data(&world), &mut *strategy, &inventory, progress(), &RunSetup::default(), 2).unwrap();
         collect_shards(&mut *strategy, &inventory)
     });
-    merge_shards(all)
+    merge_shards(results)
 }
 
 fn loaded(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
-    let all = run_ranks(ranks, |world| {
+    let results = run_ranks(ranks, |world| {
         let (inventory, memory) = (inventory(dtype), Allocator::default());
         let other = Settings { seed: 99, ..settings() };
         let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &other, &memory).unwrap();
@@ -59,7 +59,7 @@ fn loaded(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
         assert_eq!(found, progress());
         collect_shards(&mut *strategy, &inventory)
     });
-    merge_shards(all)
+    merge_shards(results)
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn tensors_may_be_resharded_on_load() {
         |parts: usize,
          seed,
          action: &(dyn Fn(SavedBy<'_>, &mut dyn DataParallel, &Inventory) -> Result<()> + Sync)| {
-            let all = run_ranks(parts, |world| {
+            let results = run_ranks(parts, |world| {
                 let (inventory, memory) = (sharded_inventory(parts, world.rank()), Allocator::default());
                 let settings = Settings { seed, ..settings() };
                 let mut strategy = new_strategy(STRATEGIES[3], &inventory, None, &settings, &memory).unwrap();
@@ -135,7 +135,7 @@ fn tensors_may_be_resharded_on_load() {
                 action(who, &mut *strategy, &inventory).unwrap();
                 collect_shards(&mut *strategy, &inventory)
             });
-            merge_shards(all)
+            merge_shards(results)
         };
     for (from, into) in [(1, 2), (2, 3), (3, 1), (5, 2)] {
         let root = tempfile::tempdir().unwrap();

@@ -45,6 +45,7 @@ impl SavedBy<'_> {
     /// one.
     pub(crate) fn agree_on_result<T>(&self, result: Result<T>, doing: &str) -> Result<T> {
         let Some(world) = self.world else { return result };
+        // No rank knows which one fails, so all of them ask for the highest rank with an error.
         let mut failed = [if result.is_err() { self.rank() as i64 } else { -1 }];
         world.all_reduce(&mut failed, Max)?;
         match failed {
@@ -105,9 +106,11 @@ impl Snapshot {
     ) -> Result<Self> {
         let step = progress.step;
         let begun = if who.rank() == 0 { folder::create_temporary(root, step).map(drop) } else { Ok(()) };
+        // All ranks write into the folder that rank 0 makes, so they wait for it here.
         who.agree_on_result(begun, "making the folder of a checkpoint")?;
         let copied = copy_shard(who, strategy, inventory);
         let (mut moments, shard) = who.agree_on_result(copied, "copying the state of a checkpoint")?;
+        // A rank knows the moments only of those parameters whose state it keeps.
         who.world.map_or(Ok(()), |world| world.all_reduce(&mut moments, Max))?;
         let manifest = Manifest::new(inventory, progress, &moments, &setup.configuration);
         Ok(Self { root: root.to_owned(), manifest, shard, files: setup.files.clone() })
@@ -164,6 +167,7 @@ fn copy_shard(
         let parameter = &inventory[kept.parameter];
         moments[kept.parameter.0] = kept.moments.len() as u64;
         let repeats = repeats[kept.parameter.0];
+        // Several ranks have this state, and one of them writes it.
         if repeats || !parameter.residency.is_owner() || (parameter.shard.is_none() && who.tensor_rank > 0) {
             return Ok(());
         }
@@ -202,10 +206,13 @@ fn shard_file_name(rank: usize) -> String {
 /// Gathers the file entries of all ranks.
 fn gather_shard_files(who: SavedBy<'_>, file: Option<SavedFile>) -> Result<Vec<SavedFile>> {
     let Some(world) = who.world else { return Ok(file.into_iter().collect()) };
+    // The ranks of an `all_gather` send equal lengths, so a rank without a file sends an empty
+    // record.
     let mine = file.map_or_else(|| vec![0; RECORD_LEN], |file| encode_record(&file));
-    let mut all = vec![0; RECORD_LEN * world.size()];
-    world.all_gather(&mine, &mut all)?;
-    let files = all.chunks_exact(RECORD_LEN).enumerate().filter(|(_, record)| record[RECORD_LEN - 1] != 0);
+    let mut records = vec![0; RECORD_LEN * world.size()];
+    world.all_gather(&mine, &mut records)?;
+    let files =
+        records.chunks_exact(RECORD_LEN).enumerate().filter(|(_, record)| record[RECORD_LEN - 1] != 0);
     Ok(files.map(|(rank, record)| decode_record(rank, record)).collect())
 }
 
@@ -236,6 +243,7 @@ fn finish(root: &Path, path: &Path, (manifest, files): (&mut Manifest, RunFiles)
         write_file(&path.join(TOKENIZER), bytes)?;
         manifest.tokenizer = Some(saved_file(path, TOKENIZER.to_owned())?);
     }
+    // The manifest is the last file, because `list` takes a folder with a manifest for complete.
     let file = path.join(MANIFEST);
     let text = manifest.to_text().map_err(|error| Error::file(&file, error))?;
     write_file(&file, text)?;

@@ -9,22 +9,22 @@ impl Config {
     /// overrides. Defaults that fit stay as they are.
     pub(super) fn follow_given_keys(&mut self, is_given: impl Fn(&str) -> bool) {
         let is_default = |key: &str| !is_given(key);
-        let (steps, own) = (self.schedule.steps, &mut self.schedule);
-        let is_falling = own.shape == LrShape::WarmupStableDecay;
+        let (steps, schedule) = (self.schedule.steps, &mut self.schedule);
+        let is_falling = schedule.shape == LrShape::WarmupStableDecay;
         let too_long =
             |warmup: u64, decay: u64| warmup.saturating_add(if is_falling { decay } else { 0 }) > steps;
-        if too_long(own.warmup, own.decay) {
+        if too_long(schedule.warmup, schedule.decay) {
             let (follows_warmup, follows_decay) =
                 (is_default("schedule.warmup"), is_falling && is_default("schedule.decay"));
-            let given_warmup = if follows_warmup { 0 } else { own.warmup };
-            let given_decay = if is_falling && !follows_decay { own.decay } else { 0 };
+            let given_warmup = if follows_warmup { 0 } else { schedule.warmup };
+            let given_decay = if is_falling && !follows_decay { schedule.decay } else { 0 };
             // The defaults are a fifth of the default number of steps. Given keys leave the limit.
             let most = (steps / 5).min(steps.saturating_sub(given_warmup.saturating_add(given_decay)));
             if follows_warmup {
-                own.warmup = own.warmup.min(most);
+                schedule.warmup = schedule.warmup.min(most);
             }
             if follows_decay {
-                own.decay = own.decay.min(most);
+                schedule.decay = schedule.decay.min(most);
             }
         }
         let data = &mut self.data;
@@ -49,8 +49,8 @@ mod tests {
     #[test]
     fn defaults_follow_the_keys_that_are_given() {
         let schedule = |overrides: &[&str]| {
-            let own = loaded("", overrides).unwrap().schedule;
-            (own.warmup, own.decay)
+            let schedule = loaded("", overrides).unwrap().schedule;
+            (schedule.warmup, schedule.decay)
         };
         assert_eq!(schedule(&["schedule.steps=4"]), (0, 60));
         assert_eq!(schedule(&["schedule.steps=59"]), (11, 60));

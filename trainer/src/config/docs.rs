@@ -34,8 +34,9 @@ impl KeyDoc {
     /// # Errors
     /// [`Error::Invalid`] for an unknown key, with its present name or the nearest key.
     pub fn find(key: &str) -> Result<Vec<Self>> {
-        let is_in =
-            |own: &str| own.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let is_in = |path: &str| {
+            path.strip_prefix(key).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
+        };
         let mut docs = Self::all();
         docs.retain(|doc| key.is_empty() || is_in(&doc.key));
         match docs.is_empty() {
@@ -110,17 +111,17 @@ fn key_starts(table: &DeTable<'_>, prefix: &str, starts: &mut Vec<(usize, String
 /// Adds the documentation of each property of an object in a JSON schema.
 fn collect(root: &Value, object: &Value, defaults: &toml::Table, prefix: &str, docs: &mut Vec<KeyDoc>) {
     for (key, property) in object["properties"].as_object().into_iter().flatten() {
-        let (path, own) = (format!("{prefix}{key}"), resolve(root, property));
+        let (path, definition) = (format!("{prefix}{key}"), resolve(root, property));
         let default = defaults.get(key);
         let section = default.and_then(toml::Value::as_table);
         docs.push(KeyDoc {
             key: path.clone(),
             default: default.filter(|_| section.is_none()).map(toml::Value::to_string),
-            text: description(property).or_else(|| description(own)).unwrap_or_default(),
-            values: values(own),
+            text: description(property).or_else(|| description(definition)).unwrap_or_default(),
+            values: values(definition),
         });
         if let Some(section) = section {
-            collect(root, own, section, &format!("{path}."), docs);
+            collect(root, definition, section, &format!("{path}."), docs);
         }
     }
 }

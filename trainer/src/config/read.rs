@@ -35,6 +35,8 @@ fn parse_values(text: &str) -> std::result::Result<Config, String> {
     let failed = |error: toml::de::Error| with_line(text, error.span(), &in_plain_words(error.message()));
     let document = DeTable::parse(text).map_err(failed)?;
     let known = to_table(&Config::default()).map_err(|error| error.to_string())?;
+    // The conversion below ignores unknown keys, so that a misspelled key would silently have its
+    // default.
     if let Some((span, key)) = find_unknown_key(document.get_ref(), &known, &[]) {
         return Err(with_line(text, Some(span), &unknown_key_message(&key, &known)));
     }
@@ -74,6 +76,7 @@ fn merge(table: &mut Table, given: Table) {
 
 /// Applies overrides `section.key=value` to `config`, one after the other.
 pub(super) fn with_overrides(config: Config, changes: &[String]) -> Result<Config> {
+    // A preset sets several keys, which only later overrides may change.
     changes.iter().try_fold(config, |config, change| with_override(&config, change))
 }
 
@@ -137,48 +140,48 @@ fn find_unknown_key<'a>(
 
 /// Builds the answer to an unknown key: its present name if it was renamed, else the nearest key.
 fn unknown_key_message(key: &[&str], known: &Table) -> String {
-    let (own, leaf) = (key.join("."), key.last().copied().unwrap_or_default());
-    if let Some(present) = present_name(&own) {
-        return format!("key `{own}` is now `{present}`; rename it");
+    let (joined, leaf) = (key.join("."), key.last().copied().unwrap_or_default());
+    if let Some(present) = present_name(&joined) {
+        return format!("key `{joined}` is now `{present}`; rename it");
     }
-    if let Some(answer) = removed_key(&own) {
-        return format!("no key `{own}`: {answer}");
+    if let Some(answer) = removed_key(&joined) {
+        return format!("no key `{joined}`: {answer}");
     }
-    if let Some(key) = common_name(&own) {
-        return format!("unknown key `{own}`; it is called `{key}`");
+    if let Some(key) = common_name(&joined) {
+        return format!("unknown key `{joined}`; it is called `{key}`");
     }
     let distance = |name: &String| {
         let other = name.rsplit('.').next().unwrap_or_default();
-        (strsim::damerau_levenshtein(leaf, other), strsim::damerau_levenshtein(&own, name))
+        (strsim::damerau_levenshtein(leaf, other), strsim::damerau_levenshtein(&joined, name))
     };
     let nearest = key_paths(known, "").into_iter().min_by_key(distance).unwrap_or_default();
     let is_near = distance(&nearest).0 <= (leaf.chars().count() / 3).max(1);
     let section = (key.len() > 1).then(|| known.get(key[0])?.as_table()).flatten();
     match section {
-        _ if is_near => format!("unknown key `{own}`; the nearest is `{nearest}`"),
+        _ if is_near => format!("unknown key `{joined}`; the nearest is `{nearest}`"),
         Some(section) => {
             let keys: Vec<_> = section.keys().map(String::as_str).collect();
-            format!("unknown key `{own}`; section `{}` has {}", key[0], keys.join(", "))
+            format!("unknown key `{joined}`; section `{}` has {}", key[0], keys.join(", "))
         }
-        None => format!("unknown key `{own}`; `unisono-train keys` lists all keys"),
+        None => format!("unknown key `{joined}`; `unisono-train keys` lists all keys"),
     }
 }
 
 /// Returns the paths of all sections and keys.
 fn key_paths(table: &Table, prefix: &str) -> Vec<String> {
-    let below = |(key, value): (&String, &Value)| match value {
+    let paths_of = |(key, value): (&String, &Value)| match value {
         Value::Table(section) => {
             [vec![format!("{prefix}{key}")], key_paths(section, &format!("{prefix}{key}."))].concat()
         }
         _ => vec![format!("{prefix}{key}")],
     };
-    table.iter().flat_map(below).collect()
+    table.iter().flat_map(paths_of).collect()
 }
 
 /// Returns the value at `section.key`.
 fn find_key<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
     match key.split_once('.') {
-        Some((section, rest)) => find_key(table.get_mut(section)?.as_table_mut()?, rest),
+        Some((section, subkey)) => find_key(table.get_mut(section)?.as_table_mut()?, subkey),
         None => table.get_mut(key),
     }
 }
@@ -191,6 +194,7 @@ fn parse_value(text: &str, old: &Value) -> Value {
         _ => Value::from(text),
     };
     match text.parse::<Value>() {
+        // A name such as `1e3` or `true` is valid TOML of another type, and still a string here.
         Ok(value) if value.is_str() || !old.is_str() => value,
         _ => words(),
     }
@@ -212,8 +216,8 @@ fn in_plain_words(message: &str) -> String {
 /// Prefixes `what` with the line at `span`.
 fn with_line(text: &str, span: Option<Range<usize>>, what: &str) -> String {
     let Some(span) = span else { return what.to_owned() };
-    let before = &text[..span.start.min(text.len())];
-    let number = before.matches('\n').count();
+    let earlier = &text[..span.start.min(text.len())];
+    let number = earlier.matches('\n').count();
     let line = text.lines().nth(number).unwrap_or_default().trim();
     format!("line {}, `{line}`: {what}", number + 1)
 }

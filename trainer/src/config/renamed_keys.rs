@@ -114,9 +114,9 @@ mod tests {
     fn common_names_lead_to_present_keys() {
         let table = read::to_table(&Config::default()).unwrap();
         for (common, key) in COMMON_NAMES {
-            let (section, own) = key.split_once('.').unwrap();
+            let (section, leaf) = key.split_once('.').unwrap();
             let section = table[section].as_table().unwrap();
-            assert!(section.contains_key(own) && !section.contains_key(common), "{common}");
+            assert!(section.contains_key(leaf) && !section.contains_key(common), "{common}");
         }
         COMMON_VALUES
             .iter()

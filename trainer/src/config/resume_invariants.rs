@@ -11,7 +11,7 @@ impl Config {
     /// # Errors
     /// [`Error::Invalid`](crate::error::Error::Invalid) if a number is too large for TOML.
     pub fn resume_invariants(&self) -> Result<BTreeMap<String, String>> {
-        let mut all = BTreeMap::new();
+        let mut invariants = BTreeMap::new();
         for (section, values) in read::to_table(self)? {
             for (key, value) in values.as_table().into_iter().flatten() {
                 let is_fixed = match section.as_str() {
@@ -20,11 +20,11 @@ impl Config {
                     _ => INVARIANT_KEYS.contains(&(section.as_str(), key.as_str())),
                 };
                 if is_fixed {
-                    all.insert(format!("{section}.{key}"), value.to_string());
+                    invariants.insert(format!("{section}.{key}"), value.to_string());
                 }
             }
         }
-        Ok(all)
+        Ok(invariants)
     }
 }
 

@@ -65,8 +65,8 @@ fn command_line_overrides_file_overrides_defaults() {
 #[test]
 fn shape_is_a_preset_that_other_keys_change() {
     let llama = changed(&["model.shape=llama"]).unwrap().model;
-    let of = |model: &Model| (model.positions, model.norm, model.feed_forward, model.bias);
-    assert_eq!(of(&llama), (Positions::Rotary, Norm::Rms, FeedForward::Swiglu, false));
+    let shape_of = |model: &Model| (model.positions, model.norm, model.feed_forward, model.bias);
+    assert_eq!(shape_of(&llama), (Positions::Rotary, Norm::Rms, FeedForward::Swiglu, false));
     assert!(!llama.tie_word_embeddings);
     let late = changed(&["model.shape=llama", "model.norm=layer"]).unwrap().model;
     assert_eq!(late, Model { norm: Norm::Layer, ..llama.clone() });
@@ -314,9 +314,9 @@ fn strategy_settings_follow_config() {
     assert_eq!(settings(&[]), Settings { seed: 9, ..Settings::default() });
     let other = settings(&["strategy.bucket_mb=0.5", "strategy.reduce_dtype=bf16"]);
     assert_eq!((other.bucket_bytes, other.wire_dtype), (1 << 19, Some(Dtype::Bf16)));
-    let both =
+    let narrow =
         settings(&["strategy.reduce_dtype=bf16", "strategy.param_dtype=bf16", "strategy.gather_limit=7"]);
-    assert_eq!((both.wire_dtype, both.max_pending_gathers), (None, 7));
+    assert_eq!((narrow.wire_dtype, narrow.max_pending_gathers), (None, 7));
     let wide = settings(&[
         "strategy.reduce_dtype=bf16",
         "strategy.param_dtype=bf16",
@@ -366,16 +366,16 @@ fn pytorch_names_are_accepted() {
 fn impossible_experts_are_rejected() {
     let word = |changes: &[&str]| words(changed(changes));
     assert_eq!(word(&["mesh.expert=2"]), "mesh.expert = 2 without experts: set experts.count");
-    let with = |change: &str| word(&["experts.count=6", change]);
-    assert_eq!(with("mesh.expert=4"), "mesh.expert = 4 does not divide experts.count = 6");
-    assert_eq!(with("experts.per_token=7"), "experts.per_token = 7: it is from 1 to experts.count = 6");
-    assert_eq!(with("experts.per_token=0"), "experts.per_token = 0: it is from 1 to experts.count = 6");
+    let refusal = |change: &str| word(&["experts.count=6", change]);
+    assert_eq!(refusal("mesh.expert=4"), "mesh.expert = 4 does not divide experts.count = 6");
+    assert_eq!(refusal("experts.per_token=7"), "experts.per_token = 7: it is from 1 to experts.count = 6");
+    assert_eq!(refusal("experts.per_token=0"), "experts.per_token = 0: it is from 1 to experts.count = 6");
     assert_eq!(
-        with("experts.first_dense=2"),
+        refusal("experts.first_dense=2"),
         "experts.first_dense = 2 leaves none of model.layers = 2 with experts"
     );
     assert_eq!(
-        with("experts.capacity_factor=-1"),
+        refusal("experts.capacity_factor=-1"),
         "experts.capacity_factor = -1e0: it is from 0 to below 10^6"
     );
     assert!(word(&["experts.count=6", "data.micro_sequences=2"]).ends_with("not part of this build"));

@@ -26,8 +26,8 @@ impl Config {
     /// the other keys.
     pub fn unused_keys(&self) -> Vec<String> {
         let changed = self.keys_off_default().unwrap_or_default();
-        let is_in = |key: &str, own: &str| {
-            own.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        let is_in = |key: &str, path: &str| {
+            path.strip_prefix(key).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
         };
         let is_changed = |key: &str| changed.iter().any(|change| is_in(key, change));
         let mut notes = BTreeMap::new();

@@ -32,28 +32,28 @@ const MAX_BUCKET_MB: f64 = (1 << 20) as f64;
 fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
     let Config { model, data, strategy, checkpoint, .. } = config;
     let keeps = checkpoint.every > 0 || checkpoint.last || checkpoint.resume;
-    let within = |name: &str, value: usize, most: usize| {
+    let bounded = |name: &str, value: usize, most: usize| {
         ((1..=most).contains(&value), format!("{name} = {value}: it is from 1 to {most}"))
     };
     vec![
-        within("threads", config.threads, MAX_THREADS),
-        within("model.layers", model.layers, MAX_LAYERS),
-        within("model.width", model.width, MAX_WIDTH),
-        within("model.heads", model.heads, MAX_WIDTH),
-        within("model.context", model.context, MAX_CONTEXT),
-        within("model.rope_original_context", model.rope_original_context, MAX_CONTEXT),
+        bounded("threads", config.threads, MAX_THREADS),
+        bounded("model.layers", model.layers, MAX_LAYERS),
+        bounded("model.width", model.width, MAX_WIDTH),
+        bounded("model.heads", model.heads, MAX_WIDTH),
+        bounded("model.context", model.context, MAX_CONTEXT),
+        bounded("model.rope_original_context", model.rope_original_context, MAX_CONTEXT),
         (
             model.ffn_width <= MAX_WIDTH,
             format!("model.ffn_width = {}: it is at most {MAX_WIDTH}", model.ffn_width),
         ),
-        within("model.cross_entropy_splits", model.cross_entropy_splits, MAX_CONTEXT),
-        within("data.vocabulary", data.vocabulary as usize, u32::MAX as usize),
-        within("data.global_batch", data.global_batch, MAX_BATCH),
-        within("data.micro_batch", data.micro_batch, MAX_BATCH),
-        within("data.breadth_first", data.breadth_first, MAX_BATCH),
-        within("data.micro_sequences", data.micro_sequences, MAX_CONTEXT),
-        within("strategy.gather_limit", strategy.gather_limit, MAX_WIDTH),
-        within("strategy.reduction_limit", strategy.reduction_limit, MAX_WIDTH),
+        bounded("model.cross_entropy_splits", model.cross_entropy_splits, MAX_CONTEXT),
+        bounded("data.vocabulary", data.vocabulary as usize, u32::MAX as usize),
+        bounded("data.global_batch", data.global_batch, MAX_BATCH),
+        bounded("data.micro_batch", data.micro_batch, MAX_BATCH),
+        bounded("data.breadth_first", data.breadth_first, MAX_BATCH),
+        bounded("data.micro_sequences", data.micro_sequences, MAX_CONTEXT),
+        bounded("strategy.gather_limit", strategy.gather_limit, MAX_WIDTH),
+        bounded("strategy.reduction_limit", strategy.reduction_limit, MAX_WIDTH),
         (
             strategy.prefetch <= MAX_WIDTH,
             format!("strategy.prefetch = {}: it is at most {MAX_WIDTH}", strategy.prefetch),
@@ -166,13 +166,16 @@ fn slow_moments(optimizer: &Optimizer) -> String {
 fn group_constraints(config: &Config) -> Vec<(bool, String)> {
     let groups = config.optimizer.groups.iter().zip(1..);
     let rules = groups.flat_map(|(group, number)| {
-        let of = format!("group {number} of optimizer.groups");
+        let group_name = format!("group {number} of optimizer.groups");
         let is_size = |value: f64| value.is_finite() && value >= 0.0;
         let (scale, decay) = (group.lr_scale, group.weight_decay.unwrap_or_default());
         [
-            (!group.parameters.is_empty(), format!("{of} has no parameters: name some, as \"*.bias\"")),
-            (is_size(scale), format!("lr_scale = {scale} in {of} is not a valid factor")),
-            (is_size(decay), format!("weight_decay = {decay} in {of} is not a valid size")),
+            (
+                !group.parameters.is_empty(),
+                format!("{group_name} has no parameters: name some, as \"*.bias\""),
+            ),
+            (is_size(scale), format!("lr_scale = {scale} in {group_name} is not a valid factor")),
+            (is_size(decay), format!("weight_decay = {decay} in {group_name} is not a valid size")),
         ]
     });
     rules.collect()
@@ -194,7 +197,7 @@ fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
         )
     };
     let chosen = format!("experts.per_token = {}: it is from 1 to experts.count", experts.per_token);
-    let whole = "data.micro_sequences above 1 with experts.capacity_factor or experts.balance = \"loss\", which \
+    let message = "data.micro_sequences above 1 with experts.capacity_factor or experts.balance = \"loss\", which \
                  need whole sequences: not part of this build";
     let needs_whole = experts.capacity_factor > 0.0
         || (experts.balance == ExpertBalance::Loss && experts.balance_loss > 0.0);
@@ -219,7 +222,7 @@ fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
                 experts.first_dense, config.model.layers
             ),
         ),
-        (config.data.micro_sequences == 1 || !needs_whole, whole.to_owned()),
+        (config.data.micro_sequences == 1 || !needs_whole, message.to_owned()),
         (
             experts.z_loss == 0.0 || experts.score == RouterScore::Softmax,
             "experts.z_loss with experts.score = \"sigmoid\", which has no log-sum-exp: set it to 0"
@@ -232,14 +235,14 @@ fn expert_constraints(config: &Config) -> Vec<(bool, String)> {
 const MAX_ELEMENTS: f64 = (1u64 << 50) as f64;
 
 fn size_constraints(config: &Config) -> Vec<(bool, String)> {
-    let below = |what: &str, count: f64| {
+    let limited = |what: &str, count: f64| {
         (
             count < MAX_ELEMENTS,
             format!("this model has about {count:.1e} {what}: it may have {MAX_ELEMENTS:.1e}"),
         )
     };
     let [parameters, activations] = counts(config);
-    vec![below("parameters", parameters), below("activations in a pass", activations)]
+    vec![limited("parameters", parameters), limited("activations in a pass", activations)]
 }
 
 /// Estimates the number of parameters, and of activations per pass.

@@ -34,12 +34,12 @@ impl ActivationModel<'_> {
     pub(crate) fn peak(&self) -> usize {
         let (gpt, tokens) = (self.gpt, self.tokens());
         let breadth = self.breadth_first * self.micro_sequences;
-        let (between, (kept, again)) = (self.between(), self.layer());
+        let (passed, (kept, again)) = (self.between(), self.layer());
         let blocks = breadth * (gpt.layers * kept - self.saved_by_dense_blocks());
         let (of_head, passing) = self.head();
         let at_end = tokens * (blocks + breadth * of_head + passing);
-        let others = blocks + (breadth - 1) * between - if gpt.activation_checkpointing { 0 } else { kept };
-        let attending = tokens * (self.attention() + self.qkv().div_ceil(self.shards) + between);
+        let others = blocks + (breadth - 1) * passed - if gpt.activation_checkpointing { 0 } else { kept };
+        let attending = tokens * (self.attention() + self.qkv().div_ceil(self.shards) + passed);
         let attending = attending + self.per_sequence() + self.workspace();
         let in_block = tokens * others + (tokens * again).max(attending).max(tokens * self.in_mixture());
         let earlier = self.breadth_first * self.earlier_kv();
@@ -50,10 +50,10 @@ impl ActivationModel<'_> {
     /// micro-batches at most. The head keeps its own for as many micro-batches as there are in the
     /// last stage.
     pub(crate) fn stage_peak(&self, held: HeldLayers, has_head: bool) -> usize {
-        let (between, (kept, again)) = (self.between(), self.layer());
+        let (passed, (kept, again)) = (self.between(), self.layer());
         let (of_head, passing) = if has_head { self.head() } else { (0, 0) };
         // One value arrives and one leaves while a third is computed.
-        let moving = 3 * between;
+        let moving = 3 * passed;
         let earlier = held.earlier_kv * self.earlier_kv();
         self.tokens() * (held.layers * kept + held.micro_batches * of_head + passing.max(again) + moving)
             + earlier
@@ -202,7 +202,7 @@ impl ActivationModel<'_> {
     /// Returns the elements of keys and values that an attention keeps for the micro-sequences of a
     /// micro-batch. Their gradients need as many.
     fn earlier_kv(&self) -> usize {
-        let all = 2 * self.gpt.kv_width().div_ceil(self.shards) * self.gpt.context * self.micro_batch;
-        if self.micro_sequences > 1 { all } else { 0 }
+        let elements = 2 * self.gpt.kv_width().div_ceil(self.shards) * self.gpt.context * self.micro_batch;
+        if self.micro_sequences > 1 { elements } else { 0 }
     }
 }

@@ -73,20 +73,21 @@ impl Estimate<'_> {
     /// have the same.
     fn domains(&self) -> [(f64, usize); 2] {
         let ParallelConfig { tensor, pipeline, expert, data, .. } = self.parallel;
-        let (all, of_experts) = (self.shape.parameters, self.shape.expert_parameters);
+        let (parameters, of_experts) = (self.shape.parameters, self.shape.expert_parameters);
         let parts = (tensor * pipeline) as f64;
-        [((all - of_experts) / parts, data), (of_experts / parts / expert as f64, data / expert)]
+        [((parameters - of_experts) / parts, data), (of_experts / parts / expert as f64, data / expert)]
     }
 
-    /// Adds up the numbers that `of` returns for parameters outside and in experts. It gets their
-    /// bytes in a step of `micro_batches`, and the number of ranks with the same.
+    /// Adds up the numbers that `numbers_of` returns for parameters outside and in experts. It gets
+    /// their bytes in a step of `micro_batches`, and the number of ranks with the same.
     fn sum<const N: usize>(
         &self,
         micro_batches: usize,
-        of: impl Fn(GroupBytes, usize) -> [f64; N],
+        numbers_of: impl Fn(GroupBytes, usize) -> [f64; N],
     ) -> [f64; N] {
-        let groups =
-            self.domains().map(|(parameters, ranks)| of(self.group(parameters, micro_batches), ranks));
+        let groups = self
+            .domains()
+            .map(|(parameters, ranks)| numbers_of(self.group(parameters, micro_batches), ranks));
         std::array::from_fn(|index| groups.iter().map(|numbers| numbers[index]).sum())
     }
 
@@ -122,8 +123,8 @@ impl Estimate<'_> {
     /// units if weights are sharded.
     pub fn needed(&self, micro_batch: usize) -> f64 {
         let gathers = self.parallel.kind == StrategyKind::Zero3;
-        let whole = if gathers { 3.0 * self.largest_unit() } else { 0.0 };
-        self.kept().iter().sum::<f64>() + whole + micro_batch as f64 * self.activations()
+        let gathered = if gathers { 3.0 * self.largest_unit() } else { 0.0 };
+        self.kept().iter().sum::<f64>() + gathered + micro_batch as f64 * self.activations()
     }
 
     /// Returns true if a rank has the memory for one sample at a time.
@@ -192,10 +193,10 @@ impl Estimate<'_> {
         };
         let [others, experts] = self.domains();
         let (others, experts) = (exchanges(others, tensor), exchanges(experts, tensor * expert));
-        let both = [0, 1, 2].map(|phase| vec![others[phase], experts[phase]]);
-        both.map(|mut some| {
-            some.retain(|exchange| exchange.bytes > 0.0);
-            some
+        let phases = [0, 1, 2].map(|phase| vec![others[phase], experts[phase]]);
+        phases.map(|mut phase_exchanges| {
+            phase_exchanges.retain(|exchange| exchange.bytes > 0.0);
+            phase_exchanges
         })
     }
 
@@ -206,8 +207,8 @@ impl Estimate<'_> {
         let gathers = f64::from(self.parallel.kind == StrategyKind::Zero3);
         let reduces = f64::from(self.parallel.reduces_in_each());
         let [each, last] = [gathers + reduces, gathers + 1.0];
-        let all = each * (micro_batches - 1) as f64 + last;
-        [each / all, last / all]
+        let total = each * (micro_batches - 1) as f64 + last;
+        [each / total, last / total]
     }
 }
 

@@ -108,11 +108,12 @@ impl Estimate<'_> {
     ) -> impl Iterator<Item = Exchange> {
         let rows = self.rows(micro_batch, micro_batches);
         let [sequence, ring] = self.sequence(&rows);
-        let within = [self.tensor(&rows), sequence, ring, self.experts(&rows)];
-        let one = self.stage_message(micro_batch);
+        let in_layers = [self.tensor(&rows), sequence, ring, self.experts(&rows)];
+        let message = self.stage_message(micro_batch);
         let count = 2.0 * micro_batches as f64;
-        let stages = Exchange { collectives: count, messages: count, bytes: count * one.bytes, ..one };
-        within.into_iter().chain([stages]).filter(|exchange| exchange.ranks > 1)
+        let stages =
+            Exchange { collectives: count, messages: count, bytes: count * message.bytes, ..message };
+        in_layers.into_iter().chain([stages]).filter(|exchange| exchange.ranks > 1)
     }
 
     fn rows(&self, micro_batch: usize, micro_batches: usize) -> Rows {
@@ -235,9 +236,10 @@ mod tests {
                     "data.global_batch=8",
                 ]);
                 let exact = DryRun::new(&config, 4).unwrap().traffic(StrategyKind::Bucketed);
-                let mut all = exchanges(&config, &hardware);
-                all.retain(|one| matches!(one.kind, ExchangeKind::Sequence | ExchangeKind::Ring));
-                let bytes: f64 = all.iter().map(|one| one.bytes).sum();
+                let mut sequence_exchanges = exchanges(&config, &hardware);
+                sequence_exchanges
+                    .retain(|exchange| matches!(exchange.kind, ExchangeKind::Sequence | ExchangeKind::Ring));
+                let bytes: f64 = sequence_exchanges.iter().map(|exchange| exchange.bytes).sum();
                 let ratio = bytes / exact.sequence_parallel;
                 assert!((ratio - 1.0).abs() < 1e-12, "{transfer}, {heads}: {bytes} of {exact:?}");
             }
@@ -247,10 +249,15 @@ mod tests {
     #[test]
     fn groups_of_a_ring_with_heads_have_their_distances() {
         let config = config(&["context.kv_transfer=ring", "context.ulysses_ranks=2"]);
-        let all = exchanges(&config, &Hardware::named("h100-80", 4).unwrap());
-        let of = |kind| all.iter().find(|one| one.kind == kind).map(|one| (one.ranks, one.apart));
-        assert_eq!(of(ExchangeKind::Sequence), Some((2, 1)));
-        assert_eq!(of(ExchangeKind::Ring), Some((2, 2)));
+        let run_exchanges = exchanges(&config, &Hardware::named("h100-80", 4).unwrap());
+        let group_of = |kind| {
+            run_exchanges
+                .iter()
+                .find(|exchange| exchange.kind == kind)
+                .map(|exchange| (exchange.ranks, exchange.apart))
+        };
+        assert_eq!(group_of(ExchangeKind::Sequence), Some((2, 1)));
+        assert_eq!(group_of(ExchangeKind::Ring), Some((2, 2)));
     }
 
     #[test]
@@ -265,7 +272,7 @@ mod tests {
         // A slow rank attends for longer than keys and values travel.
         assert_eq!(in_layers(1e9), 0.0);
         let fast = exchanges(&config, &Hardware::named("h100-80", 4).unwrap());
-        let ring = fast.iter().find(|one| one.kind == ExchangeKind::Ring).unwrap();
+        let ring = fast.iter().find(|exchange| exchange.kind == ExchangeKind::Ring).unwrap();
         let travels = ring.link_time(&Hardware::named("h100-80", 4).unwrap());
         assert!((in_layers(1e20) / travels - 1.0).abs() < 1e-3);
     }

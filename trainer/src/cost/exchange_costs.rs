@@ -44,11 +44,12 @@ impl CoreCost {
     /// has `messages`. The cost of a byte is the mean of both.
     fn new(few: [f64; 2], many: [f64; 2], messages: f64, bytes: f64) -> Self {
         let more: f64 = few.iter().zip(many).map(|(few, many)| (many - few) / 2.0).sum();
-        let [pairs, all] = few;
-        let all = all.max(0.0);
-        let pairs = pairs.clamp(0.0, all);
-        let message = if messages > 1.0 { (all - pairs) / (messages - 1.0) } else { 0.0 };
-        Self { collective: all - message * messages, message, byte: (more / bytes).max(0.0) }
+        let [pairs, all_ranks] = few;
+        let all_ranks = all_ranks.max(0.0);
+        // Noise can make few ranks slower than many, and then a message would have a negative cost.
+        let pairs = pairs.clamp(0.0, all_ranks);
+        let message = if messages > 1.0 { (all_ranks - pairs) / (messages - 1.0) } else { 0.0 };
+        Self { collective: all_ranks - message * messages, message, byte: (more / bytes).max(0.0) }
     }
 }
 
@@ -64,19 +65,19 @@ impl ExchangeCosts {
         let more = ranks as f64 / worlds.len() as f64;
         let none = seconds(worlds, |_| Ok(()))?;
         let measure = |gather: Gather, groups: &[Communicator]| -> Result<[f64; 2]> {
-            let one = |bytes: usize| -> Result<f64> {
+            let cost_of = |bytes: usize| -> Result<f64> {
                 let count = bytes / 4 / groups[0].size();
                 Ok(more * (seconds(groups, |group| gather(group, count))? - none))
             };
-            Ok([one(FEW_BYTES)?, one(MANY_BYTES)?])
+            Ok([cost_of(FEW_BYTES)?, cost_of(MANY_BYTES)?])
         };
         let solve = |[few, many]: [f64; 2], [all_few, all_many]: [f64; 2]| {
             let (messages, bytes) = ((worlds.len() - 1) as f64, (MANY_BYTES - FEW_BYTES) as f64);
             CoreCost::new([few, all_few], [many, all_many], messages, bytes)
         };
         let call: Gather = |group, count| {
-            let mut whole = vec![0.0f32; count * group.size()];
-            Ok(group.all_gather(&vec![1.0f32; count], &mut whole)?)
+            let mut gathered = vec![0.0f32; count * group.size()];
+            Ok(group.all_gather(&vec![1.0f32; count], &mut gathered)?)
         };
         let background: Gather = |group, count| {
             group.all_gather_async(vec![1.0f32; count]).wait()?;
@@ -100,6 +101,7 @@ fn seconds(groups: &[Communicator], exchange: impl Fn(&Communicator) -> Result<(
     for _ in 0..ROUNDS {
         let start = core_seconds();
         on_all(groups, |group| compute_and_exchange(group, &exchange))?;
+        // Other threads of the process can only add time.
         least = least.min((core_seconds() - start) / EXCHANGES as f64);
     }
     Ok(least)
@@ -118,11 +120,11 @@ fn on_all<R: Send>(
 
 /// Computes, with an exchange after each part.
 fn compute_and_exchange(group: &Communicator, exchange: impl Fn(&Communicator) -> Result<()>) -> Result<()> {
-    let [one, other] = [0.5f32, 0.25].map(|value| vec![value; EXTENT * EXTENT]);
+    let [left_values, right_values] = [0.5f32, 0.25].map(|value| vec![value; EXTENT * EXTENT]);
     let mut product = vec![0.0f32; EXTENT * EXTENT];
     for _ in 0..EXCHANGES {
         let into = MatrixMut::new(&mut product, EXTENT, EXTENT);
-        let [left, right] = [&one, &other].map(|values| Matrix::new(values, EXTENT, EXTENT));
+        let [left, right] = [&left_values, &right_values].map(|values| Matrix::new(values, EXTENT, EXTENT));
         matmul(into, 0.0, 1.0, left, right, 1);
         exchange(group)?;
     }
@@ -161,7 +163,7 @@ mod tests {
         };
         let times = |bytes| [2, 8].map(|ranks| cost.time(&gather(ranks, bytes)));
         let solved = CoreCost::new(times(0.0), times(1e6), 7.0, 1e6);
-        let near = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-6, "{solved:?}");
+        let near = |left: f64, right: f64| assert!((left / right - 1.0).abs() < 1e-6, "{solved:?}");
         near(solved.collective, cost.collective);
         near(solved.message, cost.message);
         near(solved.byte, cost.byte);

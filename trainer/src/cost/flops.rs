@@ -54,17 +54,17 @@ fn matmul_parameters(parameter: &Parameter) -> usize {
 /// Measures the peak floating-point operations per second of `threads` threads: the fastest of
 /// several short matrix products.
 pub(crate) fn peak_flops(threads: usize) -> f64 {
-    let (one, other) = (vec![0.5f32; MATRIX_DIM * MATRIX_DIM], vec![0.25f32; MATRIX_DIM * MATRIX_DIM]);
+    let (left, right) = (vec![0.5f32; MATRIX_DIM * MATRIX_DIM], vec![0.25f32; MATRIX_DIM * MATRIX_DIM]);
     let mut product = vec![0.0f32; MATRIX_DIM * MATRIX_DIM];
     let mut least = f64::INFINITY;
     let start = Instant::now();
     while start.elapsed() < MEASURE_TIME {
-        let before = Instant::now();
+        let begun = Instant::now();
         let into = MatrixMut::new(&mut product, MATRIX_DIM, MATRIX_DIM);
-        let (one, other) =
-            (Matrix::new(&one, MATRIX_DIM, MATRIX_DIM), Matrix::new(&other, MATRIX_DIM, MATRIX_DIM));
-        matmul(into, 0.0, 1.0, one, other, threads);
-        least = least.min(before.elapsed().as_secs_f64());
+        let (left, right) =
+            (Matrix::new(&left, MATRIX_DIM, MATRIX_DIM), Matrix::new(&right, MATRIX_DIM, MATRIX_DIM));
+        matmul(into, 0.0, 1.0, left, right, threads);
+        least = least.min(begun.elapsed().as_secs_f64());
     }
     2.0 * (MATRIX_DIM as f64).powi(3) / least
 }
@@ -73,16 +73,16 @@ pub(crate) fn peak_flops(threads: usize) -> f64 {
 pub(crate) fn peak_flops_on(device: &Device) -> Result<f64> {
     let stream = device.compute().stream();
     let extent = if stream.gpu().is_emulated() { MATRIX_DIM_SOFTWARE } else { MATRIX_DIM_GPU };
-    let (one, mut product) = (device.tensor(extent, extent)?, device.tensor(extent, extent)?);
+    let (matrix, mut product) = (device.tensor(extent, extent)?, device.tensor(extent, extent)?);
     let mut least = f64::INFINITY;
     for _ in 0..3 {
         stream.synchronize()?;
-        let before = Instant::now();
-        let (side, into) = (one.view(), MatrixViewMut::new(product.view_mut(), extent, extent)?);
+        let begun = Instant::now();
+        let (side, into) = (matrix.view(), MatrixViewMut::new(product.view_mut(), extent, extent)?);
         let side = MatrixView::new(&side, extent, extent)?;
         device.compute().matmul(into, 0.0, 1.0, side, side.t())?;
         stream.synchronize()?;
-        least = least.min(before.elapsed().as_secs_f64());
+        least = least.min(begun.elapsed().as_secs_f64());
     }
     Ok(2.0 * (extent as f64).powi(3) / least)
 }
@@ -101,11 +101,11 @@ mod tests {
     fn tied_head_counts_and_lookups_do_not() {
         let mut config = Config::default();
         config.model.layers = 1;
-        let of = |config: &Config| flops_per_sample(config, &new_model(config, None).unwrap().1);
+        let flops_of = |config: &Config| flops_per_sample(config, &new_model(config, None).unwrap().1);
         let (tokens, width) = (config.model.context as f64, config.model.width as f64);
         let expected = 6.0 * tokens * (12.0 * width * width + 257.0 * width + tokens * width);
-        assert_eq!(of(&config), expected);
+        assert_eq!(flops_of(&config), expected);
         config.model.tie_word_embeddings = false;
-        assert_eq!(of(&config), expected);
+        assert_eq!(flops_of(&config), expected);
     }
 }

@@ -1,8 +1,8 @@
 //! Formats sections, tables and numbers of reports.
 
 /// Joins sections with their titles. Omits sections without a body.
-pub(crate) fn sections(all: &[(&str, String)]) -> String {
-    let told = all.iter().filter(|(_, body)| !body.is_empty());
+pub(crate) fn sections(parts: &[(&str, String)]) -> String {
+    let told = parts.iter().filter(|(_, body)| !body.is_empty());
     told.map(|(title, body)| format!("{title}\n{}\n", indented(body))).collect::<Vec<_>>().join("\n")
 }
 

@@ -64,8 +64,8 @@ const PRESETS: [(&str, [f64; 5]); 7] = [
 /// `h200`, `mi300`.
 fn preset(name: &str) -> Result<[f64; 5]> {
     let wanted = name.to_ascii_lowercase();
-    let found: Vec<_> = PRESETS.iter().filter(|(own, _)| own.starts_with(&wanted)).collect();
-    match (PRESETS.iter().find(|(own, _)| *own == wanted), &found[..]) {
+    let found: Vec<_> = PRESETS.iter().filter(|(preset_name, _)| preset_name.starts_with(&wanted)).collect();
+    match (PRESETS.iter().find(|(preset_name, _)| *preset_name == wanted), &found[..]) {
         (Some((_, numbers)), _) => Ok(*numbers),
         (None, [(_, numbers)]) if !wanted.is_empty() => Ok(*numbers),
         _ => {

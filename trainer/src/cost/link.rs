@@ -49,6 +49,8 @@ impl Link {
         let (messages, share) = cost_counts(algorithm, ranks);
         let mut sums = [0.0; 5];
         for &Measurement { bytes, seconds } in points {
+            // Divided by the measured time, each error is relative. Otherwise the largest buffers
+            // would decide the latency, too.
             let (x, y) = (messages / seconds, share * bytes / seconds);
             let terms = [x * x, x * y, y * y, x, y];
             sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
@@ -56,7 +58,9 @@ impl Link {
         let [xx, xy, yy, x, y] = sums;
         let determinant = xx * yy - xy * xy;
         let (alpha, slope) = ((x * yy - y * xy) / determinant, (y * xx - x * xy) / determinant);
+        // Points of nearly one size make the two equations the same.
         if determinant > 1e-9 * xx * yy && slope > 0.0 {
+            // Noise can make a small latency negative.
             return Ok(Self { alpha: alpha.max(0.0), beta: 1.0 / slope });
         }
         let what = format!("{} measured times do not tell latency from bandwidth", points.len());
@@ -65,10 +69,10 @@ impl Link {
 
     /// Returns the maximum relative error of the predicted times.
     pub fn error(&self, algorithm: &Algorithm, ranks: usize, points: &[Measurement]) -> f64 {
-        let of = |point: &Measurement| {
+        let relative_error = |point: &Measurement| {
             (self.collective(algorithm, ranks, point.bytes) / point.seconds - 1.0).abs()
         };
-        points.iter().map(of).fold(0.0, f64::max)
+        points.iter().map(relative_error).fold(0.0, f64::max)
     }
 }
 

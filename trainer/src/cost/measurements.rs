@@ -25,8 +25,8 @@ pub fn sweep(groups: Vec<Communicator>, sizes: &[usize]) -> Result<Vec<Measureme
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             groups.into_iter().map(|group| scope.spawn(move || points(&group, sizes))).collect();
-        let mut all = threads.into_iter().map(|thread| thread.join().expect("no rank panics"));
-        all.next().expect("a communicator has ranks")
+        let mut results = threads.into_iter().map(|thread| thread.join().expect("no rank panics"));
+        results.next().expect("a communicator has ranks")
     })
 }
 
@@ -36,9 +36,11 @@ fn points(group: &Communicator, sizes: &[usize]) -> Result<Vec<Measurement>> {
         let mut values = vec![1.0f32; bytes / 4];
         let mut seconds = f64::INFINITY;
         for _ in 0..ROUNDS {
+            // Ranks start together, so that the time has no wait for a late rank.
             group.barrier()?;
             let start = Instant::now();
             group.all_reduce(&mut values, Sum)?;
+            // Other programs can only add time.
             seconds = seconds.min(start.elapsed().as_secs_f64());
         }
         Ok(Measurement { bytes: bytes as f64, seconds })
@@ -53,6 +55,7 @@ pub(crate) fn memory_bandwidth() -> f64 {
     let (from, mut into) = (vec![1u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
     let copy = |_| {
         let start = Instant::now();
+        // Nothing reads the copy, so the compiler could leave it out.
         into.copy_from_slice(black_box(&from));
         black_box(&into);
         start.elapsed().as_secs_f64()
@@ -120,13 +123,13 @@ fn from_lines(text: &str) -> std::result::Result<(usize, Vec<Measurement>), Stri
         Some((ranks? as usize, Measurement { bytes: bytes?, seconds: micros? * 1e-6 }))
     };
     let lines = text.lines().filter(|text| !text.trim().is_empty() && !text.starts_with('#'));
-    let all: Option<Vec<_>> = lines.map(line).collect();
-    let all = all.ok_or("a line that is not `ranks,bytes,microseconds`")?;
-    let ranks = all.first().ok_or("no times")?.0;
-    if all.iter().any(|(other, _)| *other != ranks) {
+    let rows: Option<Vec<_>> = lines.map(line).collect();
+    let rows = rows.ok_or("a line that is not `ranks,bytes,microseconds`")?;
+    let ranks = rows.first().ok_or("no times")?.0;
+    if rows.iter().any(|(other, _)| *other != ranks) {
         return Err("times of different numbers of ranks".to_owned());
     }
-    Ok((ranks, all.into_iter().map(|(_, point)| point).collect()))
+    Ok((ranks, rows.into_iter().map(|(_, point)| point).collect()))
 }
 
 #[cfg(test)]

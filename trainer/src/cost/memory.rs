@@ -19,8 +19,8 @@ pub(crate) fn in_memory(memory: [usize; 5]) -> usize {
 
 /// Returns the predicted bytes in memory by class, as `format` writes them.
 pub(crate) fn classes_in_memory(memory: [usize; 5], format: impl Fn(usize) -> String) -> String {
-    let all = AllocClass::ALL.iter().zip(memory).take(IN_MEMORY);
-    all.map(|(class, bytes)| format!("{} {}", class.name(), format(bytes))).collect::<Vec<_>>().join(", ")
+    let classes = AllocClass::ALL.iter().zip(memory).take(IN_MEMORY);
+    classes.map(|(class, bytes)| format!("{} {}", class.name(), format(bytes))).collect::<Vec<_>>().join(", ")
 }
 
 impl CostModel<'_> {
@@ -50,12 +50,12 @@ impl CostModel<'_> {
         for part in self.parts(units).filter(|part| part.kind.shards_gradients()) {
             let (settings, layout) = self.layout(&part);
             let group = GroupBytes::of_layout(self.config, &part.inventory, &layout);
-            let ([_, whole, _], [_, kept, _]) = (group.state, group.kept(part.kind, part.ranks));
+            let ([_, full, _], [_, kept, _]) = (group.state, group.kept(part.kind, part.ranks));
             // Shards of the first buckets appear before these are freed.
             let first = layout.buckets.iter().take(settings.max_pending_reductions.max(1));
             let first =
                 first.map(|bucket| trained_elements(bucket) * bucket.grad_dtype.size()).sum::<usize>();
-            sums[1] += whole as usize + first / part.ranks - kept as usize;
+            sums[1] += full as usize + first / part.ranks - kept as usize;
         }
         sums
     }
@@ -77,7 +77,7 @@ impl CostModel<'_> {
         let rows = if strategy.sequence_parallel { degrees.tensor } else { 1 };
         let (parts, chunks) = (degrees.tensor, degrees.sequence_data);
         let gpt = &self.config.gpt_config();
-        let whole = ActivationModel {
+        let model = ActivationModel {
             gpt,
             shards: parts,
             rows,
@@ -88,8 +88,8 @@ impl CostModel<'_> {
             head_group: self.config.context.head_group_size(chunks),
         };
         let numbers = match self.stages.held(self.stage) {
-            Some(held) => whole.stage_peak(held, self.has_head()),
-            None => whole.peak(),
+            Some(held) => model.stage_peak(held, self.has_head()),
+            None => model.peak(),
         };
         numbers * Dtype::F32.size()
     }

@@ -105,7 +105,7 @@ impl ModelShape {
     /// activations.
     pub fn activations(&self, parts: usize, recomputes: bool) -> f64 {
         let gpt = &GptConfig { activation_checkpointing: recomputes, ..self.gpt.clone() };
-        let one = ActivationModel {
+        let single = ActivationModel {
             gpt,
             shards: parts,
             rows: parts,
@@ -115,7 +115,7 @@ impl ModelShape {
             micro_sequences: 1,
             head_group: None,
         };
-        (one.per_extra_micro_batch() * self.activation_bytes) as f64
+        (single.per_extra_micro_batch() * self.activation_bytes) as f64
     }
 
     /// Returns the parameters of the largest unit, a block or the token embedding, on each of
@@ -124,8 +124,8 @@ impl ModelShape {
         let others = self.expert_parameters * (1.0 - 1.0 / expert as f64);
         let block = self.parameters / self.gpt.layers as f64;
         let equal = block.max((self.gpt.vocabulary * self.gpt.width) as f64);
-        let whole = self.units.iter().copied().reduce(f64::max).unwrap_or(equal);
-        whole - others / self.gpt.layers as f64
+        let largest = self.units.iter().copied().reduce(f64::max).unwrap_or(equal);
+        largest - others / self.gpt.layers as f64
     }
 
     /// Returns the number of units.

@@ -41,8 +41,8 @@ impl StepTime {
         let computing = ranks_per_core * flops / hardware.rate(rows);
         let others: Vec<_> = estimate.other_exchanges(micro_batch, micro_batches).collect();
         let on_links = |holds: fn(ExchangeKind) -> bool| -> f64 {
-            let some = others.iter().filter(|exchange| holds(exchange.kind));
-            some.map(|exchange| exchange.link_time(hardware)).sum()
+            let selected = others.iter().filter(|exchange| holds(exchange.kind));
+            selected.map(|exchange| exchange.link_time(hardware)).sum()
         };
         let on_cores = |exchange: &Exchange| exchange.core_time(hardware);
         let data = estimate.data_exchanges(bucket, micro_batches);
@@ -72,11 +72,11 @@ impl StepTime {
     /// Returns the part of the communication in forward, backward and step that computing hides.
     fn hidden(&self, estimate: &Estimate<'_>, communication: &[Phase; 3], micro_batches: usize) -> f64 {
         let [forward, backward, step] = communication;
-        let one = 1.0 / micro_batches as f64;
-        let [in_forward, in_backward] = [one * self.forward, one * self.backward];
+        let share = 1.0 / micro_batches as f64;
+        let [in_forward, in_backward] = [share * self.forward, share * self.backward];
         let [each, last] = estimate.backward_fractions(micro_batches);
         let pass = |count: usize, fraction, seconds| Pass { count: count as f64, fraction, seconds };
-        forward.hidden(&[pass(micro_batches, one, in_forward)])
+        forward.hidden(&[pass(micro_batches, share, in_forward)])
             + backward.hidden(&[pass(micro_batches - 1, each, in_backward), pass(1, last, in_backward)])
             // The first micro-batch waits for weights that the step changed.
             + step.hidden(&[pass(1, 1.0, in_forward)])
@@ -88,13 +88,13 @@ impl StepTime {
         if stages == 1 {
             return self;
         }
-        let (one, alone) = (1.0 / micro_batches as f64, 1.0 / ranks_per_core);
+        let (share, alone) = (1.0 / micro_batches as f64, 1.0 / ranks_per_core);
         let in_forward = self.in_layers * self.forward / self.working().max(f64::MIN_POSITIVE);
-        let forward = one * (alone * self.forward + in_forward);
-        let backward = one * (alone * self.backward + self.in_layers - in_forward);
+        let forward = share * (alone * self.forward + in_forward);
+        let backward = share * (alone * self.backward + self.in_layers - in_forward);
         let costs = StageCosts::new([forward, backward / 2.0, backward / 2.0], 1, transfer);
-        let whole = makespan(stages, micro_batches, costs).unwrap_or(f64::INFINITY);
-        let idle = whole - (self.working() + self.in_layers);
+        let duration = makespan(stages, micro_batches, costs).unwrap_or(f64::INFINITY);
+        let idle = duration - (self.working() + self.in_layers);
         Self { bubble: idle.max(0.0), ..self }
     }
 
@@ -165,12 +165,12 @@ fn makespan(stages: usize, micro_batches: usize, costs: StageCosts) -> Result<f6
         let schedule = order.schedule(stages, micro_batches, 1)?;
         Ok(play(&schedule, &vec![costs; stages])?.makespan)
     };
-    let [some, more] = [2 * stages, 3 * stages];
+    let [fewer, more] = [2 * stages, 3 * stages];
     if micro_batches <= more {
         return played(micro_batches);
     }
-    let (some, more) = (played(some)?, played(more)?);
-    Ok(more + (more - some) * (micro_batches - 3 * stages) as f64 / stages as f64)
+    let (fewer, more) = (played(fewer)?, played(more)?);
+    Ok(more + (more - fewer) * (micro_batches - 3 * stages) as f64 / stages as f64)
 }
 
 #[cfg(test)]
@@ -188,23 +188,26 @@ mod tests {
         StepTime::new(&estimate, 1, micro_batches, 5e8)
     }
 
-    fn near(one: f64, other: f64) {
-        assert!((one / other - 1.0).abs() < 1e-9, "{one}, not {other}");
+    fn near(left: f64, right: f64) {
+        assert!((left / right - 1.0).abs() < 1e-9, "{left}, not {right}");
     }
 
     #[test]
     fn last_backward_hides_reductions_of_accumulated_gradients() {
         // Communication takes longer than computing.
         for micro_batches in [1, 4] {
-            let one = 1.0 / micro_batches as f64;
+            let share = 1.0 / micro_batches as f64;
             let step = |kind, each| step(kind, each, micro_batches, 1e17);
-            let all = step(StrategyKind::Bucketed, false);
-            assert!(all.communication > all.forward + all.backward, "{all:?}");
-            near(all.hidden, one * all.backward);
+            let overlapped_step = step(StrategyKind::Bucketed, false);
+            assert!(
+                overlapped_step.communication > overlapped_step.forward + overlapped_step.backward,
+                "{overlapped_step:?}"
+            );
+            near(overlapped_step.hidden, share * overlapped_step.backward);
             let zero1 = step(StrategyKind::Zero1, false);
-            near(zero1.hidden, one * (zero1.forward + zero1.backward));
+            near(zero1.hidden, share * (zero1.forward + zero1.backward));
             let each = step(StrategyKind::Zero2, true);
-            near(each.hidden, each.backward + one * each.forward);
+            near(each.hidden, each.backward + share * each.forward);
             let zero3 = step(StrategyKind::Zero3, false);
             near(zero3.hidden, zero3.forward + zero3.backward);
         }
@@ -213,8 +216,8 @@ mod tests {
     #[test]
     fn longer_computing_hides_all_but_one_collective_of_a_phase() {
         let slow = |kind| step(kind, false, 2, 1e12);
-        let all = slow(StrategyKind::Bucketed);
-        near(all.hidden, 0.75 * all.communication);
+        let slow_step = slow(StrategyKind::Bucketed);
+        near(slow_step.hidden, 0.75 * slow_step.communication);
         let zero1 = slow(StrategyKind::Zero1);
         near(zero1.hidden, 0.75 * zero1.communication);
         // Units of 12 layers: 24 gathers in forward, and 36 collectives in backward.

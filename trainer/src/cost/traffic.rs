@@ -34,8 +34,8 @@ pub struct Traffic {
 impl Traffic {
     /// Returns the total.
     pub fn total(&self) -> f64 {
-        let within = self.tensor_parallel + self.sequence_parallel + self.experts + self.pipeline;
-        self.forward + self.backward + self.after_step + within
+        let in_layers = self.tensor_parallel + self.sequence_parallel + self.experts + self.pipeline;
+        self.forward + self.backward + self.after_step + in_layers
     }
 }
 
@@ -78,10 +78,10 @@ impl CostModel<'_> {
             stepped: sum(&|bucket| trained_elements(bucket) * bucket.dtype.size()),
             ..GroupBytes::default()
         };
-        let [forward, backward, after] = group.sent(kind, ranks);
-        let after = after + self.optimizer_traffic(part, &layout);
+        let [forward, backward, stepped] = group.sent(kind, ranks);
+        let stepped = stepped + self.optimizer_traffic(part, &layout);
         let layers = if each { passes } else { 1.0 } * self.partial_grad_traffic(inventory);
-        Traffic { forward, backward, after_step: after, tensor_parallel: layers, ..Traffic::default() }
+        Traffic { forward, backward, after_step: stepped, tensor_parallel: layers, ..Traffic::default() }
     }
 
     /// Returns the bytes sent by the optimizer step: update directions of whole matrices, gathered
@@ -90,13 +90,13 @@ impl CostModel<'_> {
         let optimizer = optimizer(self.config);
         let shares = remote_fraction(if part.kind.shards_state() { part.ranks } else { 1 });
         let parts = (self.mesh.degrees().tensor - 1) as f64;
-        let of = |bucket: &Bucket| {
+        let bytes_of = |bucket: &Bucket| {
             let parameter = &self.inventory[bucket.entries.first()?.parameter];
             optimizer.as_matrix_optimizer(parameter)?;
             let part = if parameter.shard.is_some() { parts * parameter.count() as f64 } else { 0.0 };
             Some(shares * bucket.count as f64 + part)
         };
-        layout.buckets.iter().filter(|bucket| bucket.trainable).filter_map(of).sum::<f64>()
+        layout.buckets.iter().filter(|bucket| bucket.trainable).filter_map(bytes_of).sum::<f64>()
             * Dtype::F32.size() as f64
     }
 
@@ -117,8 +117,8 @@ impl CostModel<'_> {
     fn expert_traffic(&self) -> f64 {
         let (gpt, degrees) = (self.config.gpt_config(), self.mesh.degrees());
         let Some(experts) = &gpt.experts else { return 0.0 };
-        let own = self.inventory.own_units().filter(|unit| (1..=gpt.layers).contains(&unit.0));
-        let blocks = own.filter(|unit| gpt.experts_of(unit.0 - 1).is_some()).count();
+        let units = self.inventory.own_units().filter(|unit| (1..=gpt.layers).contains(&unit.0));
+        let blocks = units.filter(|unit| gpt.experts_of(unit.0 - 1).is_some()).count();
         let tokens = self.batch.micro_batch * gpt.context / degrees.sequence_data;
         let ways = if gpt.activation_checkpointing { 6 } else { 4 };
         let rows = blocks * tokens * experts.per_token * ways;

@@ -131,9 +131,9 @@ fn not_divisible(global: usize, micro: usize, ranks: usize) -> String {
     let problem =
         format!("a global batch of {global} is no multiple of micro-batch {micro} x {ranks} data ranks");
     let legal = other_divisors(global, ranks);
-    let below = legal.iter().rfind(|&&legal| legal < micro);
-    let above = legal.iter().find(|&&legal| legal > micro);
-    let micros: Vec<String> = below.into_iter().chain(above).map(|micro| micro.to_string()).collect();
+    let smaller = legal.iter().rfind(|&&legal| legal < micro);
+    let larger = legal.iter().find(|&&legal| legal > micro);
+    let micros: Vec<String> = smaller.into_iter().chain(larger).map(|micro| micro.to_string()).collect();
     let micros = match micros.len() {
         0 => String::new(),
         _ => format!("; with this global batch: micro-batch {}", micros.join(" or ")),

@@ -28,6 +28,7 @@ impl Permutation {
     pub fn at(&self, index: u64) -> u64 {
         assert!(index < self.count, "place {index} of {}", self.count);
         let mut value = self.feistel(index);
+        // The walk ends, because its cycle leads back to `index`, which is below the count.
         while value >= self.count {
             value = self.feistel(value);
         }

@@ -61,9 +61,9 @@ impl SequenceChunk {
         let halves = if placement == Placement::ZigZag { 2 } else { 1 };
         if !sequence.is_multiple_of(count * parts * halves) || index >= count || part >= parts {
             let what = format!("a sequence of {sequence} has no chunk {index} of {count} equal ones");
-            let rest =
+            let micro_sequence =
                 if parts > 1 { format!(" in micro-sequence {part} of {parts}") } else { String::new() };
-            return Err(Error::invalid(what + &rest));
+            return Err(Error::invalid(what + &micro_sequence));
         }
         Ok(sequence / (count * parts))
     }
@@ -71,7 +71,7 @@ impl SequenceChunk {
     /// Returns the position in its sequence of row `row` of `length` rows.
     pub fn position(self, row: usize, length: usize) -> usize {
         let Self { index, count, placement, part, .. } = self;
-        let within = match placement {
+        let offset = match placement {
             Placement::Contiguous => index * length + row,
             Placement::Striped => row * count + index,
             Placement::ZigZag => match row.checked_sub(length / 2) {
@@ -79,7 +79,7 @@ impl SequenceChunk {
                 Some(later) => (2 * count - 1 - index) * (length / 2) + later,
             },
         };
-        part * count * length + within
+        part * count * length + offset
     }
 }
 
@@ -92,17 +92,17 @@ mod tests {
         for placement in [Placement::Contiguous, Placement::Striped, Placement::ZigZag] {
             for (count, parts) in [(1, 1), (2, 1), (3, 2), (4, 3)] {
                 let sequence = 4 * count * parts;
-                let mut all = Vec::new();
+                let mut covered = Vec::new();
                 for (part, index) in (0..parts).flat_map(|part| (0..count).map(move |index| (part, index))) {
                     let chunk =
                         SequenceChunk { placement, ..SequenceChunk::new(index, count) }.within(part, parts);
                     let length = chunk.length(sequence).unwrap();
                     let positions: Vec<_> = (0..length).map(|row| chunk.position(row, length)).collect();
                     assert!(positions.is_sorted(), "{chunk:?}: {positions:?}");
-                    all.extend(positions);
+                    covered.extend(positions);
                 }
-                all.sort_unstable();
-                assert!(all.into_iter().eq(0..sequence), "{placement:?}, {count} ranks, {parts} parts");
+                covered.sort_unstable();
+                assert!(covered.into_iter().eq(0..sequence), "{placement:?}, {count} ranks, {parts} parts");
             }
         }
         let zig_zag = SequenceChunk { placement: Placement::ZigZag, ..SequenceChunk::new(1, 2) };

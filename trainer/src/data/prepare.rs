@@ -70,6 +70,7 @@ impl TokenizeOptions {
         tokenizer: &Tokenizer,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Prepared> {
+        // A tokenizer without the token is refused before the first text is read.
         let around = (tokenizer.start_of_text(), tokenizer.expect_end_of_text()?);
         let held_back = (self.validation > 0.0).then_some(&self.validation_out);
         self.check_outputs(held_back, tokenizer)?;
@@ -208,8 +209,8 @@ mod tests {
         assert_eq!(prepared, Prepared { documents: 3, training: 5, validation: 5, skipped_links: 0 });
         assert_eq!(tokens(&at("tokens.u8")), [0, 5, 1, 3, 5]);
         assert_eq!(tokens(&at("tokens-validation.u8")), [2, 5, 4, 1, 5]);
-        let all = TokenizeOptions { validation: 0.0, out: at("all.u16"), ..half };
-        assert_eq!(all.run(&tokenizer).unwrap().training, 8);
+        let unsplit = TokenizeOptions { validation: 0.0, out: at("all.u16"), ..half };
+        assert_eq!(unsplit.run(&tokenizer).unwrap().training, 8);
         assert_eq!(tokens(&at("all.u16")), [0, 2, 5, 1, 3, 4, 1, 5]);
         assert_eq!(tokenizer.decode(&[0, 3, 5]).unwrap(), "one größer");
     }

@@ -78,6 +78,8 @@ impl Sampler {
     /// Moves to the start of an epoch, which has its own order.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.position = Position { epoch, sample: 0 };
+        // The order follows from the number of the epoch alone, so that a resumed run needs no
+        // earlier one.
         self.order = Permutation::new(self.samples, hash_numbers(&[self.seed.unwrap_or(0), epoch]));
     }
 
@@ -96,6 +98,7 @@ impl Sampler {
             let what = format!("sample {} of an epoch of {}", position.sample, self.samples);
             return Err(Error::invalid(format!("{what}: this position belongs to other data")));
         }
+        // A new epoch begins at its first sample, so the position is set after it.
         self.set_epoch(position.epoch);
         self.position = position;
         Ok(())
@@ -127,6 +130,7 @@ impl Sampler {
 
     fn take_next(&mut self) -> Vec<u64> {
         let first = self.position.sample;
+        // A padded batch takes samples from the start of the epoch, which ends all the same.
         self.position.sample = (first + self.batch).min(self.samples);
         self.shard.clone().map(|place| self.sample((first + place) % self.samples)).collect()
     }

@@ -29,9 +29,9 @@ impl Drop for Folder {
 }
 
 fn sorted(batches: impl IntoIterator<Item = Vec<u64>>) -> Vec<u64> {
-    let mut all: Vec<u64> = batches.into_iter().flatten().collect();
-    all.sort_unstable();
-    all
+    let mut samples: Vec<u64> = batches.into_iter().flatten().collect();
+    samples.sort_unstable();
+    samples
 }
 
 fn shares(sampler: &Sampler, ranks: usize) -> Vec<Sampler> {
@@ -81,14 +81,14 @@ fn shards_cover_epoch_without_overlap() {
 
 #[test]
 fn ranks_see_slices_of_global_batch() {
-    let mut whole = Sampler::new(50, 12, Some(9), LastBatch::Drop).unwrap();
-    let mut ranks = shares(&whole, 4);
+    let mut uncut = Sampler::new(50, 12, Some(9), LastBatch::Drop).unwrap();
+    let mut ranks = shares(&uncut, 4);
     for _ in 0..20 {
-        let big = whole.next_or_new_epoch();
+        let big = uncut.next_or_new_epoch();
         let small: Vec<u64> = ranks.iter_mut().flat_map(Sampler::next_or_new_epoch).collect();
         assert_eq!(big, small);
     }
-    assert_eq!(whole.position(), Position { epoch: 4, sample: 48 });
+    assert_eq!(uncut.position(), Position { epoch: 4, sample: 48 });
 }
 
 #[test]
@@ -107,14 +107,14 @@ fn order_depends_on_epoch_and_seed() {
 #[test]
 fn sampler_resumes_mid_epoch_on_other_rank_count() {
     for tail in [LastBatch::Drop, LastBatch::Pad] {
-        let whole = Sampler::new(100, 12, Some(5), tail).unwrap();
-        let mut before = shares(&whole, 4);
+        let uncut = Sampler::new(100, 12, Some(5), tail).unwrap();
+        let mut before = shares(&uncut, 4);
         for _ in 0..11 {
             before.iter_mut().for_each(|rank| drop(rank.next_or_new_epoch()));
         }
         let position = before[3].position();
         assert!(before.iter().all(|rank| rank.position() == position) && position.epoch == 1);
-        let mut after = shares(&whole, 6);
+        let mut after = shares(&uncut, 6);
         after.iter_mut().for_each(|rank| rank.resume(position).unwrap());
         for _ in 0..20 {
             let four: Vec<u64> = before.iter_mut().flat_map(Sampler::next_or_new_epoch).collect();
@@ -210,9 +210,9 @@ fn mapped_file_and_memory_give_equal_windows() {
     TokenFile::write(&path, tokens.iter().map(|&token| u32::from(token))).unwrap();
     let file = TokenWindows::new(TokenFile::open(&path, 257).unwrap(), 16).unwrap();
     let memory = TokenWindows::new(tokens, 16).unwrap();
-    let whole = Sampler::new(file.count(), 8, Some(1), LastBatch::Drop).unwrap();
-    let big = memory.batch(&whole.clone().next_or_new_epoch(), SequenceChunk::WHOLE).unwrap();
-    let inputs = shares(&whole, 4)
+    let uncut = Sampler::new(file.count(), 8, Some(1), LastBatch::Drop).unwrap();
+    let big = memory.batch(&uncut.clone().next_or_new_epoch(), SequenceChunk::WHOLE).unwrap();
+    let inputs = shares(&uncut, 4)
         .into_iter()
         .flat_map(|mut rank| file.batch(&rank.next_or_new_epoch(), SequenceChunk::WHOLE).unwrap().inputs);
     assert_eq!(inputs.collect::<Vec<_>>(), big.inputs);

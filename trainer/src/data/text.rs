@@ -76,6 +76,7 @@ pub fn documents(path: &Path, extensions: &[String]) -> Result<TextFiles> {
     } else {
         found.paths.push(path.to_owned())
     }
+    // The system lists a folder in any order, and all ranks must number the same samples.
     found.paths.sort();
     if found.paths.is_empty() {
         let links = match found.skipped_links {
@@ -109,8 +110,8 @@ fn collect(folder: &Path, extensions: &[String], found: &mut TextFiles) -> Resul
     for entry in fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
-        let own = path.extension().unwrap_or_default();
-        let is_wanted = extensions.iter().any(|extension| own.eq_ignore_ascii_case(extension));
+        let file_extension = path.extension().unwrap_or_default();
+        let is_wanted = extensions.iter().any(|extension| file_extension.eq_ignore_ascii_case(extension));
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         } else if kind.is_dir() {

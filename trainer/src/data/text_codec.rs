@@ -39,13 +39,13 @@ impl TextCodec {
     /// Fails as [`TextCodec::encode`] does.
     pub fn encode_start(&self, text: &str) -> Result<Vec<u32>> {
         let tokens = self.encode(text)?;
-        let before = match self {
+        let start_tokens = match self {
             Self::Bytes => &[],
             // A text may begin with the name of the token.
             Self::Tokenizer(tokenizer) if tokens.starts_with(tokenizer.start_of_text()) => &[],
             Self::Tokenizer(tokenizer) => tokenizer.start_of_text(),
         };
-        Ok([before, &tokens].concat())
+        Ok([start_tokens, &tokens].concat())
     }
 
     /// Decodes tokens.

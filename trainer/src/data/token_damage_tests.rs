@@ -204,15 +204,18 @@ fn damage(files: &mut Files, kind: Kind, numbers: &mut Numbers) -> usize {
 
 /// Returns true if `found` is a part of `whole` with at most `changed` other tokens, of which some
 /// may be missing or more.
-fn is_nearly(found: &[u32], whole: &[u32], changed: usize) -> bool {
-    let same = found.iter().zip(whole).take_while(|(one, other)| one == other).count();
-    let (found, whole) = (&found[same..], &whole[same..]);
+fn is_nearly(found: &[u32], original: &[u32], changed: usize) -> bool {
+    let same = found.iter().zip(original).take_while(|(left, right)| left == right).count();
+    let (found, original) = (&found[same..], &original[same..]);
     // After the damage, the rest follows at nearly the same place.
     found.len() <= changed + 1
         || (0..=changed + 10).any(|skip| {
             (0..=changed + 10).any(|lost| {
-                let (Some(found), Some(whole)) = (found.get(skip..), whole.get(lost..)) else { return false };
-                found.iter().zip(whole).all(|(one, other)| one == other) && whole.len() + 16 >= found.len()
+                let (Some(found), Some(original)) = (found.get(skip..), original.get(lost..)) else {
+                    return false;
+                };
+                found.iter().zip(original).all(|(left, right)| left == right)
+                    && original.len() + 16 >= found.len()
             })
         })
 }

@@ -34,6 +34,7 @@ impl TokenLayout {
         if let Some(kind) = file_kind::recognize(&start).filter(|_| is_foreign(&start, width)) {
             return Err(failed(format!("this is no token file, but {kind}")));
         }
+        // Any bytes are tokens of one byte, also printed text, so nothing else can be checked.
         if width == TokenWidth::One {
             return Ok(Self { start: 0, width, count: bytes });
         }
@@ -77,14 +78,14 @@ fn is_foreign(start: &[u8], width: TokenWidth) -> bool {
 const MIN_TEXT: usize = 32;
 
 /// Copies a part of the file.
-fn copy(mapped: &MappedFile, at: usize, count: usize) -> std::result::Result<Vec<u8>, String> {
+fn copy(mapped: &MappedFile, offset: usize, count: usize) -> std::result::Result<Vec<u8>, String> {
     let mut bytes = vec![0; count];
-    mapped.read_at(at, &mut bytes).map_err(|error| error.to_string())?;
+    mapped.read_at(offset, &mut bytes).map_err(|error| error.to_string())?;
     Ok(bytes)
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().expect("four bytes"))
+fn word(bytes: &[u8], index: usize) -> u32 {
+    u32::from_le_bytes(bytes[4 * index..4 * index + 4].try_into().expect("four bytes"))
 }
 
 /// Size of the header of llm.c: 256 numbers of four bytes.
@@ -136,8 +137,8 @@ impl LlmcHeader {
 
 /// Returns true if the first bytes are mostly zeros after three numbers, as a header of llm.c is.
 fn is_like_header(start: &[u8]) -> bool {
-    let Some(rest) = start.get(12..LLMC_HEADER) else { return false };
-    rest.iter().filter(|&&byte| byte == 0).count() >= HEADER_ZEROS
+    let Some(reserved) = start.get(12..LLMC_HEADER) else { return false };
+    reserved.iter().filter(|&&byte| byte == 0).count() >= HEADER_ZEROS
 }
 
 /// Number of zero bytes that tell a damaged header from tokens. Small tokens of four bytes have up
@@ -170,8 +171,10 @@ impl MegatronIndex {
                         it again, or move it away if it has nothing to do with the tokens";
             return Err(Error::file(path, what));
         }
-        let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        let number =
+            |place: usize| u64::from_le_bytes(header[place..place + 8].try_into().expect("eight bytes"));
         let (dtype, sequences, documents) = (header[17], number(18), number(26));
+        // A damaged header can hold any numbers, whose products may not fit.
         let described =
             sequences.checked_mul(12).zip(documents.checked_mul(8)).and_then(|(sequences, documents)| {
                 sequences.checked_add(documents)?.checked_add(MEGATRON_HEADER)
@@ -185,10 +188,11 @@ impl MegatronIndex {
             );
             return Err(Error::file(path, what));
         }
-        let entry = |at: u64| {
+        let entry = |sequence: u64| {
             let (mut size, mut offset) = ([0; 4], [0; 8]);
-            file.read_exact_at(&mut size, MEGATRON_HEADER + 4 * at).map_err(failed)?;
-            file.read_exact_at(&mut offset, MEGATRON_HEADER + 4 * sequences + 8 * at).map_err(failed)?;
+            file.read_exact_at(&mut size, MEGATRON_HEADER + 4 * sequence).map_err(failed)?;
+            file.read_exact_at(&mut offset, MEGATRON_HEADER + 4 * sequences + 8 * sequence)
+                .map_err(failed)?;
             Ok((u32::from_le_bytes(size), u64::from_le_bytes(offset)))
         };
         let first = (0..sequences.min(COMPARED)).map(entry).collect::<Result<Vec<_>>>()?;
@@ -212,10 +216,10 @@ impl MegatronIndex {
     /// Returns the layout of a file of `bytes` bytes, of which the sequences must follow each
     /// other.
     fn layout(&self, bytes: usize, path: &Path) -> std::result::Result<TokenLayout, String> {
-        let of = format!("by the index of Megatron, `{}`,", path.display());
+        let source = format!("by the index of Megatron, `{}`,", path.display());
         let (name, width) = self.dtype();
         let Some(width) = width else {
-            let what = format!("{of} its tokens are of {name} (code {})", self.dtype);
+            let what = format!("{source} its tokens are of {name} (code {})", self.dtype);
             return Err(format!("{what}: uint8, uint16 and int32 are read here; write them anew"));
         };
         let end = |(size, offset): (u32, u64)| offset.checked_add(u64::from(size) * width as u64);
@@ -225,7 +229,7 @@ impl MegatronIndex {
             self.first[0].1 == 0 && ends.iter().copied().zip(starts).all(|(end, next)| end == next);
         if !is_contiguous || end(self.last) != Some(bytes as u64) {
             return Err(format!(
-                "{of} it has {} sequences of {name} that fill another number of bytes than its {bytes}, or do not \
+                "{source} it has {} sequences of {name} that fill another number of bytes than its {bytes}, or do not \
                  follow each other: one of the two files is damaged or of another data set",
                 self.sequences
             ));
@@ -246,6 +250,7 @@ fn check_two_bytes(mapped: &MappedFile) -> std::result::Result<(), String> {
     let examined = EXAMINED.min(words);
     let (mut high, mut is_wide) = (Vec::new(), examined >= 2 * MIN_LOW_HALVES);
     for place in [0, (words - examined) / 2, words - examined] {
+        // An even start keeps low and high halves apart at all three places.
         let bytes = copy(mapped, 2 * (place & !1), 2 * examined)?;
         let words: Vec<_> =
             bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();

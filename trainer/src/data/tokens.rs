@@ -142,8 +142,8 @@ impl TokenSource for TokenFile {
         let mut bytes = [0; READ_TOKENS * size_of::<u32>()];
         for (piece, into) in into.chunks_mut(READ_TOKENS).enumerate() {
             let (start, bytes) = (start + piece * READ_TOKENS, &mut bytes[..into.len() * width]);
-            let at = self.layout.start + start * width;
-            self.mapped.read_at(at, bytes).map_err(|error| Error::file(&self.path, error))?;
+            let offset = self.layout.start + start * width;
+            self.mapped.read_at(offset, bytes).map_err(|error| Error::file(&self.path, error))?;
             self.decode(start, bytes, into)?;
         }
         Ok(())
@@ -166,8 +166,8 @@ impl TokenWriter {
     /// Appends a token.
     pub(crate) fn push(&mut self, token: u32) -> Result<()> {
         let (bytes, width) = (token.to_le_bytes(), self.width as usize);
-        let (kept, rest) = bytes.split_at(width);
-        if rest.iter().any(|&byte| byte > 0) {
+        let (kept, dropped) = bytes.split_at(width);
+        if dropped.iter().any(|&byte| byte > 0) {
             let what = format!("token {token} does not fit in {width} bytes: .u32 has four");
             return Err(Error::file(self.file.path(), what));
         }

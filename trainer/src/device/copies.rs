@@ -53,6 +53,7 @@ impl DeviceCopy {
     pub(super) fn take_gradient(&mut self, compute: &Compute, into: &mut [f32]) -> Result<()> {
         if let Some((gradient, _)) = &mut self.gradient {
             vector::add(into, &gradient.to_vec(compute.stream())?);
+            // The buffer stays, because the next micro-batch adds to it.
             compute.zero(gradient.view_mut(..))?;
         }
         Ok(())

@@ -32,8 +32,9 @@ mod tests {
     #[test]
     fn local_rank_is_read_and_checked() {
         let read = |vars: &[(&str, &str)]| {
-            let found =
-                |name: &str| vars.iter().find(|(own, _)| *own == name).map(|(_, text)| (*text).to_owned());
+            let found = |name: &str| {
+                vars.iter().find(|(variable, _)| *variable == name).map(|(_, text)| (*text).to_owned())
+            };
             local_rank(found).map_err(|error| error.to_string())
         };
         assert_eq!(read(&[("LOCAL_RANK", "2")]), Ok(None));

@@ -97,7 +97,7 @@ fn device_modules_match_cpu() {
 
 #[test]
 fn device_embeddings_and_losses_match_cpu() {
-    let on = |on_device: bool| {
+    let run_on = |on_device: bool| {
         let (mut registry, memory) = (Registry::default(), Allocator::default());
         let (_, table) = registry.unit("wte", |r| Embedding::new(r, 9, 11, Init::Zeros));
         let mut strategy = strategy(registry.finish(), &memory);
@@ -112,7 +112,7 @@ fn device_embeddings_and_losses_match_cpu() {
         drop(pass);
         [vec![loss], strategy.gradients().to_vec()]
     };
-    let ([loss, gradient], [found, slopes]) = (on(false), on(true));
+    let ([loss, gradient], [found, slopes]) = (run_on(false), run_on(true));
     expect_near("loss", &found, &loss);
     expect_near("gradient", &slopes, &gradient);
 }

@@ -25,6 +25,7 @@ impl BalanceLoss {
         let (count, length) = (experts.count, pass.sequence());
         let tokens = scores.chunks_exact(count).zip(chosen.chunks_exact(experts.per_token));
         let sequences = scores.len() / count / length;
+        // Loads and means share a vector, so that ranks exchange both in one message.
         let mut sums = vec![0.0f32; 2 * sequences * count];
         for (row, (scores, chosen)) in tokens.enumerate() {
             let (loads, means) = sums[row / length * 2 * count..][..2 * count].split_at_mut(count);
@@ -36,17 +37,17 @@ impl BalanceLoss {
         ranks.map_or(Ok(()), |ranks| {
             pass.timed_wait("loads of experts", || ranks.all_reduce(&mut sums, Sum))
         })?;
-        let whole = (length * ranks.map_or(1, Communicator::size)) as f32;
-        let relative = count as f32 / (experts.per_token as f32 * whole);
+        let sequence_length = (length * ranks.map_or(1, Communicator::size)) as f32;
+        let relative = count as f32 / (experts.per_token as f32 * sequence_length);
         let (mut loads, mut total) = (Vec::with_capacity(sequences * count), 0.0f64);
         for sequence in sums.chunks_exact(2 * count) {
-            let (own, means) = sequence.split_at(count);
-            total += own
+            let (counts, means) = sequence.split_at(count);
+            total += counts
                 .iter()
                 .zip(means)
-                .map(|(load, mean)| f64::from(load * relative * mean / whole))
+                .map(|(load, mean)| f64::from(load * relative * mean / sequence_length))
                 .sum::<f64>();
-            loads.extend(own.iter().map(|load| load * relative));
+            loads.extend(counts.iter().map(|load| load * relative));
         }
         Ok(Self { loads, value: (total / sequences as f64) as f32 })
     }

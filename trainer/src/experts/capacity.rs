@@ -15,12 +15,12 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
     let length = pass.sequence() * pass.sequence_group().map_or(1, Communicator::size);
     let Some(capacity) = capacity(experts, length) else { return Ok(Vec::new()) };
     let per_chunk = pass.sequence() * experts.per_token;
-    let (rank, all) = match pass.sequence_group() {
+    let (rank, choices) = match pass.sequence_group() {
         Some(ranks) => {
-            let mut all = vec![0; chosen.len() * ranks.size()];
-            pass.timed_wait("choices of experts", || ranks.all_gather(chosen, &mut all))?;
-            check_choices(&all, chosen.len(), experts.count)?;
-            (ranks.rank(), all)
+            let mut choices = vec![0; chosen.len() * ranks.size()];
+            pass.timed_wait("choices of experts", || ranks.all_gather(chosen, &mut choices))?;
+            check_choices(&choices, chosen.len(), experts.count)?;
+            (ranks.rank(), choices)
         }
         None => (0, chosen.to_vec()),
     };
@@ -30,11 +30,13 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
         let mut taken = vec![0; experts.count];
         for choice in 0..experts.per_token {
             for &(owner, row) in &rows {
-                let at = sequence + row * experts.per_token + choice;
-                let count = &mut taken[all[owner * chosen.len() + at] as usize];
+                let index = sequence + row * experts.per_token + choice;
+                let count = &mut taken[choices[owner * chosen.len() + index] as usize];
                 *count += 1;
+                // All ranks of a sequence count all of its choices in the same order, so that they
+                // agree without a message about the result.
                 if owner == rank {
-                    dropped[at] = *count > capacity;
+                    dropped[index] = *count > capacity;
                 }
             }
         }
@@ -44,9 +46,9 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
 
 /// Refuses choices of experts that do not exist. All ranks have the same choices, and the same
 /// error.
-pub(super) fn check_choices(all: &[u32], of_rank: usize, experts: usize) -> Result<()> {
-    let Some(at) = all.iter().position(|&expert| expert as usize >= experts) else { return Ok(()) };
-    let (rank, token, expert) = (at / of_rank, at % of_rank, all[at]);
+pub(super) fn check_choices(choices: &[u32], of_rank: usize, experts: usize) -> Result<()> {
+    let Some(index) = choices.iter().position(|&expert| expert as usize >= experts) else { return Ok(()) };
+    let (rank, token, expert) = (index / of_rank, index % of_rank, choices[index]);
     Err(Error::invalid(format!(
         "rank {rank} of the sequence group sent expert {expert} as its choice {token}, and there are {experts} \
          experts: check that all ranks run the same build and that the network is sound"

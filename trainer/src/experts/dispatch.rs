@@ -64,6 +64,7 @@ fn check_announced_rows(
 /// Returns a rank that announced more rows than it has choices, with its rows for each expert.
 fn impossible_rows(received: &[u64], own_experts: usize, choices: usize) -> Option<(usize, &[u64])> {
     received.chunks_exact(own_experts).enumerate().find(|(_, rows)| {
+        // A corrupt message can hold any numbers, whose sum may not fit.
         let sum = rows.iter().try_fold(0u64, |sum, &rows| sum.checked_add(rows));
         sum.is_none_or(|sum| sum > choices as u64)
     })
@@ -76,8 +77,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let received: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
     for own_experts in [1, 3] {
         if impossible_rows(&received, own_experts, CHOICES).is_none() {
-            let whole = received.len() / own_experts * own_experts;
-            let received = received[..whole].iter().map(|&rows| rows as usize).collect();
+            let complete = received.len() / own_experts * own_experts;
+            let received = received[..complete].iter().map(|&rows| rows as usize).collect();
             let (places, sent) = (Vec::new(), Vec::new());
             let dispatch = Dispatch { group: None, per_token: 1, places, sent, received, own_experts };
             let (of_experts, of_ranks) = (dispatch.counts(), dispatch.rows_of_ranks());
@@ -102,18 +103,20 @@ impl Dispatch {
     ) -> Result<Self> {
         let ranks = group.map_or(1, Communicator::size);
         let mut counts = vec![0; experts];
-        let kept = |at: &usize| !routing.dropped.get(*at).copied().unwrap_or(false);
+        let kept = |choice: &usize| !routing.dropped.get(*choice).copied().unwrap_or(false);
         let choices = || (0..routing.chosen.len()).filter(kept);
-        choices().for_each(|at| counts[routing.chosen[at] as usize] += 1);
+        choices().for_each(|choice| counts[routing.chosen[choice] as usize] += 1);
+        // Sorted by expert, the rows for one rank are adjacent, as `all_to_all_v` needs them.
         let mut rows = row_ranges(&counts);
         let counts: Vec<u64> = counts.into_iter().map(|count| count as u64).collect();
         let mut places = vec![None; routing.chosen.len()];
-        for at in choices() {
-            places[at] = rows[routing.chosen[at] as usize].next().map(|row| row as u32);
+        for choice in choices() {
+            places[choice] = rows[routing.chosen[choice] as usize].next().map(|row| row as u32);
         }
         let mut received = counts.clone();
         let own_experts = experts / ranks;
         if let Some(group) = group {
+            // Routing decides how many rows travel, so a rank cannot know what it will receive.
             pass.timed_wait("numbers of tokens of experts", || group.all_to_all(&counts, &mut received))?;
             check_announced_rows(group, &received, (own_experts, routing.chosen.len()))?;
         }
@@ -130,18 +133,18 @@ impl Dispatch {
 
     /// Returns the number of rows of each of this rank's experts.
     pub(super) fn counts(&self) -> Vec<usize> {
-        let of = |expert| self.received.iter().skip(expert).step_by(self.own_experts).sum();
-        (0..self.own_experts).map(of).collect()
+        let rows_of = |expert| self.received.iter().skip(expert).step_by(self.own_experts).sum();
+        (0..self.own_experts).map(rows_of).collect()
     }
 
     /// Starts sending the rows of tokens to their experts, times the weight of each choice if there
     /// are weights.
     pub(super) fn send(&self, pass: &Pass<'_>, rows: &Tensor, weights: Option<&Tensor>) -> Transfer {
         let mut packed = pass.tensor(self.sent.iter().sum(), rows.columns());
-        for (at, place) in self.places.iter().enumerate() {
+        for (choice, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
-            let (from, to) = (rows.row(at / self.per_token), packed.row_mut(place as usize));
-            match weights.map(|weights| weights.data()[at]) {
+            let (from, to) = (rows.row(choice / self.per_token), packed.row_mut(place as usize));
+            match weights.map(|weights| weights.data()[choice]) {
                 Some(weight) => to.iter_mut().zip(from).for_each(|(to, from)| *to = weight * from),
                 None => to.copy_from_slice(from),
             }
@@ -168,10 +171,12 @@ impl Dispatch {
 
     /// Adds the results of each token's choices to its row, times their weights if these are given.
     pub(super) fn combine(&self, results: &Tensor, weights: Option<&Tensor>, output: &mut Tensor) {
-        for (at, place) in self.places.iter().enumerate() {
+        for (choice, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
-            let weight = weights.map_or(1.0, |weights| weights.data()[at]);
-            let row = output.row_mut(at / self.per_token).iter_mut();
+            // A token adds up its results in the order of its choices, whichever ranks computed
+            // them. So the bits of a sum do not depend on the division of experts.
+            let weight = weights.map_or(1.0, |weights| weights.data()[choice]);
+            let row = output.row_mut(choice / self.per_token).iter_mut();
             row.zip(results.row(place as usize)).for_each(|(to, from)| *to += weight * from);
         }
     }
@@ -180,10 +185,10 @@ impl Dispatch {
     /// its weight. It is 0 for a choice that was dropped.
     pub(super) fn weight_gradients(&self, pass: &Pass<'_>, gradient: &Tensor, results: &Tensor) -> Tensor {
         let mut found = Tensor::zeros(pass.memory(), gradient.rows(), self.per_token);
-        for (at, place) in self.places.iter().enumerate() {
+        for (choice, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
-            let pairs = gradient.row(at / self.per_token).iter().zip(results.row(place as usize));
-            found.data_mut()[at] = pairs.map(|(one, other)| one * other).sum();
+            let pairs = gradient.row(choice / self.per_token).iter().zip(results.row(place as usize));
+            found.data_mut()[choice] = pairs.map(|(slope, result)| slope * result).sum();
         }
         found
     }
@@ -198,6 +203,8 @@ impl Dispatch {
         let columns = rows.columns();
         let elements = |counts: &[usize]| counts.iter().map(|count| count * columns).collect::<Vec<_>>();
         let (sent, counts) = (elements(sent), elements(received));
+        // The tensor is made before the thread starts, because the cached vectors of activations
+        // belong to the thread that computes.
         let mut arrived = pass.tensor(received.iter().sum(), columns);
         Transfer::Started(group.spawn(move |group| {
             group.all_to_all_v(rows.data(), &sent, arrived.data_mut(), &counts)?;
@@ -214,6 +221,7 @@ impl Dispatch {
         way: impl Fn((Range<usize>, Range<usize>)) -> (Range<usize>, Range<usize>),
     ) -> Tensor {
         let ranks = self.received.len() / self.own_experts;
+        // With one rank or one expert, both orders are the same.
         if ranks == 1 || self.own_experts == 1 {
             return rows;
         }

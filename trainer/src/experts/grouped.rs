@@ -33,9 +33,10 @@ impl ExpertShape {
     pub(super) fn weights(&self, split: &TensorParallel) -> [Parameter; 2] {
         let (features, rows) = (self.features, self.gates() * self.hidden);
         let cuts = [split.shard(0, rows, self.gates(), 1), split.shard(1, self.hidden, 1, 1)];
-        let whole = [[rows, features], [features, self.hidden]];
-        let all = whole.iter().zip(self.init).map(|(size, init)| Parameter::new("weight", size, init.weight));
-        let cut = all.zip(cuts).map(|(parameter, cut)| match cut {
+        let shapes = [[rows, features], [features, self.hidden]];
+        let parameters =
+            shapes.iter().zip(self.init).map(|(size, init)| Parameter::new("weight", size, init.weight));
+        let cut = parameters.zip(cuts).map(|(parameter, cut)| match cut {
             Some(cut) => parameter.with_shard(cut),
             None => parameter,
         });
@@ -65,27 +66,29 @@ struct Saved {
 }
 
 impl GroupedExperts {
-    /// Adds the parameters of `count` experts, of which this rank has `own`, each sharded over the
-    /// tensor parallel ranks.
+    /// Adds the parameters of `count` experts, of which this rank has `present`, each sharded over
+    /// the tensor parallel ranks.
     pub(super) fn new(
         registry: &mut Registry,
         count: usize,
-        own: Range<usize>,
+        present: Range<usize>,
         shape: ExpertShape,
         split: &TensorParallel,
     ) -> Self {
         let matrices = shape.weights(split);
         let hidden = matrices[1].shape[1];
         let add = |registry: &mut Registry, number: usize| {
-            let residency = if own.contains(&number) { Residency::Own } else { Residency::Elsewhere };
-            [("c_fc", 0), ("c_proj", 1)].map(|(name, at)| {
-                let parameter = Parameter { domain: Domain::Expert, residency, ..matrices[at].clone() };
+            // Experts of other ranks are registered as well, because a parameter has one number on
+            // all ranks.
+            let residency = if present.contains(&number) { Residency::Own } else { Residency::Elsewhere };
+            [("c_fc", 0), ("c_proj", 1)].map(|(name, index)| {
+                let parameter = Parameter { domain: Domain::Expert, residency, ..matrices[index].clone() };
                 registry.scope(name, |registry| registry.add(parameter))
             })
         };
-        let all = (0..count).map(|number| registry.scope(&format!("experts.{number}"), |r| add(r, number)));
-        let all: Vec<_> = all.collect();
-        Self { weights: all[own].to_vec(), shape, hidden }
+        let added = (0..count).map(|number| registry.scope(&format!("experts.{number}"), |r| add(r, number)));
+        let added: Vec<_> = added.collect();
+        Self { weights: added[present].to_vec(), shape, hidden }
     }
 
     /// Computes the output of `counts[i]` rows for this rank's expert i.
@@ -113,9 +116,9 @@ impl GroupedExperts {
         match self.shape.is_gated {
             true => pass.ops().swiglu_backward(sums.values_mut(), of_activated.values(), self.hidden)?,
             false => {
-                let at = sums.copy()?;
+                let inputs = sums.copy()?;
                 sums = of_activated;
-                pass.ops().activation_backward(Activation::GeluTanh, sums.values_mut(), at.values())?;
+                pass.ops().activation_backward(Activation::GeluTanh, sums.values_mut(), inputs.values())?;
             }
         }
         let mut of_input = pass.tensor(rows, self.shape.features);
@@ -125,6 +128,7 @@ impl GroupedExperts {
             experts.add_gradients(pass, 1, &counts, &gradient, &activated)?;
             experts.add_gradients(pass, 0, &counts, &sums, &input)
         };
+        // Zero-bubble schedules compute these gradients later, in time that the rank would wait.
         if pass.defers() {
             pass.defer(add)
         } else {
@@ -150,8 +154,8 @@ impl GroupedExperts {
                 true => Mat::new(weight.values(), outputs, inputs).t(),
                 false => Mat::new(weight.values(), inputs, outputs),
             };
-            let own = &mut into.data_mut()[rows.start * outputs..rows.end * outputs];
-            let to = Mat::new(ValuesMut::Host(own), rows.len(), outputs);
+            let output_rows = &mut into.data_mut()[rows.start * outputs..rows.end * outputs];
+            let to = Mat::new(ValuesMut::Host(output_rows), rows.len(), outputs);
             let part = from.values().slice(rows.start * inputs..rows.end * inputs);
             pass.ops().matmul(to, 0.0, 1.0, Mat::new(part, rows.len(), inputs), matrix)?;
         }
@@ -168,6 +172,8 @@ impl GroupedExperts {
         input: &Tensor,
     ) -> Result<()> {
         let [outputs, inputs] = [of_output.columns(), input.columns()];
+        // Buckets are packed from the last parameter to the first, so in this order the first
+        // bucket is complete first.
         for (rows, weights) in row_ranges(counts).into_iter().zip(&self.weights).rev() {
             let part = |columns: usize| rows.start * columns..rows.end * columns;
             let slope = of_output.values().slice(part(outputs));

@@ -78,8 +78,8 @@ impl MixtureOfExperts {
             let shape = ExpertShape { hidden: shape.hidden * settings.shared, ..shape };
             registry.scope("shared", |registry| feed_forward(registry, shape, split))
         });
-        let own = parallel.own_experts(settings.count);
-        let experts = GroupedExperts::new(registry, settings.count, own, shape, split);
+        let own_experts = parallel.own_experts(settings.count);
+        let experts = GroupedExperts::new(registry, settings.count, own_experts, shape, split);
         Self { router, shared, experts, settings: *settings, parallel: parallel.clone() }
     }
 }
@@ -103,6 +103,7 @@ impl Module for MixtureOfExperts {
         let routing = self.router.forward(pass, &input)?;
         let Experts { count, per_token, .. } = self.settings;
         let dispatch = Dispatch::new(pass, self.parallel.group(), count, per_token, &routing)?;
+        // Rows travel in the background, so shared experts hide the exchange.
         let under_way = dispatch.send(pass, &input, None);
         let mut output = match &self.shared {
             Some(shared) => shared.forward(pass, input.copy()?)?,
@@ -119,10 +120,13 @@ impl Module for MixtureOfExperts {
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let Saved { input, routing, dispatch, results } = pass.restore();
         let of_weights = dispatch.weight_gradients(pass, &gradient, &results);
+        // The results have a row for each choice, and the next exchange needs as much memory again.
         drop(results);
         let rows = dispatch.send(pass, &gradient, Some(&routing.weights));
         let rows = dispatch.receive(pass, rows)?;
         let of_rows = self.experts.backward(pass, rows)?;
+        // The gradients of shared experts and of the router need no rows of other ranks, so they
+        // are computed while rows travel.
         let under_way = dispatch.send_back(pass, of_rows);
         let mut of_input = match &self.shared {
             Some(shared) => shared.backward(pass, gradient)?,

@@ -45,8 +45,8 @@ impl ExpertParallel {
 
     /// Returns the numbers of this rank's experts, of `count` in all.
     pub fn own_experts(&self, count: usize) -> Range<usize> {
-        let (rank, own) = (self.group.as_ref().map_or(0, Communicator::rank), count / self.size());
-        rank * own..(rank + 1) * own
+        let (rank, share) = (self.group.as_ref().map_or(0, Communicator::rank), count / self.size());
+        rank * share..(rank + 1) * share
     }
 }
 

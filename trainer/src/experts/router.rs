@@ -64,6 +64,8 @@ impl Router {
         };
         let path = registry.path();
         let (weight, bias) =
+            // Tensor parallel ranks have parts of the experts, so each knows a part of the gradient
+            // of a choice.
             registry.with_partial_grads(replicas > 1, |registry| registry.scope("router", add));
         Self { weight, bias, experts: *experts, features: shape.features, path, replicas }
     }
@@ -134,10 +136,11 @@ impl Router {
     ) -> Result<Tensor> {
         let of_logits = self.logits_gradient(pass, routing, of_weights);
         if let Some(bias) = self.bias {
-            let (all, loads) = (routing.chosen.len() as f32, &routing.loads);
+            let (choices, loads) = (routing.chosen.len() as f32, &routing.loads);
             // Loads beyond the mean, times the number of experts: a step uses their signs only.
             // They are whole numbers below 2^24, so that sums over ranks are exact.
-            let slopes: Vec<_> = loads.iter().map(|&load| load as f32 * loads.len() as f32 - all).collect();
+            let slopes: Vec<_> =
+                loads.iter().map(|&load| load as f32 * loads.len() as f32 - choices).collect();
             pass.accumulate(bias, |_, into| {
                 into.host().iter_mut().zip(&slopes).for_each(|(into, slope)| *into += slope);
                 Ok(())
@@ -157,6 +160,8 @@ impl Router {
     /// Returns the gradient of the logits: this rank's part of it.
     fn logits_gradient(&self, pass: &mut Pass<'_>, routing: &Routing, of_weights: &Tensor) -> Tensor {
         let Experts { per_token, score, normalize, scale, .. } = self.experts;
+        // Gradients of the router are summed over tensor parallel ranks, and each of them has the
+        // whole of these losses.
         let share = 1.0 / self.replicas as f32;
         let of_log_sums = routing.log_sums.as_ref().map(|sums| (sums, share * pass.added_loss_gradient()));
         let of_balance =

@@ -5,6 +5,7 @@ use crate::ops::host::vector::{exp, sigmoid};
 
 /// Replaces the logits of a token by its scores. Returns the log-sum-exp of the logits.
 pub(super) fn score(kind: RouterScore, logits: &mut [f32]) -> f32 {
+    // Relative to the greatest logit, no exponential overflows.
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = logits.iter().map(|logit| exp(logit - max)).sum();
     match kind {
@@ -18,10 +19,13 @@ pub(super) fn score(kind: RouterScore, logits: &mut [f32]) -> f32 {
 /// lower number comes first among equals.
 pub(super) fn choose(scores: &[f32], bias: Option<&[f32]>, order: &mut Vec<u32>, chosen: &mut [u32]) {
     let key = |expert: u32| scores[expert as usize] + bias.map_or(0.0, |bias| bias[expert as usize]);
-    let best_first = |one: &u32, other: &u32| key(*other).total_cmp(&key(*one)).then(one.cmp(other));
+    // The second key makes the choice among equal scores the same on all ranks, since neither the
+    // selection nor the sort below is stable.
+    let best_first = |left: &u32, right: &u32| key(*right).total_cmp(&key(*left)).then(left.cmp(right));
     order.clear();
     order.extend(0..scores.len() as u32);
     let count = chosen.len();
+    // A token uses few of many experts, so only those are sorted.
     order.select_nth_unstable_by(count - 1, best_first);
     order[..count].sort_unstable_by(best_first);
     chosen.copy_from_slice(&order[..count]);
@@ -44,11 +48,13 @@ impl Weighting {
 
     /// Adds the gradient of the scores to `into`, from that of the weights.
     pub(super) fn backward(self, scores: &[f32], chosen: &[u32], gradient: &[f32], into: &mut [f32]) {
-        let of = |expert: u32| scores[expert as usize];
+        let score_of = |expert: u32| scores[expert as usize];
         let (sum, mean) = match self.normalize {
             true => {
-                let sum = chosen.iter().map(|&expert| of(expert)).sum::<f32>().max(f32::MIN_POSITIVE);
-                let dot: f32 = gradient.iter().zip(chosen).map(|(slope, &expert)| slope * of(expert)).sum();
+                // The divisor is that of forward, which is never 0.
+                let sum = chosen.iter().map(|&expert| score_of(expert)).sum::<f32>().max(f32::MIN_POSITIVE);
+                let dot: f32 =
+                    gradient.iter().zip(chosen).map(|(slope, &expert)| slope * score_of(expert)).sum();
                 (sum, dot / sum)
             }
             false => (1.0, 0.0),
@@ -61,6 +67,7 @@ impl Weighting {
 
 /// Returns the sum of scores, at least the smallest normal number.
 pub(super) fn sum_of(scores: &[f32]) -> f32 {
+    // Sigmoids of very low logits are all 0, and the result is a divisor.
     scores.iter().sum::<f32>().max(f32::MIN_POSITIVE)
 }
 

@@ -63,14 +63,14 @@ fn dense(settings: &Experts, x: &[f64], weights: &[Vec<f64>]) -> Vec<f64> {
     let chosen: Vec<usize> =
         (0..settings.count).filter(|&expert| rank(expert) < settings.per_token).collect();
     let sum: f64 = if settings.normalize { chosen.iter().map(|&expert| scores[expert]).sum() } else { 1.0 };
-    let (mut y, own) = match settings.shared {
+    let (mut y, expert_weights) = match settings.shared {
         0 => (vec![0.0; FEATURES], &weights[1..]),
         _ => (expert(x, &weights[1], &weights[2]), &weights[3..]),
     };
     for number in chosen {
         let weight = settings.scale * scores[number] / sum;
-        let of = expert(x, &own[2 * number], &own[2 * number + 1]);
-        y.iter_mut().zip(of).for_each(|(y, of)| *y += weight * of);
+        let result = expert(x, &expert_weights[2 * number], &expert_weights[2 * number + 1]);
+        y.iter_mut().zip(result).for_each(|(y, result)| *y += weight * result);
     }
     y
 }
@@ -108,7 +108,7 @@ fn gradients_are_correct_where_all_experts_are_chosen() {
 fn gradients_of_chosen_experts_are_those_of_the_dense_loop() {
     for settings in [settings(4, 2), Experts { normalize: false, ..settings(4, 1) }, fine_grained()] {
         let found = run(&settings, 1, &input(7), 7);
-        let weights: Vec<Vec<f64>> = found.weights.iter().map(|all| crate::nn::to_f64(all)).collect();
+        let weights: Vec<Vec<f64>> = found.weights.iter().map(|values| crate::nn::to_f64(values)).collect();
         let x = crate::nn::to_f64(&input(7));
         let slopes = crate::nn::to_f64(&slopes(7));
         let loss = |x: &[f64], weights: &[Vec<f64>]| {
@@ -116,8 +116,8 @@ fn gradients_of_chosen_experts_are_those_of_the_dense_loop() {
             rows.zip(&slopes).map(|(y, slope)| y * slope).sum::<f64>()
         };
         const STEP: f64 = 1e-6;
-        let near = |found: f32, one: f64, other: f64, what: &str| {
-            let expected = (one - other) / (2.0 * STEP);
+        let near = |found: f32, left: f64, right: f64, what: &str| {
+            let expected = (left - right) / (2.0 * STEP);
             assert!(
                 (f64::from(found) - expected).abs() < 2e-5 * (1.0 + expected.abs()),
                 "{what}: {found}, not {expected}"
@@ -178,8 +178,8 @@ fn run_rank(group: &Communicator, settings: &Experts, input: &[f32], sequence: u
         let weights = strategy.weights_mut(id);
         weights.copy_from_slice(&random_values(id.0 as u64, weights.len()));
     }
-    let own = |all: &[f32]| {
-        let part = &all[group.rank() * rows * FEATURES..][..rows * FEATURES];
+    let rank_rows = |input_rows: &[f32]| {
+        let part = &input_rows[group.rank() * rows * FEATURES..][..rows * FEATURES];
         Tensor::from_slice(&memory, rows, FEATURES, part)
     };
     let bytes = || group.traffic_stats().expect("a count").bytes;
@@ -188,10 +188,11 @@ fn run_rank(group: &Communicator, settings: &Experts, input: &[f32], sequence: u
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
         pass.set_sequence(sequence);
         let start = bytes();
-        found.output = mixture.forward(&mut pass, own(input)).expect("forward").data().to_vec();
+        found.output = mixture.forward(&mut pass, rank_rows(input)).expect("forward").data().to_vec();
         let middle = bytes();
-        let all = slopes(input.len() / FEATURES);
-        found.of_input = mixture.backward(&mut pass, own(&all)).expect("backward").data().to_vec();
+        let input_rows = slopes(input.len() / FEATURES);
+        found.of_input =
+            mixture.backward(&mut pass, rank_rows(&input_rows)).expect("backward").data().to_vec();
         assert!(pass.is_complete(), "all that was saved is taken back");
         found.sent = vec![[middle - start, bytes() - middle]];
         let sums = pass.take_added_sums();
@@ -205,24 +206,24 @@ fn run_rank(group: &Communicator, settings: &Experts, input: &[f32], sequence: u
 
 fn run(settings: &Experts, ranks: usize, input: &[f32], sequence: usize) -> Found {
     let parts = run_ranks(ranks, |group| run_rank(&group, settings, input, sequence));
-    let mut all = Found { weights: parts[0].weights.clone(), ..Found::default() };
-    all.gradients = parts[0].gradients.iter().map(|one| vec![0.0; one.len()]).collect();
+    let mut merged = Found { weights: parts[0].weights.clone(), ..Found::default() };
+    merged.gradients = parts[0].gradients.iter().map(|gradients| vec![0.0; gradients.len()]).collect();
     for part in parts {
-        all.output.extend(part.output);
-        all.of_input.extend(part.of_input);
-        all.sent.extend(part.sent);
-        all.loads.extend(part.loads);
-        all.dropped += part.dropped / ranks as f64;
-        for (sum, own) in all.gradients.iter_mut().zip(part.gradients) {
-            sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+        merged.output.extend(part.output);
+        merged.of_input.extend(part.of_input);
+        merged.sent.extend(part.sent);
+        merged.loads.extend(part.loads);
+        merged.dropped += part.dropped / ranks as f64;
+        for (sum, gradient) in merged.gradients.iter_mut().zip(part.gradients) {
+            sum.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient);
         }
     }
-    all
+    merged
 }
 
 fn assert_near(what: &str, found: &[f32], expected: &[f32]) {
     let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-    let near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-6 * most.max(1e-3);
+    let near = |(left, right): (&f32, &f32)| (left - right).abs() <= 1e-6 * most.max(1e-3);
     assert!(found.iter().zip(expected).all(near), "{what}: {found:?}, not {expected:?}");
 }
 
@@ -231,18 +232,18 @@ fn shared_experts_match_experts_on_one_rank() {
     let capacity = Experts { capacity_factor: 0.75, ..settings(8, 2) };
     for settings in [settings(8, 1), settings(8, 2), Experts { shared: 1, ..settings(8, 3) }, capacity] {
         let input = input(24);
-        let whole = run(&settings, 1, &input, 6);
+        let reference = run(&settings, 1, &input, 6);
         for ranks in [2, 4] {
             let found = run(&settings, ranks, &input, 6);
             let name = format!("{settings:?} on {ranks} ranks");
-            assert_eq!(found.output, whole.output, "{name}: the same products and sums");
-            assert_near(&name, &found.of_input, &whole.of_input);
+            assert_eq!(found.output, reference.output, "{name}: the same products and sums");
+            assert_near(&name, &found.of_input, &reference.of_input);
             found
                 .gradients
                 .iter()
-                .zip(&whole.gradients)
-                .for_each(|(one, other)| assert_near(&name, one, other));
-            assert!((found.dropped - whole.dropped).abs() < 1e-6, "{name}");
+                .zip(&reference.gradients)
+                .for_each(|(left, right)| assert_near(&name, left, right));
+            assert!((found.dropped - reference.dropped).abs() < 1e-6, "{name}");
         }
     }
 }
@@ -253,7 +254,8 @@ fn tied_tokens_choose_the_first_experts() {
     let (settings, input) = (settings(8, 2), vec![0.0; 16 * FEATURES]);
     for ranks in [1, 2, 4] {
         let found = run(&settings, ranks, &input, 4);
-        let loads: Vec<u64> = (0..8).map(|expert| found.loads.iter().map(|own| own[expert]).sum()).collect();
+        let loads: Vec<u64> =
+            (0..8).map(|expert| found.loads.iter().map(|expert_loads| expert_loads[expert]).sum()).collect();
         assert_eq!(loads, [16, 16, 0, 0, 0, 0, 0, 0], "{ranks} ranks");
         assert!(found.output.iter().all(|value| *value == 0.0));
         // Experts without tokens have a gradient of zero, not none.
@@ -271,15 +273,17 @@ fn tied_tokens_choose_the_first_experts() {
 fn sent_bytes_are_those_of_the_rows_of_other_ranks() {
     let (settings, input) = (settings(8, 2), input(32));
     for ranks in [2, 4] {
-        let (found, own) = (run(&settings, ranks, &input, 8), 8 / ranks);
+        let (found, share) = (run(&settings, ranks, &input, 8), 8 / ranks);
         for (rank, [forward, backward]) in found.sent.iter().enumerate() {
-            let of = |owner: usize, experts: usize| {
-                found.loads[owner][experts * own..(experts + 1) * own].iter().sum::<u64>()
+            let tokens_between = |owner: usize, experts: usize| {
+                found.loads[owner][experts * share..(experts + 1) * share].iter().sum::<u64>()
             };
-            let there: u64 = (0..ranks).filter(|other| *other != rank).map(|other| of(rank, other)).sum();
-            let here: u64 = (0..ranks).filter(|other| *other != rank).map(|other| of(other, rank)).sum();
+            let there: u64 =
+                (0..ranks).filter(|other| *other != rank).map(|other| tokens_between(rank, other)).sum();
+            let here: u64 =
+                (0..ranks).filter(|other| *other != rank).map(|other| tokens_between(other, rank)).sum();
             let rows = (there + here) * (FEATURES * size_of::<f32>()) as u64;
-            let counts = ((ranks - 1) * own * size_of::<u64>()) as u64;
+            let counts = ((ranks - 1) * share * size_of::<u64>()) as u64;
             assert_eq!([*forward, *backward], [rows + counts, rows], "rank {rank} of {ranks}");
         }
     }

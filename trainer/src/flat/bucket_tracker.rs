@@ -85,6 +85,7 @@ impl BucketTracker {
                 left[bucket.0] -= 1;
             }
             if left[bucket.0] == 0 {
+                // With a reduction after each micro-batch, the bucket becomes complete again.
                 left[bucket.0] = self.layout[bucket].entries.len();
                 rounds[bucket.0] += 1;
                 order.push(Completion { bucket, round: rounds[bucket.0] });
@@ -102,6 +103,7 @@ impl BucketTracker {
     pub fn mark_ready(&mut self, id: ParameterId) -> Result<bool> {
         let arrived = &mut self.arrived[id.0];
         *arrived += 1;
+        // The bucket of a contribution that is not planned may be reduced already, without it.
         if *arrived > self.due[id.0] {
             let (name, due) = (&self.inventory[id].name, self.due[id.0]);
             return Err(Error::invalid(format!(
@@ -116,6 +118,8 @@ impl BucketTracker {
     /// it later than other ranks do, and both could wait for each other. Returns the parameters
     /// whose uses by this micro-batch have all ended.
     pub fn end_visit(&mut self, unit: UnitId) -> Vec<ParameterId> {
+        // The gradients of weights come after the visit, so its end does not tell that one is
+        // missing.
         if self.defers[unit.0] {
             return Vec::new();
         }
@@ -129,6 +133,8 @@ impl BucketTracker {
     pub fn next_complete(&mut self) -> Option<BucketId> {
         let Completion { bucket, round } = self.order.get(self.next)?;
         let is_there = |id: ParameterId| {
+            // A rank that does not use a parameter counts the visits that ended. It must start the
+            // same collectives as ranks whose contributions came.
             let needed = round * self.per_round(id);
             needed > 0
                 && self.arrived[id.0].max(self.ended[id.0]) >= needed

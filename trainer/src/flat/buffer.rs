@@ -70,6 +70,7 @@ impl FlatBuffer {
     /// Fails as [`FlatBuffer::new`] does.
     pub fn zeros(memory: &Allocator, class: AllocClass, dtype: Dtype, count: usize) -> Result<Self> {
         let mut numbers = Self::new(memory, class, dtype, count)?;
+        // GPU memory is allocated as zeros, in the order of its stream.
         if memory.lane().is_none() {
             numbers.zero()?;
         }
@@ -204,18 +205,18 @@ impl FlatBuffer {
         Ok(())
     }
 
-    /// Copies the range `of` of `from` to `range`, converted to this type. Both buffers must be in
-    /// the same memory.
+    /// Copies the range `source` of `from` to `range`, converted to this type. Both buffers must be
+    /// in the same memory.
     ///
     /// # Errors
     /// Fails as [`FlatBuffer::zero`] does.
-    pub fn copy_range(&mut self, range: Range<usize>, from: &Self, of: Range<usize>) -> Result<()> {
+    pub fn copy_range(&mut self, range: Range<usize>, from: &Self, source: Range<usize>) -> Result<()> {
         match (self, from) {
-            (FlatBuffer::Device(there), FlatBuffer::Device(from)) => there.copy_range(range, from, of),
-            (FlatBuffer::F32(into), from) => from.widen(of, &mut into[range]),
-            (into, FlatBuffer::F32(from)) => into.narrow(range, &from[of]),
+            (FlatBuffer::Device(there), FlatBuffer::Device(from)) => there.copy_range(range, from, source),
+            (FlatBuffer::F32(into), from) => from.widen(source, &mut into[range]),
+            (into, FlatBuffer::F32(from)) => into.narrow(range, &from[source]),
             (FlatBuffer::Bf16(into), FlatBuffer::Bf16(from)) => {
-                into[range].copy_from_slice(&from[of]);
+                into[range].copy_from_slice(&from[source]);
                 Ok(())
             }
             _ => unreachable!("flat memory of one rank lies at one place"),
@@ -304,14 +305,14 @@ impl FlatBuffer {
     /// Returns the error of a failed collective.
     pub fn reduce_scatter(&self, share: &mut Self, peers: Comm<'_>, reduction: ReduceOp) -> Result<()> {
         match (self, share, peers) {
-            (FlatBuffer::F32(all), FlatBuffer::F32(share), Comm::Host(group)) => {
-                group.reduce_scatter(all, share, reduction)
+            (FlatBuffer::F32(buffer), FlatBuffer::F32(share), Comm::Host(group)) => {
+                group.reduce_scatter(buffer, share, reduction)
             }
-            (FlatBuffer::Bf16(all), FlatBuffer::Bf16(share), Comm::Host(group)) => {
-                group.reduce_scatter(all, share, reduction)
+            (FlatBuffer::Bf16(buffer), FlatBuffer::Bf16(share), Comm::Host(group)) => {
+                group.reduce_scatter(buffer, share, reduction)
             }
-            (FlatBuffer::Device(all), FlatBuffer::Device(share), Comm::Device(group)) => {
-                all.reduce_scatter(share, group, reduction)
+            (FlatBuffer::Device(buffer), FlatBuffer::Device(share), Comm::Device(group)) => {
+                buffer.reduce_scatter(share, group, reduction)
             }
             _ => unreachable!("a group reaches where its numbers lie"),
         }
@@ -331,12 +332,14 @@ impl FlatBuffer {
     /// Returns the error of a failed collective.
     pub fn all_gather(&mut self, share: &Self, peers: Comm<'_>) -> Result<()> {
         match (self, share, peers) {
-            (FlatBuffer::F32(all), FlatBuffer::F32(share), Comm::Host(group)) => group.all_gather(share, all),
-            (FlatBuffer::Bf16(all), FlatBuffer::Bf16(share), Comm::Host(group)) => {
-                group.all_gather(share, all)
+            (FlatBuffer::F32(buffer), FlatBuffer::F32(share), Comm::Host(group)) => {
+                group.all_gather(share, buffer)
             }
-            (FlatBuffer::Device(all), FlatBuffer::Device(share), Comm::Device(group)) => {
-                all.all_gather(share, group)
+            (FlatBuffer::Bf16(buffer), FlatBuffer::Bf16(share), Comm::Host(group)) => {
+                group.all_gather(share, buffer)
+            }
+            (FlatBuffer::Device(buffer), FlatBuffer::Device(share), Comm::Device(group)) => {
+                buffer.all_gather(share, group)
             }
             _ => unreachable!("a group reaches where its numbers lie"),
         }

@@ -80,6 +80,7 @@ impl DeviceBuffer {
 
     /// Moves the buffer to `lane`, whose work waits for `behind`.
     pub(crate) fn move_to_lane(&mut self, lane: &Arc<Compute>, behind: &Event) -> Result<()> {
+        // The stream waits, and not the host, which can enqueue more work meanwhile.
         lane.stream().wait(behind)?;
         self.lane = Arc::clone(lane);
         Ok(())
@@ -127,21 +128,26 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// Copies the range `of` of `from` to `range`, converted to this type.
-    pub(super) fn copy_range(&mut self, range: Range<usize>, from: &Self, of: Range<usize>) -> Result<()> {
+    /// Copies the range `source` of `from` to `range`, converted to this type.
+    pub(super) fn copy_range(
+        &mut self,
+        range: Range<usize>,
+        from: &Self,
+        source: Range<usize>,
+    ) -> Result<()> {
         let lane = &self.lane;
         match (&mut self.data, &from.data) {
             (DeviceData::F32(into), DeviceData::F32(from)) => {
-                lane.copy(into.view_mut(range), from.view(of))?
+                lane.copy(into.view_mut(range), from.view(source))?
             }
             (DeviceData::Bf16(into), DeviceData::Bf16(from)) => {
-                lane.copy(into.view_mut(range), from.view(of))?
+                lane.copy(into.view_mut(range), from.view(source))?
             }
             (DeviceData::F32(into), DeviceData::Bf16(from)) => {
-                lane.widen(into.view_mut(range), from.view(of))?
+                lane.widen(into.view_mut(range), from.view(source))?
             }
             (DeviceData::Bf16(into), DeviceData::F32(from)) => {
-                lane.narrow(into.view_mut(range), from.view(of))?
+                lane.narrow(into.view_mut(range), from.view(source))?
             }
         }
         Ok(())
@@ -155,8 +161,8 @@ impl DeviceBuffer {
     /// Copies the buffer to this type.
     pub(super) fn to_dtype(&self, class: AllocClass, dtype: Dtype) -> Result<Self> {
         let mut copy = Self::zeros(&self.memory, &self.lane, class, dtype, self.len())?;
-        let whole = 0..self.len();
-        copy.copy_range(whole.clone(), self, whole)?;
+        let elements = 0..self.len();
+        copy.copy_range(elements.clone(), self, elements)?;
         Ok(copy)
     }
 
@@ -194,9 +200,9 @@ impl DeviceBuffer {
 
     /// Runs `change` on a 32-bit version of the elements.
     fn with_f32(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let (mut wide, whole) = (self.to_dtype(AllocClass::Buffers, Dtype::F32)?, 0..self.len());
+        let (mut wide, elements) = (self.to_dtype(AllocClass::Buffers, Dtype::F32)?, 0..self.len());
         change(&mut wide)?;
-        self.copy_range(whole.clone(), &wide, whole)
+        self.copy_range(elements.clone(), &wide, elements)
     }
 
     pub(super) fn all_reduce(&mut self, group: &DeviceCommunicator, reduction: ReduceOp) -> Result<()> {
@@ -214,7 +220,7 @@ impl DeviceBuffer {
         reduction: ReduceOp,
     ) -> Result<()> {
         let stream = self.lane.stream();
-        dispatch_pair!(&self.data, &mut share.data, all, share => group.reduce_scatter(stream, all, share, reduction))
+        dispatch_pair!(&self.data, &mut share.data, buffer, share => group.reduce_scatter(stream, buffer, share, reduction))
     }
 
     pub(super) fn reduce_scatter_in_place(
@@ -228,7 +234,7 @@ impl DeviceBuffer {
 
     pub(super) fn all_gather(&mut self, share: &Self, group: &DeviceCommunicator) -> Result<()> {
         let stream = self.lane.stream();
-        dispatch_pair!(&mut self.data, &share.data, all, share => group.all_gather(stream, share, all))
+        dispatch_pair!(&mut self.data, &share.data, buffer, share => group.all_gather(stream, share, buffer))
     }
 
     pub(super) fn all_gather_in_place(&mut self, group: &DeviceCommunicator) -> Result<()> {

@@ -97,6 +97,8 @@ impl Layout {
         let mut layout = Self { buckets: Vec::new(), locations: places, ranks };
         let mut open: Option<UnitId> = None;
         let here = |id: &ParameterId| inventory[*id].residency.is_here();
+        // Backward completes gradients from the last parameter to the first. Packed in this order,
+        // bucket 0 is complete first and is reduced while backward goes on.
         for id in (0..inventory.parameters.len()).rev().map(ParameterId).filter(here) {
             let unit = inventory.unit_of(id);
             let fits = layout.buckets.last().is_some_and(|last| match packing {
@@ -109,6 +111,7 @@ impl Layout {
             // The gradient of a tied parameter waits for another stage, and nothing else with it.
             let alone = by_rows || tied;
             layout.add(id, &inventory[id], fits && !alone);
+            // Without this size, the equal shards of the padded bucket would cut rows.
             if by_rows {
                 layout.buckets.last_mut().expect("just added").count = padded_elements(&inventory[id], ranks);
             }
@@ -132,10 +135,10 @@ impl Layout {
         if self.buckets.last_mut().filter(alike).is_none() {
             self.buckets.push(Bucket { entries: Vec::new(), count: 0, dtype, grad_dtype: dtype, trainable });
         }
-        let at = BucketId(self.buckets.len() - 1);
-        let bucket = &mut self.buckets[at.0];
+        let bucket_id = BucketId(self.buckets.len() - 1);
+        let bucket = &mut self.buckets[bucket_id.0];
         let range = bucket.count..bucket.count + parameter.count();
-        self.locations[id.0] = (at, bucket.entries.len());
+        self.locations[id.0] = (bucket_id, bucket.entries.len());
         bucket.count = range.end.next_multiple_of(ALIGNMENT);
         bucket.entries.push(BucketEntry { parameter: id, range });
     }
@@ -156,7 +159,7 @@ impl Layout {
     /// parameters that are elsewhere.
     pub fn buckets_of(&self, inventory: &Inventory, unit: UnitId) -> Vec<BucketId> {
         let mut buckets: Vec<_> = inventory.present_of(unit).map(|id| self.locations[id.0].0).collect();
-        buckets.sort_unstable_by(|one, other| other.cmp(one));
+        buckets.sort_unstable_by(|left, right| right.cmp(left));
         buckets.dedup();
         buckets
     }

@@ -98,6 +98,8 @@ impl ParamStore {
     /// # Errors
     /// Fails as [`ParamStore::initial_weights`] does.
     pub fn take_gradients(&mut self, bucket: BucketId) -> Result<FlatBuffer> {
+        // Other ranks may have gradients for this bucket, so the collective needs a buffer on this
+        // rank even if no module has added to it.
         self.alloc_gradients(bucket)?;
         Ok(self.gradients[bucket.0].take().expect("just made"))
     }
@@ -159,9 +161,9 @@ impl ParamStore {
     /// Panics if the bucket is absent: the unit was used without `pre_unit`.
     pub fn weights(&self, id: ParameterId) -> &[f32] {
         let (bucket, range) = self.layout.location(id);
-        let whole = self.weights[bucket.0].as_ref().and_then(FlatBuffer::as_f32);
+        let full = self.weights[bucket.0].as_ref().and_then(FlatBuffer::as_f32);
         let narrow = || self.widened[id.0].as_ref().and_then(FlatBuffer::as_f32);
-        whole.map(|whole| &whole[range]).or_else(narrow).unwrap_or_else(|| self.panic_not_gathered(id))
+        full.map(|full| &full[range]).or_else(narrow).unwrap_or_else(|| self.panic_not_gathered(id))
     }
 
     fn panic_not_gathered(&self, id: ParameterId) -> ! {
@@ -176,13 +178,14 @@ impl ParamStore {
         }
         let (bucket, range) = self.layout.location(id);
         self.alloc_wide_grad(id).expect("the host's memory");
-        let whole = self.weights[bucket.0].as_ref().and_then(FlatBuffer::as_f32);
+        let full = self.weights[bucket.0].as_ref().and_then(FlatBuffer::as_f32);
         let narrow = self.widened[id.0].as_ref().and_then(FlatBuffer::as_f32);
-        let weights = whole.map(|whole| &whole[range.clone()]).or(narrow);
+        let weights = full.map(|full| &full[range.clone()]).or(narrow);
         let sum = match self.gradients[bucket.0].as_mut().and_then(FlatBuffer::as_f32_mut) {
             Some(gradients) => &mut gradients[range],
             None => self.wide_grads[id.0].as_mut().and_then(FlatBuffer::as_f32_mut).expect("just made"),
         };
+        // Deferred gradients come when the weights of their unit may be freed, and need none.
         Some((weights.unwrap_or_default(), sum))
     }
 
@@ -197,9 +200,8 @@ impl ParamStore {
     /// Panics as [`ParamStore::weights`] does.
     pub fn device_weights(&self, id: ParameterId) -> View<'_, f32> {
         let (bucket, range) = self.layout.location(id);
-        let whole = device_view(&self.weights[bucket.0], range.clone());
-        whole
-            .or_else(|| device_view(&self.widened[id.0], 0..range.len()))
+        let full = device_view(&self.weights[bucket.0], range.clone());
+        full.or_else(|| device_view(&self.widened[id.0], 0..range.len()))
             .unwrap_or_else(|| self.panic_not_gathered(id))
     }
 

@@ -21,21 +21,22 @@ fn inventory(units: &[&[(usize, Dtype)]]) -> Inventory {
 
 /// Returns (parameters, elements) of each bucket.
 fn buckets(layout: &Layout) -> Vec<(Vec<usize>, usize)> {
-    let of = |bucket: &Bucket| (bucket.entries.iter().map(|piece| piece.parameter.0).collect(), bucket.count);
-    layout.buckets.iter().map(of).collect()
+    let content =
+        |bucket: &Bucket| (bucket.entries.iter().map(|piece| piece.parameter.0).collect(), bucket.count);
+    layout.buckets.iter().map(content).collect()
 }
 
 #[test]
 fn buckets_run_backwards_and_split_at_cap_and_dtype() {
     use Dtype::{Bf16, F32};
     let inventory = inventory(&[&[(100, F32), (10, F32)], &[(64, Bf16), (32, Bf16), (7, F32)]]);
-    let of = |packing| buckets(&Layout::new(&inventory, 2, packing));
-    let all = vec![(vec![4], 64), (vec![3, 2], 128), (vec![1, 0], 192)];
-    assert_eq!(of(Packing::MaxBytes(1 << 20)), all);
-    assert_eq!(of(Packing::PerUnit), all);
+    let packed = |packing| buckets(&Layout::new(&inventory, 2, packing));
+    let separate = vec![(vec![4], 64), (vec![3, 2], 128), (vec![1, 0], 192)];
+    assert_eq!(packed(Packing::MaxBytes(1 << 20)), separate);
+    assert_eq!(packed(Packing::PerUnit), separate);
     let each = vec![(vec![4], 64), (vec![3], 64), (vec![2], 64), (vec![1], 64), (vec![0], 128)];
-    assert_eq!(of(Packing::MaxBytes(0)), each);
-    assert_eq!(of(Packing::MaxBytes(500))[2..], [(vec![1], 64), (vec![0], 128)]);
+    assert_eq!(packed(Packing::MaxBytes(0)), each);
+    assert_eq!(packed(Packing::MaxBytes(500))[2..], [(vec![1], 64), (vec![0], 128)]);
 }
 
 #[test]
@@ -207,7 +208,7 @@ fn f32_weights_and_gradients_are_views_of_their_bucket() {
     for (id, found) in (0..inventory.parameters.len()).map(ParameterId).zip(&seen) {
         let (bucket, range) = layout.location(id);
         assert_eq!(bucket, BucketId(0), "one bucket has all");
-        let at = |of: usize| of + 4 * range.start;
+        let at = |index: usize| index + 4 * range.start;
         assert_eq!(*found, [at(weights), at(start)], "{}", inventory[id].name);
         assert!(gradients.as_f32().unwrap()[range].iter().all(|sum| *sum == 1.0), "what the module added");
     }

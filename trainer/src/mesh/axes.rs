@@ -56,15 +56,15 @@ impl AxisOrder {
                 missing.name()
             )));
         }
-        let all = axes.try_into().map_err(|_| {
+        let array = axes.try_into().map_err(|_| {
             Error::invalid(format!("mesh.order names {} axes: a mesh has {}", axes.len(), Axis::ALL.len()))
         })?;
-        Ok(Self(all))
+        Ok(Self(array))
     }
 
     /// Returns all orders.
     pub fn all() -> impl Iterator<Item = Self> {
-        let of = |number: usize| {
+        let order = |number: usize| {
             let (mut left, mut number) = (Axis::ALL.to_vec(), number);
             let axes = (1..=4).rev().map(|count| {
                 let axis = left.remove(number % count);
@@ -74,7 +74,7 @@ impl AxisOrder {
             let axes: Vec<_> = axes.collect();
             Self::new(&axes).expect("each axis once")
         };
-        (0..24).map(of)
+        (0..24).map(order)
     }
 
     /// Returns the axes, from neighbors in the world outwards.

@@ -122,8 +122,8 @@ impl Mesh {
         if data <= MAX_ROWS {
             return (0..data).map(row).collect();
         }
-        let between = vec!["...".to_owned()];
-        (0..MAX_ROWS - 2).map(row).chain([between, row(data - 1)]).collect()
+        let dots = vec!["...".to_owned()];
+        (0..MAX_ROWS - 2).map(row).chain([dots, row(data - 1)]).collect()
     }
 
     /// Returns the number of ranks, the degrees and an unusual order, in one line.
@@ -137,7 +137,7 @@ impl Mesh {
             true => format!(" (data: {})", shown.join(" x ")),
             false => String::new(),
         };
-        let within = match expert_folded && expert > 1 {
+        let names = match expert_folded && expert > 1 {
             true => format!(", expert {expert} within data"),
             false => String::new(),
         };
@@ -147,7 +147,7 @@ impl Mesh {
         };
         let (world, data) = (self.world_size(), self.data_size());
         let world = counted(world, "rank");
-        format!("{world} = tensor {tensor} x data {data} x pipeline {pipeline}{of_data}{within}{order}")
+        format!("{world} = tensor {tensor} x data {data} x pipeline {pipeline}{of_data}{names}{order}")
     }
 
     fn header(&self) -> Vec<String> {
@@ -168,8 +168,8 @@ impl Mesh {
         [name].into_iter().chain(cells).collect()
     }
 
-    fn cell(&self, at: Coordinates, note: Note<'_>) -> String {
-        let ranks = (0..self.degrees().tensor).map(|tensor| self.rank(Coordinates { tensor, ..at }));
+    fn cell(&self, coordinates: Coordinates, note: Note<'_>) -> String {
+        let ranks = (0..self.degrees().tensor).map(|tensor| self.rank(Coordinates { tensor, ..coordinates }));
         let ranks: Vec<usize> = ranks.collect();
         let numbers: Vec<String> = ranks.iter().map(usize::to_string).collect();
         format!("[{}]{}", numbers.join(" "), note(&ranks))

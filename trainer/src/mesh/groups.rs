@@ -34,6 +34,8 @@ impl MeshGroups {
         mesh.warn_of_placement(world)?;
         let (rank, twins) = (world.rank(), GroupKind::ALL.map(|kind| mesh.canonical_kind(kind)));
         let mut groups = Self { mesh, rank, canonical: twins, communicators: BTreeMap::new() };
+        // A split is a collective of the world, so all ranks split in the same order. The groups of
+        // a kind have equal sizes, so that either all ranks skip a kind or none does.
         for kind in GroupKind::ALL.into_iter().filter(|&kind| twins[kind as usize] == kind) {
             if mesh.group(kind, rank).len() > 1 {
                 groups.make(world, kind)?;

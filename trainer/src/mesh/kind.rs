@@ -47,21 +47,21 @@ impl GroupKind {
     ];
 
     /// Returns the coordinates that the members of a group share: those of its lowest rank.
-    fn fixed_coordinates(self, mesh: &Mesh, at: Coordinates) -> Coordinates {
-        let Coordinates { tensor, sequence_data, batch_data, pipeline } = at;
+    fn fixed_coordinates(self, mesh: &Mesh, coordinates: Coordinates) -> Coordinates {
+        let Coordinates { tensor, sequence_data, batch_data, pipeline } = coordinates;
         let zero = Coordinates::default();
         match self {
             Self::World => zero,
-            Self::Tensor => Coordinates { tensor: 0, ..at },
+            Self::Tensor => Coordinates { tensor: 0, ..coordinates },
             Self::Data => Coordinates { tensor, pipeline, ..zero },
-            Self::Pipeline => Coordinates { pipeline: 0, ..at },
-            Self::SequenceData => Coordinates { sequence_data: 0, ..at },
+            Self::Pipeline => Coordinates { pipeline: 0, ..coordinates },
+            Self::SequenceData => Coordinates { sequence_data: 0, ..coordinates },
             Self::BatchData => Coordinates { tensor, sequence_data, pipeline, ..zero },
             Self::TensorAndData => Coordinates { pipeline, ..zero },
             Self::TensorAndSequenceData => Coordinates { batch_data, pipeline, ..zero },
             Self::ModelAndSequenceData => Coordinates { batch_data, ..zero },
-            Self::Expert => mesh.lowest_in_expert_group(at),
-            Self::ExpertData => mesh.lowest_with_same_experts(at),
+            Self::Expert => mesh.lowest_in_expert_group(coordinates),
+            Self::ExpertData => mesh.lowest_with_same_experts(coordinates),
         }
     }
 }
@@ -87,20 +87,22 @@ impl Mesh {
         self.rank(kind.fixed_coordinates(self, self.coordinates(rank)))
     }
 
-    /// Returns the coordinates of the first rank of the expert group of the one at `at`.
-    fn lowest_in_expert_group(&self, at: Coordinates) -> Coordinates {
+    /// Returns the coordinates of the first rank of the expert group of the one at `coordinates`.
+    fn lowest_in_expert_group(&self, coordinates: Coordinates) -> Coordinates {
         let Degrees { expert, expert_folded, .. } = self.degrees();
         match expert_folded {
-            true => self.with_data_rank(at, self.data_rank(at) / expert * expert),
-            false => Coordinates { batch_data: at.batch_data / expert * expert, ..at },
+            true => self.with_data_rank(coordinates, self.data_rank(coordinates) / expert * expert),
+            false => Coordinates { batch_data: coordinates.batch_data / expert * expert, ..coordinates },
         }
     }
 
-    /// Returns the coordinates of the first rank with the same experts as the one at `at`.
-    fn lowest_with_same_experts(&self, at: Coordinates) -> Coordinates {
+    /// Returns the coordinates of the first rank with the same experts as the one at `coordinates`.
+    fn lowest_with_same_experts(&self, coordinates: Coordinates) -> Coordinates {
         match self.degrees().expert_folded {
-            true => self.with_data_rank(at, self.expert_rank(at)),
-            false => Coordinates { batch_data: self.expert_rank(at), sequence_data: 0, ..at },
+            true => self.with_data_rank(coordinates, self.expert_rank(coordinates)),
+            false => {
+                Coordinates { batch_data: self.expert_rank(coordinates), sequence_data: 0, ..coordinates }
+            }
         }
     }
 }

@@ -39,15 +39,16 @@ impl Location {
 
     /// Returns the locations of all ranks of `world`. All ranks must call this.
     pub(super) fn gather(world: &Communicator) -> Result<Vec<Self>> {
-        let own = Self::current();
-        let domain = own.numa_domain.map_or(0, |domain| u64::from(domain) + 1);
-        let mut all = vec![0; 2 * world.size()];
-        world.all_gather(&[own.host.0, domain], &mut all)?;
+        let current = Self::current();
+        // The message has numbers only, of which 0 stands for no domain.
+        let domain = current.numa_domain.map_or(0, |domain| u64::from(domain) + 1);
+        let mut numbers = vec![0; 2 * world.size()];
+        world.all_gather(&[current.host.0, domain], &mut numbers)?;
         let location = |pair: &[u64]| Self {
             host: HostId(pair[0]),
             numa_domain: pair[1].checked_sub(1).map(|domain| domain as u32),
         };
-        Ok(all.chunks_exact(2).map(location).collect())
+        Ok(numbers.chunks_exact(2).map(location).collect())
     }
 }
 
@@ -62,13 +63,15 @@ fn numa_domain(nodes: &Path, status: &str) -> Option<u32> {
     });
     let domains: Vec<(u32, String)> = domains.collect();
     let shares = |list: &str| {
-        core_ranges(list).any(|one| {
-            core_ranges(allowed).any(|own| one.start().max(own.start()) <= one.end().min(own.end()))
+        core_ranges(list).any(|range| {
+            core_ranges(allowed).any(|allowed_range| {
+                range.start().max(allowed_range.start()) <= range.end().min(allowed_range.end())
+            })
         })
     };
-    let mut own = domains.iter().filter(|(_, list)| shares(list)).map(|&(number, _)| number);
-    let first = own.next().filter(|_| domains.len() > 1);
-    first.filter(|_| own.next().is_none())
+    let mut matching = domains.iter().filter(|(_, list)| shares(list)).map(|&(number, _)| number);
+    let first = matching.next().filter(|_| domains.len() > 1);
+    first.filter(|_| matching.next().is_none())
 }
 
 /// Returns the ranges in a list of cores, such as `0-3,8`.
@@ -97,13 +100,13 @@ mod tests {
             fs::create_dir(folder.path().join(name)).unwrap();
             fs::write(folder.path().join(name).join("cpulist"), cores).unwrap();
         }
-        let of =
+        let domain_of =
             |cores: &str| numa_domain(folder.path(), &format!("Name:\ta\nCpus_allowed_list:\t{cores}\n"));
-        assert_eq!([of("0-1"), of("9"), of("5,12-13")], [Some(0), Some(0), Some(1)]);
-        assert_eq!([of("0-15"), of("3,4"), of("16")], [None; 3]);
+        assert_eq!([domain_of("0-1"), domain_of("9"), domain_of("5,12-13")], [Some(0), Some(0), Some(1)]);
+        assert_eq!([domain_of("0-15"), domain_of("3,4"), domain_of("16")], [None; 3]);
         assert_eq!(numa_domain(folder.path(), "Name:\ta\n"), None);
         fs::remove_dir_all(folder.path().join("node1")).unwrap();
-        assert_eq!(of("0-1"), None, "one domain in all");
+        assert_eq!(domain_of("0-1"), None, "one domain in all");
         assert_eq!(numa_domain(&folder.path().join("absent"), "Cpus_allowed_list:\t0\n"), None);
         assert_eq!(Location::current(), Location::current());
     }

@@ -45,10 +45,10 @@ impl Mesh {
             let mesh = self.with_order(order);
             BY_TRAFFIC.map(|(kind, ..)| mesh.crossing_groups(kind, places).len())
         };
-        let own = crossings(self.degrees.order);
+        let present = crossings(self.degrees.order);
         let (found, best) =
             AxisOrder::all().map(|order| (crossings(order), order)).min_by_key(|&(found, _)| found)?;
-        (found[..WARNED_KINDS] < own[..WARNED_KINDS]).then_some(best)
+        (found[..WARNED_KINDS] < present[..WARNED_KINDS]).then_some(best)
     }
 
     /// Returns the warning about a placement, with rank `r` at `locations[r]`. It names groups that

@@ -83,8 +83,8 @@ fn uneven_hosts_and_numa_domains_are_told_apart() {
 #[test]
 fn factors_multiply_to_the_world_with_experts_folded_or_not() {
     let degrees = Degrees { tensor: 2, pipeline: 2, sequence_data: 2, expert: 4, ..Degrees::default() };
-    let of = |expert_folded| Mesh::new(64, Degrees { expert_folded, ..degrees }).unwrap();
-    let (folded, unfolded) = (of(true), of(false));
+    let mesh_with = |expert_folded| Mesh::new(64, Degrees { expert_folded, ..degrees }).unwrap();
+    let (folded, unfolded) = (mesh_with(true), mesh_with(false));
     assert_eq!(folded.factors(), [("tensor", 2), ("sequence", 2), ("batch", 8), ("pipeline", 2)]);
     let five = [("tensor", 2), ("sequence", 2), ("batch", 2), ("expert", 4), ("pipeline", 2)];
     assert_eq!(unfolded.factors(), five);

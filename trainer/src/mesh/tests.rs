@@ -72,14 +72,14 @@ fn ranks_and_coordinates_round_trip() {
 
 #[test]
 fn orders_have_each_axis_once() {
-    let all: HashSet<AxisOrder> = AxisOrder::all().collect();
-    assert_eq!(all.len(), 24);
-    assert!(all.contains(&AxisOrder::default()) && all.contains(&AxisOrder::PIPELINE_FIRST));
+    let orders: HashSet<AxisOrder> = AxisOrder::all().collect();
+    assert_eq!(orders.len(), 24);
+    assert!(orders.contains(&AxisOrder::default()) && orders.contains(&AxisOrder::PIPELINE_FIRST));
     let refused = |axes: &[Axis]| AxisOrder::new(axes).unwrap_err().to_string();
     assert_eq!(refused(&[Axis::Tensor; 4]), "mesh.order names each axis once, and not sequence_data");
     let five = [&Axis::ALL[..], &[Axis::Tensor]].concat();
     assert_eq!(refused(&five), "mesh.order names 5 axes: a mesh has 4");
-    for order in all {
+    for order in orders {
         let config = Config::load(None, &[format!("mesh.order={order}")]).unwrap();
         assert_eq!(config.mesh.order, order);
     }
@@ -153,8 +153,8 @@ fn groups_partition_the_world() {
     use GroupKind::*;
     let with_experts = |mesh: Mesh| {
         let degrees = move |(expert, expert_folded)| Degrees { expert, expert_folded, ..mesh.degrees() };
-        let all = divisors(mesh.data_size()).flat_map(|expert| [(expert, true), (expert, false)]);
-        all.filter_map(move |pair| Mesh::new(mesh.world_size(), degrees(pair)).ok())
+        let choices = divisors(mesh.data_size()).flat_map(|expert| [(expert, true), (expert, false)]);
+        choices.filter_map(move |pair| Mesh::new(mesh.world_size(), degrees(pair)).ok())
     };
     for mesh in meshes(1..17).flat_map(with_experts) {
         let at: Vec<Coordinates> = (0..mesh.world_size()).map(|rank| mesh.coordinates(rank)).collect();
@@ -186,9 +186,9 @@ fn groups_partition_the_world() {
                 }
             };
             let groups = mesh.groups(kind);
-            let mut all: Vec<usize> = groups.concat();
-            all.sort_unstable();
-            assert!(all.into_iter().eq(0..mesh.world_size()), "{kind:?} of {mesh:?}");
+            let mut members: Vec<usize> = groups.concat();
+            members.sort_unstable();
+            assert!(members.into_iter().eq(0..mesh.world_size()), "{kind:?} of {mesh:?}");
             for group in groups {
                 assert!(group.is_sorted());
                 assert!((0..mesh.world_size()).all(|rank| group.contains(&rank) == same(group[0], rank)));
@@ -292,11 +292,12 @@ fn seeds_are_equal_only_where_required() {
         let seeding = SeedSource::new(7, at);
         for phase in [Phase::Training, Phase::Validation, Phase::Test] {
             for (step, micro_batch) in [(0, 0), (0, 1), (1, 0), (1 << 40, 0)] {
-                let Seeds { shared: one, per_rank: own } = seeding.seeds_for(phase, step, micro_batch);
+                let Seeds { shared: group_seed, per_rank: rank_seed } =
+                    seeding.seeds_for(phase, step, micro_batch);
                 // Stages of a pipeline have different layers, whose random operations have names.
                 let tokens = (mesh.data_rank(at), phase, step, micro_batch);
-                assert_eq!(*shared.entry(tokens).or_insert(one), one);
-                let is_new = split.insert(own);
+                assert_eq!(*shared.entry(tokens).or_insert(group_seed), group_seed);
+                let is_new = split.insert(rank_seed);
                 assert_eq!(is_new, at.pipeline == 0, "two ranks or passes split alike");
             }
         }

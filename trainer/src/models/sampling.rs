@@ -28,6 +28,7 @@ impl Sampling {
         if self.temperature == 0.0 {
             return best;
         }
+        // Relative to the greatest logit, no power overflows.
         let power = |logit: &f32| (f64::from(logit - most) / f64::from(self.temperature)).exp();
         let mut powers: Vec<f64> = logits.iter().map(power).collect();
         self.leave_out(&mut powers);
@@ -36,6 +37,7 @@ impl Sampling {
             left -= power;
             left < 0.0
         });
+        // Rounding can leave a rest after the last token, and then none was found.
         chosen.map_or(best, |token| token as u32)
     }
 
@@ -45,11 +47,12 @@ impl Sampling {
             return;
         }
         let mut order: Vec<usize> = (0..powers.len()).collect();
-        order.sort_by(|one, other| powers[*other].total_cmp(&powers[*one]));
+        order.sort_by(|left, right| powers[*right].total_cmp(&powers[*left]));
         let limit = f64::from(self.top_p) * powers.iter().sum::<f64>();
         let (mut sum, mut kept) = (0.0, 0);
         let most = if self.top_k == 0 { powers.len() } else { self.top_k };
         for token in &order {
+            // One token stays in any case, also if the limit is rounded to 0.
             if kept == most || (kept > 0 && sum >= limit) {
                 break;
             }
@@ -85,8 +88,8 @@ mod tests {
         assert_eq!(Sampling::GREEDY.pick(&logits(), 0), 3);
         let warm = Sampling { temperature: 1.0, seed: 5, ..Sampling::GREEDY };
         let near = |counts: [i32; 4], expected: [i32; 4]| {
-            let all = counts.iter().zip(expected);
-            assert!(all.into_iter().all(|(count, expected)| (count - expected).abs() < 200), "{counts:?}");
+            let pairs = counts.iter().zip(expected);
+            assert!(pairs.into_iter().all(|(count, expected)| (count - expected).abs() < 200), "{counts:?}");
         };
         near(counts(warm), [1000, 3000, 0, 6000]);
         // Two of three, with their probabilities.

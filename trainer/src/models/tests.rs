@@ -307,8 +307,8 @@ fn gpt_learns_to_count() {
         |sampling| model.generate(&mut pass, &[4, 5], 12, sampling, &mut |_| Ok(true)).expect("tokens");
     assert_eq!(say(Sampling::GREEDY), [6, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3]);
     let hot = |seed| Sampling { temperature: 20.0, seed, ..Sampling::GREEDY };
-    let (one, other) = (say(hot(1)), say(hot(2)));
-    assert!(one != other && one == say(hot(1)), "{one:?} {other:?}");
+    let (left, right) = (say(hot(1)), say(hot(2)));
+    assert!(left != right && left == say(hot(1)), "{left:?} {right:?}");
     assert!(pass.is_complete() && pass.keeps(), "a pass that can go on training");
 }
 

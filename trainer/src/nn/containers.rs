@@ -44,6 +44,7 @@ impl<M: Module> Module for Residual<M> {
 
 /// Returns `value` plus `map` of it.
 fn with_residual(value: Tensor, map: impl FnOnce(Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    // The map takes `value`, and may put its result in the same memory.
     let mut sum = value.copy()?;
     sum.add(&map(value)?)?;
     Ok(sum)
@@ -62,6 +63,7 @@ impl<M: Module> Module for ActivationCheckpoint<M> {
         }
         let copy = input.copy()?;
         pass.save(copy);
+        // The values that the module saves are dropped, and backward computes them again.
         let (output, _) = pass.with_new_tape(|pass| self.0.forward(pass, input))?;
         Ok(output)
     }
@@ -82,10 +84,10 @@ mod tests {
     use crate::parameter::Registry;
 
     fn body(registry: &mut Registry) -> Residual<Sequential> {
-        let one = registry.scope("one", |r| Linear::new(r, 5, 7, LinearInit::fan_in(5)));
+        let first = registry.scope("one", |r| Linear::new(r, 5, 7, LinearInit::fan_in(5)));
         let dropout = Dropout::new(registry, "dropout", 0.3, RngStream::Shared);
-        let two = registry.scope("two", |r| Linear::new(r, 7, 5, LinearInit::fan_in(7)));
-        Residual(Sequential(vec![Box::new(one), Box::new(Gelu::Tanh), Box::new(dropout), Box::new(two)]))
+        let second = registry.scope("two", |r| Linear::new(r, 7, 5, LinearInit::fan_in(7)));
+        Residual(Sequential(vec![Box::new(first), Box::new(Gelu::Tanh), Box::new(dropout), Box::new(second)]))
     }
 
     #[test]

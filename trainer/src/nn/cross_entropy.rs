@@ -67,6 +67,8 @@ impl CrossEntropy {
             || {
                 let rows = logits.data_mut().chunks_exact_mut(columns);
                 for ((row, log_sum), target) in rows.zip(log_sums).zip(targets) {
+                    // The logit is read before exponentials take its place. A target that is
+                    // ignored may be no class.
                     let at_target = row.get(*target as usize).copied();
                     let most = max_value(row);
                     *log_sum = most + exp_shifted(row, most).ln();
@@ -139,8 +141,8 @@ mod tests {
             let counts = f64::from(u8::from(*target != 99)) / 3.0;
             expected += if *target == 99 { 0.0 } else { (sum.ln() - of_row[*target as usize]) / 3.0 };
             for class in 0..CLASSES {
-                let one = f64::from(u8::from(class == *target as usize));
-                let slope = 0.5 * counts * (of_row[class].exp() / sum - one);
+                let indicator = f64::from(u8::from(class == *target as usize));
+                let slope = 0.5 * counts * (of_row[class].exp() / sum - indicator);
                 assert!((f64::from(gradient[row * CLASSES + class]) - slope).abs() < 1e-7, "{row}, {class}");
             }
         }
@@ -158,7 +160,7 @@ mod tests {
         assert!((sum / 3.0 - f64::from(loss)).abs() < 1e-6, "{sum}");
         let mut slopes = fresh();
         entropy.logits_grad(&mut slopes, &targets, &log_sums, 0.5 / 3.0);
-        let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-7;
+        let near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-7;
         assert!(slopes.data().iter().zip(&gradient).all(near), "{slopes:?}");
     }
 

@@ -98,8 +98,9 @@ mod tests {
     }
 
     /// Returns the fraction of elements kept by both masks.
-    fn overlap(one: &[bool], two: &[bool]) -> f64 {
-        one.iter().zip(two).filter(|(one, two)| **one && **two).count() as f64 / one.len() as f64
+    fn overlap(first: &[bool], second: &[bool]) -> f64 {
+        first.iter().zip(second).filter(|(first, second)| **first && **second).count() as f64
+            / first.len() as f64
     }
 
     #[test]

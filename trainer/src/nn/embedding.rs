@@ -46,6 +46,8 @@ impl Embedding {
     /// # Errors
     /// Fails for an index outside of the table.
     pub fn forward(&self, pass: &mut Pass<'_>, mut indices: Vec<u32>) -> Result<Tensor> {
+        // The range is checked first, because a sharded table takes every row that it lacks for one
+        // of another rank.
         if let Some(index) = indices.iter().find(|index| **index as usize >= self.count) {
             return Err(Error::invalid(format!("index {index} into a table of {}", self.count)));
         }

@@ -82,7 +82,7 @@ impl<M: Module> GradCheck<M> {
     /// times the largest of its kind.
     pub fn check_gradients(&self, tolerance: f64) {
         let (_, of_input) = self.forward_and_backward();
-        let quotient = |at| self.quotient(|step| self.loss(&moved(&self.input, at, step)));
+        let quotient = |index| self.quotient(|step| self.loss(&moved(&self.input, index, step)));
         agree("the input", &of_input, quotient, tolerance);
         let count = self.strategy.borrow().inventory().parameters.len();
         for id in (0..count).map(ParameterId) {
@@ -93,7 +93,7 @@ impl<M: Module> GradCheck<M> {
                 self.strategy.borrow_mut().weights_mut(id).copy_from_slice(weights);
                 self.loss(&self.input)
             };
-            let quotient = |at| self.quotient(|step| loss(&moved(&weights, at, step)));
+            let quotient = |index| self.quotient(|step| loss(&moved(&weights, index, step)));
             agree(&name, &analytic, quotient, tolerance);
             loss(&weights);
         }
@@ -125,9 +125,9 @@ impl<M: Module> GradCheck<M> {
     fn output_is(&self, tolerance: f64, expected: &[f64]) {
         let (found, _) = self.forward_and_backward();
         assert_eq!(found.len(), expected.len());
-        for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
             let error = (f64::from(*found) - expected).abs();
-            assert!(error < tolerance * (1.0 + expected.abs()), "output {at} is {found}, not {expected}");
+            assert!(error < tolerance * (1.0 + expected.abs()), "output {index} is {found}, not {expected}");
         }
     }
 
@@ -168,18 +168,18 @@ fn factors(count: usize) -> Vec<f32> {
     random_values(77, count)
 }
 
-fn moved(values: &[f32], at: usize, step: f32) -> Vec<f32> {
+fn moved(values: &[f32], index: usize, step: f32) -> Vec<f32> {
     let mut values = values.to_vec();
-    values[at] += step;
+    values[index] += step;
     values
 }
 
 fn agree(name: &str, analytic: &[f32], quotient: impl Fn(usize) -> f64, tolerance: f64) {
     let scale = analytic.iter().fold(0.0f64, |scale, value| scale.max(f64::from(value.abs())));
     assert!(scale > 0.0, "{name} has a gradient");
-    for (at, value) in analytic.iter().enumerate() {
-        let (value, expected) = (f64::from(*value), quotient(at));
+    for (index, value) in analytic.iter().enumerate() {
+        let (value, expected) = (f64::from(*value), quotient(index));
         let close = (value - expected).abs() < tolerance * scale;
-        assert!(close, "gradient {at} of {name} is {value}, not {expected}");
+        assert!(close, "gradient {index} of {name} is {value}, not {expected}");
     }
 }

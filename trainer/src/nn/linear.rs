@@ -92,6 +92,7 @@ impl Module for Linear {
         if let Some(bias) = self.bias {
             pass.ops().fill_rows(output.values_mut(), pass.weights_view(bias)?.values())?;
         }
+        // The product adds to the rows of the bias, which saves a pass over the output.
         let beta = if self.bias.is_some() { 1.0 } else { 0.0 };
         let (into, weight) = (output.matrix_mut(), &pass.weights_view(self.weight)?);
         pass.ops().matmul(into, beta, 1.0, input.matrix(), self.matrix(weight).t())?;
@@ -102,6 +103,8 @@ impl Module for Linear {
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
         if pass.defers() {
+            // The gradient of the weight needs the input later, so the result cannot take its
+            // place.
             let room = pass.tensor_in_place(input.rows(), self.inputs)?;
             let of_input = self.input_grad(pass, room, &gradient)?;
             let linear = self.clone();
@@ -111,6 +114,8 @@ impl Module for Linear {
             });
             return Ok(of_input);
         }
+        // The gradient of the input takes the place of the input, which the gradient of the weight
+        // needs. Ready gradients are also reduced while that of the input is computed.
         self.add_grads(pass, &input, &gradient)?;
         self.grads_ready(pass)?;
         self.input_grad(pass, input, &gradient)

@@ -18,16 +18,16 @@ pub(super) fn matmul(
     into: Mat<ViewMut<'_, f32>>,
     beta: f32,
     alpha: f32,
-    one: Mat<View<'_, f32>>,
-    other: Mat<View<'_, f32>>,
+    left: Mat<View<'_, f32>>,
+    right: Mat<View<'_, f32>>,
 ) -> Result<(), GpuError> {
     let into = MatrixViewMut::new(into.values, into.rows, into.columns)?;
-    compute.matmul(into, beta, alpha, matrix(&one)?, matrix(&other)?)
+    compute.matmul(into, beta, alpha, matrix(&left)?, matrix(&right)?)
 }
 
-fn matrix<'a>(of: &'a Mat<View<'a, f32>>) -> Result<MatrixView<'a>, GpuError> {
-    let matrix = MatrixView::new(&of.values, of.rows, of.columns)?;
-    Ok(if of.is_transposed { matrix.t() } else { matrix })
+fn matrix<'a>(operand: &'a Mat<View<'a, f32>>) -> Result<MatrixView<'a>, GpuError> {
+    let matrix = MatrixView::new(&operand.values, operand.rows, operand.columns)?;
+    Ok(if operand.is_transposed { matrix.t() } else { matrix })
 }
 
 pub(super) fn add(compute: &Compute, into: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), GpuError> {
@@ -46,6 +46,7 @@ pub(super) fn normalize_backward(
         compute.add_rows(of_bias, gradient.as_view())?;
     }
     compute.normalize_backward_gain(kind, [input, moments, gradient.as_view()], of_gain)?;
+    // The gradient of the input comes last, because it overwrites the gradient that the sums need.
     compute.normalize_backward(kind, [input, moments, gain], gradient)
 }
 

@@ -27,13 +27,15 @@ impl Default for AdamW {
 impl AdamW {
     /// Returns the values that are equal for all elements of a step.
     fn step_params(&self, decay: WeightDecay, step: &Step) -> AdamStep {
+        // In 32 bits, the difference would lose digits in the first steps, when the power is close
+        // to one.
         let bias = |beta: f32| 1.0 - f64::from(beta).powf(step.number as f64);
-        let (one, two) = self.betas;
+        let (beta1, beta2) = self.betas;
         AdamStep {
             factor: step.grad_scale,
             betas: self.betas,
-            rate: (f64::from(step.lr) / bias(one)) as f32,
-            root: bias(two).sqrt() as f32,
+            rate: (f64::from(step.lr) / bias(beta1)) as f32,
+            root: bias(beta2).sqrt() as f32,
             epsilon: self.epsilon,
             keep: 1.0 - step.lr * decay.rate(self.weight_decay),
         }
@@ -49,7 +51,7 @@ impl Optimizer for AdamW {
         let ParamSlice { weights, gradient, moments: [first, second], weight_decay } = span else {
             unreachable!("two moments were asked for")
         };
-        let AdamStep { factor, betas: (one, two), rate, root, epsilon, keep } =
+        let AdamStep { factor, betas: (beta1, beta2), rate, root, epsilon, keep } =
             self.step_params(weight_decay, step);
         let elements = weights.iter_mut().zip(gradient).zip(first.iter_mut().zip(second.iter_mut()));
         vectorized(
@@ -57,8 +59,8 @@ impl Optimizer for AdamW {
             || {
                 for ((weight, gradient), (first, second)) in elements {
                     let gradient = gradient * factor;
-                    *first += (gradient - *first) * (1.0 - one);
-                    *second = *second * two + gradient * gradient * (1.0 - two);
+                    *first += (gradient - *first) * (1.0 - beta1);
+                    *second = *second * beta2 + gradient * gradient * (1.0 - beta2);
                     *weight = *weight * keep - rate * *first / (second.sqrt() / root + epsilon);
                 }
             },

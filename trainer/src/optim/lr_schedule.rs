@@ -130,6 +130,7 @@ impl LrSchedule {
 
     /// Returns the progress of the decay, from 0 to 1.
     fn decay_factor(&self, step: u64, from: u64) -> f64 {
+        // A decay may begin where the run ends, and would be divided by its length of 0.
         if step >= self.steps {
             return 1.0;
         }
@@ -145,8 +146,8 @@ mod tests {
         LrSchedule { steps: 100, warmup: 9, shape, decay: 20, floor: 0.1, ..LrSchedule::default() }
     }
 
-    fn near(one: f64, two: f64) -> bool {
-        (one - two).abs() < 1e-12
+    fn near(first: f64, second: f64) -> bool {
+        (first - second).abs() < 1e-12
     }
 
     const FALLING: [LrShape; 3] = [LrShape::Cosine, LrShape::Linear, LrShape::WarmupStableDecay];
@@ -177,8 +178,8 @@ mod tests {
     fn schedule_rises_once() {
         for shape in FALLING {
             let course: Vec<f64> = (0..120).map(|step| schedule(shape).factor(step)).collect();
-            assert!(course[..10].is_sorted_by(|one, two| one < two), "{shape:?}");
-            assert!(course[9..].is_sorted_by(|one, two| one >= two), "{shape:?}");
+            assert!(course[..10].is_sorted_by(|first, second| first < second), "{shape:?}");
+            assert!(course[9..].is_sorted_by(|first, second| first >= second), "{shape:?}");
         }
     }
 

@@ -131,6 +131,8 @@ const C: f32 = 2.0315;
 /// Moves all singular values of a matrix close to one.
 fn orthogonalize(matrix: &mut [f32], rows: usize, columns: usize) {
     let squares: f64 = matrix.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    // The iteration needs singular values of at most one, and none is above this norm. A matrix of
+    // zeros stays one.
     let scale = 1.0 / (squares.sqrt() + 1e-7) as f32;
     matrix.iter_mut().for_each(|x| *x *= scale);
     // The product along the short side is the smaller matrix.
@@ -138,14 +140,15 @@ fn orthogonalize(matrix: &mut [f32], rows: usize, columns: usize) {
     let (mut gram, mut poly) = (vec![0.0; short * short], vec![0.0; short * short]);
     for _ in 0..NEWTON_SCHULZ_STEPS {
         let x = Matrix::new(matrix, rows, columns);
-        let (one, other) = if is_tall { (x.t(), x) } else { (x, x.t()) };
-        matmul(MatrixMut::new(&mut gram, short, short), 0.0, 1.0, one, other, 1);
+        let (first, second) = if is_tall { (x.t(), x) } else { (x, x.t()) };
+        matmul(MatrixMut::new(&mut gram, short, short), 0.0, 1.0, first, second, 1);
         poly.copy_from_slice(&gram);
         let square = Matrix::new(&gram, short, short);
         matmul(MatrixMut::new(&mut poly, short, short), B, C, square, square, 1);
-        let (before, poly) = (matrix.to_vec(), Matrix::new(&poly, short, short));
-        let before = Matrix::new(&before, rows, columns);
-        let (left, right) = if is_tall { (before, poly) } else { (poly, before) };
+        // The product reads a copy, because it writes to the matrix itself.
+        let (copy, poly) = (matrix.to_vec(), Matrix::new(&poly, short, short));
+        let copy = Matrix::new(&copy, rows, columns);
+        let (left, right) = if is_tall { (copy, poly) } else { (poly, copy) };
         matmul(MatrixMut::new(matrix, rows, columns), A, 1.0, left, right, 1);
     }
 }

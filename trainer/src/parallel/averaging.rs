@@ -62,6 +62,8 @@ impl GradAverager {
 
     /// Starts averaging `gradients` over all ranks.
     pub(super) fn all_reduce(&self, peers: Option<Comm<'_>>, gradients: FlatBuffer) -> Result<FlatBuffer> {
+        // A rank that is the only one with its experts divides, too: it has a sum over the ranks
+        // that share experts.
         let Some(peers) = peers else { return self.divide(gradients) };
         let dtype = gradients.dtype();
         let mut sent = self.to_wire(gradients)?;
@@ -80,6 +82,7 @@ impl GradAverager {
         let sent = self.to_wire(gradients)?;
         let mut share = sent.new_like(&self.memory, AllocClass::Gradients, sent.len() / self.ranks)?;
         sent.reduce_scatter(&mut share, peers, self.reduce_op())?;
+        // The whole bucket is released before the conversion allocates, which keeps the peak lower.
         drop(sent);
         self.cast_from_wire(share, dtype)
     }
@@ -119,6 +122,8 @@ impl GradAverager {
     }
 
     fn cast_from_wire(&self, mut sums: FlatBuffer, dtype: Dtype) -> Result<FlatBuffer> {
+        // The conversion comes before the division, which then rounds in the type of the gradients
+        // only.
         if sums.dtype() != dtype {
             sums = sums.to_dtype(&self.memory, AllocClass::Gradients, dtype)?;
         }
@@ -135,6 +140,7 @@ impl GradAverager {
     }
 
     fn divides_in_reduction(&self) -> bool {
+        // A collective divides by the size of its group, which is not the divisor for experts.
         self.average == Average::InReduction && self.mean_over == self.ranks
     }
 

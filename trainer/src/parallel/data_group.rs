@@ -25,6 +25,8 @@ impl DataGroup {
     /// Fails if ranks cannot set up GPU communication.
     pub(super) fn new(host: Communicator, memory: &Allocator) -> Result<Self> {
         let ranks = ProcessGroup::new(host, memory.gpu())?;
+        // Other ranks wait for the kernels of a collective, so they start before waiting kernels of
+        // modules.
         let beside =
             |lane: &Arc<Compute>| Compute::without_cublas(lane.stream().gpu().high_priority_stream()?);
         let lane = memory.lane().map(beside).transpose()?.map(Arc::new);

@@ -43,6 +43,8 @@ impl ExactSum {
     /// Adds a non-negative number.
     fn add(&mut self, term: f64) {
         if !term.is_finite() {
+            // The count is a limb, so that a NaN of any rank reaches all ranks with the sum of the
+            // limbs.
             self.limbs[LIMBS - 1] += 1;
         } else if term > 0.0 {
             self.add_finite(term);
@@ -51,9 +53,12 @@ impl ExactSum {
 
     fn add_finite(&mut self, term: f64) {
         let bits = term.to_bits();
+        // The bias is 1023, and the mantissa is taken as an integer, which adds the 52 bits of its
+        // fraction.
         let exponent = (bits >> 52) as i32 - 1075 - MIN_EXPONENT;
         let mantissa = u128::from(bits & ((1 << 52) - 1) | 1 << 52) << (exponent as u32 % 32);
         let first = exponent as usize / 32;
+        // 53 bits that are shifted by up to 31 places lie in three limbs.
         for (place, digit) in self.limbs[first..first + 3].iter_mut().enumerate() {
             *digit += (mantissa >> (32 * place)) as u64 & u64::from(u32::MAX);
         }
@@ -64,6 +69,8 @@ impl ExactSum {
         if self.limbs[LIMBS - 1] > 0 {
             return f64::NAN;
         }
+        // Carries wait until here. If additions propagated them, limbs of several ranks could not
+        // be summed as plain integers.
         let mut carry = 0;
         let mut digits = self.limbs;
         for digit in &mut digits {
@@ -95,19 +102,19 @@ mod tests {
         let values: Vec<f32> = (0..4096u32)
             .map(|i| (i.wrapping_mul(2654435761) as f32 / 1e9 - 2.0) * 10f32.powi(i as i32 % 40 - 20))
             .collect();
-        let whole = sum_of_squares(&values);
+        let expected = sum_of_squares(&values);
         let mut backwards = ExactSum::default();
         let mut ranks = [ExactSum::default(), ExactSum::default(), ExactSum::default()];
         for (index, block) in values.chunks(ALIGNMENT).enumerate().rev() {
             backwards.add_squares(block);
             ranks[index % 3].add_squares(block);
         }
-        let [mut sum, one, two] = ranks;
-        sum.add_sum(&one);
-        sum.add_sum(&two);
-        assert_eq!((&backwards, sum.value().to_bits()), (&whole, whole.value().to_bits()));
+        let [mut sum, first, second] = ranks;
+        sum.add_sum(&first);
+        sum.add_sum(&second);
+        assert_eq!((&backwards, sum.value().to_bits()), (&expected, expected.value().to_bits()));
         let naive: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
-        assert!((whole.value() / naive - 1.0).abs() < 1e-12);
+        assert!((expected.value() / naive - 1.0).abs() < 1e-12);
     }
 
     #[test]

@@ -104,17 +104,19 @@ impl FullySharded {
     }
 
     fn start_gather(&mut self, bucket: BucketId) -> Result<()> {
+        // The shard is shared with the thread that sends it and not copied: nothing changes it
+        // before `wait_all`.
         let (share, store) = (Arc::clone(&self.weights[bucket.0]), &self.base.store);
         let count = store.layout[bucket].count;
-        let whole = FlatBuffer::new(&store.memory, AllocClass::Weights, share.dtype(), count)?;
-        let gather = move |peers: Option<Comm<'_>>, mut whole: FlatBuffer| {
+        let weights = FlatBuffer::new(&store.memory, AllocClass::Weights, share.dtype(), count)?;
+        let gather = move |peers: Option<Comm<'_>>, mut weights: FlatBuffer| {
             match peers {
-                Some(peers) => whole.all_gather(&share, peers)?,
-                None => whole.copy_from(&share)?,
+                Some(peers) => weights.all_gather(&share, peers)?,
+                None => weights.copy_from(&share)?,
             }
-            Ok(whole)
+            Ok(weights)
         };
-        let flight = PendingCollective::start(self.base.group.as_ref(), whole, gather)?;
+        let flight = PendingCollective::start(self.base.group.as_ref(), weights, gather)?;
         self.gathers.push_back((bucket, flight));
         Ok(())
     }
@@ -122,21 +124,32 @@ impl FullySharded {
     /// Waits until the pending gather of a bucket is complete.
     fn wait_weights(&mut self, bucket: BucketId) -> Result<()> {
         while self.base.store.bucket_weights(bucket).is_none() {
+            // A communicator runs its operations in order, so gathers before this one end before
+            // it. Their weights are stored as well, because the units that requested them come
+            // later.
             let (landed, flight) = self.gathers.pop_front().expect("it is coming");
+            // On a GPU, `wait` only orders streams. The host waits here, as it would otherwise
+            // allocate the weights of all units before the GPU reaches the first
+            // (docs/decisions/0015-training-on-the-device.md).
             flight.synchronize()?;
-            let whole = flight.wait(&mut self.base.wait_time)?;
-            self.base.store.put_weights(landed, whole);
+            let weights = flight.wait(&mut self.base.wait_time)?;
+            self.base.store.put_weights(landed, weights);
         }
         self.base.check()
     }
 
     /// Starts gathers for the units that are used after `unit`.
     fn prefetch(&mut self, unit: UnitId) -> Result<()> {
-        let mut before = unit;
-        let others = self.cursor.upcoming().filter(|&next| std::mem::replace(&mut before, next) != next);
+        let mut last = unit;
+        // Consecutive uses of a unit share one gather, as forward and backward of the last unit do.
+        // They count as one unit, so that the prefetch reaches as far at the turn as elsewhere.
+        let others = self.cursor.upcoming().filter(|&next| std::mem::replace(&mut last, next) != next);
         let others: Vec<_> = others.take(self.base.settings.prefetch).collect();
         for next in others {
             for bucket in self.buckets_of(next) {
+                // A gather beyond the limit is left out and not waited for: the visit of its unit
+                // starts it at the latest, and waiting here would hold up the unit that computes
+                // next.
                 if self.gathers.len() < self.base.settings.max_pending_gathers && !self.is_pending(bucket) {
                     self.start_gather(bucket)?;
                 }
@@ -165,12 +178,16 @@ impl Strategy for FullySharded {
 
     fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         let buckets = self.buckets_of(unit);
+        // The gathers of this unit start before those of later units, because a communicator runs
+        // its operations in order. Those start before the wait, so that they run while this unit
+        // computes.
         for &bucket in &buckets {
             self.use_counts[bucket.0] += 1;
             if !self.is_pending(bucket) {
                 self.start_gather(bucket)?;
             }
         }
+        // The prefetch looks ahead of this use, so the cursor moves first.
         self.cursor.arrive(unit, way);
         self.prefetch(unit)?;
         buckets.into_iter().try_for_each(|bucket| self.wait_weights(bucket))?;
@@ -179,6 +196,8 @@ impl Strategy for FullySharded {
 
     fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
         self.base.store.drop_widened(unit);
+        // Backward begins with the unit with which forward ends. Its weights stay, because freeing
+        // them would gather them again at once.
         let keeps = way == Direction::Forward && !self.base.settings.reshard_after_forward;
         self.release_unit(unit, !keeps && self.cursor.upcoming().next() != Some(unit));
         self.grad_reducer.end_visit(&mut self.base, unit, way)
@@ -219,6 +238,8 @@ impl DataParallel for FullySharded {
     }
 
     fn optimizer_step(&mut self, optimizer: &dyn Optimizer, step: &Step) -> Result<()> {
+        // A gather under way shares this rank's shard with the thread that sends it, so the step
+        // below must not change the shard yet.
         self.wait_all()?;
         for bucket in self.base.trainable_buckets() {
             let gradients = self.grad_reducer.take_gradients(&mut self.base, bucket)?;
@@ -233,6 +254,8 @@ impl DataParallel for FullySharded {
     }
 
     fn wait_all(&mut self) -> Result<()> {
+        // The gathered weights are dropped, and so are those in the store: a step or a checkpoint
+        // changes the shards, so that they would be stale.
         while let Some((_, flight)) = self.gathers.pop_front() {
             flight.wait(&mut self.base.wait_time)?;
         }

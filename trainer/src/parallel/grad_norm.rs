@@ -39,12 +39,14 @@ impl SquareSum {
     pub(super) fn all_reduce(&mut self, memory: &Allocator, ranks: &ProcessGroup) -> Result<()> {
         match self {
             Self::Exact(squares) => ranks.host().all_reduce(squares.limbs_mut(), Sum)?,
+            // Ranks of a group have equal layouts, so that all of them skip the collective or none
+            // does.
             Self::Rounded(sums) if sums.is_empty() => {}
             Self::Rounded(sums) => {
                 let lane = lane(memory);
-                let mut all = joined(lane, sums)?;
-                ranks.device()?.all_reduce(lane.stream(), &mut all, Sum)?;
-                *sums = vec![all];
+                let mut joined_sums = joined(lane, sums)?;
+                ranks.device()?.all_reduce(lane.stream(), &mut joined_sums, Sum)?;
+                *sums = vec![joined_sums];
             }
         }
         Ok(())
@@ -59,8 +61,8 @@ impl SquareSum {
             }
             Self::Rounded(sums) => {
                 // Stages have different numbers of buckets, and some have none.
-                let own = if sums.is_empty() { 0.0 } else { total(lane(memory), &sums)? };
-                let mut sum = [own];
+                let local = if sums.is_empty() { 0.0 } else { total(lane(memory), &sums)? };
+                let mut sum = [local];
                 stages.map_or(Ok(()), |stages| stages.host().all_reduce(&mut sum, Sum))?;
                 sum[0]
             }
@@ -74,13 +76,13 @@ fn lane(memory: &Allocator) -> &Compute {
 
 /// Copies all sums to one buffer.
 fn joined(lane: &Compute, sums: &[Buffer<f64>]) -> Result<Buffer<f64>> {
-    let mut all = lane.stream().alloc_uninit(sums.iter().map(Buffer::len).sum())?;
+    let mut buffer = lane.stream().alloc_uninit(sums.iter().map(Buffer::len).sum())?;
     let mut start = 0;
     for sum in sums {
-        lane.copy(all.view_mut(start..start + sum.len()), sum.view(..))?;
+        lane.copy(buffer.view_mut(start..start + sum.len()), sum.view(..))?;
         start += sum.len();
     }
-    Ok(all)
+    Ok(buffer)
 }
 
 fn total(lane: &Compute, sums: &[Buffer<f64>]) -> Result<f64> {

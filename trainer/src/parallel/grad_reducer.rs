@@ -58,6 +58,8 @@ impl GradReducer {
     }
 
     fn start_complete(&mut self, base: &mut StrategyCore) -> Result<()> {
+        // One gradient can make several buckets due. All ranks start buckets in the order of the
+        // plan, so a bucket that was complete before may have waited for this one.
         while let Some(bucket) = base.next_complete_bucket() {
             self.start_reduction(base, bucket)?;
         }
@@ -66,6 +68,8 @@ impl GradReducer {
 
     /// Ends backward: reduces the remaining buckets and waits for all reductions.
     pub(super) fn finish(&mut self, base: &mut StrategyCore) -> Result<()> {
+        // Buckets without gradients on this rank are reduced as well, because other ranks may have
+        // some.
         while let Some(bucket) = base.next_remaining_bucket()? {
             self.start_reduction(base, bucket)?;
         }
@@ -73,12 +77,20 @@ impl GradReducer {
     }
 
     fn start_reduction(&mut self, base: &mut StrategyCore, bucket: BucketId) -> Result<()> {
+        // With shards, a whole bucket exists only from its first gradient to its reduction, so the
+        // number of reductions under way decides the peak of memory. The other ways keep whole
+        // buckets in any case.
         let most = if self.storage == GradStorage::Shard {
+            // A limit of 0 would let the loop below run forever, because nothing is pending that
+            // could end.
             base.settings.max_pending_reductions.max(1)
         } else {
             usize::MAX
         };
         while self.pending.len() >= most {
+            // On a GPU, the wait below only orders streams. Without this one, the host would
+            // allocate all buckets of backward before the GPU reaches the first
+            // (docs/decisions/0015-training-on-the-device.md).
             self.pending.front().map_or(Ok(()), |(_, flight)| flight.synchronize())?;
             self.wait_first(base)?;
         }
@@ -87,13 +99,15 @@ impl GradReducer {
             GradStorage::ShardInPlace => GradAverager::reduce_scatter_in_place,
             GradStorage::Shard => GradAverager::reduce_scatter,
         };
-        let whole = base.store.take_gradients(bucket)?;
+        let gradients = base.store.take_gradients(bucket)?;
         let (mean, partial) = (base.averager.clone(), base.partial_grads(bucket));
-        let reduction = move |peers: Option<Comm<'_>>, mut whole: FlatBuffer| {
-            partial.all_reduce(&mut whole)?;
-            reduce(&mean, peers, whole)
+        let reduction = move |peers: Option<Comm<'_>>, mut gradients: FlatBuffer| {
+            // Partial sums come first, because their ranges are those of the whole bucket, of which
+            // a `reduce_scatter` leaves only a shard.
+            partial.all_reduce(&mut gradients)?;
+            reduce(&mean, peers, gradients)
         };
-        let flight = PendingCollective::start(base.group.as_ref(), whole, reduction)?;
+        let flight = PendingCollective::start(base.group.as_ref(), gradients, reduction)?;
         self.pending.push_back((bucket, flight));
         Ok(())
     }
@@ -126,6 +140,8 @@ impl GradReducer {
         if self.storage != GradStorage::Shard {
             return Ok(BufferFrom { buffer: base.store.take_gradients(bucket)?, start: 0 });
         }
+        // A bucket without gradients still takes part in the step, because momentum and weight
+        // decay move its weights.
         let share = base.store.layout.shard_range(bucket, base.rank());
         let numbers = self.shards[bucket.0].take().map(Ok);
         let numbers = numbers.unwrap_or_else(|| base.store.zero_gradients(bucket, share.len()))?;
@@ -147,6 +163,8 @@ impl GradReducer {
         mut gradients: FlatBuffer,
     ) -> Result<()> {
         if self.storage != GradStorage::Shard {
+            // Modules add to whole buckets, which must therefore be zero before the next backward.
+            // A shard needs no zeros, because the first reduction of the next step assigns it.
             gradients.zero()?;
             base.store.put_gradients(bucket, gradients);
         }
@@ -161,14 +179,23 @@ impl GradReducer {
     ) -> Result<SquareSum> {
         let (mut squares, layout) = (SquareSum::new(&base.store.memory), base.layout());
         for bucket in base.trainable_buckets() {
-            let own = match self.storage {
+            let range = match self.storage {
                 GradStorage::Full => 0..layout[bucket].count,
+                // Outside of its shard, the buffer of a `reduce_scatter` in place holds no sums.
                 GradStorage::ShardInPlace | GradStorage::Shard => layout.shard_range(bucket, base.rank()),
             };
             let gradients = self.take_gradients(base, bucket)?;
-            shares.add_squares(bucket, own, gradients.view(), |id| base.counts_in_norm(id), &mut squares)?;
+            shares.add_squares(
+                bucket,
+                range,
+                gradients.view(),
+                |id| base.counts_in_norm(id),
+                &mut squares,
+            )?;
             self.put_gradients(base, bucket, gradients.buffer);
         }
+        // With whole gradients, every rank has the squares of all elements already, and a sum over
+        // ranks would count each of them once per rank.
         if self.storage != GradStorage::Full {
             base.sum_over_shards(&mut squares)?;
         }
@@ -220,8 +247,8 @@ mod tests {
 
     #[test]
     fn gpu_collectives_are_enqueued_during_backward() {
-        let one = 4 * 64;
-        assert_eq!(collectives_enqueued(one), [1, 2, 3]);
-        assert_eq!(collectives_enqueued(2 * one), [0, 1, 2]);
+        let bucket_bytes = 4 * 64;
+        assert_eq!(collectives_enqueued(bucket_bytes), [1, 2, 3]);
+        assert_eq!(collectives_enqueued(2 * bucket_bytes), [0, 1, 2]);
     }
 }

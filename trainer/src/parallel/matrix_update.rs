@@ -35,9 +35,12 @@ impl<'a> MatrixUpdate<'a> {
     ) -> Result<Option<Self>> {
         let mut wholes = bucket.entries.iter().filter_map(|piece| {
             let parameter = &inventory[piece.parameter];
-            stride.optimizer.as_matrix_optimizer(parameter).map(|whole| (parameter, whole))
+            stride
+                .optimizer
+                .as_matrix_optimizer(parameter)
+                .map(|matrix_optimizer| (parameter, matrix_optimizer))
         });
-        let Some((parameter, whole)) = wholes.next() else { return Ok(None) };
+        let Some((parameter, matrix_optimizer)) = wholes.next() else { return Ok(None) };
         if bucket.entries.len() > 1 {
             let text = format!("{} must be updated as a whole, and shares its bucket", parameter.name);
             return Err(Error::Unsupported(format!("{text}: pack by rows, or use another optimizer")));
@@ -45,7 +48,7 @@ impl<'a> MatrixUpdate<'a> {
         let (count, factor) = (bucket.count, stride.step.grad_scale);
         let parts = stride.tensor.filter(|_| parameter.shard.is_some());
         Ok(Some(Self {
-            optimizer: whole,
+            optimizer: matrix_optimizer,
             parameter,
             count,
             grad_scale: factor,
@@ -63,20 +66,25 @@ impl<'a> MatrixUpdate<'a> {
         gradients: &BufferFrom<&FlatBuffer>,
         memory: &Allocator,
     ) -> Result<()> {
+        // Each rank keeps the momentum of its shard only, and sends the resulting direction.
+        // Sending gradients would need the momentum of the whole matrix everywhere.
         let mut share = FlatBuffer::zeros(memory, AllocClass::Buffers, Dtype::F32, part.range.len())?;
+        // The last shards can consist of padding, which has no moment and no gradient.
         let end = part.range.end.min(self.parameter.count());
         if part.range.start < end {
-            let of = |start: usize| part.range.start - start..end - start;
-            let (gradient, own) =
-                (BufferSlice { buffer: gradients.buffer, range: of(gradients.start) }, of(part.range.start));
-            let moment = BufferSlice { buffer: &mut part.moments[0], range: own.clone() };
-            self.local_direction(memory, gradient, moment, BufferSlice { buffer: &mut share, range: own })?;
+            let offsets = |start: usize| part.range.start - start..end - start;
+            let (gradient, kept) = (
+                BufferSlice { buffer: gradients.buffer, range: offsets(gradients.start) },
+                offsets(part.range.start),
+            );
+            let moment = BufferSlice { buffer: &mut part.moments[0], range: kept.clone() };
+            self.local_direction(memory, gradient, moment, BufferSlice { buffer: &mut share, range: kept })?;
         }
         let mut taken = match self.data_group {
             Some(group) => {
-                let mut all = FlatBuffer::new(memory, AllocClass::Buffers, Dtype::F32, self.count)?;
-                all.all_gather(&share, group.peers())?;
-                all
+                let mut gathered = FlatBuffer::new(memory, AllocClass::Buffers, Dtype::F32, self.count)?;
+                gathered.all_gather(&share, group.peers())?;
+                gathered
             }
             None => share,
         };
@@ -122,12 +130,12 @@ impl<'a> MatrixUpdate<'a> {
     /// Transforms the direction of the whole matrix.
     fn transform_whole(&self, memory: &Allocator, taken: &mut FlatBuffer) -> Result<()> {
         let [rows, columns] = self.dims();
-        let whole = BufferSlice { buffer: taken, range: 0..rows * columns };
+        let matrix = BufferSlice { buffer: taken, range: 0..rows * columns };
         match memory.lane() {
             Some(lane) => {
-                self.optimizer.transform_direction_on(lane, whole.device_view_mut(), rows, columns)?
+                self.optimizer.transform_direction_on(lane, matrix.device_view_mut(), rows, columns)?
             }
-            None => self.optimizer.transform_direction(whole.host_slice(), rows, columns),
+            None => self.optimizer.transform_direction(matrix.host_slice(), rows, columns),
         }
         Ok(())
     }
@@ -147,29 +155,30 @@ impl<'a> MatrixUpdate<'a> {
     ) -> Result<()> {
         let (count, [rows, columns]) = (self.parameter.count(), self.dims());
         let room = |count| FlatBuffer::zeros(memory, AllocClass::Buffers, Dtype::F32, count);
-        let (mut own, mut all, mut whole) =
+        let (mut local, mut gathered, mut matrix) =
             (room(count)?, room(count * parts.size())?, room(rows * columns)?);
-        own.copy_range(0..count, taken, 0..count)?;
-        all.all_gather(&own, parts.comm())?;
+        local.copy_range(0..count, taken, 0..count)?;
+        gathered.all_gather(&local, parts.comm())?;
         for part in 0..parts.size() {
             for block in blocks(&self.parameter.for_rank(part), columns) {
                 block.copy(
                     memory,
-                    BufferSlice { buffer: &all, range: part * count..(part + 1) * count },
-                    &mut whole,
+                    BufferSlice { buffer: &gathered, range: part * count..(part + 1) * count },
+                    &mut matrix,
                 )?;
             }
         }
-        self.transform_whole(memory, &mut whole)?;
-        own.zero()?;
+        self.transform_whole(memory, &mut matrix)?;
+        // Blocks leave out the padding of a part, which must stay zero.
+        local.zero()?;
         for block in blocks(self.parameter, columns) {
             block.reversed().copy(
                 memory,
-                BufferSlice { buffer: &whole, range: 0..rows * columns },
-                &mut own,
+                BufferSlice { buffer: &matrix, range: 0..rows * columns },
+                &mut local,
             )?;
         }
-        Ok(taken.copy_range(0..count, &own, 0..count)?)
+        Ok(taken.copy_range(0..count, &local, 0..count)?)
     }
 
     /// Applies the update to the elements `place` of the bucket.

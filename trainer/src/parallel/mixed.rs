@@ -44,21 +44,21 @@ impl Mixed {
         let key = |id: ParameterId| (units[inventory.unit_of(id).0], inventory[id].domain);
         let mut keys: Vec<(ParallelKind, Domain)> = Vec::new();
         let mut part_of = Vec::new();
-        for own in (0..inventory.parameters.len()).map(|id| key(ParameterId(id))) {
-            part_of.push(keys.iter().position(|other| *other == own).unwrap_or_else(|| {
-                keys.push(own);
+        for part_key in (0..inventory.parameters.len()).map(|id| key(ParameterId(id))) {
+            part_of.push(keys.iter().position(|other| *other == part_key).unwrap_or_else(|| {
+                keys.push(part_key);
                 keys.len() - 1
             }));
         }
         let part = |(number, &(kind, domain)): (usize, &(ParallelKind, Domain))| {
-            let own = Arc::new(
+            let part_inventory = Arc::new(
                 inventory.restrict(|id| part_of[id.0] == number && inventory[id].residency.is_here()),
             );
             let team = match domain {
                 Domain::Dense => team.duplicate()?,
                 Domain::Expert => team.duplicate_for_experts()?,
             };
-            new_strategy(kind, &own, team, settings, memory)
+            new_strategy(kind, &part_inventory, team, settings, memory)
         };
         let parts = keys.iter().enumerate().map(part).collect::<Result<_>>()?;
         Ok(Self { parts, part_of })
@@ -83,6 +83,8 @@ impl Strategy for Mixed {
     }
 
     fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        // A unit can use parameters of several parts, for example a head that is tied to the
+        // embedding.
         self.for_each_part(|part| part.pre_unit(unit, way))
     }
 
@@ -126,6 +128,8 @@ impl DataParallel for Mixed {
     }
 
     fn finish_norm(&self, squares: SquareSum) -> Result<f64> {
+        // Clipping needs one norm of the whole model. Any part can complete it, because all of them
+        // have the tensor parallel ranks and the stages.
         self.parts[0].finish_norm(squares)
     }
 

@@ -65,13 +65,14 @@ impl OffloadFile {
         to_bytes: impl Fn(T) -> [u8; SIZE],
     ) -> Result<()> {
         let mut bytes = Vec::with_capacity(CHUNK_ELEMENTS * SIZE);
-        let mut at = place.start;
+        let mut offset = place.start;
         for piece in numbers.chunks(CHUNK_ELEMENTS) {
             bytes.clear();
             bytes.extend(piece.iter().flat_map(|&number| to_bytes(number)));
-            self.file.write_all_at(&bytes, at).map_err(|error| self.failed(&error))?;
-            at += bytes.len() as u64;
+            self.file.write_all_at(&bytes, offset).map_err(|error| self.failed(&error))?;
+            offset += bytes.len() as u64;
         }
+        // The allocator would cache the vector, and then state would take memory and disk.
         numbers.free();
         Ok(())
     }
@@ -91,14 +92,14 @@ impl OffloadFile {
     ) -> Result<TrackedVec<T>> {
         let mut numbers = self.memory.alloc(AllocClass::Optimizer, place.count);
         let mut bytes = vec![0; CHUNK_ELEMENTS * SIZE];
-        let mut at = place.start;
+        let mut offset = place.start;
         for piece in numbers.chunks_mut(CHUNK_ELEMENTS) {
             let bytes = &mut bytes[..size_of_val(piece)];
-            self.file.read_exact_at(bytes, at).map_err(|error| self.failed(&error))?;
+            self.file.read_exact_at(bytes, offset).map_err(|error| self.failed(&error))?;
             for (number, bytes) in piece.iter_mut().zip(bytes.chunks_exact(SIZE)) {
                 *number = from_bytes(bytes.try_into().expect("as many bytes"));
             }
-            at += bytes.len() as u64;
+            offset += bytes.len() as u64;
         }
         Ok(numbers)
     }
@@ -112,6 +113,7 @@ impl OffloadFile {
 fn anonymous_file(folder: &Path) -> io::Result<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     fs::create_dir_all(folder)?;
+    // The number must be unique in the process, and orders no other memory.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!(".optimizer-{}-{number}", process::id()));
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -129,8 +131,8 @@ mod tests {
     #[test]
     fn offload_round_trip_leaves_folder_empty() {
         let (folder, memory) = (tempfile::tempdir().unwrap(), Allocator::default());
-        let below = folder.path().join("state");
-        let mut offload = OffloadFile::new(&below, &memory).unwrap();
+        let state_folder = folder.path().join("state");
+        let mut offload = OffloadFile::new(&state_folder, &memory).unwrap();
         let make = |dtype, count: usize, first: f32| {
             let mut numbers = FlatBuffer::new(&memory, AllocClass::Optimizer, dtype, count).unwrap();
             let values: Vec<_> = (0..count).map(|at| first + (at % 200) as f32).collect();
@@ -153,7 +155,7 @@ mod tests {
         assert_eq!(memory.usage(AllocClass::Optimizer).current, 0);
         let bytes = 4 * (CHUNK_ELEMENTS + 8) + 2 * (CHUNK_ELEMENTS + 1);
         assert_eq!(memory.usage(AllocClass::Offloaded).current, bytes);
-        assert_eq!(std::fs::read_dir(&below).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(&state_folder).unwrap().count(), 0);
         for (place, expected) in places.iter().zip(arrays()) {
             assert_eq!(values(offload.read(place).unwrap()), values(expected));
         }

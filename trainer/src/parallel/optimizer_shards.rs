@@ -118,6 +118,7 @@ impl OptimizerShards {
         let (part, mut has_master) = (&mut self.shards[bucket.0], has_master_weights(&self.layout[bucket]));
         for place in &part.file_slots {
             let numbers = offload.read(place)?;
+            // The first slot has the weights, because `store_state` writes them before the moments.
             match std::mem::take(&mut has_master) {
                 true => part.master = Some(numbers),
                 false => part.moments.push(numbers),
@@ -131,6 +132,8 @@ impl OptimizerShards {
         let Some(offload) = &mut self.offload else { return Ok(()) };
         let part = &mut self.shards[bucket.0];
         for (index, numbers) in part.master.take().into_iter().chain(part.moments.drain(..)).enumerate() {
+            // Slots are reserved by the first write, because the number of moments depends on the
+            // optimizer, which is known at the first step.
             if index == part.file_slots.len() {
                 part.file_slots.push(offload.reserve(&numbers));
             }
@@ -149,9 +152,9 @@ impl OptimizerShards {
         counts: impl Fn(ParameterId) -> bool,
         sum: &mut SquareSum,
     ) -> Result<()> {
-        let of = |place: Range<usize>| place.start - gradients.start..place.end - gradients.start;
+        let offsets = |place: Range<usize>| place.start - gradients.start..place.end - gradients.start;
         let pieces = || self.layout[bucket].entries_within(range.clone());
-        let counted = pieces().filter(|(id, ..)| counts(*id)).map(|(_, _, place)| of(place));
+        let counted = pieces().filter(|(id, ..)| counts(*id)).map(|(_, _, place)| offsets(place));
         match sum {
             SquareSum::Exact(sum) => {
                 for place in counted {
@@ -161,8 +164,8 @@ impl OptimizerShards {
             SquareSum::Rounded(parts) => {
                 let there = gradients.buffer.as_device().expect("flat memory of a GPU");
                 // Padding is 0, so whole buckets need no selection.
-                let all = pieces().all(|(id, ..)| counts(id));
-                let ranges = if all { vec![of(range.clone())] } else { counted.collect() };
+                let counts_all = pieces().all(|(id, ..)| counts(id));
+                let ranges = if counts_all { vec![offsets(range.clone())] } else { counted.collect() };
                 parts.push(there.square_sums(&ranges)?);
             }
         }
@@ -200,6 +203,8 @@ impl OptimizerShards {
     ) -> Result<()> {
         let part = &mut self.shards[bucket.0];
         let moments = moment_count(&self.layout[bucket], &self.inventory, stride.optimizer);
+        // The first step allocates, because only a step knows the optimizer, which decides the
+        // number of moments.
         part.alloc_moments(&self.memory, self.moment_dtype, moments)?;
         let wide = optimizer_step::to_f32(gradients.buffer, &self.memory)?;
         let gradients =
@@ -209,25 +214,27 @@ impl OptimizerShards {
             directions.gather_direction(part, &gradients, &self.memory)?;
         }
         for (id, _, place) in self.layout[bucket].entries_within(part.range.clone()) {
-            let of = |start: usize| place.start - start..place.end - start;
-            let (kept, parameter) = (of(part.range.start), &self.inventory[id]);
+            let offsets = |start: usize| place.start - start..place.end - start;
+            let (kept, parameter) = (offsets(part.range.start), &self.inventory[id]);
             let OptimizerShard { master, moments, .. } = part;
             let full = match master {
                 Some(master) => BufferSlice { buffer: master, range: kept.clone() },
-                None => BufferSlice { buffer: &mut *weights.buffer, range: of(weights.start) },
+                None => BufferSlice { buffer: &mut *weights.buffer, range: offsets(weights.start) },
             };
             match &directions {
                 Some(directions) => {
                     directions.apply(&self.memory, full, place.clone(), stride.step)?;
                 }
                 None => {
-                    let gradient = BufferSlice { buffer: gradients.buffer, range: of(gradients.start) };
+                    let gradient = BufferSlice { buffer: gradients.buffer, range: offsets(gradients.start) };
                     let moments = BufferSlice { buffer: &mut moments[..], range: kept.clone() };
                     optimizer_step::apply_step(&self.memory, full, gradient, moments, parameter, stride)?;
                 }
             }
+            // The step changes the full-precision copy, because 16 bits would lose most small
+            // steps. Modules get the rounded copy.
             if let Some(master) = master {
-                weights.buffer.copy_range(of(weights.start), master, kept)?;
+                weights.buffer.copy_range(offsets(weights.start), master, kept)?;
             }
         }
         Ok(())

@@ -54,6 +54,7 @@ fn sign_step(
     }
     let gradient = gradient.buffer.view(memory, gradient.range)?;
     for (weight, gradient) in weights.host_slice().iter_mut().zip(gradient.iter()) {
+        // `signum` of 0.0 is 1.0, but the bias of an expert whose load is the mean must not move.
         *weight -= rate * if *gradient == 0.0 { 0.0 } else { gradient.signum() };
     }
     Ok(())
@@ -81,6 +82,7 @@ impl HostMoments<'_> {
             update(weights, gradient, &mut slices.collect::<Vec<_>>());
             return Ok(());
         }
+        // Copies of all moments would need the memory that 16 bits save.
         let mut copies = vec![[0.0; PIECE]; self.buffers.len()];
         let pieces = weights.chunks_mut(PIECE).zip(gradient.chunks(PIECE));
         for (start, (weights, gradient)) in (self.start..).step_by(PIECE).zip(pieces) {

@@ -22,6 +22,7 @@ impl ParamBroadcast {
         bucket: BucketId,
         exchange: impl FnOnce(&mut FlatBuffer, Comm<'_>) -> unisono::Result<()> + Send + 'static,
     ) -> Result<()> {
+        // Outside of the store, weights that are half received cannot be used by mistake.
         let weights = base.store.take_weights(bucket).expect("whole");
         let operation = move |peers: Option<Comm<'_>>, mut weights: FlatBuffer| {
             peers.map_or(Ok(()), |peers| exchange(&mut weights, peers))?;
@@ -33,6 +34,7 @@ impl ParamBroadcast {
 
     /// Waits for the weights of a unit and opens the unit.
     pub(super) fn wait_unit(&mut self, base: &mut StrategyCore, unit: UnitId) -> Result<()> {
+        // Weights of later units may still be under way, because forward does not need them yet.
         for bucket in base.layout().buckets_of(&base.store.inventory, unit) {
             self.wait_bucket(base, bucket)?;
         }

@@ -22,7 +22,7 @@ impl PartialGrads {
         tensor: Option<&ProcessGroup>,
         tied: Option<&ProcessGroup>,
     ) -> Self {
-        let over = |group: Option<&ProcessGroup>, is_partial: fn(&Parameter) -> bool| {
+        let sums_over = |group: Option<&ProcessGroup>, is_partial: fn(&Parameter) -> bool| {
             let meant = |entry: &&BucketEntry| is_partial(&inventory[entry.parameter]);
             let entries = group.into_iter().flat_map(|group| {
                 let entries = bucket.entries.iter().filter(meant);
@@ -30,8 +30,8 @@ impl PartialGrads {
             });
             entries.collect::<Vec<_>>()
         };
-        let mut sums = over(tensor, |parameter| parameter.partial_grad);
-        sums.extend(over(tied, |parameter| parameter.residency.is_tied()));
+        let mut sums = sums_over(tensor, |parameter| parameter.partial_grad);
+        sums.extend(sums_over(tied, |parameter| parameter.residency.is_tied()));
         Self { sums }
     }
 

@@ -39,6 +39,7 @@ impl PendingCollective {
         if let Some(lane) = &group.lane {
             return EnqueuedCollective::enqueue(lane, group, numbers, operation).map(Self::Device);
         }
+        // Another thread executes the operation, so that the caller computes meanwhile.
         let on_host = move |group: &unisono::Communicator| operation(Some(group.into()), numbers);
         Ok(Self::Host(group.size.host().spawn(on_host)))
     }
@@ -75,8 +76,11 @@ impl EnqueuedCollective {
         operation: impl FnOnce(Option<Comm<'_>>, FlatBuffer) -> unisono::Result<FlatBuffer>,
     ) -> Result<Self> {
         let home = Arc::clone(device_buffer(&mut numbers).lane());
-        let before = home.stream().record()?;
-        device_buffer(&mut numbers).move_to_lane(lane, &before)?;
+        // The lane waits for this event and the host does not, so the collective follows the last
+        // gradient of its bucket while backward goes on
+        // (docs/decisions/0015-training-on-the-device.md).
+        let last_use = home.stream().record()?;
+        device_buffer(&mut numbers).move_to_lane(lane, &last_use)?;
         let start = group.timeline.as_ref().map(|timeline| timeline.begin(lane.stream())).transpose()?;
         let numbers = operation(Some(group.peers()), numbers)?;
         if let Some(timeline) = &group.timeline {
@@ -87,6 +91,8 @@ impl EnqueuedCollective {
     }
 
     fn finish(mut self) -> unisono::Result<FlatBuffer> {
+        // The buffer returns to the stream of the modules, because a buffer is recycled by the
+        // stream that has it.
         device_buffer(&mut self.buffer).move_to_lane(&self.owner, &self.done)?;
         Ok(self.buffer)
     }

@@ -112,6 +112,8 @@ impl DataParallel for Replicated {
         for bucket in self.base.trainable_buckets() {
             let gradients = self.grad_reducer.take_gradients(&mut self.base, bucket)?;
             let weights = BufferFrom { buffer: self.base.store.weights_mut(bucket), start: 0 };
+            // Every rank keeps whole matrices, so a step of a whole matrix gathers nothing from the
+            // group.
             let (group, tensor) = (None, self.base.tensor.as_ref());
             let stride = StepContext { optimizer, step, group, tensor };
             self.shards.update(bucket, weights, gradients.view(), &stride)?;

@@ -109,6 +109,8 @@ impl Settings {
         let (shares, packing) = match kind {
             ParallelKind::Replicated => (1, Packing::MaxBytes(self.bucket_bytes)),
             ParallelKind::Zero1 | ParallelKind::Zero2 => (ranks, Packing::MaxBytes(self.bucket_bytes)),
+            // Weights are gathered for one unit, so a bucket of several units would gather too
+            // much.
             ParallelKind::Zero3 => (ranks, Packing::PerUnit),
         };
         let by_rows = |parameter: &Parameter| self.shard_by_rows && parameter.shape.len() == 2;

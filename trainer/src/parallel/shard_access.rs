@@ -30,8 +30,8 @@ impl OptimizerShards {
     ) -> Result<()> {
         let part = &mut self.shards[bucket.0];
         for (parameter, range, place) in self.layout[bucket].entries_within(part.range.clone()) {
-            let of = |start: usize| place.start - start..place.end - start;
-            let kept = of(part.range.start);
+            let offsets = |start: usize| place.start - start..place.end - start;
+            let kept = offsets(part.range.start);
             let OptimizerShard { master, moments, .. } = part;
             let show = |weights: &mut [f32]| {
                 with_f32_slices(moments, &self.memory, kept.clone(), weights, |weights, moments| {
@@ -41,9 +41,11 @@ impl OptimizerShards {
             match master {
                 Some(master) => {
                     master.with_f32_mut(&self.memory, kept.clone(), show)??;
-                    weights.buffer.copy_range(of(weights.start), master, kept)?;
+                    // A checkpoint that is loaded changes the full-precision copy, from which
+                    // modules' weights follow.
+                    weights.buffer.copy_range(offsets(weights.start), master, kept)?;
                 }
-                None => weights.buffer.with_f32_mut(&self.memory, of(weights.start), show)??,
+                None => weights.buffer.with_f32_mut(&self.memory, offsets(weights.start), show)??,
             }
         }
         Ok(())
@@ -64,26 +66,27 @@ impl OptimizerShards {
 
 /// Calls `work` with mutable 32-bit host views of `range` in all buffers, and of the weights.
 fn with_f32_slices(
-    all: &mut [FlatBuffer],
+    buffers: &mut [FlatBuffer],
     memory: &Allocator,
     range: Range<usize>,
     weights: &mut [f32],
     body: impl for<'a> FnOnce(&'a mut [f32], &'a mut [&'a mut [f32]]) -> Result<()>,
 ) -> Result<()> {
-    if all.iter().all(|numbers| numbers.as_f32().is_some()) {
+    if buffers.iter().all(|numbers| numbers.as_f32().is_some()) {
         let mut slices: Vec<_> =
-            all.iter_mut().map(|numbers| &mut host_f32(numbers)[range.clone()]).collect();
+            buffers.iter_mut().map(|numbers| &mut host_f32(numbers)[range.clone()]).collect();
         return body(weights, &mut slices);
     }
     let mut copies = Vec::new();
-    for numbers in all.iter() {
+    for numbers in buffers.iter() {
         let mut copy = memory.alloc::<f32>(AllocClass::Buffers, range.len());
         numbers.widen(range.clone(), &mut copy)?;
         copies.push(copy);
     }
     body(weights, &mut copies.iter_mut().map(|copy| &mut copy[..]).collect::<Vec<_>>())?;
-    for (numbers, copy) in all.iter_mut().zip(copies) {
+    for (numbers, copy) in buffers.iter_mut().zip(copies) {
         numbers.narrow(range.clone(), &copy)?;
+        // No step needs vectors of this length, so the allocator's cache would keep them in vain.
         copy.free();
     }
     Ok(())

@@ -71,6 +71,8 @@ impl Sharded {
         let (gradients, transit) = (GradReducer::new(keeps, &base), ParamBroadcast::new(&base));
         let mut made = Self { base, shards: shares, grad_reducer: gradients, param_broadcast: transit };
         for bucket in layout.ids() {
+            // Every rank computes the same initial weights, so none are sent
+            // (docs/decisions/0007-strategies-hear-three-events.md).
             let weights = made.base.store.initial_weights(bucket, 0..layout[bucket].count, settings.seed)?;
             made.base.store.put_weights(bucket, weights);
             made.shards.initialize(bucket, settings.seed)?;
@@ -143,6 +145,7 @@ impl DataParallel for Sharded {
             self.grad_reducer.clear_after_step(&mut self.base, bucket, gradients.buffer)?;
         }
         // Weights that forward needs first are sent first.
+        // Buckets are numbered in the order of backward, so this loop is apart from the one above.
         for bucket in self.base.trainable_buckets().into_iter().rev() {
             self.start_gather(bucket)?;
         }
@@ -154,6 +157,7 @@ impl DataParallel for Sharded {
     }
 
     fn for_each_shard(&mut self, visit: &mut dyn FnMut(LocalShard<'_>) -> Result<()>) -> Result<()> {
+        // A bucket whose gather is under way is absent from the store.
         self.wait_all()?;
         for bucket in self.base.layout().ids() {
             let weights = BufferFrom { buffer: self.base.store.weights_mut(bucket), start: 0 };

@@ -47,13 +47,19 @@ impl StrategyCore {
         let [tensor, tied, experts] = [tensor, tied, experts]
             .map(|group| group.map(|group| ProcessGroup::new(group, memory.gpu())).transpose());
         let (tensor, tied, experts) = (tensor?, tied?, experts?);
+        // This group exchanges sums of squares only, which are in host memory by then.
         let pipeline = pipeline.map(ProcessGroup::from);
         let ranks = group.as_ref().map_or(1, DataGroup::ranks);
         let layout = Arc::new(settings.layout(kind, inventory, ranks));
+        // Whole buckets cannot be reduced after each micro-batch: modules would add the next
+        // gradients to a mean, which the next reduction would average again. Shards are summed
+        // apart from their buckets.
         let each_visit = settings.reduce_each == ReduceFrequency::MicroBatch && kind.shards_gradients();
         Ok(Self {
             store: ParamStore::new(Arc::clone(inventory), Arc::clone(&layout), memory),
             averager: GradAverager::new(ranks, settings, memory)
+                // An expert gets rows from all ranks that share experts, so its gradient is already
+                // their sum. The mean is over their samples, too.
                 .with_mean_over(ranks * experts.as_ref().map_or(1, ProcessGroup::size)),
             bucket_tracker: BucketTracker::new(Arc::clone(inventory), layout, each_visit),
             settings: settings.clone(),

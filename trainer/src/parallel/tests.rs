@@ -96,8 +96,8 @@ fn backward(
 ) -> Result<()> {
     for unit in (0..inventory.units.len()).rev().map(UnitId) {
         strategy.pre_unit(unit, Direction::Backward)?;
-        let own = inventory[unit].parameters.clone().rev().map(ParameterId);
-        for id in own.chain(inventory[unit].shared.iter().copied()) {
+        let unit_parameters = inventory[unit].parameters.clone().rev().map(ParameterId);
+        for id in unit_parameters.chain(inventory[unit].shared.iter().copied()) {
             let slope =
                 |place, weight: &f32| factor * gradient_at(*weight, rank, moment + id.0 as u64, place);
             if let Some(store) = strategy.device_store_mut(id) {
@@ -258,9 +258,9 @@ fn strategies_are_bitwise_equal_with_bf16_moments() {
 #[test]
 fn strategies_are_bitwise_equal_with_row_sharded_matrices() {
     let settings = Settings { shard_by_rows: true, ..small_buckets() };
-    let (_, whole) = train_on_ranks(STRATEGIES[0], 1, &settings, Dtype::F32, 1);
+    let (_, single) = train_on_ranks(STRATEGIES[0], 1, &settings, Dtype::F32, 1);
     assert!(
-        whole != train_on_ranks(STRATEGIES[0], 1, &small_buckets(), Dtype::F32, 1).1,
+        single != train_on_ranks(STRATEGIES[0], 1, &small_buckets(), Dtype::F32, 1).1,
         "Muon is not AdamW"
     );
     for (ranks, dtype) in [(2, Dtype::F32), (3, Dtype::F32), (5, Dtype::Bf16)] {
@@ -273,9 +273,9 @@ fn strategies_are_bitwise_equal_with_row_sharded_matrices() {
 
 #[test]
 fn averaging_before_or_after_reduction_is_equal() {
-    let of =
+    let norm_of =
         |average| train_on_ranks(STRATEGIES[2], 4, &Settings { average, ..small_buckets() }, Dtype::F32, 1);
-    assert!(of(Average::InReduction) == of(Average::After));
+    assert!(norm_of(Average::InReduction) == norm_of(Average::After));
 }
 
 #[test]
@@ -290,9 +290,9 @@ fn single_rank_needs_no_communicator() {
 fn reduce_each_micro_batch_keeps_no_full_gradients() {
     let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..small_buckets() };
     let (norms, _) = train_on_ranks(STRATEGIES[3], 3, &each, Dtype::F32, 3);
-    let (whole, _) = train_on_ranks(STRATEGIES[3], 3, &small_buckets(), Dtype::F32, 3);
-    let (one, other) = (f64::from_bits(norms[0]), f64::from_bits(whole[0]));
-    assert!((one / other - 1.0).abs() < 1e-6, "{one} {other}");
+    let (reference, _) = train_on_ranks(STRATEGIES[3], 3, &small_buckets(), Dtype::F32, 3);
+    let (left, right) = (f64::from_bits(norms[0]), f64::from_bits(reference[0]));
+    assert!((left / right - 1.0).abs() < 1e-6, "{left} {right}");
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub(super) fn stream(seed: u64, name: &str) -> u64 {
 
 /// Returns a normal random number (Box and Muller, Annals of Mathematical Statistics 29, 1958).
 fn normal(stream: u64, index: u64) -> f64 {
-    let (one, two) = (splitmix(stream ^ splitmix(2 * index)), splitmix(stream ^ splitmix(2 * index + 1)));
-    (-2.0 * (1.0 - unit_f64(one)).ln()).sqrt() * (TAU * unit_f64(two)).cos()
+    let (first, second) =
+        (splitmix(stream ^ splitmix(2 * index)), splitmix(stream ^ splitmix(2 * index + 1)));
+    (-2.0 * (1.0 - unit_f64(first)).ln()).sqrt() * (TAU * unit_f64(second)).cos()
 }

@@ -18,7 +18,7 @@ pub(crate) fn matches_prefix(pattern: &str, path: &str) -> bool {
 /// or more components: `*.bias` selects the biases of all layers.
 pub(crate) fn selects(pattern: &str, path: &str) -> bool {
     match pattern.strip_prefix("*.") {
-        Some(rest) => path.match_indices('.').any(|(end, _)| matches_prefix(rest, &path[end + 1..])),
+        Some(suffix) => path.match_indices('.').any(|(end, _)| matches_prefix(suffix, &path[end + 1..])),
         None => matches_prefix(pattern, path),
     }
 }

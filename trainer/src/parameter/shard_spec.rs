@@ -30,10 +30,10 @@ pub struct ShardSpec {
 
 impl ShardSpec {
     /// Returns shard `part` of `parts` of a dimension that may be split anywhere.
-    pub fn new(dimension: usize, whole: usize, parts: usize, part: usize) -> Self {
+    pub fn new(dimension: usize, size: usize, parts: usize, part: usize) -> Self {
         Self {
             dim: dimension,
-            global_size: whole,
+            global_size: size,
             block_count: 1,
             first_block_ratio: 1,
             granularity: 1,
@@ -47,17 +47,18 @@ impl ShardSpec {
     pub fn is_valid(&self, shape: &[usize]) -> bool {
         let ShardSpec {
             dim: dimension,
-            global_size: whole,
+            global_size: size,
             block_count: blocks,
             first_block_ratio: ratio,
             granularity: grain,
             shard_count: parts,
             shard_index: part,
         } = *self;
+        // Files have such specifications, and damaged ones have any numbers.
         let extents = blocks.checked_sub(1).and_then(|others| others.checked_add(ratio));
         let least = extents.filter(|_| ratio > 0).and_then(|extents| extents.checked_mul(grain));
-        let fits = least.is_some_and(|least| (1..=whole).contains(&least));
-        shape.get(dimension) == Some(&whole) && fits && part < parts && parts <= MAX_SHARDS
+        let fits = least.is_some_and(|least| (1..=size).contains(&least));
+        shape.get(dimension) == Some(&size) && fits && part < parts && parts <= MAX_SHARDS
     }
 
     /// Returns the size of all blocks in sizes of a block other than the first.
@@ -101,8 +102,8 @@ impl ShardSpec {
         let block = self.block_at(index, share);
         let (start, share) = self.block_bounds(block, share);
         let (global_start, extent) = self.block_bounds(block, self.block_size());
-        let at = self.shard_index * share + index - start;
-        (at < extent).then_some(global_start + at)
+        let position = self.shard_index * share + index - start;
+        (position < extent).then_some(global_start + position)
     }
 
     /// Returns this shard's index of `index` of the whole dimension; `None` if another shard has
@@ -111,8 +112,8 @@ impl ShardSpec {
         let block = self.block_at(index, self.block_size());
         let (global_start, _) = self.block_bounds(block, self.block_size());
         let (start, share) = self.block_bounds(block, self.block_shard_size());
-        let at = (index - global_start).checked_sub(self.shard_index * share)?;
-        (at < share).then_some(start + at)
+        let position = (index - global_start).checked_sub(self.shard_index * share)?;
+        (position < share).then_some(start + position)
     }
 
     /// Returns for every block the start in this shard, the start in the whole dimension, and the

@@ -2,7 +2,7 @@ use super::*;
 
 /// Joins the shards of a parameter.
 fn join_shards(parts: usize, cut: impl Fn(usize) -> ShardSpec, shape: &[usize], init: Init) -> Vec<f32> {
-    let mut whole = vec![f32::NAN; shape.iter().product()];
+    let mut tensor = vec![f32::NAN; shape.iter().product()];
     for part in 0..parts {
         let parameter = Parameter::new("w", shape, init).with_shard(cut(part));
         let mut values = vec![0.0; parameter.count()];
@@ -10,14 +10,14 @@ fn join_shards(parts: usize, cut: impl Fn(usize) -> ShardSpec, shape: &[usize], 
         for (index, value) in values.into_iter().enumerate() {
             match parameter.global_index(index) {
                 Some(at) => {
-                    assert!(std::mem::replace(&mut whole[at], value).is_nan(), "twice");
+                    assert!(std::mem::replace(&mut tensor[at], value).is_nan(), "twice");
                     assert_eq!(parameter.local_index(at), Some(index));
                 }
                 None => assert_eq!(value, 0.0),
             }
         }
     }
-    whole
+    tensor
 }
 
 #[test]
@@ -38,10 +38,10 @@ fn shards_of_any_spec_make_the_global_tensor() {
             (0, 2, 2, 1),
             (0, 2, 2, 2),
         ] {
-            let whole = shape[dimension];
+            let size = shape[dimension];
             let cut = |part| ShardSpec {
                 dim: dimension,
-                global_size: whole,
+                global_size: size,
                 block_count: blocks,
                 first_block_ratio: ratio,
                 granularity: grain,

@@ -44,6 +44,8 @@ impl Pass<'_> {
     /// The block passes the gradient on: in its backward, [`Pass::added_loss_gradient`] returns the
     /// gradient of the total with respect to `value`.
     pub fn add_loss(&mut self, name: &str, value: f32, slope: f32) {
+        // A repeated forward would count the value twice. Backward still takes the slope from its
+        // tape.
         if !self.recomputes {
             self.added_sums.add_loss(name, value, slope);
         }

@@ -53,9 +53,9 @@ impl Pass<'_> {
     /// # Errors
     /// Returns the error of `body`.
     pub fn recompute<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
-        let before = std::mem::replace(&mut self.recomputes, true);
+        let outer = std::mem::replace(&mut self.recomputes, true);
         let result = self.with_new_tape(body);
-        self.recomputes = before;
+        self.recomputes = outer;
         result
     }
 }

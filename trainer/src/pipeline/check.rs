@@ -89,11 +89,11 @@ impl<'s> Players<'s> {
     fn advance_all(&mut self) -> Result<bool, Violation> {
         let mut moved = false;
         for rank in self.schedule.rounds() {
-            while let Some(at) = self.location(rank) {
-                match self.run(rank, at.op) {
+            while let Some(place) = self.location(rank) {
+                match self.run(rank, place.op) {
                     Ok(true) => self.at[rank] += 1,
                     Ok(false) => break,
-                    Err(fault) => return Err(Violation::Op { at, fault }),
+                    Err(fault) => return Err(Violation::Op { at: place, fault }),
                 }
                 moved = true;
             }
@@ -111,8 +111,8 @@ impl<'s> Players<'s> {
         if !blocked.is_empty() {
             return Err(Violation::Deadlock(blocked));
         }
-        let without = self.schedule.rows.iter().position(|row| row.last() != Some(&Op::Step));
-        without.map_or(Ok(()), |rank| Err(Violation::NoStep(rank)))
+        let unstepped = self.schedule.rows.iter().position(|row| row.last() != Some(&Op::Step));
+        unstepped.map_or(Ok(()), |rank| Err(Violation::NoStep(rank)))
     }
 
     fn run(&mut self, rank: usize, op: Op) -> Outcome {
@@ -171,11 +171,11 @@ impl<'s> Players<'s> {
     /// Checks that the micro-sequence whose keys and values, or their gradients, a pass needs is
     /// done.
     fn check_micro_sequence(&mut self, stage: usize, op: Op, micro: usize) -> Result<(), Fault> {
-        let (count, within) = (self.schedule.micro_sequences, micro % self.schedule.micro_sequences);
+        let (count, part) = (self.schedule.micro_sequences, micro % self.schedule.micro_sequences);
         let done = match op {
-            Op::Forward { .. } => within == 0 || self.progress(stage, micro - 1).forward,
+            Op::Forward { .. } => part == 0 || self.progress(stage, micro - 1).forward,
             Op::BackwardWeights { .. } => true,
-            _ => within + 1 == count || self.progress(stage, micro + 1).input,
+            _ => part + 1 == count || self.progress(stage, micro + 1).input,
         };
         done.then_some(()).ok_or(Fault::NoMicroSequence)
     }

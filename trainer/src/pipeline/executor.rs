@@ -71,6 +71,7 @@ impl<'a, M: Model + ?Sized> Executor<'a, M> {
         for instruction in &program.instructions {
             executor.run(pass, instruction)?;
         }
+        // The last sends run in the background, and their errors would be lost with them.
         executor.links.finish(pass)?;
         Ok(executor)
     }
@@ -104,6 +105,8 @@ impl<'a, M: Model + ?Sized> Executor<'a, M> {
         let mut flow = input;
         for visit in visits {
             run_visit(self.model, pass, visit, from_mut(&mut flow))?;
+            // Backward of this micro-batch begins with the same value, which then is the gradient
+            // of the loss.
             if let Flow::Loss(loss) = &mut flow {
                 self.losses[visit.micro_batches.start] = std::mem::replace(loss, self.scale);
             }
@@ -146,8 +149,9 @@ impl<'a> Links<'a> {
                 links.unposted.entry((message.what, *peer)).or_default().push_back(message.micro);
             }
         }
-        let all: Vec<_> = links.unposted.keys().copied().collect();
-        all.into_iter().for_each(|link| links.post(link));
+        // Each link has one posted receive, because a buffer is allocated for each.
+        let keys: Vec<_> = links.unposted.keys().copied().collect();
+        keys.into_iter().for_each(|link| links.post(link));
         links
     }
 
@@ -164,11 +168,14 @@ impl<'a> Links<'a> {
         let link = (message.what, peer);
         let receive = self.posted.remove(&link).expect("posted before");
         let received = pass.timed_wait_for(WaitKind::Stage, "receive from a stage", || receive.wait());
+        // The next value arrives while the rank computes with this one.
         self.post(link);
         pass.move_in_place(received?.0)
     }
 
     fn send(&mut self, pass: &Pass<'_>, message: Message, peer: usize, tensor: Tensor) -> Result<()> {
+        // A send owns its tensor until the peer has taken it, so without a limit a slow peer would
+        // fill this rank's memory.
         let under_way = self.sending.entry((message.what, peer)).or_default();
         while under_way.len() >= SENDS_MAX {
             let first = under_way.pop_front().expect("one of them");

@@ -29,7 +29,7 @@ fn with_messages(schedule: &Schedule, rank: usize, op: Op) -> [Option<Op>; 3] {
 /// back for its next chunk. That receive moves to the operation at which the rank would wait.
 fn receive_in_time(schedule: &mut Schedule) {
     let mut links = HashSet::new();
-    let mut at = vec![0; schedule.ranks];
+    let mut next = vec![0; schedule.ranks];
     loop {
         let mut moved = false;
         for rank in schedule.rounds() {
@@ -38,11 +38,11 @@ fn receive_in_time(schedule: &mut Schedule) {
                 Op::Receive { what, peer, .. } => links.remove(&(peer, rank, what)),
                 _ => true,
             };
-            let passed = schedule.rows[rank][at[rank]..].iter().take_while(passes).count();
-            at[rank] += passed;
+            let passed = schedule.rows[rank][next[rank]..].iter().take_while(passes).count();
+            next[rank] += passed;
             moved |= passed > 0;
         }
-        if !moved && !receive_earlier(schedule, &at) {
+        if !moved && !receive_earlier(schedule, &next) {
             return;
         }
     }
@@ -50,14 +50,14 @@ fn receive_in_time(schedule: &mut Schedule) {
 
 /// Moves a receive that a blocked sender waits for to the operation that its rank is at: the one
 /// that stands furthest behind it. Returns false if there is none.
-fn receive_earlier(schedule: &mut Schedule, at: &[usize]) -> bool {
+fn receive_earlier(schedule: &mut Schedule, next: &[usize]) -> bool {
     let rows = &schedule.rows;
     let waited_for = rows.iter().enumerate().filter_map(|(rank, row)| {
-        let Some(&Op::Send { what, peer, .. }) = row.get(at[rank]) else { return None };
+        let Some(&Op::Send { what, peer, .. }) = row.get(next[rank]) else { return None };
         let takes = |op: &Op| matches!(*op, Op::Receive { what: w, peer: p, .. } if (w, p) == (what, rank));
-        rows[peer][at[peer]..].iter().position(takes).map(|distance| (distance, peer))
+        rows[peer][next[peer]..].iter().position(takes).map(|distance| (distance, peer))
     });
     let Some((distance, rank)) = waited_for.max() else { return false };
-    schedule.rows[rank][at[rank]..=at[rank] + distance].rotate_right(1);
+    schedule.rows[rank][next[rank]..=next[rank] + distance].rotate_right(1);
     true
 }

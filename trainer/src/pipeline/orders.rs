@@ -160,6 +160,6 @@ fn fill_and_drain(schedule: &Schedule, _costs: &StageCosts) -> Option<f64> {
 fn passes(schedule: &Schedule) -> (Vec<Op>, Vec<Op>) {
     let forward = |micro| Op::Forward { micro, chunk: 0 };
     let backward = |number| Op::Backward { micro: schedule.backward_micro(number), chunk: 0 };
-    let all = 0..schedule.micro_batches;
-    (all.clone().map(forward).collect(), all.map(backward).collect())
+    let numbers = 0..schedule.micro_batches;
+    (numbers.clone().map(forward).collect(), numbers.map(backward).collect())
 }

@@ -46,9 +46,11 @@ pub struct Timeline {
 /// # Errors
 /// Fails for a schedule that [`check`] rejects, and for costs that are no times of its stages.
 pub fn play(schedule: &Schedule, costs: &[StageCosts]) -> Result<Timeline> {
+    // The loop below ends only for a schedule in which no rank waits forever.
     let holdings = check(schedule)?;
     let valid = |costs: &StageCosts| {
         let &StageCosts { forward, backward_input, backward_weights, transfer } = costs;
+        // The range also excludes NaN and infinity.
         [forward, backward_input, backward_weights, transfer].iter().all(|time| (0.0..1e15).contains(time))
     };
     if costs.len() != schedule.stages() || !costs.iter().all(valid) {
@@ -62,6 +64,8 @@ pub fn play(schedule: &Schedule, costs: &[StageCosts]) -> Result<Timeline> {
             let row = &mut rows[rank];
             while let Some(&op) = schedule.rows[rank].get(row.len()) {
                 let start = row.last().map_or(0.0, |span| span.end);
+                // The message is sent by another rank, perhaps in a later round, so this rank is
+                // left until then.
                 let Some(end) = clock.end(rank, op, start) else { break };
                 row.push(Span { op, start, end });
             }

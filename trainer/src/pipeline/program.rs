@@ -72,6 +72,8 @@ impl Program {
     /// Panics as [`Program::new`] does.
     pub fn forward_only(schedule: &Schedule, rank: usize, stages: &[Range<usize>]) -> Self {
         let mut chunks: Vec<usize> = (0..schedule.chunks).collect();
+        // A rank with several stages needs the output of an earlier stage before it can run a later
+        // one, also where chunks are numbered otherwise.
         chunks.sort_by_key(|&chunk| schedule.stage(rank, chunk));
         let (micro, what) = (0, Payload::Activation);
         let ops = chunks.into_iter().flat_map(|chunk| {
@@ -105,6 +107,8 @@ impl Builder<'_> {
             Op::Forward { .. } => Instruction::Compute {
                 needs: (stage > 0).then(|| to(Payload::Activation, stage)),
                 gives: Some(match stage {
+                    // The last stage sends nothing. Its loss waits on this rank until its own
+                    // backward pass takes it.
                     _ if stage == last => to(Payload::Gradient, stage),
                     _ => to(Payload::Activation, stage + 1),
                 }),
@@ -142,6 +146,7 @@ impl Builder<'_> {
         let visit = |unit| Visit { work, unit: UnitId(unit), micro_batches: micro..micro + 1 };
         match work {
             Work::Forward => self.visits.extend(units.map(visit)),
+            // Gradients of a unit need those of the unit behind it.
             _ => self.visits.extend(units.rev().map(visit)),
         }
         start..self.visits.len()

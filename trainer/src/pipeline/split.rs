@@ -92,6 +92,8 @@ fn by_cost(costs: &[f64], layers: usize, stages: usize) -> Result<Vec<Range<usiz
     if stages > costs.len() {
         return Err(Error::invalid(format!("{} units make no {stages} pipeline stages", costs.len())));
     }
+    // The largest stage limits the time of a step, so it is made small first. Among those
+    // divisions, the sum of squares prefers even ones.
     let (largest, _) = optimum(costs, stages, f64::max);
     let squares = |sum: f64, stage: f64| if stage <= largest { sum + stage * stage } else { f64::INFINITY };
     ranges(&optimum(costs, stages, squares).1)

@@ -9,10 +9,10 @@ mod times;
 /// Every schedule of an order with at most 8 ranks, 16 micro-batches and 4 chunks.
 fn small(order: &'static Order) -> impl Iterator<Item = Schedule> {
     let dimensions = (1..=8).flat_map(|ranks| (1..=16).map(move |micro_batches| (ranks, micro_batches)));
-    let all = dimensions.flat_map(move |(ranks, micro_batches)| {
+    let schedules = dimensions.flat_map(move |(ranks, micro_batches)| {
         (1..=4).map(move |chunks| order.schedule(ranks, micro_batches, chunks))
     });
-    all.filter_map(Result::ok)
+    schedules.filter_map(Result::ok)
 }
 
 /// Every schedule with 2 to 4 micro-sequences and at most 6 ranks, 4 micro-batches and 3 chunks.
@@ -21,10 +21,10 @@ fn in_parts() -> impl Iterator<Item = (&'static Order, Schedule)> {
     able.flat_map(|order| {
         let dimensions = (1..=6)
             .flat_map(|ranks| (1..=4).flat_map(move |micro| (2..=4).map(move |parts| [ranks, micro, parts])));
-        let all = dimensions.flat_map(move |[ranks, micro, parts]| {
+        let schedules = dimensions.flat_map(move |[ranks, micro, parts]| {
             (1..=3).map(move |chunks| order.schedule_parts(ranks, micro, parts, chunks))
         });
-        all.filter_map(Result::ok).map(move |schedule| (order, schedule))
+        schedules.filter_map(Result::ok).map(move |schedule| (order, schedule))
     })
 }
 
@@ -84,8 +84,8 @@ fn micro_sequences_go_back_in_reverse_order() {
 
 #[test]
 fn micro_sequences_out_of_order_are_rejected() {
-    let whole = schedule("gpipe", 2, 4);
-    let violation = check(&Schedule { micro_sequences: 2, ..whole }).unwrap_err().to_string();
+    let complete = schedule("gpipe", 2, 4);
+    let violation = check(&Schedule { micro_sequences: 2, ..complete }).unwrap_err().to_string();
     assert!(violation.contains("the micro-sequence before it, in its direction, has not run"), "{violation}");
     let three = Schedule { micro_sequences: 3, ..schedule("gpipe", 2, 4) };
     assert!(check(&three).is_err(), "4 passes are no micro-batches of 3");

@@ -148,8 +148,8 @@ impl PlanArgs {
             answer.throughput = answer.throughput.map(|pace| pace.with_train_tokens(tokens));
         }
         if let Some(config) = &config {
-            let own = warnings::for_config(config, &answer.hardware, &answer.decision.parallel)?;
-            answer.warnings.extend(own);
+            let lines = warnings::for_config(config, &answer.hardware, &answer.decision.parallel)?;
+            answer.warnings.extend(lines);
         }
         self.write_files(config.as_ref(), &mut answer)?;
         Ok(answer)
@@ -237,10 +237,10 @@ impl PlanArgs {
             return Err(Error::invalid(format!("--per-token {per_token}: there are {experts} experts")));
         }
         let shape = shape.with_experts(experts, per_token, active);
-        let (all, of_experts) = (shape.parameters, shape.expert_parameters);
-        match of_experts > all {
+        let (total, of_experts) = (shape.parameters, shape.expert_parameters);
+        match of_experts > total {
             true => Err(Error::invalid(format!(
-                "--active {}: {experts} experts of which {per_token} are used would have {of_experts:.3e} of {all:.3e} parameters",
+                "--active {}: {experts} experts of which {per_token} are used would have {of_experts:.3e} of {total:.3e} parameters",
                 shape.active
             ))),
             false => Ok(shape),
@@ -310,13 +310,13 @@ fn parameters(model: &str) -> Result<f64> {
 
 /// Checks the number of parameters used per token.
 fn check_active(active: f64, shape: &ModelShape, experts: Option<usize>) -> Result<f64> {
-    let all = shape.parameters;
+    let total = shape.parameters;
     match active {
-        _ if active > all => {
-            Err(Error::invalid(format!("--active {active}: there are {all} parameters in all")))
+        _ if active > total => {
+            Err(Error::invalid(format!("--active {active}: there are {total} parameters in all")))
         }
         _ if experts.is_none_or(|experts| experts < 2) => {
-            Err(Error::invalid(format!("--active {active}: without --experts, all {all} are")))
+            Err(Error::invalid(format!("--active {active}: without --experts, all {total} are")))
         }
         _ => Ok(active),
     }

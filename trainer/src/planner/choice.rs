@@ -19,13 +19,13 @@ const MIN_SPEEDUP: f64 = 0.95;
 /// Returns the error of the tree if there is no candidate.
 pub(super) fn choose(decided: Result<Decision>, search: &Search, shape: &ModelShape) -> Result<Decision> {
     let Some(best) = simplest(search) else { return decided };
-    let own = decided.as_ref().ok().and_then(|decision| search.find(&decision.parallel));
-    if own.is_some_and(|own| best.seconds() >= MIN_SPEEDUP * own.seconds()) {
+    let chosen = decided.as_ref().ok().and_then(|decision| search.find(&decision.parallel));
+    if chosen.is_some_and(|chosen| best.seconds() >= MIN_SPEEDUP * chosen.seconds()) {
         return decided;
     }
     let rule = Rule::of(&best.parallel);
-    let why = match (&decided, own) {
-        (Ok(decision), Some(own)) => format!("{}; yet {}", decision.reason, faster(best, own)),
+    let why = match (&decided, chosen) {
+        (Ok(decision), Some(chosen)) => format!("{}; yet {}", decision.reason, faster(best, chosen)),
         (Ok(decision), None) => {
             format!("{}; yet ranks cannot have equal parts of the batch or of the model", decision.reason)
         }
@@ -48,7 +48,7 @@ fn simplest(search: &Search) -> Option<&Candidate> {
     })
 }
 
-fn faster(best: &Candidate, own: &Candidate) -> String {
+fn faster(best: &Candidate, chosen: &Candidate) -> String {
     let words = |candidate: &Candidate| {
         let again = if candidate.parallel.activation_checkpointing { ", recomputed" } else { "" };
         format!("{} ({}{again})", candidate.parallel.kind.name(), candidate.parallel.words())
@@ -57,7 +57,7 @@ fn faster(best: &Candidate, own: &Candidate) -> String {
         "a step takes {} with {}, and {} with {}",
         time(best.seconds()),
         words(best),
-        time(own.seconds()),
-        words(own)
+        time(chosen.seconds()),
+        words(chosen)
     )
 }

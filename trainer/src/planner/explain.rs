@@ -104,12 +104,12 @@ fn curve(answer: &PlanReport) -> String {
 /// Compares the link between hosts, of which the table is, with that within one.
 fn within_host(answer: &PlanReport, gradients: f64) -> String {
     let (hardware, link) = (&answer.hardware, answer.hardware.intra_host);
-    let all = "each rank with the link to other hosts";
+    let assumption = "each rank with the link to other hosts";
     match hardware.per_host {
-        1 => format!("{all}, as a host has one rank"),
+        1 => format!("{assumption}, as a host has one rank"),
         ranks => {
             let seconds = link.collective(ring(), ranks, gradients);
-            format!("{all}; on the {ranks} ranks of one host, a ring takes {}", time(seconds))
+            format!("{assumption}; on the {ranks} ranks of one host, a ring takes {}", time(seconds))
         }
     }
 }

@@ -40,30 +40,30 @@ fn on(
     pipeline: usize,
 ) -> Vec<ParallelConfig> {
     let data = hardware.ranks / (tensor * pipeline);
-    let whole = ParallelConfig { tensor, pipeline, data, ..ParallelConfig::replicated(data) };
+    let base = ParallelConfig { tensor, pipeline, data, ..ParallelConfig::replicated(data) };
     let contexts = context_degrees(shape, data, allowed).into_iter();
     let meshes = contexts.flat_map(|context| {
         let experts = expert_degrees(shape, data).into_iter();
-        experts.map(move |expert| ParallelConfig { context, expert, ..whole })
+        experts.map(move |expert| ParallelConfig { context, expert, ..base })
     });
     let strategies = strategies(shape, data, allowed);
     let recomputes = [shape.gpt.activation_checkpointing, true];
     let recomputes = if recomputes[0] { &recomputes[1..] } else { &recomputes[..] };
-    let with = |mesh: ParallelConfig| {
-        let all = strategies.iter().flat_map(|&kind| recomputes.iter().map(move |&again| (kind, again)));
-        all.map(move |(kind, activation_checkpointing)| ParallelConfig {
+    let variants = |mesh: ParallelConfig| {
+        let choices = strategies.iter().flat_map(|&kind| recomputes.iter().map(move |&again| (kind, again)));
+        choices.map(move |(kind, activation_checkpointing)| ParallelConfig {
             kind,
             activation_checkpointing,
             ..mesh
         })
     };
-    meshes.flat_map(with).collect()
+    meshes.flat_map(variants).collect()
 }
 
 /// Returns the tensor parallel degrees from 2, within a host, that divide the heads.
 pub(crate) fn tensor_degrees(shape: &ModelShape, hardware: &Hardware) -> Vec<usize> {
-    let all = [hardware.per_host, hardware.ranks, shape.gpt.heads, shape.gpt.kv_heads];
-    let goes = |tensor: &usize| all.iter().all(|extent| extent.is_multiple_of(*tensor));
+    let extents = [hardware.per_host, hardware.ranks, shape.gpt.heads, shape.gpt.kv_heads];
+    let goes = |tensor: &usize| extents.iter().all(|extent| extent.is_multiple_of(*tensor));
     powers_of_two(hardware.per_host).filter(|&tensor| tensor > 1).filter(goes).collect()
 }
 

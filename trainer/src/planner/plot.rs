@@ -97,8 +97,8 @@ mod tests {
             .split("<text x=\"")
             .skip(1)
             .map(|entry| {
-                let (x, rest) = entry.split_once('"').unwrap();
-                (x.parse().unwrap(), rest.split_once('>').unwrap().1.split_once('<').unwrap().0)
+                let (x, tail) = entry.split_once('"').unwrap();
+                (x.parse().unwrap(), tail.split_once('>').unwrap().1.split_once('<').unwrap().0)
             })
             .collect();
         assert_eq!(entries.len(), PARTS.len());

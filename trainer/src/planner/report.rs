@@ -103,6 +103,8 @@ impl PlanReport {
     ) -> Result<Self> {
         let estimate = |parallel| Estimate { shape: &shape, hardware: &hardware, parallel };
         let samples = tokens / shape.gpt.context;
+        // A batch with a part of a sequence divides over no ranks, and the search then has no mesh
+        // for it.
         let samples = if tokens.is_multiple_of(shape.gpt.context) { samples } else { 0 };
         let mut search = Search::new(&shape, &hardware, samples, bucket);
         restrict(&mut search);
@@ -130,8 +132,9 @@ impl PlanReport {
             }
         };
         let strategies: Vec<StrategyRow> = KINDS.into_iter().map(row).collect();
-        let own = strategies.iter().find(|row| row.parallel.kind == decision.parallel.kind);
-        let mut warnings = warnings::all(&estimate(decision.parallel), recipe.as_ref().ok(), own, bucket);
+        let chosen_row = strategies.iter().find(|row| row.parallel.kind == decision.parallel.kind);
+        let mut warnings =
+            warnings::all(&estimate(decision.parallel), recipe.as_ref().ok(), chosen_row, bucket);
         if recipe.is_err() {
             warnings.push("the times of each rank are of one sample, because ranks cannot have equal parts of this batch".to_owned());
         }
@@ -202,7 +205,7 @@ impl PlanReport {
     fn model(&self) -> String {
         let ModelShape { parameters, bytes, .. } = self.shape;
         let GptConfig { layers, width, heads, context, .. } = self.shape.gpt;
-        let own = format!(
+        let summary = format!(
             "{} parameters, {} of width {width}, {}, sequences of {context}",
             count(parameters),
             counted(layers, "layer"),
@@ -211,7 +214,7 @@ impl PlanReport {
         let state = bytes.total();
         let ranks = (state * parameters / self.hardware.memory).ceil();
         format!(
-            "{own}\n{} in 16 bits, {} to train ({state} bytes a parameter): the memory of {}, without activations",
+            "{summary}\n{} in 16 bits, {} to train ({state} bytes a parameter): the memory of {}, without activations",
             size(1e9 * gigabytes(parameters)),
             size(state * parameters),
             counted(ranks as usize, "rank"),
@@ -232,7 +235,7 @@ impl PlanReport {
         } = self.hardware;
         let link =
             |name: &str, link: Link| format!("{name}: {} a message, {}/s", time(link.alpha), size(link.beta));
-        let own = format!(
+        let summary = format!(
             "{}, {per_host} a host, of {} and {}FLOP/s as reached in large matrix products{}",
             counted(ranks, "rank"),
             size(memory),
@@ -249,7 +252,7 @@ impl PlanReport {
             ranks => format!("\n{}", link(&format!("within a NUMA domain of {ranks}"), intra_domain)),
         };
         format!(
-            "{own}{domains}\n{}\n{}{}",
+            "{summary}{domains}\n{}\n{}{}",
             link("within a host", intra_host),
             link("across hosts", inter_host),
             error.unwrap_or_default()
@@ -273,12 +276,12 @@ impl PlanReport {
             "{} = tensor {tensor} x pipeline {pipeline} x data {data}",
             counted(self.hardware.ranks, "rank")
         );
-        let within =
+        let sharing =
             format!("of the data ranks {context} share each sequence and {expert} divide the experts");
         let recomputed = if self.estimate().recomputes() { "; activations are recomputed" } else { "" };
         let missing = missing.as_ref().map_or(String::new(), |missing| format!("\nhowever: {missing}"));
         format!(
-            "{}, {}: {why}\n{factors}; {within}{recomputed}\nusual for this size: {}{missing}",
+            "{}, {}: {why}\n{factors}; {sharing}{recomputed}\nusual for this size: {}{missing}",
             leaf.name(),
             cut.kind.name(),
             self.rule_of_thumb

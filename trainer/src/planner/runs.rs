@@ -34,6 +34,7 @@ impl Candidate {
         planned.data.breadth_first = 1;
         planned.data.global_batch = self.micro_batch * self.accumulation * parallel.batch_ranks();
         planned.pipeline = Pipeline::default();
+        // Reading the text again checks the values as the start of a run does.
         Config::parse(&planned.to_toml()?, &[])
     }
 
@@ -70,8 +71,8 @@ impl Search {
     /// Keeps the candidates that the trainer runs with this configuration in `room` bytes, with
     /// their exact memory. Counts the others as refused.
     pub(super) fn keep_runs(&mut self, config: &Config, room: f64) {
-        let all = std::mem::take(&mut self.fitting);
-        for mut candidate in all {
+        let candidates = std::mem::take(&mut self.fitting);
+        for mut candidate in candidates {
             match candidate.exact_memory(config) {
                 Ok(bytes) if bytes as f64 <= room => {
                     candidate.needed = bytes as f64;
@@ -108,6 +109,7 @@ pub fn measure(config: &Config, worlds: Vec<Communicator>, steps: usize) -> Resu
     let rank = |world: Communicator| {
         let ended = rank_steps(config, world.clone(), steps);
         if let Err(error) = &ended {
+            // The other ranks would wait for this one until their timeout.
             world.abort(&error.to_string());
         }
         ended
@@ -136,6 +138,7 @@ struct RankSteps {
 
 fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<RankSteps> {
     let mut run = Run::new(config, world)?;
+    // The first step allocates what later steps find in the cache.
     run.step()?;
     let start = core_seconds();
     let times = (0..steps).map(|_| Ok(run.step()?.time.as_secs_f64())).collect::<Result<Vec<_>>>()?;
@@ -153,13 +156,13 @@ fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<Rank
 /// # Errors
 /// Fails as a run of one rank does.
 pub fn model_flops(config: &Config) -> Result<f64> {
-    let mut one = config.clone();
-    (one.mesh, one.pipeline) = (crate::mesh::Degrees::default(), Pipeline::default());
-    (one.data.breadth_first, one.data.global_batch) = (1, one.data.micro_batch);
-    let flops = DryRun::new(&one, 1)?.flops();
+    let mut single = config.clone();
+    (single.mesh, single.pipeline) = (crate::mesh::Degrees::default(), Pipeline::default());
+    (single.data.breadth_first, single.data.global_batch) = (1, single.data.micro_batch);
+    let flops = DryRun::new(&single, 1)?.flops();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let times: Result<Vec<_>> = thread::scope(|scope| {
-        let run = || measure(&one, local_worlds(1, &one)?, RATE_STEPS);
+        let run = || measure(&single, local_worlds(1, &single)?, RATE_STEPS);
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(run)).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     });
@@ -176,10 +179,10 @@ pub fn measure_rate(config: &Config, hardware: &mut Hardware) -> Result<()> {
     let rate = |config: &Config| -> Result<(f64, f64)> {
         Ok(((config.data.micro_batch * config.model.context) as f64, model_flops(config)?))
     };
-    let (whole, part) = (rate(config)?, rate(&fewer)?);
-    match whole.0 > part.0 {
-        true => hardware.fit_rate([whole, part]),
-        false => hardware.flops = whole.1,
+    let (full, part) = (rate(config)?, rate(&fewer)?);
+    match full.0 > part.0 {
+        true => hardware.fit_rate([full, part]),
+        false => hardware.flops = full.1,
     }
     Ok(())
 }

@@ -80,15 +80,15 @@ impl Search {
                 search.indivisible += 1;
             }
         }
-        search.fitting.sort_by(|one, other| one.seconds().total_cmp(&other.seconds()));
-        search.too_large.sort_by(|one, other| one.needed.total_cmp(&other.needed));
+        search.fitting.sort_by(|left, right| left.seconds().total_cmp(&right.seconds()));
+        search.too_large.sort_by(|left, right| left.needed.total_cmp(&right.needed));
         search
     }
 
     /// Returns the candidate with this parallelism, with any value of `reduces_each`.
     pub fn find(&self, parallel: &ParallelConfig) -> Option<&Candidate> {
-        let of = |parallel: ParallelConfig| ParallelConfig { reduces_each: false, ..parallel };
-        self.fitting.iter().find(|candidate| of(candidate.parallel) == of(*parallel))
+        let normalized = |parallel: ParallelConfig| ParallelConfig { reduces_each: false, ..parallel };
+        self.fitting.iter().find(|candidate| normalized(candidate.parallel) == normalized(*parallel))
     }
 
     /// Returns the fastest candidates whose meshes differ from that of `chosen`, one of each mesh.
@@ -116,27 +116,31 @@ impl Candidate {
         if samples == 0 || !samples.is_multiple_of(ranks) {
             return None;
         }
-        let (own, largest) = (samples / ranks, estimate.max_micro_batch());
-        let sizes = factors(own).into_iter().rev().filter(|&micro| micro <= largest);
+        let (rank_samples, largest) = (samples / ranks, estimate.max_micro_batch());
+        let sizes = factors(rank_samples).into_iter().rev().filter(|&micro| micro <= largest);
         let room = estimate.hardware.usable_memory();
-        let all = sizes.take(MICRO_BATCHES).flat_map(|micro| {
-            let may_keep = estimate.parallel.kind.shards_gradients() && micro < own;
+        let candidates = sizes.take(MICRO_BATCHES).flat_map(|micro| {
+            let may_keep = estimate.parallel.kind.shards_gradients() && micro < rank_samples;
             let choices = if may_keep { &[false, true][..] } else { &[false] };
             choices.iter().map(move |&reduces_each| {
                 let parallel = ParallelConfig { reduces_each, ..estimate.parallel };
-                Self::new(&Estimate { parallel, ..*estimate }, micro, own / micro, bucket)
+                Self::new(&Estimate { parallel, ..*estimate }, micro, rank_samples / micro, bucket)
             })
         });
-        let all = all.filter(|candidate| candidate.needed <= room);
-        all.reduce(|best, other| if other.seconds() < best.seconds() * (1.0 - 1e-9) { other } else { best })
+        let candidates = candidates.filter(|candidate| candidate.needed <= room);
+        // Rounding does not decide: among equal times, the largest micro-batch stays, which comes
+        // first.
+        candidates
+            .reduce(|best, other| if other.seconds() < best.seconds() * (1.0 - 1e-9) { other } else { best })
     }
 
     /// Returns the numbers of a batch.
     fn new(estimate: &Estimate<'_>, micro_batch: usize, accumulation: usize, bucket: f64) -> Self {
         let exchanges = estimate.exchanges(micro_batch, accumulation, bucket);
         let sent = [LinkClass::Domain, LinkClass::Host, LinkClass::Across].map(|class| {
-            let over = exchanges.iter().filter(|exchange| exchange.link_class(estimate.hardware) == class);
-            over.fold(0.0, |sum, exchange| sum + exchange.bytes)
+            let of_class =
+                exchanges.iter().filter(|exchange| exchange.link_class(estimate.hardware) == class);
+            of_class.fold(0.0, |sum, exchange| sum + exchange.bytes)
         });
         Self {
             parallel: estimate.parallel,
@@ -157,6 +161,6 @@ impl Candidate {
 /// Number of meshes in JSON.
 const SERIALIZED: usize = 32;
 
-fn first<T: Serialize, S: Serializer>(all: &[T], serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_seq(all.iter().take(SERIALIZED))
+fn first<T: Serialize, S: Serializer>(items: &[T], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(items.iter().take(SERIALIZED))
 }

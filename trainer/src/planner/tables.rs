@@ -57,7 +57,7 @@ pub(super) fn meshes(answer: &PlanReport) -> String {
     let Some(chosen) = answer.chosen() else { return String::new() };
     let heading = ["", "step", "loses", "waits", "bubble", "needs", "more", "sent within", "across", "batch"];
     let mut candidates: Vec<_> = answer.ranked().take(1 + ROWS).collect();
-    candidates.sort_by(|one, other| one.seconds().total_cmp(&other.seconds()));
+    candidates.sort_by(|left, right| left.seconds().total_cmp(&right.seconds()));
     let rows = candidates.into_iter().map(|candidate| row(candidate, chosen));
     let rows: Vec<_> = std::iter::once(row_of(heading)).chain(rows).collect();
     format!(

@@ -107,13 +107,13 @@ fn batch_of_4m_tokens_at_4096_is_1024_samples() {
         let (shape, hardware) = (&recomputed(billions(1.0)), &hardware("a100-80", ranks));
         BatchRecipe::new(4_194_304, &Estimate { shape, hardware, parallel: parallel(Zero1, ranks) })
     };
-    let one = recipe(128).unwrap();
-    assert_eq!((one.samples, one.micro_batch * one.accumulation), (1024, 8));
+    let single = recipe(128).unwrap();
+    assert_eq!((single.samples, single.micro_batch * single.accumulation), (1024, 8));
     // Data ranks come first, then larger micro-batches, then accumulation.
-    assert_eq!((one.micro_batch, one.accumulation, recipe(512).unwrap().micro_batch), (8, 1, 2));
+    assert_eq!((single.micro_batch, single.accumulation, recipe(512).unwrap().micro_batch), (8, 1, 2));
     let crooked = recipe(100).unwrap_err().to_string();
     assert!(crooked.contains("nearest global batch: 1000 or 1100"), "{crooked}");
-    assert_eq!(one.lines().len(), 6);
+    assert_eq!(single.lines().len(), 6);
 }
 
 #[test]
@@ -170,23 +170,23 @@ fn model_of_70b_needs_140_gb_and_14_ranks() {
 
 #[test]
 fn activations_scale_with_every_dimension() {
-    let with = |change: &dyn Fn(&mut ModelShape)| {
+    let changed = |change: &dyn Fn(&mut ModelShape)| {
         let mut shape = billions(1.0);
         shape.gpt.vocabulary = 1;
         change(&mut shape);
         shape
     };
-    let whole = with(&|_| ());
-    let of = |shape: &ModelShape| shape.activations(1, false);
-    let twice = |change: &dyn Fn(&mut ModelShape)| of(&with(change)) / of(&whole);
+    let unchanged = changed(&|_| ());
+    let bytes_of = |shape: &ModelShape| shape.activations(1, false);
+    let twice = |change: &dyn Fn(&mut ModelShape)| bytes_of(&changed(change)) / bytes_of(&unchanged);
     assert!(near(twice(&|shape| shape.gpt.context *= 2), 2.0));
     assert!((twice(&|shape| shape.gpt.width *= 2) - 2.0).abs() < 0.01);
     assert!((twice(&|shape| shape.gpt.layers *= 2) - 2.0).abs() < 0.02);
     let hardware = hardware("a100-80", 64);
     for kind in [Bucketed, Zero1, Zero2, Zero3] {
-        let estimate = Estimate { shape: &whole, hardware: &hardware, parallel: parallel(kind, 64) };
+        let estimate = Estimate { shape: &unchanged, hardware: &hardware, parallel: parallel(kind, 64) };
         let eight = estimate.needed(8) - estimate.needed(0);
-        assert!(near(eight, 8.0 * of(&whole)), "{kind:?} does not cut them");
+        assert!(near(eight, 8.0 * bytes_of(&unchanged)), "{kind:?} does not cut them");
     }
 }
 
@@ -310,13 +310,13 @@ fn leaf(decision: &Decision) -> (Rule, StrategyKind, bool) {
 #[test]
 fn remedies_are_proposed_from_cheapest_to_dearest() {
     let short = |shape: &mut ModelShape| shape.gpt.context = 1024;
-    let of = |billions, change: fn(&mut ModelShape)| leaf(&decided(billions, "a100-80", 64, change));
-    assert_eq!(of(1.3, |_| ()), (Rule::Ddp, Bucketed, false));
-    assert_eq!(of(7.0, short), (Rule::Zero1, Zero1, false));
-    assert_eq!(of(20.0, short), (Rule::ShardGradOp, Zero2, false));
-    assert_eq!(of(20.0, |_| ()), (Rule::Checkpointing, Zero2, true));
-    assert_eq!(of(38.0, short), (Rule::FullShard, Zero3, false));
-    assert_eq!(of(60.0, |_| ()), (Rule::FullShard, Zero3, true));
+    let leaf_of = |billions, change: fn(&mut ModelShape)| leaf(&decided(billions, "a100-80", 64, change));
+    assert_eq!(leaf_of(1.3, |_| ()), (Rule::Ddp, Bucketed, false));
+    assert_eq!(leaf_of(7.0, short), (Rule::Zero1, Zero1, false));
+    assert_eq!(leaf_of(20.0, short), (Rule::ShardGradOp, Zero2, false));
+    assert_eq!(leaf_of(20.0, |_| ()), (Rule::Checkpointing, Zero2, true));
+    assert_eq!(leaf_of(38.0, short), (Rule::FullShard, Zero3, false));
+    assert_eq!(leaf_of(60.0, |_| ()), (Rule::FullShard, Zero3, true));
 }
 
 #[test]
@@ -393,11 +393,11 @@ fn step_time_has_recomputation_and_the_bubble_of_stages() {
     let fast = Link { alpha: 0.0, beta: f64::INFINITY };
     let (shape, hardware) = (&billions(7.0), &Hardware { inter_host: fast, ..hardware("a100-80", 64) });
     let time = |parallel| StepTime::new(&Estimate { shape, hardware, parallel }, 1, 8, 25e6);
-    let whole = ParallelConfig { data: 16, ..parallel(Zero2, 64) };
-    let plain = time(whole);
-    let again = time(ParallelConfig { activation_checkpointing: true, ..whole });
+    let replicated = ParallelConfig { data: 16, ..parallel(Zero2, 64) };
+    let plain = time(replicated);
+    let again = time(ParallelConfig { activation_checkpointing: true, ..replicated });
     assert!(near(again.backward, 1.5 * plain.backward) && near(again.forward, plain.forward));
-    let staged = time(ParallelConfig { pipeline: 4, ..whole });
+    let staged = time(ParallelConfig { pipeline: 4, ..replicated });
     // (P - 1) / (M + P - 1) of the step is idle, as when its schedule is played.
     let share = staged.bubble / (staged.bubble + staged.forward + staged.backward);
     assert!(near(share, 3.0 / 11.0), "{staged:?}");
@@ -455,12 +455,12 @@ fn simplest_of_the_fastest_meshes_is_chosen() {
     };
     for (count, tree) in [(7.0, "the state of the optimizer"), (1.0, "weights, gradients")] {
         let answer = planned(count, 512, 25e6);
-        let own = answer.search.find(&answer.decision.parallel).unwrap();
+        let candidate = answer.search.find(&answer.decision.parallel).unwrap();
         // Small buckets on 512 ranks are bound by latency.
         let decided = decided(count, "h100-80", 512, |_| ());
         let replaced = answer.search.find(&decided.parallel).unwrap();
-        assert!(own.seconds() < 0.95 * replaced.seconds());
-        assert!(own.seconds() <= answer.search.fitting[0].seconds() / 0.95);
+        assert!(candidate.seconds() < 0.95 * replaced.seconds());
+        assert!(candidate.seconds() <= answer.search.fitting[0].seconds() / 0.95);
         assert!(
             answer.decision.reason.starts_with(tree) && answer.decision.reason.contains("yet a step takes")
         );

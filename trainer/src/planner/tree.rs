@@ -49,7 +49,7 @@ pub fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
             return Ok(Decision::new(rule, parallel, reason(rule, &parallel, shape), walk));
         }
     }
-    let least = walk.iter().min_by(|one, other| one.needed.total_cmp(&other.needed));
+    let least = walk.iter().min_by(|left, right| left.needed.total_cmp(&right.needed));
     let parallel = least.map_or(tree.whole, |remedy| remedy.parallel);
     Err(Error::invalid(does_not_fit(&Estimate { shape, hardware, parallel })))
 }
@@ -82,21 +82,21 @@ impl Tree<'_> {
         });
         let tensors = tensor_degrees(self.shape, self.hardware);
         let most = self.most_tensor();
-        let within = tensors.iter().map(|&tensor| (Rule::Tensor, self.sharded(tensor, 1))).collect();
+        let tensor_cuts = tensors.iter().map(|&tensor| (Rule::Tensor, self.sharded(tensor, 1))).collect();
         let stages = powers_of_two(self.shape.gpt.layers).filter(|&stages| stages > 1);
         let stages = stages.filter(|stages| self.hardware.ranks.is_multiple_of(most * stages));
         let across = stages.map(|stages| (Rule::Pipeline, self.sharded(most, stages))).collect();
         // All keep their activations before any recomputes them.
-        data.into_iter().chain(both(within)).chain(both(across)).collect()
+        data.into_iter().chain(both(tensor_cuts)).chain(both(across)).collect()
     }
 
     fn context(&self) -> Vec<(Rule, ParallelConfig)> {
-        let whole = self.sharded(self.most_tensor(), 1);
+        let base = self.sharded(self.most_tensor(), 1);
         let goes = |context: &usize| {
-            whole.data.is_multiple_of(*context) && self.shape.gpt.context.is_multiple_of(*context)
+            base.data.is_multiple_of(*context) && self.shape.gpt.context.is_multiple_of(*context)
         };
-        let degrees = powers_of_two(whole.data).filter(|&context| context > 1).filter(goes);
-        let cuts = degrees.map(|context| (Rule::Context, ParallelConfig { context, ..whole })).collect();
+        let degrees = powers_of_two(base.data).filter(|&context| context > 1).filter(goes);
+        let cuts = degrees.map(|context| (Rule::Context, ParallelConfig { context, ..base })).collect();
         both(cuts).collect()
     }
 
@@ -104,9 +104,9 @@ impl Tree<'_> {
     /// before that.
     fn experts(&self) -> Vec<(Rule, ParallelConfig)> {
         let cut = |tensor: usize, activation_checkpointing| {
-            let whole = self.sharded(tensor, 1);
-            let expert = expert_degrees(self.shape, whole.data).into_iter().max().unwrap_or(1);
-            (Rule::Experts, ParallelConfig { expert, activation_checkpointing, ..whole })
+            let base = self.sharded(tensor, 1);
+            let expert = expert_degrees(self.shape, base.data).into_iter().max().unwrap_or(1);
+            (Rule::Experts, ParallelConfig { expert, activation_checkpointing, ..base })
         };
         let tensors = std::iter::once(1).chain(tensor_degrees(self.shape, self.hardware));
         tensors.flat_map(|tensor| [cut(tensor, false), cut(tensor, true)]).collect()
@@ -126,8 +126,8 @@ impl Tree<'_> {
 /// Returns all meshes without activation checkpointing, then all with it.
 fn both(cuts: Vec<(Rule, ParallelConfig)>) -> impl Iterator<Item = (Rule, ParallelConfig)> {
     [false, true].into_iter().flat_map(move |activation_checkpointing| {
-        let with = move |(rule, cut)| (rule, ParallelConfig { activation_checkpointing, ..cut });
-        cuts.clone().into_iter().map(with)
+        let variant = move |(rule, cut)| (rule, ParallelConfig { activation_checkpointing, ..cut });
+        cuts.clone().into_iter().map(variant)
     })
 }
 
@@ -143,8 +143,8 @@ pub(super) fn does_not_fit(estimate: &Estimate<'_>) -> String {
     .map(size);
     let ranks = counted(*ranks, "rank");
     let what = format!("{need} for each of {ranks}, and there is room for {room}");
-    let of = format!("{layer} the largest layer, {activations} the activations of a sample");
+    let details = format!("{layer} the largest layer, {activations} the activations of a sample");
     let least =
         format!("the smallest mesh is {} with {}", estimate.parallel.words(), estimate.parallel.kind.name());
-    format!("{what} ({of}): {least}; more ranks, more memory, a shorter sequence or a smaller model")
+    format!("{what} ({details}): {least}; more ranks, more memory, a shorter sequence or a smaller model")
 }

@@ -15,14 +15,14 @@ pub(crate) fn all(
     row: Option<&StrategyRow>,
     bucket: f64,
 ) -> Vec<String> {
-    let all = [
+    let warnings = [
         units(estimate),
         activations(estimate),
         many_data_ranks(estimate.parallel.data, "latency"),
         many_accumulation_steps(&estimate.parallel, recipe),
         slow_link(estimate, recipe, row, bucket),
     ];
-    all.into_iter().flatten().collect()
+    warnings.into_iter().flatten().collect()
 }
 
 /// Warns about whole units, which sharded strategies gather for computation.
@@ -98,8 +98,8 @@ fn more_accumulation(
     let utilization = |times: usize| {
         StepTime::new(estimate, recipe.micro_batch, times * recipe.accumulation, bucket).utilization()
     };
-    let all = [2, 4, 8, 16, 32].map(|times| (times, utilization(times)));
-    let (times, reached) = all.into_iter().find(|(_, reached)| *reached >= BUSY).unwrap_or(all[4]);
+    let options = [2, 4, 8, 16, 32].map(|times| (times, utilization(times)));
+    let (times, reached) = options.into_iter().find(|(_, reached)| *reached >= BUSY).unwrap_or(options[4]);
     let [root, _] = scaled_rates(times);
     (reached > 1.2 * share).then(|| {
         format!(
@@ -115,11 +115,11 @@ pub(crate) fn for_config(config: &Config, hardware: &Hardware, plan: &ParallelCo
     let mesh = Mesh::new(hardware.ranks, config.mesh);
     let crosses = mesh.and_then(|mesh| mesh.check_fits_hosts(hardware.per_host));
     let crosses = crosses.err().map(|error| format!("the configured mesh: {error}"));
-    let (own, tensor) = (config.strategy.kind, config.mesh.tensor);
-    let others = (own != plan.kind || tensor != plan.tensor).then(|| {
-        let (own, kind) = (own.name(), plan.kind.name());
+    let (strategy, tensor) = (config.strategy.kind, config.mesh.tensor);
+    let others = (strategy != plan.kind || tensor != plan.tensor).then(|| {
+        let (strategy, kind) = (strategy.name(), plan.kind.name());
         format!(
-            "configured are {own} and mesh.tensor = {tensor}, planned {kind} and mesh.tensor = {}",
+            "configured are {strategy} and mesh.tensor = {tensor}, planned {kind} and mesh.tensor = {}",
             plan.tensor
         )
     });

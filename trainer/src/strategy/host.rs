@@ -35,6 +35,7 @@ impl<'a> HostStrategy<'a> {
     fn copy_unit(&mut self, unit: UnitId) -> Result<()> {
         for id in self.inventory.present_of(unit) {
             let store = self.strategy.device_store(id);
+            // Generation visits a unit once for each token, and its weights do not change between.
             if let (Some(store), Entry::Vacant(place)) = (store, self.copies.entry(id)) {
                 place.insert(store.weights_to_host(id)?);
             }
@@ -49,6 +50,8 @@ impl Strategy for HostStrategy<'_> {
     }
 
     fn pre_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        // The weights of a sharded strategy are whole only after this call, so they are copied
+        // behind it.
         self.strategy.pre_unit(unit, way)?;
         self.copy_unit(unit)
     }

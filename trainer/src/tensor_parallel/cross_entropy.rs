@@ -104,6 +104,8 @@ impl VocabParallelCrossEntropy {
         let targets = pass.local_targets(places, logits.columns(), self.count)?;
         let (mut row_max, mut sums) = (pass.tensor_in_place(rows, 1)?, pass.tensor_in_place(2, rows)?);
         ops.class_max(logits.values(), &targets, row_max.values_mut())?;
+        // Exponentials of all ranks are relative to the same number, so that their sums can be
+        // added.
         pass.timed_wait("greatest logits", || row_max.all_reduce(&self.group, Max))?;
         ops.class_exp(logits.values_mut(), &targets, row_max.values(), sums.values_mut())?;
         pass.timed_wait("sums of the loss", || sums.all_reduce(&self.group, Sum))?;

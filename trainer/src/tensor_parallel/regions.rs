@@ -62,14 +62,15 @@ impl RegionComm {
     /// Gathers the rows of all ranks.
     fn all_gather_rows(&self, pass: &Pass<'_>, part: Tensor) -> Result<Tensor> {
         let Some(group) = self.group.as_ref().filter(|_| self.shards_rows(pass)) else { return Ok(part) };
-        let mut all = pass.tensor_in_place(part.rows() * group.size(), part.columns())?;
-        pass.timed_wait("rows of a layer", || all.all_gather(&part, group))?;
-        Ok(all)
+        let mut gathered = pass.tensor_in_place(part.rows() * group.size(), part.columns())?;
+        pass.timed_wait("rows of a layer", || gathered.all_gather(&part, group))?;
+        Ok(gathered)
     }
 
     /// Sums over ranks, and keeps the whole sum or this rank's rows of it.
     fn reduce(&self, pass: &Pass<'_>, mut summand: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(summand) };
+        // Without sharded rows, every rank needs the whole sum, for its norm and residual.
         if !self.shards_rows(pass) {
             pass.timed_wait("sum of a layer", || summand.all_reduce(group, Sum))?;
             return Ok(summand);

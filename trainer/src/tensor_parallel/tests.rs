@@ -33,7 +33,7 @@ fn forward_and_backward<M: Module>(
 fn copy_and_reduce_regions_are_conjugate() {
     run_ranks(3, |group| {
         let rank = group.rank();
-        let of = |sequence, enters: bool| {
+        let region = |sequence, enters: bool| {
             let split = TensorParallel::new(Some(group.clone().into()), sequence, ParallelPlan::default());
             forward_and_backward(6, 2, |_| -> Box<dyn Module> {
                 if enters { Box::new(split.copy_to_region()) } else { Box::new(split.reduce_from_region()) }
@@ -41,12 +41,12 @@ fn copy_and_reduce_regions_are_conjugate() {
         };
         let (input, slope) = (random_values(1, 12), random_values(2, 12));
         let thrice = |values: &[f32]| values.iter().map(|x| x + x + x).collect::<Vec<_>>();
-        assert_eq!(of(false, true), [input.clone(), thrice(&slope)]);
-        assert_eq!(of(false, false), [thrice(&input), slope.clone()]);
-        let [gathered, mine] = of(true, true);
+        assert_eq!(region(false, true), [input.clone(), thrice(&slope)]);
+        assert_eq!(region(false, false), [thrice(&input), slope.clone()]);
+        let [gathered, mine] = region(true, true);
         assert_eq!(gathered, [&input[..], &input, &input].concat());
         assert_eq!(mine, thrice(&random_values(2, 36)[12 * rank..][..12]));
-        let [mine, gathered] = of(true, false);
+        let [mine, gathered] = region(true, false);
         assert_eq!(mine, thrice(&input[4 * rank..][..4]));
         assert_eq!(gathered, [&slope[..4], &slope[..4], &slope[..4]].concat());
     });
@@ -107,14 +107,16 @@ fn plan() -> ParallelPlan {
 
 #[test]
 fn sharded_layer_matches_unsharded() {
-    let [whole, slope] = forward_and_backward(6, 4, |registry| layer(registry, &TensorParallel::default()));
+    let [reference, slope] =
+        forward_and_backward(6, 4, |registry| layer(registry, &TensorParallel::default()));
     for parts in [2, 3, 4] {
         for [output, gradient] in run_ranks(parts, |group| {
             let split = TensorParallel::new(Some(group.into()), false, plan());
             forward_and_backward(6, 4, |registry| layer(registry, &split))
         }) {
-            let near = |one: &[f32], other: &[f32]| one.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-6);
-            assert!(near(&output, &whole) && near(&gradient, &slope), "{parts} parts");
+            let near =
+                |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(a, b)| (a - b).abs() < 1e-6);
+            assert!(near(&output, &reference) && near(&gradient, &slope), "{parts} parts");
         }
     }
 }
@@ -138,22 +140,22 @@ fn columns_of(rows: &[f32], columns: usize, range: std::ops::Range<usize>) -> Ve
 fn column_parallel_outputs_are_slices_of_the_whole() {
     let plan = || ParallelPlan::new([("m", ParallelStyle::Column { blocks: 1, grain: 1 })]);
     for (inputs, outputs) in [(8, 12), (33, 60), (256, 192)] {
-        let of = |split: &TensorParallel| {
+        let outputs_of = |split: &TensorParallel| {
             forward(6, inputs, |r| split.linear(r, inputs, outputs, LinearInit::fan_in(inputs)))
         };
-        let whole = of(&TensorParallel::default());
+        let reference = outputs_of(&TensorParallel::default());
         for parts in [2, 3, 4] {
             let each = run_ranks(parts, |group| {
                 let before = group.traffic_stats().unwrap().bytes;
                 let split = TensorParallel::new(Some(group.clone().into()), false, plan());
-                (of(&split), group.traffic_stats().unwrap().bytes - before)
+                (outputs_of(&split), group.traffic_stats().unwrap().bytes - before)
             });
             let width = outputs / parts;
             for (rank, (output, sent)) in each.into_iter().enumerate() {
-                let slice = columns_of(&whole, outputs, rank * width..(rank + 1) * width);
+                let slice = columns_of(&reference, outputs, rank * width..(rank + 1) * width);
                 // Kernels round the columns at the edge of a matrix in another order.
                 let most = if width.is_multiple_of(16) { 0.0 } else { 1e-6 };
-                let near = |(one, other): (&f32, &f32)| (one - other).abs() <= most;
+                let near = |(left, right): (&f32, &f32)| (left - right).abs() <= most;
                 let what = format!("rank {rank} of {parts}, {inputs} x {outputs}");
                 assert!(output.len() == slice.len() && output.iter().zip(&slice).all(near), "{what}");
                 assert_eq!(sent, 0, "forward sends nothing");

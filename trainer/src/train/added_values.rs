@@ -66,6 +66,7 @@ impl AddedNames {
     /// all ranks.
     fn add_experts(&mut self, rank: usize, name: String, count: usize) -> Result<()> {
         let known = *self.experts.entry(name.clone()).or_insert(count);
+        // Each rank allocates as many numbers as this message says.
         if known == count && count <= Experts::MAX_COUNT {
             return Ok(());
         }
@@ -99,10 +100,10 @@ impl AddedNames {
         let metrics = self.metrics.iter().cloned().zip(metrics.chunks_exact(2));
         let metrics = metrics.filter(|(_, pair)| pair[1] > 0.0).map(|(name, pair)| (name, pair[0] / pair[1]));
         let relative = self.experts.iter().map(|(name, &count)| {
-            let (own, others) = loads.split_at(count);
+            let (block, others) = loads.split_at(count);
             loads = others;
-            let mean = own.iter().sum::<f64>() / count as f64;
-            (name.clone(), own.iter().map(|tokens| tokens / mean).collect())
+            let mean = block.iter().sum::<f64>() / count as f64;
+            (name.clone(), block.iter().map(|tokens| tokens / mean).collect())
         });
         let relative = relative.collect();
         AddedValues { losses, metrics: metrics.collect(), loads: relative }
@@ -141,9 +142,9 @@ mod tests {
 
     #[test]
     fn numbers_of_experts_of_peers_are_checked_on_all_ranks() {
-        for (own, other) in [(8, 9), (usize::MAX, usize::MAX)] {
+        for (given, other) in [(8, 9), (usize::MAX, usize::MAX)] {
             let errors = run_ranks(2, |group| {
-                let count = if group.rank() == 0 { own } else { other };
+                let count = if group.rank() == 0 { given } else { other };
                 let mut names =
                     AddedNames { experts: [("block".to_owned(), count)].into(), ..AddedNames::default() };
                 names.extend(&AddedSums::default(), [&group]).unwrap_err().to_string()

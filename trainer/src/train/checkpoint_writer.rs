@@ -16,15 +16,17 @@ pub(super) struct CheckpointWriter {
 impl CheckpointWriter {
     /// Starts to write a checkpoint, and returns its folder. All ranks must call this.
     pub(super) fn start(&mut self, snapshot: Snapshot, world: &Communicator, keep: usize) -> Result<PathBuf> {
-        let own = match self.world.take() {
-            Some(own) => own,
+        let communicator = match self.world.take() {
+            Some(communicator) => communicator,
+            // Training uses the communicator of the world meanwhile, and its operations run in one
+            // order.
             None => world.duplicate()?,
         };
-        let (folder, its_own) = (snapshot.folder(), own.clone());
-        let write = move || snapshot.write(Some(&its_own), keep);
+        let (folder, for_thread) = (snapshot.folder(), communicator.clone());
+        let write = move || snapshot.write(Some(&for_thread), keep);
         let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(write);
         let failed = |error| Error::Unsupported(format!("checkpoint.async: no thread: {error}"));
-        (self.world, self.writing) = (Some(own), Some(thread.map_err(failed)?));
+        (self.world, self.writing) = (Some(communicator), Some(thread.map_err(failed)?));
         Ok(folder)
     }
 

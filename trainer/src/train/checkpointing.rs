@@ -17,6 +17,8 @@ impl Run {
     /// # Errors
     /// Fails on every rank if any rank cannot write a file, also a file of the checkpoint before.
     pub fn save(&mut self) -> Result<PathBuf> {
+        // One checkpoint is written at a time. Otherwise copies of several steps would fill memory
+        // if the disk is slower than the steps between them.
         self.finish_save()?;
         let seed = u64::from(self.config.seed);
         let (position, data) = (self.sampler.position(), self.dataset.clone());
@@ -61,16 +63,20 @@ impl Run {
             Ok((manifest, changes))
         });
         let who = saved_by(&self.world, &self.groups);
+        // A rank that failed alone would leave the others waiting in the collectives of loading.
         let (manifest, changes) = who.agree_on_result(checked, "comparing a run with its checkpoint")?;
         let progress = checkpoint::load(folder, who, &mut *self.strategy, &self.inventory)?;
         let files = match who.rank() {
+            // Only rank 0 writes these files into checkpoints.
             0 => RunFiles::of_checkpoint(folder, &manifest),
             _ => Ok(Default::default()),
         };
         let files = who.agree_on_result(files, "reading the files of a model")?;
         self.keep_files(files, &manifest.configuration);
+        // A GPU may have copies of the initial weights of a strategy on the host.
         self.device.iter().for_each(Device::invalidate_weights);
         self.train_step = progress.step;
+        // The threads read ahead of the position that the sampler had before.
         self.read_ahead = None;
         self.log_resumed(folder, &changes, &manifest.configuration);
         if progress.data.is_same(&self.dataset) {
@@ -84,6 +90,7 @@ impl Run {
     /// checkpoint, if this run names none.
     fn keep_files(&mut self, saved_files: RunFiles, saved_config: &str) {
         let (data, files) = (&mut self.config.data, &mut self.files);
+        // Files that this run names come before those of the checkpoint.
         if data.tokenizer.is_empty() && saved_files.tokenizer.is_some() {
             files.tokenizer = saved_files.tokenizer;
             files.model = std::mem::take(&mut files.model).with_tokenizer_of(saved_files.model.clone());
@@ -134,21 +141,23 @@ impl Run {
         let rate = |config: &Config| config.peak_rate() * config.schedule.factor(self.train_step);
         let (now, Ok(saved)) = (rate(&self.config), Config::from_checkpoint(saved)) else { return };
         if now != rate(&saved) {
-            let before = rate(&saved);
-            self.log(&format!("the next learning rate is {now:.2e}, and {before:.2e} by the saved schedule"));
+            let saved_rate = rate(&saved);
+            self.log(&format!(
+                "the next learning rate is {now:.2e}, and {saved_rate:.2e} by the saved schedule"
+            ));
         }
     }
 }
 
 /// Builds the message for changed keys that change the meaning of the run.
 fn refused_changes_message(refused: &[&ChangedKey]) -> String {
-    let all: Vec<_> = refused.iter().map(|change| change.to_string()).collect();
+    let changes: Vec<_> = refused.iter().map(|change| change.to_string()).collect();
     let back: Vec<_> = refused.iter().map(|change| format!("{}={}", change.key, change.saved)).collect();
     let keys: Vec<_> = refused.iter().map(|change| change.key.as_str()).collect();
     format!(
         "this run would go on as another one: {}; set {}, or accept the change by \
          checkpoint.allow_changes={}",
-        all.join(", "),
+        changes.join(", "),
         back.join(" "),
         keys.join(",")
     )

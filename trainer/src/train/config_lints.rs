@@ -9,7 +9,7 @@ use crate::optim::LrScaling;
 
 /// Returns the warnings for a run whose ranks need `bytes` bytes each, one per line.
 pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize) -> String {
-    let all = [
+    let lints = [
         many_data_ranks(config, mesh),
         accumulation(config, batch),
         dropped_samples(config),
@@ -20,7 +20,7 @@ pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize)
         memory(mesh, bytes),
         activations(config, bytes),
     ];
-    all.into_iter().flatten().chain(config.unused_keys()).collect::<Vec<_>>().join("\n")
+    lints.into_iter().flatten().chain(config.unused_keys()).collect::<Vec<_>>().join("\n")
 }
 
 fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {

@@ -36,6 +36,8 @@ impl DataLoader {
     fn text(data: &Data, sequence: usize) -> Result<Self> {
         let text = text::read(Path::new(&data.path), &data.extensions, data.validation)?;
         let windows = |tokens| TokenWindows::new(tokens, sequence);
+        // A text that makes no window is an error of `TokenWindows`, but a short corpus must still
+        // train.
         let enough = text.validation.len() > sequence;
         let validation = enough.then(|| windows(text.validation)).transpose()?;
         let training = Arc::new(windows(text.training)?);
@@ -71,10 +73,11 @@ pub(super) fn check_exists(key: &str, path: &str) -> Result<()> {
 pub(super) fn dataset_id(samples: &TokenWindows, name: &str) -> Result<DatasetId> {
     let count = samples.count();
     let looked_at = count.min(MAX_HASHED_SAMPLES);
+    // The samples are spread over the data, because two sets can begin with the same files.
     let numbers: Vec<u64> = (0..looked_at).map(|part| part * count / looked_at).collect();
     let TokenBatch { inputs, targets, .. } = samples.batch(&numbers, SequenceChunk::WHOLE)?;
-    let of = |numbers: &[u32]| hash_iter(numbers.len(), numbers.iter().map(|&number| u64::from(number)));
-    let hash = hash_numbers(&[of(&inputs), of(&targets)]);
+    let hash_of = |numbers: &[u32]| hash_iter(numbers.len(), numbers.iter().map(|&number| u64::from(number)));
+    let hash = hash_numbers(&[hash_of(&inputs), hash_of(&targets)]);
     Ok(DatasetId { name: name.to_owned(), samples: count, hash })
 }
 

@@ -46,9 +46,9 @@ impl DryRun {
         let units = config.strategy.unit_kinds(&inventory)?;
         let stages = Stages::new(config, &mesh, &batch, &inventory)?;
         let of_stage = |stage| {
-            let mut own = inventory.clone();
-            stages.keep_own(stage, &mut own);
-            own
+            let mut stage_inventory = inventory.clone();
+            stages.keep_own(stage, &mut stage_inventory);
+            stage_inventory
         };
         let of_stages = (0..mesh.degrees().pipeline).map(of_stage).collect();
         let config = config.clone();
@@ -97,8 +97,8 @@ impl DryRun {
     /// Returns the bytes at the peak of a step as configured, as [`DryRun::memory`] does: whole
     /// gradients count while they are kept.
     pub fn peak_memory(&self) -> [usize; 5] {
-        let all = self.cost_models().map(|model| model.memory_at_peak(&self.units));
-        all.max_by_key(|&memory| in_memory(memory)).expect("a stage")
+        let predictions = self.cost_models().map(|model| model.memory_at_peak(&self.units));
+        predictions.max_by_key(|&memory| in_memory(memory)).expect("a stage")
     }
 
     /// Returns the bytes that each rank sends per step as configured, as [`DryRun::traffic`] does.
@@ -113,13 +113,13 @@ impl DryRun {
     }
 
     fn memory_with(&self, units: &[StrategyKind]) -> [usize; 5] {
-        let all = self.cost_models().map(|model| model.memory(units));
-        all.max_by_key(|&memory| in_memory(memory)).expect("a stage")
+        let predictions = self.cost_models().map(|model| model.memory(units));
+        predictions.max_by_key(|&memory| in_memory(memory)).expect("a stage")
     }
 
     fn traffic_with(&self, units: &[StrategyKind]) -> Traffic {
-        let all = self.cost_models().map(|model| model.traffic(units));
-        all.max_by(|one, other| one.total().total_cmp(&other.total())).expect("a stage")
+        let predictions = self.cost_models().map(|model| model.traffic(units));
+        predictions.max_by(|left, right| left.total().total_cmp(&right.total())).expect("a stage")
     }
 
     fn all_units(&self, kind: StrategyKind) -> Vec<StrategyKind> {
@@ -142,8 +142,8 @@ impl DryRun {
     }
 
     fn model(&self) -> String {
-        let whole = |parameter: &Parameter| parameter.global_shape().iter().product::<usize>();
-        let parameters: usize = self.inventory.parameters.iter().map(whole).sum();
+        let elements = |parameter: &Parameter| parameter.global_shape().iter().product::<usize>();
+        let parameters: usize = self.inventory.parameters.iter().map(elements).sum();
         let units = counted(self.inventory.units.len(), "unit");
         let flops = self.flops();
         format!("{parameters} parameters in {units}\n{flops:.3e} floating-point operations a rank and step")
@@ -155,7 +155,7 @@ impl DryRun {
 
     /// Returns a table that compares all strategies.
     fn comparison(&self) -> String {
-        let own = self.units.iter().all(|&kind| kind == self.units[0]).then_some(self.units[0]);
+        let uniform = self.units.iter().all(|&kind| kind == self.units[0]).then_some(self.units[0]);
         let row = |name: &str, units: &[StrategyKind], is_own: bool, alias: Option<&str>| {
             let (memory, traffic) = (self.memory_with(units), self.traffic_with(units));
             let sums = [in_memory(memory) as f64, traffic.total()];
@@ -166,10 +166,10 @@ impl DryRun {
         };
         let heads = AllocClass::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
         let heads = std::iter::once("").chain(heads).map(str::to_owned).collect();
-        let kinds = StrategyKind::ALL
-            .iter()
-            .map(|kind| row(kind.name(), &self.all_units(*kind), own == Some(*kind), kind.pytorch_name()));
-        let mixed = own.is_none().then(|| row("strategy.units", &self.units, true, None));
+        let kinds = StrategyKind::ALL.iter().map(|kind| {
+            row(kind.name(), &self.all_units(*kind), uniform == Some(*kind), kind.pytorch_name())
+        });
+        let mixed = uniform.is_none().then(|| row("strategy.units", &self.units, true, None));
         table(&std::iter::once(heads).chain(kinds).chain(mixed).collect::<Vec<_>>())
     }
 }
@@ -200,9 +200,9 @@ fn traffic_table(traffic: &Traffic) -> String {
         pipeline: stages,
     } = *traffic;
     let phases = [("forward", forward), ("backward", backward), ("after", after)];
-    let within =
+    let sharing =
         [("in layers", layers), ("in sequences", sequences), ("to experts", experts), ("to stages", stages)];
-    let rows = phases.into_iter().chain(within).chain([("in all", traffic.total())]);
+    let rows = phases.into_iter().chain(sharing).chain([("in all", traffic.total())]);
     table(&rows.map(|(phase, bytes)| vec![phase.to_owned(), format!("{bytes:.0}")]).collect::<Vec<_>>())
 }
 

@@ -116,6 +116,8 @@ fn next_logits(
     };
     let mut logits = match pipeline::run_forward_program(gpt, pass, program, stages)? {
         Some(output) => gpt.next_logits(pass, output)?,
+        // All stages choose the next token, with which the first one goes on, so all of them need
+        // the logits.
         None => vec![0.0; gpt.config().vocabulary],
     };
     stages.broadcast(&mut logits, program.last_rank)?;
@@ -140,9 +142,9 @@ impl Writer<'_> {
         if prompt.is_empty() {
             return Err(Error::invalid("an empty prompt: a text begins with something"));
         }
-        let (own, codec, seed) = (&self.config.sample, self.codec, u64::from(self.config.seed));
-        let (temperature, top_p) = (own.temperature as f32, own.top_p as f32);
-        let sampling = Sampling { temperature, top_k: own.top_k, top_p, seed };
+        let (sample, codec, seed) = (&self.config.sample, self.codec, u64::from(self.config.seed));
+        let (temperature, top_p) = (sample.temperature as f32, sample.top_p as f32);
+        let sampling = Sampling { temperature, top_k: sample.top_k, top_p, seed };
         let (prompt, vocabulary) = (codec.encode_start(prompt)?, self.gpt.config().vocabulary);
         if let Some(unknown) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
             let path = &self.config.data.tokenizer;
@@ -158,7 +160,7 @@ impl Writer<'_> {
             text.push_str(&part);
             show(&part).map(|()| true)
         };
-        self.gpt.generate_with(pass, &prompt, own.tokens, sampling, forward, &mut each)?;
+        self.gpt.generate_with(pass, &prompt, sample.tokens, sampling, forward, &mut each)?;
         Ok(text)
     }
 }

@@ -27,9 +27,13 @@ impl RunHeader<'_> {
     fn model(&self) -> String {
         let (model, inventory) = (&self.plan.config.model, self.plan.inventory);
         let count = |parameter: &&Parameter| parameter.global_shape().iter().product::<usize>();
-        let all: usize = inventory.parameters.iter().map(|parameter| count(&parameter)).sum();
-        let trained: usize =
-            inventory.parameters.iter().filter(|parameter| parameter.trainable).map(|own| count(&own)).sum();
+        let total: usize = inventory.parameters.iter().map(|parameter| count(&parameter)).sum();
+        let trained: usize = inventory
+            .parameters
+            .iter()
+            .filter(|parameter| parameter.trainable)
+            .map(|parameter| count(&parameter))
+            .sum();
         let shape = format!(
             "{}, {}, width {}, {}, context {}",
             self.architecture(),
@@ -38,11 +42,11 @@ impl RunHeader<'_> {
             counted(model.heads, "head"),
             model.context
         );
-        let frozen = match all - trained {
+        let frozen = match total - trained {
             0 => String::new(),
             frozen => format!(", {} of them frozen", with_separators(frozen)),
         };
-        format!("{shape}: {} parameters{frozen}", with_separators(all))
+        format!("{shape}: {} parameters{frozen}", with_separators(total))
     }
 
     /// Returns the family of the model.
@@ -90,9 +94,9 @@ impl RunHeader<'_> {
     fn padding(&self) -> Option<String> {
         let matrices = self.plan.inventory.parameters.iter().filter(|parameter| parameter.shape.len() > 1);
         let share = |parameter: &Parameter| parameter.shard.as_ref().map_or(0.0, ShardSpec::padding_fraction);
-        let mut padded: Vec<_> = matrices.map(|own| (share(own), &own.name)).collect();
+        let mut padded: Vec<_> = matrices.map(|parameter| (share(parameter), &parameter.name)).collect();
         padded.retain(|&(share, _)| share > 0.0);
-        padded.sort_by(|one, other| other.0.total_cmp(&one.0));
+        padded.sort_by(|left, right| right.0.total_cmp(&left.0));
         let (share, name) = padded.first()?;
         let more = match padded.len() {
             1 => String::new(),
@@ -150,7 +154,7 @@ impl RunHeader<'_> {
     /// Returns the strategy, or each strategy with its units.
     fn strategy(&self) -> String {
         let units: Vec<_> = self.units.iter().zip(&self.plan.inventory.units).collect();
-        let runs: Vec<_> = units.chunk_by(|one, next| one.0 == next.0).collect();
+        let runs: Vec<_> = units.chunk_by(|unit, next| unit.0 == next.0).collect();
         let part = |run: &&[(&StrategyKind, &Unit)]| match run {
             [(kind, _), ..] if runs.len() == 1 => kind.name().to_owned(),
             [(kind, first), .., (_, last)] => format!("{} for {} to {}", kind.name(), first.name, last.name),
@@ -170,13 +174,14 @@ impl RunHeader<'_> {
     }
 
     fn checkpoints(&self) -> String {
-        let own = &self.plan.config.checkpoint;
-        let end = if own.last { Some("after the last step".to_owned()) } else { None };
-        let each = (own.every > 0).then(|| format!("every {}", counted(own.every as usize, "step")));
+        let checkpoint = &self.plan.config.checkpoint;
+        let end = if checkpoint.last { Some("after the last step".to_owned()) } else { None };
+        let each =
+            (checkpoint.every > 0).then(|| format!("every {}", counted(checkpoint.every as usize, "step")));
         let times: Vec<_> = each.into_iter().chain(end).collect();
         match times.is_empty() {
             true => "none: checkpoint.every = 0, checkpoint.last = false".to_owned(),
-            false => format!("`{}`, {}", own.folder, times.join(" and ")),
+            false => format!("`{}`, {}", checkpoint.folder, times.join(" and ")),
         }
     }
 }

@@ -33,13 +33,13 @@ impl Interrupt {
         let failed = |error| Error::Unsupported(format!("signals cannot be watched: {error}"));
         let watched = without_ignored(&[SIGINT, SIGTERM, SIGUSR1]);
         let (interrupt, mut signals) = (Self::default(), Signals::new(watched).map_err(failed)?);
-        let own = interrupt.clone();
+        let requests = interrupt.clone();
         let watch = move || {
             let mut first = None;
             for signal in signals.forever() {
                 match signal {
-                    SIGUSR1 => own.on_save_signal(),
-                    _ => own.on_end_signal(signal, *first.get_or_insert_with(Instant::now)),
+                    SIGUSR1 => requests.on_save_signal(),
+                    _ => requests.on_end_signal(signal, *first.get_or_insert_with(Instant::now)),
                 }
             }
         };
@@ -49,6 +49,7 @@ impl Interrupt {
 
     /// Requests the end after the current step.
     pub fn request(&self) {
+        // The flag orders no other memory: ranks exchange it with the loss of a step.
         self.0.end.store(true, Ordering::Relaxed);
     }
 
@@ -64,6 +65,7 @@ impl Interrupt {
 
     /// Returns true if a checkpoint is requested, once for each request.
     pub(super) fn take_save_request(&self) -> bool {
+        // One operation reads and clears the flag, so that a signal between the two is not lost.
         self.0.save.swap(false, Ordering::Relaxed)
     }
 

@@ -59,6 +59,8 @@ pub(super) fn check_thread_count(ranks: usize) -> Result<()> {
 /// # Errors
 /// Returns the error of this rank, or the error received from another rank.
 pub fn train_from_env(config: &Config, interrupt: &Interrupt) -> Result<(TrainResult, bool)> {
+    // The value is used later. It is checked here, before ranks meet, because the others would wait
+    // for a rank that fails after that.
     crate::device::local_rank(|name| std::env::var(name).ok())?;
     let world =
         Communicator::builder().config(&communicator_config(config)?).from_env().map_err(start_error)?;
@@ -71,6 +73,7 @@ pub fn train_from_env(config: &Config, interrupt: &Interrupt) -> Result<(TrainRe
 fn run_with_errors(world: Communicator, config: &Config, interrupt: &Interrupt) -> Result<TrainResult> {
     let end = run_rank(world.clone(), config, interrupt);
     if let Err(error) = &end {
+        // Other ranks would wait for this one until their timeout.
         world.abort(&format!("rank {}: {error}", world.rank()));
     }
     end
@@ -97,13 +100,13 @@ fn communicator_config(config: &Config) -> Result<unisono::Config> {
 
 /// Returns the more informative of two errors. An error caused by another rank's failure is the
 /// less informative one.
-fn more_informative(one: Error, other: Error) -> Error {
+fn more_informative(first: Error, second: Error) -> Error {
     let tells = |error: &Error| match error {
         Error::Collective(error) => u8::from(error.is_invalid_usage()),
         Error::Invalid(_) => 2,
         _ => 3,
     };
-    if tells(&other) > tells(&one) { other } else { one }
+    if tells(&second) > tells(&first) { second } else { first }
 }
 
 fn panic_error() -> Error {

@@ -18,15 +18,17 @@ const GIB: f64 = (1 << 30) as f64;
 /// [`Error::Invalid`] on every rank, with the numbers of the first host that is too small and the
 /// settings that would fit.
 pub(super) fn check_fits(world: &Communicator, plan: &CostModel<'_>, memory: [usize; 5]) -> Result<()> {
+    // With a GPU, the formulas count its memory and not that of the host.
     if !plan.config.check_memory || plan.config.device == DeviceKind::Cuda {
         return Ok(());
     }
     let or_unlimited = |bytes: Option<usize>| bytes.map_or(u64::MAX, |bytes| bytes as u64);
     let (host, process) = (HostId::current().0, u64::from(std::process::id()));
-    let own = [host, process, or_unlimited(available_memory()), or_unlimited(available_addresses())];
-    let mut all = vec![0; own.len() * world.size()];
-    world.all_gather(&own, &mut all)?;
-    let ranks: Vec<[u64; 4]> = all.as_chunks().0.to_vec();
+    let numbers = [host, process, or_unlimited(available_memory()), or_unlimited(available_addresses())];
+    let mut gathered = vec![0; numbers.len() * world.size()];
+    // Every rank gets the numbers of all hosts, so that all ranks refuse together.
+    world.all_gather(&numbers, &mut gathered)?;
+    let ranks: Vec<[u64; 4]> = gathered.as_chunks().0.to_vec();
     for rank in &ranks {
         let of_host =
             Room::of(Place::Host, ranks.iter().filter(|other| other[0] == rank[0]).map(|other| other[2]));
@@ -100,8 +102,9 @@ impl Room {
         let found: Vec<_> = single.iter().filter_map(|&change| fitting(&[change])).collect();
         match found.is_empty() {
             true => {
-                let all = [Change::Strategy(StrategyKind::Zero3), Change::Recompute, Change::SingleSamples];
-                fitting(&all).into_iter().collect()
+                let combined =
+                    [Change::Strategy(StrategyKind::Zero3), Change::Recompute, Change::SingleSamples];
+                fitting(&combined).into_iter().collect()
             }
             false => found,
         }

@@ -13,6 +13,8 @@ impl Run {
     /// of the run. The reporting rank calls this.
     pub(super) fn preflight(&self) -> Result<Option<File>> {
         let Config { log, sample, data, .. } = &self.config;
+        // Text is generated after the last step, so a tokenizer that cannot be read is found before
+        // the first.
         if sample.tokens > 0 {
             data.open_tokenizer()?;
         }
@@ -27,9 +29,9 @@ impl Run {
 /// lock, because two runs would remove each other's files.
 fn lock_checkpoints(config: &Config) -> Result<Option<File>> {
     check_earlier_run(config)?;
-    let own = &config.checkpoint;
-    let saves = own.every > 0 || own.last;
-    saves.then(|| lock(Path::new(&own.folder))).transpose()
+    let settings = &config.checkpoint;
+    let saves = settings.every > 0 || settings.last;
+    saves.then(|| lock(Path::new(&settings.folder))).transpose()
 }
 
 /// Checks that the checkpoint folder holds no checkpoint of another run.
@@ -37,10 +39,10 @@ fn lock_checkpoints(config: &Config) -> Result<Option<File>> {
 /// # Errors
 /// Names the folder, and the ways out.
 pub(super) fn check_earlier_run(config: &Config) -> Result<()> {
-    let (own, folder) = (&config.checkpoint, Path::new(&config.checkpoint.folder));
-    let saves = own.every > 0 || own.last;
+    let (settings, folder) = (&config.checkpoint, Path::new(&config.checkpoint.folder));
+    let saves = settings.every > 0 || settings.last;
     match checkpoint::latest(folder) {
-        Some(_) if saves && !own.resume => Err(Error::file(
+        Some(_) if saves && !settings.resume => Err(Error::file(
             folder,
             "has checkpoints of an earlier run: checkpoint.resume=true goes on from the last; otherwise give \
              another checkpoint.folder, remove this one, or save nothing (checkpoint.every=0 \

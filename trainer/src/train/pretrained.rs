@@ -69,6 +69,7 @@ fn write_descriptions(restored: &Restored, to: &Path, dtype: Dtype) -> Result<()
     if tokenizer.is_some() {
         written.push(TOKENIZER);
     }
+    // A refused folder stays as it was, because nothing is written before this check.
     hugging_face::check_folder(to, &written)?;
     std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
     OutputFile::write(&path, config)?;

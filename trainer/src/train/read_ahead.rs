@@ -66,6 +66,8 @@ impl ReadAhead {
     /// Returns the error of reading these batches.
     pub(super) fn next(&mut self) -> Result<StepBatches> {
         let ended = || Error::invalid("a thread that reads data panicked: a bug");
+        // Later steps are requested before this one is awaited, so that no worker is idle
+        // meanwhile.
         while self.under_way.len() < STEPS_PER_WORKER * self.workers.len() {
             let numbers = self.ahead.next_or_new_epoch();
             self.workers[self.next].requests.send(numbers).map_err(|_| ended())?;
@@ -131,10 +133,10 @@ mod tests {
         let sampler = Sampler::new(24, 4, Some(7), LastBatch::Drop).unwrap();
         let reader = reader(&Arc::default());
         for workers in [1, 2, 5] {
-            let (mut ahead, mut own) =
+            let (mut ahead, mut direct) =
                 (ReadAhead::start(workers, &reader, &sampler).unwrap(), sampler.clone());
             for step in 0..20 {
-                let expected = tokens(reader.read(&own.next_or_new_epoch()).unwrap());
+                let expected = tokens(reader.read(&direct.next_or_new_epoch()).unwrap());
                 assert_eq!(tokens(ahead.next().unwrap()), expected, "{workers} workers, step {step}");
             }
         }

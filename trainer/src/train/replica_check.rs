@@ -15,6 +15,7 @@ impl Run {
     fn parameter_hashes(&mut self) -> Result<Vec<u64>> {
         let mut hashes = vec![0; self.inventory.parameters.len()];
         for unit in self.inventory.own_units() {
+            // With sharded weights, a rank has whole ones only while their unit is open.
             self.strategy.pre_unit(unit, Direction::Forward)?;
             for id in self.inventory.present_of(unit) {
                 let weights = host_weights(&*self.strategy, id)?;
@@ -35,11 +36,11 @@ impl Run {
     pub fn fingerprint(&mut self) -> Result<u64> {
         let mut hashes = self.parameter_hashes()?;
         self.add_other_experts(&mut hashes)?;
-        let own = hash_numbers(&hashes);
-        let mut all = vec![0; self.world.size()];
-        self.world.all_gather(&[own], &mut all)?;
+        let rank_hash = hash_numbers(&hashes);
+        let mut rank_hashes = vec![0; self.world.size()];
+        self.world.all_gather(&[rank_hash], &mut rank_hashes)?;
         let data_group = self.groups.mesh().group(GroupKind::ModelAndSequenceData, self.world.rank());
-        Ok(hash_numbers(&data_group.into_iter().map(|rank| all[rank]).collect::<Vec<_>>()))
+        Ok(hash_numbers(&data_group.into_iter().map(|rank| rank_hashes[rank]).collect::<Vec<_>>()))
     }
 
     /// Compares the weights of all ranks that should hold equal weights: of data ranks, of tensor
@@ -50,16 +51,17 @@ impl Run {
     /// [`Error::ReplicasDiverged`] on every rank; names the first parameter that differs and the
     /// ranks that differ from the first one.
     pub fn check_replicas(&mut self) -> Result<()> {
-        let mut own = self.parameter_hashes()?;
-        for (hash, parameter) in own.iter_mut().zip(&self.inventory.parameters) {
+        let mut hashes = self.parameter_hashes()?;
+        for (hash, parameter) in hashes.iter_mut().zip(&self.inventory.parameters) {
+            // A hash of 0 would look like the mark of an absent parameter.
             *hash = if parameter.residency.is_here() { (*hash).max(1) } else { ABSENT };
         }
         // Every rank sees every difference. One that knew its own groups alone would go on to
         // collectives in which others are missing.
-        let mut all = vec![0; own.len() * self.world.size()];
-        self.world.all_gather(&own, &mut all)?;
+        let mut world_hashes = vec![0; hashes.len() * self.world.size()];
+        self.world.all_gather(&hashes, &mut world_hashes)?;
         let part = |parameter: usize, rank: usize| self.part_of(ParameterId(parameter), rank);
-        match first_difference(&all, own.len(), part) {
+        match first_difference(&world_hashes, hashes.len(), part) {
             Some(found) => Err(self.divergence_error(&found)),
             None => Ok(()),
         }
@@ -69,19 +71,21 @@ impl Run {
     /// equal weights.
     fn part_of(&self, id: ParameterId, rank: usize) -> [usize; 2] {
         let (parameter, mesh) = (&self.inventory[id], self.groups.mesh());
-        let at = mesh.coordinates(rank);
-        let shard = if parameter.shard.is_some() { at.tensor } else { 0 };
-        [shard, if parameter.domain == Domain::Expert { mesh.expert_rank(at) } else { 0 }]
+        let position = mesh.coordinates(rank);
+        let shard = if parameter.shard.is_some() { position.tensor } else { 0 };
+        [shard, if parameter.domain == Domain::Expert { mesh.expert_rank(position) } else { 0 }]
     }
 
     /// Adds the hashes of the experts of other ranks.
     fn add_other_experts(&self, hashes: &mut [u64]) -> Result<()> {
         let Some(group) = self.groups.get(GroupKind::Expert) else { return Ok(()) };
-        let mut all = vec![0; hashes.len() * group.size()];
-        group.all_gather(hashes, &mut all)?;
-        for (at, parameter) in self.inventory.parameters.iter().enumerate() {
+        let mut group_hashes = vec![0; hashes.len() * group.size()];
+        group.all_gather(hashes, &mut group_hashes)?;
+        for (index, parameter) in self.inventory.parameters.iter().enumerate() {
             if parameter.domain == Domain::Expert {
-                hashes[at] = all.iter().skip(at).step_by(hashes.len()).fold(0, |sum, hash| sum ^ hash);
+                // One rank of the group has the expert, and the others have 0.
+                hashes[index] =
+                    group_hashes.iter().skip(index).step_by(hashes.len()).fold(0, |sum, hash| sum ^ hash);
             }
         }
         Ok(())
@@ -109,16 +113,16 @@ struct Difference {
     others: Vec<usize>,
 }
 
-/// Returns the first difference between ranks with the same `part` of a parameter. `all` holds
-/// `count` hashes per rank.
+/// Returns the first difference between ranks with the same `part` of a parameter.
+/// `world_hashes` holds `count` hashes per rank.
 fn first_difference(
-    all: &[u64],
+    world_hashes: &[u64],
     count: usize,
     part: impl Fn(usize, usize) -> [usize; 2],
 ) -> Option<Difference> {
     let of_parameter = |parameter: usize| {
         let mut copies = BTreeMap::<[usize; 2], Vec<(usize, u64)>>::new();
-        for (rank, hashes) in all.chunks_exact(count).enumerate() {
+        for (rank, hashes) in world_hashes.chunks_exact(count).enumerate() {
             if hashes[parameter] != ABSENT {
                 copies.entry(part(parameter, rank)).or_default().push((rank, hashes[parameter]));
             }
@@ -139,7 +143,7 @@ mod tests {
 
     #[test]
     fn first_divergent_parameter_names_all_ranks() {
-        let found = |all: &[u64], count| first_difference(all, count, |_, _| [0; 2]);
+        let found = |hashes: &[u64], count| first_difference(hashes, count, |_, _| [0; 2]);
         let others = |parameter, first, others: &[usize]| {
             Some(Difference { parameter, first, others: others.to_vec() })
         };
@@ -151,9 +155,9 @@ mod tests {
 
     #[test]
     fn only_ranks_with_the_same_part_are_compared() {
-        let all = [1, 5, 2, 5, 1, 5, 2, 6];
+        let hashes = [1, 5, 2, 5, 1, 5, 2, 6];
         let halves = |parameter, rank| [if parameter == 0 { rank % 2 } else { 0 }, 0];
-        let found = first_difference(&all, 2, halves);
+        let found = first_difference(&hashes, 2, halves);
         assert_eq!(found, Some(Difference { parameter: 1, first: 0, others: vec![3] }));
     }
 }

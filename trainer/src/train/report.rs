@@ -130,11 +130,11 @@ const MAX_SHOWN_EXPERTS: usize = 16;
 
 /// Returns the name of the device, and the work that is done there.
 fn device_name(device: &Device, config: &Config) -> String {
-    let rest = match setup::host_only_option(config) {
+    let work = match setup::host_only_option(config) {
         Some(why) => format!("exchanging and stepping on the CPU, as {why}"),
         None => "exchanging and stepping there too".to_owned(),
     };
-    format!("{}; {rest}", device.describe())
+    format!("{}; {work}", device.describe())
 }
 
 /// Formats a number with a comma between groups of three digits.

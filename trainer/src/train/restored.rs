@@ -36,6 +36,8 @@ impl Restored {
         let damaged = |error| checkpoint::with_last_good(error, &folder);
         let manifest = Manifest::read(&folder).map_err(damaged)?;
         let mut config = Config::from_checkpoint(&manifest.configuration)?;
+        // The author of a checkpoint could name any file of its reader, so the saved path is not
+        // opened. An override comes from the reader.
         let named = std::mem::take(&mut config.data.tokenizer);
         if let Some(tokenizer) = &manifest.tokenizer {
             config.data.tokenizer = folder.join(&tokenizer.file).display().to_string();

@@ -122,6 +122,7 @@ impl Run {
     /// Fails if a collective or a file fails, or if the loss is not finite.
     pub fn step(&mut self) -> Result<StepStats> {
         let start = Instant::now();
+        // Waits of validation or of a checkpoint before this step are not part of it.
         self.strategy.take_wait_time();
         let (own_loss, sums, [in_layers, for_stages]) = self.gradients()?;
         self.trace.span(TraceTrack::Communication, "gradients", || self.strategy.finish_backward())?;
@@ -132,6 +133,8 @@ impl Run {
         let norm = self.trace.span(TraceTrack::Communication, "norm", || self.strategy.grad_norm())?;
         // The norm is known, so GPU errors of tensor parallel layers are known too.
         self.tensor_group.as_ref().map_or(Ok(()), ProcessGroup::check)?;
+        // All ranks have the same numbers, so all of them fail here, before a number that is not
+        // finite reaches the weights.
         self.check_finite(loss, norm)?;
         let rate = self.update(norm)?;
         self.memory_report.update_state(&self.memory);
@@ -158,7 +161,7 @@ impl Run {
     /// losses and metrics of blocks, and the waiting times in layers and for pipeline stages.
     fn gradients(&mut self) -> Result<(f64, AddedSums, [Duration; 2])> {
         let batches = self.next_batches()?;
-        let seeds = |at| self.seeds.seeds_for(Phase::Training, self.train_step, at as u64);
+        let seeds = |index| self.seeds.seeds_for(Phase::Training, self.train_step, index as u64);
         let seeds: Vec<_> = (0..batches.len()).map(seeds).collect();
         let factor = self.config.strategy.average.loss_factor(self.groups.size(GroupKind::Data));
         let scale = factor / self.batch.micro_count() as f32;
@@ -192,9 +195,13 @@ impl Run {
         let (samples, BatchPlan { micro_batch, micro_sequences, .. }) =
             (self.loader.training.clone(), self.batch);
         let reader = BatchReader { samples, micro_batch, micro_sequences, chunk };
+        // Threads start with the first step and not with the run, because a resumed checkpoint
+        // moves the sampler before it.
         if workers > 0 && self.read_ahead.is_none() {
             self.read_ahead = Some(ReadAhead::start(workers, &reader, &self.sampler)?);
         }
+        // The sampler advances in both cases: a checkpoint saves its position, and the threads have
+        // a copy that is steps ahead.
         let (numbers, ahead) = (self.sampler.next_or_new_epoch(), &mut self.read_ahead);
         self.trace.span(TraceTrack::Compute, "data", || match ahead {
             Some(ahead) => ahead.next(),
@@ -217,6 +224,7 @@ impl Run {
         self.trace.span(TraceTrack::Compute, "optimizer", || {
             self.strategy.optimizer_step(&*self.optimizer, &step)
         })?;
+        // A GPU may have copies of weights that a strategy keeps on the host.
         self.device.iter().for_each(Device::invalidate_weights);
         Ok(rate)
     }
@@ -233,18 +241,21 @@ impl Run {
         let is_new = f64::from(u8::from(self.added_names.lack(sums)));
         let requests = [self.interrupt.is_requested(), self.interrupt.take_save_request()];
         let [end, save] = requests.map(|requested| f64::from(u8::from(requested)));
-        let own = |names: &AddedNames| names.numbers(sums, self.batch.micro_count());
-        let mut numbers = [vec![loss, is_new, end, save], own(&self.added_names)].concat();
+        let numbers_of = |names: &AddedNames| names.numbers(sums, self.batch.micro_count());
+        // Requests travel with the loss, so that they need no exchange of their own in each step.
+        let mut numbers = [vec![loss, is_new, end, save], numbers_of(&self.added_names)].concat();
         self.all_reduce_means(&mut numbers)?;
         // Ranks with parts of the same layers have the same loss, but each its own requests.
         if let Some(tensor) = self.groups.get(GroupKind::Tensor) {
             tensor.all_reduce(&mut numbers[2..4], Max)?;
         }
         let mut added = numbers.split_off(4);
+        // A name that is new on any rank moves the numbers behind it on all ranks. Names are
+        // exchanged only then, because they seldom change.
         if numbers[1] > 0.0 {
             let groups = [GroupKind::Data, GroupKind::Pipeline].map(|kind| self.groups.get(kind));
             self.added_names.extend(sums, groups.into_iter().flatten())?;
-            added = own(&self.added_names);
+            added = numbers_of(&self.added_names);
             self.all_reduce_means(&mut added)?;
         }
         let requests = [numbers[2] > 0.0, numbers[3] > 0.0];
@@ -257,6 +268,7 @@ impl Run {
             group.all_reduce(numbers, Avg)?;
         }
         if let Some(stages) = self.groups.get(GroupKind::Pipeline) {
+            // Only the last stage has a loss, and the others add zero.
             stages.all_reduce(numbers, Sum)?;
         }
         Ok(())

@@ -89,6 +89,7 @@ impl Run {
         if world.rank() == 0 {
             announce(RunHeader { plan: &plan, loader: &feed, units: &units, formulas });
         }
+        // Weights that fill the host would kill ranks without a message, so formulas decide first.
         check_fits(&world, &plan, plan.memory_at_peak(&units))?;
         let team = process_groups(&groups, shares)?;
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
@@ -307,10 +308,12 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
 /// Returns the identity of the data, if all ranks have the same configuration and the same data.
 fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> Result<DatasetId> {
     let data = dataset_id(&feed.training, &config.data.path)?;
+    // Ranks with other settings would start other collectives. With other data, the shares of a
+    // batch would not be parts of one.
     let mine = [crate::random::hash_text(&config.to_toml()?), data.samples, data.hash];
-    let mut all = vec![0; mine.len() * world.size()];
-    world.all_gather(&mine, &mut all)?;
-    match all.chunks_exact(mine.len()).position(|other| other != &all[..mine.len()]) {
+    let mut identities = vec![0; mine.len() * world.size()];
+    world.all_gather(&mine, &mut identities)?;
+    match identities.chunks_exact(mine.len()).position(|other| other != &identities[..mine.len()]) {
         Some(rank) => {
             let what = format!("rank {rank} has another configuration or other data than rank 0");
             Err(Error::invalid(what))
@@ -323,8 +326,8 @@ fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> R
 fn sampler(config: &Config, feed: &DataLoader, groups: &MeshGroups) -> Result<Sampler> {
     let shuffle = config.data.shuffle.then_some(u64::from(config.seed));
     let batch = config.data.global_batch as u64;
-    let whole = Sampler::new(feed.training.count(), batch, shuffle, config.data.last_batch)?;
-    whole.with_shard(groups.coordinates().batch_data, groups.mesh().batch_data_size())
+    let batches = Sampler::new(feed.training.count(), batch, shuffle, config.data.last_batch)?;
+    batches.with_shard(groups.coordinates().batch_data, groups.mesh().batch_data_size())
 }
 
 /// Creates the strategy of a model whose units have the strategies `units`.
@@ -336,6 +339,8 @@ fn strategy(
     memory: &Allocator,
 ) -> Result<Box<dyn DataParallel>> {
     let kinds: Vec<_> = units.iter().map(|kind| kind.parallel_kind()).collect();
+    // Experts are averaged over other ranks than the rest, so they are a part with groups of their
+    // own, also if all units have one strategy.
     if kinds.iter().any(|&other| other != kinds[0]) || team.experts.is_some() {
         return Ok(Box::new(Mixed::new(&kinds, inventory, &team, settings, memory)?));
     }

@@ -14,9 +14,9 @@ pub(super) fn share(world: &Communicator, threads: usize) -> Result<f64> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed_list:")).unwrap_or_default();
-    let mut all = vec![0; 2 * world.size()];
-    world.all_gather(&[HostId::current().0, hash_text(allowed)], &mut all)?;
-    let places: Vec<_> = all.chunks_exact(2).collect();
+    let mut numbers = vec![0; 2 * world.size()];
+    world.all_gather(&[HostId::current().0, hash_text(allowed)], &mut numbers)?;
+    let places: Vec<_> = numbers.chunks_exact(2).collect();
     let beside = places.iter().filter(|&place| *place == places[world.rank()]).count();
     Ok(share_of(cores, beside, threads))
 }

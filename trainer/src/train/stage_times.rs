@@ -32,12 +32,14 @@ impl Run {
     /// Returns the error of a failed collective.
     pub(super) fn stage_balance(&self) -> Result<Option<String>> {
         let Some(stages) = self.groups.get(GroupKind::Pipeline) else { return Ok(None) };
-        let own = [self.worked.total, self.worked.worked].map(|time| time.as_secs_f64());
-        let mut all = vec![0.0; own.len() * stages.size()];
-        stages.all_gather(&own, &mut all)?;
-        let shares: Vec<f64> = all.chunks_exact(own.len()).map(|times| times[1] / times[0]).collect();
+        let seconds = [self.worked.total, self.worked.worked].map(|time| time.as_secs_f64());
+        let mut stage_seconds = vec![0.0; seconds.len() * stages.size()];
+        stages.all_gather(&seconds, &mut stage_seconds)?;
+        let shares: Vec<f64> =
+            stage_seconds.chunks_exact(seconds.len()).map(|times| times[1] / times[0]).collect();
         Ok(shares
             .iter()
+            // A run that took no step has shares of 0 / 0.
             .all(|share| share.is_finite())
             .then(|| describe(&shares, self.config.pipeline.split)))
     }

@@ -50,8 +50,8 @@ fn config(folder: &Path, overrides: &[&str]) -> Config {
         "log.every=1000".to_owned(),
         "checkpoint.last=false".to_owned(),
     ];
-    let all = small.into_iter().chain(overrides.iter().map(|&change| change.to_owned()));
-    Config::load(None, &all.collect::<Vec<_>>()).unwrap()
+    let changes = small.into_iter().chain(overrides.iter().map(|&change| change.to_owned()));
+    Config::load(None, &changes.collect::<Vec<_>>()).unwrap()
 }
 
 fn folder() -> TempDir {
@@ -98,8 +98,8 @@ fn tensor_parallel_nearly_matches_one_rank() {
     let meshes: [&[&str]; 2] =
         [&["mesh.tensor=2"], &["mesh.tensor=2", "strategy.sequence_parallel=true", "strategy.kind=zero2"]];
     for changes in meshes {
-        for (one, other) in run(4, changes).iter().zip(&reference) {
-            assert!((one / other - 1.0).abs() < 1e-4, "{changes:?}: {one}, not {other}");
+        for (left, right) in run(4, changes).iter().zip(&reference) {
+            assert!((left / right - 1.0).abs() < 1e-4, "{changes:?}: {left}, not {right}");
         }
     }
     let muon = run(2, &["optimizer.kind=muon", "schedule.steps=40", "strategy.kind=zero3"]);
@@ -115,16 +115,16 @@ fn resumed_run_equals_uninterrupted_run() {
         let folder = folder();
         let saving = format!("strategy.kind={saved}");
         let changes = [&saving, "checkpoint.every=5", "checkpoint.last=true", "checkpoint.keep=3", DROPOUT];
-        let whole = train_on_threads(2, &config(folder.path(), &changes)).unwrap();
+        let uninterrupted = train_on_threads(2, &config(folder.path(), &changes)).unwrap();
         for later in ["10", "12"] {
             std::fs::remove_dir_all(folder.path().join(format!("checkpoints/step-000000{later}"))).unwrap();
         }
         let going_on = format!("strategy.kind={resumed}");
-        let rest =
+        let continued =
             train_on_threads(2, &config(folder.path(), &[&going_on, "checkpoint.resume=true", DROPOUT]))
                 .unwrap();
-        assert_eq!(rest.losses, whole.losses[5..], "{saved} {resumed}");
-        assert_eq!((rest.steps, rest.fingerprint), (12, whole.fingerprint));
+        assert_eq!(continued.losses, uninterrupted.losses[5..], "{saved} {resumed}");
+        assert_eq!((continued.steps, continued.fingerprint), (12, uninterrupted.fingerprint));
     }
 }
 
@@ -266,8 +266,8 @@ fn divergent_copies_of_other_dimensions_are_named() {
     for changes in [&["mesh.pipeline=2"][..], &["mesh.pipeline=2", "strategy.kind=zero2"]] {
         assert_divergence_is_named(2, changes, "wte.weight", &[1], 0);
     }
-    let both = ["mesh.pipeline=2", "mesh.tensor=2"];
-    assert_divergence_is_named(4, &both, "wte.weight", &[3], 1);
+    let meshes = ["mesh.pipeline=2", "mesh.tensor=2"];
+    assert_divergence_is_named(4, &meshes, "wte.weight", &[3], 1);
 }
 
 #[test]

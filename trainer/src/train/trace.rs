@@ -78,6 +78,7 @@ impl Trace {
     /// Records an event from `start` until now.
     pub(super) fn add(&mut self, lane: TraceTrack, name: impl FnOnce() -> String, start: Instant) {
         if self.is_on {
+            // The name is built only if it is kept, since most runs record nothing.
             self.events.push(TraceEvent { name: name(), lane, start, time: start.elapsed() });
         }
     }
@@ -106,11 +107,12 @@ impl Trace {
     /// Returns the events in the trace format, for this rank.
     fn events(&self, rank: usize) -> Vec<Value> {
         let (clock, origin) = self.origin;
-        let at = |start: Instant| (clock + start.saturating_duration_since(origin)).as_nanos() as f64 / 1e3;
+        let micros =
+            |start: Instant| (clock + start.saturating_duration_since(origin)).as_nanos() as f64 / 1e3;
         let event = |event: &TraceEvent| {
             json!({
                 "name": event.name, "ph": "X", "pid": rank, "tid": event.lane as u8,
-                "ts": at(event.start), "dur": event.time.as_nanos() as f64 / 1e3,
+                "ts": micros(event.start), "dur": event.time.as_nanos() as f64 / 1e3,
             })
         };
         let name = |kind: &str, lane: u8, name: String| json!({"name": kind, "ph": "M", "pid": rank, "tid": lane, "args": {"name": name}});
@@ -196,6 +198,8 @@ impl Strategy for TracedStrategy<'_> {
     }
 
     fn post_unit(&mut self, unit: UnitId, way: Direction) -> Result<()> {
+        // The span ends before the strategy is called, because exchanges that it starts are no
+        // computation.
         self.trace.add(TraceTrack::Compute, || span_name(self.inventory, unit, way), self.since);
         if let (Some(gpu), Some(stream)) = (&self.trace.gpu, self.stream) {
             let name = span_name(self.inventory, unit, way);

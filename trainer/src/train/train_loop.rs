@@ -42,6 +42,8 @@ pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interru
     let mut run = Run::create(config, world, |header| header.print())?;
     run.interrupt = interrupt.clone();
     let peak = run.peak_flops()?;
+    // The lock has a name, because it ends when it is dropped, and other runs must be kept out of
+    // the folder until this one ends.
     let _lock = if run.is_root() { run.preflight()? } else { None };
     let mut report = run.is_root().then(|| Report::new(&run, peak)).transpose()?;
     let (mut losses, mut interruption, mut unreported) = (Vec::new(), None, Ok(()));
@@ -49,6 +51,7 @@ pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interru
     while run.steps_taken() < config.schedule.steps && interruption.is_none() {
         let taken = run.step()?;
         losses.push(taken.loss);
+        // Validation comes before the report, because the record of a step has its loss.
         let validation = if is_due(config.log.validate_every, &taken) { run.validate()? } else { None };
         let written = report.as_mut().map(|report| report.step(&taken, run.ledger(), validation));
         if let Some(Err(error)) = written {
@@ -56,6 +59,7 @@ pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interru
             (report, unreported) = (None, Err(error));
             run.interrupt.request();
         }
+        // Replicas are compared first: if they differ, the run ends before it saves them.
         if is_due(config.log.check_replicas_every, &taken) {
             run.check_replicas()?;
         }
@@ -63,13 +67,16 @@ pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interru
         if taken.step == traced_to {
             run.finish_trace()?;
         }
+        // A request during the last step changes nothing, because the run ends there anyway.
         if taken.interrupted && taken.step < config.schedule.steps {
             interruption = Some(Interruption { saved });
         }
     }
     let reported = unreported.and_then(|()| report.map_or(Ok(()), Report::finish));
+    // The error of a report names the checkpoint of the last step, which must be complete by then.
     run.finish_save()?;
     let reported = reported.map_err(|error| with_saved(error, interruption.as_ref()));
+    // Only rank 0 reports, so the other ranks would go on to collectives that rank 0 never joins.
     saved_by(&run.world, &run.groups).agree_on_result(reported, "reporting a step")?;
     finish(run, losses, interruption)
 }
@@ -112,6 +119,7 @@ fn finish(mut run: Run, losses: Vec<f64>, interruption: Option<Interruption>) ->
 impl Run {
     /// Returns the peak floating-point operations per second of all ranks together.
     fn peak_flops(&self) -> Result<f64> {
+        // All ranks measure at the same time, because they share the machine in a step, too.
         self.world.barrier()?;
         // Ranks that share cores may each have measured a core of its own for a moment.
         let mut peak = [match &self.device {

@@ -15,9 +15,9 @@ impl Run {
     /// Fails if a collective or a file fails.
     pub fn validate(&mut self) -> Result<Option<f64>> {
         let Some(samples) = &self.loader.validation else { return Ok(None) };
-        let (at, ranks) = (self.groups.coordinates().batch_data, self.groups.mesh().batch_data_size());
+        let (rank, ranks) = (self.groups.coordinates().batch_data, self.groups.mesh().batch_data_size());
         let batch = self.config.data.global_batch as u64;
-        let sampler = Sampler::new(samples.count(), batch, None, LastBatch::Pad)?.with_shard(at, ranks)?;
+        let sampler = Sampler::new(samples.count(), batch, None, LastBatch::Pad)?.with_shard(rank, ranks)?;
         let batches: Vec<_> = sampler.take(self.config.log.validation_batches as usize).collect();
         let parts: Vec<_> =
             batches.iter().flat_map(|numbers| numbers.chunks(self.batch.micro_batch)).collect();

@@ -71,7 +71,7 @@ fn generation_ends_on_request_and_after_an_error() {
 #[test]
 fn sharded_heads_generate_the_same_tokens() {
     let config = &configs()[2];
-    let of = |ranks| {
+    let texts_of = |ranks| {
         run_ranks(ranks, |group| {
             let tensor = (group.size() > 1).then(|| group.clone().into());
             let split = TensorParallel::new(tensor, true, config.parallel_plan());
@@ -82,6 +82,6 @@ fn sharded_heads_generate_the_same_tokens() {
             rig.model.generate(&mut pass, &prompt, 12, sampling, &mut |_| Ok(true)).expect("tokens")
         })
     };
-    let expected = of(1).remove(0);
-    assert!(of(2).iter().all(|found| *found == expected));
+    let expected = texts_of(1).remove(0);
+    assert!(texts_of(2).iter().all(|found| *found == expected));
 }

@@ -11,7 +11,7 @@ fn seeds(micro_batches: u64) -> Vec<Seeds> {
 
 /// Returns two micro-batches of one sequence each, with the first twelve tokens.
 fn halves() -> [Batch; 2] {
-    [0..6, 6..12].map(|of| Batch::tokens(&INPUTS[of.clone()], &TARGETS[of], 6))
+    [0..6, 6..12].map(|range| Batch::tokens(&INPUTS[range.clone()], &TARGETS[range], 6))
 }
 
 /// Returns losses and gradients of both micro-batches, with `at_once` of them per pass.
@@ -28,8 +28,8 @@ fn accumulated(config: GptConfig, at_once: usize) -> (Vec<f32>, Vec<f32>) {
 
 fn near(found: &[f32], expected: &[f32], tolerance: f32) {
     let scale = expected.iter().fold(0.0f32, |scale, value| scale.max(value.abs()));
-    for (at, (one, other)) in found.iter().zip(expected).enumerate() {
-        assert!((one - other).abs() <= tolerance * scale, "number {at} is {one}, not {other}");
+    for (at, (left, right)) in found.iter().zip(expected).enumerate() {
+        assert!((left - right).abs() <= tolerance * scale, "number {at} is {left}, not {right}");
     }
 }
 
@@ -60,23 +60,31 @@ fn chunked_head_is_equal_in_less_memory() {
         let peak = rig.memory.usage(crate::allocator::AllocClass::Activations).peak;
         (loss, rig.strategy.gradients().to_vec(), peak)
     };
-    let whole = run(1);
+    let reference = run(1);
     for splits in [2, 5, 100] {
         let parts = run(splits);
-        assert!((parts.0 / whole.0 - 1.0).abs() < 1e-6, "{splits} parts: {}, not {}", parts.0, whole.0);
-        near(&parts.1, &whole.1, 1e-6);
-        assert!(parts.2 < whole.2 - 4 * 400 * 5, "{splits} parts: {} bytes of {}", parts.2, whole.2);
+        assert!(
+            (parts.0 / reference.0 - 1.0).abs() < 1e-6,
+            "{splits} parts: {}, not {}",
+            parts.0,
+            reference.0
+        );
+        near(&parts.1, &reference.1, 1e-6);
+        assert!(parts.2 < reference.2 - 4 * 400 * 5, "{splits} parts: {} bytes of {}", parts.2, reference.2);
     }
 }
 
 /// Returns the mean loss and mean gradients of `ranks` ranks with chunks of all sequences.
 fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
-    let all = run_ranks(ranks, |group| {
+    let results = run_ranks(ranks, |group| {
         let length = 6 / ranks;
-        let own = |tokens: &[u32]| -> Vec<u32> {
-            tokens.chunks(6).flat_map(|one| one[group.rank() * length..][..length].to_vec()).collect()
+        let chunk_of = |tokens: &[u32]| -> Vec<u32> {
+            tokens
+                .chunks(6)
+                .flat_map(|sequence| sequence[group.rank() * length..][..length].to_vec())
+                .collect()
         };
-        let (inputs, targets) = (own(&INPUTS), own(&TARGETS));
+        let (inputs, targets) = (chunk_of(&INPUTS), chunk_of(&TARGETS));
         let mut rig = gpt(config.clone()).rough();
         let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
         pass.set_sequence_group(Some(&group));
@@ -88,7 +96,7 @@ fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
         group.all_reduce(&mut gradients, unisono::Avg).expect("gradients");
         (loss[0], gradients)
     });
-    all.into_iter().next_back().expect("one")
+    results.into_iter().next_back().expect("one")
 }
 
 #[test]

@@ -19,8 +19,8 @@ impl Host {
         }
     }
 
-    pub(crate) fn activation_backward(&self, function: Activation, gradient: &mut [f32], at: &[f32]) {
-        let pairs = gradient.iter_mut().zip(at);
+    pub(crate) fn activation_backward(&self, function: Activation, gradient: &mut [f32], inputs: &[f32]) {
+        let pairs = gradient.iter_mut().zip(inputs);
         match function {
             Activation::GeluExact => vectorized(
                 #[inline(always)]

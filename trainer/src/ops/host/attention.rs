@@ -25,11 +25,11 @@ pub struct AttentionShape<'a> {
 }
 
 impl AttentionShape<'_> {
-    /// Returns the elements of the output that belong to the query and head of log-sum `at`.
-    fn output_range(&self, at: usize) -> Range<usize> {
+    /// Returns the elements of the output that belong to the query and head of log-sum `index`.
+    fn output_range(&self, index: usize) -> Range<usize> {
         let &Self { heads, head_dim, .. } = self;
-        let (row, head) = (at % self.sequence(), at / self.sequence() % heads);
-        let first = (at / (heads * self.sequence()) * self.sequence() + row) * heads + head;
+        let (row, head) = (index % self.sequence(), index / self.sequence() % heads);
+        let first = (index / (heads * self.sequence()) * self.sequence() + row) * heads + head;
         first * head_dim..(first + 1) * head_dim
     }
 
@@ -75,6 +75,8 @@ impl Host {
         let sources = QkvInputs { queries: input, keys: keys.unwrap_or(input) };
         let mut room = self.memory.alloc(AllocClass::Activations, shape.workspace);
         for tile in numbers.flat_map(|number| shape.tiles(number, keys.is_some(), self.threads)) {
+            // Queries can precede all keys of another rank. A softmax over no keys would divide by
+            // zero.
             if tile.key_count() == 0 {
                 tile.attend_to_nothing(output, &mut log_sums[tile.sums_range()]);
                 continue;
@@ -102,6 +104,8 @@ impl Host {
         let tiles = numbers.flat_map(|number| shape.tiles(number, keys.is_some(), self.threads));
         for tile in tiles.filter(|tile| tile.key_count() > 0) {
             let (scores, slopes) = (&mut room[..tile.scores()], &mut other[..tile.scores()]);
+            // Scores are computed again, because keeping them would need memory that grows with the
+            // square of the sequence.
             tile.score(sources, scores);
             tile.recompute_softmax(scores, &log_sums[tile.sums_range()]);
             let dots = dots.map(|dots| &dots[tile.sums_range()]);
@@ -116,13 +120,14 @@ impl Host {
         output: &mut [f32],
         log_sums: &mut [f32],
     ) {
-        for (at, (more_sum, sum)) in more_sums.iter().zip(log_sums).enumerate() {
+        for (index, (more_sum, sum)) in more_sums.iter().zip(log_sums).enumerate() {
             let total = add_logs(*sum, *more_sum);
+            // Neither side has a key for this query, and the shares would not be numbers.
             if total == f32::NEG_INFINITY {
                 continue;
             }
             let shares = [*sum - total, *more_sum - total].map(f32::exp);
-            let range = shape.output_range(at);
+            let range = shape.output_range(index);
             for (value, more) in output[range.clone()].iter_mut().zip(&more[range]) {
                 *value = shares[0] * *value + shares[1] * more;
             }
@@ -136,15 +141,16 @@ impl Host {
         [output, gradient]: [&[f32]; 2],
         dots: &mut [f32],
     ) {
-        for (at, dot) in dots.iter_mut().enumerate() {
-            let range = shape.output_range(at);
-            *dot = sum(&output[range.clone()], &gradient[range], |one, other| one * other);
+        for (index, dot) in dots.iter_mut().enumerate() {
+            let range = shape.output_range(index);
+            *dot = sum(&output[range.clone()], &gradient[range], |value, slope| value * slope);
         }
     }
 }
 
-/// Returns ln(e^`one` + e^`other`).
-fn add_logs(one: f32, other: f32) -> f32 {
-    let (most, least) = (one.max(other), one.min(other));
+/// Returns ln(e^`left` + e^`right`).
+fn add_logs(left: f32, right: f32) -> f32 {
+    let (most, least) = (left.max(right), left.min(right));
+    // The difference of two infinities is not a number.
     if least == f32::NEG_INFINITY { most } else { most + (least - most).exp().ln_1p() }
 }

@@ -53,6 +53,7 @@ impl Host {
                 #[inline(always)]
                 || exp_shifted(classes, *max),
             );
+            // Classes of padding have probability 0, from which their gradient of 0 follows.
             padding.fill(0.0);
         }
     }
@@ -67,10 +68,10 @@ impl Host {
     ) {
         let (sums, at_target) = sums_and_targets.split_at(max.len());
         let rows = powers.chunks_exact_mut(targets.columns).enumerate().zip(targets.places());
-        for ((at, row), place) in rows {
-            let counts = targets.places[at] != LocalTargets::IGNORED;
-            scale(row, if counts { share / sums[at] } else { 0.0 });
-            max[at] = if counts { max[at] + (sums[at].ln() - at_target[at]) } else { 0.0 };
+        for ((index, row), place) in rows {
+            let counts = targets.places[index] != LocalTargets::IGNORED;
+            scale(row, if counts { share / sums[index] } else { 0.0 });
+            max[index] = if counts { max[index] + (sums[index].ln() - at_target[index]) } else { 0.0 };
             place.into_iter().for_each(|place| row[place] -= share);
         }
     }
@@ -87,6 +88,7 @@ impl HostTargets {
 /// target) · `share`.
 #[inline(always)]
 fn row_loss(row: &mut [f32], target: usize, share: f32) -> f32 {
+    // The logit of the target is read before exponentials take its place.
     let (most, at_target) = (max_value(row), row[target]);
     let sum = exp_shifted(row, most);
     let factor = share / sum;

@@ -50,6 +50,7 @@ impl Host {
                 #[inline(always)]
                 || {
                     for ((from, row), moments) in rows.zip(moments.as_chunks::<2>().0) {
+                        // The sums need the gradient of the output, which the second call replaces.
                         add_layer_grads(from, *moments, row, of_gain, of_bias);
                         layer_input_grad(from, *moments, gain, row);
                     }
@@ -59,6 +60,7 @@ impl Host {
                 #[inline(always)]
                 || {
                     for ((from, row), rate) in rows.zip(moments) {
+                        // The sum needs the gradient of the output, which the second call replaces.
                         add_rms_grads(from, *rate, row, of_gain);
                         rms_input_grad(from, *rate, gain, row);
                     }
@@ -73,6 +75,7 @@ impl Host {
 fn row_moments(row: &[f32], epsilon: f32) -> [f32; 2] {
     let count = row.len() as f32;
     let mean = sum(row, row, |x, _| x) / count;
+    // A mean square less the squared mean would lose the digits that both have in common.
     let variance = sum(row, row, |x, _| (x - mean) * (x - mean)) / count;
     [mean, 1.0 / (variance + epsilon).sqrt()]
 }

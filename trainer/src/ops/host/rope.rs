@@ -45,8 +45,8 @@ impl Rotation<'_> {
 /// Rotates the pairs of one head.
 #[inline(always)]
 fn rotate_head(head: &mut [f32], turn: &[(f32, f32)]) {
-    let (one, other) = head.split_at_mut(turn.len());
-    for ((x, y), (cos, sin)) in one.iter_mut().zip(other).zip(turn) {
+    let (first, second) = head.split_at_mut(turn.len());
+    for ((x, y), (cos, sin)) in first.iter_mut().zip(second).zip(turn) {
         (*x, *y) = (*x * cos - *y * sin, *y * cos + *x * sin);
     }
 }

@@ -10,11 +10,11 @@ impl Host {
         into: Mat<&mut [f32]>,
         beta: f32,
         alpha: f32,
-        one: Mat<&[f32]>,
-        other: Mat<&[f32]>,
+        left: Mat<&[f32]>,
+        right: Mat<&[f32]>,
     ) {
         let into = MatrixMut::new(into.values, into.rows, into.columns);
-        unisono_matmul::matmul(into, beta, alpha, matrix(one), matrix(other), self.threads);
+        unisono_matmul::matmul(into, beta, alpha, matrix(left), matrix(right), self.threads);
     }
 
     pub(crate) fn fill_rows(&self, rows: &mut [f32], row: &[f32]) {
@@ -39,6 +39,7 @@ impl Host {
 
     pub(crate) fn embed(&self, to: &mut [f32], table: &[f32], indices: &[u32]) {
         let width = to.len() / indices.len().max(1);
+        // Chunks of length 0 would panic, although there is nothing to copy.
         for (row, &index) in to.chunks_exact_mut(width.max(1)).zip(indices) {
             match index {
                 NOT_LOCAL => row.fill(0.0),
@@ -49,6 +50,7 @@ impl Host {
 
     pub(crate) fn embed_backward(&self, table: &mut [f32], rows: &[f32], indices: &[u32]) {
         let width = rows.len() / indices.len().max(1);
+        // The gradient of a row that another rank has is added there.
         let rows = rows.chunks_exact(width.max(1)).zip(indices).filter(|row| *row.1 != NOT_LOCAL);
         vectorized(
             #[inline(always)]
@@ -62,7 +64,7 @@ impl Host {
     }
 }
 
-fn matrix(of: Mat<&[f32]>) -> Matrix<'_> {
-    let matrix = Matrix::new(of.values, of.rows, of.columns);
-    if of.is_transposed { matrix.t() } else { matrix }
+fn matrix(operand: Mat<&[f32]>) -> Matrix<'_> {
+    let matrix = Matrix::new(operand.values, operand.rows, operand.columns);
+    if operand.is_transposed { matrix.t() } else { matrix }
 }

@@ -28,6 +28,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.33, 88.37);
     let anchored = x * std::f32::consts::LOG2_E + ANCHOR;
     let n = anchored - ANCHOR;
+    // The natural logarithm of 2 is in two parts. The first has few bits, so that its product with
+    // `n` is exact.
     let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4;
     let tail = 0.5 + r * (0.166_666_66 + r * (0.041_665_796 + r * (0.008_333_452 + r * fifth(r))));
     let power = 1.0 + (r + r * r * tail);
@@ -77,17 +79,18 @@ fn polynomial<const N: usize>(coefficients: &[f32; N], x: f32) -> f32 {
 
 /// Sums `term` over all pairs.
 #[inline(always)]
-pub(crate) fn sum(one: &[f32], two: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
-    debug_assert_eq!(one.len(), two.len());
+pub(crate) fn sum(left: &[f32], right: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+    debug_assert_eq!(left.len(), right.len());
     let mut lanes = [0.0; LANES];
-    let ((ones, rest), (twos, other)) = (one.as_chunks::<LANES>(), two.as_chunks::<LANES>());
-    for (one, two) in ones.iter().zip(twos) {
+    let ((left_chunks, left_tail), (right_chunks, right_tail)) =
+        (left.as_chunks::<LANES>(), right.as_chunks::<LANES>());
+    for (left, right) in left_chunks.iter().zip(right_chunks) {
         for lane in 0..LANES {
-            lanes[lane] += term(one[lane], two[lane]);
+            lanes[lane] += term(left[lane], right[lane]);
         }
     }
-    for (lane, (one, two)) in lanes.iter_mut().zip(rest.iter().zip(other)) {
-        *lane += term(*one, *two);
+    for (lane, (left, right)) in lanes.iter_mut().zip(left_tail.iter().zip(right_tail)) {
+        *lane += term(*left, *right);
     }
     fold(lanes, |a, b| a + b)
 }
@@ -96,13 +99,13 @@ pub(crate) fn sum(one: &[f32], two: &[f32], term: impl Fn(f32, f32) -> f32) -> f
 #[inline(always)]
 pub(crate) fn max_value(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = values.as_chunks::<LANES>();
+    let (chunks, tail) = values.as_chunks::<LANES>();
     for chunk in chunks {
         for lane in 0..LANES {
             lanes[lane] = max_f32(lanes[lane], chunk[lane]);
         }
     }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
+    for (lane, value) in lanes.iter_mut().zip(tail) {
         *lane = max_f32(*lane, *value);
     }
     fold(lanes, max_f32)
@@ -112,14 +115,14 @@ pub(crate) fn max_value(values: &[f32]) -> f32 {
 #[inline(always)]
 pub(crate) fn exp_shifted(values: &mut [f32], shift: f32) -> f32 {
     let mut lanes = [0.0; LANES];
-    let (chunks, rest) = values.as_chunks_mut::<LANES>();
+    let (chunks, tail) = values.as_chunks_mut::<LANES>();
     for chunk in chunks {
         for lane in 0..LANES {
             chunk[lane] = exp(chunk[lane] - shift);
             lanes[lane] += chunk[lane];
         }
     }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
+    for (lane, value) in lanes.iter_mut().zip(tail) {
         *value = exp(*value - shift);
         *lane += *value;
     }

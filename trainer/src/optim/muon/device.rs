@@ -17,13 +17,13 @@ pub(super) fn orthogonalize(
     let (stream, short, is_tall) = (compute.stream(), rows.min(columns), rows > columns);
     let (mut gram, mut poly) =
         (stream.alloc::<f32>(short * short)?, stream.alloc_uninit::<f32>(short * short)?);
-    let mut before = stream.alloc_uninit::<f32>(rows * columns)?;
+    let mut copied = stream.alloc_uninit::<f32>(rows * columns)?;
     for _ in 0..NEWTON_SCHULZ_STEPS {
-        compute.copy(before.view_mut(..), matrix.as_view())?;
-        let x = before.view(..);
+        compute.copy(copied.view_mut(..), matrix.as_view())?;
+        let x = copied.view(..);
         let x = MatrixView::new(&x, rows, columns)?;
-        let (one, other) = if is_tall { (x.t(), x) } else { (x, x.t()) };
-        compute.matmul(MatrixViewMut::new(gram.view_mut(..), short, short)?, 0.0, 1.0, one, other)?;
+        let (first, second) = if is_tall { (x.t(), x) } else { (x, x.t()) };
+        compute.matmul(MatrixViewMut::new(gram.view_mut(..), short, short)?, 0.0, 1.0, first, second)?;
         compute.copy(poly.view_mut(..), gram.view(..))?;
         let square = gram.view(..);
         let square = MatrixView::new(&square, short, short)?;

@@ -85,7 +85,7 @@ fn orthogonal(seed: u64, extent: usize) -> Wide {
 const SHAPES: [(usize, usize); 5] = [(6, 24), (24, 6), (16, 16), (1, 9), (33, 70)];
 
 fn farthest(found: &[f32], expected: &Wide) -> f64 {
-    let apart = to_f64(found).into_iter().zip(&expected.values).map(|(one, other)| (one - other).abs());
+    let apart = to_f64(found).into_iter().zip(&expected.values).map(|(left, right)| (left - right).abs());
     apart.fold(0.0, f64::max)
 }
 
@@ -112,8 +112,8 @@ fn singular_values_approach_one_and_vectors_stay() {
         let (left, right) = (orthogonal(1, rows), orthogonal(5, columns));
         // From 1 to 3 times the smallest: well conditioned.
         let value = |at: usize| 1.0 + 2.0 * at as f64 / short as f64;
-        let middle = |of: &dyn Fn(usize) -> f64| {
-            Wide::new(rows, columns, |row, column| if row == column { of(row) } else { 0.0 })
+        let middle = |value_of: &dyn Fn(usize) -> f64| {
+            Wide::new(rows, columns, |row, column| if row == column { value_of(row) } else { 0.0 })
         };
         let mut found = left.times(&middle(&value)).times(&right.transposed()).to_f32();
         orthogonalize(&mut found, rows, columns);
@@ -208,7 +208,10 @@ fn steps_are_those_of_64_bits_with_every_division() {
     ] {
         let (bits, state) = train(kind, ranks);
         for id in (0..SHAPES.len()).map(ParameterId) {
-            let found = bits.iter().filter(|((of, _), _)| *of == id).map(|(_, bits)| f32::from_bits(bits[0]));
+            let found = bits
+                .iter()
+                .filter(|((parameter, _), _)| *parameter == id)
+                .map(|(_, bits)| f32::from_bits(bits[0]));
             let apart = farthest(&found.collect::<Vec<_>>(), &reference(id, ranks));
             // A step moves weights by up to 0.02 times the scale of a row.
             assert!(apart < 2e-6, "{kind:?}, {ranks} ranks, {:?}: {apart:e}", SHAPES[id.0]);

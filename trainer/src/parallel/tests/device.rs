@@ -47,13 +47,13 @@ fn assert_matches_host(kind: ParallelKind, ranks: usize, settings: &Settings, dt
 #[test]
 fn device_norm_has_twelve_exact_digits() {
     for kind in STRATEGIES {
-        let of = |memory: fn() -> Allocator| {
+        let steps_in = |memory: fn() -> Allocator| {
             let norms = run_ranks(2, |group| {
                 train_in(&memory(), kind, Some(group), &small_buckets(), Dtype::F32, 1).0
             });
             f64::from_bits(norms[0][0])
         };
-        let (found, exact) = (of(memory), of(Allocator::default));
+        let (found, exact) = (steps_in(memory), steps_in(Allocator::default));
         assert!((found / exact - 1.0).abs() < 1e-12, "{kind:?}: {found}, not {exact}");
     }
 }

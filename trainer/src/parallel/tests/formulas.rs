@@ -53,16 +53,16 @@ fn elements(kind: ParallelKind, inventory: &Inventory, ranks: usize) -> [usize; 
 #[test]
 fn memory_matches_formula() {
     let (inventory, ranks) = (inventory(Dtype::F32), 4);
-    let of = |kind| (elements(kind, &inventory, ranks), memory_of(kind, ranks, &inventory));
+    let sizes_of = |kind| (elements(kind, &inventory, ranks), memory_of(kind, ranks, &inventory));
     // Replicated, and ZeRO-1: gradients exist once, in the buckets that are sent.
     for kind in STRATEGIES {
-        let ([all, trained, _], found) = of(kind);
+        let ([total, trained, _], found) = sizes_of(kind);
         let state = match kind {
             ParallelKind::Replicated => 8 * trained,
             ParallelKind::Zero1 => 8 * trained / ranks,
             _ => continue,
         };
-        let expected = [4 * all, 4 * trained, state, 0];
+        let expected = [4 * total, 4 * trained, state, 0];
         assert_eq!(found, Measured { kept: expected, peaks: expected }, "{kind:?}");
     }
 }
@@ -70,16 +70,16 @@ fn memory_matches_formula() {
 #[test]
 fn sharded_gradients_and_weights_match_formula() {
     let (inventory, ranks) = (inventory(Dtype::F32), 4);
-    let of = |kind| (elements(kind, &inventory, ranks), memory_of(kind, ranks, &inventory));
-    let ([all, trained, largest], found) = of(STRATEGIES[2]);
-    assert_eq!(found.kept, [4 * all, 4 * trained / ranks, 8 * trained / ranks, 0]);
-    assert_eq!((found.peaks[0], found.peaks[2], found.peaks[3]), (4 * all, 8 * trained / ranks, 0));
+    let sizes_of = |kind| (elements(kind, &inventory, ranks), memory_of(kind, ranks, &inventory));
+    let ([total, trained, largest], found) = sizes_of(STRATEGIES[2]);
+    assert_eq!(found.kept, [4 * total, 4 * trained / ranks, 8 * trained / ranks, 0]);
+    assert_eq!((found.peaks[0], found.peaks[2], found.peaks[3]), (4 * total, 8 * trained / ranks, 0));
     // The shards, one bucket that fills, and those under way.
     let under_way = Settings::default().max_pending_reductions;
     let most = 4 * trained / ranks + 4 * (under_way + 1) * largest;
     assert!((found.kept[1] + 1..=most).contains(&found.peaks[1]), "{found:?}, at most {most}");
-    let ([all, trained, largest], found) = of(STRATEGIES[3]);
-    assert_eq!(found.kept, [4 * all / ranks, 4 * trained / ranks, 8 * trained / ranks, 0]);
+    let ([total, trained, largest], found) = sizes_of(STRATEGIES[3]);
+    assert_eq!(found.kept, [4 * total / ranks, 4 * trained / ranks, 8 * trained / ranks, 0]);
     let most = 4 * trained / ranks + 4 * (under_way + 1) * largest;
     assert!((found.kept[1] + 1..=most).contains(&found.peaks[1]), "{found:?}, at most {most}");
 }
@@ -122,11 +122,15 @@ fn each_phase_sends_the_bytes_of_the_formula() {
             // Without prefetching, no gather for backward is sent in forward.
             let settings = Settings { prefetch: 0, ..small_buckets() };
             let layout = settings.layout(kind, &plain_inventory(), ranks);
-            let all = 4.0 * layout.count() as f64;
+            let total = 4.0 * layout.count() as f64;
             // The last unit's weights stay from forward to backward.
-            let again = all - 4.0 * layout.buckets[0].count as f64;
-            let group =
-                GroupBytes { gathered: [all, again], reduced: all, stepped: all, ..GroupBytes::default() };
+            let again = total - 4.0 * layout.buckets[0].count as f64;
+            let group = GroupBytes {
+                gathered: [total, again],
+                reduced: total,
+                stepped: total,
+                ..GroupBytes::default()
+            };
             let expected = group.sent(name, ranks);
             for found in phases_of(kind, ranks, &settings) {
                 for (phase, (sent, expected)) in found.into_iter().zip(expected).enumerate() {
@@ -148,14 +152,14 @@ fn phases_by_hand() {
     // Ψ of 64 · 60 · (1 + 2 + 3 + 4) parameters in 4 bytes, of which two ranks send a half each.
     let psi = 64 * 60 * 10 * 4 / 2;
     let last = 64 * 60 * 4 * 4 / 2;
-    let of = |at: usize| {
+    let size_of = |at: usize| {
         let settings = Settings { prefetch: 0, ..small_buckets() };
         phases_of(STRATEGIES[at], 2, &settings)[0]
     };
-    assert_eq!(of(0), [0, 2 * psi, 0], "replicated");
-    assert_eq!(of(1), [0, psi, psi], "ZeRO-1");
-    assert_eq!(of(2), [0, psi, psi], "ZeRO-2");
-    assert_eq!(of(3), [psi, 2 * psi - last, 0], "ZeRO-3");
+    assert_eq!(size_of(0), [0, 2 * psi, 0], "replicated");
+    assert_eq!(size_of(1), [0, psi, psi], "ZeRO-1");
+    assert_eq!(size_of(2), [0, psi, psi], "ZeRO-2");
+    assert_eq!(size_of(3), [psi, 2 * psi - last, 0], "ZeRO-3");
 }
 
 /// Returns the bytes that each rank sends in one step with two micro-batches.
@@ -185,7 +189,7 @@ fn traffic_matches_formula() {
         let count = |kind| small_buckets().layout(kind, &inventory, ranks).count();
         let unit = |layer: usize| (64 * layer * 60).next_multiple_of(32 * ranks);
         for kind in STRATEGIES {
-            let whole = match kind {
+            let gathered = match kind {
                 // Both micro-batches gather in forward and backward. The last unit stays in
                 // between, and the first one between the micro-batches.
                 ParallelKind::Zero3 => 5 * count(ParallelKind::Zero3) - 2 * unit(4) - unit(1),
@@ -194,7 +198,7 @@ fn traffic_matches_formula() {
             let moved = traffic_of(kind, ranks);
             // An all_reduce splits its buffer into one chunk per rank. Their lengths may differ by
             // some elements.
-            let expected = (4 * whole * (ranks - 1) / ranks) as f64;
+            let expected = (4 * gathered * (ranks - 1) / ranks) as f64;
             for bytes in moved {
                 let exactly = kind != ParallelKind::Replicated || ranks == 2;
                 let error = (bytes as f64 / expected - 1.0).abs();

@@ -80,9 +80,9 @@ fn layouts(mix: [usize; 5], inventory: &Inventory, ranks: usize) -> Vec<(Paralle
     kinds.sort_unstable();
     kinds.dedup();
     let part = |number: usize| {
-        let own = inventory.restrict(|id| mix[inventory.unit_of(id).0] == number);
+        let part_inventory = inventory.restrict(|id| mix[inventory.unit_of(id).0] == number);
         let kind = STRATEGIES[number];
-        (kind, small_buckets().layout(kind, &own, ranks))
+        (kind, small_buckets().layout(kind, &part_inventory, ranks))
     };
     kinds.into_iter().map(part).collect()
 }
@@ -115,8 +115,8 @@ fn mixed_strategy_keeps_the_memory_of_its_parts() {
             ParallelKind::Zero2 => [1, ranks, ranks],
             _ => [ranks; 3],
         };
-        let whole = [4 * layout.count(), 4 * trained(&layout), 8 * trained(&layout)];
-        expected.iter_mut().zip(whole).zip(shares).for_each(|((sum, whole), share)| *sum += whole / share);
+        let sizes = [4 * layout.count(), 4 * trained(&layout), 8 * trained(&layout)];
+        expected.iter_mut().zip(sizes).zip(shares).for_each(|((sum, size), share)| *sum += size / share);
     }
     assert_eq!(held, [expected; 2]);
 }

@@ -28,7 +28,7 @@ fn gradients(kind: ParallelKind, ranks: usize, settings: &Settings) -> Vec<f32> 
 /// Returns the mean magnitude of the ranks' summands, as the scale of rounding errors.
 fn sizes(ranks: usize) -> Vec<f32> {
     let settings = small_buckets();
-    let of = |rank: usize| {
+    let sizes_of = |rank: usize| {
         let (inventory, memory) = (inventory(Dtype::F32), Allocator::default());
         let mut strategy = new_strategy(STRATEGIES[0], &inventory, None, &settings, &memory).unwrap();
         strategy.begin_step(&plan(&inventory, 1)).unwrap();
@@ -38,14 +38,14 @@ fn sizes(ranks: usize) -> Vec<f32> {
         strategy.optimizer_step(&Sgd::default(), &Step { number: 1, lr: 1.0, grad_scale: 1.0 }).unwrap();
         collect_shards(&mut *strategy, &inventory).into_values().map(|bits| f32::from_bits(bits[0]).abs())
     };
-    let mut sums: Vec<f32> = of(0).collect();
-    (1..ranks).for_each(|rank| sums.iter_mut().zip(of(rank)).for_each(|(sum, size)| *sum += size));
+    let mut sums: Vec<f32> = sizes_of(0).collect();
+    (1..ranks).for_each(|rank| sums.iter_mut().zip(sizes_of(rank)).for_each(|(sum, size)| *sum += size));
     sums.into_iter().map(|sum| sum / ranks as f32).collect()
 }
 
 /// Returns the distance to the next larger float.
-fn ulp(of: f32) -> f32 {
-    f32::from_bits(of.to_bits() + 1) - of
+fn ulp(value: f32) -> f32 {
+    f32::from_bits(value.to_bits() + 1) - value
 }
 
 #[test]
@@ -53,12 +53,12 @@ fn averaging_modes_agree_within_ulps() {
     for ranks in [2, 3, 4, 5] {
         let sizes = sizes(ranks);
         for kind in [STRATEGIES[0], STRATEGIES[1], STRATEGIES[3]] {
-            let of = |average| gradients(kind, ranks, &Settings { average, ..small_buckets() });
-            let reference = of(Average::InReduction);
-            assert!(reference == of(Average::After), "{kind:?}, {ranks} ranks");
-            for ((one, other), size) in of(Average::InLoss).iter().zip(&reference).zip(&sizes) {
+            let averaged = |average| gradients(kind, ranks, &Settings { average, ..small_buckets() });
+            let reference = averaged(Average::InReduction);
+            assert!(reference == averaged(Average::After), "{kind:?}, {ranks} ranks");
+            for ((left, right), size) in averaged(Average::InLoss).iter().zip(&reference).zip(&sizes) {
                 let most = ulp(*size) * ranks.next_power_of_two().ilog2() as f32;
-                assert!((one - other).abs() <= most, "{kind:?}, {ranks} ranks: {one}, not {other}");
+                assert!((left - right).abs() <= most, "{kind:?}, {ranks} ranks: {left}, not {right}");
             }
         }
     }
@@ -107,10 +107,10 @@ fn reductions_of(kind: ParallelKind, ranks: usize, settings: &Settings) -> u64 {
 #[test]
 fn reduce_each_micro_batch_multiplies_bytes() {
     let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..small_buckets() };
-    let of = |settings: &Settings| reductions_of(STRATEGIES[2], 3, settings);
-    assert_eq!(of(&each), 2 * of(&small_buckets()));
+    let reductions = |settings: &Settings| reductions_of(STRATEGIES[2], 3, settings);
+    assert_eq!(reductions(&each), 2 * reductions(&small_buckets()));
     let count = small_buckets().layout(ParallelKind::Zero2, &plain_inventory(), 3).count();
-    assert_eq!(of(&small_buckets()), (4 * count * 2 / 3) as u64);
+    assert_eq!(reductions(&small_buckets()), (4 * count * 2 / 3) as u64);
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn frozen_parameters_have_no_traffic_or_state() {
             strategy.wait_all().unwrap();
             (group.traffic_stats().unwrap().bytes - before, memory.usage(AllocClass::Optimizer).current)
         });
-        let (one, shares) = (4 * 64 * 60, if kind == ParallelKind::Replicated { 1 } else { 2 });
+        let (weight_bytes, shares) = (4 * 64 * 60, if kind == ParallelKind::Replicated { 1 } else { 2 });
         let sent = if kind == ParallelKind::Zero3 { gathers + 1 } else { 2 };
-        assert_eq!(moved[0], ((sent * one / 2) as u64, 2 * one / shares), "{kind:?}");
+        assert_eq!(moved[0], ((sent * weight_bytes / 2) as u64, 2 * weight_bytes / shares), "{kind:?}");
     }
     let error = |patterns: &[&str]| frozen(patterns).unwrap_err().to_string();
     assert!(error(&["h.0", "h3"]).contains("`h3`; near are `h`, `h.0`, `h.1`"), "{}", error(&["h3"]));

@@ -181,11 +181,11 @@ fn each_pending_reduction_costs_one_bucket() {
         assert!(most <= shares + (reductions_max + 1) * bucket, "{reductions_max}: {most}");
     }
     assert!(peak_gradients(1) < peak_gradients(4));
-    let of = |reductions_max| {
+    let peak_with = |reductions_max| {
         let settings = Settings { max_pending_reductions: reductions_max, ..small_buckets() };
         train_on_ranks(STRATEGIES[2], 3, &settings, Dtype::F32, 1)
     };
-    assert!(of(1) == of(2) && of(2) == of(3));
+    assert!(peak_with(1) == peak_with(2) && peak_with(2) == peak_with(3));
 }
 
 #[test]

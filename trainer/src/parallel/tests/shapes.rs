@@ -4,13 +4,13 @@ use super::*;
 
 #[test]
 fn replicas_start_with_weights_of_rank_0() {
-    let all = run_ranks(3, |group| {
+    let results = run_ranks(3, |group| {
         let (inventory, memory) = (inventory(Dtype::F32), Allocator::default());
         let settings = Settings { seed: group.rank() as u64, ..small_buckets() };
         let mut strategy = new_strategy(STRATEGIES[0], &inventory, Some(group), &settings, &memory).unwrap();
         collect_shards(&mut *strategy, &inventory)
     });
-    assert!(all[1] == all[0] && all[2] == all[0]);
+    assert!(results[1] == results[0] && results[2] == results[0]);
 }
 
 /// Returns parameters of one element, of one less and one more than the number of ranks, and of a

@@ -81,10 +81,10 @@ fn train_partly(
 
 #[test]
 fn unused_parameters_of_some_ranks_have_zero_gradients() {
-    let one = Settings { max_pending_reductions: 1, max_pending_gathers: 1, ..small_buckets() };
-    let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..one.clone() };
-    let wide = Settings { fp32_grad_accum: true, ..one.clone() };
-    for (settings, dtype) in [(&one, Dtype::F32), (&each, Dtype::F32), (&wide, Dtype::Bf16)] {
+    let single = Settings { max_pending_reductions: 1, max_pending_gathers: 1, ..small_buckets() };
+    let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..single.clone() };
+    let wide = Settings { fp32_grad_accum: true, ..single.clone() };
+    for (settings, dtype) in [(&single, Dtype::F32), (&each, Dtype::F32), (&wide, Dtype::Bf16)] {
         let alone = |kind| {
             move |inventory: &Arc<Inventory>, group| {
                 new_strategy(kind, inventory, Some(group), settings, &Allocator::default()).unwrap()

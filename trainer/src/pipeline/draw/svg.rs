@@ -23,8 +23,8 @@ pub fn svg(title: &str, schedule: &Schedule, timeline: &Timeline) -> String {
             draw_pass(&mut body, schedule, span, scale, y);
         }
     }
-    let below = TOP + timeline.rows.len() as f64 * LANE_HEIGHT + 14.0;
-    draw_legend(&mut body, schedule, below);
+    let legend_top = TOP + timeline.rows.len() as f64 * LANE_HEIGHT + 14.0;
+    draw_legend(&mut body, schedule, legend_top);
     let subtitle = format!(
         "time {}, idle {:.1} %, from left to right; numbers are micro-batches{}",
         timeline.makespan,
@@ -32,7 +32,7 @@ pub fn svg(title: &str, schedule: &Schedule, timeline: &Timeline) -> String {
         if schedule.chunks > 1 { ", paler boxes are later chunks" } else { "" }
     );
     let width = (LEFT + timeline.makespan * scale + 24.0).max(WIDTH_MIN);
-    frame(width, below + 20.0, title, &subtitle, &body)
+    frame(width, legend_top + 20.0, title, &subtitle, &body)
 }
 
 fn draw_pass(body: &mut String, schedule: &Schedule, span: &Span, scale: f64, y: f64) {

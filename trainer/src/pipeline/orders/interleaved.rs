@@ -21,8 +21,8 @@ fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
     let &Schedule { ranks, micro_batches, chunks, .. } = schedule;
     // A round takes one micro-batch per rank through all chunks, chunk after chunk.
     let pass = |number: usize| {
-        let (round, within) = (number / (ranks * chunks), number % (ranks * chunks));
-        (round * ranks + within % ranks, within / ranks)
+        let (round, part) = (number / (ranks * chunks), number % (ranks * chunks));
+        (round * ranks + part % ranks, part / ranks)
     };
     let forward = |(micro, chunk)| Op::Forward { micro, chunk };
     let backward = |(micro, chunk)| Op::Backward { micro, chunk: chunks - 1 - chunk };

@@ -22,16 +22,16 @@ pub(super) const ORDER: Order = Order {
 fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
     let &Schedule { ranks, micro_batches, .. } = schedule;
     // Fewer micro-batches are the pattern without those that there are not.
-    let all = micro_batches.max(2 * ranks - 1);
-    let mut row = Row { all, counts: [0; 6], ops: Vec::new() };
+    let count = micro_batches.max(2 * ranks - 1);
+    let mut row = Row { all: count, counts: [0; 6], ops: Vec::new() };
     row.repeat(2 * (ranks - rank) - 1, "f");
     row.repeat(rank, "Ff");
     row.repeat(ranks - rank, "FIW");
-    row.repeat(all - ranks, "fiwFIW");
+    row.repeat(count - ranks, "fiwFIW");
     row.repeat(rank, "iI");
     row.repeat(ranks - rank, "iw");
-    row.repeat(all, "W");
-    row.repeat(all, "w");
+    row.repeat(count, "W");
+    row.repeat(count, "w");
     row.ops.retain(|op| op.place().is_some_and(|(micro, _)| micro < micro_batches));
     row.ops
 }

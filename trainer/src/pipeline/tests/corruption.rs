@@ -161,8 +161,8 @@ fn changes(schedule: &Schedule, op: Op) -> Vec<Op> {
 
 fn examples() -> impl Iterator<Item = Schedule> {
     let numbers = [(1, 2, 2), (2, 3, 1), (3, 3, 2), (2, 6, 2), (4, 5, 1), (3, 6, 3)];
-    let all = Order::ALL.iter().flat_map(move |order| numbers.map(|(p, m, v)| order.schedule(p, m, v)));
-    all.filter_map(Result::ok)
+    let schedules = Order::ALL.iter().flat_map(move |order| numbers.map(|(p, m, v)| order.schedule(p, m, v)));
+    schedules.filter_map(Result::ok)
 }
 
 fn without(row: &[Op], index: usize) -> Vec<Op> {

@@ -39,7 +39,7 @@ fn links_move_one_pipeline_message_at_a_time() {
 
 #[test]
 fn bubbles_are_those_of_the_published_formulas() {
-    let all = [
+    let cases = [
         costs(1.0, 1.0, 1.0, 0.0),
         costs(1.0, 2.0, 1.0, 0.0),
         costs(2.0, 1.5, 0.5, 0.0),
@@ -48,7 +48,7 @@ fn bubbles_are_those_of_the_published_formulas() {
     for order in Order::ALL {
         let mut compared = 0;
         for schedule in small(order) {
-            for costs in all {
+            for costs in cases {
                 let Some(formula) = (order.bubble)(&schedule, &costs) else { continue };
                 let played = timeline(&schedule, costs);
                 assert!(near(played.bubble(), formula), "{} {costs:?} {formula}\n{schedule}", order.name);

@@ -50,27 +50,35 @@ fn published_models_get_meshes_that_keep_the_rules() {
     }
 }
 
-fn keeps_the_rules(answer: &PlanReport, of: &str) {
+fn keeps_the_rules(answer: &PlanReport, subject: &str) {
     let (shape, parallel) = (&answer.shape, &answer.decision.parallel);
     let gpt = &shape.gpt;
-    assert_eq!(parallel.mesh().unwrap().world_size(), answer.hardware.ranks, "{of}");
-    assert!(parallel.tensor <= 8 && gpt.kv_heads.is_multiple_of(parallel.tensor), "{of}: {parallel:?}");
-    assert!(parallel.pipeline <= gpt.layers && parallel.context == 1, "{of}: {parallel:?}");
-    assert!(parallel.kind != Zero3 || parallel.data <= 512, "{of}: {parallel:?}");
+    assert_eq!(parallel.mesh().unwrap().world_size(), answer.hardware.ranks, "{subject}");
+    assert!(parallel.tensor <= 8 && gpt.kv_heads.is_multiple_of(parallel.tensor), "{subject}: {parallel:?}");
+    assert!(parallel.pipeline <= gpt.layers && parallel.context == 1, "{subject}: {parallel:?}");
+    assert!(parallel.kind != Zero3 || parallel.data <= 512, "{subject}: {parallel:?}");
     let is_mixture = shape.experts() > 1;
-    assert_eq!(is_mixture, parallel.expert > 1 && shape.experts().is_multiple_of(parallel.expert), "{of}");
+    assert_eq!(
+        is_mixture,
+        parallel.expert > 1 && shape.experts().is_multiple_of(parallel.expert),
+        "{subject}"
+    );
     if is_mixture {
-        assert!(matches!(parallel.kind, Zero2 | Zero3), "{of}: {parallel:?}");
-        assert_eq!(answer.decision.rule, Rule::Experts, "{of}");
+        assert!(matches!(parallel.kind, Zero2 | Zero3), "{subject}: {parallel:?}");
+        assert_eq!(answer.decision.rule, Rule::Experts, "{subject}");
     }
-    assert_eq!(answer.decision.unsupported, None, "{of}");
-    let chosen = answer.search.find(parallel).unwrap_or_else(|| panic!("{of}: {parallel:?}"));
-    assert!(chosen.needed <= answer.hardware.usable_memory(), "{of}: {parallel:?}");
+    assert_eq!(answer.decision.unsupported, None, "{subject}");
+    let chosen = answer.search.find(parallel).unwrap_or_else(|| panic!("{subject}: {parallel:?}"));
+    assert!(chosen.needed <= answer.hardware.usable_memory(), "{subject}: {parallel:?}");
     let recipe = answer.recipe.as_ref().unwrap();
     assert_eq!((recipe.micro_batch, recipe.accumulation), (chosen.micro_batch, chosen.accumulation));
-    assert_eq!(recipe.samples, chosen.micro_batch * chosen.accumulation * parallel.batch_ranks(), "{of}");
+    assert_eq!(
+        recipe.samples,
+        chosen.micro_batch * chosen.accumulation * parallel.batch_ranks(),
+        "{subject}"
+    );
     // Nothing that fits is much faster.
-    assert!(chosen.seconds() * 0.95 <= answer.search.fitting[0].seconds(), "{of}: {parallel:?}");
+    assert!(chosen.seconds() * 0.95 <= answer.search.fitting[0].seconds(), "{subject}: {parallel:?}");
     assert!(answer.search.too_large.iter().all(|large| large.needed > answer.hardware.usable_memory()));
 }
 
@@ -111,7 +119,7 @@ fn accumulation_keeps_whole_gradients_or_reduces_more_often() {
         let each = estimate(kind, true);
         assert_eq!(each.accumulated(8), 0.0);
         let more: f64 =
-            [each, keeps].map(|one| one.sent(8)[1]).into_iter().reduce(|one, other| one - other).unwrap();
+            [each, keeps].map(|left| left.sent(8)[1]).into_iter().reduce(|left, right| left - right).unwrap();
         assert!((more / (7.0 * shape.bytes.weight * shape.parameters * 63.0 / 64.0) - 1.0).abs() < 1e-12);
     }
     assert_eq!(estimate(StrategyKind::Zero1, false).accumulated(8), 0.0);

@@ -59,7 +59,7 @@ impl StepRecord {
     pub fn largest_load(&self) -> Option<(f64, &str)> {
         let most = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
         let blocks = self.expert_loads.iter().map(|(path, loads)| (most(loads), path.as_str()));
-        blocks.max_by(|one, other| one.0.total_cmp(&other.0))
+        blocks.max_by(|left, right| left.0.total_cmp(&right.0))
     }
 }
 
@@ -84,9 +84,13 @@ impl MetricsWriter {
         let earlier = EarlierRecords::read(path)?;
         let (kept, records) = earlier.up_to(step);
         if kept.len() < earlier.text.len() {
+            // The file is replaced and not shortened, so that a kill leaves the old records or the
+            // new ones.
             OutputFile::write(path, kept)?;
         }
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
+        // Each record is written as a whole line, so a kill leaves at most one incomplete line,
+        // which the next run drops.
         Ok(Self { file: Some((path.to_owned(), LineWriter::new(file))), records })
     }
 
@@ -148,8 +152,8 @@ impl EarlierRecords {
             }
         };
         let text = &self.text[..kept.last().map_or(0, |&(_, end)| end)];
-        let own = if step == 0 { &[] } else { &kept[start..] };
-        (text, own.iter().map(|(record, _)| record.clone()).collect())
+        let last_records = if step == 0 { &[] } else { &kept[start..] };
+        (text, last_records.iter().map(|(record, _)| record.clone()).collect())
     }
 }
 

@@ -44,9 +44,9 @@ fn rates(records: &[StepRecord]) -> Series {
 /// Reduces the number of points to the resolution of the plot, by the mean of neighbors.
 fn downsample(points: Points) -> Points {
     let each = points.len().div_ceil(MAX_POINTS).max(1);
-    let mean = |some: &[(f64, f64)]| {
-        let (x, y) = some.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
-        (x / some.len() as f64, y / some.len() as f64)
+    let mean = |piece: &[(f64, f64)]| {
+        let (x, y) = piece.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+        (x / piece.len() as f64, y / piece.len() as f64)
     };
     points.chunks(each).map(mean).collect()
 }

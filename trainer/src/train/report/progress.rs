@@ -53,6 +53,7 @@ impl ProgressLine {
 
     pub(super) fn finish(&self) {
         if let Self::Bar(bar) = self {
+            // The bar stays on the terminal with its last numbers.
             bar.abandon();
         }
     }
@@ -84,9 +85,9 @@ fn exposed(record: &StepRecord) -> String {
 
 /// Formats the losses and metrics of blocks, and the largest load of an expert, each after a space.
 fn added(record: &StepRecord) -> String {
-    let all = record.losses.iter().chain(&record.metrics);
+    let values = record.losses.iter().chain(&record.metrics);
     let load = record.largest_load().map(|(most, path)| format!(" load {most:.2}x in {path}"));
-    all.map(|(name, value)| format!(" {name} {value:.4}")).chain(load).collect()
+    values.map(|(name, value)| format!(" {name} {value:.4}")).chain(load).collect()
 }
 
 /// Formats one step: how it goes on, and other numbers. The most important ones are the first,

@@ -155,14 +155,14 @@ mod tests {
         let record = StepRecord { step: 5, loss: 2.0, validation: Some(1.0), ..StepRecord::default() };
         writer.write(&record).unwrap();
         let bytes = std::fs::read(&writer.path).unwrap();
-        let mut rest = &bytes[..];
+        let mut remaining = &bytes[..];
         let mut events = Vec::new();
-        while !rest.is_empty() {
-            let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
-            let (whole, after) = rest.split_at(16 + length);
-            assert_eq!(tf_record(&whole[12..12 + length]), whole);
-            events.push(whole[12..12 + length].to_vec());
-            rest = after;
+        while !remaining.is_empty() {
+            let length = u64::from_le_bytes(remaining[..8].try_into().unwrap()) as usize;
+            let (framed, behind) = remaining.split_at(16 + length);
+            assert_eq!(tf_record(&framed[12..12 + length]), framed);
+            events.push(framed[12..12 + length].to_vec());
+            remaining = behind;
         }
         assert_eq!(events.len(), 3);
         let has = |event: &[u8], part: &[u8]| event.windows(part.len()).any(|found| found == part);

@@ -25,14 +25,14 @@ fn steps(folder: &Path, ranks: usize, changes: &str, slope: f32) -> Vec<StepStat
         let mut run = run_with_loss(&config, world, slope);
         (0..3).map(|_| run.step().unwrap()).collect::<Vec<_>>()
     });
-    for (one, other) in by_rank.iter().flat_map(|steps| steps.iter().zip(&by_rank[0])) {
-        assert_eq!((one.loss.to_bits(), &one.added), (other.loss.to_bits(), &other.added), "{changes}");
+    for (left, right) in by_rank.iter().flat_map(|steps| steps.iter().zip(&by_rank[0])) {
+        assert_eq!((left.loss.to_bits(), &left.added), (right.loss.to_bits(), &right.added), "{changes}");
     }
     by_rank.into_iter().next().unwrap()
 }
 
-fn near(one: f64, other: f64) -> bool {
-    (one / other - 1.0).abs() < 1e-5
+fn near(left: f64, right: f64) -> bool {
+    (left / right - 1.0).abs() < 1e-5
 }
 
 #[test]

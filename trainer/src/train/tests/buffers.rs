@@ -21,12 +21,12 @@ fn fresh(ranks: usize, changes: &str, steps: usize) -> Vec<Fresh> {
         let kind = config.strategy.kind.parallel_kind();
         let layout = config.strategy.settings(0).layout(kind, &run.inventory, ranks);
         let lengths: HashSet<_> = layout.buckets.iter().map(|bucket| bucket.count).collect();
-        let mut one = || {
+        let mut count_step = || {
             let before = run.memory.fresh_allocations();
             run.step().unwrap();
             run.memory.fresh_allocations() - before
         };
-        Fresh { by_step: (0..steps).map(|_| one()).collect(), lengths: lengths.len() as u64 }
+        Fresh { by_step: (0..steps).map(|_| count_step()).collect(), lengths: lengths.len() as u64 }
     })
 }
 

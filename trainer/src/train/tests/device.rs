@@ -23,8 +23,8 @@ fn run(ranks: usize, changes: &[&str], device: &str) -> TrainResult {
 fn assert_matches_cpu(ranks: usize, changes: &[&str]) {
     let (host, found) = (run(ranks, changes, "cpu"), run(ranks, changes, device_kind()));
     assert_eq!(found.losses.len(), host.losses.len());
-    let of = |outcome: &TrainResult| [&outcome.losses[..], outcome.validation.as_slice()].concat();
-    expect_near(&format!("{changes:?}"), &of(&found), &of(&host));
+    let losses_of = |outcome: &TrainResult| [&outcome.losses[..], outcome.validation.as_slice()].concat();
+    expect_near(&format!("{changes:?}"), &losses_of(&found), &losses_of(&host));
     assert!(host.losses.last() < host.losses.first(), "it learns");
 }
 
@@ -109,7 +109,7 @@ fn device_moments_of_16_bits_are_refused() {
 #[test]
 fn device_norm_counts_replicated_parameters_once() {
     for rows in ["strategy.sequence_parallel=false", "strategy.sequence_parallel=true"] {
-        let of = |device: &str| {
+        let steps_on = |device: &str| {
             let (folder, device) = (folder(), format!("device={device}"));
             let config =
                 config(folder.path(), &[&SMALL[..], &TINY, &["mesh.tensor=2", &device, rows]].concat());
@@ -120,7 +120,7 @@ fn device_norm_counts_replicated_parameters_once() {
             assert_eq!(norms[0], norms[1], "{device}, {rows}");
             norms[0]
         };
-        expect_near(rows, &of(device_kind()), &of("cpu"));
+        expect_near(rows, &steps_on(device_kind()), &steps_on("cpu"));
     }
 }
 
@@ -154,15 +154,15 @@ fn device_trained_model_generates() {
 fn checkpoints_move_between_cpu_and_device() {
     for (first, second) in [("cpu", device_kind()), (device_kind(), "cpu")] {
         let folder = folder();
-        let of = |device: &str, change: &str| {
+        let run_on = |device: &str, change: &str| {
             let device = format!("device={device}");
             let changes = [&SMALL[..], &TINY, &["strategy.kind=zero3", &device, change]].concat();
             train_on_threads(2, &config(folder.path(), &changes)).unwrap()
         };
-        let whole = of(first, "checkpoint.every=2");
+        let uninterrupted = run_on(first, "checkpoint.every=2");
         std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000004")).unwrap();
-        let rest = of(second, "checkpoint.resume=true");
-        expect_near(first, &rest.losses, &whole.losses[2..]);
+        let resumed = run_on(second, "checkpoint.resume=true");
+        expect_near(first, &resumed.losses, &uninterrupted.losses[2..]);
     }
 }
 
@@ -190,15 +190,15 @@ fn copied(changes: &[&str]) -> Vec<(CopyStats, u64, u64)> {
     run_ranks(2, |world| {
         let mut run = Run::new(&config, world).unwrap();
         run.step().unwrap();
-        let of = |run: &Run| run.device.as_ref().unwrap().compute().stream().copy_stats();
-        let before = of(&run);
+        let copies_of = |run: &Run| run.device.as_ref().unwrap().compute().stream().copy_stats();
+        let earlier = copies_of(&run);
         run.step().unwrap();
-        let after = of(&run);
+        let later = copies_of(&run);
         let data = 2 / config.mesh.tensor;
         let layout = config.settings().layout(config.strategy.kind.parallel_kind(), &run.inventory, data);
         let copied = CopyStats {
-            to_device: after.to_device - before.to_device,
-            from_device: after.from_device - before.from_device,
+            to_device: later.to_device - earlier.to_device,
+            from_device: later.from_device - earlier.from_device,
         };
         (copied, layout.buckets.len() as u64, run.inventory.count() as u64)
     })
@@ -281,12 +281,14 @@ fn trace_has_tracks_of_the_gpu() {
     let text = std::fs::read_to_string(&trace).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    let on = |track: u64| {
+    let events_on = |track: u64| {
         let spans = events.iter().filter(move |event| event["ph"] == "X" && event["tid"] == track);
         spans.map(|span| (span["name"].as_str().unwrap(), span["dur"].as_f64().unwrap()))
     };
     // Two ranks, two steps, forward and backward of three units.
-    assert_eq!(on(2).count(), 2 * 2 * 2 * 3);
-    assert!(on(2).all(|(_, time)| time > 0.0) && on(2).any(|(name, _)| name == "backward h.0"));
-    assert!(on(3).count() >= 2 * 2 && on(3).all(|(name, _)| name.starts_with("collective of ")));
+    assert_eq!(events_on(2).count(), 2 * 2 * 2 * 3);
+    assert!(events_on(2).all(|(_, time)| time > 0.0) && events_on(2).any(|(name, _)| name == "backward h.0"));
+    assert!(
+        events_on(3).count() >= 2 * 2 && events_on(3).all(|(name, _)| name.starts_with("collective of "))
+    );
 }

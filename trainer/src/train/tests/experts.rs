@@ -23,18 +23,18 @@ fn small(folder: &Path, changes: &str) -> Config {
 fn steps(ranks: usize, changes: &str) -> Steps {
     let folder = folder();
     let config = small(folder.path(), changes);
-    let all = run_ranks(ranks, |world| {
+    let results = run_ranks(ranks, |world| {
         let mut run = Run::new(&config, world).unwrap();
         let steps: Vec<_> = (0..config.schedule.steps).map(|_| run.step().unwrap()).collect();
         run.check_replicas().unwrap();
         steps
     });
-    let first = &all[0];
-    for other in &all {
-        let same = |(one, other): (&super::super::run::StepStats, &super::super::run::StepStats)| {
-            (one.loss, one.grad_norm) == (other.loss, other.grad_norm)
+    let first = &results[0];
+    for right in &results {
+        let same = |(left, right): (&super::super::run::StepStats, &super::super::run::StepStats)| {
+            (left.loss, left.grad_norm) == (right.loss, right.grad_norm)
         };
-        assert!(first.iter().zip(other).all(same), "all ranks report the same: {changes}");
+        assert!(first.iter().zip(right).all(same), "all ranks report the same: {changes}");
     }
     Steps {
         losses: first.iter().map(|step| step.loss).collect(),
@@ -190,11 +190,11 @@ fn largest_loads(balance: &str) -> Vec<f64> {
          experts.z_loss=0 experts.bias_rate=0.01 experts.balance={balance}"
     );
     let config = small(folder.path(), &changes);
-    let mut all = run_ranks(2, |world| {
+    let mut results = run_ranks(2, |world| {
         let mut run = Run::new(&config, world).unwrap();
         (0..200).map(|_| run.step().unwrap().added.loads).collect::<Vec<_>>()
     });
-    let last = all.remove(0).split_off(180);
+    let last = results.remove(0).split_off(180);
     let mean = |path: &str, expert: usize| last.iter().map(|step| step[path][expert]).sum::<f64>() / 20.0;
     let most = |path: &String| (0..8).map(|expert| mean(path, expert)).fold(0.0, f64::max);
     last[0].keys().map(most).collect()
@@ -202,7 +202,7 @@ fn largest_loads(balance: &str) -> Vec<f64> {
 
 #[test]
 fn biases_balance_loads_without_a_loss() {
-    let (without, with) = (largest_loads("none"), largest_loads("bias"));
-    assert!(without.iter().any(|most| *most > 1.5), "{without:?}");
-    assert!(with.iter().all(|most| *most <= 1.5), "{with:?}");
+    let (unbalanced, balanced) = (largest_loads("none"), largest_loads("bias"));
+    assert!(unbalanced.iter().any(|most| *most > 1.5), "{unbalanced:?}");
+    assert!(balanced.iter().all(|most| *most <= 1.5), "{balanced:?}");
 }

@@ -24,8 +24,14 @@ fn read(path: &Path) -> Value {
 
 /// Trains a Llama, and returns the folder of its checkpoint.
 fn trained(folder: &Path, name: &str, changes: &[&str]) -> PathBuf {
-    let own = format!("checkpoint.folder={}", folder.join(name).display());
-    let common = ["schedule.steps=1", "schedule.warmup=0", "checkpoint.last=true", "model.shape=llama", &own];
+    let folder_change = format!("checkpoint.folder={}", folder.join(name).display());
+    let common = [
+        "schedule.steps=1",
+        "schedule.warmup=0",
+        "checkpoint.last=true",
+        "model.shape=llama",
+        &folder_change,
+    ];
     train_on_threads(1, &config(folder, &[&common[..], changes].concat())).unwrap();
     latest(&folder.join(name)).unwrap()
 }
@@ -130,20 +136,21 @@ fn weights_of_earlier_exports_do_not_stay() {
     let weights = |max_bytes: usize| -> Result<Vec<String>> {
         export(&checkpoint, &to, &[], FileOptions { max_bytes, ..FileOptions::default() })?;
         let entries = std::fs::read_dir(&to).unwrap();
-        let mut names: Vec<_> = entries.map(|own| own.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.retain(|name| name.contains("safetensors"));
         names.sort();
         Ok(names)
     };
-    let one = weights(usize::MAX).unwrap();
-    assert_eq!(one, ["model.safetensors"]);
+    let single = weights(usize::MAX).unwrap();
+    assert_eq!(single, ["model.safetensors"]);
     let many = weights(40_000).unwrap();
-    assert!(many.len() > 3 && !many.contains(&one[0]), "{many:?}");
+    assert!(many.len() > 3 && !many.contains(&single[0]), "{many:?}");
     assert!(many.contains(&"model.safetensors.index.json".to_owned()), "{many:?}");
     let fewer = weights(80_000).unwrap();
     let is_of = |name: &String| name.ends_with(&format!("-of-{:05}.safetensors", fewer.len() - 1));
     assert!(fewer.len() < many.len() && fewer.iter().filter(|name| is_of(name)).count() + 1 == fewer.len());
-    assert_eq!(weights(usize::MAX).unwrap(), one);
+    assert_eq!(weights(usize::MAX).unwrap(), single);
     std::fs::write(to.join("adapter_model.safetensors"), "").unwrap();
     let error = weights(usize::MAX).unwrap_err().to_string();
     assert!(error.contains("adapter_model.safetensors: readers would take it"), "{error}");

@@ -45,20 +45,20 @@ fn save_request_of_one_rank_saves_on_all_and_goes_on() {
         let saved: Vec<u64> =
             list(&folder.path().join("checkpoints")).into_iter().map(|(step, _)| step).collect();
         assert_eq!(saved, [1], "{mesh}");
-        let whole = |result: &TrainResult| result.steps > 1 && result.interruption.is_none();
-        assert!(results.iter().all(whole), "{mesh}");
+        let complete = |result: &TrainResult| result.steps > 1 && result.interruption.is_none();
+        assert!(results.iter().all(complete), "{mesh}");
     }
 }
 
 #[test]
 fn interrupted_run_goes_on_to_the_same_weights() {
-    let whole = folder();
-    let expected = train_on_threads(2, &config(whole.path(), &[])).unwrap();
+    let uninterrupted = folder();
+    let expected = train_on_threads(2, &config(uninterrupted.path(), &[])).unwrap();
     let folder = folder();
     interrupted(2, &config(folder.path(), &["checkpoint.last=true", "checkpoint.async=true"]));
-    let rest = train_on_threads(2, &config(folder.path(), &["checkpoint.resume=true"])).unwrap();
-    assert_eq!((&rest.losses[..], rest.fingerprint), (&expected.losses[1..], expected.fingerprint));
-    assert_eq!(rest.interruption, None);
+    let resumed = train_on_threads(2, &config(folder.path(), &["checkpoint.resume=true"])).unwrap();
+    assert_eq!((&resumed.losses[..], resumed.fingerprint), (&expected.losses[1..], expected.fingerprint));
+    assert_eq!(resumed.interruption, None);
 }
 
 #[test]

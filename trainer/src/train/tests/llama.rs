@@ -20,8 +20,8 @@ fn run(ranks: usize, changes: &[&str]) -> TrainResult {
 fn llama_meshes_nearly_match_one_rank() {
     // The updates of SGD are proportional to gradients, so that a constant factor shows.
     for optimizer in [&["optimizer.kind=sgd", "optimizer.lr=0.1"][..], &[]] {
-        let of = |ranks, changes: &[&str]| run(ranks, &[optimizer, changes].concat()).losses;
-        let reference = of(1, &[]);
+        let losses_of = |ranks, changes: &[&str]| run(ranks, &[optimizer, changes].concat()).losses;
+        let reference = losses_of(1, &[]);
         assert!(reference[3] < reference[0], "{reference:?}");
         let meshes: [(usize, &[&str]); 7] = [
             (2, &["mesh.tensor=2"]),
@@ -33,8 +33,8 @@ fn llama_meshes_nearly_match_one_rank() {
             (3, &["strategy.kind=zero1", "data.breadth_first=2"]),
         ];
         for (ranks, changes) in meshes {
-            for (one, other) in of(ranks, changes).iter().zip(&reference) {
-                assert!((one / other - 1.0).abs() < 1e-5, "{changes:?}: {one}, not {other}");
+            for (left, right) in losses_of(ranks, changes).iter().zip(&reference) {
+                assert!((left / right - 1.0).abs() < 1e-5, "{changes:?}: {left}, not {right}");
             }
         }
     }
@@ -42,14 +42,14 @@ fn llama_meshes_nearly_match_one_rank() {
 
 #[test]
 fn llama_strategies_and_recomputation_are_bitwise_equal() {
-    let of = |kind: &str, changes: &[&str]| {
+    let losses_of = |kind: &str, changes: &[&str]| {
         let kind = format!("strategy.kind={kind}");
         bits(&run(4, &[&["mesh.tensor=2", "model.dropout=0.1", &kind], changes].concat()))
     };
-    let first = of("bucketed", &[]);
-    assert_eq!(of("bucketed", &["model.activation_checkpointing=true"]), first);
+    let first = losses_of("bucketed", &[]);
+    assert_eq!(losses_of("bucketed", &["model.activation_checkpointing=true"]), first);
     for kind in ["zero1", "zero2", "zero3"] {
-        assert_eq!(of(kind, &[]), first, "{kind}");
+        assert_eq!(losses_of(kind, &[]), first, "{kind}");
     }
 }
 
@@ -75,20 +75,20 @@ fn llama_memory_matches_formulas() {
 #[test]
 fn llama_checkpoints_move_between_meshes() {
     let folder = folder();
-    let of = |ranks, changes: &[&str]| {
+    let trained_with = |ranks, changes: &[&str]| {
         let changes = [&LLAMA[..], &["schedule.steps=6"], changes].concat();
         train_on_threads(ranks, &config(folder.path(), &changes)).unwrap()
     };
-    let whole = of(2, &["mesh.tensor=2", "checkpoint.every=3"]);
+    let uninterrupted = trained_with(2, &["mesh.tensor=2", "checkpoint.every=3"]);
     let last = folder.path().join("checkpoints/step-00000006");
     let again = |ranks, changes: &[&str]| {
         let _ = std::fs::remove_dir_all(&last);
-        of(ranks, &[&["checkpoint.resume=true"], changes].concat())
+        trained_with(ranks, &[&["checkpoint.resume=true"], changes].concat())
     };
     let same = again(2, &["mesh.tensor=2"]);
-    assert_eq!((&same.losses[..], same.fingerprint), (&whole.losses[3..], whole.fingerprint));
-    for (one, other) in again(1, &[]).losses.iter().zip(&same.losses) {
-        assert!((one / other - 1.0).abs() < 1e-5, "{one}, not {other}");
+    assert_eq!((&same.losses[..], same.fingerprint), (&uninterrupted.losses[3..], uninterrupted.fingerprint));
+    for (left, right) in again(1, &[]).losses.iter().zip(&same.losses) {
+        assert!((left / right - 1.0).abs() < 1e-5, "{left}, not {right}");
     }
 }
 

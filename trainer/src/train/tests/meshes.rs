@@ -133,18 +133,18 @@ fn changed(folder: &Path, changes: &str) -> Config {
 #[test]
 fn orders_of_axes_take_the_same_steps() {
     let folder = folder();
-    let of = |order: AxisOrder| {
+    let losses_of = |order: AxisOrder| {
         let text = format!("{CUBE} mesh.order={order}");
         train_on_threads(8, &changed(folder.path(), &text)).unwrap()
     };
-    let usual = of(AxisOrder::default());
+    let usual = losses_of(AxisOrder::default());
     for order in AxisOrder::all() {
-        let found = of(order);
-        let place = |axis| order.axes().iter().position(|&other| other == axis);
+        let found = losses_of(order);
+        let place = |axis| order.axes().iter().position(|&right| right == axis);
         if place(Axis::SequenceData) < place(Axis::BatchData) {
             assert_eq!(bits(&found).0, bits(&usual).0, "{order}: the same sums in the same order");
         }
-        let near = |(one, other): (&f64, &f64)| (one / other - 1.0).abs() < 1e-5;
+        let near = |(left, right): (&f64, &f64)| (left / right - 1.0).abs() < 1e-5;
         assert!(found.losses.iter().zip(&usual.losses).all(near), "{order}: {found:?}, not {usual:?}");
     }
 }

@@ -31,20 +31,20 @@ fn mixed_runs_are_bitwise_equal_to_plain_ones() {
         (4, "mesh.sequence_data=2 data.breadth_first=2"),
     ];
     for (ranks, mesh) in meshes {
-        let of = |changes: &str| {
+        let steps_of = |changes: &str| {
             bits(&train_on_threads(ranks, &changed(folder.path(), &format!("{mesh} {changes}"))).unwrap())
         };
-        let plain = of("strategy.kind=zero2");
+        let plain = steps_of("strategy.kind=zero2");
         for mix in MIXES {
-            assert_eq!(of(mix), plain, "{ranks} ranks, {mesh}: {mix}");
+            assert_eq!(steps_of(mix), plain, "{ranks} ranks, {mesh}: {mix}");
         }
     }
     // Both parts reduce after every micro-batch.
-    let of = |changes: &str| {
+    let steps_of = |changes: &str| {
         let each = format!("strategy.kind=zero2 strategy.reduce_each=micro-batch {changes}");
         bits(&train_on_threads(2, &changed(folder.path(), &each)).unwrap())
     };
-    assert_eq!(of("strategy.units={\"h\"=\"zero3\"}"), of(""));
+    assert_eq!(steps_of("strategy.units={\"h\"=\"zero3\"}"), steps_of(""));
 }
 
 #[test]
@@ -67,14 +67,14 @@ fn mixed_memory_matches_dry_run() {
 #[test]
 fn dry_run_adds_up_the_parts() {
     let folder = folder();
-    let of = |changes: &str| DryRun::new(&changed(folder.path(), changes), 4).unwrap();
-    let (plain, all) = (of("strategy.kind=zero3"), of("strategy.units={\"*\"=\"zero3\"}"));
-    assert_eq!(all.own_traffic(), plain.traffic(StrategyKind::Zero3));
-    assert_eq!(all.own_memory(), plain.own_memory());
+    let predicted = |changes: &str| DryRun::new(&changed(folder.path(), changes), 4).unwrap();
+    let (plain, sharded) = (predicted("strategy.kind=zero3"), predicted("strategy.units={\"*\"=\"zero3\"}"));
+    assert_eq!(sharded.own_traffic(), plain.traffic(StrategyKind::Zero3));
+    assert_eq!(sharded.own_memory(), plain.own_memory());
     // Gathers of the blocks come on top of what replicated units send.
-    let mixed = of("strategy.units={\"h.1\"=\"zero3\"}");
-    let [none, mixed_sent, full] =
-        [of("").own_traffic(), mixed.own_traffic(), plain.own_traffic()].map(|traffic| traffic.forward);
+    let mixed = predicted("strategy.units={\"h.1\"=\"zero3\"}");
+    let [none, mixed_sent, full] = [predicted("").own_traffic(), mixed.own_traffic(), plain.own_traffic()]
+        .map(|traffic| traffic.forward);
     assert!(none == 0.0 && mixed_sent > 0.0 && full > 4.0 * mixed_sent, "{none} {mixed_sent} {full}");
     let report = mixed.report();
     assert!(report.lines().any(|line| line.contains("strategy.units") && line.ends_with('<')), "{report}");

@@ -19,7 +19,7 @@ fn trained(ranks: usize, config: &Config) -> (Vec<f64>, Bits) {
 #[test]
 fn muon_nearly_matches_with_sharded_matrices() {
     let folder = folder();
-    let of = |ranks, changes: &[&str]| {
+    let weights_of = |ranks, changes: &[&str]| {
         let muon = ["optimizer.kind=muon", "schedule.steps=4", "model.tie_word_embeddings=false"];
         let config = config(folder.path(), &[&muon, changes].concat());
         let (_, inventory) = new_model(&config, None).unwrap();
@@ -30,7 +30,7 @@ fn muon_nearly_matches_with_sharded_matrices() {
         let weights: Vec<f32> = hidden.map(|(_, bits)| f32::from_bits(bits[0])).collect();
         (losses, weights)
     };
-    let (reference, weights) = of(1, &[]);
+    let (reference, weights) = weights_of(1, &[]);
     assert_eq!(weights.len(), 2 * 12 * 32 * 32);
     let meshes: [(usize, &[&str]); 3] = [
         (2, &["mesh.tensor=2"]),
@@ -38,12 +38,16 @@ fn muon_nearly_matches_with_sharded_matrices() {
         (4, &["mesh.tensor=2", "strategy.kind=zero3", "strategy.sequence_parallel=true"]),
     ];
     for (ranks, changes) in meshes {
-        let (reference, weights) =
-            if changes.len() == 2 { of(1, &changes[1..]) } else { (reference.clone(), weights.clone()) };
-        let (losses, found) = of(ranks, changes);
-        let furthest = found.iter().zip(&weights).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+        let (reference, weights) = if changes.len() == 2 {
+            weights_of(1, &changes[1..])
+        } else {
+            (reference.clone(), weights.clone())
+        };
+        let (losses, found) = weights_of(ranks, changes);
+        let furthest =
+            found.iter().zip(&weights).map(|(left, right)| (left - right).abs()).fold(0.0, f32::max);
         assert!(furthest < 1e-5 && found.len() == weights.len(), "{changes:?}: {furthest:e} apart");
-        let near = |(one, other): (&f64, &f64)| (one / other - 1.0).abs() < 1e-5;
+        let near = |(left, right): (&f64, &f64)| (left / right - 1.0).abs() < 1e-5;
         assert!(losses.iter().zip(&reference).all(near), "{changes:?}: {losses:?}, not {reference:?}");
     }
 }
@@ -51,11 +55,11 @@ fn muon_nearly_matches_with_sharded_matrices() {
 #[test]
 fn loss_averaging_trains_and_frozen_table_stays() {
     let folder = folder();
-    let of = |changes: &[&str]| trained(2, &config(folder.path(), changes));
-    let (losses, _) = of(&[]);
+    let trained_with = |changes: &[&str]| trained(2, &config(folder.path(), changes));
+    let (losses, _) = trained_with(&[]);
     for kind in ["bucketed", "zero1", "full-shard"] {
-        let (found, _) = of(&["strategy.average=in-loss", &format!("strategy.kind={kind}")]);
-        assert!(found.iter().zip(&losses).all(|(one, other)| (one / other - 1.0).abs() < 1e-6), "{kind}");
+        let (found, _) = trained_with(&["strategy.average=in-loss", &format!("strategy.kind={kind}")]);
+        assert!(found.iter().zip(&losses).all(|(left, right)| (left / right - 1.0).abs() < 1e-6), "{kind}");
     }
     let config = config(folder.path(), &["model.freeze=[\"wte\", \"h.*.attn\"]"]);
     let (_, inventory) = new_model(&config, None).unwrap();
@@ -76,11 +80,11 @@ const GROUPS: &str = "optimizer.groups=[{parameters=[\"*.bias\"],lr_scale=0.5,we
 fn parameter_groups_are_bitwise_equal_over_strategies() {
     let folder = folder();
     for optimizer in ["optimizer.kind=adamw", "optimizer.kind=muon", "optimizer.kind=sgd"] {
-        let of = |ranks, changes: &[&str]| {
-            let all = [&[optimizer, "schedule.steps=3", "optimizer.lr=0.01"], changes].concat();
-            trained(ranks, &config(folder.path(), &all))
+        let trained_with = |ranks, changes: &[&str]| {
+            let keys = [&[optimizer, "schedule.steps=3", "optimizer.lr=0.01"], changes].concat();
+            trained(ranks, &config(folder.path(), &keys))
         };
-        let (grouped, plain) = (of(2, &[GROUPS]), of(2, &[]));
+        let (grouped, plain) = (trained_with(2, &[GROUPS]), trained_with(2, &[]));
         let (_, inventory) = new_model(&config(folder.path(), &[]), None).unwrap();
         for ((id, place), bits) in &grouped.1 {
             let name = &inventory[*id].name;
@@ -98,7 +102,7 @@ fn parameter_groups_are_bitwise_equal_over_strategies() {
             &["strategy.kind=zero2", &offload],
         ];
         for changes in shapes {
-            let found = of(2, &[&[GROUPS], changes].concat());
+            let found = trained_with(2, &[&[GROUPS], changes].concat());
             assert!(found == grouped, "{optimizer}, {changes:?}");
         }
     }
@@ -136,18 +140,18 @@ fn bf16_moments_halve_the_state_and_keep_the_loss() {
     let half = "optimizer.moment_dtype=bf16";
     for (ranks, kind) in [(1, "optimizer.kind=adamw"), (2, "strategy.kind=zero3"), (2, "optimizer.kind=muon")]
     {
-        let of = |changes: &[&str]| {
-            let all = [&[kind, "schedule.steps=60", "log.check_replicas_every=20"], changes].concat();
-            let config = config(folder.path(), &all);
+        let trained_with = |changes: &[&str]| {
+            let keys = [&[kind, "schedule.steps=60", "log.check_replicas_every=20"], changes].concat();
+            let config = config(folder.path(), &keys);
             let formula = DryRun::new(&config, ranks).unwrap().own_memory();
             let outcome = train_on_threads(ranks, &config).unwrap();
-            assert_eq!(outcome.memory.classes[2].0, formula[2], "{all:?}");
+            assert_eq!(outcome.memory.classes[2].0, formula[2], "{keys:?}");
             outcome
         };
-        let (wide, narrow) = (of(&[]), of(&[half]));
+        let (wide, narrow) = (trained_with(&[]), trained_with(&[half]));
         assert_eq!(2 * narrow.memory.classes[2].0, wide.memory.classes[2].0, "{kind}");
         assert!(wide.losses[59] < 0.6 * wide.losses[0] && narrow.fingerprint != wide.fingerprint, "{kind}");
-        let apart = narrow.losses.iter().zip(&wide.losses).map(|(one, other)| (one / other - 1.0).abs());
+        let apart = narrow.losses.iter().zip(&wide.losses).map(|(left, right)| (left / right - 1.0).abs());
         let most = apart.fold(0.0, f64::max);
         assert!(most < BF16_MOMENTS_LOSS, "{kind}: losses are up to {most} apart");
     }
@@ -157,18 +161,21 @@ fn bf16_moments_halve_the_state_and_keep_the_loss() {
 fn checkpoints_and_offload_keep_bf16_moments_exactly() {
     let folder = folder();
     let half = "optimizer.moment_dtype=bf16";
-    let of = |changes: &[&str]| {
-        let all = [&[half, "schedule.steps=4", "checkpoint.every=2", "checkpoint.keep=3"], changes].concat();
-        train_on_threads(2, &config(folder.path(), &all)).unwrap()
+    let trained_with = |changes: &[&str]| {
+        let keys = [&[half, "schedule.steps=4", "checkpoint.every=2", "checkpoint.keep=3"], changes].concat();
+        train_on_threads(2, &config(folder.path(), &keys)).unwrap()
     };
-    let whole = of(&["strategy.kind=zero3"]);
+    let uninterrupted = trained_with(&["strategy.kind=zero3"]);
     std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000004")).unwrap();
-    let rest = of(&["strategy.kind=zero1", "checkpoint.resume=true"]);
-    assert_eq!((rest.fingerprint, &rest.losses[..]), (whole.fingerprint, &whole.losses[2..]));
+    let resumed = trained_with(&["strategy.kind=zero1", "checkpoint.resume=true"]);
+    assert_eq!(
+        (resumed.fingerprint, &resumed.losses[..]),
+        (uninterrupted.fingerprint, &uninterrupted.losses[2..])
+    );
     let offload = format!("strategy.offload={}", folder.path().join("state").display());
-    let away = of(&["strategy.kind=zero3", "checkpoint.every=0", &offload]);
-    assert_eq!(bits(&away), bits(&whole));
-    let [away, kept] = [(&away, AllocClass::Offloaded), (&whole, AllocClass::Optimizer)]
+    let away = trained_with(&["strategy.kind=zero3", "checkpoint.every=0", &offload]);
+    assert_eq!(bits(&away), bits(&uninterrupted));
+    let [away, kept] = [(&away, AllocClass::Offloaded), (&uninterrupted, AllocClass::Optimizer)]
         .map(|(outcome, class)| outcome.memory.classes[class as usize].0);
     assert_eq!(away, kept);
 }
@@ -180,11 +187,11 @@ fn offloaded_state_is_bitwise_equal() {
     let offload = format!("strategy.offload={}", state.display());
     for (kind, dtype) in [("bucketed", "f32"), ("zero1", "f32"), ("zero2", "bf16"), ("zero3", "bf16")] {
         let (kind, dtype) = (format!("strategy.kind={kind}"), format!("strategy.param_dtype={dtype}"));
-        let of = |changes: &[&str]| {
+        let trained_with = |changes: &[&str]| {
             let changes = [&[&kind, &dtype, "schedule.steps=4", "checkpoint.every=2"], changes].concat();
             train_on_threads(2, &config(folder.path(), &changes)).unwrap()
         };
-        let (kept, away) = (of(&["checkpoint.every=0"]), of(&[&offload]));
+        let (kept, away) = (trained_with(&["checkpoint.every=0"]), trained_with(&[&offload]));
         assert_eq!(bits(&away), bits(&kept), "{kind}, {dtype}");
         let now = |outcome: &TrainResult, class| outcome.memory.classes[class as usize].0;
         assert_eq!(now(&away, AllocClass::Offloaded), now(&kept, AllocClass::Optimizer), "{kind}, {dtype}");
@@ -192,7 +199,7 @@ fn offloaded_state_is_bitwise_equal() {
         assert_eq!(away.memory.formulas[4], kept.memory.formulas[2], "{kind}, {dtype}");
         assert_eq!(std::fs::read_dir(&state).unwrap().count(), 0, "files have no names");
         std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000004")).unwrap();
-        let resumed = of(&[&offload, "checkpoint.resume=true"]);
+        let resumed = trained_with(&[&offload, "checkpoint.resume=true"]);
         assert_eq!((resumed.fingerprint, &resumed.losses[..]), (kept.fingerprint, &kept.losses[2..]));
         std::fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
     }

@@ -22,11 +22,11 @@ fn stages_keep_their_own_parameters() {
                 .map(|class| run.memory.usage(class).current)
         })
     };
-    let whole = kept(1, "model.tie_word_embeddings=false strategy.bucket_mb=10")[0];
+    let reference = kept(1, "model.tie_word_embeddings=false strategy.bucket_mb=10")[0];
     let stages = kept(4, "mesh.pipeline=4 model.tie_word_embeddings=false strategy.bucket_mb=10");
-    for (class, whole) in whole.into_iter().enumerate() {
-        let all: usize = stages.iter().map(|stage| stage[class]).sum();
-        assert_eq!(all, whole, "{class}: nothing is kept twice");
+    for (class, reference) in reference.into_iter().enumerate() {
+        let total: usize = stages.iter().map(|stage| stage[class]).sum();
+        assert_eq!(total, reference, "{class}: nothing is kept twice");
     }
     // The embedding of 257 tokens is larger than a layer. Stages in the middle have one layer each.
     assert!(stages[1] == stages[2] && stages[1][0] < stages[0][0] - 4 * 257 * 16, "{stages:?}");
@@ -42,13 +42,13 @@ fn operations_of_a_step_are_those_of_all_stages() {
         of_ranks[0]
     };
     for tied in ["true", "false"] {
-        let with = |mesh: &str| format!("{mesh} model.tie_word_embeddings={tied}");
-        let whole = flops(1, &with(""));
-        assert!(whole > 0.0);
+        let tied_mesh = |mesh: &str| format!("{mesh} model.tie_word_embeddings={tied}");
+        let reference = flops(1, &tied_mesh(""));
+        assert!(reference > 0.0);
         for (ranks, mesh) in
             [(2, "mesh.pipeline=2"), (4, "mesh.pipeline=4"), (4, "mesh.pipeline=2 mesh.tensor=2")]
         {
-            assert_eq!(flops(ranks, &with(mesh)), whole, "{mesh}");
+            assert_eq!(flops(ranks, &tied_mesh(mesh)), reference, "{mesh}");
         }
     }
 }
@@ -74,11 +74,15 @@ fn checkpoints_move_between_numbers_of_stages() {
 fn resumed_pipeline_has_the_bits_of_an_uninterrupted_one() {
     let folder = folder();
     let mesh = "mesh.pipeline=2 mesh.tensor=2 pipeline.schedule=zb-h1 model.dropout=0.1 schedule.steps=6";
-    let whole = train_on_threads(4, &changed(folder.path(), &format!("{mesh} checkpoint.every=3"))).unwrap();
+    let uninterrupted =
+        train_on_threads(4, &changed(folder.path(), &format!("{mesh} checkpoint.every=3"))).unwrap();
     std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000006")).unwrap();
-    let rest = changed(folder.path(), &format!("{mesh} checkpoint.resume=true"));
-    let rest = train_on_threads(4, &rest).unwrap();
-    assert_eq!((&rest.losses[..], rest.fingerprint), (&whole.losses[3..], whole.fingerprint));
+    let resumed = changed(folder.path(), &format!("{mesh} checkpoint.resume=true"));
+    let resumed = train_on_threads(4, &resumed).unwrap();
+    assert_eq!(
+        (&resumed.losses[..], resumed.fingerprint),
+        (&uninterrupted.losses[3..], uninterrupted.fingerprint)
+    );
 }
 
 #[test]
@@ -91,9 +95,9 @@ fn stages_write_the_text_of_one_rank() {
     ] {
         let folder = folder();
         let words = format!("{changes} checkpoint.every=3 sample.tokens=20 sample.prompt=line");
-        let whole = train_on_threads(ranks, &changed(folder.path(), &words)).unwrap();
+        let uninterrupted = train_on_threads(ranks, &changed(folder.path(), &words)).unwrap();
         let alone = generate(&folder.path().join("checkpoints"), "line", &[], &mut |_| Ok(())).unwrap();
-        assert_eq!(whole.sample, Some("line".to_owned() + &alone), "{changes}");
+        assert_eq!(uninterrupted.sample, Some("line".to_owned() + &alone), "{changes}");
     }
 }
 
@@ -145,8 +149,8 @@ fn memory_and_traffic_of_stages_match_formulas() {
             let ratio = formula / most;
             assert!((0.95..1.35).contains(&ratio), "{changes}: {formula} bytes, and {most} were counted");
             let messages = traffic - tied;
-            let rest = *sent as f64 - messages;
-            assert!((0.0..512.0).contains(&rest), "{changes}: {sent} bytes, {messages} by formula");
+            let remaining = *sent as f64 - messages;
+            assert!((0.0..512.0).contains(&remaining), "{changes}: {sent} bytes, {messages} by formula");
         }
     }
 }

@@ -23,17 +23,17 @@ fn asynchronous_checkpoints_have_the_bytes_of_others() {
             let folder = folder();
             let config = config(folder.path(), &[&steps[..], &[&kind, way, "data.workers=2"]].concat());
             let outcome = train_on_threads(3, &config).unwrap();
-            let all = list(&folder.path().join("checkpoints"));
+            let saved_folders = list(&folder.path().join("checkpoints"));
             let shards = |(step, path): &(u64, PathBuf)| {
                 let mut files = contents(path);
                 files.retain(|(name, _)| name.extension().is_some_and(|found| found == "safetensors"));
                 (*step, files)
             };
-            (bits(&outcome), all.iter().map(shards).collect::<Vec<_>>())
+            (bits(&outcome), saved_folders.iter().map(shards).collect::<Vec<_>>())
         };
-        let (one, other) = (saved("checkpoint.async=false"), saved("checkpoint.async=true"));
-        assert_eq!(one.1.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [4, 8, 12]);
-        assert!(one == other, "{kind}");
+        let (left, right) = (saved("checkpoint.async=false"), saved("checkpoint.async=true"));
+        assert_eq!(left.1.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [4, 8, 12]);
+        assert!(left == right, "{kind}");
     }
 }
 
@@ -96,14 +96,14 @@ fn last_good_checkpoint_is_named_if_the_newest_is_damaged() {
 fn batches_read_ahead_leave_the_bits_as_they_are() {
     let folder = folder();
     let run = |changes: &[&str]| {
-        let all = [&["data.global_batch=4", "data.micro_batch=1", "checkpoint.every=5"], changes].concat();
-        bits(&train_on_threads(2, &config(folder.path(), &all)).unwrap())
+        let keys = [&["data.global_batch=4", "data.micro_batch=1", "checkpoint.every=5"], changes].concat();
+        bits(&train_on_threads(2, &config(folder.path(), &keys)).unwrap())
     };
-    let whole = run(&["checkpoint.folder=none", "checkpoint.every=0"]);
-    assert_eq!(run(&["data.workers=3"]), whole);
+    let uninterrupted = run(&["checkpoint.folder=none", "checkpoint.every=0"]);
+    assert_eq!(run(&["data.workers=3"]), uninterrupted);
     std::fs::remove_dir_all(folder.path().join("checkpoints/step-00000010")).unwrap();
-    let rest = run(&["data.workers=2", "checkpoint.resume=true", "checkpoint.every=50"]);
-    assert_eq!((&rest.0[..], rest.1), (&whole.0[5..], whole.1));
+    let resumed = run(&["data.workers=2", "checkpoint.resume=true", "checkpoint.every=50"]);
+    assert_eq!((&resumed.0[..], resumed.1), (&uninterrupted.0[5..], uninterrupted.1));
 }
 
 /// Tokenizer with the words `a` and `b`.
@@ -114,8 +114,8 @@ const TOKENIZER: &str = r#"{"version": "1.0", "added_tokens": [], "model":
 fn trained_with_tokenizer(folder: &Path) -> (PathBuf, PathBuf) {
     let tokenizer = folder.join("outside.json");
     std::fs::write(&tokenizer, TOKENIZER).unwrap();
-    let own = format!("data.tokenizer={}", tokenizer.display());
-    let config = config(folder, &["schedule.steps=3", "checkpoint.last=true", &own]);
+    let tokenizer_change = format!("data.tokenizer={}", tokenizer.display());
+    let config = config(folder, &["schedule.steps=3", "checkpoint.last=true", &tokenizer_change]);
     train_on_threads(2, &config).unwrap();
     (tokenizer, latest(&folder.join("checkpoints")).unwrap())
 }

@@ -31,15 +31,15 @@ fn run_resumes_with_other_sequence_sharding() {
         let changes = [&["sample.tokens=8", "sample.prompt=line"], changes].concat();
         train_on_threads(2, &config(folder.path(), &changes)).unwrap()
     };
-    let whole = run(&["mesh.sequence_data=2", "checkpoint.every=6"]);
+    let uninterrupted = run(&["mesh.sequence_data=2", "checkpoint.every=6"]);
     let checkpoints = folder.path().join("checkpoints");
     let alone = generate(&checkpoints, "line", &[], &mut |_| Ok(())).unwrap();
-    assert_eq!(whole.sample, Some("line".to_owned() + &alone), "by one rank alone");
+    assert_eq!(uninterrupted.sample, Some("line".to_owned() + &alone), "by one rank alone");
     std::fs::remove_dir_all(checkpoints.join("step-00000012")).unwrap();
     let same = run(&["mesh.sequence_data=2", "checkpoint.resume=true"]);
-    assert_eq!((&same.losses[..], same.fingerprint), (&whole.losses[6..], whole.fingerprint));
-    for (one, other) in run(&["checkpoint.resume=true"]).losses.iter().zip(&same.losses) {
-        assert!((one / other - 1.0).abs() < 1e-4, "{one}, not {other}");
+    assert_eq!((&same.losses[..], same.fingerprint), (&uninterrupted.losses[6..], uninterrupted.fingerprint));
+    for (left, right) in run(&["checkpoint.resume=true"]).losses.iter().zip(&same.losses) {
+        assert!((left / right - 1.0).abs() < 1e-4, "{left}, not {right}");
     }
 }
 
@@ -49,38 +49,38 @@ fn sent(ranks: usize, config: &Config) -> (u64, u64) {
     let of_rank = |world| {
         let mut run = Run::new(config, world).unwrap();
         let bytes = |run: &Run| {
-            let of =
+            let bytes_of =
                 |group: Option<&Communicator>| group.map_or(0, |group| group.traffic_stats().unwrap().bytes);
-            (of(run.groups.get(crate::mesh::GroupKind::Data)), of(run.sequence_group.as_ref()))
+            (bytes_of(run.groups.get(crate::mesh::GroupKind::Data)), bytes_of(run.sequence_group.as_ref()))
         };
         let before = bytes(&run);
         run.step().unwrap();
         let after = bytes(&run);
         (after.0 - before.0, after.1 - before.1)
     };
-    let all = run_ranks(ranks, of_rank);
-    assert!(all.iter().all(|one| one.1 == all[0].1), "{all:?}");
-    all[0]
+    let results = run_ranks(ranks, of_rank);
+    assert!(results.iter().all(|result| result.1 == results[0].1), "{results:?}");
+    results[0]
 }
 
 #[test]
 fn breadth_first_gathers_weights_once() {
     let folder = folder();
     for tied in ["model.tie_word_embeddings=true", "model.tie_word_embeddings=false"] {
-        let of = |breadth: usize| {
+        let trained_with = |breadth: usize| {
             let breadth = format!("data.breadth_first={breadth}");
             let changes = [&breadth, tied, "strategy.kind=zero3", "data.micro_batch=1"];
             let config = config(folder.path(), &changes);
             let traffic = DryRun::new(&config, 2).unwrap().traffic(StrategyKind::Zero3);
             (sent(2, &config).0, traffic.forward + traffic.backward)
         };
-        let (depth, formula) = of(1);
+        let (depth, formula) = trained_with(1);
         for breadth in [2, 6] {
-            let (found, expected) = of(breadth);
+            let (found, expected) = trained_with(breadth);
             assert!(found < depth);
             assert_eq!((depth - found) as f64, formula - expected, "{breadth} at a time, {tied}");
-            let rest = found as f64 / expected - 1.0;
-            assert!(rest.abs() < 0.02, "{found}, not {expected}: more than the norm and the loss");
+            let excess = found as f64 / expected - 1.0;
+            assert!(excess.abs() < 0.02, "{found}, not {expected}: more than the norm and the loss");
         }
     }
 }
@@ -121,7 +121,7 @@ const REQUEST_BYTES: f64 = 16.0;
 
 /// Returns the bytes that tensor parallel ranks sent in one step for their layers.
 fn tensor_parallel_bytes_sent(ranks: usize, config: &Config) -> f64 {
-    let all = run_ranks(ranks, |world| {
+    let results = run_ranks(ranks, |world| {
         let mut run = Run::new(config, world).unwrap();
         let bytes = |run: &Run| {
             run.groups.get(crate::mesh::GroupKind::Tensor).unwrap().traffic_stats().unwrap().bytes
@@ -130,7 +130,7 @@ fn tensor_parallel_bytes_sent(ranks: usize, config: &Config) -> f64 {
         run.step().unwrap();
         bytes(&run) - before
     });
-    all.iter().sum::<u64>() as f64 / ranks as f64 - REQUEST_BYTES
+    results.iter().sum::<u64>() as f64 / ranks as f64 - REQUEST_BYTES
 }
 
 #[test]
@@ -158,13 +158,13 @@ fn tensor_parallel_traffic_matches_formula() {
 fn muon_traffic_matches_formula() {
     let folder = folder();
     for kind in ["zero1", "zero2", "zero3"] {
-        let of = |optimizer: &str| {
+        let trained_with = |optimizer: &str| {
             let changes = [&format!("strategy.kind={kind}"), &format!("optimizer.kind={optimizer}")];
             let config = config(folder.path(), &changes.map(String::as_str));
             let traffic = DryRun::new(&config, 2).unwrap().traffic(config.strategy.kind);
             (sent(2, &config).0 as f64, traffic.forward + traffic.backward + traffic.after_step)
         };
-        let ((adamw, plain), (muon, formula)) = (of("adamw"), of("muon"));
+        let ((adamw, plain), (muon, formula)) = (trained_with("adamw"), trained_with("muon"));
         assert!(muon > adamw, "{kind}");
         assert!((muon / formula - adamw / plain).abs() < 0.01, "{kind}: {muon}, not {formula}");
     }

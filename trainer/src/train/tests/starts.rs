@@ -74,18 +74,18 @@ fn last_step_is_saved_and_resume_is_a_no_op() {
     let folder = folder();
     let last = ["checkpoint.resume=true", "checkpoint.last=true"];
     let run = || train_on_threads(2, &tiny(folder.path(), &last)).unwrap();
-    let (whole, again) = (run(), run());
+    let (first, again) = (run(), run());
     let saved = crate::checkpoint::list(&folder.path().join("checkpoints"));
     assert_eq!(saved.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [2, 3]);
-    assert_eq!((again.steps, again.losses.len(), again.fingerprint), (3, 0, whole.fingerprint));
+    assert_eq!((again.steps, again.losses.len(), again.fingerprint), (3, 0, first.fingerprint));
 }
 
 #[test]
 fn last_step_is_saved_and_resumed_run_keeps_interval() {
     let folder = folder();
     let saved = || {
-        let all = crate::checkpoint::list(&folder.path().join("checkpoints"));
-        all.into_iter().map(|(step, _)| step).collect::<Vec<_>>()
+        let saved_folders = crate::checkpoint::list(&folder.path().join("checkpoints"));
+        saved_folders.into_iter().map(|(step, _)| step).collect::<Vec<_>>()
     };
     let run = |changes: &[&str]| {
         let more = ["checkpoint.every=0", "checkpoint.last=true", "checkpoint.keep=9"];

@@ -118,17 +118,17 @@ impl Tile<'_> {
     }
 
     /// Returns the offset of keys or values.
-    fn key_at(&self, of: KvPart) -> usize {
+    fn key_at(&self, part: KvPart) -> usize {
         let KvLayout { first, column, stride } = self.keys;
-        first * stride + column + of as usize * self.columns.keys + self.key_column
+        first * stride + column + part as usize * self.columns.keys + self.key_column
     }
 
     fn queries<'a>(&self, sources: QkvInputs<'a>) -> Matrix<'a> {
         Matrix::strided(&sources.queries[self.query_at()..], self.count(), self.depth, self.columns.all())
     }
 
-    fn keys<'a>(&self, sources: QkvInputs<'a>, of: KvPart) -> Matrix<'a> {
-        Matrix::strided(&sources.keys[self.key_at(of)..], self.key_count(), self.depth, self.keys.stride)
+    fn keys<'a>(&self, sources: QkvInputs<'a>, part: KvPart) -> Matrix<'a> {
+        Matrix::strided(&sources.keys[self.key_at(part)..], self.key_count(), self.depth, self.keys.stride)
     }
 
     fn queries_mut<'a>(&self, slopes: &'a mut Grads<'_>) -> MatrixMut<'a> {
@@ -140,9 +140,9 @@ impl Tile<'_> {
         )
     }
 
-    fn keys_mut<'a>(&self, slopes: &'a mut Grads<'_>, of: KvPart) -> MatrixMut<'a> {
+    fn keys_mut<'a>(&self, slopes: &'a mut Grads<'_>, part: KvPart) -> MatrixMut<'a> {
         MatrixMut::strided(
-            &mut slopes.keys()[self.key_at(of)..],
+            &mut slopes.keys()[self.key_at(part)..],
             self.key_count(),
             self.depth,
             self.keys.stride,
@@ -204,6 +204,8 @@ impl Tile<'_> {
             #[inline(always)]
             || {
                 for ((row, later), log_sum) in self.rows(scores).zip(log_sums) {
+                    // The product with the values takes all keys of the tile, also those after a
+                    // query.
                     later.fill(0.0);
                     if row.is_empty() {
                         *log_sum = f32::NEG_INFINITY;
@@ -252,6 +254,7 @@ impl Tile<'_> {
         let ds = self.matrix(slopes);
         matmul(
             self.queries_mut(result),
+            // If the queries attend to other keys too, their gradient has parts from several calls.
             if dots.is_some() { 1.0 } else { 0.0 },
             scale,
             ds,
