@@ -12,7 +12,7 @@ use unisono_trainer::allocator::Allocator;
 use unisono_trainer::data::Batch;
 use unisono_trainer::models::{Gpt, GptConfig, Model};
 use unisono_trainer::optim::{AdamW, Optimizer, ParamSlice, Step};
-use unisono_trainer::parallel::{DataParallel, ProcessGroups, Replicated, Settings};
+use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, ShardedStrategy};
 use unisono_trainer::parameter::{Inventory, ParameterId, Registry, WeightDecay};
 use unisono_trainer::pass::{Pass, Seeds};
 use unisono_trainer::step_plan::StepPlan;
@@ -54,7 +54,7 @@ impl Contestant for ByHand {
     }
 }
 
-impl Contestant for Replicated {
+impl Contestant for ShardedStrategy {
     fn step(&mut self, number: u64, both_ways: &dyn Fn(&mut dyn Strategy) -> Result<f32>) -> Result<f32> {
         let loss = both_ways(self)?;
         self.finish_backward()?;
@@ -74,7 +74,8 @@ fn contestant(kind: &str, inventory: Inventory, memory: &Allocator) -> Result<Bo
         return Ok(Box::new(ByHand { strategy: LocalStrategy::new(inventory, memory, 0), moments }));
     }
     let group = if kind == "alone" { None } else { Some(Communicator::from_env()?) };
-    Ok(Box::new(Replicated::new(
+    Ok(Box::new(ShardedStrategy::new(
+        ParallelKind::Replicated,
         &Arc::new(inventory),
         ProcessGroups::data_only(group),
         &Settings::default(),

@@ -2,10 +2,10 @@
 //!
 //! | strategy | weights | gradients | optimizer state | bytes sent per step |
 //! |---|---|---|---|---|
-//! | [`Replicated`] | Ψ | Ψ | Ψ | 2Ψ |
-//! | [`Sharded`], ZeRO-1 | Ψ | Ψ | Ψ/N | 2Ψ |
-//! | [`Sharded`], ZeRO-2 | Ψ | Ψ/N | Ψ/N | 2Ψ |
-//! | [`FullySharded`], ZeRO-3 | Ψ/N | Ψ/N | Ψ/N | 3Ψ |
+//! | [`ParallelKind::Replicated`] | Ψ | Ψ | Ψ | 2Ψ |
+//! | [`ParallelKind::Zero1`] | Ψ | Ψ | Ψ/N | 2Ψ |
+//! | [`ParallelKind::Zero2`] | Ψ | Ψ/N | Ψ/N | 2Ψ |
+//! | [`ParallelKind::Zero3`] | Ψ/N | Ψ/N | Ψ/N | 3Ψ |
 //! | [`Mixed`] | by unit | by unit | by unit | by unit |
 //!
 //! Ψ is the size of the parameters and N the number of ranks; bytes are multiplied by (N−1)/N. All
@@ -18,7 +18,6 @@
 mod averaging;
 mod data_group;
 mod exact_sum;
-mod fully_sharded;
 mod grad_norm;
 mod grad_reducer;
 mod matrix_update;
@@ -26,25 +25,22 @@ mod mixed;
 mod offload;
 mod optimizer_shards;
 mod optimizer_step;
-mod param_broadcast;
 mod partial_grads;
 mod pending_collective;
 mod process_groups;
-mod replicated;
 mod settings;
 mod shard_access;
-mod sharded;
+mod sharded_strategy;
 mod strategy_core;
+mod weights;
 
 pub use crate::parallel::averaging::{Average, GradAverager};
 pub use crate::parallel::exact_sum::ExactSum;
-pub use crate::parallel::fully_sharded::FullySharded;
 pub use crate::parallel::grad_norm::SquareSum;
 pub use crate::parallel::mixed::Mixed;
 pub use crate::parallel::process_groups::{ExpertGroups, ProcessGroups};
-pub use replicated::Replicated;
 pub use settings::{ParallelKind, ReduceFrequency, Settings, UnusedGradients};
-pub use sharded::Sharded;
+pub use sharded_strategy::ShardedStrategy;
 
 use crate::allocator::Allocator;
 use crate::error::Result;
@@ -137,12 +133,7 @@ pub fn new_strategy(
     settings: &Settings,
     memory: &Allocator,
 ) -> Result<Box<dyn DataParallel>> {
-    Ok(match kind {
-        ParallelKind::Replicated => Box::new(Replicated::new(inventory, team, settings, memory)?),
-        ParallelKind::Zero1 => Box::new(Sharded::zero1(inventory, team, settings, memory)?),
-        ParallelKind::Zero2 => Box::new(Sharded::zero2(inventory, team, settings, memory)?),
-        ParallelKind::Zero3 => Box::new(FullySharded::new(inventory, team, settings, memory)?),
-    })
+    Ok(Box::new(ShardedStrategy::new(kind, inventory, team, settings, memory)?))
 }
 
 /// State that a rank keeps of some elements of one parameter.

@@ -12,7 +12,7 @@ use unisono::{Communicator, Config};
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::cost::{Link, Measurement, StepTime, ring, sweep};
 use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parallel::{DataParallel, ProcessGroups, Replicated, Settings};
+use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, ShardedStrategy};
 use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
 use unisono_trainer::step_plan::{Direction, StepPlan};
 use unisono_trainer::strategy::Strategy;
@@ -65,9 +65,14 @@ fn step(group: Communicator, exchange: Exchange, pace: &StepTime) -> f64 {
     }
     let inventory = Arc::new(registry.finish());
     let settings = Settings { bucket_bytes: 4 * COUNT, ..Settings::default() };
-    let mut strategy =
-        Replicated::new(&inventory, ProcessGroups::data_only(Some(group.clone())), &settings, &memory)
-            .unwrap();
+    let mut strategy = ShardedStrategy::new(
+        ParallelKind::Replicated,
+        &inventory,
+        ProcessGroups::data_only(Some(group.clone())),
+        &settings,
+        &memory,
+    )
+    .unwrap();
     group.barrier().unwrap();
     let start = Instant::now();
     let compute_until =

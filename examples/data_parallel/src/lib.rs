@@ -6,7 +6,7 @@
 //! | [`Naive`] | reduced one by one after backward | whole |
 //! | [`Overlapped`] | each reduced as soon as it is ready | whole |
 //! | [`Owners`] | as in [`Overlapped`] | of each parameter at one rank, which sends the weights |
-//! | the trainer's [`Replicated`] | reduced in buckets as they fill | whole |
+//! | the trainer's [`ShardedStrategy`] | reduced in buckets as they fill | whole |
 //!
 //! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020, for overlap and buckets; stage 1
 //! of Rajbhandari et al., "ZeRO", SC 2020, for owners.
@@ -30,7 +30,7 @@ use unisono::{Communicator, Config};
 use unisono_trainer::Result;
 use unisono_trainer::allocator::Allocator;
 use unisono_trainer::optim::{Optimizer, Step};
-use unisono_trainer::parallel::{DataParallel, ProcessGroups, Replicated, Settings};
+use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, ShardedStrategy};
 use unisono_trainer::parameter::Inventory;
 use unisono_trainer::strategy::Strategy;
 
@@ -65,7 +65,7 @@ pub enum FormKind {
     Naive,
     /// [`Overlapped`].
     Overlapped,
-    /// [`Replicated`].
+    /// [`ShardedStrategy`] that keeps all on every rank.
     Bucketed,
     /// [`Owners`].
     Owners,
@@ -76,8 +76,7 @@ impl FormKind {
     pub const ALL: [Self; 4] = [Self::Naive, Self::Overlapped, Self::Bucketed, Self::Owners];
 
     /// Creates the form, with buckets of `bucket_bytes` if it has any. The weights are those of
-    /// rank
-    /// 0.
+    /// rank 0.
     ///
     /// # Errors
     /// Returns the error of a failed broadcast.
@@ -94,13 +93,15 @@ impl FormKind {
         Ok(match self {
             Self::Naive => Box::new(Naive::new(replica()?)),
             Self::Overlapped => Box::new(Overlapped::new(replica()?)),
-            Self::Bucketed => Box::new(Replicated::new(inventory, team, &settings, memory)?),
+            Self::Bucketed => {
+                Box::new(ShardedStrategy::new(ParallelKind::Replicated, inventory, team, &settings, memory)?)
+            }
             Self::Owners => Box::new(Owners::new(replica()?)),
         })
     }
 }
 
-impl Form for Replicated {
+impl Form for ShardedStrategy {
     fn finish_backward(&mut self) -> Result<()> {
         DataParallel::finish_backward(self)
     }

@@ -89,11 +89,6 @@ impl OptimizerShards {
         Ok(Self { inventory, layout, memory, moment_dtype, offload, shards: parts })
     }
 
-    /// Returns the elements of a bucket that are kept.
-    pub(super) fn range(&self, bucket: BucketId) -> Range<usize> {
-        self.shards[bucket.0].range.clone()
-    }
-
     /// Keeps full-precision copies of a bucket's initial weights, if the bucket has 16-bit weights.
     ///
     /// # Errors

@@ -299,12 +299,20 @@ fn reduce_each_micro_batch_keeps_no_full_gradients() {
 fn unused_parameters_are_zeroed_or_rejected() {
     let (inventory, memory) = (inventory(Dtype::F32), Allocator::default());
     let refuse = Settings { unused: UnusedGradients::Refuse, ..Settings::default() };
-    let mut strategy = Sharded::zero2(&inventory, ProcessGroups::default(), &refuse, &memory).unwrap();
+    let mut strategy =
+        ShardedStrategy::new(ParallelKind::Zero2, &inventory, ProcessGroups::default(), &refuse, &memory)
+            .unwrap();
     strategy.begin_step(&plan(&inventory, 1)).unwrap();
     let error = strategy.finish_backward().unwrap_err().to_string();
     assert!(error.contains("h.1.matrix") && !error.contains("still"), "{error}");
-    let mut strategy =
-        Sharded::zero2(&inventory, ProcessGroups::default(), &Settings::default(), &memory).unwrap();
+    let mut strategy = ShardedStrategy::new(
+        ParallelKind::Zero2,
+        &inventory,
+        ProcessGroups::default(),
+        &Settings::default(),
+        &memory,
+    )
+    .unwrap();
     strategy.begin_step(&plan(&inventory, 1)).unwrap();
     strategy.finish_backward().unwrap();
     assert_eq!(strategy.grad_norm().unwrap(), 0.0);
