@@ -46,7 +46,7 @@ pub(super) trait WeightPolicy: Send {
     }
 }
 
-/// What a kind of strategy keeps on each rank: a policy for weights, and one for gradients.
+/// Returns the policies of a kind of strategy for weights and for gradients.
 pub(super) fn policies(kind: ParallelKind, base: &StrategyCore) -> (Box<dyn WeightPolicy>, GradStorage) {
     match kind {
         ParallelKind::Replicated => (Box::new(Replicated), GradStorage::Full),
