@@ -148,7 +148,7 @@ impl Watchdog {
     /// Returns, for each rank, whether it finalized so long ago that nothing of it arrives any
     /// more.
     pub(super) fn long_finalized(&self) -> Vec<bool> {
-        let grace = |peer: &PeerState| peer.finalized_at.is_some_and(|at| self.now > at + FINALIZE_GRACE);
+        let grace = |peer: &PeerState| peer.finalized_at.is_some_and(|time| self.now > time + FINALIZE_GRACE);
         self.peers.iter().map(grace).collect()
     }
 
@@ -279,10 +279,10 @@ impl Watchdog {
 
     /// Returns whether all of `blocked` wait in the current operation themselves.
     fn all_wait_in_same_op(&self, mut blocked: impl Iterator<Item = Rank>) -> bool {
-        self.current_op.is_some_and(|own| {
+        self.current_op.is_some_and(|op| {
             blocked.all(|peer| {
                 let report = self.peers[peer].recent_report(self.now);
-                report.is_some_and(|report| report.op == own && !report.in_other_comm)
+                report.is_some_and(|report| report.op == op && !report.in_other_comm)
             })
         })
     }
@@ -334,15 +334,15 @@ impl Watchdog {
         }
     }
 
-    fn on_message(&mut self, from: Rank, bytes: &[u8]) -> Result<()> {
+    fn on_message(&mut self, peer: Rank, bytes: &[u8]) -> Result<()> {
         match ControlMsg::decode(bytes, self.peers.len()) {
-            Some(ControlMsg::Finalized) => self.peers[from].finalize(self.now),
+            Some(ControlMsg::Finalized) => self.peers[peer].finalize(self.now),
             Some(ControlMsg::Waiting(op)) => {
-                self.peers[from].report_wait(op, false, self.now);
-                self.check_mismatch(from, op)?;
+                self.peers[peer].report_wait(op, false, self.now);
+                self.check_mismatch(peer, op)?;
             }
-            Some(ControlMsg::Called(op)) => self.check_mismatch(from, op)?,
-            Some(ControlMsg::WaitingElsewhere(op)) => self.peers[from].report_wait(op, true, self.now),
+            Some(ControlMsg::Called(op)) => self.check_mismatch(peer, op)?,
+            Some(ControlMsg::WaitingElsewhere(op)) => self.peers[peer].report_wait(op, true, self.now),
             Some(ControlMsg::Failed { kind, .. }) => {
                 self.error_received = true;
                 return Err(Error::new(kind));
@@ -350,13 +350,13 @@ impl Watchdog {
             Some(ControlMsg::Membership(view)) => {
                 self.error_received = true;
                 return Err(Error::new(match view.failed.get(self.rank) {
-                    Some(true) => ErrorKind::Excluded { by: from },
-                    _ => ErrorKind::shrunk(from, &view.failed_ranks()),
+                    Some(true) => ErrorKind::Excluded { by: peer },
+                    _ => ErrorKind::shrunk(peer, &view.failed_ranks()),
                 }));
             }
             None => {
                 let what = "a control message that cannot be decoded".to_owned();
-                return Err(Error::new(ErrorKind::ProtocolViolation { peer: from, what }));
+                return Err(Error::new(ErrorKind::ProtocolViolation { peer, what }));
             }
         }
         Ok(())
@@ -371,13 +371,13 @@ impl Watchdog {
             .current_op
             .filter(|op| op.shares_sequence_with(&peer_op) && op.sequence() == peer_op.sequence());
         match current.or_else(|| self.recorder.find_op(&peer_op)) {
-            Some(own) if !own.matches(&peer_op) => Err(op_mismatch(self.rank, own, peer, peer_op)),
+            Some(op) if !op.matches(&peer_op) => Err(op_mismatch(self.rank, op, peer, peer_op)),
             _ => Ok(()),
         }
     }
 
     /// Returns the timeout error, which names every blocked rank once with its latest report.
-    fn timeout_error(&self, blocked: impl Iterator<Item = Rank>, after: Duration) -> Error {
+    fn timeout_error(&self, blocked: impl Iterator<Item = Rank>, waited: Duration) -> Error {
         let (mut waiting_for, mut elsewhere): (Vec<(Rank, Option<OpDesc>)>, _) = (Vec::new(), Vec::new());
         for peer in blocked {
             if waiting_for.iter().all(|&(rank, _)| rank != peer) {
@@ -386,7 +386,7 @@ impl Watchdog {
                 elsewhere.extend(report.filter(|report| report.in_other_comm).map(|_| peer));
             }
         }
-        Error::new(ErrorKind::Timeout { waiting_for, elsewhere, after })
+        Error::new(ErrorKind::Timeout { waiting_for, elsewhere, after: waited })
     }
 
     fn send(&self, control: &mut dyn ControlChannel, message: &ControlMsg) {
