@@ -29,8 +29,8 @@ pub(super) fn split<'a>(bytes: &'a [u8], counts: &[usize], element: usize) -> Ve
 /// Returns the shares of `bytes` for writing. `counts` are elements of `element` bytes.
 pub(super) fn split_mut<'a>(mut bytes: &'a mut [u8], counts: &[usize], element: usize) -> Vec<&'a mut [u8]> {
     let share = |&count: &usize| {
-        let (share, rest) = std::mem::take(&mut bytes).split_at_mut(count * element);
-        bytes = rest;
+        let (share, tail) = std::mem::take(&mut bytes).split_at_mut(count * element);
+        bytes = tail;
         share
     };
     counts.iter().map(share).collect()

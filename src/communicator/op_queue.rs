@@ -139,6 +139,8 @@ impl Drop for TicketGuard<'_> {
         HELD_BY_THREAD.with(|held| held.set(self.previous));
         self.lock.serving.store(self.ticket + 1, Ordering::SeqCst);
         if self.lock.sleepers.load(Ordering::SeqCst) > 0 {
+            // A thread that has just read `serving` holds this lock until it sleeps, so no wake-up
+            // is lost. All sleepers are woken, because any of them may have the next ticket.
             let _waiting = self.lock.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             self.lock.turn.notify_all();
         }
