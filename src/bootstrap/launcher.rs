@@ -166,11 +166,11 @@ impl Launcher {
 /// Returns the first host of a Slurm node list, for example `node01` of `node[01-04,07],other`.
 fn first_node(list: &str) -> Option<String> {
     let end = list.find([',', '[']).unwrap_or(list.len());
-    let (name, rest) = list.split_at(end);
-    let first = match rest.strip_prefix('[') {
+    let (name, tail) = list.split_at(end);
+    let first = match tail.strip_prefix('[') {
         Some(numbers) => {
             let digits: String = numbers.chars().take_while(char::is_ascii_digit).collect();
-            let suffix: &str = numbers.split_once(']').map_or("", |(_, rest)| rest);
+            let suffix: &str = numbers.split_once(']').map_or("", |(_, tail)| tail);
             let suffix = &suffix[..suffix.find(',').unwrap_or(suffix.len())];
             format!("{name}{digits}{suffix}")
         }

@@ -346,7 +346,7 @@ fn failed(what: String) -> Error {
 
 /// Returns the interface of the default route. Without one, returns the loopback interface.
 fn default_interface() -> Interface {
-    let routed = OUTSIDE_ADDRESSES.iter().find_map(|outside| local_address_toward((*outside, 9).into()).ok());
+    let routed = OUTSIDE_ADDRESSES.iter().find_map(|address| local_address_toward((*address, 9).into()).ok());
     routed.unwrap_or_else(|| IpAddr::from(Ipv4Addr::LOCALHOST).into())
 }
 

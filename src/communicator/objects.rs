@@ -144,7 +144,7 @@ impl Communicator {
         objects.iter().enumerate().map(|(rank, bytes)| self.decode(rank, bytes)).collect()
     }
 
-    /// Decodes an object of rank `from`.
+    /// Decodes an object of rank `source`.
     fn decode<T: DeserializeOwned>(&self, source: Rank, bytes: &[u8]) -> Result<T> {
         object_decoder::decode(bytes).map_err(|why| {
             let (length, name) = (bytes.len(), std::any::type_name::<T>());

@@ -158,12 +158,12 @@ impl<R> Completion<R> {
         }
         if let Some(message) = self.message_state() {
             self.drive(message, deadline);
-        // A caller with a deadline runs no operation itself, because the operation could last
-        // longer than the deadline.
         } else if deadline.is_none()
             && let Some(&position) = self.position.get()
             && let Some(shared) = self.shared.upgrade()
         {
+            // A caller with a deadline runs no operation itself, because the operation could last
+            // longer than the deadline.
             shared.tasks.help(&shared, position);
         }
         let mut state = self.lock();
