@@ -143,6 +143,7 @@ impl Launcher {
         let (rank, ranks) = (number(self.rank)?, number(self.ranks)?);
         let job: Vec<String> = self.job.iter().filter_map(|name| var(name)).collect();
         let is_one_host = match self.extent {
+            // A single rank is on one host, even if its launcher does not say so.
             _ if ranks == 1 => Some(true),
             Extent::LocalRanks(name) => var(name).map(|local| local == ranks.to_string()),
             Extent::Hosts(name) => var(name).map(|hosts| hosts == "1"),

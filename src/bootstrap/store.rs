@@ -111,6 +111,7 @@ impl Store for FileStore {
         let (begun, path) = (Instant::now(), self.path(key));
         loop {
             match private_file::read_own(&path) {
+                // Only a file that is missing may still appear. A file that is refused stays wrong.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));

@@ -46,6 +46,8 @@ impl ThreadMark {
     /// Marks this thread as the user.
     #[inline]
     pub(super) fn set(&self) -> MarkGuard<'_> {
+        // A thread sees its own stores, and it never takes a mark of another thread for its own. So
+        // the mark needs no memory order.
         self.0.store(thread_id(), Ordering::Relaxed);
         MarkGuard(self)
     }
@@ -91,6 +93,8 @@ impl Ticket {
 impl TicketLock {
     /// Returns the next ticket. Every ticket must be used, or no later one is admitted.
     pub(super) fn take_ticket(&self) -> Ticket {
+        // The number alone decides the order of calls. `serving` orders the memory that one turn
+        // leaves to the next.
         Ticket(self.next.fetch_add(1, Ordering::Relaxed))
     }
 

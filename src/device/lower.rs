@@ -33,6 +33,8 @@ impl TableWriter {
         let first_instr = self.tables.instrs.len() as u32;
         let mut rest = &lane.instrs[..];
         while let Some((instr, later)) = rest.split_first() {
+            // A message that goes on is read once and written to both places:
+            // docs/decisions/0010-schedules-on-gpus.md.
             let forward = later.first().and_then(|next| forward_target(instr, next));
             let written =
                 Instr { forward: forward.map_or(Instr::NO_PEER, |peer| peer as u32), ..self.instr(instr)? };

@@ -65,6 +65,7 @@ impl<'a> Buffers<'a> {
         input_range: Range<usize>,
         output_range: Range<usize>,
     ) -> Option<(&[u8], &mut [u8])> {
+        // In place, both are parts of one buffer, which cannot be borrowed twice.
         let input = self.input?;
         Some((&input[input_range], self.output(output_range)))
     }
@@ -227,6 +228,7 @@ impl StepMemory<'_, '_> {
         let StepMemory { buffers, scratch, input, slice_index, .. } = self;
         let (input_layout, slice_index) = (*input, *slice_index);
         let (target, input) = match (target_chunk.space, range) {
+            // Scratch is no memory of the caller, so the whole input can be read meanwhile.
             (Space::Scratch, _) => {
                 scratch.lengths[target_chunk.index as usize] = bytes;
                 let range = scratch.range(target_chunk.index as usize);

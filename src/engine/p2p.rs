@@ -121,6 +121,8 @@ impl Engine {
                 self.watchdog.progressed();
                 continue;
             }
+            // A peer may need the acknowledgement of a slot, or room on a link, before it gets to
+            // its part of these transfers.
             self.send_acks();
             for link in self.fabric.links.iter_mut().flatten() {
                 link.progress()?;
@@ -170,6 +172,8 @@ impl Engine {
 
 /// Returns whether all transfers of the same peer and direction before the last one are done.
 fn is_next(transfers: &[Transfer<'_>]) -> bool {
+    // A link shows its oldest message only. A later receive would take a message of an earlier one
+    // for a mismatch.
     let Some((last, earlier_transfers)) = transfers.split_last() else {
         return false;
     };

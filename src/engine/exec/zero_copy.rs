@@ -102,6 +102,7 @@ impl Engine {
             let [input, output] = self.wait_published(peer, sequence, &tag)?;
             self.peer_offsets[peer] = PeerOffsets { input, output };
         }
+        // This rank has read all offsets, so the peers may write these slots again.
         self.finish_publish(sequence);
         Ok(self
             .peer_offsets

@@ -118,6 +118,8 @@ impl Watchdog {
         blocked: impl Iterator<Item = Rank> + Clone,
     ) -> Result<u32> {
         let round = self.deadline.next_round();
+        // The flag is only loaded, so every round can look at it. The clock and the events cost
+        // more.
         if let Some(reason) = self.abort.reason() {
             return Err(Error::new(ErrorKind::abort_request(self.rank, reason)));
         }
@@ -259,6 +261,8 @@ impl Watchdog {
         let Some(idle) = self.deadline.poll_due(now) else {
             return Ok(());
         };
+        // Only a long wait gets here, so its record can afford a reading of the clock:
+        // docs/decisions/0012-flight-recorder-samples-the-clock.md.
         self.recorder.mark_waiting(blocked.clone().next());
         self.check_failed(blocked.clone(), idle)?;
         self.read_events(control)?;
@@ -266,6 +270,7 @@ impl Watchdog {
             && self.deadline.announce_due(now)
         {
             self.send(control, &ControlMsg::Waiting(op));
+            // A rank that waits for this one in another communicator learns the reason from this.
             self.registry.notify_blocked(op);
         }
         if self.deadline.warning_due(now) {
@@ -347,6 +352,7 @@ impl Watchdog {
                 self.error_received = true;
                 return Err(Error::new(kind));
             }
+            // The peer sends its view to all ranks, so this rank need not pass the failure on.
             Some(ControlMsg::Membership(view)) => {
                 self.error_received = true;
                 return Err(Error::new(match view.failed.get(self.rank) {

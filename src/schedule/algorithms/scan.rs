@@ -154,6 +154,7 @@ fn chain(spec: &GroupSpec, rank: Rank) -> Program {
     if rank == 0 {
         builder.copy(input(0), output(0));
     } else {
+        // The sum of the lower ranks comes first, because the chain promises rank order.
         let operands = [scratch(0), input(0)].map(|chunk| chunk_at(rank, chunk));
         builder.recv(rank - 1, [scratch(0)]).reduce(operands.to_vec(), output(0), false);
     }
@@ -176,6 +177,7 @@ fn exclusive_chain(spec: &GroupSpec, rank: Rank) -> Program {
         builder.recv(rank - 1, [output(0)]);
         return builder.finish(0, 0);
     }
+    // The order of the operands is that of the ranks, as in the inclusive chain.
     let operands = [scratch(0), input(0)].map(|chunk| chunk_at(rank, chunk));
     builder.recv(rank - 1, [scratch(0)]).reduce(operands.to_vec(), scratch(1), false);
     // The next rank waits for the sum, so it leaves before the copy.

@@ -304,6 +304,7 @@ impl<'s> Executor<'s> {
                 continue;
             };
             let location = self.location(lane_program, position);
+            // The step is tried once more, because only the attempt tells for what it waits.
             match self.step(lane_program, step) {
                 Ok(Outcome::Blocked(peer, needs)) => {
                     blocked.push(Blocked { at: location, peer, blocked_on: needs })
