@@ -279,8 +279,8 @@ impl BootstrapError {
                 rejected: rejected.iter().copied().map(owned).collect(),
                 only_loopback: Some(owned(only_loopback)).filter(|text| !text.is_empty()),
             },
-            ["twice", rank, one, other] => {
-                Failure::DuplicateRank { rank: rank.parse().ok()?, hosts: [owned(one), owned(other)] }
+            ["twice", rank, first, second] => {
+                Failure::DuplicateRank { rank: rank.parse().ok()?, hosts: [owned(first), owned(second)] }
             }
             ["world", rank, host, expects, root_expects] => Failure::WorldSize {
                 rank: rank.parse().ok()?,
@@ -288,9 +288,9 @@ impl BootstrapError {
                 expects: expects.parse().ok()?,
                 root_expects: root_expects.parse().ok()?,
             },
-            ["settings", ranks, one, other, setting, other_setting] => Failure::Settings {
+            ["settings", ranks, first, second, setting, other_setting] => Failure::Settings {
                 ranks: list(ranks)?.try_into().ok()?,
-                hosts: [owned(one), owned(other)],
+                hosts: [owned(first), owned(second)],
                 settings: [owned(setting), owned(other_setting)],
             },
             ["died", rank, host, what] => {

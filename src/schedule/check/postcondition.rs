@@ -79,8 +79,8 @@ impl Executor<'_> {
         let (share, part) = (index / parts, index % parts);
         let own_part = rank * parts + part;
         match (error, self.schedule.collective) {
-            (OutputError::MissingInput(from), Collective::ReduceScatter) => Some((from, own_part)),
-            (OutputError::MissingInput(from), _) => Some((from, index)),
+            (OutputError::MissingInput(source), Collective::ReduceScatter) => Some((source, own_part)),
+            (OutputError::MissingInput(source), _) => Some((source, index)),
             (OutputError::Missing | OutputError::WrongInput, collective) => match collective {
                 Collective::AllGather | Collective::Gather => Some((share, part)),
                 Collective::Broadcast => Some((root, part)),
