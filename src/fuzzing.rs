@@ -72,7 +72,7 @@ fn environment(bytes: &[u8]) {
     let pairs: Vec<(&str, &str)> = text.split('\0').filter_map(|pair| pair.split_once('=')).collect();
     let is_file = |name: &str| matches!(name, "UNISONO_SECRET_FILE" | "UNISONO_TUNING_FILE");
     let value = |name: &str| {
-        let found = pairs.iter().find(|(own, _)| *own == name && !is_file(name));
+        let found = pairs.iter().find(|(known, _)| *known == name && !is_file(name));
         let usual = (name == "UNISONO_SECRET").then(|| "5a".repeat(32));
         found.map(|(_, value)| (*value).to_owned()).or(usual)
     };

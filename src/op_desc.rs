@@ -97,8 +97,8 @@ impl OpDesc {
         let named = op_names()
             .iter()
             .find(|(digest, _)| {
-                let own = plain.with_user_op(Some(*digest));
-                (own.op_code(), own.extra_bits) == (self.op_code(), self.extra_bits)
+                let candidate = plain.with_user_op(Some(*digest));
+                (candidate.op_code(), candidate.extra_bits) == (self.op_code(), self.extra_bits)
             })
             .map(|(_, name)| name.clone());
         match named {
@@ -158,6 +158,8 @@ impl OpDesc {
     /// Returns two words that are equal on all ranks that call this operation.
     #[inline]
     pub(crate) fn agreed_words(&self) -> [u64; 2] {
+        // Each pair of ranks has a count of its own in some operations, so that count is no part of
+        // what all ranks agree on.
         let is_plain = self.kind_code() < OpKind::ALL_GATHER_V;
         let is_by_pairs = !is_plain && OpKind::COUNTED_BY_PAIRS.contains(&self.kind_code());
         [self.packed, if is_by_pairs { 0 } else { self.count }]

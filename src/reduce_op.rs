@@ -174,8 +174,8 @@ impl ReduceOp {
     #[cold]
     fn undefined_error(self, dtype: DType) -> Error {
         if let ReduceOp::Custom(custom) = self {
-            let (name, own) = (custom.name(), custom.dtype());
-            return Error::invalid_usage(format!("{name} reduces elements of {own}, not of {dtype}"));
+            let (name, own_dtype) = (custom.name(), custom.dtype());
+            return Error::invalid_usage(format!("{name} reduces elements of {own_dtype}, not of {dtype}"));
         }
         let kind = self.kind();
         let defined = ReduceKind::ALL.into_iter().filter(|kind| kind.is_defined_for(dtype));

@@ -26,10 +26,11 @@ pub(crate) fn check_settable(algorithm: &'static Algorithm, ranks: usize, topolo
 /// Returns the numbers of ranks near `spec` that an algorithm supports.
 fn supported_ranks(algorithm: &Algorithm, spec: &GroupSpec) -> String {
     let supports = |&ranks: &usize| (algorithm.supports)(&GroupSpec::new(ranks));
-    let near: Vec<_> = (1..=2 * spec.ranks.max(4)).filter(supports).map(|ranks| ranks.to_string()).collect();
-    match near.is_empty() {
+    let numbers: Vec<_> =
+        (1..=2 * spec.ranks.max(4)).filter(supports).map(|ranks| ranks.to_string()).collect();
+    match numbers.is_empty() {
         true => "another number of ranks".to_owned(),
-        false => format!("{} or some other number of ranks", near.join(", ")),
+        false => format!("{} or some other number of ranks", numbers.join(", ")),
     }
 }
 
@@ -174,6 +175,8 @@ pub(crate) fn prove(algorithm: &'static Algorithm, specs: &[GroupSpec]) -> Resul
     let is_proved =
         |spec: &GroupSpec| PROVED.lock().unwrap_or_else(PoisonError::into_inner).contains(&key(spec));
     let open: Vec<GroupSpec> = specs.iter().filter(|spec| !is_proved(spec)).copied().collect();
+    // The proof runs without the lock, because it may take seconds. At worst, two threads prove the
+    // same groups.
     require_right(algorithm, &open)?;
     PROVED.lock().unwrap_or_else(PoisonError::into_inner).extend(open.iter().map(key));
     Ok(())

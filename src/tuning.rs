@@ -174,8 +174,8 @@ fn parse_rule(line: &str) -> Result<TuningRule, String> {
     let found = Collective::ALL.into_iter().find(|known| known.name() == collective);
     let collective = found.ok_or_else(|| format!("no collective `{collective}`"))?;
     let Some(topology) = Topology::ALL.into_iter().find(|known| known.name() == topology) else {
-        let all = Topology::ALL.map(|topology| format!("`{}`", topology.name())).join(", ");
-        return Err(format!("`{topology}` is none of {all}"));
+        let names = Topology::ALL.map(|topology| format!("`{}`", topology.name())).join(", ");
+        return Err(format!("`{topology}` is none of {names}"));
     };
     let algorithm =
         find(collective, name).ok_or_else(|| format!("no algorithm `{name}` for {collective}"))?;

@@ -37,17 +37,17 @@ fn collect() -> Algorithm {
 /// Hosts of `local` ranks each: a ring inside every host, one across the hosts, and one inside.
 fn two_level(local: usize) -> Algorithm {
     Algorithm::new(format!("two_level_{local}"), Collective::AllReduce, move |spec, rank| {
-        let (hosts, own) = (spec.ranks / local, rank % local);
-        let host: Vec<Rank> = (rank - own..rank - own + local).collect();
-        let across: Vec<Rank> = (own..spec.ranks).step_by(local).collect();
+        let (hosts, position) = (spec.ranks / local, rank % local);
+        let host: Vec<Rank> = (rank - position..rank - position + local).collect();
+        let across: Vec<Rank> = (position..spec.ranks).step_by(local).collect();
         // A buffer has a part for each rank of a host, and the part a piece for each host.
-        let own_part = |piece| output(own * hosts + piece);
-        let inside = || Embedding::new(&host).with_pieces(hosts);
-        let between = Embedding::new(&across).with_input(own_part).with_output(own_part);
+        let own_part = |piece| output(position * hosts + piece);
+        let host_embedding = || Embedding::new(&host).with_pieces(hosts);
+        let cross_embedding = Embedding::new(&across).with_input(own_part).with_output(own_part);
         let mut program = ProgramBuilder::new(rank);
-        program.embed(&ring::REDUCE_SCATTER, &inside().with_output(own_part).unfinished());
-        program.embed(&ring::ALL_REDUCE, &between);
-        program.embed(&ring::ALL_GATHER, &inside().with_input(own_part));
+        program.embed(&ring::REDUCE_SCATTER, &host_embedding().with_output(own_part).unfinished());
+        program.embed(&ring::ALL_REDUCE, &cross_embedding);
+        program.embed(&ring::ALL_GATHER, &host_embedding().with_input(own_part));
         program.finish(0, 0)
     })
     .with_supports(move |spec| spec.ranks % local == 0)

@@ -34,9 +34,9 @@ pub(crate) fn bind_thread(index: usize, threads: usize) {
     if cores.is_empty() {
         return;
     }
-    let mut own = CpuSet::new();
-    own.set(cores[core_of(index, threads, cores.len())]);
-    if let Err(error) = sched_setaffinity(None, &own) {
+    let mut core_set = CpuSet::new();
+    core_set.set(cores[core_of(index, threads, cores.len())]);
+    if let Err(error) = sched_setaffinity(None, &core_set) {
         tracing::warn!("thread {index} cannot be bound to a core: {error}");
     }
 }
@@ -54,12 +54,14 @@ fn core_of(index: usize, threads: usize, cores: usize) -> usize {
 /// The call is collective.
 fn local_rank_and_size(comm: &Communicator) -> Result<(usize, usize)> {
     let mut hasher = host_hasher();
+    // Ranks of one host that may use different cores do not compete for them, so they are counted
+    // apart.
     available_cpus().hash(&mut hasher);
-    let own = hasher.finish();
+    let this_host = hasher.finish();
     let mut hosts = vec![0; comm.size()];
-    comm.all_gather(&[own], &mut hosts)?;
-    let before = |ranks: &[u64]| ranks.iter().filter(|&&host| host == own).count();
-    Ok((before(&hosts[..comm.rank()]), before(&hosts)))
+    comm.all_gather(&[this_host], &mut hosts)?;
+    let count_local = |ranks: &[u64]| ranks.iter().filter(|&&host| host == this_host).count();
+    Ok((count_local(&hosts[..comm.rank()]), count_local(&hosts)))
 }
 
 /// Returns a hasher that has hashed the boot identifier of the host. Ranks with the same boot

@@ -25,6 +25,7 @@ fn files_in_dir(folder: &Path, is_wanted: fn(&str) -> bool) -> Result<Vec<PathBu
     let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed));
     let mut paths = paths.collect::<Result<Vec<_>, _>>()?;
     paths.retain(|path| is_wanted(&path.to_string_lossy()) && path.is_file());
+    // The system lists a folder in any order, and the output must not depend on that.
     paths.sort();
     Ok(paths)
 }
@@ -32,14 +33,14 @@ fn files_in_dir(folder: &Path, is_wanted: fn(&str) -> bool) -> Result<Vec<PathBu
 /// Separates the contents of files from the errors of files that could not be read. A damaged file
 /// does not prevent the use of the others.
 pub(crate) fn partition<T>(read: impl Iterator<Item = Result<T, String>>) -> (Vec<T>, Vec<String>) {
-    let (mut whole, mut damaged) = (Vec::new(), Vec::new());
+    let (mut intact, mut damaged) = (Vec::new(), Vec::new());
     for file in read {
         match file {
-            Ok(file) => whole.push(file),
+            Ok(file) => intact.push(file),
             Err(why) => damaged.push(why),
         }
     }
-    (whole, damaged)
+    (intact, damaged)
 }
 
 /// Prints which files are left out, and why.

@@ -213,6 +213,7 @@ pub fn main_with(algorithms: &[Algorithm]) -> ExitCode {
 /// Registers the algorithms of the caller and of files by their names, for the commands that run
 /// algorithms.
 fn register(command: &Command, algorithms: &[Algorithm]) -> Result<(), String> {
+    // No algorithm runs in this process, but in the program that it starts or becomes.
     if matches!(command, Command::ExecRank { .. } | Command::Run(_)) {
         return Ok(());
     }

@@ -13,8 +13,8 @@ const RENAMED: [(&str, &str); 5] = [
 ///
 /// Words after `--` belong to the launched program and are not looked at.
 pub(crate) fn hint(words: impl IntoIterator<Item = String>) -> Option<String> {
-    let mut own = words.into_iter().skip(1).take_while(|word| word != "--");
-    own.find_map(|word| {
+    let mut words = words.into_iter().skip(1).take_while(|word| word != "--");
+    words.find_map(|word| {
         let name = word.split('=').next().unwrap_or_default();
         let (old, new) = RENAMED.iter().find(|(old, _)| *old == name)?;
         Some(format!("`{old}` is now `{new}`"))

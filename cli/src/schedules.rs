@@ -92,6 +92,7 @@ fn check_files(files: &[PathBuf]) -> Result<Vec<AlgorithmReport>, String> {
         let begun = Instant::now();
         let proof = given::prove(&schedule);
         let report = proof.as_ref().ok();
+        // Names in reports are static, and this command ends after its report, so it may leak one.
         let row = AlgorithmReport {
             collective: schedule.collective,
             name: schedule.algorithm.clone().leak(),

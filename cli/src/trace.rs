@@ -70,6 +70,7 @@ fn write(file: &Path, parts: &[TraceFile], processes: &[&str], begun_ns: u64) ->
     writeln!(out, "[")?;
     for part in parts {
         let process = processes.iter().position(|process| *process == part.process).unwrap_or_default();
+        // Process 0 is that of the closing event.
         operations += part.copy_events(open(&part.file)?, (process + 1, begun_ns), &mut out)?;
     }
     // The format wants no comma after the last event.
@@ -99,6 +100,7 @@ impl TraceFile {
         // The last line of a process that was killed may be half a line.
         let parsed = |line: String| serde_json::from_str::<Map<String, Value>>(event(&line)).ok();
         for mut moved in lines.map_while(parsed) {
+            // Processes of different hosts can have the same number, and a viewer would merge them.
             moved.insert("pid".to_owned(), process.into());
             if let Some(time) = moved.get("ts").and_then(Value::as_f64) {
                 moved.insert("ts".to_owned(), (time + later).into());

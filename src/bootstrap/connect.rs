@@ -115,6 +115,8 @@ impl<'m> PeerConnector<'m> {
         let (members, remote_ranks) = self.partition_ranks()?;
         let acceptor = match remote_ranks.is_empty() {
             true => None,
+            // The acceptor runs first, so that ranks of other hosts need not wait until this rank
+            // has shared its memory.
             false => Some(self.start_acceptor(listeners.tcp)?),
         };
         let local_group = match members.len() {
@@ -131,10 +133,10 @@ impl<'m> PeerConnector<'m> {
     /// Divides the ranks into those that share memory with this one, itself included, and the
     /// others.
     fn partition_ranks(&self) -> Result<(Vec<Rank>, Vec<Rank>)> {
-        let (own, transport) = (&self.peer_infos[self.rank()], self.config.transport);
+        let (own_info, transport) = (&self.peer_infos[self.rank()], self.config.transport);
         let shares = |rank: &Rank| {
             *rank == self.rank()
-                || transport != Transport::Tcp && self.peer_infos[*rank].host_id == own.host_id
+                || transport != Transport::Tcp && self.peer_infos[*rank].host_id == own_info.host_id
         };
         let (members, remote_ranks): (Vec<Rank>, Vec<Rank>) = (0..self.ranks()).partition(shares);
         match remote_ranks.first() {
@@ -142,7 +144,10 @@ impl<'m> PeerConnector<'m> {
                 let what = format!(
                     "transport shm needs one host, one user and one network namespace, but they differ: {} ({}) \
                      and {} ({})",
-                    own.host, own.host_id, self.peer_infos[peer].host, self.peer_infos[peer].host_id
+                    own_info.host,
+                    own_info.host_id,
+                    self.peer_infos[peer].host,
+                    self.peer_infos[peer].host_id
                 );
                 Err(Failure::Unreachable { rank: self.rank(), peer, what })
             }
@@ -159,11 +164,11 @@ impl<'m> PeerConnector<'m> {
     fn connect_local(&mut self, members: &[Rank], listener: Listener) -> Result<LocalGroup> {
         let (rank, ranks, geometry) = (self.rank(), self.ranks(), self.config.geometry());
         let extents = Layout::new(ranks, &geometry)?.extents();
-        let own = Segment::create_parts(&extents).map_err(|error| no_shared_memory(rank, rank, error))?;
+        let segment = Segment::create_parts(&extents).map_err(|error| no_shared_memory(rank, rank, error))?;
         #[cfg(test)]
         testing::check_sharing(rank)?;
         let (held, end) = liveness_pipe()?;
-        let fds = SharedFds { segment: own.duplicate_fd()?, liveness: end };
+        let fds = SharedFds { segment: segment.duplicate_fd()?, liveness: end };
         let mut segments: Vec<Option<Segment>> = (0..ranks).map(|_| None).collect();
         let mut lines: Vec<_> = (0..ranks).map(|_| None).collect();
         self.exchange_local(members, fds, listener, &mut |peer, fds| {
@@ -174,7 +179,7 @@ impl<'m> PeerConnector<'m> {
             lines[peer] = Some(fds.liveness);
             Ok(())
         })?;
-        let connected = shm::connect(rank, ranks, &geometry, own, segments)?;
+        let connected = shm::connect(rank, ranks, &geometry, segment, segments)?;
         Ok(LocalGroup { connected, liveness: held, monitor: LivenessMonitor::new(lines)? })
     }
 
@@ -239,9 +244,9 @@ impl<'m> PeerConnector<'m> {
         remote_ranks: Option<(Acceptor, Vec<Option<Stream>>)>,
     ) -> std::result::Result<Fabric, TransportError> {
         let (rank, ranks, geometry) = (self.rank(), self.ranks(), self.config.geometry());
-        let own = &self.peer_infos[rank].host_id;
+        let host_id = &self.peer_infos[rank].host_id;
         let mut pace =
-            AdaptiveWait::new(self.peer_infos.iter().filter(|record| record.host_id == *own).count());
+            AdaptiveWait::new(self.peer_infos.iter().filter(|record| record.host_id == *host_id).count());
         if local_group.is_none() {
             // A socket wakes its reader, so the wait sleeps after a few rounds.
             pace = pace.sleep_after_yields(TCP_YIELDS);
@@ -266,6 +271,9 @@ impl<'m> PeerConnector<'m> {
                 links[peer] = Some(Box::new(link));
             }
             let listeners: Vec<SocketAddr> = self.peer_infos.iter().map(|record| record.tcp).collect();
+            // Only control connections have a timeout of the system. It would also end a data
+            // connection whose receiver computes for long:
+            // docs/decisions/0016-failure-detection-without-a-heartbeat-thread.md.
             let sockets = RemoteControl::new(control_streams)?.with_keepalive(self.config.timeout)?;
             remote = Some(sockets.with_probe(context, &listeners));
         }

@@ -64,6 +64,7 @@ impl RankInfo {
     /// # Errors
     /// As [`RankInfo::from_env`].
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        // One of the two is enough, so that the error below names the one that is missing.
         let explicit = var("RANK").is_some() || var("WORLD_SIZE").is_some();
         let placement = if explicit { None } else { Placement::from_vars(&var)? };
         let (rank, ranks, names) = match &placement {

@@ -143,6 +143,7 @@ impl Launcher {
         let (rank, ranks) = (number(self.rank)?, number(self.ranks)?);
         let job: Vec<String> = self.job.iter().filter_map(|name| var(name)).collect();
         let is_one_host = match self.extent {
+            // A single rank is on one host, even if its launcher does not say so.
             _ if ranks == 1 => Some(true),
             Extent::LocalRanks(name) => var(name).map(|local| local == ranks.to_string()),
             Extent::Hosts(name) => var(name).map(|hosts| hosts == "1"),
@@ -166,11 +167,11 @@ impl Launcher {
 /// Returns the first host of a Slurm node list, for example `node01` of `node[01-04,07],other`.
 fn first_node(list: &str) -> Option<String> {
     let end = list.find([',', '[']).unwrap_or(list.len());
-    let (name, rest) = list.split_at(end);
-    let first = match rest.strip_prefix('[') {
+    let (name, tail) = list.split_at(end);
+    let first = match tail.strip_prefix('[') {
         Some(numbers) => {
             let digits: String = numbers.chars().take_while(char::is_ascii_digit).collect();
-            let suffix: &str = numbers.split_once(']').map_or("", |(_, rest)| rest);
+            let suffix: &str = numbers.split_once(']').map_or("", |(_, tail)| tail);
             let suffix = &suffix[..suffix.find(',').unwrap_or(suffix.len())];
             format!("{name}{digits}{suffix}")
         }

@@ -50,7 +50,7 @@ impl PeerConnector<'_> {
     pub(crate) fn exchange_local(
         &mut self,
         members: &[Rank],
-        own: SharedFds,
+        own_fds: SharedFds,
         listener: Listener,
         keep: &mut Keep<'_>,
     ) -> Result<()> {
@@ -59,11 +59,11 @@ impl PeerConnector<'_> {
             return Ok(());
         }
         if first == rank {
-            return self.distribute_fds(members, own, listener, keep);
+            return self.distribute_fds(members, own_fds, listener, keep);
         }
         let failed = |error| no_shared_memory(rank, first, error);
         let stream = self.dial_peer(first, |record, _| unix::connect(&record.unix))?;
-        unix::send_fds(&stream, &own.fds(), self.deadline).map_err(failed)?;
+        unix::send_fds(&stream, &own_fds.fds(), self.deadline).map_err(failed)?;
         for group in members.chunks(RANKS_PER_GROUP) {
             self.wait_readable(stream.as_fd(), first)?;
             let received = SharedFds::receive(&stream, group.len(), self).map_err(failed)?;
@@ -79,18 +79,18 @@ impl PeerConnector<'_> {
     fn distribute_fds(
         &mut self,
         members: &[Rank],
-        own: SharedFds,
+        own_fds: SharedFds,
         listener: Listener,
         keep: &mut Keep<'_>,
     ) -> Result<()> {
         let (rank, streams) = (self.rank(), self.collect_streams(members, listener)?);
-        let mut own = Some(own);
+        let mut own_fds = Some(own_fds);
         for group in members.chunks(RANKS_PER_GROUP) {
             let mut all_fds = Vec::with_capacity(group.len());
             for peer in group {
                 all_fds.push(match streams.get(peer) {
                     Some(stream) => self.receive_one(*peer, stream)?,
-                    None => own.take().ok_or_else(|| not_connected(rank, *peer))?,
+                    None => own_fds.take().ok_or_else(|| not_connected(rank, *peer))?,
                 });
             }
             let fds: Vec<BorrowedFd<'_>> = all_fds.iter().flat_map(SharedFds::fds).collect();

@@ -110,22 +110,26 @@ pub(crate) fn only_loopback(listeners: &[Listener]) -> Option<String> {
 /// Returns the address at which rank 0 itself connects: preferably one that others reach as well.
 pub(crate) fn own_address(listeners: &[Listener]) -> Option<SocketAddr> {
     let addresses = listeners.iter().filter_map(Listener::address);
+    // Rank 0 listens for its peers at the interface of this connection, so others must reach it.
     addresses.min_by_key(|address| address.ip().is_loopback())
 }
 
-/// Connects to rank 0, which may not be there yet, and proves the secret. `own` is the address at
-/// which rank 0 itself connects.
+/// Connects to rank 0, which may not be there yet, and proves the secret. `own_address` is the
+/// address at which rank 0 itself connects.
 pub(crate) fn connect(
     identity: &RankInfo,
     config: &Config,
-    own: Option<SocketAddr>,
+    own_address: Option<SocketAddr>,
     deadline: Instant,
 ) -> Result<Stream, Failure> {
     let (mut pauses, mut patience) = (Backoff::default(), ATTEMPT_TIME);
     loop {
-        let addresses = own.map_or_else(|| identity.id.look_up(deadline), |own| Ok(vec![own]));
+        let addresses =
+            own_address.map_or_else(|| identity.id.look_up(deadline), |address| Ok(vec![address]));
         let (what, pause) = match addresses {
             Ok(addresses) => {
+                // A single address leaves nothing else to try, so the attempt may last until the
+                // deadline.
                 let patience = Some(patience).filter(|_| addresses.len() > 1);
                 match connect_once(identity, config, &addresses, (patience, deadline))? {
                     Ok(stream) => return Ok(stream),
@@ -154,9 +158,9 @@ fn connect_once(
     let handshake_config = identity.handshake_config(config);
     let (mut reasons, mut lasting, mut may_pass) = (Vec::new(), None, false);
     for &address in addresses {
-        let until = patience.map_or(deadline, |patience| deadline.min(Instant::now() + patience));
-        let reached = Stream::connect(address, until).and_then(|mut stream| {
-            handshake::connect(&mut stream, &handshake_config, &hello, until)?;
+        let attempt_deadline = patience.map_or(deadline, |patience| deadline.min(Instant::now() + patience));
+        let reached = Stream::connect(address, attempt_deadline).and_then(|mut stream| {
+            handshake::connect(&mut stream, &handshake_config, &hello, attempt_deadline)?;
             Ok(stream)
         });
         match reached {
@@ -172,6 +176,8 @@ fn connect_once(
     }
     reasons.dedup();
     match lasting {
+        // An error at one address says nothing of the others. It counts only if no other address
+        // may still answer.
         Some(failure) if !may_pass => Err(failure),
         _ => Ok(Err(reasons.join("; "))),
     }

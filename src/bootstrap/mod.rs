@@ -113,6 +113,7 @@ fn join_until(
     let deadline = Instant::now() + patience;
     rlimit::raise_fd_limit(DESCRIPTORS + (2 + config.sockets_per_peer) * ranks);
     let met = match meet(identity, config, (deadline, linger)) {
+        // All ranks get the same failure, so all of them meet again, over TCP.
         Err(failure @ Failure::SharedMemory { .. }) if config.transport == Transport::Auto => {
             warn_fallback(rank, &failure);
             let tcp = Config { transport: Transport::Tcp, ..config.clone() };
@@ -173,8 +174,8 @@ fn connect_all(
     let patience = deadline + ROOT_GRACE;
     let begun = Instant::now();
     let mut root = meeting_point::connect(identity, config, own_address, deadline)?;
-    let [own, met_at] = ends(&root)?;
-    let listeners = connect::Listeners::bind(identity.rank, config, Interface::of(own))
+    let [local_address, met_at] = ends(&root)?;
+    let listeners = connect::Listeners::bind(identity.rank, config, Interface::of(local_address))
         .map_err(|failure| failure.with_rank(identity.rank));
     let listeners = listeners.inspect_err(|failure| {
         // Because of this message, the other ranks need not wait for this one. If the root is gone,
@@ -190,6 +191,7 @@ fn connect_all(
     let records = records.into_iter().map(|record| record.seen_from(met_at)).collect();
     let mut connector = connect::PeerConnector::new(identity, config, session, records, &mut root, deadline)?;
     let fabric = connector.connect(listeners);
+    // The root that has sent a failure reads no report any more.
     if let Some(failure) = connector.heard() {
         return Err(failure);
     }
@@ -235,9 +237,12 @@ fn root_lost(error: TransportError) -> Failure {
 }
 
 /// Returns the failure of two ranks of which only one encrypts.
-fn encryption_mismatch(own: (Rank, &Config), (rank, address): (Rank, String), encrypts: bool) -> Failure {
-    let setting = |on| format!("encryption {}", if on { "on" } else { "off" });
-    let (own_rank, config) = own;
+fn encryption_mismatch(
+    (own_rank, config): (Rank, &Config),
+    (rank, address): (Rank, String),
+    encrypts: bool,
+) -> Failure {
+    let setting = |is_on| format!("encryption {}", if is_on { "on" } else { "off" });
     Failure::Settings {
         ranks: [own_rank, rank],
         hosts: [config.host.clone(), address],

@@ -59,6 +59,7 @@ impl PeerInfo {
         Self {
             rank: identity.rank,
             ranks: identity.ranks,
+            // Fields are lines, so a line break in the name would shift all fields after it.
             host: config.host.replace('\n', " "),
             host_id: host::identity(),
             cpu_mask: CpuMask::current(),
@@ -70,10 +71,10 @@ impl PeerInfo {
 
     /// Returns true if these are ranks of one host, and there are more ranks than cores for them.
     /// Quotas, and sets of cores that are too large to send, are not known.
-    pub(crate) fn are_oversubscribed(all: &[PeerInfo]) -> bool {
-        let cores = all.iter().fold(CpuMask::default(), |all, info| all.union(info.cpu_mask));
-        let one_host = all.iter().all(|info| info.host_id == all[0].host_id);
-        one_host && (1..all.len()).contains(&cores.count())
+    pub(crate) fn are_oversubscribed(infos: &[PeerInfo]) -> bool {
+        let cores = infos.iter().fold(CpuMask::default(), |cores, info| cores.union(info.cpu_mask));
+        let one_host = infos.iter().all(|info| info.host_id == infos[0].host_id);
+        one_host && (1..infos.len()).contains(&cores.count())
     }
 
     /// Returns this description, with the scope of the connection to `root`, over which it came.
@@ -94,6 +95,7 @@ impl PeerInfo {
         Some(Self {
             rank: rank.parse().ok()?,
             ranks: ranks.parse().ok()?,
+            // Errors show these texts, and those of a peer must not steer a terminal.
             host: printable(host).into_owned(),
             host_id: printable(identity).into_owned(),
             cpu_mask: CpuMask::decode(cores)?,
@@ -168,13 +170,14 @@ fn settings_text(config: &Config, transport: &str) -> String {
 }
 
 /// Returns the settings that differ between two ranks, as a text for each rank.
-pub(crate) fn differing_settings(one: &str, other: &str) -> [String; 2] {
-    let (one, other): (Vec<&str>, Vec<&str>) = (one.split(", ").collect(), other.split(", ").collect());
+pub(crate) fn differing_settings(settings: &str, other: &str) -> [String; 2] {
+    let (settings, other): (Vec<&str>, Vec<&str>) =
+        (settings.split(", ").collect(), other.split(", ").collect());
     let only = |these: &[&str], those: &[&str]| {
-        let own: Vec<&str> = these.iter().copied().filter(|setting| !those.contains(setting)).collect();
-        own.join(", ")
+        let differing: Vec<&str> = these.iter().copied().filter(|setting| !those.contains(setting)).collect();
+        differing.join(", ")
     };
-    [only(&one, &other), only(&other, &one)]
+    [only(&settings, &other), only(&other, &settings)]
 }
 
 /// Sends a text with its length.

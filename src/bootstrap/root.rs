@@ -84,6 +84,7 @@ impl<'r> Root<'r> {
             return self.linger(&reply);
         }
         self.broadcast(&self.rank_table());
+        // Every rank has joined by now, so none comes late and has to be told.
         let word = self.collect_reports().map_or_else(RootReply::Failed, |()| RootReply::Ready);
         self.broadcast(&word);
     }
@@ -141,6 +142,8 @@ impl<'r> Root<'r> {
                 PoolEvent::Unauthenticated(error) => self.record_rejected(error.to_string()),
             }
         }
+        // The highest index comes first, so that a removal does not move connections that are still
+        // to be read.
         readable.reverse();
         Ok(readable)
     }
@@ -180,6 +183,8 @@ impl<'r> Root<'r> {
             hosts: [record.host.clone(), other.host.clone()],
             settings: differing_settings(&record.settings, &other.settings),
         });
+        // The rank counts as joined even if its settings differ, so that it gets the failure with
+        // the others.
         self.joined[rank] = Some((stream, record));
         failure.map_or(Ok(()), Err)
     }
@@ -243,14 +248,18 @@ impl<'r> Root<'r> {
 
     /// Sends the failure to ranks that join late.
     fn linger(&mut self, reply: &RootReply) {
-        let (text, until) = (reply.encode(), Instant::now() + self.linger);
+        let (text, deadline) = (reply.encode(), Instant::now() + self.linger);
         let mut told = self.joined.iter().flatten().count();
+        // These ranks have the failure, and the ends of their connections are no news for the wait
+        // below.
         self.joined.iter_mut().for_each(|place| *place = None);
-        while told < self.ranks && Instant::now() < until {
-            let Ok(readable) = self.poll(until) else { return };
+        while told < self.ranks && Instant::now() < deadline {
+            let Ok(readable) = self.poll(deadline) else { return };
             for ready in readable {
                 let Readable::Unidentified(index) = ready else { continue };
                 let mut stream = self.unidentified.remove(index);
+                // The request is read first, because a connection that ends with unread bytes is
+                // reset, and the answer would be lost.
                 let _ = recv_text(&mut stream, Instant::now() + MESSAGE_TIMEOUT);
                 let _ = send_text(&mut stream, &text, Instant::now() + MESSAGE_TIMEOUT);
                 told += 1;

@@ -111,6 +111,7 @@ impl Store for FileStore {
         let (begun, path) = (Instant::now(), self.path(key));
         loop {
             match private_file::read_own(&path) {
+                // Only a file that is missing may still appear. A file that is refused stays wrong.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
@@ -346,7 +347,7 @@ fn failed(what: String) -> Error {
 
 /// Returns the interface of the default route. Without one, returns the loopback interface.
 fn default_interface() -> Interface {
-    let routed = OUTSIDE_ADDRESSES.iter().find_map(|outside| local_address_toward((*outside, 9).into()).ok());
+    let routed = OUTSIDE_ADDRESSES.iter().find_map(|address| local_address_toward((*address, 9).into()).ok());
     routed.unwrap_or_else(|| IpAddr::from(Ipv4Addr::LOCALHOST).into())
 }
 

@@ -214,9 +214,9 @@ pub(super) fn local_address_toward(address: SocketAddr) -> Result<Interface> {
     };
     // Connecting a datagram socket sends no packet.
     let socket = UdpSocket::bind((any, 0));
-    let own = socket.and_then(|socket| socket.connect(address).and_then(|()| socket.local_addr()));
+    let local = socket.and_then(|socket| socket.connect(address).and_then(|()| socket.local_addr()));
     let failed = |error| Error::system(format_args!("no route to {address}"), error);
-    own.map(Interface::of).map_err(failed)
+    local.map(Interface::of).map_err(failed)
 }
 
 /// The limit of a lookup outside of a meeting.

@@ -79,7 +79,6 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 /// waited get two seconds to complete, and the process warns of those that are lost. If the process
 /// ends in another way, the other ranks are told that the rank has failed.
 ///
-///
 /// ```compile_fail,E0382
 /// # let comm = unisono::Communicator::local(1).unwrap().remove(0);
 /// drop(comm);
@@ -356,6 +355,8 @@ impl Communicator {
             Ok(mut engine) => {
                 let _mark = engine_user.set();
                 let ended = operation(&mut engine).map_err(|error| self.attach_rank(error));
+                // An abort may come after the operation has looked at the flag for the last time.
+                // Then this thread tells the peers.
                 engine.poll_abort();
                 ended
             }
@@ -378,9 +379,9 @@ impl Communicator {
 
     #[cold]
     fn fork_error(&self) -> Error {
-        let (own, parent) = (std::process::id(), self.shared.process);
+        let (child, parent) = (std::process::id(), self.shared.process);
         let text = format!(
-            "process {own} was forked from process {parent}, whose communicator this is; let the child make its own, or start \
+            "process {child} was forked from process {parent}, whose communicator this is; let the child make its own, or start \
              it with exec"
         );
         self.attach_rank(Error::invalid_usage(text))

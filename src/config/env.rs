@@ -195,10 +195,10 @@ pub fn parse_algorithms(text: &str) -> std::result::Result<Vec<&'static Algorith
     let (known, mut chosen) = (Algorithm::all(), Vec::new());
     for item in text.split(',').filter(|item| !item.is_empty() && *item != "auto") {
         let (collective, name) = item.split_once('=').unwrap_or(("", item));
-        let before = chosen.len();
+        let former_count = chosen.len();
         let rows = known.iter().copied().filter(|row| row.name == name);
         chosen.extend(rows.filter(|row| collective.is_empty() || row.collective.name() == collective));
-        if chosen.len() == before {
+        if chosen.len() == former_count {
             let names: std::collections::BTreeSet<_> = known.iter().map(|row| row.name).collect();
             return Err(format!("no algorithm `{item}`; there are {names:?}"));
         }
@@ -229,11 +229,11 @@ fn kubernetes_service(setting: &str, value: &str) -> Option<String> {
     let setting = format!("_{setting}");
     let is_link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     let service = ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"].iter().find_map(|mark| {
-        let (service, rest) = setting.split_once(mark)?;
-        let is_of_port = rest.strip_prefix('_').is_some_and(|rest| {
-            *mark == "_SERVICE_PORT" || rest.starts_with(|letter: char| letter.is_ascii_digit())
+        let (service, tail) = setting.split_once(mark)?;
+        let is_of_port = tail.strip_prefix('_').is_some_and(|tail| {
+            *mark == "_SERVICE_PORT" || tail.starts_with(|letter: char| letter.is_ascii_digit())
         });
-        let is_whole = rest.is_empty() && (*mark != "_PORT" || is_link);
+        let is_whole = tail.is_empty() && (*mark != "_PORT" || is_link);
         (is_whole || is_of_port).then_some(service)
     })?;
     // Kubernetes writes names with these letters only. Names with other letters are not shown,

@@ -78,14 +78,15 @@ pub(crate) fn parse_ip(text: &str, port: u16) -> Option<SocketAddr> {
     }
 }
 
-/// Returns an address that another host or rank has sent. If the address and `own` are link-local,
-/// the result has the scope of `own`, because scopes of other hosts mean nothing on this host.
-pub(crate) fn on_own_link(address: SocketAddr, own: SocketAddr) -> SocketAddr {
-    match (address, own) {
-        (SocketAddr::V6(mut address), SocketAddr::V6(own))
-            if address.ip().is_unicast_link_local() && own.scope_id() > 0 =>
+/// Returns an address that another host or rank has sent. If the address and `own_end` are
+/// link-local, the result has the scope of `own_end`, because scopes of other hosts mean nothing on
+/// this host.
+pub(crate) fn on_own_link(address: SocketAddr, own_end: SocketAddr) -> SocketAddr {
+    match (address, own_end) {
+        (SocketAddr::V6(mut address), SocketAddr::V6(own_end))
+            if address.ip().is_unicast_link_local() && own_end.scope_id() > 0 =>
         {
-            address.set_scope_id(own.scope_id());
+            address.set_scope_id(own_end.scope_id());
             address.into()
         }
         _ => address,

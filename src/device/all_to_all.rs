@@ -35,12 +35,12 @@ impl DeviceCommunicator {
             self.shared.wait_for_last(stream, stream.capture_state())?;
             stream.copy_bytes(&aside, buffer)?;
             let (input, output) = (TypedRegion(&*aside), TypedRegion(buffer));
-            let (from, into) =
+            let (input_side, output_side) =
                 (OpBuffer::even(Some(&input), 0, bytes), OpBuffer::even(Some(&output), 0, bytes));
             self.shared.enqueue_locked(
                 state,
                 stream,
-                &make_op::<T>(Collective::AllToAll, None, 0, from, into),
+                &make_op::<T>(Collective::AllToAll, None, 0, input_side, output_side),
             )
         })
     }
@@ -73,13 +73,13 @@ impl DeviceCommunicator {
             let ready = state.groups.get_or_upload(&self.shared, all_pairs(&tables), Vec::new(), || {
                 self.upload_shares(&tables)
             })?;
-            let (from, into) = (
+            let (input_operand, output_operand) = (
                 uneven_operand(&input, &ready.sends, &ready),
                 uneven_operand(&output, &ready.receives, &ready),
             );
             let call = OpDesc::new(state.sequence(), OpKind::AllToAllV, T::DTYPE, None, 0, 0).on_gpu(None);
             let (work, order) = (LaunchKind::Program(&ready.uploaded), self.shared.group_launch_args(call));
-            self.shared.launch(state, stream, work, &order, [&from, &into])?;
+            self.shared.launch(state, stream, work, &order, [&input_operand, &output_operand])?;
             Ok(call)
         })
     }
@@ -92,21 +92,21 @@ impl DeviceCommunicator {
         let stride = self.shared.endpoint.memory().layout().geometry().slot_bytes as u64;
         let share =
             |&(start, bytes): &(usize, usize)| Share { start: start as u64, bytes: bytes as u64, stride };
-        let of = |table: &Vec<_>| {
+        let share_table = |table: &Vec<_>| {
             ShareTable::new(&self.shared.endpoint, &table.iter().map(share).collect::<Vec<_>>())
         };
-        Ok([of(&tables[0])?, of(&tables[1])?])
+        Ok([share_table(&tables[0])?, share_table(&tables[1])?])
     }
 }
 
 /// Returns a send to every rank, then a receive from every rank.
 fn all_pairs([sends, receives]: &[Vec<(usize, usize)>; 2]) -> Vec<Transfer> {
-    let of = |table: &[(usize, usize)], direction| {
+    let transfers_of = |table: &[(usize, usize)], direction| {
         let transfer =
             move |(peer, &(_, bytes)): (usize, &(usize, usize))| Transfer { direction, peer, bytes };
         table.iter().enumerate().map(transfer).collect::<Vec<_>>()
     };
-    [of(sends, Direction::Send), of(receives, Direction::Recv)].concat()
+    [transfers_of(sends, Direction::Send), transfers_of(receives, Direction::Recv)].concat()
 }
 
 fn uneven_operand<'o>(region: &'o dyn Region, shares: &'o ShareTable, ready: &UploadedGroup) -> Operand<'o> {

@@ -116,8 +116,15 @@ impl DeviceCommunicator {
     ) -> Result<()> {
         self.arg_check().require_length("output", output.len(), input.len() * self.size())?;
         let (input, output) = (TypedRegion(input), TypedRegion(output));
-        let into = OpBuffer::even(Some(&output), 0, input.bytes());
-        self.enqueue_collective::<T>(stream, Collective::AllGather, None, 0, whole_buffer(&input), into)
+        let output_side = OpBuffer::even(Some(&output), 0, input.bytes());
+        self.enqueue_collective::<T>(
+            stream,
+            Collective::AllGather,
+            None,
+            0,
+            whole_buffer(&input),
+            output_side,
+        )
     }
 
     /// Concatenates one share of every rank in `buffer`, which holds this rank's share at its
@@ -146,9 +153,9 @@ impl DeviceCommunicator {
         buffer: &mut impl DeviceBufferMut<T>,
     ) -> Result<()> {
         let (bytes, buffer) = (self.share_bytes::<T>(buffer)?, TypedRegion(buffer));
-        let from = OpBuffer::even(Some(&buffer), self.rank() * bytes, bytes);
-        let into = OpBuffer::even(Some(&buffer), 0, bytes);
-        self.enqueue_collective::<T>(stream, Collective::AllGather, None, 0, from, into)
+        let input_side = OpBuffer::even(Some(&buffer), self.rank() * bytes, bytes);
+        let output_side = OpBuffer::even(Some(&buffer), 0, bytes);
+        self.enqueue_collective::<T>(stream, Collective::AllGather, None, 0, input_side, output_side)
     }
 
     /// Concatenates inputs of different lengths, by rank, into every rank's `output`.
@@ -185,8 +192,8 @@ impl DeviceCommunicator {
         let table = displacements(counts, size_of::<T>());
         let longest = table.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let (input, output) = (TypedRegion(input), TypedRegion(output));
-        let into = OpBuffer { share_table: Some(&table), ..OpBuffer::even(Some(&output), 0, longest) };
-        let job = make_op::<T>(Collective::AllGather, None, 0, whole_buffer(&input), into);
+        let output_side = OpBuffer { share_table: Some(&table), ..OpBuffer::even(Some(&output), 0, longest) };
+        let job = make_op::<T>(Collective::AllGather, None, 0, whole_buffer(&input), output_side);
         self.shared
             .enqueue(stream, &DeviceOp { kind: OpKind::AllGatherV, count: digest_words(counts), ..job })
     }
@@ -220,13 +227,13 @@ impl DeviceCommunicator {
     ) -> Result<()> {
         self.arg_check().require_length("input", input.len(), output.len() * self.size())?;
         let (input, output) = (TypedRegion(input), TypedRegion(output));
-        let from = OpBuffer::even(Some(&input), 0, output.bytes());
+        let input_side = OpBuffer::even(Some(&input), 0, output.bytes());
         self.enqueue_collective::<T>(
             stream,
             Collective::ReduceScatter,
             Some(reduction.into()),
             0,
-            from,
+            input_side,
             whole_buffer(&output),
         )
     }
@@ -258,9 +265,16 @@ impl DeviceCommunicator {
         reduction: impl Into<AnyReduceOp<'a, T>>,
     ) -> Result<()> {
         let (bytes, buffer) = (self.share_bytes::<T>(buffer)?, TypedRegion(buffer));
-        let from = OpBuffer::even(Some(&buffer), 0, bytes);
-        let into = OpBuffer::even(Some(&buffer), self.rank() * bytes, bytes);
-        self.enqueue_collective::<T>(stream, Collective::ReduceScatter, Some(reduction.into()), 0, from, into)
+        let input_side = OpBuffer::even(Some(&buffer), 0, bytes);
+        let output_side = OpBuffer::even(Some(&buffer), self.rank() * bytes, bytes);
+        self.enqueue_collective::<T>(
+            stream,
+            Collective::ReduceScatter,
+            Some(reduction.into()),
+            0,
+            input_side,
+            output_side,
+        )
     }
 
     /// Copies share i of every rank's `input` to rank i's `output`, where the shares are ordered by
@@ -293,8 +307,9 @@ impl DeviceCommunicator {
         let bytes = self.share_bytes::<T>(input)?;
         self.arg_check().require_length("output", output.len(), input.len())?;
         let (input, output) = (TypedRegion(input), TypedRegion(output));
-        let (from, into) = (OpBuffer::even(Some(&input), 0, bytes), OpBuffer::even(Some(&output), 0, bytes));
-        self.enqueue_collective::<T>(stream, Collective::AllToAll, None, 0, from, into)
+        let (input_side, output_side) =
+            (OpBuffer::even(Some(&input), 0, bytes), OpBuffer::even(Some(&output), 0, bytes));
+        self.enqueue_collective::<T>(stream, Collective::AllToAll, None, 0, input_side, output_side)
     }
 
     /// Delays all later work on `stream` until the streams of all ranks have reached the barrier.
@@ -357,6 +372,6 @@ pub(super) fn make_op<'a, T: Element>(
 ) -> DeviceOp<'a> {
     let (kind, count) = (OpKind::Collective(collective), (input.share_bytes / size_of::<T>()) as u64);
     let reduction = combine.as_ref().map(|combine| combine.op);
-    let own = combine.and_then(|combine| combine.user_op);
-    DeviceOp { kind, collective, dtype: T::DTYPE, op: reduction, user_op: own, root, count, input, output }
+    let user_op = combine.and_then(|combine| combine.user_op);
+    DeviceOp { kind, collective, dtype: T::DTYPE, op: reduction, user_op, root, count, input, output }
 }

@@ -55,7 +55,10 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
         notifiers,
         _blocks: reservation,
     });
+    // Graphs may outlive the communicator, so their hook refers to it weakly.
     shared.lock().replay_hook = Some(Arc::new(CommReplayHook { shared: Arc::downgrade(&shared) }));
+    // The owner comes before its threads. If the second thread cannot be started, the drop of the
+    // owner ends the first one.
     let mut owner = Owner { shared, monitor: None, proxy: None };
     let threads = spawn_monitor(&owner.shared).and_then(|monitor| {
         owner.monitor = Some(monitor);
@@ -80,16 +83,17 @@ fn agree_on_sizes(base: &Communicator) -> Result<()> {
         launch: _,
     } = base.config().gpu;
     let switches = [peer_to_peer, wide_lines].map(usize::from);
-    let own = [channels, slots, slot_bytes, window_bytes, switches[0], switches[1]].map(|size| size as u64);
-    let mut all = [0; COMPARED_SETTINGS.len()].repeat(base.size());
-    base.all_gather(&own, &mut all)?;
-    let (first, others) = all.split_at(COMPARED_SETTINGS.len());
+    let own_settings =
+        [channels, slots, slot_bytes, window_bytes, switches[0], switches[1]].map(|size| size as u64);
+    let mut settings = [0; COMPARED_SETTINGS.len()].repeat(base.size());
+    base.all_gather(&own_settings, &mut settings)?;
+    let (first, others) = settings.split_at(COMPARED_SETTINGS.len());
     for (rank, theirs) in others.chunks(COMPARED_SETTINGS.len()).enumerate() {
-        if let Some(at) = (0..COMPARED_SETTINGS.len()).find(|&at| theirs[at] != first[at]) {
-            let (name, rank) = (COMPARED_SETTINGS[at], rank + 1);
+        if let Some(index) = (0..COMPARED_SETTINGS.len()).find(|&index| theirs[index] != first[index]) {
+            let (name, rank) = (COMPARED_SETTINGS[index], rank + 1);
             let text = format!(
                 "{name} is {} on rank 0 and {} on rank {rank}: ranks on GPUs need the same settings",
-                first[at], theirs[at]
+                first[index], theirs[index]
             );
             return Err(base.attach_rank(Error::invalid_usage(text)));
         }
@@ -106,9 +110,9 @@ fn reserve_blocks(
 ) -> Result<(Placements, usize, BlockReservation)> {
     let mut attempt = 0;
     loop {
-        let own = Placement::own(gpu, room, base.config().gpu.channels);
+        let placement = Placement::own(gpu, room, base.config().gpu.channels);
         // If the driver of a rank does not report the place of its GPU, all ranks learn of this.
-        let placements = Placements::exchange(base, &agree_on_success(base, own)?)?;
+        let placements = Placements::exchange(base, &agree_on_success(base, placement)?)?;
         placements.check_queues().map_err(|error| base.attach_rank(refuse(error)))?;
         // Other communicators that join at the same time may have taken the blocks since the
         // exchange. Every attempt requests fewer blocks, so that all communicators get some.
@@ -146,8 +150,8 @@ fn agree_on_ll128(
     gpu: &Gpu,
     (placements, locations): (&Placements, &Locations),
 ) -> Result<bool> {
-    let own = placements.of(base.rank());
-    let carries = |rank| own.is_on_same_gpu(placements.of(rank)) || locations.is_linked(gpu, rank);
+    let placement = placements.of(base.rank());
+    let carries = |rank| placement.is_on_same_gpu(placements.of(rank)) || locations.is_linked(gpu, rank);
     let supported = base.config().gpu.ll128 && gpu.has_ll128();
     let mut wide = [u8::from(supported && (0..base.size()).all(carries))];
     base.all_reduce(&mut wide, ReduceOp::Min)?;
@@ -196,6 +200,7 @@ fn connect_peers(base: &Communicator, arena: &PeerMemory, placements: &Placement
             Ok(Peer::Staged(Arc::new(Mutex::new(stage))))
         }
     };
+    // A test may fail at one end of a link only, and both ends have to give the link up.
     keep_mutual(base, reached)?.into_iter().enumerate().map(peer).collect()
 }
 
@@ -224,6 +229,7 @@ fn test_links(
         let test = agree_on_success(base, arena.prepare_link_test(&tested).map_err(Error::from))?;
         let found = test.as_ref().map(|test| test.run(limit)).transpose().map_err(Error::from);
         let found = agree_on_success(base, found)?.unwrap_or_else(|| vec![true; ranks]);
+        // All ranks have ended the test, so no kernel uses its memory any more.
         drop(test);
         for (peer, tested) in tested.into_iter().enumerate().filter(|(peer, _)| is_tested(*peer)) {
             (reached[peer], right[peer]) = (tested, found[peer]);
@@ -237,10 +243,10 @@ fn keep_mutual(
     base: &Communicator,
     mut reached: Vec<Option<MappedPeerMemory>>,
 ) -> Result<Vec<Option<MappedPeerMemory>>> {
-    let own: Vec<u8> = reached.iter().map(|peer| peer.is_some().into()).collect();
-    let mut all = vec![0u8; own.len() * base.size()];
-    base.all_gather(&own, &mut all)?;
-    for (rank, theirs) in all.chunks(own.len()).enumerate() {
+    let own_row: Vec<u8> = reached.iter().map(|peer| peer.is_some().into()).collect();
+    let mut rows = vec![0u8; own_row.len() * base.size()];
+    base.all_gather(&own_row, &mut rows)?;
+    for (rank, theirs) in rows.chunks(own_row.len()).enumerate() {
         if theirs[base.rank()] == 0 {
             reached[rank] = None;
         }
@@ -254,44 +260,45 @@ fn exchange_handles(
     arena: &PeerMemory,
     placements: &Placements,
 ) -> Result<Vec<Option<MappedPeerMemory>>> {
-    let own = placements.of(base.rank());
-    let place = [own.host, own.process, arena.gpu().ordinal() as u64];
+    let placement = placements.of(base.rank());
+    let place = [placement.host, placement.process, arena.gpu().ordinal() as u64];
     let mut card: Vec<u8> = place.iter().flat_map(|word| word.to_le_bytes()).collect();
     // If an arena cannot be exported, no rank can reach it.
     let handle = arena.export().map(|handle| handle.to_bytes());
     card.extend(handle.as_ref().unwrap_or(&[0; IpcHandle::BYTES]));
     card.push(u8::from(handle.is_ok() && base.config().gpu.peer_to_peer));
-    let mut all = vec![0u8; card.len() * base.size()];
-    base.all_gather(&card, &mut all)?;
+    let mut cards = vec![0u8; card.len() * base.size()];
+    base.all_gather(&card, &mut cards)?;
     let open = |(rank, card): (usize, &[u8])| {
         if rank == base.rank() || card.last() == Some(&0) {
             return None;
         }
-        let (words, rest) = card.split_at(size_of_val(&place));
+        let (words, handle_bytes) = card.split_at(size_of_val(&place));
         let theirs: Vec<u64> = words
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
             .collect();
-        let opened = open_peer_arena(arena, place, &theirs, IpcHandle::from_bytes(rest.first_chunk()?));
+        let opened =
+            open_peer_arena(arena, place, &theirs, IpcHandle::from_bytes(handle_bytes.first_chunk()?));
         opened
             .inspect_err(|why| tracing::info!(target: "device", "rank {rank} by way of the host: {why}"))
             .ok()
     };
-    Ok(all.chunks(card.len()).enumerate().map(open).collect())
+    Ok(cards.chunks(card.len()).enumerate().map(open).collect())
 }
 
 /// Opens the arena of the rank at `theirs`, which has its host, its process, and the number of its
 /// GPU on that host.
 fn open_peer_arena(
     arena: &PeerMemory,
-    own: [u64; 3],
+    own_place: [u64; 3],
     theirs: &[u64],
     handle: IpcHandle,
 ) -> Result<MappedPeerMemory> {
-    if theirs[0] != own[0] {
+    if theirs[0] != own_place[0] {
         return Err(Error::new(ErrorKind::Unsupported("it is on another host".to_owned())));
     }
-    if theirs[1] == own[1] {
+    if theirs[1] == own_place[1] {
         arena.gpu().enable_peer_access(&Gpu::open(theirs[2] as usize)?)?;
     }
     Ok(arena.map(&handle)?)
@@ -299,9 +306,9 @@ fn open_peer_arena(
 
 /// Returns which ranks reach each other.
 fn agree_on_reach(base: &Communicator, peers: &[Peer]) -> Result<Reach> {
-    let own: Vec<u8> = peers.iter().map(|peer| u8::from(!matches!(peer, Peer::Staged(_)))).collect();
-    let mut rows = vec![0; own.len() * base.size()];
-    base.all_gather(&own, &mut rows)?;
+    let own_row: Vec<u8> = peers.iter().map(|peer| u8::from(!matches!(peer, Peer::Staged(_)))).collect();
+    let mut rows = vec![0; own_row.len() * base.size()];
+    base.all_gather(&own_row, &mut rows)?;
     Ok(Reach::from_rows(base.size(), &rows))
 }
 
@@ -311,6 +318,7 @@ fn relay_comm(base: &Communicator, reach: &Reach, sizes: &DeviceGeometry) -> Res
         return Ok(None);
     }
     let config = base.config();
+    // A message of a GPU travels with its header as one message of the link.
     let slot_bytes = (sizes.slot_bytes + HEADER_BYTES_MAX).next_multiple_of(4096);
     let (window_bytes, heap_bytes) = (1 << 16, 0);
     let relay = Config {
@@ -329,14 +337,14 @@ fn relay_comm(base: &Communicator, reach: &Reach, sizes: &DeviceGeometry) -> Res
 /// failed.
 pub(super) fn agree_on_success<T>(base: &Communicator, ended: Result<T>) -> Result<T> {
     let mut failures = vec![0u8; ERROR_TEXT_BYTES * base.size()];
-    let mut own = [0u8; ERROR_TEXT_BYTES];
+    let mut own_text = [0u8; ERROR_TEXT_BYTES];
     if let Err(error) = &ended {
         let text = error.kind().to_string();
         let bytes = text.len().min(ERROR_TEXT_BYTES);
-        own[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
+        own_text[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
     }
-    base.all_gather(&own, &mut failures)?;
-    let own = ended?;
+    base.all_gather(&own_text, &mut failures)?;
+    let value = ended?;
     let failed = failures.chunks(ERROR_TEXT_BYTES).enumerate().find(|(_, failure)| failure[0] != 0);
     match failed {
         Some((rank, failure)) => {
@@ -345,7 +353,7 @@ pub(super) fn agree_on_success<T>(base: &Communicator, ended: Result<T>) -> Resu
             let text = format!("rank {rank} cannot go on: {text}");
             Err(base.attach_rank(Error::new(ErrorKind::Unsupported(text))))
         }
-        None => Ok(own),
+        None => Ok(value),
     }
 }
 

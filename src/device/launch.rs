@@ -204,9 +204,9 @@ impl Shared {
         // Even a rank without an input must know the addresses of peers' inputs.
         let inputs = inputs.max(uploaded.program().bounds().peer_chunks[0] / plan.chunks_per_share);
         let mut shares = |side| state.share_tables.get(&self.endpoint, side, plan.chunks_per_share, element);
-        let (from, into) = (shares(&job.input)?, shares(&job.output)?);
-        let input = job.input.operand(inputs, plan.chunks_per_share, element, from.as_deref());
-        let output = job.output.operand(outputs, plan.chunks_per_share, element, into.as_deref());
+        let (input_table, output_table) = (shares(&job.input)?, shares(&job.output)?);
+        let input = job.input.operand(inputs, plan.chunks_per_share, element, input_table.as_deref());
+        let output = job.output.operand(outputs, plan.chunks_per_share, element, output_table.as_deref());
         let is_one_shot =
             registration.is_none() && plan.is_one_shot && bytes <= self.endpoint.one_shot_bytes_max();
         let order = self.launch_args(job, plan, (call, bytes), is_one_shot || plan.rounds_once);
@@ -394,9 +394,9 @@ fn protocol_and_slice_bytes(
     channels: usize,
     lines: Protocol,
 ) -> (Protocol, usize) {
-    let whole = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
-    if whole <= plan.ll_bytes_max {
-        return (lines, whole);
+    let whole_slice = longest_block.max(1).next_multiple_of(SLICE_UNIT_BYTES);
+    if whole_slice <= plan.ll_bytes_max {
+        return (lines, whole_slice);
     }
     let spread = longest_block.div_ceil(channels).next_multiple_of(SLICE_UNIT_BYTES);
     let least = SLICE_BYTES_MIN.min(plan.slice_bytes_max);

@@ -31,13 +31,15 @@ pub(super) fn lower(program: Program, rank: Rank) -> Result<ProgramTables> {
 impl TableWriter {
     fn lane(&mut self, lane: &lower::LaneInstrs) -> Result<()> {
         let first_instr = self.tables.instrs.len() as u32;
-        let mut rest = &lane.instrs[..];
-        while let Some((instr, later)) = rest.split_first() {
+        let mut remaining = &lane.instrs[..];
+        while let Some((instr, later)) = remaining.split_first() {
+            // A message that goes on is read once and written to both places:
+            // docs/decisions/0010-schedules-on-gpus.md.
             let forward = later.first().and_then(|next| forward_target(instr, next));
             let written =
                 Instr { forward: forward.map_or(Instr::NO_PEER, |peer| peer as u32), ..self.instr(instr)? };
             self.tables.instrs.push(written);
-            rest = &later[usize::from(forward.is_some())..];
+            remaining = &later[usize::from(forward.is_some())..];
         }
         let instr_count = self.tables.instrs.len() as u32 - first_instr;
         self.tables.lane_programs.push(LaneProgram { lane: lane.lane as u32, first_instr, instr_count });

@@ -100,11 +100,13 @@ fn monitor(notifier: &Notifier, shared: &Weak<Shared>) -> bool {
         if shared.poll().is_err() || idle {
             return true;
         }
+        // The operation goes on, so the next wait must not sleep until another one is enqueued.
         notifier.notify();
         if begun.elapsed() > cried + ANNOUNCE_INTERVAL {
             cried = begun.elapsed();
             shared.announce_wait();
         }
+        // A thread that pauses must not keep the communicator alive.
         drop(shared);
         if !notifier.wait_timeout(POLL_INTERVAL) {
             return false;
@@ -189,9 +191,9 @@ impl Shared {
             Ending::PeerFinalized => ErrorKind::PeerFinalized { peer },
             Ending::TimedOut => {
                 let config = self.host_comm.config();
-                let after = config.gpu.timeout;
-                let said = self.wait_for_report(peer, call, after.min(config.timeout) / 4)?;
-                ErrorKind::Timeout { waiting_for: vec![(peer, said)], elsewhere: Vec::new(), after }
+                let timeout = config.gpu.timeout;
+                let said = self.wait_for_report(peer, call, timeout.min(config.timeout) / 4)?;
+                ErrorKind::Timeout { waiting_for: vec![(peer, said)], elsewhere: Vec::new(), after: timeout }
             }
             _ => ErrorKind::abort_request(rank, "its kernels were told to end"),
         };
@@ -223,6 +225,8 @@ pub(super) fn close(shared: &Arc<Shared>) {
         return;
     }
     let leaving = Arc::clone(shared);
+    // The caller does not wait for the launches, because they may wait for launches that the same
+    // thread makes next: docs/decisions/0023-launches-are-counted-by-kernels.md.
     let named = std::thread::Builder::new().name("unisono leave".to_owned());
     let drain = move || {
         exempt_thread_from_captures();

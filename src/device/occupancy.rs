@@ -49,9 +49,9 @@ impl Drop for BlockReservation {
 }
 
 fn with_reserved<R>(ordinal: usize, change: impl FnOnce(&mut usize) -> R) -> R {
-    let mut all = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
-    if all.len() <= ordinal {
-        all.resize(ordinal + 1, 0);
+    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    if reserved.len() <= ordinal {
+        reserved.resize(ordinal + 1, 0);
     }
-    change(&mut all[ordinal])
+    change(&mut reserved[ordinal])
 }

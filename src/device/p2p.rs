@@ -49,8 +49,8 @@ impl<'a> DeviceGroup<'a> {
     }
 
     fn regions(&self, direction: Direction) -> Vec<&dyn Region> {
-        let of = self.entries.iter().filter(|entry| entry.direction == direction);
-        of.map(|entry| &*entry.region).collect()
+        let entries = self.entries.iter().filter(|entry| entry.direction == direction);
+        entries.map(|entry| &*entry.region).collect()
     }
 
     fn addresses(&self) -> Vec<u64> {
@@ -59,12 +59,12 @@ impl<'a> DeviceGroup<'a> {
 
     /// Checks that the sends of a rank to itself match its receives in length.
     fn check_self_transfers(&self, rank: Rank) -> Result<()> {
-        let own = |direction| {
-            let of =
+        let own_bytes = |direction| {
+            let entries =
                 self.entries.iter().filter(move |entry| entry.direction == direction && entry.peer == rank);
-            of.map(|entry| entry.region.bytes())
+            entries.map(|entry| entry.region.bytes())
         };
-        if own(Direction::Send).eq(own(Direction::Recv)) {
+        if own_bytes(Direction::Send).eq(own_bytes(Direction::Recv)) {
             return Ok(());
         }
         let text =
@@ -190,8 +190,8 @@ impl Shared {
             let (arena, addresses) = (self.endpoint.memory(), group.addresses());
             let shares =
                 |parts| ShareTable::from_regions(&self.endpoint, parts, arena.layout().geometry().slot_bytes);
-            let both = || Ok([shares(&sends)?, shares(&receives)?]);
-            let ready = state.groups.get_or_upload(self, group.transfers(), addresses, both)?;
+            let tables = || Ok([shares(&sends)?, shares(&receives)?]);
+            let ready = state.groups.get_or_upload(self, group.transfers(), addresses, tables)?;
             let call = OpDesc::new(state.next_group_sequence(), OpKind::SendRecv, DType::U8, None, 0, 0)
                 .on_gpu(None);
             let operand = |parts, shares| Operand {

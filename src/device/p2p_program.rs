@@ -91,14 +91,14 @@ pub(super) fn transfer_program(
 /// order of distances get a lane program each. Further peers are assigned to these lane programs in
 /// turn.
 fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: usize) -> Vec<Vec<Move>> {
-    let (mut lanes, mut own) = (Vec::<Vec<Move>>::new(), [Vec::new(), Vec::new()]);
-    for (direction, own) in [Direction::Send, Direction::Recv].into_iter().zip(&mut own) {
+    let (mut lanes, mut own_moves) = (Vec::<Vec<Move>>::new(), [Vec::new(), Vec::new()]);
+    for (direction, moves) in [Direction::Send, Direction::Recv].into_iter().zip(&mut own_moves) {
         let mut by_peer = vec![Vec::new(); ranks];
-        let all = transfers.iter().filter(|transfer| transfer.direction == direction);
-        for (share, &transfer) in all.enumerate() {
+        let directed = transfers.iter().filter(|transfer| transfer.direction == direction);
+        for (share, &transfer) in directed.enumerate() {
             by_peer[transfer.peer].push(Move { transfer, from: share, into: share });
         }
-        *own = std::mem::take(&mut by_peer[rank]);
+        *moves = std::mem::take(&mut by_peer[rank]);
         let first = lanes.len();
         let peers = (1..ranks).map(|distance| peer_at(direction, distance, (rank, ranks)));
         let busy = peers.filter(|&peer| !by_peer[peer].is_empty());
@@ -109,7 +109,7 @@ fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: 
             }
         }
     }
-    let [sends, receives] = own;
+    let [sends, receives] = own_moves;
     let copies = sends.into_iter().zip(receives).map(|(send, receive)| Move { into: receive.into, ..send });
     let copies: Vec<Move> = copies.collect();
     let bytes = |lane: &&mut Vec<Move>| lane.iter().map(|each| each.transfer.bytes).sum::<usize>();
@@ -154,13 +154,14 @@ impl TableWriter {
         }
     }
 
-    fn instr(&mut self, rank: Rank, transfer: &Transfer, from: usize, into: usize) {
+    fn instr(&mut self, rank: Rank, transfer: &Transfer, source_index: usize, target_index: usize) {
         let place = |space: MemorySpace, index: usize| ChunkRef {
             rank: rank as u32,
             space: space as u32,
             index: index as u32,
         };
-        let (input, output) = (place(MemorySpace::Input, from), place(MemorySpace::Output, into));
+        let (input, output) =
+            (place(MemorySpace::Input, source_index), place(MemorySpace::Output, target_index));
         let first_place = self.tables.chunks.len() as u32;
         let (verb, targets) = match transfer.direction {
             _ if transfer.peer == rank => (Opcode::Copy, 1),

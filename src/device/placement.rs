@@ -70,17 +70,17 @@ impl Placement {
 
 impl Placements {
     /// Exchanges the placements of all ranks.
-    pub(super) fn exchange(base: &Communicator, own: &Placement) -> Result<Self> {
-        let own = own.to_words();
-        let mut all = own.repeat(base.size());
-        base.all_gather(&own, &mut all)?;
-        Ok(Self::from_words(base.rank(), &all))
+    pub(super) fn exchange(base: &Communicator, placement: &Placement) -> Result<Self> {
+        let own_words = placement.to_words();
+        let mut words = own_words.repeat(base.size());
+        base.all_gather(&own_words, &mut words)?;
+        Ok(Self::from_words(base.rank(), &words))
     }
 
     /// Returns the placements of all ranks, as they have told them.
-    fn from_words(own: usize, all: &[u64]) -> Self {
-        let all = all.chunks_exact(WORDS).filter_map(|words| words.first_chunk());
-        Self { own, all: all.map(Placement::from_words).collect() }
+    fn from_words(own_rank: usize, words: &[u64]) -> Self {
+        let words = words.chunks_exact(WORDS).filter_map(|words| words.first_chunk());
+        Self { own: own_rank, all: words.map(Placement::from_words).collect() }
     }
 
     /// Returns the placement of a rank.
@@ -91,13 +91,14 @@ impl Placements {
     /// Returns an error if ranks of a process have to share hardware queues. All ranks get the same
     /// error. If a kernel waited for another kernel in the same queue, it would wait forever.
     pub(super) fn check_queues(&self) -> std::result::Result<(), GpuError> {
-        for one in &self.all {
-            let shares = |other: &&Placement| one.is_on_same_gpu(other) && one.is_in_same_process(other);
+        for placement in &self.all {
+            let shares =
+                |other: &&Placement| placement.is_on_same_gpu(other) && placement.is_in_same_process(other);
             let ranks = self.all.iter().filter(shares).count();
             // One queue must remain for the copies and fills of the library. If a process has a
             // single rank, that rank waits for no kernel of the process.
-            if ranks > 1 && ranks >= one.queues {
-                return Err(GpuError::TooFewQueues { ranks, queues: one.queues });
+            if ranks > 1 && ranks >= placement.queues {
+                return Err(GpuError::TooFewQueues { ranks, queues: placement.queues });
             }
         }
         Ok(())
@@ -108,12 +109,12 @@ impl Placements {
     /// The first communicator of a GPU gets the requested channels, as far as the blocks are free.
     /// Each later one gets at most half of the free blocks, so that some remain for others.
     pub(super) fn channels(&self) -> usize {
-        let channels = self.all.iter().map(|one| {
-            let ranks = self.on_gpu_of(one).count();
-            let taken = self.reserved_on_gpu_of(one);
-            let free = one.room.saturating_sub(taken);
+        let channels = self.all.iter().map(|placement| {
+            let ranks = self.on_gpu_of(placement).count();
+            let taken = self.reserved_on_gpu_of(placement);
+            let free = placement.room.saturating_sub(taken);
             let share = if taken == 0 { free } else { free / 2 };
-            (share / (ranks * BLOCKS_PER_CHANNEL)).min(one.channels)
+            (share / (ranks * BLOCKS_PER_CHANNEL)).min(placement.channels)
         });
         // Too few free blocks are reported when the blocks are reserved.
         channels.min().unwrap_or(1).max(1)
@@ -121,38 +122,40 @@ impl Placements {
 
     /// Returns the number of blocks of this rank's GPU that other processes have not reserved.
     pub(super) fn room(&self) -> usize {
-        let own = self.of(self.own);
-        let others = self.first_of_processes(own).filter(|other| !other.is_in_same_process(own));
-        own.room.saturating_sub(reserved_sum(others))
+        let own_placement = self.of(self.own);
+        let others =
+            self.first_of_processes(own_placement).filter(|other| !other.is_in_same_process(own_placement));
+        own_placement.room.saturating_sub(reserved_sum(others))
     }
 
     /// Returns the number of processes on this rank's GPU, if this rank is the first of them.
     /// One rank of each GPU reports what concerns all.
     pub(super) fn processes_to_report(&self) -> Option<usize> {
-        let own = self.of(self.own);
-        let is_first = self.all[..self.own].iter().all(|other| !other.is_on_same_gpu(own));
-        is_first.then(|| self.first_of_processes(own).count())
+        let own_placement = self.of(self.own);
+        let is_first = self.all[..self.own].iter().all(|other| !other.is_on_same_gpu(own_placement));
+        is_first.then(|| self.first_of_processes(own_placement).count())
     }
 
-    fn on_gpu_of(&self, one: &Placement) -> impl Iterator<Item = &Placement> {
-        self.all.iter().filter(move |other| other.is_on_same_gpu(one))
+    fn on_gpu_of(&self, placement: &Placement) -> impl Iterator<Item = &Placement> {
+        self.all.iter().filter(move |other| other.is_on_same_gpu(placement))
     }
 
     /// Returns the placement of one rank of each process on the GPU.
-    fn first_of_processes(&self, one: &Placement) -> impl Iterator<Item = &Placement> {
+    fn first_of_processes(&self, placement: &Placement) -> impl Iterator<Item = &Placement> {
         let earlier = |rank: usize, other: &Placement| {
             let same = |known: &Placement| known.is_on_same_gpu(other) && known.is_in_same_process(other);
             self.all[..rank].iter().any(same)
         };
-        let all = self.all.iter().enumerate();
-        all.filter(move |(rank, other)| other.is_on_same_gpu(one) && !earlier(*rank, other))
+        let ranked = self.all.iter().enumerate();
+        ranked
+            .filter(move |(rank, other)| other.is_on_same_gpu(placement) && !earlier(*rank, other))
             .map(|(_, other)| other)
     }
 
     /// Returns the blocks of the GPU that all communicators have reserved, as far as ranks of this
     /// communicator know.
-    fn reserved_on_gpu_of(&self, one: &Placement) -> usize {
-        reserved_sum(self.first_of_processes(one))
+    fn reserved_on_gpu_of(&self, placement: &Placement) -> usize {
+        reserved_sum(self.first_of_processes(placement))
     }
 }
 
@@ -169,9 +172,9 @@ pub(super) fn fuzz(bytes: &[u8]) {
         |bytes: &[u8; 8]| if bytes[0] < 128 { u64::from(bytes[0] % 4) } else { u64::from_le_bytes(*bytes) };
     let words: Vec<u64> = bytes.as_chunks().0.iter().map(word).take(WORDS * 16).collect();
     let mut placements = Placements::from_words(0, &words);
-    for own in 0..placements.all.len() {
-        placements.own = own;
-        assert!(placements.room() <= placements.of(own).room);
+    for rank in 0..placements.all.len() {
+        placements.own = rank;
+        assert!(placements.room() <= placements.of(rank).room);
         assert!(placements.processes_to_report().is_none_or(|processes| processes <= words.len() / WORDS));
     }
     assert!(placements.channels() >= 1);

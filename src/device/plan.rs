@@ -141,12 +141,13 @@ fn scratch_of_algorithms(ranks: usize) -> ScratchOfAlgorithms {
     let known = known.get_or_insert_default();
     let compute = || {
         let spec = GroupSpec::new(ranks);
-        let of = |algorithm: &'static Algorithm| {
+        let scratch_entry = |algorithm: &'static Algorithm| {
             let scratch = (0..ranks).map(|rank| (algorithm.build)(&spec, rank).scratch).max()?;
             (scratch > 0).then(|| (algorithm, Widest::of(algorithm, &spec), scratch))
         };
+        // Ranks on GPUs run no scans.
         let fits = |row: &&'static Algorithm| !row.collective.is_scan() && (row.supports)(&spec);
-        Arc::new(Algorithm::ALL.iter().filter(fits).filter_map(of).collect())
+        Arc::new(Algorithm::ALL.iter().filter(fits).filter_map(scratch_entry).collect())
     };
     Arc::clone(known.entry(ranks).or_insert_with(compute))
 }

@@ -21,7 +21,7 @@ impl<T> From<ReduceOp> for AnyReduceOp<'_, T> {
 }
 
 impl<'a, T: Element> From<&'a DeviceReduceOp<T>> for AnyReduceOp<'a, T> {
-    fn from(own: &'a DeviceReduceOp<T>) -> Self {
-        Self { op: ReduceOp::Sum, user_op: Some(own.kernels()), elements: PhantomData }
+    fn from(reduction: &'a DeviceReduceOp<T>) -> Self {
+        Self { op: ReduceOp::Sum, user_op: Some(reduction.kernels()), elements: PhantomData }
     }
 }

@@ -174,10 +174,10 @@ impl CommState {
     /// offset.
     fn find_window_set(&self, side: &OpBuffer<'_>) -> Option<(usize, Arc<WindowSet>, usize)> {
         let region = side.region?;
-        let of = |(index, set): (usize, &Arc<WindowSet>)| {
+        let position = |(index, set): (usize, &Arc<WindowSet>)| {
             Some((index, Arc::clone(set), set.offset_of(region)? + side.offset))
         };
-        self.window_sets.iter().enumerate().find_map(of)
+        self.window_sets.iter().enumerate().find_map(position)
     }
 }
 

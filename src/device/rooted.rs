@@ -74,8 +74,15 @@ impl DeviceCommunicator {
         let length = input.map_or(0, |input| input.len());
         self.arg_check().require_length_if(at_root, "input", length, output.len())?;
         let (input, output) = (input.map(|input| TypedRegion::<T>(input)), TypedRegion(output));
-        let from = OpBuffer::even(optional_region(&input), 0, output.bytes());
-        self.enqueue_collective::<T>(stream, Collective::Broadcast, None, root, from, whole_buffer(&output))
+        let input_side = OpBuffer::even(optional_region(&input), 0, output.bytes());
+        self.enqueue_collective::<T>(
+            stream,
+            Collective::Broadcast,
+            None,
+            root,
+            input_side,
+            whole_buffer(&output),
+        )
     }
 
     /// Reduces `buffer` over all ranks. The root gets the result in place; other buffers stay as
@@ -144,14 +151,14 @@ impl DeviceCommunicator {
         let length = output.as_ref().map_or(0, |output| output.len());
         self.arg_check().require_length_if(at_root, "output", length, input.len())?;
         let (input, output) = (TypedRegion(input), output.map(|output| TypedRegion::<T>(output)));
-        let into = OpBuffer::even(optional_region(&output), 0, input.bytes());
+        let output_side = OpBuffer::even(optional_region(&output), 0, input.bytes());
         self.enqueue_collective::<T>(
             stream,
             Collective::Reduce,
             Some(reduction.into()),
             root,
             whole_buffer(&input),
-            into,
+            output_side,
         )
     }
 
@@ -172,8 +179,15 @@ impl DeviceCommunicator {
         let length = output.as_ref().map_or(0, |output| output.len());
         self.arg_check().require_length_if(at_root, "output", length, input.len() * self.size())?;
         let (input, output) = (TypedRegion(input), output.map(|output| TypedRegion::<T>(output)));
-        let into = OpBuffer::even(optional_region(&output), 0, input.bytes());
-        self.enqueue_collective::<T>(stream, Collective::Gather, None, root, whole_buffer(&input), into)
+        let output_side = OpBuffer::even(optional_region(&output), 0, input.bytes());
+        self.enqueue_collective::<T>(
+            stream,
+            Collective::Gather,
+            None,
+            root,
+            whole_buffer(&input),
+            output_side,
+        )
     }
 
     /// Gathers as [`DeviceCommunicator::gather`] does, with the root's input already in its place
@@ -190,10 +204,10 @@ impl DeviceCommunicator {
         buffer: &mut impl DeviceBufferMut<T>,
         root: Rank,
     ) -> Result<()> {
-        let ((bytes, own), buffer) = (self.share_and_offset::<T>(buffer, root)?, TypedRegion(buffer));
-        let (from, into) =
-            (OpBuffer::even(Some(&buffer), own, bytes), OpBuffer::even(Some(&buffer), 0, bytes));
-        self.enqueue_collective::<T>(stream, Collective::Gather, None, root, from, into)
+        let ((bytes, offset), buffer) = (self.share_and_offset::<T>(buffer, root)?, TypedRegion(buffer));
+        let (input_side, output_side) =
+            (OpBuffer::even(Some(&buffer), offset, bytes), OpBuffer::even(Some(&buffer), 0, bytes));
+        self.enqueue_collective::<T>(stream, Collective::Gather, None, root, input_side, output_side)
     }
 
     /// Copies share i of `input`, which only the root gives, to rank i.
@@ -212,8 +226,15 @@ impl DeviceCommunicator {
         let length = input.map_or(0, |input| input.len());
         self.arg_check().require_length_if(at_root, "input", length, output.len() * self.size())?;
         let (input, output) = (input.map(|input| TypedRegion::<T>(input)), TypedRegion(output));
-        let from = OpBuffer::even(optional_region(&input), 0, output.bytes());
-        self.enqueue_collective::<T>(stream, Collective::Scatter, None, root, from, whole_buffer(&output))
+        let input_side = OpBuffer::even(optional_region(&input), 0, output.bytes());
+        self.enqueue_collective::<T>(
+            stream,
+            Collective::Scatter,
+            None,
+            root,
+            input_side,
+            whole_buffer(&output),
+        )
     }
 
     /// Scatters as [`DeviceCommunicator::scatter`] does, in place.
@@ -230,10 +251,10 @@ impl DeviceCommunicator {
         buffer: &mut impl DeviceBufferMut<T>,
         root: Rank,
     ) -> Result<()> {
-        let ((bytes, own), buffer) = (self.share_and_offset::<T>(buffer, root)?, TypedRegion(buffer));
-        let (from, into) =
-            (OpBuffer::even(Some(&buffer), 0, bytes), OpBuffer::even(Some(&buffer), own, bytes));
-        self.enqueue_collective::<T>(stream, Collective::Scatter, None, root, from, into)
+        let ((bytes, offset), buffer) = (self.share_and_offset::<T>(buffer, root)?, TypedRegion(buffer));
+        let (input_side, output_side) =
+            (OpBuffer::even(Some(&buffer), 0, bytes), OpBuffer::even(Some(&buffer), offset, bytes));
+        self.enqueue_collective::<T>(stream, Collective::Scatter, None, root, input_side, output_side)
     }
 
     /// Returns the bytes of a share of a buffer that only the root gives whole, and the offset of

@@ -40,15 +40,15 @@ impl Shape {
     pub(super) fn of(algorithm: &Algorithm, spec: &GroupSpec) -> Self {
         let spec = &GroupSpec { ranks: spec.ranks.max(2), ..*spec };
         let programs: Vec<Vec<Instr>> = (0..spec.ranks).map(|rank| instrs(algorithm, spec, rank)).collect();
-        let all = || programs.iter().enumerate();
+        let ranked = || programs.iter().enumerate();
         let accesses_peers = |space| {
-            all().any(|(rank, instrs)| {
+            ranked().any(|(rank, instrs)| {
                 let mut places =
                     transfers(instrs).flat_map(|transfer| transfer.sources.iter().chain(&transfer.targets));
                 places.any(|place| place.rank != rank && place.chunk.space == space)
             })
         };
-        let is_ring = || all().all(|(rank, instrs)| talks_to_neighbors_only(instrs, rank, spec.ranks));
+        let is_ring = || ranked().all(|(rank, instrs)| talks_to_neighbors_only(instrs, rank, spec.ranks));
         let any_order = algorithm.combine_order == CombineOrder::Unspecified;
         Self {
             accesses_peer_inputs: accesses_peers(Space::Input),
@@ -58,7 +58,7 @@ impl Shape {
                 && (algorithm.collective.has_root() || is_ring()),
             is_one_shot: algorithm.collective == Collective::AllReduce
                 && (algorithm.chunks_per_share)(spec) == 1
-                && all().all(|(rank, instrs)| reduces_in_one_exchange(instrs, rank, spec.ranks)),
+                && ranked().all(|(rank, instrs)| reduces_in_one_exchange(instrs, rank, spec.ranks)),
         }
     }
 }

@@ -18,11 +18,11 @@ impl Locations {
     pub(super) fn exchange(base: &Communicator, gpu: &Gpu) -> Result<Self> {
         let mut location = [0u8; LOCATION_BYTES];
         let text = format!("{} {}", gpu.info().bus_id().unwrap_or_default(), host_identity());
-        location.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
-        let mut all = location.repeat(base.size());
-        base.all_gather(&location, &mut all)?;
-        let all = all.chunks_exact(LOCATION_BYTES).filter_map(|each| each.first_chunk().copied());
-        Ok(Self { own: base.rank(), all: all.collect() })
+        location.iter_mut().zip(text.bytes()).for_each(|(target, byte)| *target = byte);
+        let mut locations = location.repeat(base.size());
+        base.all_gather(&location, &mut locations)?;
+        let locations = locations.chunks_exact(LOCATION_BYTES).filter_map(|each| each.first_chunk().copied());
+        Ok(Self { own: base.rank(), all: locations.collect() })
     }
 
     /// Returns true if NVLinks connect `gpu`, which is this rank's, with that of another rank of
@@ -38,10 +38,10 @@ pub(super) fn agree_on_order(base: &Communicator, gpu: &Gpu, locations: &Locatio
     // GPUs that the driver does not report are treated as far away. This is the same on all ranks.
     let seen = visible_gpus(gpu).unwrap_or_default();
     let place = &locations.all[locations.own];
-    let own: Vec<u8> = locations.all.iter().map(|theirs| rank_distance(place, theirs, &seen)).collect();
-    let mut all = own.repeat(base.size());
-    base.all_gather(&own, &mut all)?;
-    Ok(nearest_ring(&all, base.size()))
+    let distances: Vec<u8> = locations.all.iter().map(|theirs| rank_distance(place, theirs, &seen)).collect();
+    let mut table = distances.repeat(base.size());
+    base.all_gather(&distances, &mut table)?;
+    Ok(nearest_ring(&table, base.size()))
 }
 
 /// Returns the GPUs visible to this process: their locations, and their distances from `gpu`.
@@ -78,8 +78,8 @@ fn split(place: &[u8]) -> (String, String) {
 }
 
 /// Returns the distance of a rank whose GPU is at `theirs`.
-fn rank_distance(own: &[u8], theirs: &[u8], seen: &[(String, u8)]) -> u8 {
-    let ((own_id, own_host), (bus_id, host)) = (split(own), split(theirs));
+fn rank_distance(own_place: &[u8], theirs: &[u8], seen: &[(String, u8)]) -> u8 {
+    let ((own_id, own_host), (bus_id, host)) = (split(own_place), split(theirs));
     match seen.iter().find(|(known, _)| *known == bus_id) {
         _ if host != own_host => OTHER_HOST,
         _ if bus_id == own_id && !bus_id.is_empty() => 0,
@@ -95,9 +95,10 @@ fn rank_distance(own: &[u8], theirs: &[u8], seen: &[(String, u8)]) -> u8 {
 /// The order of the rank numbers is returned instead unless the ring is shorter. A path whose ends
 /// report different distances counts with the larger one.
 fn nearest_ring(distances: &[u8], ranks: usize) -> Vec<Rank> {
-    let apart = |one: Rank, other: Rank| distances[one * ranks + other].max(distances[other * ranks + one]);
+    let apart =
+        |rank: Rank, other: Rank| distances[rank * ranks + other].max(distances[other * ranks + rank]);
     let length = |order: &[Rank]| -> u32 {
-        (0..ranks).map(|at| u32::from(apart(order[at], order[(at + 1) % ranks]))).sum()
+        (0..ranks).map(|position| u32::from(apart(order[position], order[(position + 1) % ranks]))).sum()
     };
     let numbers: Vec<Rank> = (0..ranks).collect();
     let mut order = vec![0];
@@ -118,9 +119,9 @@ pub(super) fn fuzz(bytes: &[u8]) {
         ring.sort_unstable();
         assert!(ring.into_iter().eq(0..ranks), "each rank is in the ring once");
     }
-    let (own, theirs) = bytes.split_at(bytes.len() / 2);
+    let (own_place, theirs) = bytes.split_at(bytes.len() / 2);
     let seen = [split(theirs)].map(|(bus_id, _)| (bus_id, 3));
-    let _ = rank_distance(own, theirs, &seen);
+    let _ = rank_distance(own_place, theirs, &seen);
 }
 
 /// Base of direct distances; one GPU has distance 0. The driver's link rank is added where the

@@ -77,6 +77,7 @@ impl Engine {
     /// Sets the algorithm of a collective, or returns the choice to the tuning table.
     pub(crate) fn set_override(&mut self, collective: Collective, algorithm: Option<Override>) {
         self.overrides[collective as usize] = algorithm;
+        // Plans of the pipelined executor stay, because the algorithm is a part of their key.
         self.selections.clear();
         self.eager.plans.clear();
     }

@@ -39,17 +39,17 @@ impl Engine {
         let mut transfers: Vec<_> = peers.flat_map(messages).collect();
         let begun = self.fabric.wait.now();
         self.run_transfers_checked(&mut transfers, &|engine, transfers| {
-            let after = engine.fabric.wait.now().saturating_sub(begun);
-            if after > timeout { Err(missing_error(transfers, after)) } else { Ok(()) }
+            let waited = engine.fabric.wait.now().saturating_sub(begun);
+            if waited > timeout { Err(missing_error(transfers, waited)) } else { Ok(()) }
         })
     }
 }
 
 /// Returns the error with the peers of all open transfers.
-fn missing_error(transfers: &[Transfer<'_>], after: Duration) -> Error {
+fn missing_error(transfers: &[Transfer<'_>], waited: Duration) -> Error {
     let open = transfers.iter().filter(|transfer| !transfer.is_done());
     let mut missing: Vec<Rank> = open.map(Transfer::peer).collect();
     missing.sort_unstable();
     missing.dedup();
-    Error::new(ErrorKind::BarrierTimeout { missing, after })
+    Error::new(ErrorKind::BarrierTimeout { missing, after: waited })
 }

@@ -62,26 +62,27 @@ impl<'a> Buffers<'a> {
     /// Returns parts of input and output if they are different buffers.
     pub(crate) fn input_and_output(
         &mut self,
-        from: Range<usize>,
-        into: Range<usize>,
+        input_range: Range<usize>,
+        output_range: Range<usize>,
     ) -> Option<(&[u8], &mut [u8])> {
+        // In place, both are parts of one buffer, which cannot be borrowed twice.
         let input = self.input?;
-        Some((&input[from], self.output(into)))
+        Some((&input[input_range], self.output(output_range)))
     }
 
     /// Returns the whole input and a part of the output. The input is empty if the operation is in
     /// place.
     #[inline]
-    pub(crate) fn input_and_output_range(&mut self, into: Range<usize>) -> (&[u8], &mut [u8]) {
-        (self.input.unwrap_or_default(), self.output(into))
+    pub(crate) fn input_and_output_range(&mut self, output_range: Range<usize>) -> (&[u8], &mut [u8]) {
+        (self.input.unwrap_or_default(), self.output(output_range))
     }
 
     /// Copies a part of the input to the output of an in-place operation.
-    pub(crate) fn copy_within(&mut self, from: Range<usize>, into: Range<usize>) {
-        let from = self.input_base + from.start..self.input_base + from.end;
-        let into = self.output_base + into.start;
-        if from.start != into {
-            self.buffer.copy_within(from, into);
+    pub(crate) fn copy_within(&mut self, source_range: Range<usize>, target_range: Range<usize>) {
+        let source_range = self.input_base + source_range.start..self.input_base + source_range.end;
+        let target_start = self.output_base + target_range.start;
+        if source_range.start != target_start {
+            self.buffer.copy_within(source_range, target_start);
         }
     }
 }
@@ -178,13 +179,13 @@ impl StepMemory<'_, '_> {
     }
 
     /// Returns whether two chunks are the same memory.
-    pub(crate) fn is_same_memory(&self, one: Chunk, other: Chunk) -> bool {
-        if one.space == Space::Scratch || other.space == Space::Scratch {
-            return one == other;
+    pub(crate) fn is_same_memory(&self, chunk: Chunk, other: Chunk) -> bool {
+        if chunk.space == Space::Scratch || other.space == Space::Scratch {
+            return chunk == other;
         }
-        match (self.range(one), self.range(other)) {
-            (Some(one_range), Some(other_range)) => one_range == other_range,
-            _ => one == other,
+        match (self.range(chunk), self.range(other)) {
+            (Some(range), Some(other_range)) => range == other_range,
+            _ => chunk == other,
         }
     }
 
@@ -215,21 +216,22 @@ impl StepMemory<'_, '_> {
         }
     }
 
-    /// Returns whether the input can be read while `into` is written.
-    pub(crate) fn is_input_disjoint_from(&self, into: Chunk) -> bool {
-        self.buffers.input.is_some() || self.range(into).is_none()
+    /// Returns whether the input can be read while `target_chunk` is written.
+    pub(crate) fn is_input_disjoint_from(&self, target_chunk: Chunk) -> bool {
+        self.buffers.input.is_some() || self.range(target_chunk).is_none()
     }
 
-    /// Returns `into` for writing, with all memory that can be read at the same time. A window
+    /// Returns a chunk for writing, with all memory that can be read at the same time. A window
     /// chunk has no target.
-    pub(crate) fn open_target(&mut self, into: Chunk, bytes: usize) -> OpenTarget<'_> {
-        let range = self.range(into);
+    pub(crate) fn open_target(&mut self, target_chunk: Chunk, bytes: usize) -> OpenTarget<'_> {
+        let range = self.range(target_chunk);
         let StepMemory { buffers, scratch, input, slice_index, .. } = self;
         let (input_layout, slice_index) = (*input, *slice_index);
-        let (target, input) = match (into.space, range) {
+        let (target, input) = match (target_chunk.space, range) {
+            // Scratch is no memory of the caller, so the whole input can be read meanwhile.
             (Space::Scratch, _) => {
-                scratch.lengths[into.index as usize] = bytes;
-                let range = scratch.range(into.index as usize);
+                scratch.lengths[target_chunk.index as usize] = bytes;
+                let range = scratch.range(target_chunk.index as usize);
                 (Some(Target::from(&mut scratch.bytes[range])), Some(buffers.views().0))
             }
             (_, Some(range)) => (Some(Target::from(&mut buffers.buffer[range])), buffers.input),
@@ -238,28 +240,33 @@ impl StepMemory<'_, '_> {
         OpenTarget { target, input, input_layout, slice_index, staging: &scratch.staging }
     }
 
-    /// Returns `into` for writing and `with` for reading, if they are different buffers.
-    pub(crate) fn target_and_source(&mut self, into: Chunk, with: Chunk) -> Option<(Target<'_>, Source<'_>)> {
-        let input = match (with.space, self.buffers.input) {
-            (Space::Input, Some(input)) => Some(&input[self.slice(with)]),
+    /// Returns one chunk for writing and another one for reading, if they are in different buffers.
+    pub(crate) fn target_and_source(
+        &mut self,
+        target_chunk: Chunk,
+        source_chunk: Chunk,
+    ) -> Option<(Target<'_>, Source<'_>)> {
+        let input = match (source_chunk.space, self.buffers.input) {
+            (Space::Input, Some(input)) => Some(&input[self.slice(source_chunk)]),
             _ => None,
         };
-        let bytes = self.bytes(with);
-        match (input, into.space, with.space) {
+        let bytes = self.bytes(source_chunk);
+        match (input, target_chunk.space, source_chunk.space) {
             (Some(input), Space::Output | Space::Scratch, _) => {
-                Some((self.target(into, bytes), Source::from(input)))
+                Some((self.target(target_chunk, bytes), Source::from(input)))
             }
             (None, Space::Scratch, Space::Input | Space::Output) => {
-                let index = into.index as usize;
+                let index = target_chunk.index as usize;
                 self.scratch.lengths[index] = bytes;
-                let (range, with) = (self.scratch.range(index), self.range(with)?);
+                let (range, source_range) = (self.scratch.range(index), self.range(source_chunk)?);
                 let target = Target::from(&mut self.scratch.bytes[range]);
-                Some((target, Source::from(&self.buffers.buffer[with])))
+                Some((target, Source::from(&self.buffers.buffer[source_range])))
             }
             (None, Space::Output, Space::Scratch) => {
-                let (range, with) = (self.range(into)?, self.scratch.range(with.index as usize));
+                let (range, source_range) =
+                    (self.range(target_chunk)?, self.scratch.range(source_chunk.index as usize));
                 let target = Target::from(&mut self.buffers.buffer[range]);
-                Some((target, Source::from(&self.scratch.bytes[with])))
+                Some((target, Source::from(&self.scratch.bytes[source_range])))
             }
             _ => None,
         }

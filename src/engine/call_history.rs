@@ -54,10 +54,10 @@ impl Engine {
             && rank == self.fabric.rank
             && other_op.shares_sequence_with(&op)
             && other_op.sequence() < op.sequence()
-            && let Some(own) = self.recorder.find_op(&other_op)
+            && let Some(recorded) = self.recorder.find_op(&other_op)
         {
             // A message of an earlier operation, which this rank did not receive, was still there.
-            return op_mismatch(rank, own, other, other_op);
+            return op_mismatch(rank, recorded, other, other_op);
         }
         let Some(op) = later_op(&error) else { return error };
         for call in self.recorder.calls_before(&op, CALLS_TOLD) {
@@ -67,6 +67,8 @@ impl Engine {
         let limit = self.config.timeout.min(ANSWER_TIME_MAX);
         while self.fabric.wait.now().saturating_sub(begun) < limit {
             match self.watchdog.read_events(&mut *self.fabric.control) {
+                // An answer that only repeats that earlier calls differ names no call, so this rank
+                // listens on.
                 Err(cause) if later_op(&cause).is_none() => return cause,
                 _ => self.fabric.wait.pause(ROUNDS_SLEEPING),
             }

@@ -54,6 +54,7 @@ impl Engine {
     #[inline]
     pub(crate) fn poll_abort(&mut self) {
         if self.watchdog.is_abort_raised() {
+            // The error may be ignored here, because the next call returns it.
             let _ = self.check_poisoned();
         }
     }
@@ -170,6 +171,8 @@ impl Engine {
         }
         let left = self.own_error(ErrorKind::abort_request(self.fabric.rank, reason));
         self.messages.fail_all(&left);
+        // The goodbye has a channel of its own and may overtake data. A peer that has read it
+        // expects nothing more, so the data has to arrive first.
         if self.poisoned.is_none() {
             self.drain_links();
         }
@@ -188,8 +191,8 @@ impl Engine {
         let limit = self.config.timeout.min(DRAIN_TIME_MAX);
         let mut lost = Vec::new();
         for (peer, link) in self.fabric.links.iter_mut().enumerate() {
-            let rest = limit.saturating_sub(self.fabric.wait.now().saturating_sub(begun));
-            if link.as_mut().is_some_and(|link| !link.drain(rest)) {
+            let remaining = limit.saturating_sub(self.fabric.wait.now().saturating_sub(begun));
+            if link.as_mut().is_some_and(|link| !link.drain(remaining)) {
                 lost.push(peer);
             }
         }

@@ -140,9 +140,9 @@ impl<'a> Job<'a> {
         (rank, digest): (Rank, u64),
         buffers: Buffers<'a>,
     ) -> Self {
-        let (all, own) = (Shares::Table(places), Shares::Even { bytes: places[rank].1 });
+        let (table, share) = (Shares::Table(places), Shares::Even { bytes: places[rank].1 });
         let gathers = collective == Collective::AllGather;
-        let (input, output) = if gathers { (own, all) } else { (all, own) };
+        let (input, output) = if gathers { (share, table) } else { (table, share) };
         Self {
             kind,
             collective,
@@ -268,6 +268,9 @@ impl Engine {
         let index = match self.eager_plan(job) {
             Ok(Some(index)) => index,
             Ok(None) => return self.run_planned(job),
+            // An error of the system may concern this rank alone, so its peers have to hear of it.
+            // All ranks refuse an unsuitable algorithm alike, before they have sent anything, so
+            // the communicator stays usable.
             Err(error) if error.is_poisoning() => return self.fail(error, None),
             Err(error) => return Err(error),
         };
@@ -309,6 +312,8 @@ impl Engine {
         job: &mut Job<'_>,
         op: OpDesc,
     ) -> Result<()> {
+        // A peer that knows the offsets may access the buffers at any moment. So they are exposed
+        // before the offsets are exchanged.
         let exposure = self.expose_buffers(job);
         let result = self.try_zero_copy(algorithm, spec, plan, job, op);
         let result = self.end_op(result, op, job.is_timed());
@@ -430,6 +435,8 @@ impl Engine {
     /// thread.
     pub(crate) fn wait_in_background(&mut self, background: bool) {
         self.wait_mode = match self.config.wait {
+            // The thread runs beside the computation of its own rank, and a yield would take the
+            // core from that computation: docs/decisions/0022-sleepers-are-woken.md.
             WaitMode::Auto if background => WaitMode::Block,
             mode => mode,
         };

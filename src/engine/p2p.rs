@@ -121,6 +121,8 @@ impl Engine {
                 self.watchdog.progressed();
                 continue;
             }
+            // A peer may need the acknowledgement of a slot, or room on a link, before it gets to
+            // its part of these transfers.
             self.send_acks();
             for link in self.fabric.links.iter_mut().flatten() {
                 link.progress()?;
@@ -136,7 +138,7 @@ impl Engine {
         let slot_bytes = self.fabric.geometry.slot_bytes;
         let lane = send_recv_lane(self.channels.len());
         let link = link(&mut self.fabric.links, transfer.peer)?;
-        let (rank, peer, before) = (self.fabric.rank, transfer.peer, transfer.slices);
+        let (rank, peer, slices_before) = (self.fabric.rank, transfer.peer, transfer.slices);
         let total = transfer.bytes();
         while !transfer.done {
             let tag = transfer.desc.tag(transfer.slices as u64);
@@ -164,16 +166,18 @@ impl Engine {
             transfer.slices += 1;
             transfer.done = end == total;
         }
-        Ok(transfer.slices > before)
+        Ok(transfer.slices > slices_before)
     }
 }
 
 /// Returns whether all transfers of the same peer and direction before the last one are done.
 fn is_next(transfers: &[Transfer<'_>]) -> bool {
-    let Some((last, before)) = transfers.split_last() else {
+    // A link shows its oldest message only. A later receive would take a message of an earlier one
+    // for a mismatch.
+    let Some((last, earlier_transfers)) = transfers.split_last() else {
         return false;
     };
-    before
+    earlier_transfers
         .iter()
         .all(|earlier| earlier.done || earlier.peer != last.peer || earlier.direction() != last.direction())
 }
@@ -186,9 +190,10 @@ fn copy_self_messages(rank: Rank, transfers: &mut [Transfer<'_>]) {
         .filter(|transfer| transfer.peer == rank)
         .partition(|transfer| transfer.direction() == Direction::Send);
     for (send, receive) in sends.iter_mut().zip(&mut receives) {
-        if let (TransferBuffer::Send(from), TransferBuffer::Recv(into)) = (&send.buffer, &mut receive.buffer)
+        if let (TransferBuffer::Send(bytes), TransferBuffer::Recv(buffer)) =
+            (&send.buffer, &mut receive.buffer)
         {
-            copy_to(Store::Cached, Target::from(&mut into[..]), Source::from(*from));
+            copy_to(Store::Cached, Target::from(&mut buffer[..]), Source::from(*bytes));
         }
         (send.done, receive.done) = (true, true);
     }

@@ -22,14 +22,16 @@ pub(crate) struct CommRegistry(Mutex<Vec<Weak<dyn RegisteredComm>>>);
 impl CommRegistry {
     /// Adds a communicator.
     pub(crate) fn register(&self, comm: Weak<dyn RegisteredComm>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|comm| comm.strong_count() > 0);
-        all.push(comm);
+        let mut comms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        comms.retain(|comm| comm.strong_count() > 0);
+        comms.push(comm);
     }
 
     /// Announces in all communicators that this rank waits in `op` of one of them.
     pub(crate) fn notify_blocked(&self, op: OpDesc) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        all.iter().filter_map(Weak::upgrade).for_each(|comm| comm.notify_blocked(op));
+        let comms = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // The list is a copy, so that its lock is not held while other communicators are called,
+        // which take locks of their own.
+        comms.iter().filter_map(Weak::upgrade).for_each(|comm| comm.notify_blocked(op));
     }
 }

@@ -59,38 +59,46 @@ impl AbortCause {
 }
 
 impl ErrorKind {
-    /// Returns the kind for a communicator that the program of rank `by` ends.
-    pub(crate) fn abort_request(by: Rank, reason: impl Into<String>) -> Self {
-        ErrorKind::Aborted { by, reason: reason.into(), cause: AbortCause::Request }
+    /// Returns the kind for a communicator that the program of rank `rank` ends.
+    pub(crate) fn abort_request(rank: Rank, reason: impl Into<String>) -> Self {
+        ErrorKind::Aborted { by: rank, reason: reason.into(), cause: AbortCause::Request }
     }
 
-    /// Returns the kind for a thread of rank `by` that panicked while it used the communicator.
-    pub(crate) fn panicked(by: Rank, what: &str) -> Self {
-        let failure = ErrorKind::PeerFailed { peer: by, what: what.to_owned() };
-        ErrorKind::Aborted { by, reason: what.to_owned(), cause: AbortCause::Failure(Box::new(failure)) }
+    /// Returns the kind for a thread of rank `rank` that panicked while it used the communicator.
+    pub(crate) fn panicked(rank: Rank, what: &str) -> Self {
+        let failure = ErrorKind::PeerFailed { peer: rank, what: what.to_owned() };
+        ErrorKind::Aborted {
+            by: rank,
+            reason: what.to_owned(),
+            cause: AbortCause::Failure(Box::new(failure)),
+        }
     }
 
-    /// Returns the kind for a communicator that rank `by` shrinks. `gone` lists the ranks that it
+    /// Returns the kind for a communicator that rank `rank` shrinks. `gone` lists the ranks that it
     /// knows to be gone.
-    pub(crate) fn shrunk(by: Rank, gone: &[Rank]) -> Self {
+    pub(crate) fn shrunk(rank: Rank, gone: &[Rank]) -> Self {
         let Some(&peer) = gone.first() else {
-            return ErrorKind::Aborted { by, reason: SHRINK_REASON.to_owned(), cause: AbortCause::Shrink };
+            return ErrorKind::Aborted {
+                by: rank,
+                reason: SHRINK_REASON.to_owned(),
+                cause: AbortCause::Shrink,
+            };
         };
-        let names: Vec<_> = gone.iter().map(|rank| format!("rank {rank}")).collect();
+        let names: Vec<_> = gone.iter().map(|peer| format!("rank {peer}")).collect();
         let (names, are) = (names.join(", "), if gone.len() == 1 { "is" } else { "are" });
-        let failure = ErrorKind::PeerFailed { peer, what: format!("rank {by} has noticed it") };
+        let failure = ErrorKind::PeerFailed { peer, what: format!("rank {rank} has noticed it") };
         let reason = format!("{SHRINK_REASON}, because {names} {are} gone");
-        ErrorKind::Aborted { by, reason, cause: AbortCause::Failure(Box::new(failure)) }
+        ErrorKind::Aborted { by: rank, reason, cause: AbortCause::Failure(Box::new(failure)) }
     }
 
-    /// Returns the kind that the other ranks get when rank `by` fails with this kind in `op`.
-    pub(crate) fn for_peers(&self, by: Rank, op: Option<&OpDesc>) -> Self {
+    /// Returns the kind that the other ranks get when rank `rank` fails with this kind in `op`.
+    pub(crate) fn for_peers(&self, rank: Rank, op: Option<&OpDesc>) -> Self {
         let reason = match (self, op) {
             (ErrorKind::Timeout { .. }, Some(op)) => format!("in {op}, {self}"),
             _ if self.has_one_meaning() => return self.clone(),
             _ => self.to_string(),
         };
-        ErrorKind::Aborted { by, reason, cause: AbortCause::Failure(Box::new(self.clone())) }
+        ErrorKind::Aborted { by: rank, reason, cause: AbortCause::Failure(Box::new(self.clone())) }
     }
 
     /// Returns true if the text of the kind is right on all ranks.

@@ -134,15 +134,15 @@ impl BootstrapError {
 
     /// Adds the origin of rank 0's address to a failure that a wrong address would explain.
     pub(crate) fn with_origin(self, origin: &str) -> Self {
-        let with = |what: &str| format!("{what}; {origin}");
+        let explained = |what: &str| format!("{what}; {origin}");
         match self {
             Failure::RootUnreachable { address, what } => {
-                Failure::RootUnreachable { address, what: with(&what) }
+                Failure::RootUnreachable { address, what: explained(&what) }
             }
-            Failure::Secret { address, what } => Failure::Secret { address, what: with(&what) },
-            Failure::Died { rank: 0, host, what } => Failure::Died { rank: 0, host, what: with(&what) },
+            Failure::Secret { address, what } => Failure::Secret { address, what: explained(&what) },
+            Failure::Died { rank: 0, host, what } => Failure::Died { rank: 0, host, what: explained(&what) },
             Failure::DuplicateRank { .. } | Failure::WorldSize { .. } | Failure::Version { .. } => {
-                Failure::Other { what: with(&self.to_string()) }
+                Failure::Other { what: explained(&self.to_string()) }
             }
             other => other,
         }
@@ -220,8 +220,8 @@ impl BootstrapError {
         let list = |ranks: &[Rank]| ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",");
         let fields = match self {
             Failure::RanksMissing { missing, ranks, rejected, only_loopback } => {
-                let own = only_loopback.clone().unwrap_or_default();
-                let head = ["missing".to_owned(), list(missing), ranks.to_string(), own];
+                let loopback = only_loopback.clone().unwrap_or_default();
+                let head = ["missing".to_owned(), list(missing), ranks.to_string(), loopback];
                 head.into_iter().chain(rejected.iter().cloned()).collect()
             }
             Failure::DuplicateRank { rank, hosts: [one, other] } => {
@@ -271,52 +271,54 @@ impl BootstrapError {
         let fields: Vec<&str> = text.split(SEPARATOR).collect();
         let list =
             |text: &str| -> Option<Vec<Rank>> { text.split(',').map(|rank| rank.parse().ok()).collect() };
-        let own = |text: &str| printable(text).into_owned();
+        let owned = |text: &str| printable(text).into_owned();
         Some(match fields[..] {
             ["missing", missing, ranks, only_loopback, ref rejected @ ..] => Failure::RanksMissing {
                 missing: list(missing)?,
                 ranks: ranks.parse().ok()?,
-                rejected: rejected.iter().copied().map(own).collect(),
-                only_loopback: Some(own(only_loopback)).filter(|text| !text.is_empty()),
+                rejected: rejected.iter().copied().map(owned).collect(),
+                only_loopback: Some(owned(only_loopback)).filter(|text| !text.is_empty()),
             },
-            ["twice", rank, one, other] => {
-                Failure::DuplicateRank { rank: rank.parse().ok()?, hosts: [own(one), own(other)] }
+            ["twice", rank, first, second] => {
+                Failure::DuplicateRank { rank: rank.parse().ok()?, hosts: [owned(first), owned(second)] }
             }
             ["world", rank, host, expects, root_expects] => Failure::WorldSize {
                 rank: rank.parse().ok()?,
-                host: own(host),
+                host: owned(host),
                 expects: expects.parse().ok()?,
                 root_expects: root_expects.parse().ok()?,
             },
-            ["settings", ranks, one, other, setting, other_setting] => Failure::Settings {
+            ["settings", ranks, first, second, setting, other_setting] => Failure::Settings {
                 ranks: list(ranks)?.try_into().ok()?,
-                hosts: [own(one), own(other)],
-                settings: [own(setting), own(other_setting)],
+                hosts: [owned(first), owned(second)],
+                settings: [owned(setting), owned(other_setting)],
             },
             ["died", rank, host, what] => {
-                Failure::Died { rank: rank.parse().ok()?, host: own(host), what: own(what) }
+                Failure::Died { rank: rank.parse().ok()?, host: owned(host), what: owned(what) }
             }
             ["unreachable", ranks, what] => {
                 let [rank, peer] = list(ranks)?.try_into().ok()?;
-                Failure::Unreachable { rank, peer, what: own(what) }
+                Failure::Unreachable { rank, peer, what: owned(what) }
             }
             ["memory", ranks, what] => {
                 let [rank, peer] = list(ranks)?.try_into().ok()?;
-                Failure::SharedMemory { rank, peer, what: own(what) }
+                Failure::SharedMemory { rank, peer, what: owned(what) }
             }
             ["files", rank, what] => {
                 let rank = if rank.is_empty() { None } else { Some(rank.parse().ok()?) };
-                Failure::OpenFiles { rank, what: own(what) }
+                Failure::OpenFiles { rank, what: owned(what) }
             }
-            ["secret", address, what] => Failure::Secret { address: own(address), what: own(what) },
+            ["secret", address, what] => Failure::Secret { address: owned(address), what: owned(what) },
             ["version", address, theirs, ours] => Failure::Version {
-                address: own(address),
+                address: owned(address),
                 theirs: theirs.parse().ok()?,
                 ours: ours.parse().ok()?,
             },
-            ["no root", address, what] => Failure::RootUnreachable { address: own(address), what: own(what) },
-            ["listen", address, what] => Failure::Listen { address: own(address), what: own(what) },
-            ["other", what] => Failure::Other { what: own(what) },
+            ["no root", address, what] => {
+                Failure::RootUnreachable { address: owned(address), what: owned(what) }
+            }
+            ["listen", address, what] => Failure::Listen { address: owned(address), what: owned(what) },
+            ["other", what] => Failure::Other { what: owned(what) },
             _ => return None,
         })
     }

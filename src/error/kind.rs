@@ -204,9 +204,9 @@ impl ErrorKind {
         }
     }
 
-    /// Returns the rank at fault, from the point of view of `own`.
-    pub(super) fn peer(&self, own: Option<Rank>) -> Option<Rank> {
-        let other_than_own = |one, other| if own == Some(one) { other } else { one };
+    /// Returns the rank at fault, from the point of view of `own_rank`.
+    pub(super) fn peer(&self, own_rank: Option<Rank>) -> Option<Rank> {
+        let other_than_own = |rank, other| if own_rank == Some(rank) { other } else { rank };
         let peer = match *self {
             ErrorKind::Mismatch { rank, other, .. } => other_than_own(other, rank),
             ErrorKind::CountMismatch { sender, receiver, .. } => other_than_own(sender, receiver),
@@ -216,7 +216,7 @@ impl ErrorKind {
             ErrorKind::Timeout { ref waiting_for, .. } => waiting_for.first()?.0,
             ErrorKind::BarrierTimeout { ref missing, .. } => *missing.first()?,
             ErrorKind::Aborted { by, ref cause, .. } => {
-                cause.failure().and_then(|kind| kind.peer(own)).unwrap_or(by)
+                cause.failure().and_then(|kind| kind.peer(own_rank)).unwrap_or(by)
             }
             ErrorKind::Excluded { by } => by,
             ErrorKind::MessageTimeout { peer, .. } => peer?,
@@ -228,7 +228,7 @@ impl ErrorKind {
             | ErrorKind::Unsupported(_)
             | ErrorKind::Bug(_) => return None,
         };
-        Some(peer).filter(|&peer| own != Some(peer))
+        Some(peer).filter(|&peer| own_rank != Some(peer))
     }
 }
 
@@ -253,8 +253,9 @@ impl fmt::Display for ErrorKind {
                     let comma = if index > 0 { ", " } else { "" };
                     match call {
                         Some(call) => {
-                            let of = if elsewhere.contains(rank) { " of another communicator" } else { "" };
-                            write!(f, "{comma}rank {rank} (itself waiting in {call}{of})")?;
+                            let suffix =
+                                if elsewhere.contains(rank) { " of another communicator" } else { "" };
+                            write!(f, "{comma}rank {rank} (itself waiting in {call}{suffix})")?;
                         }
                         None => write!(f, "{comma}rank {rank} (silent)")?,
                     }

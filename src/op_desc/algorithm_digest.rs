@@ -20,9 +20,9 @@ pub(crate) struct AlgorithmDigest(u16);
 impl AlgorithmDigest {
     /// Returns the digest of `algorithm` for a group of `ranks` ranks.
     pub(crate) fn of(algorithm: &Algorithm, ranks: usize) -> Self {
-        let of_this = |own: &&OwnAlgorithm| own.address == address(algorithm) && own.ranks == ranks;
-        let own = own_algorithms().iter().find(of_this).map(|own| own.digest);
-        own.unwrap_or_else(|| Self::built_in(algorithm.name))
+        let of_this = |known: &&OwnAlgorithm| known.address == address(algorithm) && known.ranks == ranks;
+        let known = own_algorithms().iter().find(of_this).map(|known| known.digest);
+        known.unwrap_or_else(|| Self::built_in(algorithm.name))
     }
 
     pub(super) fn from_bytes(bytes: [u8; 2]) -> Self {
@@ -67,8 +67,8 @@ impl AlgorithmDigest {
             |digest: Self| if on_gpu { digest.bytes()[0] == self.bytes()[0] } else { digest == self };
         let mut names: Vec<&'static str> = own_algorithms()
             .iter()
-            .filter(|own| own.collective == collective && is_this(own.digest))
-            .map(|own| own.name)
+            .filter(|known| known.collective == collective && is_this(known.digest))
+            .map(|known| known.name)
             .collect();
         names.sort_unstable();
         names.dedup();
@@ -107,7 +107,7 @@ pub(crate) fn register_algorithm(algorithm: &'static Algorithm, ranks: usize) ->
     }
     let address = address(algorithm);
     let mut known = own_algorithms();
-    if !known.iter().any(|own| (own.address, own.ranks) == (address, ranks)) {
+    if !known.iter().any(|entry| (entry.address, entry.ranks) == (address, ranks)) {
         let Algorithm { collective, name, .. } = *algorithm;
         let digest = AlgorithmDigest::own(algorithm, programs);
         known.push(OwnAlgorithm { address, ranks, collective, name, digest });

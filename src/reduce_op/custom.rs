@@ -61,8 +61,8 @@ impl CustomOp {
         let words = [dtype as u64, is_commutative.into()].into_iter().chain(name.bytes().map(u64::from));
         let digest = fnv1a(words);
         register_op_name(digest, &name);
-        let run = Box::new(move |target: Target<'_>, first: Option<Source<'_>>, rest: &[Source<'_>]| {
-            reduce_by::<T>(&combine, target, first, rest);
+        let run = Box::new(move |target: Target<'_>, first: Option<Source<'_>>, others: &[Source<'_>]| {
+            reduce_by::<T>(&combine, target, first, others);
         });
         Self(Box::leak(Box::new(Definition { name, dtype, is_commutative, digest, run })))
     }
@@ -87,9 +87,9 @@ impl CustomOp {
         self.0.digest
     }
 
-    /// Reduces `first`, or the target itself, and `rest` into the target, in that order.
-    pub(crate) fn run(self, target: Target<'_>, first: Option<Source<'_>>, rest: &[Source<'_>]) {
-        (self.0.run)(target, first, rest);
+    /// Reduces `first`, or the target itself, and `others` into the target, in that order.
+    pub(crate) fn run(self, target: Target<'_>, first: Option<Source<'_>>, others: &[Source<'_>]) {
+        (self.0.run)(target, first, others);
     }
 }
 

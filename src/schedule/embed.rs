@@ -170,16 +170,17 @@ impl Translation<'_> {
             }
             Step::Recv { peer, into } => vec![Step::Recv { peer: peer_of(peer), into: self.all(&into) }],
             Step::RecvReduce { peer, with, into, finish } => {
-                let (peer, with, into) = (peer_of(peer), self.all(&with), self.all(&into));
-                vec![Step::RecvReduce { peer, with, into, finish: finish && self.embedding.finishes }]
+                let (operands, targets) = (self.all(&with), self.all(&into));
+                let finish = finish && self.embedding.finishes;
+                vec![Step::RecvReduce { peer: peer_of(peer), with: operands, into: targets, finish }]
             }
             Step::Copy { from, into } => {
                 let copies = (0..self.embedding.pieces)
                     .map(|piece| (self.place(&from, piece), self.place(&into, piece)));
                 // If a part reads its input where the part before has stored it, there is nothing
                 // to copy.
-                let moves = copies.filter(|(from, into)| from != into);
-                moves.map(|(from, into)| Step::Copy { from, into }).collect()
+                let moves = copies.filter(|(source, target)| source != target);
+                moves.map(|(source, target)| Step::Copy { from: source, into: target }).collect()
             }
             Step::Reduce { from, into, finish } => {
                 let finish = finish && self.embedding.finishes;

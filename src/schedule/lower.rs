@@ -82,7 +82,7 @@ fn lower_step(step: Step, rank: Rank) -> Instr {
         }),
         Step::Reduce { from, into, finish } => {
             // If the first operand is also the target, it is moved only once.
-            let elsewhere = Some(&into).filter(|&into| from.first() != Some(into));
+            let elsewhere = Some(&into).filter(|&target| from.first() != Some(target));
             let remote_chunks = from.iter().chain(elsewhere).filter(|place| place.rank != rank).count();
             let combine = Combine::Reduce { finish };
             Instr::Transfer(Transfer { remote_chunks, sources: from, targets: vec![into], combine })

@@ -36,6 +36,7 @@ pub fn find(collective: Collective, name: &str) -> Option<&'static Algorithm> {
 /// Registers an algorithm in this process. If another algorithm has the same name, returns that one
 /// as the error.
 pub(crate) fn add(algorithm: Algorithm) -> Result<&'static Algorithm, &'static Algorithm> {
+    // One lock covers the search and the addition, so that two threads cannot add the same name.
     let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
     let is_named =
         |row: &&&'static Algorithm| (row.collective, row.name) == (algorithm.collective, algorithm.name);

@@ -2,7 +2,8 @@
 //!
 //! Every check counts its findings by folder. `tests/tidy.baseline.tsv` holds the accepted counts,
 //! which may only fall: a higher count fails and prints the findings.
-//! `UNISONO_WRITE_TIDY=1 cargo test --test tidy` lowers the baseline and never raises it.
+//! `UNISONO_WRITE_TIDY=1 cargo test --test tidy` lowers the baseline and never raises it. Only the
+//! names of locals have no baseline: a folder may have none of the banned ones, or is not checked.
 
 use super::{collect, sources};
 use std::collections::BTreeMap;
@@ -105,6 +106,28 @@ const RETIRED_SETTINGS: &[&str] = &[
     "--report-floor",
 ];
 
+/// Names that no local variable and no parameter has, because they do not say what the value is.
+const BANNED_LOCALS: &[&str] = &[
+    "above", "after", "all", "around", "at", "before", "behind", "below", "beside", "between", "both", "by",
+    "from", "inside", "into", "it", "near", "of", "on", "one", "onto", "outside", "over", "own", "rest",
+    "since", "some", "that", "this_one", "to", "under", "until", "whole", "with", "within", "without",
+];
+
+/// Folders whose locals are not checked, because some of them still have such names.
+const UNCHECKED_LOCALS: &[&str] = &[
+    "adapters/",
+    "benches/",
+    "capi/",
+    "cuda/",
+    "examples/",
+    "python/",
+    "reducers/",
+    "tests/",
+    "trainer/",
+    "transports/",
+    "xtask/",
+];
+
 /// Words with which no sentence of a comment or a page begins, unless it is a question.
 pub(super) const BANNED_OPENINGS: &[&str] = &["What", "Whether", "Who", "Whoever", "Of", "Which", "Where"];
 
@@ -141,6 +164,18 @@ fn language_findings_only_fall() {
         check_page(&name, &text, &mut findings);
     }
     compare(&findings);
+}
+
+#[test]
+fn locals_are_named_by_their_values() {
+    let mut findings = Vec::new();
+    for (name, text) in sources() {
+        let is_checked = !UNCHECKED_LOCALS.iter().any(|folder| name.starts_with(folder));
+        if is_checked && !name.contains("tests") {
+            findings.extend(banned_locals(&text).iter().map(|finding| format!("{name}:{finding}")));
+        }
+    }
+    assert!(findings.is_empty(), "locals with names that are banned:\n{}", findings.join("\n"));
 }
 
 fn pages() -> Vec<(String, String)> {
@@ -322,6 +357,66 @@ fn contains_word(text: &str, word: &str) -> bool {
         .any(|(at, _)| !text[at + word.len()..].starts_with(is_name) && !text[..at].ends_with(is_name))
 }
 
+/// Banned names of locals and parameters in front of the tests of a file, each with its line. The
+/// parameters of functions that are `pub` belong to interfaces, so they are left out.
+fn banned_locals(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_signature = false;
+    for (number, line) in text.lines().take_while(|line| !line.ends_with("mod tests {")).enumerate() {
+        let code: String = line.split("//").next().unwrap_or("").split('"').step_by(2).collect();
+        let trimmed = code.trim();
+        if format!(" {trimmed}").contains(" fn ") && trimmed.contains('(') {
+            is_signature = !trimmed.starts_with("pub ");
+        }
+        let parameters = if is_signature { parameter_names(&code) } else { Vec::new() };
+        let names = bound_names(&code).into_iter().chain(parameters);
+        let banned = names.filter(|name| BANNED_LOCALS.contains(&name.as_str()));
+        found.extend(banned.map(|name| format!("{}: {name}", number + 1)));
+        is_signature &= !trimmed.ends_with(['{', '}', ';']);
+    }
+    found
+}
+
+/// Names that `let`, `for` and closures bind in a line of code.
+fn bound_names(code: &str) -> Vec<String> {
+    let mut patterns = Vec::new();
+    let lets = format!(" {code}").replace("(let ", " let ");
+    for binding in lets.split(" let ").skip(1) {
+        if let Some(end) = [" =", ": ", ";"].into_iter().filter_map(|end| binding.find(end)).min() {
+            patterns.push(&binding[..end]);
+        }
+    }
+    let header = code.trim_start().strip_prefix("for ").and_then(|header| header.split_once(" in "));
+    patterns.extend(header.map(|(pattern, _)| pattern));
+    let parts: Vec<&str> = code.split('|').collect();
+    let closures = parts[..parts.len() - 1].iter().skip(1).step_by(2);
+    let parameters = closures.flat_map(|parameters| parameters.split(','));
+    patterns.extend(parameters.map(|parameter| parameter.split(':').next().unwrap_or("")));
+    patterns.into_iter().flat_map(pattern_names).collect()
+}
+
+/// Names in a pattern. Those in braces are left out, because they are fields of a struct.
+fn pattern_names(pattern: &str) -> Vec<String> {
+    let (mut outside_braces, mut depth) = (String::new(), 0_usize);
+    for letter in pattern.chars() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => outside_braces.push(letter),
+            _ => {}
+        }
+    }
+    let names = outside_braces.split(|c: char| !c.is_alphanumeric() && c != '_');
+    names.map(str::to_owned).collect()
+}
+
+/// Names of the parameters in a line of a signature.
+fn parameter_names(code: &str) -> Vec<String> {
+    let declarations = code.split(['(', ',']).map(str::trim).filter_map(|part| part.split_once(':'));
+    let typed = declarations.filter(|(_, kind)| !kind.starts_with(':'));
+    typed.map(|(name, _)| name.strip_prefix("mut ").unwrap_or(name).to_owned()).collect()
+}
+
 /// Fails where a count is above the baseline; lowers the baseline if the environment asks for that.
 /// Without a file, the present counts become the baseline. An empty file accepts no finding.
 fn compare(findings: &[Finding]) {
@@ -379,4 +474,13 @@ fn prose_rules_find_what_they_ban() {
     let text = format!("Whether it works. Good: `Of` code. Who comes?\nA doorman waits. Which one. {long}.");
     check_prose(&text, &mut |rule, _| found.push(rule));
     assert_eq!(found, ["sentence_opening", "retired_word", "sentence_opening", "sentence_length"]);
+}
+
+#[test]
+fn banned_locals_are_found_where_they_are_bound() {
+    let text = "let (mut all, ours) = pair;\nlet Peer { from, .. } = peer; // let own = 1;\n\
+        for (at, share) in shares {\nlist.map(|one: &str| \"|own|\");\nfn copy(mut from: Rank, own_part: Rank) {\n\
+        pub fn copy(into: Rank) {\npub(crate) fn copy(\n    into: Rank,\n) {\nif let Some(of) = rank {\n\
+        mod tests {\nlet some = 1;";
+    assert_eq!(banned_locals(text), ["1: all", "3: at", "4: one", "5: from", "8: into", "10: of"]);
 }

@@ -33,6 +33,8 @@ impl<'r> Diagnosis<'r> {
         let ranks = records.first().map_or(0, |record| record.ranks);
         let present: HashSet<usize> = records.iter().map(|record| record.rank).collect();
         let absent = (0..ranks).filter(|rank| !present.contains(rank)).collect();
+        // Ranks that made different calls also wait for each other, so the mismatch is the cause if
+        // there is one.
         let finding = find_mismatch(records).or_else(|| find_stragglers(records)).unwrap_or(Finding::Idle);
         Self { records, missing: absent, finding }
     }
@@ -50,6 +52,7 @@ fn find_mismatch(records: &[Record]) -> Option<Finding<'_>> {
     for record in records {
         let mut sequences = HashSet::new();
         for operation in record.operations.iter().filter(|operation| operation.of_all) {
+            // A file may repeat a number, and a rank must not be listed twice for one call.
             if sequences.insert(operation.sequence) {
                 add_call(calls.entry(operation.sequence).or_default(), &operation.call, record.rank);
             }
@@ -71,14 +74,15 @@ fn find_stragglers(records: &[Record]) -> Option<Finding<'_>> {
     let last = |record: &Record| record.last_collective().map(|operation| operation.sequence);
     let foremost = records.iter().max_by_key(|record| last(record))?;
     let Operation { sequence, call, .. } = foremost.last_collective()?;
-    let (ahead, behind): (Vec<&Record>, Vec<&Record>) =
+    let (ahead, stragglers): (Vec<&Record>, Vec<&Record>) =
         records.iter().partition(|record| last(record) == Some(*sequence));
     let numbers = |records: Vec<&Record>| records.into_iter().map(|record| record.rank).collect::<Vec<_>>();
+    // Ranks of a healthy job are often at different calls for a moment.
     if !records.iter().any(is_stuck) {
         return None;
     }
-    Some(match behind.is_empty() {
-        false => Finding::Behind { ahead: numbers(ahead), call, behind: numbers(behind) },
+    Some(match stragglers.is_empty() {
+        false => Finding::Behind { ahead: numbers(ahead), call, behind: numbers(stragglers) },
         true => Finding::AllInSameOp { call },
     })
 }

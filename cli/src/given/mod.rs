@@ -30,6 +30,7 @@ pub(crate) fn read(path: &Path) -> Result<Schedule, String> {
     let shown = path.display();
     let mut text = String::new();
     let file = File::open(path).map_err(|error| format!("{shown}: {error}"))?;
+    // One byte more than the limit tells a file that is too long from one that just fits.
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| format!("{shown}: {error}"))?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("{shown} has more than the {FILE_BYTES_MAX} bytes that a schedule may have"));

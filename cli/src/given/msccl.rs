@@ -135,6 +135,8 @@ fn gpus(algo: &Node, shape: Shape) -> Result<Vec<Gpu>, String> {
         let place = gpus.get_mut(id).ok_or_else(|| format!("GPU {id} of {} GPUs", shape.ranks))?;
         let mut blocks = Vec::new();
         for (index, block) in elements(&gpu, "tb").enumerate() {
+            // Steps name the thread blocks for which they wait by these numbers, which are indexes
+            // here.
             if number(&block, "id")? != index {
                 return Err(format!("the thread blocks of GPU {id} are not numbered from 0 in order"));
             }
@@ -162,6 +164,8 @@ fn block_of(block: &Node, shape: Shape, cells: &mut usize) -> Result<Block, Stri
         let kind =
             Kind::parse(name).ok_or_else(|| format!("no step has the type `{}`", name.escape_debug()))?;
         let count = number(&step, "cnt")?;
+        // A few bytes of text can name many chunks, so the sum is limited before the chunks are
+        // listed.
         *cells = cells.saturating_add(count);
         if *cells > CELLS_MAX {
             return Err(format!("its steps name more than {CELLS_MAX} chunks"));
@@ -206,6 +210,8 @@ fn number(node: &Node, name: &str) -> Result<usize, String> {
 /// Runs all thread blocks to their ends, one step at a time, and lists the steps of each rank.
 fn run(gpus: &mut [Gpu], shape: Shape) -> Result<(), String> {
     let mut queues: HashMap<(Rank, Rank), Queue> = HashMap::new();
+    // A step may wait for a step of any other rank. A round in which nothing moves is the end of
+    // the run, and steps that are left then wait for each other.
     loop {
         let mut has_moved = false;
         for (rank, gpu) in gpus.iter_mut().enumerate() {
@@ -245,8 +251,8 @@ fn step(
     if step.waits_for.as_ref().is_some_and(|earlier| !has_ended(earlier)) {
         return Ok(false);
     }
-    let Peers { from, to } = peers;
-    let queued = from.map(|from| queues.get(&(from, rank)).and_then(VecDeque::front));
+    let Peers { from: sender, to: receiver } = peers;
+    let queued = sender.map(|peer| queues.get(&(peer, rank)).and_then(VecDeque::front));
     let arrived = match queued {
         None => None,
         Some(Some((channel, values))) if *channel == block.channel => Some(values.clone()),
@@ -254,18 +260,21 @@ fn step(
         // first.
         Some(_) => return Ok(false),
     };
-    if to.is_some_and(|to| queues.get(&(rank, to)).is_some_and(|queue| queue.len() >= MESSAGES_MAX)) {
+    let is_full = |peer: Rank| queues.get(&(rank, peer)).is_some_and(|queue| queue.len() >= MESSAGES_MAX);
+    if receiver.is_some_and(is_full) {
         return Ok(false);
     }
     if arrived.as_ref().is_some_and(|values| values.len() != step.target.len()) {
         return Err(failed("receives a message of another length"));
     }
     let moved = Moved::new(step, &gpu.buffers, arrived, shape.ranks).map_err(|why| failed(&why))?;
+    // Nothing has changed so far, because a step that has to wait is tried again. From here on it
+    // takes place.
     let places = write_steps(step, peers, &moved, (&mut gpu.buffers, &mut gpu.program));
-    if let Some(peer) = from {
+    if let Some(peer) = sender {
         queues.entry((peer, rank)).or_default().pop_front();
     }
-    if let Some(peer) = to {
+    if let Some(peer) = receiver {
         gpu.program.send(peer, places);
         queues.entry((rank, peer)).or_default().push_back((block.channel, moved.values));
     }
@@ -281,14 +290,14 @@ struct Peers {
 }
 
 fn peers(step: &BlockStep, block: &Block, rank: Rank) -> Result<Peers, &'static str> {
-    let from = match step.kind.receives {
+    let sender = match step.kind.receives {
         true => Some(block.receive_from.ok_or("receives from no GPU")?),
         false => None,
     };
-    let to = if step.kind.sends { Some(block.send_to.ok_or("sends to no GPU")?) } else { None };
-    match from == Some(rank) || to == Some(rank) {
+    let receiver = if step.kind.sends { Some(block.send_to.ok_or("sends to no GPU")?) } else { None };
+    match sender == Some(rank) || receiver == Some(rank) {
         true => Err("exchanges a message with its own GPU"),
-        false => Ok(Peers { from, to }),
+        false => Ok(Peers { from: sender, to: receiver }),
     }
 }
 
@@ -310,18 +319,20 @@ impl Moved {
         ranks: usize,
     ) -> Result<Self, String> {
         let Kind { receives, reduces, .. } = step.kind;
-        let (read, own) =
+        let (read, source_values) =
             if receives && !reduces { Default::default() } else { buffers.read(&step.source)? };
-        let (accumulated, before) =
+        let (accumulated, stored) =
             if reduces && !receives { buffers.read(&step.target)? } else { Default::default() };
         let values = match (reduces, arrived) {
             (false, Some(arrived)) => arrived,
-            (false, None) => own,
+            (false, None) => source_values,
             (true, arrived) => {
-                let augends = arrived.unwrap_or(before);
-                own.iter().zip(&augends).map(|(own, augend)| own.with(augend)).collect()
+                let augends = arrived.unwrap_or(stored);
+                source_values.iter().zip(&augends).map(|(value, augend)| value.with(augend)).collect()
             }
         };
+        // A step of a schedule has one flag for all its chunks, which says that their sums are
+        // complete.
         let complete = values.iter().filter(|value| value.is_complete(ranks)).count();
         let finish = reduces && complete > 0;
         match finish && complete < values.len() {
@@ -349,13 +360,14 @@ fn write_steps(
         (Some(peer), false) => _ = program.recv(peer, places.clone()),
         (Some(peer), true) => _ = program.recv_reduce(peer, moved.read.clone(), places.clone(), moved.finish),
         (None, false) => {
-            let copies = moved.read.iter().zip(&places).filter(|(from, into)| from != into);
-            copies.for_each(|(&from, &into)| _ = program.copy(from, into));
+            // In place, a chunk can already be where it is wanted.
+            let copies = moved.read.iter().zip(&places).filter(|(source, target)| source != target);
+            copies.for_each(|(&source, &target)| _ = program.copy(source, target));
         }
         (None, true) => {
             let place = |&chunk: &Chunk| chunk_at(buffers.rank(), chunk);
-            for ((before, read), &into) in moved.accumulated.iter().zip(&moved.read).zip(&places) {
-                program.reduce(vec![place(before), place(read)], into, moved.finish);
+            for ((augend, read), &target) in moved.accumulated.iter().zip(&moved.read).zip(&places) {
+                program.reduce(vec![place(augend), place(read)], target, moved.finish);
             }
         }
     }

@@ -65,7 +65,7 @@ impl Contributions {
     }
 
     pub(super) fn with(&self, other: &Self) -> Self {
-        Self(self.0.iter().zip(&*other.0).map(|(one, other)| one | other).collect())
+        Self(self.0.iter().zip(&*other.0).map(|(word, other)| word | other).collect())
     }
 
     pub(super) fn is_complete(&self, ranks: usize) -> bool {

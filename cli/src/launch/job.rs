@@ -76,6 +76,7 @@ impl Job {
         let mut child = command.spawn().map_err(failed)?;
         let group = Pid::from_child(&child);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        // Recorded before a later step can fail, so that dropping the job ends this rank as well.
         self.ranks.push(Rank { child, group, exited: false });
         if verbose {
             eprintln!("# rank {number} pid {}", group.as_raw_pid());
@@ -116,9 +117,10 @@ impl Job {
     /// Returns the next event, or a timeout when this phase is over.
     fn next(&self, events: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
         match self.phase {
-            Phase::Noticing(until) | Phase::Ending(_, until) => {
-                events.recv_timeout(until.saturating_duration_since(Instant::now()))
+            Phase::Noticing(deadline) | Phase::Ending(_, deadline) => {
+                events.recv_timeout(deadline.saturating_duration_since(Instant::now()))
             }
+            // A rank may run for any time, and nothing stronger can follow `SIGKILL`.
             Phase::Running | Phase::Killed => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
     }
@@ -163,7 +165,7 @@ impl Job {
         let numbers = (0..self.ranks.len()).filter(|&number| !self.ranks[number].exited);
         let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
         match &numbers[..] {
-            [one] => format!("rank {one} is"),
+            [number] => format!("rank {number} is"),
             more => format!("ranks {} are", more.join(", ")),
         }
     }
@@ -177,6 +179,8 @@ impl Job {
         let Ok(status) = rank.child.wait() else { return };
         let code = exit_code(status);
         self.succeeded |= code == 0;
+        // The failure of a rank that this process has killed is a consequence, and must not hide
+        // the cause.
         if code != 0 && !matches!(self.phase, Phase::Killed) {
             eprintln!("unisono: rank {number} failed: {status}");
             self.on_failure(code, status.signal().is_some(), !self.continue_on_failure);
@@ -221,6 +225,8 @@ impl Job {
             let (name, grace) = (signals::name(signal), self.grace);
             eprintln!("unisono: passing {name} on; ranks that still run after {grace:?} are killed");
         }
+        // The phase must change first, because `on_failure` gives ranks that run time to notice a
+        // failure. This end counts as a death by signal, so that no later death replaces its code.
         self.signal_end(signal);
         self.on_failure(128 + signal.as_raw() as u8, true, true);
     }
@@ -228,11 +234,14 @@ impl Job {
     /// Stops the ranks and then this process, until somebody continues it. The time in which ranks
     /// are stopped does not count for their deadlines.
     fn stop(&mut self) {
+        // The terminal's Ctrl-Z reaches only this process, because ranks have process groups of
+        // their own. This process stops last, as it cannot send a signal while it is stopped, and
+        // by `SIGSTOP`, as it catches `SIGTSTP`.
         self.signal(Signal::TSTP);
         let begun = Instant::now();
         let _ = kill_process(getpid(), Signal::STOP);
-        if let Phase::Noticing(until) | Phase::Ending(_, until) = &mut self.phase {
-            *until += begun.elapsed();
+        if let Phase::Noticing(deadline) | Phase::Ending(_, deadline) = &mut self.phase {
+            *deadline += begun.elapsed();
         }
     }
 
@@ -245,6 +254,8 @@ impl Job {
 
     /// Ends processes that the ranks have left running, and passes on the rest of their output.
     pub(super) fn end(&mut self) {
+        // Orphans may hold the pipes of the ranks open, and the output ends only when the pipes are
+        // closed.
         reap_orphans::kill_all(CLEANUP_TIMEOUT);
         self.outputs.finish(CLEANUP_TIMEOUT);
     }
@@ -261,6 +272,8 @@ impl Drop for Job {
 
 /// Returns when the process has ended, and leaves it to be reaped.
 fn wait_for_exit(process: Pid) {
+    // `Job::on_exit` reaps the process, because its number must stay taken until its group is
+    // killed.
     let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while matches!(waitid(WaitId::Pid(process), how), Err(rustix::io::Errno::INTR)) {}
 }

@@ -66,6 +66,8 @@ impl Launch {
     pub(crate) fn run(&self) -> Result<u8, String> {
         limits::check(self.ranks)?;
         let (sender, events) = channel();
+        // Signals are caught before the first rank starts: one that ended this process would kill
+        // the ranks without their grace period.
         signals::forward(sender.clone())?;
         // Descendants that leave their rank's process group become children of this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))

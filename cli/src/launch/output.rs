@@ -17,19 +17,19 @@ impl Outputs {
         Self { threads: 0, done, done_sender: tell }
     }
 
-    /// Copies lines from `from` to `into` until `from` ends, each with its rank in front.
+    /// Copies lines from `source` to `target` until `source` ends, each with its rank in front.
     pub(super) fn forward(
         &mut self,
         rank: usize,
-        from: impl Read + Send + 'static,
-        into: impl Write + Send + 'static,
+        source: impl Read + Send + 'static,
+        target: impl Write + Send + 'static,
     ) -> std::io::Result<()> {
         let tell = self.done_sender.clone();
         let name = format!("output of rank {rank}");
         std::thread::Builder::new().name(name).spawn(move || {
             // If the reader is closed, this thread ends, and the rank gets the error at its next
             // write.
-            let _ = copy_lines(rank, from, into);
+            let _ = copy_lines(rank, source, target);
             let _ = tell.send(());
         })?;
         self.threads += 1;
@@ -50,8 +50,8 @@ impl Outputs {
     }
 }
 
-fn copy_lines(rank: usize, from: impl Read, into: impl Write) -> std::io::Result<()> {
-    copy_lines_with(rank, from, into, PROGRESS_INTERVAL)
+fn copy_lines(rank: usize, source: impl Read, target: impl Write) -> std::io::Result<()> {
+    copy_lines_with(rank, source, target, PROGRESS_INTERVAL)
 }
 
 /// Copies lines. A rank may overwrite a line by carriage returns, as progress bars do. Each state
@@ -59,24 +59,26 @@ fn copy_lines(rank: usize, from: impl Read, into: impl Write) -> std::io::Result
 /// always shown.
 fn copy_lines_with(
     rank: usize,
-    from: impl Read,
-    into: impl Write,
+    source: impl Read,
+    target: impl Write,
     interval: Duration,
 ) -> std::io::Result<()> {
-    let mut from = BufReader::new(from);
-    let mut lines = Lines { prefix: format!("[{rank}] ").into_bytes(), into, shown_at: None };
+    let mut source = BufReader::new(source);
+    let mut lines = Lines { prefix: format!("[{rank}] ").into_bytes(), target, shown_at: None };
     let (mut line, mut overwritten, mut was_overwritten) = (Vec::new(), Vec::new(), false);
     loop {
-        let bytes = from.fill_buf()?;
+        let bytes = source.fill_buf()?;
         if bytes.is_empty() {
             break;
         }
         for &byte in bytes {
             match byte {
                 b'\n' => {
-                    let rest = if line.is_empty() { &overwritten } else { &line };
-                    if !rest.is_empty() || !was_overwritten {
-                        lines.show(rest)?;
+                    let state = if line.is_empty() { &overwritten } else { &line };
+                    // An empty line is shown, but not the bare line end after a state that was
+                    // shown already.
+                    if !state.is_empty() || !was_overwritten {
+                        lines.show(state)?;
                     }
                     (overwritten, was_overwritten) = (Vec::new(), false);
                     line.clear();
@@ -84,6 +86,7 @@ fn copy_lines_with(
                 b'\r' => {
                     if lines.is_due(interval) && !line.is_empty() {
                         lines.show(&line)?;
+                        // The end of the line, or of the output, must not show this state again.
                         line.clear();
                     }
                     overwritten = std::mem::take(&mut line);
@@ -99,16 +102,16 @@ fn copy_lines_with(
             }
         }
         let length = bytes.len();
-        from.consume(length);
+        source.consume(length);
     }
-    let rest = if line.is_empty() { &overwritten } else { &line };
-    if rest.is_empty() { Ok(()) } else { lines.show(rest) }
+    let state = if line.is_empty() { &overwritten } else { &line };
+    if state.is_empty() { Ok(()) } else { lines.show(state) }
 }
 
 /// Lines of one rank on their way out.
 struct Lines<W> {
     prefix: Vec<u8>,
-    into: W,
+    target: W,
     shown_at: Option<Instant>,
 }
 
@@ -116,8 +119,8 @@ impl<W: Write> Lines<W> {
     fn show(&mut self, line: &[u8]) -> std::io::Result<()> {
         self.shown_at = Some(Instant::now());
         // A single write keeps lines of different ranks apart.
-        self.into.write_all(&[&self.prefix, line, b"\n"].concat())?;
-        self.into.flush()
+        self.target.write_all(&[&self.prefix, line, b"\n"].concat())?;
+        self.target.flush()
     }
 
     /// Returns whether the last line was shown that long ago.

@@ -17,10 +17,13 @@ pub(super) fn command(launch: &Launch, number: usize, meeting: &JobEndpoint) -> 
         command.args(["--core-of", &number.to_string(), &launch.ranks.to_string()]);
     }
     command.arg("--").args(&launch.program);
+    // In a group of its own, a rank gets signals together with the processes that it has started,
+    // and the terminal's Ctrl-C goes to the launcher alone.
     command.process_group(0);
     launch.hosts.set_rank(&mut command, number, launch.ranks);
     match launch.hosts.master() {
         Some((host, port)) => {
+            // An inherited id would take precedence over this address.
             command.env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string()).env_remove("UNISONO_ID");
         }
         None => {

@@ -160,6 +160,7 @@ impl<'a, T: Element> Bench<'a, T> {
         let each = begun.elapsed().as_secs_f64() / 2.0;
         self.record_algorithm()?;
         let wanted = (TIME_PER_SIZE_SECONDS / each.max(1e-9)) as u64;
+        // Ranks measure different times, and all must make the same number of calls.
         let mut iterations = [wanted.clamp(ITERATIONS_MIN, ITERATIONS_MAX)];
         self.comm.broadcast(&mut iterations, 0)?;
         Ok(self.arguments.iterations.unwrap_or(iterations[0] as usize))
@@ -176,6 +177,8 @@ impl<'a, T: Element> Bench<'a, T> {
         let halves = [operations / 2, operations - operations / 2];
         for half in halves.into_iter().filter(|&half| half > 0) {
             if consumes && half > 1 {
+                // Zeros stay zeros however often they are reduced in place; other values would
+                // overflow.
                 self.output.as_mut_slice().fill(T::default());
                 seconds += self.batch(half - 1, in_place)?;
             }
@@ -192,6 +195,8 @@ impl<'a, T: Element> Bench<'a, T> {
 
     /// Returns the time of several back-to-back operations, in seconds.
     fn batch(&mut self, operations: usize, in_place: bool) -> Result<f64> {
+        // All ranks start together, so that no rank's clock counts the time for which another one
+        // is late.
         self.comm.barrier()?;
         let begun = Instant::now();
         if self.arguments.blocking == 0 {
@@ -222,12 +227,12 @@ impl<'a, T: Element> Bench<'a, T> {
         times.sort_by(f64::total_cmp);
         let mean = times.iter().sum::<f64>() / samples as f64;
         let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / samples as f64;
-        let at = |share: f64| times[((samples - 1) as f64 * share).round() as usize];
+        let quantile = |share: f64| times[((samples - 1) as f64 * share).round() as usize];
         Ok(Spread {
             min: times[0],
             max: times[samples - 1],
-            p50: at(0.5),
-            p99: at(0.99),
+            p50: quantile(0.5),
+            p99: quantile(0.99),
             cv: variance.sqrt() / mean * 100.0,
         })
     }
@@ -241,9 +246,9 @@ impl<'a, T: Element> Bench<'a, T> {
         self.iteration += 1;
         self.output.poison();
         if in_place {
-            let at = self.test.in_place_offsets(self.comm.rank()).0 * self.count;
+            let start = self.test.in_place_offsets(self.comm.rank()).0 * self.count;
             let length = self.input.len();
-            self.pattern.fill(&mut self.output.as_mut_slice()[at..at + length], self.iteration);
+            self.pattern.fill(&mut self.output.as_mut_slice()[start..start + length], self.iteration);
         } else {
             self.pattern.fill(self.input.as_mut_slice(), self.iteration);
         }
@@ -270,10 +275,12 @@ impl<'a, T: Element> Bench<'a, T> {
         // In place, results cover part of the inputs; the inputs before and behind must be
         // unchanged.
         let (buffer, end) = (self.output.as_mut_slice(), input + inputs);
-        let before = &buffer[input..results.start.clamp(input, end)];
-        let behind = &buffer[results.end.clamp(input, end)..end];
-        let at = end - behind.len() - input;
-        wrong + self.pattern.count_changed(before, 0, turn) + self.pattern.count_changed(behind, at, turn)
+        let leading = &buffer[input..results.start.clamp(input, end)];
+        let trailing = &buffer[results.end.clamp(input, end)..end];
+        let offset = end - trailing.len() - input;
+        wrong
+            + self.pattern.count_changed(leading, 0, turn)
+            + self.pattern.count_changed(trailing, offset, turn)
     }
 
     fn sum(&self, mut counts: [u64; 1]) -> Result<[u64; 1]> {

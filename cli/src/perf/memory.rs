@@ -29,19 +29,20 @@ pub(super) fn run(arguments: &Arguments, config: &Config) -> Result<u8, String> 
         }
         rows.extend(row(&comm, &bare)?);
     }
-    let mut all = vec![0; rows.len() * comm.size()];
-    let gathered = comm.gather(&rows, (comm.rank() == 0).then_some(&mut all[..]), 0);
+    let mut table = vec![0; rows.len() * comm.size()];
+    let gathered = comm.gather(&rows, (comm.rank() == 0).then_some(&mut table[..]), 0);
     gathered.map_err(|error| error.to_string())?;
     if comm.rank() == 0 {
-        print(arguments, &comm, &all);
+        print(arguments, &comm, &table);
     }
     Ok(0)
 }
 
 fn row(comm: &Communicator, bare: &[i64; 4]) -> Result<Row, String> {
-    let own = comm.memory_stats().map_err(|error| error.to_string())?;
+    let stats = comm.memory_stats().map_err(|error| error.to_string())?;
     let now = kernel_account()?;
-    let counted = [own.mapped, own.resident, own.staging, own.plans, own.sockets, own.descriptors];
+    let counted =
+        [stats.mapped, stats.resident, stats.staging, stats.plans, stats.sockets, stats.descriptors];
     let mut row = [0; COLUMNS.len()];
     for (column, value) in row.iter_mut().zip(counted) {
         *column = value as i64;
@@ -69,7 +70,7 @@ pub(super) fn bytes_of(text: &str, name: &str) -> i64 {
     kilobytes.map_or(0, |kilobytes| kilobytes.saturating_mul(1024))
 }
 
-fn print(arguments: &Arguments, comm: &Communicator, all: &[i64]) {
+fn print(arguments: &Arguments, comm: &Communicator, table: &[i64]) {
     let ranks = comm.size();
     println!("# Memory of {ranks} ranks over {}, KiB; sockets and fds are counts.", comm.transport());
     println!("# mapped to fds: what the communicator counts itself, `Communicator::memory_stats`.");
@@ -81,7 +82,7 @@ fn print(arguments: &Arguments, comm: &Communicator, all: &[i64]) {
     println!("#{:>8} {:>7} {}", "stage", "rank", COLUMNS.map(|name| format!("{name:>12}")).join(""));
     for (stage, (name, _)) in STAGES.iter().enumerate() {
         let rows: Vec<&[i64]> = (0..ranks)
-            .map(|rank| &all[(rank * STAGES.len() + stage) * COLUMNS.len()..][..COLUMNS.len()])
+            .map(|rank| &table[(rank * STAGES.len() + stage) * COLUMNS.len()..][..COLUMNS.len()])
             .collect();
         if arguments.verbose || ranks <= RANKS_SHOWN_MAX {
             rows.iter().enumerate().for_each(|(rank, row)| line(name, &rank.to_string(), row));

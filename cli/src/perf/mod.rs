@@ -77,8 +77,9 @@ fn in_threads(arguments: &Arguments, config: &Config, threads: usize) -> Result<
 
 /// Starts this command again for each rank.
 fn in_processes(arguments: &Arguments) -> Result<u8, String> {
-    let own = [OsString::from("/proc/self/exe")].into_iter();
-    let program = own.chain(std::env::args_os().skip(1)).chain([OsString::from("--in-world")]).collect();
+    let executable = [OsString::from("/proc/self/exe")].into_iter();
+    let program =
+        executable.chain(std::env::args_os().skip(1)).chain([OsString::from("--in-world")]).collect();
     let ranks = arguments.ranks.unwrap_or(2);
     Launch {
         hosts: Hosts::ONE,
@@ -88,6 +89,7 @@ fn in_processes(arguments: &Arguments) -> Result<u8, String> {
         verbose: arguments.verbose,
         continue_on_failure: false,
         grace: GRACE,
+        // The ranks bind themselves after the roofline, which is measured on all cores.
         bind: Bind::None,
     }
     .run()
@@ -137,6 +139,7 @@ fn compared(
         (row.supports)(&spec) && comm.set_algorithm(collective, Some(row.name)).is_ok()
     };
     let known: Vec<&'static str> = of_collective.filter(runs).map(|row| row.name).collect();
+    // The last trial has left its algorithm set, and `None` gives the choice back to the settings.
     comm.set_algorithm(collective, None).map_err(|error| error.to_string())?;
     if *names == ["all"] {
         return Ok(known.into_iter().map(Some).collect());

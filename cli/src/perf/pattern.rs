@@ -35,10 +35,10 @@ impl<T: Element> Pattern<T> {
         fill(input, &self.inputs[self.rank], iteration);
     }
 
-    /// Counts the elements of a send buffer that have changed. The buffer begins at element `at` of
-    /// the input.
-    pub(super) fn count_changed(&self, input: &[T], at: usize, iteration: usize) -> u64 {
-        count_mismatches(input, &self.inputs[self.rank], iteration + at)
+    /// Counts the elements of a send buffer that have changed. The buffer begins at element
+    /// `start` of the input.
+    pub(super) fn count_changed(&self, input: &[T], start: usize, iteration: usize) -> u64 {
+        count_mismatches(input, &self.inputs[self.rank], iteration + start)
     }
 
     /// Counts the elements of a result that are wrong.
@@ -49,14 +49,16 @@ impl<T: Element> Pattern<T> {
             OpKind::AllReduce | OpKind::Reduce => count_mismatches(output, &self.reduced, iteration),
             OpKind::ReduceScatter => count_mismatches(output, &self.reduced, iteration + rank * count),
             OpKind::AllGather | OpKind::Gather => {
-                shares.map(|(from, share)| count_mismatches(share, &self.inputs[from], iteration)).sum()
+                shares.map(|(sender, share)| count_mismatches(share, &self.inputs[sender], iteration)).sum()
             }
             OpKind::Broadcast => count_mismatches(output, &self.inputs[self.test.root], iteration),
             OpKind::Scatter => {
                 count_mismatches(output, &self.inputs[self.test.root], iteration + rank * count)
             }
             OpKind::AllToAll => shares
-                .map(|(from, share)| count_mismatches(share, &self.inputs[from], iteration + rank * count))
+                .map(|(sender, share)| {
+                    count_mismatches(share, &self.inputs[sender], iteration + rank * count)
+                })
                 .sum(),
             OpKind::SendRecv => count_mismatches(output, &self.inputs[(rank + ranks - 1) % ranks], iteration),
             OpKind::Barrier => 0,
@@ -65,26 +67,27 @@ impl<T: Element> Pattern<T> {
 }
 
 fn fill<T: Element>(buffer: &mut [T], period: &[T], iteration: usize) {
-    let mut rest = buffer;
-    let mut at = iteration % period.len();
-    while !rest.is_empty() {
-        let length = rest.len().min(period.len() - at);
-        let (part, behind) = rest.split_at_mut(length);
-        part.copy_from_slice(&period[at..at + length]);
-        (rest, at) = (behind, 0);
+    let mut unfilled = buffer;
+    let mut start = iteration % period.len();
+    while !unfilled.is_empty() {
+        let length = unfilled.len().min(period.len() - start);
+        let (part, tail) = unfilled.split_at_mut(length);
+        part.copy_from_slice(&period[start..start + length]);
+        (unfilled, start) = (tail, 0);
     }
 }
 
 fn count_mismatches<T: Element>(buffer: &[T], period: &[T], iteration: usize) -> u64 {
-    let (mut rest, mut at, mut count) = (buffer, iteration % period.len(), 0);
-    while !rest.is_empty() {
-        let length = rest.len().min(period.len() - at);
-        let (part, behind) = rest.split_at(length);
-        let expected = &period[at..at + length];
+    let (mut unchecked, mut start, mut count) = (buffer, iteration % period.len(), 0);
+    while !unchecked.is_empty() {
+        let length = unchecked.len().min(period.len() - start);
+        let (part, tail) = unchecked.split_at(length);
+        let expected = &period[start..start + length];
+        // Whole parts compare faster than single elements, and nearly all parts are right.
         if part != expected {
             count += part.iter().zip(expected).filter(|(found, expected)| found != expected).count() as u64;
         }
-        (rest, at) = (behind, 0);
+        (unchecked, start) = (tail, 0);
     }
     count
 }
@@ -115,17 +118,17 @@ fn input_value(test: &OpCase, dtype: DType, ranks: usize, rank: usize, index: us
 }
 
 fn reduced_value(test: &OpCase, dtype: DType, ranks: usize, index: usize) -> f64 {
-    let all = (0..ranks).map(|rank| input_value(test, dtype, ranks, rank, index));
+    let inputs = (0..ranks).map(|rank| input_value(test, dtype, ranks, rank, index));
     match test.op {
-        ReduceKind::Sum => all.sum(),
-        ReduceKind::Prod => all.product(),
-        ReduceKind::Min => all.fold(f64::INFINITY, f64::min),
-        ReduceKind::Max => all.fold(f64::NEG_INFINITY, f64::max),
+        ReduceKind::Sum => inputs.sum(),
+        ReduceKind::Prod => inputs.product(),
+        ReduceKind::Min => inputs.fold(f64::INFINITY, f64::min),
+        ReduceKind::Max => inputs.fold(f64::NEG_INFINITY, f64::max),
         ReduceKind::PreMulSum => {
-            all.enumerate().map(|(rank, value)| value * OpCase::factor(rank) as f64).sum()
+            inputs.enumerate().map(|(rank, value)| value * OpCase::factor(rank) as f64).sum()
         }
         ReduceKind::Avg => {
-            let sum: f64 = all.sum();
+            let sum: f64 = inputs.sum();
             match dtype {
                 DType::F64 | DType::F32 => sum / ranks as f64,
                 // Narrow floats divide in float32 before they round.

@@ -56,6 +56,7 @@ pub(super) fn measure(comm: &Communicator) -> Result<Roofline, String> {
     let mut values = [0.0; 6];
     let over_tcp = comm.transport() == "tcp" && comm.size() > 1;
     if comm.rank() == 0 {
+        // On one core, a flag arrives only when the system switches between the polling threads.
         let handover = if cores > 1 { flag_latency() } else { 0.0 };
         let tcp = if over_tcp { tcp(comm.config())? } else { [0.0; 2] };
         values = [copy_rate(1), copy_rate(cores), reduce_rate(cores), handover, tcp[0], tcp[1]];
@@ -118,12 +119,12 @@ impl std::fmt::Display for Roofline {
 }
 
 fn copy_rate(threads: usize) -> f64 {
-    memory_rate(threads, 2, |target, one, _| copy_to(Store::Stream, target, one))
+    memory_rate(threads, 2, |target, source, _| copy_to(Store::Stream, target, source))
 }
 
 fn reduce_rate(threads: usize) -> f64 {
-    memory_rate(threads, 3, |target, one, other| {
-        reduce_to(Store::Stream, DType::F32, ReduceKind::Sum, PostOp::Identity, target, &[one, other]);
+    memory_rate(threads, 3, |target, first, second| {
+        reduce_to(Store::Stream, DType::F32, ReduceKind::Sum, PostOp::Identity, target, &[first, second]);
     })
 }
 
@@ -137,13 +138,17 @@ fn memory_rate(
     let barrier = Barrier::new(threads);
     let seconds: Vec<f64> = std::thread::scope(|scope| {
         let thread = || {
-            let (one, other) = (vec![1u8; STREAM_BYTES], vec![1u8; STREAM_BYTES]);
+            // Ones, because a buffer of zeros has no memory of its own until it is written: all of
+            // its pages would be one page, which stays in the cache.
+            let (first, second) = (vec![1u8; STREAM_BYTES], vec![1u8; STREAM_BYTES]);
             let mut target = vec![0u8; STREAM_BYTES];
             let mut times = Vec::new();
             for _ in 0..ROUNDS {
                 barrier.wait();
                 let begun = Instant::now();
-                work(target.as_mut_slice().into(), one.as_slice().into(), other.as_slice().into());
+                work(target.as_mut_slice().into(), first.as_slice().into(), second.as_slice().into());
+                // The bytes of all threads count, so the time lasts until the slowest has moved its
+                // bytes.
                 barrier.wait();
                 times.push(begun.elapsed().as_secs_f64());
             }

@@ -17,8 +17,12 @@ pub(super) fn require_room(
     let ranks = comm.size();
     let (input, output) = test.shares(ranks, comm.rank());
     let count = test.kind.count(size, element, ranks);
+    // As a measurement allocates them: the output also serves operations in place.
     let shares = input + input.max(output);
-    let needed = [shares, count, element].into_iter().fold(1u64, |all, one| all.saturating_mul(one as u64));
+    // The user may name any size, and a product that wrapped around would look small.
+    let needed = [shares, count, element]
+        .into_iter()
+        .fold(1u64, |product, factor| product.saturating_mul(factor as u64));
     let own_row = [host_hasher().finish(), needed, available_bytes()];
     let mut words = vec![0; own_row.len() * ranks];
     comm.all_gather(&own_row, &mut words).map_err(|error| error.to_string())?;
@@ -56,6 +60,7 @@ fn shortage(rows: &[&[u64]]) -> Option<(u64, u64)> {
     rows.iter().find_map(|first| {
         let on_host = || rows.iter().filter(|row| row[0] == first[0]);
         let needed = on_host().fold(0u64, |sum, row| sum.saturating_add(row[1]));
+        // Ranks read this number at different moments, so the least counts.
         let available = on_host().map(|row| row[2]).min()?;
         (needed > available).then_some((needed, available))
     })

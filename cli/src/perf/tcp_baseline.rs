@@ -63,9 +63,11 @@ fn connect(count: usize) -> Result<[Vec<TcpStream>; 2]> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut ends = [Vec::new(), Vec::new()];
     for _ in 0..count {
-        let near = TcpStream::connect(listener.local_addr()?)?;
-        let (far, _) = listener.accept()?;
-        for (end, stream) in ends.iter_mut().zip([near, far]) {
+        let dialed = TcpStream::connect(listener.local_addr()?)?;
+        let (accepted, _) = listener.accept()?;
+        for (end, stream) in ends.iter_mut().zip([dialed, accepted]) {
+            // As ranks set them: small messages do not wait for acknowledgments, and a thread that
+            // waited in one direction could not serve the other.
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             end.push(stream);

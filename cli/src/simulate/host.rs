@@ -76,7 +76,7 @@ impl<'s> Host<'s> {
             .from_fabric(fabric)
             .expect("valid settings");
         let group = Group { id: "at first".to_owned(), hosts: (0..scenario.ranks).collect() };
-        let mut own = Self {
+        let mut host_state = Self {
             host,
             scenario,
             observer,
@@ -87,17 +87,17 @@ impl<'s> Host<'s> {
         let mut member = Member { comm, group: Arc::new(group), has_async: false };
         let (mut next, mut recovered) = (0, false);
         for _ in 0..MAX_RECOVERIES {
-            if own.proceed(&mut member, &mut next, recovered).is_ok() {
+            if host_state.proceed(&mut member, &mut next, recovered).is_ok() {
                 break;
             }
-            match own.recover(member) {
+            match host_state.recover(member) {
                 Ok(smaller) => member = smaller,
-                Err(Stopped) => return own.history,
+                Err(Stopped) => return host_state.history,
             }
             recovered = true;
         }
-        own.leave(member);
-        own.history
+        host_state.leave(member);
+        host_state.history
     }
 
     fn is_dead(&self) -> bool {
@@ -113,6 +113,7 @@ impl<'s> Host<'s> {
     ) -> CallResult {
         let begun = self.observer.now();
         let outcome = call(self);
+        // A dead host may end its call with any error, and only errors of living hosts are checked.
         let outcome = if self.is_dead() { Outcome::Died } else { outcome };
         let ended = self.observer.now();
         let stopped = !matches!(outcome, Outcome::Correct | Outcome::Shrunk(_));
@@ -131,13 +132,15 @@ impl<'s> Host<'s> {
     fn run_steps(&mut self, member: &mut Member, next: &mut usize) -> CallResult {
         while let Some(&step) = self.scenario.steps.get(*next) {
             let number = *next;
+            // Counted before the call, because a step that fails may fail every time, as a planned
+            // abort does. The survivors go on with the step that follows it.
             *next += 1;
             match step.mode {
                 CallMode::Split => self.split(member, number, &step)?,
                 _ => {
                     member.has_async |= step.mode == CallMode::Async;
                     let comm = &member.comm;
-                    self.record(&member.group, Action::Step(number), |own| own.step(comm, number, &step))?;
+                    self.record(&member.group, Action::Step(number), |host| host.step(comm, number, &step))?;
                 }
             }
         }
@@ -151,19 +154,23 @@ impl<'s> Host<'s> {
             return Err(Stopped);
         }
         let Member { comm, group, has_async } = member;
+        // The failure of a subgroup says nothing about this communicator.
         if self.history.entries.last().is_some_and(|last| last.group == group && is_poisoning(last)) {
             let again = |_: &mut Self| to_outcome(comm.barrier().map(|()| 0));
             let _ = self.record(&group, Action::Repeat, again);
         }
         let mut smaller = None;
-        self.record(&group, Action::Shrink, |own| match comm.shrink() {
+        self.record(&group, Action::Shrink, |host| match comm.shrink() {
             Ok(comm) => {
-                let group = own.last_group();
+                let group = host.last_group();
                 smaller = Some(Member { comm, group: Arc::clone(&group), has_async: false });
                 Outcome::Shrunk(group)
             }
             Err(error) => Outcome::Failed(error),
         })?;
+        // It depends on the machine whether the thread of the operations still uses the
+        // communicator, and so would the moment at which a drop leaves it. Only the seed may decide
+        // that.
         if has_async {
             self.retained.push(comm);
         }
@@ -178,6 +185,8 @@ impl<'s> Host<'s> {
 
     /// Agrees with the others on the next step.
     fn agree_on_step(&mut self, member: &Member, next: &mut usize) -> CallResult {
+        // Ranks may have failed in different steps, and their calls match only if all go on with
+        // the same step.
         let mut latest = [*next as u64];
         self.record(&member.group, Action::Resume, |_| {
             to_outcome(member.comm.all_reduce(&mut latest, Max).map(|()| 0))
@@ -203,7 +212,8 @@ impl<'s> Host<'s> {
         })?;
         let Some(subgroup) = subgroup else { return Ok(()) };
         let group = self.last_group();
-        let ended = self.record(&group, Action::InSubgroup(number), |own| own.step(&subgroup, number, step));
+        let ended =
+            self.record(&group, Action::InSubgroup(number), |host| host.step(&subgroup, number, step));
         let _ = self.record(&group, Action::Leave, |_| Outcome::Correct);
         ended
     }
@@ -295,6 +305,8 @@ fn run_async<T: Element>(
         comm.all_reduce_async(values, Sum)
     };
     let (first, second) = (start(turn), start(turn + step.root));
+    // Both are waited for before an error returns, because an operation goes on when its handle is
+    // dropped.
     let first = first.wait().map(|sums| pattern.count_wrong(&sums, count, turn));
     let second = second.wait().map(|sums| pattern.count_wrong(&sums, count, turn + step.root));
     Ok(first? + second?)

@@ -122,12 +122,14 @@ impl Checker<'_> {
     /// Checks that a failed communicator reports the same error again.
     fn check_repeat(&self, history: &History, index: usize) -> Result<(), (Invariant, String)> {
         let entry = &history.entries[index];
-        let before = index.checked_sub(1).and_then(|before| history.entries[before].error());
-        match (entry.action, &entry.outcome, before) {
-            (Action::Repeat, Outcome::Failed(error), Some(before)) if error.kind() == before.kind() => Ok(()),
+        let previous = index.checked_sub(1).and_then(|previous| history.entries[previous].error());
+        match (entry.action, &entry.outcome, previous) {
+            (Action::Repeat, Outcome::Failed(error), Some(previous)) if error.kind() == previous.kind() => {
+                Ok(())
+            }
             (Action::Repeat, Outcome::Died, _) => Ok(()),
-            (Action::Repeat, _, before) => {
-                Err((Invariant::ConsistentErrors, format!("before, it was {before:?}")))
+            (Action::Repeat, _, previous) => {
+                Err((Invariant::ConsistentErrors, format!("before, it was {previous:?}")))
             }
             _ => Ok(()),
         }
@@ -135,7 +137,8 @@ impl Checker<'_> {
 
     fn check_error(&self, host: usize, entry: &CallRecord, error: &Error) -> Result<(), (Invariant, String)> {
         let hosts = &entry.group.hosts;
-        let of = |rank: usize| hosts.get(rank).copied().unwrap_or(usize::MAX);
+        let host_of = |rank: usize| hosts.get(rank).copied().unwrap_or(usize::MAX);
+        // `check_repeat` compares it with the first error, which is judged where it occurred.
         if entry.action == Action::Repeat {
             return Ok(());
         }
@@ -145,26 +148,28 @@ impl Checker<'_> {
             return Err((Invariant::Recovery, "all that died were known to be dead".to_owned()));
         }
         match error.kind() {
-            ErrorKind::PeerFailed { peer, .. } if self.is_dead(of(*peer), entry.ended) => Ok(()),
-            ErrorKind::PeerFailed { peer, .. } if self.never_joined(of(*peer), entry) => Ok(()),
+            ErrorKind::PeerFailed { peer, .. } if self.is_dead(host_of(*peer), entry.ended) => Ok(()),
+            ErrorKind::PeerFailed { peer, .. } if self.never_joined(host_of(*peer), entry) => Ok(()),
             // A rank that left is reported as failed if its goodbye was lost with the connection
             // and its listener is closed.
-            ErrorKind::PeerFailed { peer, .. } if self.has_left(of(*peer), entry) => Ok(()),
+            ErrorKind::PeerFailed { peer, .. } if self.has_left(host_of(*peer), entry) => Ok(()),
+            // This report is a claim of the kernel that the process has died, and a partition does
+            // not excuse it.
             ErrorKind::PeerFailed { what, .. } if what.starts_with(EXITED_TEXT) => {
                 untruthful("it has not died")
             }
-            ErrorKind::PeerFailed { peer, .. } if self.was_partitioned(of(*peer), entry.ended) => Ok(()),
+            ErrorKind::PeerFailed { peer, .. } if self.was_partitioned(host_of(*peer), entry.ended) => Ok(()),
             ErrorKind::PeerFailed { .. } => untruthful("it was within reach"),
-            ErrorKind::PeerFinalized { peer } if self.has_left(of(*peer), entry) => Ok(()),
+            ErrorKind::PeerFinalized { peer } if self.has_left(host_of(*peer), entry) => Ok(()),
             ErrorKind::PeerFinalized { .. } => untruthful("it has not left"),
             ErrorKind::Mismatch { rank, other, .. }
-                if self.has_mismatched_count(of(*rank), entry)
-                    || self.has_mismatched_count(of(*other), entry) =>
+                if self.has_mismatched_count(host_of(*rank), entry)
+                    || self.has_mismatched_count(host_of(*other), entry) =>
             {
                 Ok(())
             }
             ErrorKind::Mismatch { rank, other, .. } => self
-                .is_any_mismatched([of(*rank), of(*other)])
+                .is_any_mismatched([host_of(*rank), host_of(*other)])
                 .map_or_else(|| untruthful("all called the same"), |()| Ok(())),
             ErrorKind::Timeout { .. } if announced => {
                 untruthful("nobody is silent without being known to be dead")
@@ -173,7 +178,7 @@ impl Checker<'_> {
             ErrorKind::Timeout { .. } => {
                 untruthful("none of them was in trouble, or waited for somebody who was")
             }
-            ErrorKind::Aborted { by, reason, .. } => self.check_aborted(of(*by), entry, reason),
+            ErrorKind::Aborted { by, reason, .. } => self.check_aborted(host_of(*by), entry, reason),
             ErrorKind::Excluded { .. } if self.is_affected(host, host, entry.ended) => Ok(()),
             ErrorKind::Bootstrap(_) if self.is_anyone_affected(entry.ended) || self.has_failed(entry) => {
                 Ok(())
@@ -183,23 +188,30 @@ impl Checker<'_> {
     }
 
     /// Checks that the rank named by an abort has aborted, and for a reason of its own.
-    fn check_aborted(&self, by: usize, entry: &CallRecord, reason: &str) -> Result<(), (Invariant, String)> {
-        let Some(history) = self.histories.get(by) else {
+    fn check_aborted(
+        &self,
+        aborter: usize,
+        entry: &CallRecord,
+        reason: &str,
+    ) -> Result<(), (Invariant, String)> {
+        let Some(history) = self.histories.get(aborter) else {
             return Err((Invariant::TruthfulErrors, "there is no such rank".to_owned()));
         };
-        let own = || {
+        let entries = || {
             history.entries.iter().filter(|other| other.group == entry.group && other.begun <= entry.ended)
         };
-        let shrinks = own().any(|other| other.action == Action::Shrink) && reason.starts_with(SHRINK_TEXT);
+        let shrinks =
+            entries().any(|other| other.action == Action::Shrink) && reason.starts_with(SHRINK_TEXT);
+        // A rank whose call fails tells the others the text of its error as the reason.
         let says_so =
-            own().filter_map(CallRecord::error).any(|error| announced_text(error).starts_with(reason));
-        let planned = self.scenario.steps.iter().any(|step| step.mode == CallMode::Abort { by });
+            entries().filter_map(CallRecord::error).any(|error| announced_text(error).starts_with(reason));
+        let planned = self.scenario.steps.iter().any(|step| step.mode == CallMode::Abort { by: aborter });
         match shrinks
             || says_so && !reason.starts_with(SHRINK_TEXT) && !reason.is_empty()
             || planned && reason == ABORT_REASON
         {
             true => Ok(()),
-            false => Err((Invariant::ConsistentErrors, format!("host {by} knows nothing of that"))),
+            false => Err((Invariant::ConsistentErrors, format!("host {aborter} knows nothing of that"))),
         }
     }
 
@@ -254,6 +266,7 @@ impl Checker<'_> {
                 call.begun < entry.ended && entry.begun < call.ended && call.error().is_some()
             };
             let mut calls = self.histories[other].entries.iter().filter(waits);
+            // Ranks can wait for each other in a circle, so the depth is limited.
             self.is_affected(host, other, entry.ended)
                 || depth > 0 && calls.any(|call| self.waited_for_fault(other, call, depth - 1))
         })
@@ -277,7 +290,7 @@ impl Checker<'_> {
         let silence = self.scenario.fault_plan.keepalive_timeout.unwrap_or(Duration::MAX);
         let cuts = (0..self.scenario.ranks)
             .flat_map(|other| self.scenario.fault_plan.partitions_between(host, other));
-        cuts.map(|(at, _)| at).any(|at| at.saturating_add(silence) <= now)
+        cuts.map(|(begun, _)| begun).any(|begun| begun.saturating_add(silence) <= now)
     }
 
     fn is_anyone_affected(&self, now: Duration) -> bool {

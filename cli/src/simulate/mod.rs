@@ -60,7 +60,7 @@ impl Arguments {
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let ends = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    let ends = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
     ends.filter(|seeds| !seeds.is_empty()).ok_or_else(|| "two whole numbers, as in 0..10000".to_owned())
 }
 
@@ -167,6 +167,8 @@ fn run_seeds(seeds: Range<u64>, threads: usize, violates: impl Fn(u64) -> bool +
         // A run has one rank at work at most times: on one core, ranks hand over faster.
         bind_thread(thread, threads);
         loop {
+            // Relaxed is enough, because the counter only hands out seeds and publishes no other
+            // data.
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 return;

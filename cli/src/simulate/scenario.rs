@@ -74,6 +74,7 @@ impl Scenario {
         for step in self.steps.iter_mut() {
             let Some((algorithm, kind)) = wanted else { break };
             (step.kind, step.wanted) = (kind, Some(algorithm));
+            // A barrier has no elements, so no rank can give a different number of them.
             step.mismatched_host = step.mismatched_host.filter(|_| kind != OpKind::Barrier);
             if step.mode == CallMode::InPlace && !kind.has_in_place() {
                 step.mode = CallMode::OutOfPlace;
@@ -112,6 +113,7 @@ impl Step {
                 ReduceKind::Avg,
                 ReduceKind::PreMulSum,
             ]),
+            // Every number of ranks from 2 to 6 divides 60, so each rank is equally often the root.
             root: random.below(60),
             count: random.choose(&[1, 2, 7, 60, 300, 1500]),
             algorithm: random.below(1000),
@@ -138,6 +140,7 @@ impl Step {
             return Some(wanted).filter(fits);
         }
         let rows: Vec<&'static Algorithm> = Algorithm::ALL.iter().filter(fits).collect();
+        // One number more than there are rows stands for the choice of the library.
         rows.get(self.algorithm % (rows.len() + 1)).copied()
     }
 }

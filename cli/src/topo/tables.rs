@@ -14,11 +14,11 @@ fn text(sites: &[GpuInfo]) -> Result<String, GpuError> {
         let node = site.numa_node()?.map_or_else(|| "-".to_owned(), |node| node.to_string());
         let _ = writeln!(text, "{:<5}{:<15}{node:<6}{}", site.ordinal(), site.bus_id()?, site.name()?);
     }
-    text += &between(sites, |from, to| Ok(cell(&from.peer_path(to)?)))?;
+    text += &between(sites, |source, target| Ok(cell(&source.peer_path(target)?)))?;
     text.push_str(
         "\n\nhost: through the host; a number: direct, with the driver's rank of the link, 0 is best; +: with atomics\n",
     );
-    match between(sites, |from, to| Ok(links(from.nvlinks_to(to)?))) {
+    match between(sites, |source, target| Ok(links(source.nvlinks_to(target)?))) {
         Ok(table) => text += &format!("{table}\n\nNVLinks between them, and their version\n"),
         Err(why) => text += &format!("\n{why}\n"),
     }
@@ -31,11 +31,11 @@ fn between(
     cell: impl Fn(&GpuInfo, &GpuInfo) -> Result<String, GpuError>,
 ) -> Result<String, GpuError> {
     let mut text = format!("\n{:<6}", "from");
-    text.extend(sites.iter().map(|to| format!("{:>8}", format!("to {}", to.ordinal()))));
-    for from in sites {
-        let _ = write!(text, "\n{:<6}", from.ordinal());
-        for to in sites {
-            let cell = if from == to { "-".to_owned() } else { cell(from, to)? };
+    text.extend(sites.iter().map(|target| format!("{:>8}", format!("to {}", target.ordinal()))));
+    for source in sites {
+        let _ = write!(text, "\n{:<6}", source.ordinal());
+        for target in sites {
+            let cell = if source == target { "-".to_owned() } else { cell(source, target)? };
             let _ = write!(text, "{cell:>8}");
         }
     }

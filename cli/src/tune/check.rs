@@ -36,6 +36,8 @@ pub(super) fn compare(field: &Case, max_bytes: usize, rounds: u16) -> Result<Sum
         let again: Vec<_> = cells.iter().filter(|(_, cell)| slower(cell)).map(|(&bytes, _)| bytes).collect();
         if !again.is_empty() {
             for (_, cell) in cells.iter_mut().filter(|(bytes, _)| again.contains(bytes)) {
+                // The ratios of the first measurement are in doubt, and must not count beside the
+                // new ones.
                 cell.ratios.remove(name);
             }
             measure_rounds(field, &[name], &again, rounds * RETRY_FACTOR, &mut cells)?;
@@ -66,6 +68,8 @@ fn measure_rounds(
     for round in 1..=rounds {
         for &name in names {
             eprintln!("{field}, round {round}: auto and {name}, {} sizes", sizes.len());
+            // The two run one after the other, so that a slow change of the load hardly changes
+            // their ratio.
             let auto = field.perf("auto", sizes)?;
             let other = field.perf(name, sizes)?;
             for (auto, other) in auto.iter().zip(&other) {

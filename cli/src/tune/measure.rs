@@ -81,6 +81,8 @@ impl Case<'_> {
         let file = temporary_file()?;
         let sizes = sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let given = given::files().iter().flat_map(|file| [OsStr::new("--schedule"), file.as_os_str()]);
+        // Each run is short, so it leaves out the verification and the roofline, which `-J` would
+        // measure.
         let ended = Command::new("/proc/self/exe")
             .args([
                 "perf",

@@ -93,13 +93,16 @@ fn ranks_limit(medium: Topology) -> usize {
 
 fn check(arguments: &Arguments, fields: &[Case]) -> Result<u8, String> {
     println!("{}", check::head());
-    let mut all = check::Summary::default();
+    let mut total = check::Summary::default();
     for field in fields {
         let found = check::compare(field, arguments.max_bytes, arguments.rounds)?;
-        all = check::Summary { sizes: all.sizes + found.sizes, slower: all.slower + found.slower };
+        total = check::Summary { sizes: total.sizes + found.sizes, slower: total.slower + found.slower };
     }
-    println!("# {} of {} sizes are more than 10 % slower than the best fixed choice", all.slower, all.sizes);
-    Ok(u8::from(all.slower > 0))
+    println!(
+        "# {} of {} sizes are more than 10 % slower than the best fixed choice",
+        total.slower, total.sizes
+    );
+    Ok(u8::from(total.slower > 0))
 }
 
 /// Reads bytes as the results of `perf`.

@@ -107,6 +107,7 @@ impl Communicator {
     pub fn set_custom_algorithm(&self, algorithm: &'static Algorithm) -> Result<()> {
         self.require_order(algorithm)?;
         self.require_settable(algorithm)?;
+        // The proof may take seconds, so the quick checks come first.
         self.prove_algorithm(algorithm)?;
         self.set_own_algorithm(algorithm, true)
     }
@@ -288,6 +289,7 @@ pub fn register_algorithm(algorithm: Algorithm) -> Result<&'static Algorithm> {
             printable(name)
         )));
     }
+    // Other threads may use an algorithm as soon as it is registered, so it is proved before that.
     select::require_right(&algorithm, &cases(&algorithm, RANKS_PROVED, false))?;
     register(algorithm).map_err(|known| {
         Error::invalid_usage(format!(

@@ -283,6 +283,8 @@ impl Communicator {
         operation: impl FnOnce(&mut Engine, Buffers<'_>) -> Result<()>,
     ) -> Result<()> {
         self.with_engine(|engine| {
+            // The memory is taken out of the engine, because the operation borrows all of the
+            // engine.
             let mut aside = engine.take_temp();
             aside.clear();
             aside.extend_from_slice(buffer);

@@ -110,13 +110,13 @@ impl Communicator {
             // Every rank begins with its nearest neighbor, so that no rank is the first peer of all
             // others.
             for distance in 0..ranks {
-                let (to, from) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
-                if let Some(&(offset, part)) = sent_to(collective, root, to, inputs) {
-                    transfers.push(Transfer::send(to, part, call(part.len())).with_offset(offset));
+                let (receiver, sender) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
+                if let Some(&(offset, part)) = sent_to(collective, root, receiver, inputs) {
+                    transfers.push(Transfer::send(receiver, part, call(part.len())).with_offset(offset));
                 }
-                if let Some(part) = received_from(collective, root, from, &mut outputs) {
+                if let Some(part) = received_from(collective, root, sender, &mut outputs) {
                     let desc = call(part.len());
-                    transfers.push(Transfer::recv(from, part, desc));
+                    transfers.push(Transfer::recv(sender, part, desc));
                 }
             }
             engine.transfer(&mut transfers)

@@ -104,17 +104,17 @@ impl Communicator {
     pub(in crate::communicator) fn isend_any_tag_space<B: SendBuffer>(
         &self,
         buffer: B,
-        to: Rank,
+        receiver: Rank,
         tag: u64,
     ) -> Work<B> {
         let bytes = buffer.message().len();
-        let message = MessageDesc { sends: true, peer: Some(to), tag: Some(tag), bytes };
+        let message = MessageDesc { sends: true, peer: Some(receiver), tag: Some(tag), bytes };
         let completion = Completion::of_message(&self.shared, message);
-        let checked = self.arg_check(OpKind::SendRecv).require_rank("to", to);
+        let checked = self.arg_check(OpKind::SendRecv).require_rank("to", receiver);
         match checked {
             Ok(()) => {
                 let task = Box::new(Sending { buffer: Some(buffer), completion: Arc::clone(&completion) });
-                self.post(Submission::Send { to, tag, task });
+                self.post(Submission::Send { to: receiver, tag, task });
             }
             Err(error) => completion.complete(Err(error)),
         }
@@ -159,15 +159,15 @@ impl Communicator {
     pub(in crate::communicator) fn irecv_any_tag_space<B: RecvBuffer>(
         &self,
         mut buffer: B,
-        from: impl Into<Option<Rank>>,
+        source: impl Into<Option<Rank>>,
         tag: impl Into<Option<u64>>,
     ) -> Work<(B, MessageInfo)> {
-        let pattern = Pattern { source: from.into(), tag: tag.into() };
+        let pattern = Pattern { source: source.into(), tag: tag.into() };
         let bytes = buffer.message_mut().len();
         let message = MessageDesc { sends: false, peer: pattern.source, tag: pattern.tag, bytes };
         let completion = Completion::of_message(&self.shared, message);
         let args = self.arg_check(OpKind::SendRecv);
-        match pattern.source.map_or(Ok(()), |from| args.require_rank("from", from)) {
+        match pattern.source.map_or(Ok(()), |source| args.require_rank("from", source)) {
             Ok(()) => {
                 let task = Box::new(Receiving { buffer: Some(buffer), completion: Arc::clone(&completion) });
                 self.post(Submission::Recv { pattern, task });
@@ -194,8 +194,8 @@ impl Communicator {
     ) -> Result<Option<MessageInfo>> {
         let pattern = Pattern { source: from.into(), tag: tag.into() };
         self.check_tag(pattern.tag)?;
-        if let Some(from) = pattern.source {
-            self.arg_check(OpKind::SendRecv).require_rank("from", from)?;
+        if let Some(source) = pattern.source {
+            self.arg_check(OpKind::SendRecv).require_rank("from", source)?;
         }
         self.with_engine(|engine| engine.probe(&pattern))
     }

@@ -30,7 +30,7 @@ pub(in crate::communicator) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Resu
     let object = decoded.map_err(|error| error.to_string())?;
     match decoder.finalize() {
         Ok([]) => Ok(object),
-        Ok(rest) => Err(format!("{} bytes are left over", rest.len())),
+        Ok(tail) => Err(format!("{} bytes are left over", tail.len())),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -144,11 +144,11 @@ impl Communicator {
         objects.iter().enumerate().map(|(rank, bytes)| self.decode(rank, bytes)).collect()
     }
 
-    /// Decodes an object of rank `from`.
-    fn decode<T: DeserializeOwned>(&self, from: Rank, bytes: &[u8]) -> Result<T> {
+    /// Decodes an object of rank `source`.
+    fn decode<T: DeserializeOwned>(&self, source: Rank, bytes: &[u8]) -> Result<T> {
         object_decoder::decode(bytes).map_err(|why| {
             let (length, name) = (bytes.len(), std::any::type_name::<T>());
-            self.object_error(from, format!("its {length} bytes cannot be decoded as {name}: {why}"))
+            self.object_error(source, format!("its {length} bytes cannot be decoded as {name}: {why}"))
         })
     }
 

@@ -186,15 +186,17 @@ impl Communicator {
         for entry in &group.entries {
             let args = self.arg_check(OpKind::SendRecv);
             args.require_rank("peer", entry.peer())?;
-            if let (dtype, rest @ 1..) = entry.remainder() {
+            if let (dtype, remainder @ 1..) = entry.remainder() {
                 let text =
-                    format!("the message for rank {} ends {rest} bytes after an element", entry.peer());
+                    format!("the message for rank {} ends {remainder} bytes after an element", entry.peer());
                 return Err(args.invalid(format!("{text} of {dtype}")));
             }
         }
-        let own = group.check_self_transfers(self.rank());
-        own.map_err(|text| self.arg_check(OpKind::SendRecv).invalid(text))?;
+        let checked = group.check_self_transfers(self.rank());
+        checked.map_err(|text| self.arg_check(OpKind::SendRecv).invalid(text))?;
         self.with_engine(|engine| {
+            // The numbers are taken in the turn of the call, so that they have the order in which
+            // the messages go.
             let mut transfers: Vec<_> =
                 group.entries.into_iter().map(|entry| with_sequence(engine, entry)).collect();
             engine.transfer(&mut transfers)

@@ -180,8 +180,8 @@ impl Communicator {
         args.require_rank("root", root)?;
         let at_root = self.rank() == root;
         let count = if at_root { args.share_count(buffer.len())? } else { buffer.len() };
-        let own = if at_root { root * count * size_of::<T>() } else { 0 };
-        let buffers = Buffers::in_place(as_bytes_mut(buffer), own, 0);
+        let offset = if at_root { root * count * size_of::<T>() } else { 0 };
+        let buffers = Buffers::in_place(as_bytes_mut(buffer), offset, 0);
         self.run(Job::even::<T>(Collective::Gather, None, root, count, buffers))
     }
 
@@ -237,8 +237,8 @@ impl Communicator {
         args.require_rank("root", root)?;
         let at_root = self.rank() == root;
         let count = if at_root { args.share_count(buffer.len())? } else { buffer.len() };
-        let own = if at_root { root * count * size_of::<T>() } else { 0 };
-        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, own);
+        let offset = if at_root { root * count * size_of::<T>() } else { 0 };
+        let buffers = Buffers::in_place(as_bytes_mut(buffer), 0, offset);
         self.run(Job::even::<T>(Collective::Scatter, None, root, count, buffers))
     }
 }

@@ -103,6 +103,8 @@ impl<'env> Scope<'env> {
         let (filled, failures) = (Arc::clone(&slot), Arc::clone(&self.failures));
         let work = ScopedWork { completion: slot, failures: Arc::clone(&failures), number };
         let complete = move |result: Result<R>| {
+            // The list gets the error before the handle does, because the handle removes the error
+            // that it returns.
             if let Err(error) = &result {
                 failures.lock().errors.insert(number, error.clone());
             }

@@ -67,6 +67,8 @@ impl Communicator {
             |what: &str| Err(self.attach_rank(Error::invalid_usage(format!("{count} elements {what}"))));
         let allocation = match block {
             _ if bytes.is_none() => refused("are more than can be addressed"),
+            // Ranks without a common heap allocate the memory below. A failure there would come too
+            // late to be told to the others, so this looks for room in advance.
             Ok(None) if check_room::<T>(count).is_err() => refused("are more than memory holds"),
             block => block,
         };
@@ -89,7 +91,7 @@ impl<T: Element> Deref for SymmetricBuffer<T> {
     fn deref(&self) -> &[T] {
         match &self.storage {
             Storage::Heap(block) => &block.as_slice()[..self.count],
-            Storage::Private(own) => own,
+            Storage::Private(elements) => elements,
         }
     }
 }
@@ -98,7 +100,7 @@ impl<T: Element> DerefMut for SymmetricBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match &mut self.storage {
             Storage::Heap(block) => &mut block.as_mut_slice()[..self.count],
-            Storage::Private(own) => own,
+            Storage::Private(elements) => elements,
         }
     }
 }

@@ -167,6 +167,9 @@ impl Communicator {
         (output, counts): (&mut [u8], &[usize]),
         root: Rank,
     ) -> Result<()> {
+        // Every rank sends its share to the root itself. In a tree, ranks would have to know the
+        // lengths of the shares that they forward:
+        // docs/decisions/0021-uneven-gathers-count-at-the-root.md.
         let outputs = split_mut(output, counts, size_of::<T>());
         self.move_shares((kind, Collective::Gather), (T::DTYPE, root), &[(0, input)], outputs)
     }

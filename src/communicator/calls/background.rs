@@ -115,6 +115,8 @@ fn look(entry: &Weak<Shared>) -> Look {
         Ok(engine) => engine,
         Err(TryLockError::WouldBlock) => return Look::Waits,
         Err(TryLockError::Poisoned(_)) => {
+            // An operation has panicked, so nothing moves any more. The reference to itself must
+            // not keep the communicator for ever.
             drop(shared.lingering().take());
             return Look::Done;
         }
@@ -133,6 +135,8 @@ fn look(entry: &Weak<Shared>) -> Look {
     drop(mark);
     drop(engine);
     shared.leave_if_ownerless();
+    // A message may have been submitted after the look at the messages and before the mark was
+    // cleared. Its thread has then left it to this one.
     let again = look == Look::Done && shared.submissions.is_filled();
     if again && !shared.attended.swap(true, Ordering::SeqCst) { Look::Waits } else { look }
 }

@@ -37,8 +37,8 @@ pub(in crate::communicator) fn split_mut<'a>(
     element: usize,
 ) -> Vec<&'a mut [u8]> {
     let share = |&count: &usize| {
-        let (share, rest) = std::mem::take(&mut bytes).split_at_mut(count * element);
-        bytes = rest;
+        let (share, tail) = std::mem::take(&mut bytes).split_at_mut(count * element);
+        bytes = tail;
         share
     };
     counts.iter().map(share).collect()

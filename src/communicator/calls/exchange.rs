@@ -23,16 +23,18 @@ impl Communicator {
     pub(in crate::communicator) fn broadcast_share<T: Element>(
         &self,
         kind: OpKind,
-        own: Option<Result<Vec<T>>>,
+        own_share: Option<Result<Vec<T>>>,
         root: Rank,
     ) -> Result<Vec<T>> {
-        let mut length = [own.as_ref().map_or(0, |own| length_word(own.as_deref()))];
+        let mut length = [own_share.as_ref().map_or(0, |own_share| length_word(own_share.as_deref()))];
         let buffers = Buffers::in_place(as_bytes_mut(&mut length), 0, 0);
         let job = Job::even::<u64>(Collective::Broadcast, None, root, 1, buffers);
         self.run(Job { kind, ..job })?;
-        let own = own.transpose()?;
+        // The error of this rank comes after the exchange of lengths, so that no other rank waits
+        // for its share.
+        let own_share = own_share.transpose()?;
         let [count] = self.counts(&length, root)?[..] else { return Err(self.not_given(root)) };
-        let mut share = own.unwrap_or_default();
+        let mut share = own_share.unwrap_or_default();
         for part in parts::<T>(count, 1) {
             self.lengthen(&mut share, part.end)?;
             let buffers = Buffers::in_place(as_bytes_mut(&mut share[part.clone()]), 0, 0);
@@ -46,19 +48,19 @@ impl Communicator {
     pub(in crate::communicator) fn all_gather_shares<T: Element>(
         &self,
         kind: OpKind,
-        own: Result<&[T]>,
+        own_share: Result<&[T]>,
     ) -> Result<Vec<Vec<T>>> {
         let mut lengths = vec![0; self.size()];
-        let length = [length_word(own.as_deref())];
+        let length = [length_word(own_share.as_deref())];
         let buffers = Buffers::separate(as_bytes(&length), as_bytes_mut(&mut lengths));
         self.run(Job { kind, ..Job::even::<u64>(Collective::AllGather, None, 0, 1, buffers) })?;
-        let (own, counts) = (own?, self.counts(&lengths, 0)?);
+        let (own_share, counts) = (own_share?, self.counts(&lengths, 0)?);
         let mut shares = vec![Vec::new(); self.size()];
         for part in parts::<T>(longest(&counts), self.size()) {
             let sizes: Vec<usize> = counts.iter().map(|&count| within(&part, count).len()).collect();
             let mut elements = self.zeros(self.arg_check(kind).total_count(&sizes)?)?;
             let (places, total) = (displacements(&sizes, size_of::<T>()), elements.len() as u64);
-            let input = as_bytes(&own[within(&part, own.len())]);
+            let input = as_bytes(&own_share[within(&part, own_share.len())]);
             let buffers = Buffers::separate(input, as_bytes_mut(&mut elements));
             let shape = (kind, Collective::AllGather);
             self.run(Job::uneven(shape, (T::DTYPE, None), &places, (self.rank(), total), buffers))?;
@@ -71,19 +73,19 @@ impl Communicator {
     pub(in crate::communicator) fn gather_shares<T: Element>(
         &self,
         kind: OpKind,
-        own: Result<&[T]>,
+        own_share: Result<&[T]>,
         root: Rank,
     ) -> Result<Option<Vec<Vec<T>>>> {
         let at_root = self.rank() == root;
         let mut lengths = vec![0; if at_root { self.size() } else { 0 }];
-        let length = [length_word(own.as_deref())];
+        let length = [length_word(own_share.as_deref())];
         let buffers = Buffers::separate(as_bytes(&length), as_bytes_mut(&mut lengths));
         self.run(Job { kind, ..Job::even::<u64>(Collective::Gather, None, root, 1, buffers) })?;
         // The root expects no message of a rank without a share. The other ranks do not know which
         // ranks have none.
         let sizes: Vec<u64> = lengths.iter().map(|&word| if word == NOT_GIVEN { 0 } else { word }).collect();
         let counts = self.counts(&sizes, 0)?;
-        let input = own.as_deref().unwrap_or(&[]);
+        let input = own_share.as_deref().unwrap_or(&[]);
         let first = 0..first_part::<T>(self.size());
         let sizes: Vec<usize> = counts.iter().map(|&count| within(&first, count).len()).collect();
         let mut elements = self.zeros::<T>(self.arg_check(kind).total_count(&sizes)?)?;
@@ -92,7 +94,8 @@ impl Communicator {
         let mut shares = vec![Vec::new(); sizes.len()];
         append(&mut shares, &elements, &sizes);
         self.gather_later_parts(input, (&mut shares, &counts), root)?;
-        own?;
+        // All messages of this call are through, so no rank waits for this one any more.
+        own_share?;
         self.counts(&lengths, 0)?;
         Ok(at_root.then_some(shares))
     }
@@ -129,17 +132,17 @@ impl Communicator {
     pub(in crate::communicator) fn scatter_shares<T: Element>(
         &self,
         kind: OpKind,
-        own: Result<&[Vec<T>]>,
+        own_shares: Result<&[Vec<T>]>,
         root: Rank,
     ) -> Result<Vec<T>> {
-        let lengths: Vec<u64> = match &own {
+        let lengths: Vec<u64> = match &own_shares {
             Ok(shares) => shares.iter().map(|share| share.len() as u64).collect(),
             Err(_) => vec![NOT_GIVEN; self.size()],
         };
         let mut length = [0];
         let buffers = Buffers::separate(as_bytes(&lengths), as_bytes_mut(&mut length));
         self.run(Job { kind, ..Job::even::<u64>(Collective::Scatter, None, root, 1, buffers) })?;
-        let shares = own?;
+        let shares = own_shares?;
         let [count] = self.counts(&length, root)?[..] else { return Err(self.not_given(root)) };
         let first = 0..first_part::<T>(self.size());
         let heads: Vec<&[T]> = shares.iter().map(|share| &share[within(&first, share.len())]).collect();
@@ -187,8 +190,8 @@ impl Communicator {
 }
 
 /// Returns the value that a rank announces as the length of its share.
-fn length_word<T>(own: std::result::Result<&[T], &Error>) -> u64 {
-    own.map_or(NOT_GIVEN, |own| own.len() as u64)
+fn length_word<T>(share: std::result::Result<&[T], &Error>) -> u64 {
+    share.map_or(NOT_GIVEN, |share| share.len() as u64)
 }
 
 /// Appends the next `sizes[i]` elements to share i.

@@ -54,10 +54,10 @@ impl Aliasing {
             && input < output.saturating_add(output_bytes)
             && output < input.saturating_add(input_bytes);
         let (shorter, longer) = if input_bytes <= output_bytes { (input, output) } else { (output, input) };
-        let own = if input_bytes == output_bytes { 0 } else { own_offset };
+        let offset = if input_bytes == output_bytes { 0 } else { own_offset };
         match overlaps {
             false => Aliasing::Separate,
-            true if longer.checked_add(own) == Some(shorter) => Aliasing::InPlace,
+            true if longer.checked_add(offset) == Some(shorter) => Aliasing::InPlace,
             true => Aliasing::Partial,
         }
     }
@@ -76,17 +76,19 @@ impl Aliasing {
 /// assert!(written_is_shared(&[], &[(0x1000, 8), (0x1004, 8)]));
 /// ```
 pub fn written_is_shared(reads: &[(usize, usize)], writes: &[(usize, usize)]) -> bool {
-    let all = reads.iter().map(|&place| (place, false)).chain(writes.iter().map(|&place| (place, true)));
-    let mut all: Vec<_> = all.filter(|((_, bytes), _)| *bytes > 0).collect();
-    all.sort_unstable();
+    let places = reads.iter().map(|&place| (place, false)).chain(writes.iter().map(|&place| (place, true)));
+    let mut places: Vec<_> = places.filter(|((_, bytes), _)| *bytes > 0).collect();
+    places.sort_unstable();
     let (mut read_until, mut written_until) = (0, 0);
-    for ((address, bytes), is_written) in all {
+    // The buffers are in the order of their addresses. So a buffer overlaps an earlier one only if
+    // it begins before the furthest end so far.
+    for ((address, bytes), is_written) in places {
         let taken_until = if is_written { written_until.max(read_until) } else { written_until };
         if address < taken_until {
             return true;
         }
-        let until = if is_written { &mut written_until } else { &mut read_until };
-        *until = address.saturating_add(bytes).max(*until);
+        let end = if is_written { &mut written_until } else { &mut read_until };
+        *end = address.saturating_add(bytes).max(*end);
     }
     false
 }

@@ -46,6 +46,8 @@ impl ThreadMark {
     /// Marks this thread as the user.
     #[inline]
     pub(in crate::communicator) fn set(&self) -> MarkGuard<'_> {
+        // A thread sees its own stores, and it never takes a mark of another thread for its own. So
+        // the mark needs no memory order.
         self.0.store(thread_id(), Ordering::Relaxed);
         MarkGuard(self)
     }
@@ -91,6 +93,8 @@ impl Ticket {
 impl TicketLock {
     /// Returns the next ticket. Every ticket must be used, or no later one is admitted.
     pub(in crate::communicator) fn take_ticket(&self) -> Ticket {
+        // The number alone decides the order of calls. `serving` orders the memory that one turn
+        // leaves to the next.
         Ticket(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -139,6 +143,8 @@ impl Drop for TicketGuard<'_> {
         HELD_BY_THREAD.with(|held| held.set(self.previous));
         self.lock.serving.store(self.ticket + 1, Ordering::SeqCst);
         if self.lock.sleepers.load(Ordering::SeqCst) > 0 {
+            // A thread that has just read `serving` holds this lock until it sleeps, so no wake-up
+            // is lost. All sleepers are woken, because any of them may have the next ticket.
             let _waiting = self.lock.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             self.lock.turn.notify_all();
         }

@@ -62,6 +62,8 @@ impl Operation {
     /// Returns the operation with its memory.
     fn job<'b>(&self, buffers: Buffers<'b>) -> Job<'b> {
         let Self { collective, dtype, reduction, root, count } = *self;
+        // Ranks compare the root, and a caller may leave any number in a field that the collective
+        // ignores.
         let root = if collective.has_root() { root } else { 0 };
         Job::even_of(collective, dtype, reduction, root, count, buffers)
     }
@@ -143,20 +145,21 @@ impl Communicator {
         let args = self.arg_check(kind);
         args.require_reduction(collective, reduction)?;
         args.require_length("counts", counts.len(), self.size())?;
-        let all = args.total_bytes(counts, dtype)?;
+        let total = args.total_bytes(counts, dtype)?;
         let places = displacements(counts, dtype.size());
-        let (own_at, own) = places[self.rank()];
+        let (own_offset, own_bytes) = places[self.rank()];
         let gathers = collective == Collective::AllGather;
         let buffers = match buffers {
             OpBuffers::Separate { input, output } => {
-                let (input_bytes, output_bytes) = if gathers { (own, all) } else { (all, own) };
+                let (input_bytes, output_bytes) =
+                    if gathers { (own_bytes, total) } else { (total, own_bytes) };
                 args.require_bytes("input", input.len(), input_bytes)?;
                 args.require_bytes("output", output.len(), output_bytes)?;
                 Buffers::separate(input, output)
             }
             OpBuffers::InPlace(buffer) => {
-                args.require_bytes("buffer", buffer.len(), all)?;
-                let (input_at, output_at) = if gathers { (own_at, 0) } else { (0, own_at) };
+                args.require_bytes("buffer", buffer.len(), total)?;
+                let (input_at, output_at) = if gathers { (own_offset, 0) } else { (0, own_offset) };
                 Buffers::in_place(buffer, input_at, output_at)
             }
         };
@@ -200,15 +203,17 @@ impl Communicator {
             }
             OpBuffers::InPlace(buffer) => {
                 args.require_bytes("buffer", buffer.len(), inputs.max(outputs) * share)?;
+                // Every share of the buffer is input and output, so the output would overwrite
+                // shares that are not sent yet.
                 if operation.collective == Collective::AllToAll {
                     return self.with_input_aside(buffer, |engine, buffers| {
                         engine.collective(&mut operation.job(buffers))
                     });
                 }
-                let own = self.rank() * share;
+                let own_offset = self.rank() * share;
                 let (input_at, output_at) = match inputs.cmp(&outputs) {
-                    std::cmp::Ordering::Less if inputs > 0 => (own, 0),
-                    std::cmp::Ordering::Greater if outputs > 0 => (0, own),
+                    std::cmp::Ordering::Less if inputs > 0 => (own_offset, 0),
+                    std::cmp::Ordering::Greater if outputs > 0 => (0, own_offset),
                     _ => (0, 0),
                 };
                 self.run(operation.job(Buffers::in_place(buffer, input_at, output_at)))
@@ -228,7 +233,7 @@ impl Communicator {
             args.require_prefix_op(reduction)?;
         }
         let fits =
-            |share: &usize| share.checked_mul(self.size()).is_some_and(|all| all <= isize::MAX as usize);
+            |share: &usize| share.checked_mul(self.size()).is_some_and(|bytes| bytes <= isize::MAX as usize);
         let share = count.checked_mul(dtype.size()).filter(fits);
         share.ok_or_else(|| args.too_many(count, dtype))
     }

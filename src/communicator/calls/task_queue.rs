@@ -52,6 +52,7 @@ impl TaskQueue {
     /// # Errors
     /// No thread could be started. The task is dropped, and its turn has passed.
     pub(in crate::communicator) fn start(shared: &Arc<Shared>, task: Task) -> Result<u64, ThreadRefused> {
+        // The lock is taken before the ticket, so that the list has the order of the tickets.
         let mut pending = shared.tasks.lock();
         let ticket = shared.op_queue.take_ticket();
         let position = ticket.position();
@@ -68,6 +69,7 @@ impl TaskQueue {
         let refused = pending.list.pop_back();
         drop(pending);
         if let Some((ticket, _)) = refused {
+            // A ticket that nobody uses would keep all later calls from their turns.
             drop(shared.op_queue.wait_for_turn(ticket));
         }
         Err(ThreadRefused)
@@ -111,6 +113,8 @@ impl TaskQueue {
             drop(pending);
             let _helper = Helper(self);
             // The other thread may begin now. The tickets keep the order of the operations.
+            // The caller does nothing else meanwhile, so the operation waits in the way of a
+            // blocking call.
             let _turn = shared.op_queue.wait_for_turn(ticket);
             task();
         }

@@ -55,6 +55,8 @@ mod pooled {
             // After a fork, the threads are those of the parent.
             *pool = Pool { jobs: VecDeque::new(), idle: 0, process: fork_guard::current_pid() };
         }
+        // Each job in the queue is about to take an idle thread, and a job without a thread of its
+        // own could keep its peers waiting.
         if pool.idle > pool.jobs.len() {
             pool.jobs.push_back(job);
             JOB_ADDED.notify_one();

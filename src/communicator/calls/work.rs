@@ -115,6 +115,8 @@ impl<R> Completion<R> {
     pub(in crate::communicator) fn complete(&self, result: Result<R>) {
         let mut state = self.lock();
         if let Some(callback) = state.callback.take() {
+            // The callback runs without the lock, because it is code of the caller and may use the
+            // communicator.
             drop(state);
             return callback(result);
         }
@@ -150,6 +152,7 @@ impl<R> Completion<R> {
 
     /// Waits for the result until the deadline. Returns `None` if there is no result by then.
     pub(in crate::communicator) fn wait_until(&self, deadline: Option<Instant>) -> Option<Result<R>> {
+        // A result that is there needs no wait, so a thread that must not wait gets it, too.
         if let Some(result) = self.lock().result.take() {
             return Some(result);
         }
@@ -162,6 +165,8 @@ impl<R> Completion<R> {
             && let Some(&position) = self.position.get()
             && let Some(shared) = self.shared.upgrade()
         {
+            // A caller with a deadline runs no operation itself, because the operation could last
+            // longer than the deadline.
             shared.tasks.help(&shared, position);
         }
         let mut state = self.lock();
@@ -169,11 +174,11 @@ impl<R> Completion<R> {
             if let Some(result) = state.result.take() {
                 return Some(result);
             }
-            let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if rest.is_some_and(|rest| rest.is_zero()) {
+            let time_left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if time_left.is_some_and(|time_left| time_left.is_zero()) {
                 return None;
             }
-            state = self.sleep_with(state, rest);
+            state = self.sleep_with(state, time_left);
         }
     }
 
@@ -350,6 +355,8 @@ impl<R: Send + 'static> Work<R> {
         let shared = self.completion.shared.clone();
         let mut slot = Completion::unfinished(shared, None);
         slot.origin = origin;
+        // The new handle depends on the same operation, so a thread that waits for it may run that
+        // operation, too.
         slot.position = self.completion.position.clone();
         let slot = Arc::new(slot);
         let filled = Arc::clone(&slot);
@@ -403,12 +410,12 @@ impl Communicator {
             return Work { completion: slot };
         }
         let filled = Arc::clone(&slot);
-        let inside = self.with_turn();
+        let handle = self.with_turn();
         let task: Task = Box::new(move || {
-            let result = catch_panic(&inside, operation);
+            let result = catch_panic(&handle, operation);
             // This handle may be the last one. It is dropped before the result is stored, because
             // the caller may end the process when it has the result.
-            drop(inside);
+            drop(handle);
             filled.complete(result);
         });
         match TaskQueue::start(&self.shared, task) {

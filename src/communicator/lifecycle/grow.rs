@@ -52,6 +52,7 @@ impl Communicator {
                 self.attach_rank(Error::invalid_usage("ranks grow with another id, or by another number"))
             );
         }
+        // This check comes after the comparison, so that all ranks refuse the same number.
         if newcomers > RANKS_MAX - self.size() {
             let text = format!("{newcomers} newcomers and {} ranks are more than {RANKS_MAX}", self.size());
             return Err(self.attach_rank(Error::invalid_usage(text)));

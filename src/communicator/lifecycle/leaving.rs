@@ -41,10 +41,10 @@ static PROCESS_IS_ENDING: AtomicBool = AtomicBool::new(false);
 impl Ownership {
     /// Makes the communicator end when its last handle is dropped or the process ends.
     pub(in crate::communicator) fn new(shared: &Arc<Shared>) -> Self {
-        let mut all = COMMUNICATORS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        all.retain(|shared| shared.strong_count() > 0);
-        all.push(Arc::downgrade(shared));
-        drop(all);
+        let mut communicators = COMMUNICATORS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        communicators.retain(|shared| shared.strong_count() > 0);
+        communicators.push(Arc::downgrade(shared));
+        drop(communicators);
         at_exit::set_exit_hook(leave_all);
         Self(Arc::clone(shared))
     }
@@ -196,8 +196,8 @@ fn leave_all(code: i32) {
 /// thread may hold it, too, if it ends the process in a signal handler.
 fn all_communicators(begun: Instant) -> Vec<Arc<Shared>> {
     loop {
-        let all = match COMMUNICATORS.try_lock() {
-            Ok(all) => all,
+        let communicators = match COMMUNICATORS.try_lock() {
+            Ok(communicators) => communicators,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) if begun.elapsed() > ENGINE_EXIT_TIMEOUT => return Vec::new(),
             Err(TryLockError::WouldBlock) => {
@@ -205,7 +205,7 @@ fn all_communicators(begun: Instant) -> Vec<Arc<Shared>> {
                 continue;
             }
         };
-        return all.iter().filter_map(Weak::upgrade).collect();
+        return communicators.iter().filter_map(Weak::upgrade).collect();
     }
 }
 

@@ -160,6 +160,7 @@ struct ThreadRegroup<'a> {
 impl Regroup for ThreadRegroup<'_> {
     fn endpoint(&mut self) -> Result<String> {
         let group = next_group_id();
+        // The attempt before has failed, so nobody takes the fabrics that it left.
         if let Some(failed) = self.own_group.replace(group) {
             self.exchange.discard(failed);
         }

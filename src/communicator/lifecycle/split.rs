@@ -217,6 +217,8 @@ impl Communicator {
     ) -> Self {
         Self::with_registry(
             &self.shared.registry,
+            // A rank that was excluded may still ask a listener of the parents whether this rank
+            // lives: docs/decisions/0016-failure-detection-without-a-heartbeat-thread.md.
             (0, self.shared.listener_guards.clone()),
             mesh,
             config,
@@ -238,7 +240,7 @@ fn read_endpoint(ticket: &[u8]) -> Result<&str> {
         let what = "the first rank of the group has no endpoint: its own error says why";
         return Err(Error::new(ErrorKind::Unsupported(what.to_owned())));
     }
-    let endpoint = ticket.split_first().and_then(|(&length, rest)| rest.get(..length as usize));
+    let endpoint = ticket.split_first().and_then(|(&length, tail)| tail.get(..length as usize));
     let endpoint = endpoint.and_then(|endpoint| std::str::from_utf8(endpoint).ok());
     endpoint.ok_or_else(unreadable_endpoint)
 }

@@ -41,7 +41,7 @@ impl Arithmetic {
         sources: &[Source<'_>],
     ) {
         match (self.custom, sources) {
-            (Some(custom), [first, rest @ ..]) => custom.run(target, Some(*first), rest),
+            (Some(custom), [first, others @ ..]) => custom.run(target, Some(*first), others),
             _ => reduce_to(store, self.dtype, self.op, finish, target, sources),
         }
     }
@@ -69,10 +69,13 @@ impl Arithmetic {
         sources: &[Source<'_>],
     ) {
         match (self.custom, sources) {
-            (Some(custom), [first, rest @ ..]) => {
+            (Some(custom), [first, others @ ..]) => {
+                // A function of the caller writes one target, so it runs once for each of them. The
+                // second run finds the same operands, because `stage_operands` has copied those
+                // that the output overlaps.
                 let [window, output] = targets;
-                custom.run(output.1, Some(*first), rest);
-                custom.run(window.1, Some(*first), rest);
+                custom.run(output.1, Some(*first), others);
+                custom.run(window.1, Some(*first), others);
             }
             _ => reduce_into(self.dtype, self.op, finish, &mut targets, sources),
         }
@@ -89,49 +92,52 @@ impl Arithmetic {
     }
 }
 
-/// Computes `into = with ⊕ arrived`.
+/// Computes `target_chunk = operand_chunk ⊕ arrived`.
 pub(in crate::engine) fn reduce_received(
     memory: &mut StepMemory<'_, '_>,
     arithmetic: &Arithmetic,
-    with: Chunk,
-    into: Chunk,
+    operand_chunk: Chunk,
+    target_chunk: Chunk,
     arrived: Source<'_>,
     finish: bool,
 ) {
     let finish = arithmetic.post_op(finish);
-    if arithmetic.factor_of(with).is_none()
-        && let Some((target, source)) = memory.target_and_source(into, with)
+    // Without a factor, and in different buffers, operand and message are combined in one pass.
+    // Else the operand comes into the target first, where it may be changed.
+    if arithmetic.factor_of(operand_chunk).is_none()
+        && let Some((target, source)) = memory.target_and_source(target_chunk, operand_chunk)
     {
         return arithmetic.reduce(Store::Cached, finish, target, &[source, arrived]);
     }
-    copy_local(memory, arithmetic, with, into, arrived.len());
-    arithmetic.reduce_assign(finish, memory.target(into, arrived.len()), &[arrived]);
+    copy_local(memory, arithmetic, operand_chunk, target_chunk, arrived.len());
+    arithmetic.reduce_assign(finish, memory.target(target_chunk, arrived.len()), &[arrived]);
 }
 
-/// Copies `from` to `into` within this rank, with the factor if `from` is input.
+/// Copies one chunk of this rank to another, with the factor if the source is input.
 pub(in crate::engine) fn copy_local(
     memory: &mut StepMemory<'_, '_>,
     arithmetic: &Arithmetic,
-    from: Chunk,
-    into: Chunk,
+    source_chunk: Chunk,
+    target_chunk: Chunk,
     bytes: usize,
 ) {
-    let (dtype, factor) = (arithmetic.dtype, arithmetic.factor_of(from));
-    if memory.is_same_memory(from, into) {
+    let (dtype, factor) = (arithmetic.dtype, arithmetic.factor_of(source_chunk));
+    if memory.is_same_memory(source_chunk, target_chunk) {
         if let Some(scalar) = factor {
-            scale(dtype, scalar, memory.target(into, bytes), None);
+            scale(dtype, scalar, memory.target(target_chunk, bytes), None);
         }
         return;
     }
-    if let Some((target, source)) = memory.target_and_source(into, from) {
+    if let Some((target, source)) = memory.target_and_source(target_chunk, source_chunk) {
         return match factor {
             Some(scalar) => scale(dtype, scalar, target, Some(source)),
-            None => copy_to(arithmetic.store_into(into), target, source),
+            None => copy_to(arithmetic.store_into(target_chunk), target, source),
         };
     }
-    // Two chunks of one buffer: copy through staging.
-    stage_chunk(memory, arithmetic, from, 0, bytes);
-    let open = memory.open_target(into, bytes);
+    // Both chunks are in one buffer, which cannot be borrowed for reading and writing at once. So
+    // the copy goes through staging.
+    stage_chunk(memory, arithmetic, source_chunk, 0, bytes);
+    let open = memory.open_target(target_chunk, bytes);
     if let Some(target) = open.target {
         copy_to(Store::Cached, target, Source::from(&open.staging[..bytes]));
     }
@@ -153,22 +159,23 @@ pub(in crate::engine) fn pack_scaled(
     }
 }
 
-/// Copies every operand into staging that cannot be read in place while `own` is written.
+/// Copies every operand into staging that cannot be read in place while `target_chunk`
+/// is written.
 ///
 /// Windows can always be read. An operand of this rank can be read if it is input, needs no factor,
-/// and is in another buffer than `own`.
+/// and is in another buffer than `target_chunk`.
 pub(in crate::engine) fn stage_operands(
     memory: &mut StepMemory<'_, '_>,
     arithmetic: &Arithmetic,
-    from: &[ChunkRef],
-    own: Chunk,
+    operands: &[ChunkRef],
+    target_chunk: Chunk,
     bytes: usize,
 ) {
     let mut offset = 0;
-    for place in from {
+    for place in operands {
         let direct = match place.chunk.space {
             Space::Window => true,
-            Space::Input => memory.is_input_disjoint_from(own) && arithmetic.factor.is_none(),
+            Space::Input => memory.is_input_disjoint_from(target_chunk) && arithmetic.factor.is_none(),
             Space::Output | Space::Scratch => false,
         };
         if !direct {
@@ -186,6 +193,7 @@ fn stage_chunk(
     bytes: usize,
 ) {
     memory.scratch.reserve_staging(offset + bytes);
+    // The staging is taken out for a moment, because `source` borrows all other memory of the step.
     let mut staging = std::mem::take(&mut memory.scratch.staging);
     let target = (&mut staging[offset..offset + bytes]).into();
     let source = memory.source(chunk);

@@ -44,6 +44,8 @@ impl Engine {
         self.wait_free_slot(slots)?;
         let tuner = match tuning {
             SlotTuning::Cached => None,
+            // All operations in these slots count their publications together. So all ranks explore
+            // in the same turn, and a slot that comes round again was written in the same way.
             SlotTuning::K16 => {
                 Some((EAGER_K16, StoreTuner::explore_in_turn(self.eager.k16_published % slots)))
             }
@@ -53,6 +55,8 @@ impl Engine {
             }
         };
         let (store, timed) = match tuner {
+            // A rank that reads nothing, such as the root of a broadcast, hardly measures the
+            // difference between the stores. So it decides by the hints of the ranks that read.
             Some((tuner, decision)) => self.store_decision(tuner, decision, remote_bytes == 0),
             None => (Store::Cached, Timed::No),
         };
@@ -86,6 +90,9 @@ impl Engine {
                 }
             }
         }
+        // The slots of the peers are acknowledged only here, where all of them have been read.
+        // After an earlier acknowledgement, a peer could write its slot again while this rank reads
+        // it.
         self.finish_publish(sequence);
         self.traffic.add_bytes(remote_bytes);
         self.eager.k16_published += u64::from(slot_class == SlotClass::K16);
@@ -126,6 +133,8 @@ impl EagerExec<'_> {
             SlotInstr::PackAndCopy { from, at, into } => {
                 let offset = self.payload_offset + *at;
                 let target = self.window.own_slot(slot_class, sequence, offset, from.len());
+                // A plan has this instruction only if there is no factor, so the input is copied as
+                // it is.
                 let (input, output) = buffers.input_and_output_range(into.clone());
                 let targets = &mut [(self.store, target), (Store::Cached, output.into())];
                 copy_into(targets, input[from.clone()].into());
@@ -140,7 +149,9 @@ impl EagerExec<'_> {
                 let finish = arithmetic.post_op(*finish);
                 let buffers = buffers.input_and_output_range(into.clone());
                 match &operands[..] {
-                    [one, other] => self.reduce([one, other], buffers, finish),
+                    // Two operands need no array of the largest size. An operation of 8 bytes on
+                    // two ranks notices the time that takes.
+                    [first, second] => self.reduce([first, second], buffers, finish),
                     _ => self.reduce_many(operands, buffers, finish),
                 }
             }
@@ -148,13 +159,25 @@ impl EagerExec<'_> {
         Ok(())
     }
 
-    fn copy_local(&self, from: &Range<usize>, into: &Range<usize>, buffers: &mut Buffers<'_>) {
-        match buffers.input_and_output(from.clone(), into.clone()) {
+    fn copy_local(
+        &self,
+        source_range: &Range<usize>,
+        target_range: &Range<usize>,
+        buffers: &mut Buffers<'_>,
+    ) {
+        match buffers.input_and_output(source_range.clone(), target_range.clone()) {
             Some((input, output)) => self.read_input(Store::Cached, input.into(), output.into()),
             None => {
-                buffers.copy_within(from.clone(), into.clone());
+                // Input and output are parts of one buffer, and they may overlap. So the factor is
+                // applied after the move.
+                buffers.copy_within(source_range.clone(), target_range.clone());
                 if let Some(factor) = self.factor {
-                    scale(self.plan.arithmetic.dtype, factor, buffers.output(into.clone()).into(), None);
+                    scale(
+                        self.plan.arithmetic.dtype,
+                        factor,
+                        buffers.output(target_range.clone()).into(),
+                        None,
+                    );
                 }
             }
         }

@@ -71,10 +71,13 @@ impl InstrExec<'_, '_, '_> {
 
     fn signal(&mut self) -> Result<InstrPoll> {
         let view = self.window_view.as_mut().ok_or_else(no_window)?;
+        // Peers read the tag after they have seen the first signal, so it is written before that
+        // signal.
         if *view.signals == 0 && view.is_first {
             view.window.set_tag(view.lane, view.parity(), &self.tag);
         }
         *view.signals += 1;
+        // The number grows from run to run, so nobody has to reset the signal between operations.
         view.window.signal(view.lane, view.sequence << SIGNAL_BITS | *view.signals);
         Ok(InstrPoll::Done)
     }

@@ -35,13 +35,15 @@ impl InstrExec<'_, '_, '_> {
         Ok(InstrPoll::Done)
     }
 
-    pub(super) fn recv(&mut self, peer: Rank, into: &[Chunk]) -> Result<InstrPoll> {
+    pub(super) fn recv(&mut self, peer: Rank, target_chunks: &[Chunk]) -> Result<InstrPoll> {
         let link = link(self.links, peer)?;
         let Some(bytes) = match_header(link, self.lane, &self.tag, self.rank, peer)? else {
             return Ok(InstrPoll::Blocked(peer));
         };
-        let scratch_bytes = scratch_chunk_bytes(&self.memory, into, bytes, peer, self.rank)?;
-        if let [chunk] = into {
+        let scratch_bytes = scratch_chunk_bytes(&self.memory, target_chunks, bytes, peer, self.rank)?;
+        // A single chunk is in one piece, so the link can move the body there without a copy in
+        // between.
+        if let [chunk] = target_chunks {
             let target = self.memory.target(*chunk, bytes);
             if !link.recv_into(self.lane, target)? {
                 return Ok(InstrPoll::Blocked(peer));
@@ -53,7 +55,7 @@ impl InstrExec<'_, '_, '_> {
             return Ok(InstrPoll::Blocked(peer));
         };
         let mut offset = 0;
-        for &chunk in into {
+        for &chunk in target_chunks {
             let bytes =
                 if StepMemory::is_user_buffer(chunk) { self.memory.bytes(chunk) } else { scratch_bytes };
             copy_to(Store::Cached, self.memory.target(chunk, bytes), body.slice(offset..offset + bytes));
@@ -67,15 +69,15 @@ impl InstrExec<'_, '_, '_> {
     pub(super) fn recv_reduce(
         &mut self,
         peer: Rank,
-        with: &[Chunk],
-        into: &[Chunk],
+        operand_chunks: &[Chunk],
+        target_chunks: &[Chunk],
         finish: bool,
     ) -> Result<InstrPoll> {
         let link = link(self.links, peer)?;
         let Some(bytes) = match_header(link, self.lane, &self.tag, self.rank, peer)? else {
             return Ok(InstrPoll::Blocked(peer));
         };
-        let expected = with.iter().map(|&chunk| self.memory.bytes(chunk)).sum();
+        let expected = operand_chunks.iter().map(|&chunk| self.memory.bytes(chunk)).sum();
         if bytes != expected {
             return Err(count_mismatch(peer, bytes, self.rank, expected));
         }
@@ -83,10 +85,10 @@ impl InstrExec<'_, '_, '_> {
             return Ok(InstrPoll::Blocked(peer));
         };
         let mut offset = 0;
-        for (&with, &into) in with.iter().zip(into) {
-            let bytes = self.memory.bytes(with);
+        for (&operand, &target) in operand_chunks.iter().zip(target_chunks) {
+            let bytes = self.memory.bytes(operand);
             let arrived = body.slice(offset..offset + bytes);
-            reduce_received(&mut self.memory, &self.arithmetic, with, into, arrived, finish);
+            reduce_received(&mut self.memory, &self.arithmetic, operand, target, arrived, finish);
             offset += bytes;
         }
         link.release(self.lane);
@@ -120,20 +122,21 @@ pub(in crate::engine) fn match_header(
     }
 }
 
-/// Checks the length of a message for `into` and returns the length of each of its scratch chunks.
+/// Checks the length of a message for `target_chunks` and returns the length of each of its scratch
+/// chunks.
 ///
 /// Chunks of user buffers have known lengths. The rest of the message is divided evenly, because
 /// all chunks are equally long where an algorithm keeps whole shares in scratch.
 pub(in crate::engine) fn scratch_chunk_bytes(
     memory: &StepMemory<'_, '_>,
-    into: &[Chunk],
+    target_chunks: &[Chunk],
     bytes: usize,
     peer: Rank,
     rank: Rank,
 ) -> Result<usize> {
-    let user = into.iter().filter(|&&chunk| StepMemory::is_user_buffer(chunk));
+    let user = target_chunks.iter().filter(|&&chunk| StepMemory::is_user_buffer(chunk));
     let known: usize = user.clone().map(|&chunk| memory.bytes(chunk)).sum();
-    let unknown = into.len() - user.count();
+    let unknown = target_chunks.len() - user.count();
     let each = bytes.saturating_sub(known).checked_div(unknown).unwrap_or(0);
     if known + each * unknown != bytes || each > memory.slice_bytes {
         return Err(count_mismatch(peer, bytes, rank, known));

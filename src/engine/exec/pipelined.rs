@@ -144,6 +144,8 @@ impl Engine {
             slice_bytes,
             slices,
             channels: slices.min(channels),
+            // An operation over messages uses neither ring nor tuner, so it does not compute them
+            // either.
             window_use: plan.uses_window.then(|| self.window_use(plan, job, longest, slice_bytes)),
         }
     }
@@ -213,10 +215,10 @@ impl Engine {
     fn bounce_ring(&self, plan: &Plan, slice_bytes: usize, footprint: usize) -> BounceRing {
         let cache = self.config.cache_bytes;
         let cached = cache.saturating_sub(footprint).max(cache / 2);
-        let own = cached / plan.staged_chunks.max(1) * plan.window_chunks;
+        let own_bytes = cached / plan.staged_chunks.max(1) * plan.window_chunks;
         BounceRing::new(
             self.half_window_bytes(),
-            own / (2 * self.channels.len()),
+            own_bytes / (2 * self.channels.len()),
             plan.window_chunks * slice_bytes,
         )
     }
@@ -256,6 +258,8 @@ impl Engine {
         {
             let needed = channel.sequence.saturating_sub(1);
             for (rank, completed) in channel.completed.iter_mut().enumerate() {
+                // The number of a peer only grows. A rank that was once far enough is not read
+                // again, because reading its counter fetches a cache line of another core.
                 if *completed < needed && rank != self.fabric.rank {
                     *completed = window.completions(rank, index * LANES_PER_CHANNEL).max(*completed);
                     if *completed < needed {
@@ -265,6 +269,8 @@ impl Engine {
                 }
             }
         }
+        // A slice that is blocked is resumed many times. All its parts have to use one store, or
+        // its measurement says nothing, so the store is chosen here.
         channel.progress.in_slice = true;
         channel.progress.cursors.fill(Cursor::default());
         self.channels[index].store_choice = match &operation.window_use {
@@ -312,6 +318,8 @@ impl Engine {
         let Engine { fabric, channels, traffic, .. } = self;
         let Channel { sequence, completed, store_choice: (store, timed), sample, scratch, progress } =
             &mut channels[index];
+        // The length of slices is a part of the tag. So ranks that cut chunks in different ways get
+        // an error and not wrong data.
         let units = (operation.slice_bytes / SLICE_ALIGN_BYTES) as u64;
         let slice = progress.slice as u64 | (units * SLICES_MAX);
         let tag = operation.op.tag(slice);
@@ -352,6 +360,8 @@ impl Engine {
             cursor.blocked = None;
             while let Some(instr) = lane_instrs.instrs.get(cursor.instr) {
                 if let InstrPoll::Blocked(peer) = exec.run(instr)? {
+                    // Only this lane program stops. The others go on, because the peer may wait for
+                    // one of them.
                     cursor.blocked = Some(peer);
                     done = false;
                     break;
@@ -376,6 +386,8 @@ impl Engine {
                 let hint = tuner.record(timed, store, take(&mut channel.sample));
                 hint.into_iter().for_each(|hint| window.set_hint(hint));
             }
+            // Peers may write to this part of the window again once the run is complete. So this
+            // comes after everything that the run has read there.
             channel.sequence += 1;
             window.complete(index * LANES_PER_CHANNEL, channel.sequence);
         }
@@ -386,6 +398,8 @@ impl Engine {
         self.send_acks();
         if self.watchdog.should_progress_idle_links() {
             for link in self.fabric.links.iter_mut().flatten() {
+                // A peer may be stuck in an earlier send, for which there is no room until this
+                // rank reads. Only then does the peer get to what this rank waits for.
                 link.progress()?;
             }
         }

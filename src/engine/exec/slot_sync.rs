@@ -107,6 +107,8 @@ impl SlotWait<'_> {
             }
             // Every publication, of whatever class, also sets the flag of an inline slot.
             let other = window.published(peer, SlotClass::Inline, sequence);
+            // A peer that has made this publication under another digest runs another operation.
+            // Its flag does not become the expected one any more, so the wait ends here.
             if other >> DIGEST_BITS == flag >> DIGEST_BITS && other != flag {
                 return Err(tag_mismatch(tag, &window.published_tag(peer, sequence), self.rank, peer));
             }
@@ -186,6 +188,8 @@ impl Engine {
         for peer in (0..self.fabric.ranks).filter(|&peer| peer != rank) {
             while self.eager.peer_acked[peer].saturating_add(slots) <= sequence {
                 let acked = self.fabric.window.as_ref().map_or(u64::MAX, |window| window.acked(peer));
+                // The counter of the peer lags behind, because it acknowledges in batches. A
+                // publication of the peer may already have told more, so the greater number counts.
                 self.eager.peer_acked[peer] = acked.max(self.eager.peer_acked[peer]);
                 if acked.saturating_add(slots) <= sequence {
                     let blocked = std::iter::once(peer);
@@ -193,6 +197,7 @@ impl Engine {
                 }
             }
         }
+        // This rank does not acknowledge its own slots, so its entry must not be the minimum.
         self.eager.peer_acked[self.fabric.rank] = sequence;
         self.eager.acked_by_all = self.eager.peer_acked.iter().copied().min().unwrap_or(sequence);
         self.watchdog.progressed();
@@ -215,6 +220,7 @@ fn send_acks(window: &mut Window, acked: &mut u64, count: u64) {
 pub(in crate::engine) fn flag_value(sequence: u64, tag: &Tag) -> u64 {
     let [op_sequence, packed, count, _] = tag.0;
     let mixed = (op_sequence ^ packed.rotate_left(32)).wrapping_mul(GOLDEN_RATIO) ^ count;
+    // The memory of slots begins as zeros, so the first publication must not have the number zero.
     ((sequence + 1) << DIGEST_BITS) | mixed.wrapping_mul(GOLDEN_RATIO) >> DIGEST_BITS
 }
 

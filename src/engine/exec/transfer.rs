@@ -29,9 +29,9 @@ impl InstrExec<'_, '_, '_> {
 
     /// Adds a transfer of `bytes` that took `time` to the measurement of this run.
     fn add_sample(&mut self, transfer: &Transfer, bytes: usize, time: Duration) {
-        let into = transfer.targets[0].chunk;
-        let received = if StepMemory::is_user_buffer(into) { bytes } else { 0 };
-        let written = if into.space == Space::Window { bytes } else { 0 };
+        let target_chunk = transfer.targets[0].chunk;
+        let received = if StepMemory::is_user_buffer(target_chunk) { bytes } else { 0 };
+        let written = if target_chunk.space == Space::Window { bytes } else { 0 };
         let read = transfer.reads_peer_window(self.rank);
         if let Some(sample) = self.window_view.as_mut().and_then(|view| view.sample.as_deref_mut()) {
             sample.add(written, received, read, time);
@@ -39,58 +39,68 @@ impl InstrExec<'_, '_, '_> {
     }
 
     fn copy(&mut self, transfer: &Transfer, bytes: usize) -> Result<()> {
-        let (from, into) = (&transfer.sources[0], &transfer.targets[0]);
+        let (source_place, target_place) = (&transfer.sources[0], &transfer.targets[0]);
         let slice_bytes = self.memory.slice_bytes;
-        match (from.chunk.space, into.chunk.space) {
+        match (source_place.chunk.space, target_place.chunk.space) {
             (Space::Window, Space::Window) => {
                 let view = require_window(self.window_view.as_ref())?;
                 copy_to(
                     Store::Cached,
-                    view.target(into, bytes, slice_bytes),
-                    view.source(from, bytes, slice_bytes),
+                    view.target(target_place, bytes, slice_bytes),
+                    view.source(source_place, bytes, slice_bytes),
                 );
             }
             (Space::Window, _) => {
-                let store = self.arithmetic.store_into(into.chunk);
-                let source = require_window(self.window_view.as_ref())?.source(from, bytes, slice_bytes);
-                copy_to(store, self.memory.target(into.chunk, bytes), source);
+                let store = self.arithmetic.store_into(target_place.chunk);
+                let source =
+                    require_window(self.window_view.as_ref())?.source(source_place, bytes, slice_bytes);
+                copy_to(store, self.memory.target(target_place.chunk, bytes), source);
             }
-            (_, Space::Window) => self.pack(from, into, also_into(transfer), bytes)?,
-            _ => copy_local(&mut self.memory, &self.arithmetic, from.chunk, into.chunk, bytes),
+            (_, Space::Window) => self.pack(source_place, target_place, also_into(transfer), bytes)?,
+            _ => {
+                copy_local(&mut self.memory, &self.arithmetic, source_place.chunk, target_place.chunk, bytes)
+            }
         }
         Ok(())
     }
 
-    /// Copies a chunk of this rank into a window, and into the chunk `also` of the output.
-    fn pack(&mut self, from: &ChunkRef, into: &ChunkRef, also: Option<Chunk>, bytes: usize) -> Result<()> {
+    /// Copies a chunk of this rank into a window, and into `output_chunk` as well.
+    fn pack(
+        &mut self,
+        source_place: &ChunkRef,
+        target_place: &ChunkRef,
+        output_chunk: Option<Chunk>,
+        bytes: usize,
+    ) -> Result<()> {
         let view = require_window(self.window_view.as_ref())?;
-        let target = view.target(into, bytes, self.memory.slice_bytes);
+        let target = view.target(target_place, bytes, self.memory.slice_bytes);
         let Arithmetic { dtype, .. } = self.arithmetic;
-        let factor = self.arithmetic.factor_of(from.chunk);
-        if let (Some(own), None) = (also, factor)
-            && let Some((output, source)) = self.memory.target_and_source(own, from.chunk)
+        let factor = self.arithmetic.factor_of(source_place.chunk);
+        // One pass writes both targets only if there is no factor, because `scale` has one target.
+        if let (Some(chunk), None) = (output_chunk, factor)
+            && let Some((output, source)) = self.memory.target_and_source(chunk, source_place.chunk)
         {
-            copy_into(&mut [(view.store, target), (self.arithmetic.store_into(own), output)], source);
+            copy_into(&mut [(view.store, target), (self.arithmetic.store_into(chunk), output)], source);
             return Ok(());
         }
-        let source = self.memory.source(from.chunk);
+        let source = self.memory.source(source_place.chunk);
         match factor {
             Some(scalar) => scale(dtype, scalar, target, Some(source)),
             None => copy_to(view.store, target, source),
         }
-        if let Some(own) = also {
-            copy_local(&mut self.memory, &self.arithmetic, from.chunk, own, bytes);
+        if let Some(chunk) = output_chunk {
+            copy_local(&mut self.memory, &self.arithmetic, source_place.chunk, chunk, bytes);
         }
         Ok(())
     }
 
     /// Combines the sources into the targets, [`OPERANDS_MAX`] operands in one pass over memory.
     fn reduce(&mut self, transfer: &Transfer, bytes: usize, finish: bool) -> Result<()> {
-        let from = &transfer.sources[..];
-        stage_operands(&mut self.memory, &self.arithmetic, from, user_target(transfer), bytes);
-        let passes = from.len().div_ceil(OPERANDS_MAX);
+        let sources = &transfer.sources[..];
+        stage_operands(&mut self.memory, &self.arithmetic, sources, user_target(transfer), bytes);
+        let passes = sources.len().div_ceil(OPERANDS_MAX);
         let mut staged = 0;
-        for (pass, operands) in from.chunks(OPERANDS_MAX).enumerate() {
+        for (pass, operands) in sources.chunks(OPERANDS_MAX).enumerate() {
             let finish = self.arithmetic.post_op(finish && pass + 1 == passes);
             let pass = Pass { operands, is_first: pass == 0, finish };
             match operands.len() {
@@ -112,11 +122,13 @@ impl InstrExec<'_, '_, '_> {
         let arithmetic = self.arithmetic;
         let slice_bytes = self.memory.slice_bytes;
         let view = self.window_view.as_ref();
-        let (into, own) = (&transfer.targets[0], user_target(transfer));
-        let store_own = self.arithmetic.store_into(own);
-        let open = self.memory.open_target(own, bytes);
+        let (target_place, user_chunk) = (&transfer.targets[0], user_target(transfer));
+        let user_store = self.arithmetic.store_into(user_chunk);
+        let open = self.memory.open_target(user_chunk, bytes);
         let mut sources = [Source::from(&[][..]); MAX];
         for (source, place) in sources.iter_mut().zip(operands) {
+            // Operands that can be read where they are stay there. The others are in staging, in
+            // the order in which `stage_operands` has copied them.
             *source = match (place.chunk.space, open.input) {
                 (Space::Window, _) => require_window(view)?.source(place, bytes, slice_bytes),
                 (Space::Input, Some(input)) if self.arithmetic.factor.is_none() => {
@@ -135,15 +147,15 @@ impl InstrExec<'_, '_, '_> {
             (Some(target), Some(_)) => {
                 debug_assert!(is_first, "a transfer with two targets is one pass");
                 let view = require_window(view)?;
-                let window = view.target(into, bytes, slice_bytes);
+                let window = view.target(target_place, bytes, slice_bytes);
                 let targets = [(view.store, window), (arithmetic.store, target)];
                 arithmetic.reduce_twice(finish, targets, sources);
             }
-            (Some(target), _) if is_first => arithmetic.reduce(store_own, finish, target, sources),
+            (Some(target), _) if is_first => arithmetic.reduce(user_store, finish, target, sources),
             (Some(target), _) => arithmetic.reduce_assign(finish, target, sources),
             (None, _) => {
                 let view = require_window(view)?;
-                let target = view.target(into, bytes, slice_bytes);
+                let target = view.target(target_place, bytes, slice_bytes);
                 match is_first {
                     true => arithmetic.reduce(view.store, finish, target, sources),
                     false => arithmetic.reduce_assign(finish, target, sources),

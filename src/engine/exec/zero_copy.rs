@@ -59,6 +59,8 @@ impl Engine {
         if !self.uses_symmetric || job.share_bytes_max < ZERO_COPY_MIN_BYTES {
             return None;
         }
+        // An algorithm that the caller has set is used as it is, so no zero-copy algorithm takes
+        // its place.
         let is_set = self.overrides[job.collective as usize].is_some()
             || self.config.algorithm_override(job.collective).is_some();
         let kind = job.reduction.map(ReduceOp::kind);
@@ -76,16 +78,16 @@ impl Engine {
     /// Exposes the buffers of `job` to the peers, if they are symmetric. The exposure lasts until
     /// the operation has succeeded, or until no peer accesses the buffers any more.
     pub(in crate::engine) fn expose_buffers(&mut self, job: &Job<'_>) -> Option<HeapExposure> {
-        let own = self.own_offsets(job);
+        let offsets = self.own_offsets(job);
         self.peer_offsets.resize(self.fabric.ranks, PeerOffsets::default());
-        self.peer_offsets[self.fabric.rank] = own;
-        let PeerOffsets { input: from, output: into } = own;
+        self.peer_offsets[self.fabric.rank] = offsets;
         let (input, output) = job.buffers.views();
-        if from == NOT_SYMMETRIC || into == NOT_SYMMETRIC {
+        if offsets.input == NOT_SYMMETRIC || offsets.output == NOT_SYMMETRIC {
             return None;
         }
         let part = |offset: u64, buffer: &[u8]| offset as usize..offset as usize + buffer.len();
-        Some(self.fabric.window.as_ref()?.expose_heap([part(from, input), part(into, output)]))
+        let parts = [part(offsets.input, input), part(offsets.output, output)];
+        Some(self.fabric.window.as_ref()?.expose_heap(parts))
     }
 
     /// Exchanges the offsets of all buffers, after those of this rank were exposed. Returns true if
@@ -100,6 +102,7 @@ impl Engine {
             let [input, output] = self.wait_published(peer, sequence, &tag)?;
             self.peer_offsets[peer] = PeerOffsets { input, output };
         }
+        // This rank has read all offsets, so the peers may write these slots again.
         self.finish_publish(sequence);
         Ok(self
             .peer_offsets
@@ -137,6 +140,8 @@ impl Engine {
                     Instr::Transfer(transfer) => self.access_peers(transfer, input, output, arithmetic)?,
                     Instr::Signal => {
                         sent += 1;
+                        // The exchange of offsets was the first signal, so only later ones are
+                        // published, under a tag of their own.
                         if sent > 1 {
                             published = Some(self.publish(&tag, &[])?);
                         }
@@ -181,6 +186,8 @@ impl Engine {
     #[cold]
     fn await_error_of(&mut self, peer: Rank) -> Result<()> {
         loop {
+            // The loop has no end of its own, because each round fails once the error of the peer
+            // arrives, or at the deadline.
             self.wait_round(std::iter::once(peer))?;
         }
     }
@@ -281,14 +288,14 @@ pub(crate) fn fuzz(bytes: &[u8]) {
                 let space = [Space::Input, Space::Output, Space::Scratch, Space::Window][usize::from(space)];
                 ChunkRef { rank, chunk: Chunk { space, index: u32::from(*index) } }
             };
-            let (from, into) = (place(0, places & 3), place(1, places >> 2 & 3));
+            let (source_place, target_place) = (place(0, places & 3), place(1, places >> 2 & 3));
             let is_inside = |place: &ChunkRef| {
                 let (offset, bytes) = heaps.locate(place);
                 offset.checked_add(bytes).is_some_and(|end| end <= GEOMETRY.heap_bytes)
             };
-            assert_eq!(heaps.source(&from).is_ok(), is_inside(&from));
-            assert_eq!(heaps.target(&into).is_ok(), is_inside(&into));
-            if let (Ok(source), Ok(target)) = (heaps.source(&from), heaps.target(&into)) {
+            assert_eq!(heaps.source(&source_place).is_ok(), is_inside(&source_place));
+            assert_eq!(heaps.target(&target_place).is_ok(), is_inside(&target_place));
+            if let (Ok(source), Ok(target)) = (heaps.source(&source_place), heaps.target(&target_place)) {
                 copy_into(&mut [(Store::Cached, target)], source);
             }
         }

@@ -110,7 +110,7 @@ impl Agreement {
     pub(crate) fn new(rank: Rank, failed: Vec<bool>, now: Duration) -> Self {
         let peers = vec![PeerState { last_heard: now, ..PeerState::default() }; failed.len()];
         let confirmed_failed = failed.clone();
-        let own = View {
+        let view = View {
             attempt: 0,
             phase: Phase::Proposing,
             failed,
@@ -118,7 +118,7 @@ impl Agreement {
             settings: 0,
             value: u64::MAX,
         };
-        Self { rank, own, confirmed_failed, peers, connected: None }
+        Self { rank, own: view, confirmed_failed, peers, connected: None }
     }
 
     /// Sets the digest of what the program has set on this rank.
@@ -138,30 +138,31 @@ impl Agreement {
         &self.own
     }
 
-    /// Handles the view of `from`.
+    /// Handles the view of `peer`.
     ///
     /// # Errors
-    /// [`Excluded`] if `from` considers this rank failed.
+    /// [`Excluded`] if `peer` considers this rank failed.
     pub(crate) fn on_view(
         &mut self,
-        from: Rank,
+        peer: Rank,
         view: View,
         now: Duration,
     ) -> std::result::Result<(), Excluded> {
-        if view.failed.len() != self.own.failed.len() || from == self.rank {
+        if view.failed.len() != self.own.failed.len() || peer == self.rank {
             return Ok(());
         }
         if view.failed[self.rank] {
-            return Err(Excluded(from));
+            return Err(Excluded(peer));
         }
-        for (peer, _) in self.peers.iter_mut().zip(&view.failed).filter(|(_, failed)| **failed) {
-            peer.suspected_since.get_or_insert(now);
+        for (state, _) in self.peers.iter_mut().zip(&view.failed).filter(|(_, failed)| **failed) {
+            state.suspected_since.get_or_insert(now);
         }
+        // Views can be equal only within one attempt, so all ranks follow the highest.
         if view.attempt > self.own.attempt {
             self.restart(view.attempt);
         }
-        self.peers[from].last_heard = now;
-        self.peers[from].view = Some(view);
+        self.peers[peer].last_heard = now;
+        self.peers[peer].view = Some(view);
         Ok(())
     }
 
@@ -174,6 +175,8 @@ impl Agreement {
     /// Excludes `peer`, which may still run and even continue itself: see
     /// [`Agreement::is_majority_without`].
     pub(crate) fn exclude(&mut self, peer: Rank) {
+        // Other ranks may already use a group that was committed, so it does not change any more.
+        // The death is then noticed on the new communicator.
         if self.own.failed[peer] || self.is_committed() {
             return;
         }
@@ -188,7 +191,7 @@ impl Agreement {
     /// The others may only have excluded a silent rank, so this needs a majority.
     pub(crate) fn accept_suspicions(&mut self, now: Duration) {
         let is_old =
-            |peer: &Rank| self.peers[*peer].suspected_since.is_some_and(|since| now > since + SUSPICION_TIME);
+            |peer: &Rank| self.peers[*peer].suspected_since.is_some_and(|time| now > time + SUSPICION_TIME);
         let suspected: Vec<Rank> = self.survivors().filter(is_old).collect();
         if self.is_majority_without(&suspected) {
             suspected.into_iter().for_each(|peer| self.exclude(peer));
@@ -286,6 +289,7 @@ impl Agreement {
     /// Commits the group that this rank is connected to.
     pub(crate) fn commit(&mut self) {
         if let Some(connected) = self.connected {
+            // This rank may have begun a later attempt before it heard of the commit.
             (self.own.attempt, self.own.phase) = (connected, Phase::Committed);
         }
     }
@@ -293,6 +297,7 @@ impl Agreement {
     fn restart(&mut self, attempt: u32) {
         self.own.attempt = attempt;
         self.own.phase = Phase::Proposing;
+        // Each attempt has a secret of its own, so the root opens another endpoint for it.
         self.own.endpoint.clear();
     }
 

@@ -71,14 +71,20 @@ impl Engine {
                             tracing::info!(%error, attempt = membership.attempt, "membership changed, retrying agreement");
                             driver.agreement.on_connect_failed();
                             reason = Some(error);
+                            // The views may agree again at once. Then `negotiate` returns before it
+                            // looks at the deadlines, so a group that never connects is noticed
+                            // here.
                             driver.check_deadlines().map_err(|error| prefer_cause(error, reason.take()))?;
                         }
                     }
+                    // The phase has changed, so the others get the new view without a delay.
                     driver.last_sent = None;
                 }
             }
         }
         driver.agreement.commit();
+        // This rank reads no more control messages here. So the others learn only from this message
+        // that it has committed.
         driver.broadcast_view();
         let excludes_any = driver.agreement.excluded().next().is_some();
         let (fabric, membership) = connected.ok_or_else(|| {
@@ -166,7 +172,7 @@ impl ShrinkDriver<'_> {
 
     /// Reads events until the agreement is committed. Later events do not belong to it.
     fn poll_events(&mut self) -> Result<bool> {
-        let before = self.agreement.own().clone();
+        let former_view = self.agreement.own().clone();
         for _ in 0..EVENTS_PER_LOOK {
             let Some(event) = self.engine.fabric.control.poll() else { break };
             self.rounds = 0;
@@ -175,7 +181,7 @@ impl ShrinkDriver<'_> {
                 return Ok(true);
             }
         }
-        if *self.agreement.own() != before {
+        if *self.agreement.own() != former_view {
             self.last_sent = None;
         }
         Ok(false)
@@ -191,7 +197,7 @@ impl ShrinkDriver<'_> {
                     Some(ControlMsg::Finalized) => self.agreement.on_failure(from),
                     Some(ControlMsg::Membership(view)) => {
                         let result = self.agreement.on_view(from, view, self.elapsed());
-                        result.map_err(|Excluded(by)| self.excluded(by))?;
+                        result.map_err(|Excluded(peer)| self.excluded(peer))?;
                     }
                     Some(
                         ControlMsg::Waiting(_)
@@ -206,8 +212,8 @@ impl ShrinkDriver<'_> {
         Ok(())
     }
 
-    fn excluded(&mut self, by: Rank) -> Error {
-        let kind = ErrorKind::Excluded { by };
+    fn excluded(&mut self, peer: Rank) -> Error {
+        let kind = ErrorKind::Excluded { by: peer };
         let error = Error::new(kind).with_rank(self.engine.fabric.rank, &self.engine.config.host, None);
         self.engine.recorder.set_error(error.clone());
         self.engine.poisoned = Some(error.clone());
@@ -224,6 +230,8 @@ impl ShrinkDriver<'_> {
             Error::new(ErrorKind::Timeout { waiting_for, elsewhere: Vec::new(), after: now })
         };
         let missing: Vec<Rank> = silent.iter().copied().chain(self.agreement.excluded()).collect();
+        // The silent ranks may be alive and continue, too. Only the larger half may go on without
+        // the other one: docs/decisions/0011-survivors-agree-before-they-regroup.md.
         if !missing.is_empty() && !self.agreement.is_majority_without(&silent) {
             return Err(timed_out(&missing));
         }

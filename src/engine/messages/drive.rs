@@ -30,6 +30,8 @@ pub(in crate::engine) fn wait_round(
     if !(looks && messages.is_active()) {
         wait.pause_for(round, &mut { blocked });
     } else if !messages.progress(links)? {
+        // The ranks that messages wait for end the sleep, too. The rank that blocks the operation
+        // may itself wait for such a message.
         wait.pause_for(round, &mut blocked.chain(messages.partners()));
     }
     Ok(())
@@ -72,6 +74,7 @@ impl Engine {
         if let Err(error) = self.check_healthy() {
             return submission.fail(&error);
         }
+        // Messages that are in the queue were posted before this one, so they go first.
         self.messages.take_submissions();
         self.messages.submit(submission);
         self.drive_messages(0);
@@ -85,6 +88,8 @@ impl Engine {
         let moved = self.check_healthy().and_then(|()| self.try_drive(round));
         moved.unwrap_or_else(|error| {
             let error = match &self.poisoned {
+                // After a failure, the error of this moment is a consequence. All calls return the
+                // first error.
                 Some(first) => first.clone(),
                 None => self.fail(error.clone(), None).err().unwrap_or(error),
             };
@@ -108,6 +113,8 @@ impl Engine {
     /// Ends the messages that wait for ranks that have left the communicator.
     fn end_messages_of_leavers(&mut self) {
         let left = self.watchdog.long_finalized();
+        // A rank may leave directly after its last message. So only a rank of which nothing is left
+        // to read ends the messages that wait for it.
         for peer in self.messages.awaited_in_vain().filter(|&peer| left[peer]).collect::<Vec<_>>() {
             let error = self.finalized_error(peer);
             self.messages.fail_peer(peer, &error);
@@ -116,6 +123,7 @@ impl Engine {
         let mut others = (0..left.len()).filter(|&peer| peer != rank);
         let is_silent = |peer: Rank| left[peer] && self.messages.is_drained(peer);
         if self.messages.awaits_any_source() && left.len() > 1 && others.all(is_silent) {
+            // All other ranks have left, so the error may name any of them.
             let error = self.finalized_error(if rank == 0 { 1 } else { 0 });
             self.messages.fail_any_source(&error);
         }
@@ -142,8 +150,8 @@ impl Engine {
     }
 
     /// Ends the communicator because a message did not move in time.
-    pub(crate) fn message_timeout(&mut self, what: String, peer: Option<Rank>, after: Duration) -> Error {
-        let error = Error::new(ErrorKind::MessageTimeout { what, peer, after });
+    pub(crate) fn message_timeout(&mut self, what: String, peer: Option<Rank>, waited: Duration) -> Error {
+        let error = Error::new(ErrorKind::MessageTimeout { what, peer, after: waited });
         let error = self.fail(error.clone(), None).err().unwrap_or(error);
         self.messages.fail_all(&error);
         error
@@ -151,6 +159,8 @@ impl Engine {
 
     /// Returns the first message that has arrived and that `pattern` accepts.
     pub(crate) fn probe(&mut self, pattern: &Pattern) -> Result<Option<MessageInfo>> {
+        // A program may call this function in a loop without any other call. So the news of the
+        // peers is read here, or a failed peer would never be noticed.
         self.drive_messages(ROUNDS_WITHOUT_CLOCK);
         self.check_healthy()?;
         self.messages.probe(pattern, &mut self.fabric.links).or_else(|error| {

@@ -68,8 +68,8 @@ impl Play<'_> {
     }
 
     fn byte(&mut self) -> Option<u8> {
-        let (&byte, rest) = self.rest.split_first()?;
-        self.rest = rest;
+        let (&byte, tail) = self.rest.split_first()?;
+        self.rest = tail;
         Some(byte)
     }
 
@@ -96,17 +96,17 @@ impl Play<'_> {
 
     /// Lets a frame arrive.
     fn frame(&mut self, kind: u8, peer: Rank) {
-        let [one, two, three] = [self.word(), self.word(), self.word()];
+        let [first, second, third] = [self.word(), self.word(), self.word()];
         let bytes = self.length().min(SLOT_BYTES);
         let tag = match kind {
-            0 => Frame::Eager { tag: one & TAGS }.encode(),
-            1 => Frame::Request { tag: one & TAGS, bytes: two, send: three }.encode(),
-            2 => Frame::Grant { send: one, recv: two }.encode(),
-            3 => Frame::Data { recv: one, offset: two }.encode(),
-            4 => Frame::Credit { bytes: one }.encode(),
-            _ => Tag([one, two, three, 0]),
+            0 => Frame::Eager { tag: first & TAGS }.encode(),
+            1 => Frame::Request { tag: first & TAGS, bytes: second, send: third }.encode(),
+            2 => Frame::Grant { send: first, recv: second }.encode(),
+            3 => Frame::Data { recv: first, offset: second }.encode(),
+            4 => Frame::Credit { bytes: first }.encode(),
+            _ => Tag([first, second, third, 0]),
         };
-        let bytes = if matches!(kind, 1 | 2 | 4) && three != u64::MAX { 0 } else { bytes };
+        let bytes = if matches!(kind, 1 | 2 | 4) && third != u64::MAX { 0 } else { bytes };
         self.last = Some((peer, tag, bytes));
         self.arrive(1);
     }
@@ -129,9 +129,9 @@ impl Play<'_> {
     }
 
     fn look(&mut self) -> Result<()> {
-        let before = self.taken();
+        let former = self.taken();
         let looked = self.script.progress();
-        assert!(self.taken().iter().zip(before).all(|(after, before)| after - before <= FRAMES_PER_LOOK));
+        assert!(self.taken().iter().zip(former).all(|(taken, former)| taken - former <= FRAMES_PER_LOOK));
         (1..RANKS).for_each(|peer| drop(self.script.take_sent(peer)));
         self.check_store();
         looked.map(drop)
@@ -140,9 +140,9 @@ impl Play<'_> {
     fn probe(&mut self, peer: Rank) -> Result<()> {
         let (source, tag) = (self.word(), self.word());
         let source = Some(peer).filter(|_| source % 2 == 0);
-        let before = self.taken();
+        let former = self.taken();
         let found = self.script.probe(source, Some(tag).filter(|&tag| tag <= TAGS));
-        assert!(self.taken().iter().zip(before).all(|(after, before)| after - before <= FRAMES_PER_PROBE));
+        assert!(self.taken().iter().zip(former).all(|(taken, former)| taken - former <= FRAMES_PER_PROBE));
         self.check_store();
         found.map(drop)
     }

@@ -144,8 +144,12 @@ impl Messages {
                 continue;
             }
             moved |= self.flush(peer, links)?;
+            // Each look at a link takes time in the wait of an operation. So a peer is looked at
+            // only if it has to send data, a grant or credit.
             if any_source || self.awaits(peer) {
-                let wanted = |own: &Self| own.awaits(peer) || own.awaits_any_source();
+                // The look ends with the last awaited frame, because one more look would find
+                // nothing.
+                let wanted = |messages: &Self| messages.awaits(peer) || messages.awaits_any_source();
                 moved |= self.drain(peer, links, FRAMES_PER_LOOK, wanted)?;
                 // A grant that was just made leaves at once.
                 moved |= self.flush(peer, links)?;
@@ -162,7 +166,7 @@ impl Messages {
 
     /// Returns the first message that has arrived and that `pattern` accepts.
     pub(super) fn probe(&mut self, pattern: &Pattern, links: &mut Links) -> Result<Option<MessageInfo>> {
-        let absent = |own: &Self| own.matcher.peek(pattern).is_none();
+        let absent = |messages: &Self| messages.matcher.peek(pattern).is_none();
         for peer in 0..self.peers.len() {
             if peer != self.rank && pattern.source.is_none_or(|source| source == peer) && absent(self) {
                 self.drain(peer, links, FRAMES_PER_PROBE, absent)?;
@@ -188,6 +192,7 @@ impl Messages {
     }
 
     fn send_to_self(&mut self, tag: u64, task: Box<dyn SendTask>) {
+        // The send is complete at once, so the bytes are copied and do not wait for a receive.
         let bytes = task.bytes().to_vec();
         let info = MessageInfo::new(self.rank, tag, bytes.len());
         match self.take_posted(&info) {
@@ -197,20 +202,24 @@ impl Messages {
         task.finish(Ok(()));
     }
 
-    fn send(&mut self, to: Rank, tag: u64, task: Box<dyn SendTask>) {
+    fn send(&mut self, receiver: Rank, tag: u64, task: Box<dyn SendTask>) {
         self.unsent += 1;
         // Messages to a peer keep their order.
-        let held = if self.peers[to].held.is_empty() { self.start_send(to, tag, task) } else { Some(task) };
+        let held = if self.peers[receiver].held.is_empty() {
+            self.start_send(receiver, tag, task)
+        } else {
+            Some(task)
+        };
         if let Some(task) = held {
-            self.peers[to].held.push_back((tag, task));
+            self.peers[receiver].held.push_back((tag, task));
         }
     }
 
     /// Sends or announces a message. Returns the message if the peer has no room for it or its
     /// announcement.
-    fn start_send(&mut self, to: Rank, tag: u64, task: Box<dyn SendTask>) -> Option<Box<dyn SendTask>> {
+    fn start_send(&mut self, receiver: Rank, tag: u64, task: Box<dyn SendTask>) -> Option<Box<dyn SendTask>> {
         let bytes = task.bytes().len();
-        let peer = &mut self.peers[to];
+        let peer = &mut self.peers[receiver];
         if bytes <= EAGER_BYTES_MAX.min(self.slot_bytes) && peer.spend_credit(bytes) {
             peer.outgoing.push_back(Outgoing::Eager { tag, bytes, task });
             return None;
@@ -223,15 +232,16 @@ impl Messages {
         let frame = Frame::Request { tag, bytes: bytes as u64, send };
         peer.outgoing.push_back(Outgoing::Control(frame));
         peer.awaited += 1;
-        self.offered.insert(send, Offered { peer: to, task });
+        self.offered.insert(send, Offered { peer: receiver, task });
         None
     }
 
     /// Sends or announces the messages to a peer that were held, as far as there is room.
-    fn release_held(&mut self, to: Rank) {
-        while let Some((tag, task)) = self.peers[to].held.pop_front() {
-            if let Some(task) = self.start_send(to, tag, task) {
-                return self.peers[to].held.push_front((tag, task));
+    fn release_held(&mut self, receiver: Rank) {
+        while let Some((tag, task)) = self.peers[receiver].held.pop_front() {
+            if let Some(task) = self.start_send(receiver, tag, task) {
+                // The message goes back to the front, because messages to a peer keep their order.
+                return self.peers[receiver].held.push_front((tag, task));
             }
         }
     }

@@ -124,6 +124,7 @@ impl PeerMessages {
 
     /// Returns whether the peer may send an eager message of this length.
     pub(super) fn accepts_eager(&self, bytes: usize) -> bool {
+        // The length comes from the peer. The first comparison keeps the sum from overflowing.
         bytes <= EAGER_CREDIT && self.stored + bytes + EAGER_OVERHEAD <= EAGER_CREDIT
     }
 

@@ -16,6 +16,7 @@ impl Messages {
         match self.matcher.take_arrived(&pattern) {
             Some((info, Arrived::Eager(bytes))) => {
                 self.deliver(info, bytes[..].into(), task);
+                // A message of this rank to itself has spent no credit.
                 if info.source != self.rank {
                     self.peers[info.source].owe_credit(info.bytes);
                 }
@@ -72,6 +73,8 @@ impl Messages {
             Frame::Eager { tag } => self.receive_eager(MessageInfo::new(peer, tag, header.bytes), link),
             Frame::Data { recv, offset } => self.receive_data(peer, recv, offset, header.bytes, link),
             _ => {
+                // A link drops only a message whose body it has returned, so the empty body is
+                // fetched, too.
                 if link.body(self.lane)?.is_none() {
                     return Ok(false);
                 }
@@ -124,6 +127,8 @@ impl Messages {
         let Some(body) = link.body(self.lane)? else {
             return Ok(false);
         };
+        // The sender has spent credit for the message. So it counts as stored even if a receive
+        // takes it at once, and the same credit is returned below.
         self.peers[peer].store(info.bytes);
         match self.take_posted(&info) {
             Some(task) => {

@@ -81,9 +81,9 @@ impl Script {
     }
 
     /// Posts a send.
-    pub(super) fn send(&mut self, to: Rank, tag: u64, bytes: usize) {
+    pub(super) fn send(&mut self, receiver: Rank, tag: u64, bytes: usize) {
         let task = Box::new(Counted { buffer: Some(vec![0; bytes]), outcomes: self.post() });
-        self.messages.submit(Submission::Send { to, tag, task });
+        self.messages.submit(Submission::Send { to: receiver, tag, task });
     }
 
     /// Posts a receive.

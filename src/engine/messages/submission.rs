@@ -56,6 +56,8 @@ impl SubmissionQueue {
     pub(crate) fn push(&self, submission: Submission) {
         let mut list = self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         list.push(submission);
+        // The flag changes only under the lock. So it is never false while the list has an entry
+        // that no thread is about to take.
         self.filled.store(true, Ordering::Release);
     }
 

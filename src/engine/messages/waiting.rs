@@ -53,33 +53,35 @@ impl Key for MessageInfo {
 pub(super) struct Waiting<K, V> {
     oldest: VecDeque<(K, V)>,
     /// The entries that are younger than all of `oldest`.
-    rest: Indexed<K, V>,
+    indexed: Indexed<K, V>,
 }
 
 impl<K, V> Default for Waiting<K, V> {
     fn default() -> Self {
-        let rest = Indexed { entries: HashMap::new(), queues: HashMap::new(), next: 0 };
-        Self { oldest: VecDeque::new(), rest }
+        let indexed = Indexed { entries: HashMap::new(), queues: HashMap::new(), next: 0 };
+        Self { oldest: VecDeque::new(), indexed }
     }
 }
 
 impl<K: Key, V> Waiting<K, V> {
     pub(super) fn is_empty(&self) -> bool {
-        self.oldest.is_empty() && self.rest.entries.is_empty()
+        self.oldest.is_empty() && self.indexed.entries.is_empty()
     }
 
     /// Returns all entries, in any order.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn entries(&self) -> impl Iterator<Item = &(K, V)> {
-        self.oldest.iter().chain(self.rest.entries.values())
+        self.oldest.iter().chain(self.indexed.entries.values())
     }
 
     /// Adds the youngest entry.
     pub(super) fn push(&mut self, key: K, value: V) {
-        if self.rest.entries.is_empty() && self.oldest.len() < LISTED_MAX {
+        // Entries of the list count as the oldest. So a new entry stays out of it as long as older
+        // ones are found by hash.
+        if self.indexed.entries.is_empty() && self.oldest.len() < LISTED_MAX {
             self.oldest.push_back((key, value));
         } else {
-            self.rest.push(key, value);
+            self.indexed.push(key, value);
         }
     }
 
@@ -87,15 +89,15 @@ impl<K: Key, V> Waiting<K, V> {
     pub(super) fn take(&mut self, other: &K::Other) -> Option<(K, V)> {
         match self.oldest.iter().position(|(key, _)| key.matches(other)) {
             Some(index) => self.oldest.remove(index),
-            None if self.rest.entries.is_empty() => None,
-            None => self.rest.find(other).and_then(|number| self.rest.remove(number)),
+            None if self.indexed.entries.is_empty() => None,
+            None => self.indexed.find(other).and_then(|number| self.indexed.remove(number)),
         }
     }
 
     /// Returns the oldest entry that matches, and leaves it.
     pub(super) fn peek(&self, other: &K::Other) -> Option<&K> {
         let listed = self.oldest.iter().map(|(key, _)| key).find(|key| key.matches(other));
-        listed.or_else(|| self.rest.entries.get(&self.rest.find(other)?).map(|(key, _)| key))
+        listed.or_else(|| self.indexed.entries.get(&self.indexed.find(other)?).map(|(key, _)| key))
     }
 
     /// Takes all entries for which `choose` returns true, the oldest first.
@@ -104,10 +106,11 @@ impl<K: Key, V> Waiting<K, V> {
             self.oldest.drain(..).partition(|(key, value)| choose(key, value));
         self.oldest = kept;
         let mut taken = Vec::from(taken);
-        let chosen = self.rest.entries.iter().filter(|(_, (key, value))| choose(key, value));
+        let chosen = self.indexed.entries.iter().filter(|(_, (key, value))| choose(key, value));
         let mut numbers: Vec<u64> = chosen.map(|(&number, _)| number).collect();
+        // The map has no order, but numbers grow with time.
         numbers.sort_unstable();
-        taken.extend(numbers.into_iter().filter_map(|number| self.rest.remove(number)));
+        taken.extend(numbers.into_iter().filter_map(|number| self.indexed.remove(number)));
         taken
     }
 }
@@ -168,11 +171,11 @@ mod tests {
         let tags = 0..LISTED_MAX as u64 + INDEXED;
         tags.clone().for_each(|tag| waiting.push(MessageInfo::new(1, tag, 0), tag));
         let exact = |tag| Pattern { source: Some(1), tag: Some(tag) };
-        assert_eq!((waiting.oldest.len(), waiting.rest.entries.len()), (LISTED_MAX, INDEXED as usize));
-        assert!((LISTED_MAX as u64..tags.end).all(|tag| waiting.rest.queues[&exact(tag)].len() == 1));
+        assert_eq!((waiting.oldest.len(), waiting.indexed.entries.len()), (LISTED_MAX, INDEXED as usize));
+        assert!((LISTED_MAX as u64..tags.end).all(|tag| waiting.indexed.queues[&exact(tag)].len() == 1));
         for tag in tags.rev() {
             assert_eq!(waiting.take(&exact(tag)).map(|found| found.1), Some(tag));
         }
-        assert!(waiting.is_empty() && waiting.rest.queues.is_empty(), "nothing is left in the index");
+        assert!(waiting.is_empty() && waiting.indexed.queues.is_empty(), "nothing is left in the index");
     }
 }

@@ -78,6 +78,8 @@ impl Engine {
         let (rounds_once, rank) = (stores_complete_sums(algorithm, spec.ranks), self.fabric.rank);
         let arithmetic = self.arithmetic(job, false, rounds_once);
         let plan = match self.zero_copy_algorithm(job) {
+            // An operation that may be zero-copy begins with an exchange of offsets. The result
+            // depends on the buffers, which are no part of the key.
             Some(_) => None,
             None => eager::plan_for(key, job, (algorithm, &spec), arithmetic, rank),
         };
@@ -87,6 +89,8 @@ impl Engine {
         };
         self.eager.limit_ack_batch(plan.slots);
         if let Some(window) = &mut self.fabric.window {
+            // Only the owner of slots may touch their memory first, because it makes huge pages of
+            // it. So a rank that only reads maps the slots and does not write to its own.
             match plan.instrs.contains(&SlotInstr::Publish) {
                 true => window.prepare_slots(plan.slot_class)?,
                 false => window.map_slots(plan.slot_class)?,

@@ -286,18 +286,19 @@ impl PlanBuilder {
     fn transfer(&mut self, transfer: &Transfer) -> Option<SlotInstr> {
         let instr = match (&transfer.sources[..], &transfer.targets[..]) {
             // The sum of one, and its average, is itself.
-            ([from], [into]) => self.copy(from, into)?,
-            ([from], [slot, output]) => match self.copy(from, slot)? {
+            ([source], [target]) => self.copy(source, target)?,
+            ([source], [slot, output]) => match self.copy(source, slot)? {
                 SlotInstr::Pack { from, at } => {
-                    let into = self.output.chunk(output.chunk.index as usize);
-                    SlotInstr::PackAndCopy { from, at, into }
+                    let output_range = self.output.chunk(output.chunk.index as usize);
+                    SlotInstr::PackAndCopy { from, at, into: output_range }
                 }
                 _ => return None,
             },
-            (sources, [into]) if into.chunk.space == Space::Output => {
-                let into = self.output.chunk(into.chunk.index as usize);
-                self.reduce_operands(sources, into.start)?;
-                SlotInstr::Reduce { into, finish: transfer.combine == Combine::Reduce { finish: true } }
+            (sources, [target]) if target.chunk.space == Space::Output => {
+                let range = self.output.chunk(target.chunk.index as usize);
+                self.reduce_operands(sources, range.start)?;
+                let finish = transfer.combine == Combine::Reduce { finish: true };
+                SlotInstr::Reduce { into: range, finish }
             }
             _ => return None,
         };
@@ -306,38 +307,41 @@ impl PlanBuilder {
         Some(instr)
     }
 
-    fn copy(&mut self, from: &ChunkRef, into: &ChunkRef) -> Option<SlotInstr> {
+    fn copy(&mut self, source: &ChunkRef, target: &ChunkRef) -> Option<SlotInstr> {
         let index = |place: &ChunkRef| place.chunk.index as usize;
-        Some(match (from.chunk.space, into.chunk.space) {
-            (Space::Input, Space::Window) if into.rank == self.rank && !self.published => {
-                let at = index(into) * self.stride;
-                self.packed.retain(|&(_, packed_at)| packed_at != at);
-                self.packed.push((from.chunk, at));
-                SlotInstr::Pack { from: self.input.chunk(index(from)), at }
+        Some(match (source.chunk.space, target.chunk.space) {
+            (Space::Input, Space::Window) if target.rank == self.rank && !self.published => {
+                let offset = index(target) * self.stride;
+                // A later pack overwrites this part of the slot, so the chunk before is no longer
+                // there to be read.
+                self.packed.retain(|&(_, packed_offset)| packed_offset != offset);
+                self.packed.push((source.chunk, offset));
+                SlotInstr::Pack { from: self.input.chunk(index(source)), at: offset }
             }
             (Space::Input, Space::Output) => SlotInstr::CopyLocal {
-                from: self.input.chunk(index(from)),
-                into: self.output.chunk(index(into)),
+                from: self.input.chunk(index(source)),
+                into: self.output.chunk(index(target)),
             },
             (Space::Window, Space::Output) => SlotInstr::Get {
-                from: from.rank,
-                at: index(from) * self.stride,
-                into: self.output.chunk(index(into)),
+                from: source.rank,
+                at: index(source) * self.stride,
+                into: self.output.chunk(index(target)),
             },
             _ => return None,
         })
     }
 
-    /// Resolves the operands of the reduction into offset `into` of the output.
-    fn reduce_operands(&mut self, from: &[ChunkRef], into: usize) -> Option<()> {
+    /// Resolves the operands of the reduction into offset `target_offset` of the output.
+    fn reduce_operands(&mut self, operands: &[ChunkRef], target_offset: usize) -> Option<()> {
+        // A plan has one list of operands. A program that reduces twice runs over the window.
         if !self.plan.operands.is_empty() {
             return None;
         }
-        for place in from {
+        for place in operands {
             let index = place.chunk.index as usize;
             let operand = match place.chunk.space {
                 Space::Window => Operand::Slot { rank: place.rank, at: index * self.stride },
-                Space::Input => self.own_operand(place.chunk, into)?,
+                Space::Input => self.own_operand(place.chunk, target_offset)?,
                 _ => return None,
             };
             self.plan.operands.push(operand);
@@ -352,25 +356,25 @@ impl PlanBuilder {
     /// A scaled operand is read from the slot, and packed there first if necessary. `None` if the
     /// reduction would overwrite the operand. No operation has such an operand: input and output of
     /// an in-place reduction begin at one address.
-    fn own_operand(&mut self, chunk: Chunk, into: usize) -> Option<Operand> {
-        let from = self.input.chunk(chunk.index as usize).start;
-        let packed = self.packed.iter().find(|packed| packed.0 == chunk).map(|&(_, at)| at);
+    fn own_operand(&mut self, chunk: Chunk, target_offset: usize) -> Option<Operand> {
+        let input_offset = self.input.chunk(chunk.index as usize).start;
+        let packed = self.packed.iter().find(|packed| packed.0 == chunk).map(|&(_, offset)| offset);
         match self.plan.key.bases {
             _ if self.plan.arithmetic.factor.is_some() => {
-                let at = packed.unwrap_or_else(|| self.pack_scratch(chunk));
-                Some(Operand::Slot { rank: self.rank, at })
+                let offset = packed.unwrap_or_else(|| self.pack_scratch(chunk));
+                Some(Operand::Slot { rank: self.rank, at: offset })
             }
-            None => Some(Operand::Input(from)),
-            Some((input, output)) if input + from == output + into => Some(Operand::Output),
-            Some(_) => packed.map(|at| Operand::Slot { rank: self.rank, at }),
+            None => Some(Operand::Input(input_offset)),
+            Some((input, output)) if input + input_offset == output + target_offset => Some(Operand::Output),
+            Some(_) => packed.map(|offset| Operand::Slot { rank: self.rank, at: offset }),
         }
     }
 
     /// Packs a chunk of the input where no peer reads, and returns its offset.
     fn pack_scratch(&mut self, chunk: Chunk) -> usize {
         self.packed.push((chunk, self.scratch_slot));
-        let from = self.input.chunk(chunk.index as usize);
-        self.plan.instrs.push(SlotInstr::Pack { from, at: self.scratch_slot });
+        let range = self.input.chunk(chunk.index as usize);
+        self.plan.instrs.push(SlotInstr::Pack { from: range, at: self.scratch_slot });
         self.scratch_slot
     }
 }

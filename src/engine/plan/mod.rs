@@ -103,6 +103,8 @@ impl ScheduleBounds {
     /// Returns the bounds of `algorithm` for `spec`.
     pub(crate) fn of(algorithm: &Algorithm, spec: &GroupSpec) -> Self {
         let mut bounds = Self { chunks_per_message: 1, window_chunks: 0, staged_chunks: 0 };
+        // The programs are built one after the other, because three numbers of each are all that is
+        // kept.
         for program in (0..spec.ranks).map(|rank| (algorithm.build)(spec, rank)) {
             bounds.chunks_per_message = longest_message(&program).max(bounds.chunks_per_message);
             bounds.window_chunks = program.window.max(bounds.window_chunks);

@@ -95,7 +95,7 @@ impl StoreTuner {
         hysteresis: Hysteresis,
     ) -> Store {
         let costs = hints.filter(|&hint| hint != 0).map(costs_of_hint);
-        let slowest = costs.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])]);
+        let slowest = costs.reduce(|cost, next| [cost[0].max(next[0]), cost[1].max(next[1])]);
         let Some([cached, nontemporal]) = slowest else {
             return Store::Cached;
         };

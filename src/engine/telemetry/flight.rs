@@ -93,12 +93,16 @@ impl Recorder {
     pub(crate) fn begin(&self, number: u64, call: &OpDesc) {
         let slot = &self.slots[number as usize % SLOTS];
         slot.seq.store(0, Ordering::Relaxed);
+        // The fence keeps the words below behind the zero. Else a reader could take new words for
+        // those of the operation before.
         fence(Ordering::Release);
         let Tag([sequence, what, count, _]) = call.tag(0);
         slot.desc_words[0].store(sequence, Ordering::Relaxed);
         slot.desc_words[1].store(what, Ordering::Relaxed);
         slot.desc_words[2].store(count, Ordering::Relaxed);
         slot.seq.store(number, Ordering::Release);
+        // Two readings of the clock would take a fifth of the time of the smallest operation, so
+        // most operations go without: docs/decisions/0012-flight-recorder-samples-the-clock.md.
         if number.is_multiple_of(CLOCK_INTERVAL) {
             self.start_clock(number);
         }
@@ -237,6 +241,8 @@ impl Recorder {
         let number = Some(slot.seq.load(Ordering::Acquire)).filter(|number| *number > 0)?;
         let call = slot.desc();
         let times = self.read_times(number).unwrap_or_default();
+        // The words are read before the number is read again. If the number is still the same,
+        // nobody has written in between.
         fence(Ordering::Acquire);
         if slot.seq.load(Ordering::Relaxed) != number {
             return None;

@@ -81,6 +81,7 @@ impl Trace {
             tracing::warn!(%error, "the trace ends here: it cannot be written");
             self.out = None;
         }
+        // The list goes back, so that the next operation finds its memory.
         self.active = under_way;
         self.active.clear();
     }
@@ -94,12 +95,12 @@ impl Trace {
     ) -> io::Result<()> {
         let Some(out) = &mut self.out else { return Ok(()) };
         let microseconds = |nanoseconds: u128| (nanoseconds / 1000, nanoseconds % 1000);
-        let ((at, at_ns), (long, long_ns)) =
+        let ((start_us, start_ns), (long, long_ns)) =
             (microseconds((start - self.created).as_nanos()), microseconds((end - start).as_nanos()));
         let (pid, row, sequence) = (std::process::id(), self.track, call.sequence());
         write!(
             out,
-            "{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{pid},\"tid\":{row},\"ts\":{at}.{at_ns:03},\
+            "{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":{pid},\"tid\":{row},\"ts\":{start_us}.{start_ns:03},\
              \"dur\":{long}.{long_ns:03},\"args\":{{\"sequence\":{sequence},\"call\":{}",
             call.name(),
             Value::from(call.to_string())

@@ -15,8 +15,10 @@ impl AbortFlag {
     /// Requests the end of the communicator. The first reason is kept.
     pub(crate) fn raise(&self, reason: &str) {
         let mut kept = self.reason.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // All writers hold the lock, so the load needs no order of its own.
         if !self.set.load(Ordering::Relaxed) {
             reason.clone_into(&mut kept);
+            // The flag comes after the text, so that a reader of the flag finds the reason.
             self.set.store(true, Ordering::Release);
         }
     }

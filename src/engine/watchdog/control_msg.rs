@@ -46,14 +46,14 @@ impl ControlMsg {
     /// Decodes a message of a peer of a communicator of `ranks` ranks. `None` if it is malformed,
     /// or names a rank that the communicator does not have, because errors show these numbers.
     pub(crate) fn decode(bytes: &[u8], ranks: usize) -> Option<ControlMsg> {
-        let (&kind, mut rest) = bytes.split_first()?;
+        let (&kind, mut body) = bytes.split_first()?;
         match kind {
-            WAITING => Some(ControlMsg::Waiting(take_op(&mut rest)?)),
-            WAITING_ELSEWHERE => Some(ControlMsg::WaitingElsewhere(take_op(&mut rest)?)),
-            CALLED => Some(ControlMsg::Called(take_op(&mut rest)?)),
+            WAITING => Some(ControlMsg::Waiting(take_op(&mut body)?)),
+            WAITING_ELSEWHERE => Some(ControlMsg::WaitingElsewhere(take_op(&mut body)?)),
+            CALLED => Some(ControlMsg::Called(take_op(&mut body)?)),
             FINALIZED => Some(ControlMsg::Finalized),
-            FAILED => decode_failure(&mut rest, ranks),
-            MEMBERSHIP => decode_view(&mut rest, ranks).map(ControlMsg::Membership),
+            FAILED => decode_failure(&mut body, ranks),
+            MEMBERSHIP => decode_view(&mut body, ranks).map(ControlMsg::Membership),
             _ => None,
         }
     }
@@ -90,9 +90,9 @@ fn encode_op(kind: u8, op: &OpDesc) -> Vec<u8> {
 }
 
 /// Encodes a failure: FAILED, sender, then its kind.
-fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
+fn encode_failure(rank: Rank, kind: &ErrorKind) -> Vec<u8> {
     let mut bytes = vec![FAILED];
-    bytes.extend((by as u32).to_le_bytes());
+    bytes.extend((rank as u32).to_le_bytes());
     encode_kind(&mut bytes, kind, MAX_CONTROL_MSG_BYTES);
     bytes
 }
@@ -103,7 +103,7 @@ fn encode_failure(by: Rank, kind: &ErrorKind) -> Vec<u8> {
 fn encode_kind(bytes: &mut Vec<u8>, kind: &ErrorKind, bytes_max: usize) {
     let none = Tag::default();
     let list = listed(kind);
-    let (code, one, other, tags, text) = match kind {
+    let (code, first_rank, other, tags, text) = match kind {
         ErrorKind::Mismatch { rank, op, other, other_op } => {
             (MISMATCH, *rank, *other, [op.tag(0), other_op.tag(0)], "")
         }
@@ -137,9 +137,10 @@ fn encode_kind(bytes: &mut Vec<u8>, kind: &ErrorKind, bytes_max: usize) {
         _ => None,
     };
     let room = bytes_max - bytes.len() - KIND_BYTES;
+    // An abort carries its cause as well, so a long reason must leave room for it.
     let text_bytes = utf8_prefix_len(text, if failure.is_some() { room / 2 } else { room });
     bytes.push(code);
-    bytes.extend((one as u32).to_le_bytes());
+    bytes.extend((first_rank as u32).to_le_bytes());
     bytes.extend((if failure.is_some() { text_bytes } else { other } as u32).to_le_bytes());
     bytes.extend(tags[0].to_bytes());
     bytes.extend(tags[1].to_bytes());
@@ -203,29 +204,30 @@ fn encode_view(View { attempt, phase, failed, endpoint, settings, value }: &View
 
 /// Packs flags into bytes, the first flag in the lowest bit.
 pub(crate) fn pack_bits(flags: &[bool]) -> impl Iterator<Item = u8> + '_ {
-    let byte = |flags: &[bool]| (0..).zip(flags).fold(0, |byte, (at, flag)| byte | u8::from(*flag) << at);
+    let byte = |flags: &[bool]| (0..).zip(flags).fold(0, |byte, (bit, flag)| byte | u8::from(*flag) << bit);
     flags.chunks(8).map(byte)
 }
 
-fn decode_view(rest: &mut &[u8], ranks: usize) -> Option<View> {
+fn decode_view(input: &mut &[u8], ranks: usize) -> Option<View> {
     // The next attempt must have a number, too.
-    let attempt = take_u32(rest).filter(|&attempt| attempt < u32::MAX)?;
-    let (&[phase, length], tail) = rest.split_first_chunk::<2>()?;
+    let attempt = take_u32(input).filter(|&attempt| attempt < u32::MAX)?;
+    let (&[phase, length], tail) = input.split_first_chunk::<2>()?;
     let phase = *[Phase::Proposing, Phase::Connected, Phase::Committed].get(phase as usize)?;
     let (endpoint, tail) = tail.split_at_checked(length as usize)?;
     let (settings, tail) = tail.split_first_chunk::<8>()?;
     let (value, tail) = tail.split_first_chunk::<8>()?;
-    *rest = tail;
+    *input = tail;
     let [settings, value] = [settings, value].map(|word| u64::from_le_bytes(*word));
-    if take_u32(rest)? as usize != ranks || rest.len() != ranks.div_ceil(8) {
+    if take_u32(input)? as usize != ranks || input.len() != ranks.div_ceil(8) {
         return None;
     }
-    let failed = (0..ranks).map(|rank| rest[rank / 8] >> (rank % 8) & 1 == 1).collect();
+    let failed = (0..ranks).map(|rank| input[rank / 8] >> (rank % 8) & 1 == 1).collect();
     let endpoint = text_of(endpoint);
     Some(View { attempt, phase, failed, endpoint, settings, value })
 }
 
 /// Largest number of ranks in one view.
+// The 27 bytes are the fields of `encode_view` without the endpoint and the bits.
 pub(crate) const VIEW_RANKS_MAX: usize = 8 * (MAX_CONTROL_MSG_BYTES - 27 - ENDPOINT_BYTES_MAX);
 /// Longest endpoint in bytes.
 pub(crate) const ENDPOINT_BYTES_MAX: usize = 64;
@@ -236,66 +238,68 @@ fn utf8_prefix_len(text: &str, bytes_max: usize) -> usize {
     (0..=bytes_max.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }
 
-fn decode_failure(rest: &mut &[u8], ranks: usize) -> Option<ControlMsg> {
-    let by = Some(take_u32(rest)? as Rank).filter(|&by| by < ranks)?;
-    Some(ControlMsg::Failed { by, kind: decode_kind(rest, ranks, true)? })
+fn decode_failure(input: &mut &[u8], ranks: usize) -> Option<ControlMsg> {
+    let sender = Some(take_u32(input)? as Rank).filter(|&sender| sender < ranks)?;
+    Some(ControlMsg::Failed { by: sender, kind: decode_kind(input, ranks, true)? })
 }
 
 /// Decodes a kind of error. Only the outermost kind may have a cause.
-fn decode_kind(rest: &mut &[u8], ranks: usize, may_have_cause: bool) -> Option<ErrorKind> {
-    let (&code, tail) = rest.split_first()?;
-    *rest = tail;
-    let (one, other) = (take_u32(rest)? as usize, take_u32(rest)? as usize);
-    let names_none = code == MESSAGE_TIMEOUT && one == NO_RANK;
+fn decode_kind(input: &mut &[u8], ranks: usize, may_have_cause: bool) -> Option<ErrorKind> {
+    let (&code, tail) = input.split_first()?;
+    *input = tail;
+    let (first_rank, other) = (take_u32(input)? as usize, take_u32(input)? as usize);
+    let names_none = code == MESSAGE_TIMEOUT && first_rank == NO_RANK;
     let has_length = code == ABORTED;
-    if (one >= ranks && !names_none) || (other >= ranks && !has_length) {
+    if (first_rank >= ranks && !names_none) || (other >= ranks && !has_length) {
         return None;
     }
-    let tags = [take_tag(rest)?, take_tag(rest)?];
-    let text = text_of(rest);
-    let after = Duration::from_millis(tags[0].0[0]);
+    let tags = [take_tag(input)?, take_tag(input)?];
+    let text = text_of(input);
+    let waited = Duration::from_millis(tags[0].0[0]);
     let kind = match code {
         MISMATCH => ErrorKind::Mismatch {
-            rank: one,
+            rank: first_rank,
             op: OpDesc::from_tag(&tags[0]),
             other,
             other_op: OpDesc::from_tag(&tags[1]),
         },
         COUNT_MISMATCH => ErrorKind::CountMismatch {
-            sender: one,
+            sender: first_rank,
             sent: tags[0].0[0],
             receiver: other,
             expected: tags[1].0[0],
         },
-        PEER_FAILED => ErrorKind::PeerFailed { peer: one, what: text },
-        PEER_FINALIZED => ErrorKind::PeerFinalized { peer: one },
-        PROTOCOL_VIOLATION => ErrorKind::ProtocolViolation { peer: one, what: text },
+        PEER_FAILED => ErrorKind::PeerFailed { peer: first_rank, what: text },
+        PEER_FINALIZED => ErrorKind::PeerFinalized { peer: first_rank },
+        PROTOCOL_VIOLATION => ErrorKind::ProtocolViolation { peer: first_rank, what: text },
         ABORTED => {
             let (reason, cause) = match tags[0].0[0] {
                 BY_REQUEST => (text, AbortCause::Request),
                 BY_SHRINK => (text, AbortCause::Shrink),
                 BY_FAILURE if may_have_cause => {
-                    let (reason, mut failure) = rest.split_at_checked(other)?;
+                    let (reason, mut failure) = input.split_at_checked(other)?;
                     let failure = decode_kind(&mut failure, ranks, false)?;
                     (text_of(reason), AbortCause::Failure(Box::new(failure)))
                 }
                 _ => return None,
             };
-            ErrorKind::Aborted { by: one, reason, cause }
+            ErrorKind::Aborted { by: first_rank, reason, cause }
         }
-        BARRIER_TIMEOUT => ErrorKind::BarrierTimeout { missing: unlisted(&text, ranks)?, after },
+        BARRIER_TIMEOUT => ErrorKind::BarrierTimeout { missing: unlisted(&text, ranks)?, after: waited },
         TIMEOUT => {
             let waiting_for = unlisted(&text, ranks)?.into_iter().map(|rank| (rank, None)).collect();
-            ErrorKind::Timeout { waiting_for, elsewhere: Vec::new(), after }
+            ErrorKind::Timeout { waiting_for, elsewhere: Vec::new(), after: waited }
         }
-        MESSAGE_TIMEOUT => {
-            ErrorKind::MessageTimeout { what: text, peer: (one != NO_RANK).then_some(one), after }
-        }
-        EXCLUDED => ErrorKind::Excluded { by: one },
+        MESSAGE_TIMEOUT => ErrorKind::MessageTimeout {
+            what: text,
+            peer: (first_rank != NO_RANK).then_some(first_rank),
+            after: waited,
+        },
+        EXCLUDED => ErrorKind::Excluded { by: first_rank },
         SYSTEM => ErrorKind::System(text),
         GPU => ErrorKind::Gpu(text),
         BUG => ErrorKind::Bug(text),
-        NOT_FINITE => ErrorKind::NotFinite { rank: one, index: tags[0].0[0], what: text },
+        NOT_FINITE => ErrorKind::NotFinite { rank: first_rank, index: tags[0].0[0], what: text },
         _ => return None,
     };
     Some(kind)
@@ -306,20 +310,20 @@ fn text_of(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes)).into_owned()
 }
 
-fn take_u32(rest: &mut &[u8]) -> Option<u32> {
-    let (bytes, tail) = rest.split_first_chunk::<4>()?;
-    *rest = tail;
+fn take_u32(input: &mut &[u8]) -> Option<u32> {
+    let (bytes, tail) = input.split_first_chunk::<4>()?;
+    *input = tail;
     Some(u32::from_le_bytes(*bytes))
 }
 
-fn take_tag(rest: &mut &[u8]) -> Option<Tag> {
-    let (bytes, tail) = rest.split_first_chunk::<32>()?;
-    *rest = tail;
+fn take_tag(input: &mut &[u8]) -> Option<Tag> {
+    let (bytes, tail) = input.split_first_chunk::<32>()?;
+    *input = tail;
     Some(Tag::from_bytes(bytes))
 }
 
-fn take_op(rest: &mut &[u8]) -> Option<OpDesc> {
-    take_tag(rest).map(|tag| OpDesc::from_tag(&tag))
+fn take_op(input: &mut &[u8]) -> Option<OpDesc> {
+    take_tag(input).map(|tag| OpDesc::from_tag(&tag))
 }
 
 /// Checks that whatever decodes also encodes and decodes again.

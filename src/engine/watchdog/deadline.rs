@@ -59,7 +59,7 @@ impl Deadline {
     ///
     /// The first call of a wait starts its timers and returns `None`.
     pub(super) fn poll_due(&mut self, now: Duration) -> Option<Duration> {
-        let Some(since) = self.idle_since else {
+        let Some(idle_since) = self.idle_since else {
             self.idle_since = Some(now);
             self.next_poll = now + POLL_INTERVAL;
             self.next_announce = now + ANNOUNCE_AFTER;
@@ -70,7 +70,7 @@ impl Deadline {
             return None;
         }
         self.next_poll = now + POLL_INTERVAL;
-        Some(now.saturating_sub(since))
+        Some(now.saturating_sub(idle_since))
     }
 
     /// Returns whether control messages are due to be read at `now`, outside of a wait.

@@ -118,6 +118,8 @@ impl Watchdog {
         blocked: impl Iterator<Item = Rank> + Clone,
     ) -> Result<u32> {
         let round = self.deadline.next_round();
+        // The flag is only loaded, so every round can look at it. The clock and the events cost
+        // more.
         if let Some(reason) = self.abort.reason() {
             return Err(Error::new(ErrorKind::abort_request(self.rank, reason)));
         }
@@ -148,7 +150,7 @@ impl Watchdog {
     /// Returns, for each rank, whether it finalized so long ago that nothing of it arrives any
     /// more.
     pub(super) fn long_finalized(&self) -> Vec<bool> {
-        let grace = |peer: &PeerState| peer.finalized_at.is_some_and(|at| self.now > at + FINALIZE_GRACE);
+        let grace = |peer: &PeerState| peer.finalized_at.is_some_and(|time| self.now > time + FINALIZE_GRACE);
         self.peers.iter().map(grace).collect()
     }
 
@@ -259,6 +261,8 @@ impl Watchdog {
         let Some(idle) = self.deadline.poll_due(now) else {
             return Ok(());
         };
+        // Only a long wait gets here, so its record can afford a reading of the clock:
+        // docs/decisions/0012-flight-recorder-samples-the-clock.md.
         self.recorder.mark_waiting(blocked.clone().next());
         self.check_failed(blocked.clone(), idle)?;
         self.read_events(control)?;
@@ -266,6 +270,7 @@ impl Watchdog {
             && self.deadline.announce_due(now)
         {
             self.send(control, &ControlMsg::Waiting(op));
+            // A rank that waits for this one in another communicator learns the reason from this.
             self.registry.notify_blocked(op);
         }
         if self.deadline.warning_due(now) {
@@ -279,10 +284,10 @@ impl Watchdog {
 
     /// Returns whether all of `blocked` wait in the current operation themselves.
     fn all_wait_in_same_op(&self, mut blocked: impl Iterator<Item = Rank>) -> bool {
-        self.current_op.is_some_and(|own| {
+        self.current_op.is_some_and(|op| {
             blocked.all(|peer| {
                 let report = self.peers[peer].recent_report(self.now);
-                report.is_some_and(|report| report.op == own && !report.in_other_comm)
+                report.is_some_and(|report| report.op == op && !report.in_other_comm)
             })
         })
     }
@@ -334,29 +339,30 @@ impl Watchdog {
         }
     }
 
-    fn on_message(&mut self, from: Rank, bytes: &[u8]) -> Result<()> {
+    fn on_message(&mut self, peer: Rank, bytes: &[u8]) -> Result<()> {
         match ControlMsg::decode(bytes, self.peers.len()) {
-            Some(ControlMsg::Finalized) => self.peers[from].finalize(self.now),
+            Some(ControlMsg::Finalized) => self.peers[peer].finalize(self.now),
             Some(ControlMsg::Waiting(op)) => {
-                self.peers[from].report_wait(op, false, self.now);
-                self.check_mismatch(from, op)?;
+                self.peers[peer].report_wait(op, false, self.now);
+                self.check_mismatch(peer, op)?;
             }
-            Some(ControlMsg::Called(op)) => self.check_mismatch(from, op)?,
-            Some(ControlMsg::WaitingElsewhere(op)) => self.peers[from].report_wait(op, true, self.now),
+            Some(ControlMsg::Called(op)) => self.check_mismatch(peer, op)?,
+            Some(ControlMsg::WaitingElsewhere(op)) => self.peers[peer].report_wait(op, true, self.now),
             Some(ControlMsg::Failed { kind, .. }) => {
                 self.error_received = true;
                 return Err(Error::new(kind));
             }
+            // The peer sends its view to all ranks, so this rank need not pass the failure on.
             Some(ControlMsg::Membership(view)) => {
                 self.error_received = true;
                 return Err(Error::new(match view.failed.get(self.rank) {
-                    Some(true) => ErrorKind::Excluded { by: from },
-                    _ => ErrorKind::shrunk(from, &view.failed_ranks()),
+                    Some(true) => ErrorKind::Excluded { by: peer },
+                    _ => ErrorKind::shrunk(peer, &view.failed_ranks()),
                 }));
             }
             None => {
                 let what = "a control message that cannot be decoded".to_owned();
-                return Err(Error::new(ErrorKind::ProtocolViolation { peer: from, what }));
+                return Err(Error::new(ErrorKind::ProtocolViolation { peer, what }));
             }
         }
         Ok(())
@@ -371,13 +377,13 @@ impl Watchdog {
             .current_op
             .filter(|op| op.shares_sequence_with(&peer_op) && op.sequence() == peer_op.sequence());
         match current.or_else(|| self.recorder.find_op(&peer_op)) {
-            Some(own) if !own.matches(&peer_op) => Err(op_mismatch(self.rank, own, peer, peer_op)),
+            Some(op) if !op.matches(&peer_op) => Err(op_mismatch(self.rank, op, peer, peer_op)),
             _ => Ok(()),
         }
     }
 
     /// Returns the timeout error, which names every blocked rank once with its latest report.
-    fn timeout_error(&self, blocked: impl Iterator<Item = Rank>, after: Duration) -> Error {
+    fn timeout_error(&self, blocked: impl Iterator<Item = Rank>, waited: Duration) -> Error {
         let (mut waiting_for, mut elsewhere): (Vec<(Rank, Option<OpDesc>)>, _) = (Vec::new(), Vec::new());
         for peer in blocked {
             if waiting_for.iter().all(|&(rank, _)| rank != peer) {
@@ -386,7 +392,7 @@ impl Watchdog {
                 elsewhere.extend(report.filter(|report| report.in_other_comm).map(|_| peer));
             }
         }
-        Error::new(ErrorKind::Timeout { waiting_for, elsewhere, after })
+        Error::new(ErrorKind::Timeout { waiting_for, elsewhere, after: waited })
     }
 
     fn send(&self, control: &mut dyn ControlChannel, message: &ControlMsg) {

@@ -77,10 +77,14 @@ pub const REDUCE_SCATTER: Algorithm = Algorithm {
 fn half_ring(spec: &GroupSpec, rank: Rank, lane_program: usize) -> Ring {
     let (up, down) = (spec.next_by(rank, 1), spec.prev_by(rank, 1));
     let (next, prev) = if lane_program == 0 { (up, down) } else { (down, up) };
-    let behind = |distance| {
+    let rank_behind = |distance| {
         if lane_program == 0 { spec.prev_by(rank, distance) } else { spec.next_by(rank, distance) }
     };
-    Ring { next, prev, chunks: (0..spec.ranks).map(|distance| 2 * behind(distance) + lane_program).collect() }
+    Ring {
+        next,
+        prev,
+        chunks: (0..spec.ranks).map(|distance| 2 * rank_behind(distance) + lane_program).collect(),
+    }
 }
 
 fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
@@ -89,10 +93,10 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
     }
     let mut builder = ProgramBuilder::new(rank);
     for lane_program in [0, 1] {
-        let (ring, own) = (half_ring(spec, rank, lane_program), output(2 * rank + lane_program));
+        let (ring, own_chunk) = (half_ring(spec, rank, lane_program), output(2 * rank + lane_program));
         builder.begin_lane(lane_program);
-        ring.reduce_scatter(&mut builder, output, own);
-        builder.send(ring.next, [own]);
+        ring.reduce_scatter(&mut builder, output, own_chunk);
+        builder.send(ring.next, [own_chunk]);
         ring.all_gather(&mut builder);
     }
     builder.finish(0, 0)

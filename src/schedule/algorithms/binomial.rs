@@ -78,10 +78,12 @@ fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
     if position > 0 {
         builder.recv(spec.rank_at(parent(position)), [held]);
     }
+    // The largest subtree has the longest way to its leaves, so it is served first.
     for child in children(position, spec.ranks).rev() {
         builder.send(spec.rank_at(child), [held]);
     }
     if position == 0 {
+        // The children wait for their messages, so the root's copy for itself comes last.
         builder.copy(input(0), output(0));
     }
     builder.finish(0, 0)
@@ -94,6 +96,7 @@ fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
     let (mut builder, position) = (ProgramBuilder::new(rank), spec.position(rank));
     let sum = if position == 0 { output(0) } else { scratch(0) };
     let mut held = input(0);
+    // The smallest subtree has the shortest way to its sum, so it is awaited first.
     let mut children = children(position, spec.ranks).peekable();
     while let Some(child) = children.next() {
         let complete = position == 0 && children.peek().is_none();

@@ -65,9 +65,9 @@ fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
     let mut known = 1;
     while known < spec.ranks {
         let count = known.min(spec.ranks - known);
-        let (to, from) = (spec.prev_by(rank, known), spec.next_by(rank, known));
+        let (receiver, sender) = (spec.prev_by(rank, known), spec.next_by(rank, known));
         let chunks = |owner| chunk_list(0..count, |offset| output(spec.next_by(owner, offset)));
-        builder.send(to, chunks(rank)).recv(from, chunks(from));
+        builder.send(receiver, chunks(rank)).recv(sender, chunks(sender));
         known *= 2;
     }
     builder.finish(0, 0)

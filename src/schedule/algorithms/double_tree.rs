@@ -94,8 +94,8 @@ impl Node {
 
     /// Sums the subtree and passes the sum to the parent. If there is anything to add, the sum is
     /// in `sum`.
-    fn reduce_up(&self, builder: &mut ProgramBuilder, own: Chunk, sum: Chunk) {
-        let mut held = own;
+    fn reduce_up(&self, builder: &mut ProgramBuilder, input_chunk: Chunk, sum: Chunk) {
+        let mut held = input_chunk;
         // The shallower subtree is done first. Only the root finishes, and has one child.
         for &child in self.children.iter().rev() {
             builder.recv_reduce(child, [held], [sum], self.parent.is_none());
@@ -138,6 +138,7 @@ fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
         builder.begin_lane(tree);
         if rank == spec.root {
             node.broadcast_down(&mut builder, input(tree));
+            // The children wait for their messages, so the root's copy for itself comes last.
             builder.copy(input(tree), output(tree));
         } else {
             node.broadcast_down(&mut builder, output(tree));
@@ -192,10 +193,10 @@ fn parent(seat: usize, ranks: usize) -> usize {
 /// The child with the lower node number, then the child with the higher one.
 fn children(seat: usize, ranks: usize) -> impl Iterator<Item = usize> {
     let half = if seat == 0 { ranks.next_power_of_two() } else { lowest_bit(seat) } / 2;
-    let below = (seat > 0 && half > 0).then(|| seat - half);
+    let lower_child = (seat > 0 && half > 0).then(|| seat - half);
     let steps = std::iter::successors(Some(half), |step| Some(step / 2)).take_while(|&step| step > 0);
-    let above = steps.map(move |step| seat + step).find(|&above| above < ranks);
-    below.into_iter().chain(above)
+    let higher_child = steps.map(move |step| seat + step).find(|&higher_child| higher_child < ranks);
+    lower_child.into_iter().chain(higher_child)
 }
 
 const fn lowest_bit(seat: usize) -> usize {

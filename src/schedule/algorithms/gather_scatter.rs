@@ -82,11 +82,11 @@ fn linear_complexity(spec: &GroupSpec) -> Complexity {
 /// that of its last child, which may be cut short by the number of ranks, or of the child before.
 fn tree_complexity(spec: &GroupSpec) -> Complexity {
     let half = spec.size().next_power_of_two() / 2;
-    let below = (spec.size() - half).max(half / 2).saturating_sub(1);
+    let scratch_chunks = (spec.size() - half).max(half / 2).saturating_sub(1);
     Complexity {
         steps: ceil_log2(spec.ranks),
         chunks: (0..spec.size()).map(|position| u64::from(position.count_ones())).sum(),
-        scratch_chunks: if spec.ranks == 1 { 0 } else { below },
+        scratch_chunks: if spec.ranks == 1 { 0 } else { scratch_chunks },
     }
 }
 
@@ -109,8 +109,9 @@ fn gather(spec: &GroupSpec, rank: Rank) -> Program {
     if position == 0 {
         builder.copy(input(0), output(rank));
     }
-    let chunks =
-        |top| chunk_list(subtree(top, spec.ranks), |below| chunk_location(spec, position, below, output));
+    let chunks = |top| {
+        chunk_list(subtree(top, spec.ranks), |descendant| chunk_location(spec, position, descendant, output))
+    };
     for child in children(position, spec.ranks) {
         builder.recv(spec.rank_at(child), chunks(child));
     }
@@ -129,8 +130,10 @@ fn scatter(spec: &GroupSpec, rank: Rank) -> Program {
         packed.extend((0..scratch_chunks(spec, position)).map(scratch));
         builder.recv(spec.rank_at(parent(position)), packed);
     }
-    let chunks =
-        |top| chunk_list(subtree(top, spec.ranks), |below| chunk_location(spec, position, below, input));
+    let chunks = |top| {
+        chunk_list(subtree(top, spec.ranks), |descendant| chunk_location(spec, position, descendant, input))
+    };
+    // The largest subtree has the longest way to its leaves, so it is served first.
     for child in children(position, spec.ranks).rev() {
         builder.send(spec.rank_at(child), chunks(child));
     }
@@ -147,8 +150,8 @@ fn gather_linear(spec: &GroupSpec, rank: Rank) -> Program {
         return builder.finish(0, 0);
     }
     builder.copy(input(0), output(rank));
-    for from in spec.peers(rank) {
-        builder.recv(from, [output(from)]);
+    for sender in spec.peers(rank) {
+        builder.recv(sender, [output(sender)]);
     }
     builder.finish(0, 0)
 }
@@ -159,9 +162,10 @@ fn scatter_linear(spec: &GroupSpec, rank: Rank) -> Program {
         builder.recv(spec.root, [output(0)]);
         return builder.finish(0, 0);
     }
-    for to in spec.peers(rank) {
-        builder.send(to, [input(to)]);
+    for receiver in spec.peers(rank) {
+        builder.send(receiver, [input(receiver)]);
     }
+    // The other ranks wait for their messages, so the root's copy for itself comes last.
     builder.copy(input(rank), output(0));
     builder.finish(0, 0)
 }

@@ -67,6 +67,7 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
         add_in_place(&mut builder, sum, chunk_at(rank, input(sum)), turn == last);
     }
     let done = course.sum_for(rank, last);
+    // This rank has completed this sum itself, so there is nothing to wait for.
     builder.get(done, window(0), output(done));
     for sum in spec.peers(done) {
         builder.wait(course.rank_for(sum, last), spec.ranks as u32).get(sum, window(0), output(sum));
@@ -79,6 +80,7 @@ fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
         return single_rank(rank, 1);
     }
     let (course, last) = (RingOrder::new(spec), spec.ranks - 1);
+    // A sum is the chunk of the rank that adds to it last, because that rank keeps the result.
     let chunk = |sum| course.rank_for(sum, last);
     let mut builder = ProgramBuilder::new(rank);
     builder.copy(input(chunk(rank)), window(0)).signal();
@@ -86,15 +88,15 @@ fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
         let sum = course.wait_for_sum(&mut builder, rank, turn);
         add_in_place(&mut builder, sum, chunk_at(rank, input(chunk(sum))), false);
     }
-    let own = course.wait_for_sum(&mut builder, rank, last);
-    builder.reduce(vec![chunk_at(own, window(0)), chunk_at(rank, input(rank))], output(0), true);
+    let own_sum = course.wait_for_sum(&mut builder, rank, last);
+    builder.reduce(vec![chunk_at(own_sum, window(0)), chunk_at(rank, input(rank))], output(0), true);
     builder.finish(0, 1)
 }
 
-/// Adds `own` to a sum in place.
-fn add_in_place(builder: &mut ProgramBuilder, sum: usize, own: ChunkRef, finish: bool) {
-    let into = chunk_at(sum, window(0));
-    builder.step(Step::Reduce { from: vec![into, own], into, finish }).signal();
+/// Adds `operand` to a sum in place.
+fn add_in_place(builder: &mut ProgramBuilder, sum: usize, operand: ChunkRef, finish: bool) {
+    let target = chunk_at(sum, window(0));
+    builder.step(Step::Reduce { from: vec![target, operand], into: target, finish }).signal();
 }
 
 /// The order in which ranks add to sums. A sum has the number of its owner, which is the first.

@@ -31,9 +31,10 @@ pub const BROADCAST: Algorithm = Algorithm {
 fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     if rank == spec.root {
-        for to in spec.peers(rank) {
-            builder.send(to, [input(0)]);
+        for receiver in spec.peers(rank) {
+            builder.send(receiver, [input(0)]);
         }
+        // The other ranks wait for their messages, so the root's copy for itself comes last.
         builder.copy(input(0), output(0));
     } else {
         builder.recv(spec.root, [output(0)]);

@@ -62,12 +62,13 @@ fn exchanges(spec: &GroupSpec) -> u64 {
 /// pair of ranks exchanges one message, so both lane programs may share the lane.
 fn all_to_all(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
-    for to in spec.peers(rank) {
-        builder.send(to, [input(to)]);
+    for receiver in spec.peers(rank) {
+        builder.send(receiver, [input(receiver)]);
     }
     builder.copy(input(rank), output(rank)).begin_lane(0);
-    for from in spec.peers(rank).rev() {
-        builder.recv(from, [output(from)]);
+    // The rank just below sends to this one first, and the rank just above sends last.
+    for sender in spec.peers(rank).rev() {
+        builder.recv(sender, [output(sender)]);
     }
     builder.finish(0, 0)
 }
@@ -87,8 +88,8 @@ fn windowed(spec: &GroupSpec, rank: Rank) -> Program {
 fn exchange_with_partners(spec: &GroupSpec, rank: Rank, parts: usize) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     let part = |chunk: Rank, part: usize| chunk * parts + part;
-    for own in 0..parts {
-        builder.copy(input(part(rank, own)), output(part(rank, own)));
+    for own_part in 0..parts {
+        builder.copy(input(part(rank, own_part)), output(part(rank, own_part)));
     }
     for partner in (0..spec.ranks).filter_map(|round| partner(spec.ranks, rank, round)) {
         for next in 0..=parts {

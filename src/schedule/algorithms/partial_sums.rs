@@ -16,9 +16,16 @@ pub(super) struct PartialSums {
 }
 
 impl PartialSums {
-    /// Sums that start as `inputs`; number `own` is this rank's, and grows in `result`.
-    pub(super) fn new(inputs: Vec<Chunk>, own: usize, result: Chunk) -> Self {
-        Self { slots: vec![None; inputs.len()], location: inputs, free: Vec::new(), used: 0, own, result }
+    /// Sums that start as `inputs`; number `own_sum` is this rank's, and grows in `result`.
+    pub(super) fn new(inputs: Vec<Chunk>, own_sum: usize, result: Chunk) -> Self {
+        Self {
+            slots: vec![None; inputs.len()],
+            location: inputs,
+            free: Vec::new(),
+            used: 0,
+            own: own_sum,
+            result,
+        }
     }
 
     /// Returns the place of a sum that is sent now, and ends it.
@@ -29,7 +36,7 @@ impl PartialSums {
 
     /// Returns the place of a sum, and its place after an operand is added.
     pub(super) fn add(&mut self, sum: usize) -> (Chunk, Chunk) {
-        let before = self.location[sum];
+        let former = self.location[sum];
         if sum == self.own {
             self.location[sum] = self.result;
         } else if self.slots[sum].is_none() {
@@ -38,7 +45,7 @@ impl PartialSums {
             self.slots[sum] = Some(slot);
             self.location[sum] = scratch(slot);
         }
-        (before, self.location[sum])
+        (former, self.location[sum])
     }
 
     /// Scratch chunks needed so far.

@@ -145,10 +145,10 @@ fn visit_tree(root: usize, nodes: usize, visit: &mut impl FnMut(usize)) {
 /// Sends every rank's chunk, which is in its output, to all.
 fn gather(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, rounds: &[Round]) {
     for Round { distance, parents } in rounds {
-        let (to, from) = (spec.prev_by(rank, *distance), spec.next_by(rank, *distance));
+        let (receiver, sender) = (spec.prev_by(rank, *distance), spec.next_by(rank, *distance));
         let chunks =
             |owner| chunk_list(parents.iter().copied(), |offset| output(spec.next_by(owner, offset)));
-        builder.send(to, chunks(rank)).recv(from, chunks(from));
+        builder.send(receiver, chunks(rank)).recv(sender, chunks(sender));
     }
 }
 
@@ -166,8 +166,8 @@ fn scatter(
     for (index, Round { distance, parents }) in rounds.iter().enumerate().rev() {
         let sent = chunk_list(parents.iter().copied(), |offset| partials.take(offset + distance));
         builder.send(spec.next_by(rank, *distance), sent);
-        let (with, into): (Vec<_>, Vec<_>) = parents.iter().map(|&offset| partials.add(offset)).unzip();
-        builder.recv_reduce(spec.prev_by(rank, *distance), with, into, index == 0);
+        let (operands, sums): (Vec<_>, Vec<_>) = parents.iter().map(|&offset| partials.add(offset)).unzip();
+        builder.recv_reduce(spec.prev_by(rank, *distance), operands, sums, index == 0);
     }
     partials.scratch_chunks()
 }

@@ -89,11 +89,11 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank);
     scatter(&mut builder, spec, rank);
     reduce_in_rank_order(&mut builder, spec, rank, input(rank), output(rank));
-    for to in spec.peers(rank) {
-        builder.send(to, [output(rank)]);
+    for receiver in spec.peers(rank) {
+        builder.send(receiver, [output(rank)]);
     }
-    for from in spec.peers(rank).rev() {
-        builder.recv(from, [output(from)]);
+    for sender in spec.peers(rank).rev() {
+        builder.recv(sender, [output(sender)]);
     }
     builder.finish(spec.ranks - 1, 0)
 }
@@ -103,8 +103,8 @@ fn naive(spec: &GroupSpec, rank: Rank) -> Program {
         return single_rank(rank, 1);
     }
     let mut builder = ProgramBuilder::new(rank);
-    for to in spec.peers(rank) {
-        builder.send(to, [input(0)]);
+    for receiver in spec.peers(rank) {
+        builder.send(receiver, [input(0)]);
     }
     reduce_in_rank_order(&mut builder, spec, rank, input(0), output(0));
     builder.finish(spec.ranks - 1, 0)
@@ -135,18 +135,25 @@ fn reduce(spec: &GroupSpec, rank: Rank) -> Program {
 
 /// Sends every chunk to its owner. Each pair of ranks has one message in flight, so no send waits.
 fn scatter(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank) {
-    for to in spec.peers(rank) {
-        builder.send(to, [input(to)]);
+    for receiver in spec.peers(rank) {
+        builder.send(receiver, [input(receiver)]);
     }
 }
 
-/// Receives the operands of all peers, then sums them and `own` in rank order.
-fn reduce_in_rank_order(builder: &mut ProgramBuilder, spec: &GroupSpec, rank: Rank, own: Chunk, into: Chunk) {
-    let slot = |from: Rank| scratch(if from < rank { from } else { from - 1 });
-    for from in spec.peers(rank).rev() {
-        builder.recv(from, [slot(from)]);
+/// Receives the operands of all peers, then sums them and `own_chunk` in rank order.
+fn reduce_in_rank_order(
+    builder: &mut ProgramBuilder,
+    spec: &GroupSpec,
+    rank: Rank,
+    own_chunk: Chunk,
+    target: Chunk,
+) {
+    let slot = |sender: Rank| scratch(if sender < rank { sender } else { sender - 1 });
+    // The rank just below sends to this one first, and the rank just above sends last.
+    for sender in spec.peers(rank).rev() {
+        builder.recv(sender, [slot(sender)]);
     }
-    let operand = |from| if from == rank { own } else { slot(from) };
-    let operands: Vec<ChunkRef> = (0..spec.ranks).map(|from| chunk_at(rank, operand(from))).collect();
-    builder.reduce(operands, into, true);
+    let operand = |sender| if sender == rank { own_chunk } else { slot(sender) };
+    let operands: Vec<ChunkRef> = (0..spec.ranks).map(|sender| chunk_at(rank, operand(sender))).collect();
+    builder.reduce(operands, target, true);
 }

@@ -86,7 +86,7 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
 
 fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
     let (cube, mut builder) = (Hypercube::new(spec), ProgramBuilder::new(rank));
-    let all_but = |own| chunk_list((0..spec.ranks).filter(|&chunk| chunk != own), output);
+    let all_but = |left_out| chunk_list((0..spec.ranks).filter(|&chunk| chunk != left_out), output);
     builder.copy(input(0), output(rank));
     if let Some(corner) = cube.folds_onto(rank) {
         builder.send(corner, [output(rank)]).recv(corner, all_but(rank));

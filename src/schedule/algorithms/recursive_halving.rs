@@ -65,14 +65,14 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
         return single_rank(rank, 1);
     }
     let (cube, mut builder) = (Hypercube::new(spec), ProgramBuilder::new(rank));
-    let all = |space: fn(usize) -> Chunk| chunk_list(0..cube.nodes, space);
+    let chunks_of = |space: fn(usize) -> Chunk| chunk_list(0..cube.nodes, space);
     if let Some(corner) = cube.folds_onto(rank) {
-        builder.send(corner, all(input)).recv(corner, all(output));
+        builder.send(corner, chunks_of(input)).recv(corner, chunks_of(output));
         return builder.finish(0, 0);
     }
     let mut held: fn(usize) -> Chunk = input;
     if let Some(extra) = cube.folded_rank_of(rank) {
-        builder.recv_reduce(extra, all(input), all(output), false);
+        builder.recv_reduce(extra, chunks_of(input), chunks_of(output), false);
         held = output;
     }
     let part = |corner: Rank, size: usize| (corner & !(size - 1)..).take(size);
@@ -98,7 +98,7 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
         size *= 2;
     }
     if let Some(extra) = cube.folded_rank_of(rank) {
-        builder.send(extra, all(output));
+        builder.send(extra, chunks_of(output));
     }
     builder.finish(0, 0)
 }
@@ -115,16 +115,16 @@ fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
     }
     let mut partials = PartialSums::new(inputs, rank, output(0));
     if let Some(extra) = cube.folded_rank_of(rank) {
-        let (with, into): (Vec<_>, Vec<_>) = (0..spec.ranks).map(|chunk| partials.add(chunk)).unzip();
-        builder.recv_reduce(extra, with, into, false);
+        let (operands, sums): (Vec<_>, Vec<_>) = (0..spec.ranks).map(|chunk| partials.add(chunk)).unzip();
+        builder.recv_reduce(extra, operands, sums, false);
     }
     let mut size = cube.nodes / 2;
     while size > 0 {
         let peer = rank ^ size;
         builder.send(peer, chunk_list(cube.subcube(peer, size), |chunk| partials.take(chunk)));
-        let (with, into): (Vec<_>, Vec<_>) =
+        let (operands, sums): (Vec<_>, Vec<_>) =
             cube.subcube(rank, size).map(|chunk| partials.add(chunk)).unzip();
-        builder.recv_reduce(peer, with, into, size == 1);
+        builder.recv_reduce(peer, operands, sums, size == 1);
         size /= 2;
     }
     if let Some(extra) = cube.folded_rank_of(rank) {

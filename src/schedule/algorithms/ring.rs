@@ -126,7 +126,7 @@ impl Ring {
         Self {
             next: spec.next_by(rank, 1),
             prev: spec.prev_by(rank, 1),
-            chunks: (0..spec.ranks).map(|behind| spec.prev_by(rank, behind)).collect(),
+            chunks: (0..spec.ranks).map(|distance| spec.prev_by(rank, distance)).collect(),
         }
     }
 
@@ -148,9 +148,9 @@ impl Ring {
 
     /// Receives the chunks of all other ranks, and sends each one on unless the next rank owns it.
     pub(super) fn all_gather(&self, builder: &mut ProgramBuilder) {
-        for (behind, &chunk) in self.chunks.iter().enumerate().skip(1) {
+        for (distance, &chunk) in self.chunks.iter().enumerate().skip(1) {
             builder.recv(self.prev, [output(chunk)]);
-            if behind + 1 < self.chunks.len() {
+            if distance + 1 < self.chunks.len() {
                 builder.send(self.next, [output(chunk)]);
             }
         }
@@ -171,6 +171,7 @@ fn all_reduce(spec: &GroupSpec, rank: Rank) -> Program {
 fn all_gather(spec: &GroupSpec, rank: Rank) -> Program {
     let (ring, mut builder) = (Ring::new(spec, rank), ProgramBuilder::new(rank));
     if spec.ranks > 1 {
+        // The next rank waits for this message, so it leaves before the local copy.
         builder.send(ring.next, [input(0)]);
     }
     builder.copy(input(0), output(rank));
@@ -197,6 +198,7 @@ fn broadcast(spec: &GroupSpec, rank: Rank) -> Program {
         builder.send(spec.next_by(rank, 1), [held]);
     }
     if rank == spec.root {
+        // The next rank waits for the data, so the root's copy for itself comes last.
         builder.copy(input(0), output(0));
     }
     builder.finish(0, 0)

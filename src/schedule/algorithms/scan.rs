@@ -127,6 +127,7 @@ fn exclusive_doubling(spec: &GroupSpec, rank: Rank) -> Program {
         }
         match rank.checked_sub(distance) {
             None => {}
+            // A rank that sends nothing later needs no sum with its own input.
             Some(from) if !sends_later && is_first => {
                 builder.recv(from, [output(0)]);
             }
@@ -135,12 +136,12 @@ fn exclusive_doubling(spec: &GroupSpec, rank: Rank) -> Program {
             }
             Some(from) => {
                 scratch_chunks = 2;
-                let own = |chunk| chunk_at(rank, chunk);
-                builder.recv(from, [arrived]).reduce(vec![own(arrived), own(held)], sum, false);
+                let own_place = |chunk| chunk_at(rank, chunk);
+                builder.recv(from, [arrived]).reduce(vec![own_place(arrived), own_place(held)], sum, false);
                 held = sum;
                 match is_first {
                     true => builder.copy(arrived, output(0)),
-                    false => builder.reduce(vec![own(arrived), own(output(0))], output(0), false),
+                    false => builder.reduce(vec![own_place(arrived), own_place(output(0))], output(0), false),
                 };
             }
         }
@@ -153,6 +154,7 @@ fn chain(spec: &GroupSpec, rank: Rank) -> Program {
     if rank == 0 {
         builder.copy(input(0), output(0));
     } else {
+        // The sum of the lower ranks comes first, because the chain promises rank order.
         let operands = [scratch(0), input(0)].map(|chunk| chunk_at(rank, chunk));
         builder.recv(rank - 1, [scratch(0)]).reduce(operands.to_vec(), output(0), false);
     }
@@ -175,8 +177,10 @@ fn exclusive_chain(spec: &GroupSpec, rank: Rank) -> Program {
         builder.recv(rank - 1, [output(0)]);
         return builder.finish(0, 0);
     }
+    // The order of the operands is that of the ranks, as in the inclusive chain.
     let operands = [scratch(0), input(0)].map(|chunk| chunk_at(rank, chunk));
     builder.recv(rank - 1, [scratch(0)]).reduce(operands.to_vec(), scratch(1), false);
+    // The next rank waits for the sum, so it leaves before the copy.
     builder.send(rank + 1, [scratch(1)]).copy(scratch(0), output(0));
     builder.finish(2, 0)
 }
@@ -186,8 +190,8 @@ fn windowed(spec: &GroupSpec, rank: Rank) -> Program {
     if rank == 0 {
         builder.copy(input(0), output(0));
     } else {
-        let own = chunk_at(rank, input(0));
-        builder.reduce(lower_windows(rank).chain([own]).collect(), output(0), false);
+        let own_place = chunk_at(rank, input(0));
+        builder.reduce(lower_windows(rank).chain([own_place]).collect(), output(0), false);
     }
     builder.finish(0, usize::from(rank + 1 < spec.ranks))
 }

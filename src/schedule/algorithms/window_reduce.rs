@@ -82,21 +82,21 @@ pub const REDUCE: Algorithm = Algorithm {
     complexity: Some(&|spec| one_exchange_complexity(spec, spec.size() - 1)),
 };
 
-/// Waits for all peers, then reduces `own` and the operand of each peer, in rank order.
+/// Waits for all peers, then reduces `own_chunk` and the operand of each peer, in rank order.
 fn reduce_all(
     builder: &mut ProgramBuilder,
     spec: &GroupSpec,
     rank: Rank,
-    own: Chunk,
+    own_chunk: Chunk,
     theirs: impl Fn(Rank) -> Chunk,
-    into: Chunk,
+    target: Chunk,
 ) {
     for peer in spec.peers(rank) {
         builder.wait(peer, 1);
     }
-    let operand = |from| if from == rank { own } else { theirs(from) };
-    let operands: Vec<ChunkRef> = (0..spec.ranks).map(|from| chunk_at(from, operand(from))).collect();
-    builder.reduce(operands, into, true);
+    let operand = |source| if source == rank { own_chunk } else { theirs(source) };
+    let operands: Vec<ChunkRef> = (0..spec.ranks).map(|source| chunk_at(source, operand(source))).collect();
+    builder.reduce(operands, target, true);
 }
 
 fn one_shot(spec: &GroupSpec, rank: Rank) -> Program {

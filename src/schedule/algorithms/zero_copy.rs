@@ -148,6 +148,8 @@ fn all_reduce_scaled(spec: &GroupSpec, rank: Rank) -> Program {
     }
     let mut builder = ProgramBuilder::new(rank);
     for part in 0..spec.ranks {
+        // Only this rank knows its factor. The copy applies it, and peers read the outputs after
+        // the signal.
         builder.copy(input(part), output(part));
     }
     signal_and_wait_all(&mut builder, spec, rank, 1);
@@ -161,10 +163,10 @@ fn reduce_scatter(spec: &GroupSpec, rank: Rank) -> Program {
     between_barriers(spec, rank, |builder| reduce_all(builder, spec, input(rank), output(0)))
 }
 
-/// Reduces the chunks that all ranks have at `from`.
-fn reduce_all(builder: &mut ProgramBuilder, spec: &GroupSpec, from: Chunk, into: Chunk) {
-    let operands: Vec<ChunkRef> = (0..spec.ranks).map(|rank| chunk_at(rank, from)).collect();
-    builder.reduce(operands, into, true);
+/// Reduces the chunks that all ranks have at `operand`.
+fn reduce_all(builder: &mut ProgramBuilder, spec: &GroupSpec, operand: Chunk, target: Chunk) {
+    let operands: Vec<ChunkRef> = (0..spec.ranks).map(|rank| chunk_at(rank, operand)).collect();
+    builder.reduce(operands, target, true);
 }
 
 /// Writes a result into the outputs of all others.

@@ -176,8 +176,10 @@ impl<'s> Executor<'s> {
         }
         let position = self.lane_state(lane_program).position;
         if position == steps.len() && self.schedule.peer_access == PeerAccess::ZeroCopy {
-            let at = self.location(lane_program, position.saturating_sub(1));
-            return self.release_buffers(lane_program).map_err(|fault| Violation::Step { at, error: fault });
+            let location = self.location(lane_program, position.saturating_sub(1));
+            return self
+                .release_buffers(lane_program)
+                .map_err(|fault| Violation::Step { at: location, error: fault });
         }
         Ok(())
     }
@@ -301,11 +303,14 @@ impl<'s> Executor<'s> {
             let Some(step) = steps.get(position) else {
                 continue;
             };
-            let at = self.location(lane_program, position);
+            let location = self.location(lane_program, position);
+            // The step is tried once more, because only the attempt tells for what it waits.
             match self.step(lane_program, step) {
-                Ok(Outcome::Blocked(peer, needs)) => blocked.push(Blocked { at, peer, blocked_on: needs }),
+                Ok(Outcome::Blocked(peer, needs)) => {
+                    blocked.push(Blocked { at: location, peer, blocked_on: needs })
+                }
                 Ok(Outcome::Done) => {}
-                Err(fault) => return Err(Violation::Step { at, error: fault }),
+                Err(fault) => return Err(Violation::Step { at: location, error: fault }),
             }
         }
         if blocked.is_empty() { Ok(()) } else { Err(Violation::Deadlock { blocked }) }
@@ -342,8 +347,8 @@ impl Memory {
 }
 
 impl Channels {
-    fn get_or_create(&mut self, from: Rank, to: Rank, lane: usize) -> &mut Channel {
-        let index = &mut self.index[(from * self.ranks + to) * LANES + lane];
+    fn get_or_create(&mut self, sender: Rank, receiver: Rank, lane: usize) -> &mut Channel {
+        let index = &mut self.index[(sender * self.ranks + receiver) * LANES + lane];
         if *index == NO_CHANNEL {
             *index = self.channels.len() as u32;
             self.channels.push(Channel::default());
@@ -384,14 +389,17 @@ fn signalers(
     let mut signalers = vec![[None; LANES]; schedule.spec.ranks];
     for (rank, program) in schedule.programs.iter().enumerate() {
         for (index, (lane_program, id)) in program.lane_programs.iter().zip(numbering.of(rank)).enumerate() {
-            let at = |step| StepLocation { rank, lane_program: index, step };
+            let location = |step| StepLocation { rank, lane_program: index, step };
             let Some(signaler) = signalers[rank].get_mut(lane_program.lane) else {
-                return Err(Violation::Step { at: at(0), error: StepError::NoSuchLane(lane_program.lane) });
+                return Err(Violation::Step {
+                    at: location(0),
+                    error: StepError::NoSuchLane(lane_program.lane),
+                });
             };
             if let Some(step) = lane_program.steps.iter().position(|step| *step == Step::Signal)
                 && signaler.replace(id).is_some()
             {
-                return Err(Violation::Step { at: at(step), error: StepError::SharedSignals });
+                return Err(Violation::Step { at: location(step), error: StepError::SharedSignals });
             }
         }
     }

@@ -77,13 +77,13 @@ impl Expressions {
         FIRST_LEAF + rank as ExprId * self.stride + index as ExprId
     }
 
-    /// `one ⊕ other`.
-    pub(super) fn pair(&mut self, one: ExprId, other: ExprId) -> ExprId {
-        let key = key(one.min(other), one.max(other));
+    /// `operand ⊕ other`.
+    pub(super) fn pair(&mut self, operand: ExprId, other: ExprId) -> ExprId {
+        let key = key(operand.min(other), operand.max(other));
         if let Some(&value) = self.pair_ids.get(&key) {
             return value;
         }
-        let value = self.add(&[one.min(other), one.max(other)]);
+        let value = self.add(&[operand.min(other), operand.max(other)]);
         self.pair_ids.insert(key, value);
         value
     }
@@ -93,7 +93,7 @@ impl Expressions {
         match *operands {
             [] => UNINITIALIZED,
             [only] => only,
-            [one, other] => self.pair(one, other),
+            [first, second] => self.pair(first, second),
             _ => {
                 if let Some(&value) = self.sum_ids.get(operands) {
                     return value;
@@ -270,6 +270,8 @@ impl Expressions {
 
     fn add(&mut self, operands: &[ExprId]) -> ExprId {
         let hashes = operands.iter().map(|&operand| self.hash(operand));
+        // A pair has no order, because both orders have the same bits. So its hash is a sum of
+        // hashes.
         let hash = match operands.len() {
             2 => mix(hashes.fold(0, u64::wrapping_add)),
             _ => hashes.fold(LIST_SALT, |hash, operand| mix(hash.rotate_left(5) ^ operand)),
@@ -304,8 +306,8 @@ impl Expressions {
     }
 }
 
-fn key(one: ExprId, other: ExprId) -> u64 {
-    u64::from(one) << 32 | u64::from(other)
+fn key(first: ExprId, second: ExprId) -> u64 {
+    u64::from(first) << 32 | u64::from(second)
 }
 
 /// Hashes one integer. These maps are read at every step, and no adversary chooses their keys.

@@ -21,8 +21,8 @@ struct Entry {
 }
 
 impl History {
-    pub(super) fn add(&mut self, by: Access, place: ChunkRef, cell: usize, stored: Option<ExprId>) {
-        self.0.push(Entry { by, place, cell, stored });
+    pub(super) fn add(&mut self, access: Access, place: ChunkRef, cell: usize, stored: Option<ExprId>) {
+        self.0.push(Entry { by: access, place, cell, stored });
     }
 }
 
@@ -72,24 +72,27 @@ fn fate(
             }
             continue;
         };
-        let at = executor.location(by.lane_program, by.tick as usize - 1);
+        let location = executor.location(by.lane_program, by.tick as usize - 1);
         if let Some(lost) = holders.remove(&key)
             && !lost.is_read
         {
-            overwritten.get_or_insert((lost, at));
+            overwritten.get_or_insert((lost, location));
         }
         if value != UNINITIALIZED && holds_leaf(value) {
-            holders.insert(key, Holder { place, stored_by: Some(at), is_read: false });
+            holders.insert(key, Holder { place, stored_by: Some(location), is_read: false });
         }
     }
-    if let Some((lost, by)) = overwritten {
-        return Some(InputFate::Overwritten { place: lost.place, stored_by: lost.stored_by, by });
+    if let Some((lost, location)) = overwritten {
+        return Some(InputFate::Overwritten { place: lost.place, stored_by: lost.stored_by, by: location });
     }
     // An input that ends in an output has arrived there. It is lost in any other chunk that no step
     // reads, and the first step that stored such a chunk is the one to look at.
     let is_lost = |holder: &&Holder| !holder.is_read && holder.place.chunk.space != Space::Output;
     let key = |holder: &&Holder| {
-        (holder.stored_by.map(|at| (at.step, at.rank, at.lane_program)), holder.place.rank)
+        (
+            holder.stored_by.map(|location| (location.step, location.rank, location.lane_program)),
+            holder.place.rank,
+        )
     };
     if let Some(lost) = holders.values().filter(is_lost).min_by_key(key) {
         return Some(InputFate::NeverRead { place: lost.place, stored_by: lost.stored_by });

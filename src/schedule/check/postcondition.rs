@@ -48,6 +48,8 @@ impl Executor<'_> {
         let moved = match self.schedule.collective {
             _ if matches!(value, UNINITIALIZED | ORIGINAL_INPUT) => return Err(OutputError::Missing),
             Collective::AllReduce if rank > 0 => {
+                // Rank 0 has been checked already, and an equal expression is as complete as its
+                // own.
                 return if value == self.output(0, index) {
                     Ok(())
                 } else {
@@ -77,8 +79,8 @@ impl Executor<'_> {
         let (share, part) = (index / parts, index % parts);
         let own_part = rank * parts + part;
         match (error, self.schedule.collective) {
-            (OutputError::MissingInput(from), Collective::ReduceScatter) => Some((from, own_part)),
-            (OutputError::MissingInput(from), _) => Some((from, index)),
+            (OutputError::MissingInput(source), Collective::ReduceScatter) => Some((source, own_part)),
+            (OutputError::MissingInput(source), _) => Some((source, index)),
             (OutputError::Missing | OutputError::WrongInput, collective) => match collective {
                 Collective::AllGather | Collective::Gather => Some((share, part)),
                 Collective::Broadcast => Some((root, part)),
@@ -95,11 +97,12 @@ impl Executor<'_> {
         let ranks = self.schedule.spec.ranks;
         for rank in 0..ranks {
             for other in (0..ranks).filter(|&other| other != rank) {
-                let mut pairs = self
-                    .numbering
-                    .of(rank)
-                    .flat_map(|own| self.numbering.of(other).map(move |lane_program| (own, lane_program)));
-                if !pairs.any(|(own, lane_program)| self.clocks.has_heard_from(own, lane_program)) {
+                let mut pairs = self.numbering.of(rank).flat_map(|own_program| {
+                    self.numbering.of(other).map(move |lane_program| (own_program, lane_program))
+                });
+                if !pairs
+                    .any(|(own_program, lane_program)| self.clocks.has_heard_from(own_program, lane_program))
+                {
                     return Err(Violation::Barrier { rank, missing: other });
                 }
             }

@@ -153,9 +153,9 @@ impl<'s> ReplayState<'s> {
         let mut lane_programs = Vec::new();
         for (rank, program) in schedule.programs.iter().enumerate() {
             for (index, lane_program) in program.lane_programs.iter().enumerate() {
-                let at = StepLocation { rank, lane_program: index, step: 0 };
+                let location = StepLocation { rank, lane_program: index, step: 0 };
                 lane_programs.push(LaneCursor {
-                    at,
+                    at: location,
                     lane_program,
                     ports: PortClock::default(),
                     signals: Vec::new(),
@@ -179,8 +179,10 @@ impl<'s> ReplayState<'s> {
             random = mix(random);
             let chosen = (random % candidates.len() as u64) as usize;
             if self.step(candidates[chosen])? {
+                // A step may end the waits of others, so all lane programs are candidates again.
                 candidates = self.unfinished();
             } else {
+                // A lane program that waits is not tried again until another one has moved.
                 candidates.swap_remove(chosen);
             }
         }
@@ -197,8 +199,8 @@ impl<'s> ReplayState<'s> {
 
     /// Carries out the next step of a lane program, unless it has to wait.
     fn step(&mut self, index: usize) -> Result<bool, Violation> {
-        let at = self.lanes[index].at;
-        let Some(step) = self.lanes[index].lane_program.steps.get(at.step) else {
+        let location = self.lanes[index].at;
+        let Some(step) = self.lanes[index].lane_program.steps.get(location.step) else {
             return Ok(false);
         };
         match self.execute(index, step) {
@@ -208,11 +210,12 @@ impl<'s> ReplayState<'s> {
                 Ok(true)
             }
             Err(Interrupt::Blocked(..)) => Ok(false),
-            Err(Interrupt::Failed(fault)) => Err(Violation::Step { at, error: fault }),
+            Err(Interrupt::Failed(fault)) => Err(Violation::Step { at: location, error: fault }),
         }
     }
 
     fn execute(&mut self, index: usize, step: &Step) -> Result<Event, Interrupt> {
+        // The clock is a copy, so that a step that has to wait does not change it.
         let LaneCursor { at, lane_program, mut ports, .. } = self.lanes[index];
         let (rank, lane) = (at.rank, lane_program.lane);
         let here = |chunk: Chunk| ChunkRef { rank, chunk };
@@ -236,8 +239,8 @@ impl<'s> ReplayState<'s> {
             }
             Step::RecvReduce { peer, with, into, finish } => {
                 let message = self.receive(&mut event, &mut ports, *peer, lane)?;
-                for ((&with, &chunk), arrived) in with.iter().zip(into).zip(message) {
-                    let home = self.load(here(with))?;
+                for ((&operand, &chunk), arrived) in with.iter().zip(into).zip(message) {
+                    let home = self.load(here(operand))?;
                     let sum = self.sum(&[home, arrived], *finish);
                     self.store(&mut event, here(chunk), sum)?;
                 }
@@ -290,11 +293,11 @@ impl<'s> ReplayState<'s> {
     }
 
     fn sum(&self, operands: &[Vec<i64>], finish: bool) -> Vec<i64> {
-        let at = |index: usize| {
+        let element = |index: usize| {
             let sum = operands.iter().fold(0i64, |sum, operand| sum.wrapping_add(operand[index]));
             if finish { (self.replayer.finish)(sum) } else { sum }
         };
-        (0..self.replayer.chunk_len).map(at).collect()
+        (0..self.replayer.chunk_len).map(element).collect()
     }
 
     fn resolve(&self, place: ChunkRef) -> Result<(Rank, usize), StepError> {

@@ -21,25 +21,25 @@ impl Executor<'_> {
         Ok(Outcome::Done)
     }
 
-    pub(super) fn recv(&mut self, lane_program: LaneProgramId, peer: Rank, into: &[Chunk]) -> StepResult {
+    pub(super) fn recv(&mut self, lane_program: LaneProgramId, peer: Rank, targets: &[Chunk]) -> StepResult {
         let message = match self.dequeue(lane_program, peer)? {
             Ok(message) => message,
             Err(blocked) => return Ok(blocked),
         };
         let rank = self.lane_state(lane_program).rank;
-        check_no_windows(into)?;
-        if message.len() != into.len() {
-            return Err(StepError::ChunkCountMismatch(message.len(), into.len(), into.len()));
+        check_no_windows(targets)?;
+        if message.len() != targets.len() {
+            return Err(StepError::ChunkCountMismatch(message.len(), targets.len(), targets.len()));
         }
-        self.check_disjoint(rank, into, &[])?;
+        self.check_disjoint(rank, targets, &[])?;
         // The receiver knows the lengths of the caller's chunks and cuts the rest evenly.
-        let mut in_scratch = into.iter().zip(&message).filter(|(chunk, _)| chunk.space == Space::Scratch);
+        let mut in_scratch = targets.iter().zip(&message).filter(|(chunk, _)| chunk.space == Space::Scratch);
         if let Some((_, &first)) = in_scratch.next()
             && in_scratch.any(|(_, &value)| self.values.length(value) != self.values.length(first))
         {
             return Err(StepError::MixedLengths);
         }
-        for (&chunk, &value) in into.iter().zip(&message) {
+        for (&chunk, &value) in targets.iter().zip(&message) {
             self.write(lane_program, &ChunkRef { rank, chunk }, value)?;
         }
         self.recycle_message(message);
@@ -50,8 +50,8 @@ impl Executor<'_> {
         &mut self,
         lane_program: LaneProgramId,
         peer: Rank,
-        with: &[Chunk],
-        into: &[Chunk],
+        operands: &[Chunk],
+        targets: &[Chunk],
         finish: bool,
     ) -> StepResult {
         self.check_reduces()?;
@@ -60,14 +60,14 @@ impl Executor<'_> {
             Err(blocked) => return Ok(blocked),
         };
         let rank = self.lane_state(lane_program).rank;
-        check_no_windows(with)?;
-        check_no_windows(into)?;
-        if message.len() != into.len() || into.len() != with.len() {
-            return Err(StepError::ChunkCountMismatch(message.len(), with.len(), into.len()));
+        check_no_windows(operands)?;
+        check_no_windows(targets)?;
+        if message.len() != targets.len() || targets.len() != operands.len() {
+            return Err(StepError::ChunkCountMismatch(message.len(), operands.len(), targets.len()));
         }
-        self.check_disjoint(rank, into, with)?;
-        for ((&with, &chunk), &arrived) in with.iter().zip(into).zip(&message) {
-            let home = self.read(lane_program, &ChunkRef { rank, chunk: with })?;
+        self.check_disjoint(rank, targets, operands)?;
+        for ((&operand, &chunk), &arrived) in operands.iter().zip(targets).zip(&message) {
+            let home = self.read(lane_program, &ChunkRef { rank, chunk: operand })?;
             let value = self.reduced(&[home, arrived], finish)?;
             self.write(lane_program, &ChunkRef { rank, chunk }, value)?;
         }
@@ -78,58 +78,58 @@ impl Executor<'_> {
     pub(super) fn copy(
         &mut self,
         lane_program: LaneProgramId,
-        from: &ChunkRef,
-        into: &ChunkRef,
+        source: &ChunkRef,
+        target: &ChunkRef,
     ) -> StepResult {
-        if from.chunk.space == Space::Window && !is_user_buffer(into.chunk) {
+        if source.chunk.space == Space::Window && !is_user_buffer(target.chunk) {
             return Err(StepError::UnknownLength);
         }
-        self.count_remote(lane_program, from);
-        self.count_remote(lane_program, into);
-        let value = self.read(lane_program, from)?;
+        self.count_remote(lane_program, source);
+        self.count_remote(lane_program, target);
+        let value = self.read(lane_program, source)?;
         // In place, a chunk that is copied onto itself is left alone.
-        let kept = (from.chunk.space, into.chunk.space) == (Space::Input, Space::Output);
+        let kept = (source.chunk.space, target.chunk.space) == (Space::Input, Space::Output);
         if kept
-            && from.rank == into.rank
-            && self.resolve(lane_program, from)? == self.resolve(lane_program, into)?
+            && source.rank == target.rank
+            && self.resolve(lane_program, source)? == self.resolve(lane_program, target)?
         {
-            let cell = self.resolve(lane_program, into)?;
-            self.memories[into.rank].contents[cell] = value;
-            self.record(lane_program, into, cell, Some(value));
+            let cell = self.resolve(lane_program, target)?;
+            self.memories[target.rank].contents[cell] = value;
+            self.record(lane_program, target, cell, Some(value));
             return Ok(Outcome::Done);
         }
-        self.write(lane_program, into, value)?;
+        self.write(lane_program, target, value)?;
         Ok(Outcome::Done)
     }
 
     pub(super) fn reduce(
         &mut self,
         lane_program: LaneProgramId,
-        from: &[ChunkRef],
-        into: &ChunkRef,
+        sources: &[ChunkRef],
+        target: &ChunkRef,
         finish: bool,
     ) -> StepResult {
         self.check_reduces()?;
-        if from.is_empty() {
+        if sources.is_empty() {
             return Err(StepError::NoOperands);
         }
-        if !is_user_buffer(into.chunk) && from.iter().all(|place| place.chunk.space == Space::Window) {
+        if !is_user_buffer(target.chunk) && sources.iter().all(|place| place.chunk.space == Space::Window) {
             return Err(StepError::UnknownLength);
         }
-        if into.chunk.space == Space::Window && from[1..].contains(into) {
-            return Err(StepError::Overlap(into.chunk));
+        if target.chunk.space == Space::Window && sources[1..].contains(target) {
+            return Err(StepError::Overlap(target.chunk));
         }
-        let operands = from.iter().map(|place| {
+        let operands = sources.iter().map(|place| {
             self.count_remote(lane_program, place);
             self.read(lane_program, place)
         });
         let operands = operands.collect::<Result<Vec<ExprId>, StepError>>()?;
         // A reduction in place counts its target only once.
-        if from[0] != *into {
-            self.count_remote(lane_program, into);
+        if sources[0] != *target {
+            self.count_remote(lane_program, target);
         }
         let value = self.reduced(&operands, finish)?;
-        self.write(lane_program, into, value)?;
+        self.write(lane_program, target, value)?;
         Ok(Outcome::Done)
     }
 
@@ -179,9 +179,9 @@ impl Executor<'_> {
 
     /// Records an access, if a violation is to be explained.
     fn record(&mut self, lane_program: LaneProgramId, place: &ChunkRef, cell: usize, stored: Option<ExprId>) {
-        let by = self.current_access(lane_program);
+        let access = self.current_access(lane_program);
         if let Some(history) = &mut self.history {
-            history.add(by, *place, cell, stored);
+            history.add(access, *place, cell, stored);
         }
     }
 
@@ -257,19 +257,20 @@ impl Executor<'_> {
         memory.address_space.address(chunk).ok_or(StepError::NoSuchChunk(rank, chunk))
     }
 
-    /// Checks that the chunks `into` differ in memory, and that no `with` is the `into` of another.
-    fn check_disjoint(&self, rank: Rank, into: &[Chunk], with: &[Chunk]) -> Result<(), StepError> {
-        if into.len() < 2 {
+    /// Checks that the chunks `targets` differ in memory, and that no operand is the target of
+    /// another.
+    fn check_disjoint(&self, rank: Rank, targets: &[Chunk], operands: &[Chunk]) -> Result<(), StepError> {
+        if targets.len() < 2 {
             return Ok(());
         }
         let room = &self.memories[rank].address_space;
         let mut cells: Vec<_> =
-            into.iter().enumerate().map(|(index, &chunk)| (room.address(chunk), index)).collect();
+            targets.iter().enumerate().map(|(index, &chunk)| (room.address(chunk), index)).collect();
         cells.sort_unstable();
         if let Some(twice) = cells.windows(2).find(|pair| pair[0].0.is_some() && pair[0].0 == pair[1].0) {
-            return Err(StepError::Overlap(into[twice[0].1]));
+            return Err(StepError::Overlap(targets[twice[0].1]));
         }
-        for (index, &chunk) in with.iter().enumerate() {
+        for (index, &chunk) in operands.iter().enumerate() {
             let found = cells.binary_search_by_key(&room.address(chunk), |&(cell, _)| cell);
             if found.is_ok_and(|found| cells[found].0.is_some() && cells[found].1 != index) {
                 return Err(StepError::Overlap(chunk));

@@ -40,8 +40,8 @@ pub fn cases(algorithm: &Algorithm, max_ranks: usize, big: bool) -> Vec<GroupSpe
         specs.extend(cases_of(algorithm, ranks));
     }
     for ranks in LARGE_RANKS.into_iter().filter(|&ranks| big && ranks > max_ranks) {
-        let all = aggregations(algorithm, ranks);
-        let mut chosen = vec![all[0], all[all.len() / 2], all[all.len() - 1]];
+        let factors = aggregations(algorithm, ranks);
+        let mut chosen = vec![factors[0], factors[factors.len() / 2], factors[factors.len() - 1]];
         chosen.dedup();
         let roots = if algorithm.collective.has_root() { vec![0, ranks / 3] } else { vec![0] };
         for root in roots {

@@ -136,8 +136,9 @@ impl AccessHistory {
     pub(super) fn write(&mut self, clocks: &VectorClocks, cell: usize, now: Access) -> Option<Access> {
         let record = self.entries.get_mut(cell.checked_sub(self.first_address)?)?;
         let more = if self.extra_readers.is_empty() { None } else { self.extra_readers.remove(&cell) };
-        let mut before = [record.last_write, record.first_read].into_iter().chain(more.into_iter().flatten());
-        let race = before.find(|&access| !clocks.happens_before(access, now));
+        let mut accesses =
+            [record.last_write, record.first_read].into_iter().chain(more.into_iter().flatten());
+        let race = accesses.find(|&access| !clocks.happens_before(access, now));
         *record = LastAccess { last_write: now, first_read: NO_ACCESS };
         race
     }

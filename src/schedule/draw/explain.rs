@@ -53,7 +53,7 @@ impl<'s> Explanation<'s> {
         let mut events: Vec<&Event> = trace.events.iter().collect();
         // Stable: what a lane program did in one round stays in its order.
         events.sort_by_key(|event| (event.end, event.at.rank));
-        for round in events.chunk_by(|one, next| one.end == next.end) {
+        for round in events.chunk_by(|event, next| event.end == next.end) {
             let _ = match round[0].end {
                 0 => writeln!(text, "before the first round"),
                 number => writeln!(text, "round {number}"),

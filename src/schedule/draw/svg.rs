@@ -160,14 +160,15 @@ impl<'s> Diagram<'s> {
     }
 
     /// A ring around a step to look at, or at the end of a lane program that cannot begin it.
-    fn mark_fault(&mut self, at: StepLocation) {
-        let is_before = |event: &&Event| (event.at.rank, event.at.lane_program) == (at.rank, at.lane_program);
-        let last = self.trace.events.iter().filter(is_before).filter(|event| event.at.step <= at.step);
+    fn mark_fault(&mut self, location: StepLocation) {
+        let is_before =
+            |event: &&Event| (event.at.rank, event.at.lane_program) == (location.rank, location.lane_program);
+        let last = self.trace.events.iter().filter(is_before).filter(|event| event.at.step <= location.step);
         let round = last.max_by_key(|event| event.at.step).map_or(0, |event| event.end);
-        let (x, y, radius) = (self.x(round), self.y(at.rank), FAULT_RADIUS);
+        let (x, y, radius) = (self.x(round), self.y(location.rank), FAULT_RADIUS);
         let _ = writeln!(
             self.body,
-            r#"<circle class="fault" cx="{x:.1}" cy="{y:.1}" r="{radius}"><title>{at}</title></circle>"#
+            r#"<circle class="fault" cx="{x:.1}" cy="{y:.1}" r="{radius}"><title>{location}</title></circle>"#
         );
     }
 

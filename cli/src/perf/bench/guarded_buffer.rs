@@ -7,7 +7,7 @@ use unisono::{Communicator, Element, SymmetricBuffer};
 
 /// A page-aligned buffer between two guard bands that nothing may write to.
 pub(super) struct GuardedBuffer<T> {
-    all: Elements<T>,
+    elements: Elements<T>,
     begin: usize,
     length: usize,
 }
@@ -23,7 +23,7 @@ impl<T: Element> Deref for Elements<T> {
 
     fn deref(&self) -> &[T] {
         match self {
-            Elements::Owned(own) => own,
+            Elements::Owned(values) => values,
             Elements::Symmetric(buffer) => buffer,
         }
     }
@@ -32,7 +32,7 @@ impl<T: Element> Deref for Elements<T> {
 impl<T: Element> DerefMut for Elements<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
-            Elements::Owned(own) => own,
+            Elements::Owned(values) => values,
             Elements::Symmetric(buffer) => buffer,
         }
     }
@@ -43,15 +43,15 @@ impl<T: Element> GuardedBuffer<T> {
     pub(super) fn new(arguments: &Arguments, comm: &Communicator, length: usize) -> Result<Self, String> {
         let band = GUARD_BYTES / size_of::<T>();
         let room = length + 3 * band;
-        let all = match arguments.register {
+        let elements = match arguments.register {
             2 => Elements::Symmetric(comm.alloc_symmetric(room).map_err(|error| error.to_string())?),
             _ => Elements::Owned(filled(comm, T::default(), room)?),
         };
         // At most a band; elements divide pages, so it is never impossible.
-        let begin = band + all.as_ptr().align_offset(GUARD_BYTES).min(band);
-        let mut buffer = Self { all, begin, length };
-        buffer.all[..begin].fill(guard_value());
-        buffer.all[begin + length..].fill(guard_value());
+        let begin = band + elements.as_ptr().align_offset(GUARD_BYTES).min(band);
+        let mut buffer = Self { elements, begin, length };
+        buffer.elements[..begin].fill(guard_value());
+        buffer.elements[begin + length..].fill(guard_value());
         Ok(buffer)
     }
 
@@ -60,11 +60,11 @@ impl<T: Element> GuardedBuffer<T> {
     }
 
     pub(super) fn as_slice(&self) -> &[T] {
-        &self.all[self.begin..self.begin + self.length]
+        &self.elements[self.begin..self.begin + self.length]
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
-        &mut self.all[self.begin..self.begin + self.length]
+        &mut self.elements[self.begin..self.begin + self.length]
     }
 
     /// Sets every element to a value that no result has.
@@ -74,7 +74,7 @@ impl<T: Element> GuardedBuffer<T> {
 
     /// Returns the number of overwritten guard elements.
     pub(super) fn count_overwritten(&self) -> u64 {
-        let bands = self.all[..self.begin].iter().chain(&self.all[self.begin + self.length..]);
+        let bands = self.elements[..self.begin].iter().chain(&self.elements[self.begin + self.length..]);
         bands.filter(|&&element| element != guard_value()).count() as u64
     }
 }

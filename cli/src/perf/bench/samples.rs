@@ -25,6 +25,8 @@ impl<T: Element> Bench<'_, T> {
         let (table, mut latencies) = (self.flag_page(), Vec::new());
         let every = if self.comm.size() == 2 || calls == 1 { 1 } else { SAMPLES_PER_PROBE };
         let mut spent = times.iter().sum();
+        // The times are those of the slowest rank, so all ranks have the same ones and leave this
+        // loop together.
         while is_lacking(times.len(), spent, seconds) {
             if let Some(table) = table.as_ref().filter(|_| times.len().is_multiple_of(every)) {
                 // Neither is in an operation that needs the other while they play.

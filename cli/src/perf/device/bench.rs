@@ -54,9 +54,9 @@ impl<'a, T: Element> Bench<'a, T> {
         let length = input.max(output) * count + 2 * GUARD;
         // `-R 2` allocates symmetric memory, if its length is the same on all ranks.
         let memory = |length: usize, shares: fn((usize, usize)) -> usize| {
-            let own = shares(test.shares(ranks, rank));
+            let share = shares(test.shares(ranks, rank));
             let symmetric =
-                arguments.register == 2 && (0..ranks).all(|peer| shares(test.shares(ranks, peer)) == own);
+                arguments.register == 2 && (0..ranks).all(|peer| shares(test.shares(ranks, peer)) == share);
             let memory =
                 if symmetric { on_gpu.alloc_symmetric(length) } else { gpu.alloc(length).map_err(gpu_error) };
             memory.map_err(|error| error.to_string())
@@ -87,6 +87,7 @@ impl<'a, T: Element> Bench<'a, T> {
         let out_of_place = self.timing(false)?;
         let in_place = kind.has_in_place().then(|| self.timing(true)).transpose()?;
         let mut touched = [self.overwritten];
+        // Only rank 0 prints, so it needs the sum over all ranks.
         self.comm.all_reduce(&mut touched, Sum)?;
         Ok(Row {
             size: kind.size(self.count, size_of::<T>(), ranks),
@@ -149,11 +150,11 @@ impl<'a, T: Element> Bench<'a, T> {
 
     fn call(&mut self, in_place: bool) -> Result<()> {
         let (rank, ranks) = (self.comm.rank(), self.comm.size());
-        let whole = self.output.len() - 2 * GUARD;
+        let length = self.output.len() - 2 * GUARD;
         let results = self.test.shares(ranks, rank).1 * self.count;
         let (stream, output) = (&self.stream, &mut self.output);
         match in_place {
-            true => call_in_place(&self.test, self.device_comm, stream, output, (GUARD, whole)),
+            true => call_in_place(&self.test, self.device_comm, stream, output, (GUARD, length)),
             false => call(&self.test, self.device_comm, stream, &self.input, output, (GUARD, results)),
         }
     }
@@ -162,20 +163,20 @@ impl<'a, T: Element> Bench<'a, T> {
     fn verify(&mut self, in_place: bool) -> Result<u64> {
         self.iteration += 1;
         let (rank, ranks) = (self.comm.rank(), self.comm.size());
-        let (from, into) = if in_place { self.test.in_place_offsets(rank) } else { (0, 0) };
+        let (input_at, output_at) = if in_place { self.test.in_place_offsets(rank) } else { (0, 0) };
         self.pattern.fill(&mut self.host_input, self.iteration);
         self.input.write(&self.stream, &self.host_input).map_err(gpu_error)?;
         self.output.write(&self.stream, &self.poison).map_err(gpu_error)?;
         if in_place {
-            let input = GUARD + from * self.count;
+            let input = GUARD + input_at * self.count;
             let input = input..input + self.host_input.len();
             self.output.view_mut(input).write(&self.stream, &self.host_input).map_err(gpu_error)?;
         }
         self.call(in_place)?;
         self.device_comm.synchronize(&self.stream)?;
         let mut found = self.output.to_vec(&self.stream).map_err(gpu_error)?;
-        let results =
-            GUARD + into * self.count..GUARD + (into + self.test.shares(ranks, rank).1) * self.count;
+        let results = GUARD + output_at * self.count
+            ..GUARD + (output_at + self.test.shares(ranks, rank).1) * self.count;
         if self.arguments.corrupt
             && rank == self.test.checked_rank(ranks)
             && let Some(element) = found[results.clone()].last_mut()

@@ -25,7 +25,9 @@ impl Paths {
         // The name of a host may have the number of the process behind it.
         let host = base.config().host.split(" (pid").next().unwrap_or_default();
         let text = format!("{} {host}", comm.gpu().info().bus_id().unwrap_or_default());
-        place.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
+        // Every rank contributes the same number of bytes to a gather, so the text is cut or
+        // padded.
+        place.iter_mut().zip(text.bytes()).for_each(|(target, byte)| *target = byte);
         let mut places = vec![0u8; ranks * PLACE_BYTES];
         base.all_gather(&place, &mut places)?;
         let gpus = places.chunks_exact(PLACE_BYTES).map(|place| place.try_into().unwrap_or([0; PLACE_BYTES]));
@@ -37,25 +39,28 @@ impl Paths {
     pub(crate) fn name(&self) -> &'static str {
         match self.staged().count() {
             0 => "direct",
-            all if all == self.ranks * (self.ranks - 1) => "staged",
+            count if count == self.ranks * (self.ranks - 1) => "staged",
             _ => "mixed",
         }
     }
 
     /// Prints every path, as a comment for each rank or as one JSON object for all.
     pub(super) fn print(&self, as_json: bool) -> Result<(), String> {
-        let word = |from: usize, to: usize| if self.is_staged(from, to) { "staged" } else { "direct" };
+        let word =
+            |source: usize, target: usize| if self.is_staged(source, target) { "staged" } else { "direct" };
         if as_json {
-            let staged: Vec<String> = self.staged().map(|(from, to)| format!("{from}-{to}")).collect();
+            let staged: Vec<String> =
+                self.staged().map(|(source, target)| format!("{source}-{target}")).collect();
             let paths = self.ranks * (self.ranks - 1);
             let object =
                 json!({ "ranks": self.ranks, "direct_paths": paths - staged.len(), "staged_paths": staged });
             return write_line(&object);
         }
-        for from in 0..self.ranks {
-            let peers = (0..self.ranks).filter(|&to| to != from);
-            let paths: Vec<String> = peers.map(|to| format!("{to} {}", word(from, to))).collect();
-            println!("# paths of rank {from}: {}", paths.join(", "));
+        for source in 0..self.ranks {
+            let peers = (0..self.ranks).filter(|&target| target != source);
+            let paths: Vec<String> =
+                peers.map(|target| format!("{target} {}", word(source, target))).collect();
+            println!("# paths of rank {source}: {}", paths.join(", "));
         }
         Ok(())
     }
@@ -63,22 +68,23 @@ impl Paths {
     /// Refuses ranks that share a GPU and still exchange data through host memory, because their
     /// times say nothing about the GPU.
     pub(super) fn check_one_gpu(&self) -> Result<(), String> {
-        match self.staged().find(|&(from, to)| self.gpus[from] == self.gpus[to]) {
+        match self.staged().find(|&(source, target)| self.gpus[source] == self.gpus[target]) {
             None => Ok(()),
-            Some((from, to)) => Err(format!(
-                "ranks {from} and {to} share a GPU, but their data goes through host memory; the messages of \
-                 UNISONO_LOG=info say why their link was refused, and UNISONO_GPU_P2P=off asks for that path"
+            Some((source, target)) => Err(format!(
+                "ranks {source} and {target} share a GPU, but their data goes through host memory; the \
+                 messages of UNISONO_LOG=info say why their link was refused, and UNISONO_GPU_P2P=off asks for \
+                 that path"
             )),
         }
     }
 
-    fn is_staged(&self, from: usize, to: usize) -> bool {
-        self.staged[from * self.ranks + to]
+    fn is_staged(&self, source: usize, target: usize) -> bool {
+        self.staged[source * self.ranks + target]
     }
 
     fn staged(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let pairs = (0..self.ranks).flat_map(|from| (0..self.ranks).map(move |to| (from, to)));
-        pairs.filter(|&(from, to)| from != to && self.is_staged(from, to))
+        let pairs = (0..self.ranks).flat_map(|source| (0..self.ranks).map(move |target| (source, target)));
+        pairs.filter(|&(source, target)| source != target && self.is_staged(source, target))
     }
 }
 
