@@ -21,7 +21,9 @@ pub(crate) fn cargo() -> Command {
     command.current_dir(root());
     // Cargo sets these for a program that it runs; inherited, they would describe the wrong
     // package, and build scripts that read them would run again.
-    let is_of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    let is_of_package = |name: &str| {
+        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "OUT_DIR"
+    };
     for (name, _) in std::env::vars().filter(|(name, _)| is_of_package(name)) {
         command.env_remove(name);
     }

@@ -26,13 +26,18 @@ pub fn build_shared_library(cargo: &str, package: &str) -> PathBuf {
 /// Build scripts that read these variables would run again, and all that depends on them would be
 /// compiled again, here and by the next command of the user.
 pub fn as_from_shell(command: &mut Command) -> &mut Command {
-    let is_of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     // A name that is no text is not one of cargo's.
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| is_of_package(name)) {
         command.env_remove(name);
     }
     command
+}
+
+/// Returns true for a variable that cargo sets for the package of a test. `OUT_DIR` is one if the
+/// package has a build script.
+fn is_of_package(name: &str) -> bool {
+    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "OUT_DIR"
 }
 
 #[cfg(test)]
@@ -48,6 +53,7 @@ mod tests {
         for name in ["CARGO_PKG_NAME", "CARGO_PKG_VERSION", "CARGO_MANIFEST_DIR"] {
             assert!(std::env::var_os(name).is_some() && envs.contains(&removed(name)), "{name}: {envs:?}");
         }
+        assert!(is_of_package("OUT_DIR"), "a build script of another package reads it");
         assert!(envs.iter().all(|(name, _)| name != "CARGO_TARGET_DIR" && name != "PATH"), "{envs:?}");
     }
 }
