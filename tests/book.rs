@@ -256,11 +256,11 @@ fn training_loop_of_the_book_is_that_of_the_example() {
 #[test]
 fn operations_document_buffers_after_an_error() {
     let mut silent = Vec::new();
-    let sources =
-        ["communicator/collectives", "communicator/rooted", "communicator/scans", "communicator/uneven"]
-            .into_iter()
-            .chain(["communicator/lists", "communicator/operation", "communicator/point_to_point"])
-            .chain(["device/collectives", "device/rooted", "device/all_to_all", "device/p2p"]);
+    let sources = ["collectives", "rooted", "scans", "uneven", "lists", "point_to_point"]
+        .map(|file| format!("communicator/api/{file}"))
+        .into_iter()
+        .chain(["communicator/calls/operation".to_owned()])
+        .chain(["collectives", "rooted", "all_to_all", "p2p"].map(|file| format!("device/{file}")));
     let mut seen = 0;
     for path in sources.map(|file| format!("src/{file}.rs")) {
         let source = read(&path);

@@ -123,8 +123,10 @@ fn add(calls: &mut Calls, language: Language, name: &str) {
 
 /// Adds the public methods of communicators and of handles.
 fn add_rust(calls: &mut Calls) {
-    let files = std::fs::read_dir(root().join("src/communicator")).expect("a folder").flatten();
-    let mut files: Vec<_> = files.map(|entry| entry.path()).collect();
+    let folder = root().join("src/communicator");
+    let folders = [folder.clone(), folder.join("api"), folder.join("calls"), folder.join("lifecycle")];
+    let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("a folder").flatten());
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
     files.sort();
     for path in files {
