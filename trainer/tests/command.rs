@@ -2,6 +2,8 @@
 
 #[path = "support/output.rs"]
 mod output;
+#[path = "command/printed_lines.rs"]
+mod printed_lines;
 
 use output::{output_text, run};
 use std::path::Path;
@@ -450,29 +452,4 @@ fn keys_are_documented() {
     assert!(printed.contains("# Number of features per token.\nwidth = 128\n"), "{printed}");
     let help = output_text(&["train", "--help"]);
     assert!(help.contains("exposed ") && help.contains("model FLOPs utilization"), "{help}");
-}
-
-#[test]
-fn work_of_stages_is_printed_at_the_end_of_a_run() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("run.jsonl");
-    let log = format!("log.file={}", path.display());
-    let stages = ["-n", "2", "mesh.pipeline=2", "model.layers=2", "data.micro_batch=1", "sample.tokens=0"];
-    let text = error_text(&run_small(folder.path(), &[&stages[..], &[&log]].concat()));
-    let line = text.lines().find_map(|line| line.strip_prefix("stages worked "));
-    let shares = line.and_then(|line| line.split(" of the time").next()).unwrap_or_else(|| panic!("{text}"));
-    let percent = |share: &str| share.trim_end_matches(" %").parse::<f64>().expect("a number");
-    let shares: Vec<f64> = shares.split(", ").map(percent).collect();
-    let records = std::fs::read_to_string(path).expect("records");
-    let sum = |name: &str| {
-        let number = |line: &str| {
-            let record: serde_json::Value = serde_json::from_str(line).expect("a record");
-            record[name].as_f64().expect("a number")
-        };
-        records.lines().map(number).sum::<f64>()
-    };
-    // Records are those of rank 0, which has the first stage.
-    let waited = ["exposed_seconds", "tensor_parallel_seconds", "pipeline_seconds"].map(sum);
-    let share = 100.0 * (1.0 - waited.iter().sum::<f64>() / sum("seconds"));
-    assert!(shares.len() == 2 && (shares[0] - share).abs() <= 1.0, "{shares:?}, and {share} by the records");
 }
