@@ -2,6 +2,8 @@
 
 #[path = "support/output.rs"]
 mod output;
+#[path = "command/printed_lines.rs"]
+mod printed_lines;
 
 use output::{output_text, run};
 use std::path::Path;

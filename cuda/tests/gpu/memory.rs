@@ -3,7 +3,9 @@
 use crate::busy::Busy;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use unisono_cuda::device::compute::{Indices, LocalTargets};
 use unisono_cuda::device::{Buffer, CopyStats, Gpu, GpuError, LaunchDims, ReduceCopy, gpus};
+use unisono_cuda::emulator;
 use unisono_reducers::{DType, ReduceKind};
 
 #[test]
@@ -241,4 +243,28 @@ fn pinned_uploads_do_not_wait_for_the_stream() {
     busy.end(&stream);
     assert_eq!(buffer.to_vec(&stream).unwrap(), [7; 1000]);
     assert_eq!(stream.copy_stats().to_device, 4000);
+}
+
+/// The emulator lets copies from memory that is not page-locked wait for running kernels, as real
+/// drivers may. Nothing waits for the kernel that is busy, so all sources are page-locked.
+#[test]
+fn indices_and_targets_are_uploaded_from_page_locked_memory() {
+    if !crate::is_alone("memory::indices_and_targets_are_uploaded_from_page_locked_memory") {
+        return;
+    }
+    let Some(gpu) = crate::gpu().filter(Gpu::is_emulated) else {
+        return eprintln!("SKIPPED: needs the emulator");
+    };
+    let [stream, other] = [0, 1].map(|_| gpu.stream().unwrap());
+    let busy = Busy::new(&gpu, &stream);
+    busy.begun(&other);
+    assert!(emulator::set_rule("pageable-copy-waits", true).unwrap());
+    let elements = stream.upload_pinned(&[7u32; 1000]).unwrap();
+    let indices = Indices::new(&stream, &[1, 2, 3], 4, None).unwrap();
+    let targets = LocalTargets::new(&stream, &[0, LocalTargets::IGNORED], 4, 3).unwrap();
+    assert!(!stream.is_idle().unwrap(), "an upload waited for the kernel");
+    busy.end(&stream);
+    assert_eq!(elements.to_vec(&stream).unwrap(), [7; 1000]);
+    assert_eq!((indices.len(), stream.copy_stats().to_device), (3, 4 * (1000 + 3 + 2)));
+    drop(targets);
 }

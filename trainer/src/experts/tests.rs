@@ -1,5 +1,7 @@
 //! A mixture equals the dense loop over all experts, on one rank and on several.
 
+mod dense_loop;
+
 use super::*;
 use crate::allocator::Allocator;
 use crate::nn::{GradCheck, LinearInit, Module, random_values};
@@ -107,37 +109,44 @@ fn gradients_are_correct_where_all_experts_are_chosen() {
 #[test]
 fn gradients_of_chosen_experts_are_those_of_the_dense_loop() {
     for settings in [settings(4, 2), Experts { normalize: false, ..settings(4, 1) }, fine_grained()] {
-        let found = run(&settings, 1, &input(7), 7);
-        let weights: Vec<Vec<f64>> = found.weights.iter().map(|values| crate::nn::to_f64(values)).collect();
-        let x = crate::nn::to_f64(&input(7));
+        let (found, input) = (run(&settings, 1, &input(7), 7), input(7));
         let slopes = crate::nn::to_f64(&slopes(7));
         let loss = |x: &[f64], weights: &[Vec<f64>]| {
             let rows = x.chunks_exact(FEATURES).flat_map(|row| dense(&settings, row, weights));
             rows.zip(&slopes).map(|(y, slope)| y * slope).sum::<f64>()
         };
-        const STEP: f64 = 1e-6;
-        let near = |found: f32, left: f64, right: f64, what: &str| {
-            let expected = (left - right) / (2.0 * STEP);
-            assert!(
-                (f64::from(found) - expected).abs() < 2e-5 * (1.0 + expected.abs()),
-                "{what}: {found}, not {expected}"
-            );
+        assert_gradients_are_quotients(&found, &input, loss);
+    }
+}
+
+/// Asserts that the gradients of `input` and of all weights are difference quotients of `loss`.
+fn assert_gradients_are_quotients(found: &Found, input: &[f32], loss: impl Fn(&[f64], &[Vec<f64>]) -> f64) {
+    const STEP: f64 = 1e-6;
+    let weights: Vec<Vec<f64>> = found.weights.iter().map(|values| crate::nn::to_f64(values)).collect();
+    let x = crate::nn::to_f64(input);
+    let near = |found: f32, one: f64, other: f64, what: &str| {
+        let expected = (one - other) / (2.0 * STEP);
+        assert!(
+            (f64::from(found) - expected).abs() < 2e-5 * (1.0 + expected.abs()),
+            "{what}: {found}, not {expected}"
+        );
+    };
+    for (at, gradient) in found.of_input.iter().enumerate() {
+        let moved = |step: f64| {
+            let mut x = x.clone();
+            x[at] += step;
+            loss(&x, &weights)
         };
-        for (at, gradient) in found.of_input.iter().enumerate() {
+        near(*gradient, moved(STEP), moved(-STEP), "input");
+    }
+    for (id, gradients) in found.gradients.iter().enumerate() {
+        for (at, gradient) in gradients.iter().enumerate() {
             let moved = |step: f64| {
-                x.iter().enumerate().map(|(i, x)| x + if i == at { step } else { 0.0 }).collect::<Vec<_>>()
+                let mut weights = weights.clone();
+                weights[id][at] += step;
+                loss(&x, &weights)
             };
-            near(*gradient, loss(&moved(STEP), &weights), loss(&moved(-STEP), &weights), "input");
-        }
-        for (id, gradients) in found.gradients.iter().enumerate() {
-            for (at, gradient) in gradients.iter().enumerate() {
-                let moved = |step: f64| {
-                    let mut weights = weights.clone();
-                    weights[id][at] += step;
-                    loss(&x, &weights)
-                };
-                near(*gradient, moved(STEP), moved(-STEP), &format!("parameter {id}"));
-            }
+            near(*gradient, moved(STEP), moved(-STEP), &format!("parameter {id}"));
         }
     }
 }
@@ -162,6 +171,8 @@ struct Found {
     sent: Vec<[u64; 2]>,
     /// Tokens of each expert on each rank.
     loads: Vec<Vec<u64>>,
+    /// Sum of the losses of the router, times their factors: the mean over ranks.
+    added: f64,
     dropped: f64,
 }
 
@@ -196,6 +207,7 @@ fn run_rank(group: &Communicator, settings: &Experts, input: &[f32], sequence: u
         assert!(pass.is_complete(), "all that was saved is taken back");
         found.sent = vec![[middle - start, bytes() - middle]];
         let sums = pass.take_added_sums();
+        found.added = sums.total;
         found.loads = sums.loads.into_values().collect();
         found.dropped = sums.metrics.get("dropped").map_or(0.0, |(sum, _)| *sum);
     }
@@ -213,6 +225,7 @@ fn run(settings: &Experts, ranks: usize, input: &[f32], sequence: usize) -> Foun
         merged.of_input.extend(part.of_input);
         merged.sent.extend(part.sent);
         merged.loads.extend(part.loads);
+        merged.added += part.added / ranks as f64;
         merged.dropped += part.dropped / ranks as f64;
         for (sum, gradient) in merged.gradients.iter_mut().zip(part.gradients) {
             sum.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient);

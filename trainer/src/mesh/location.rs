@@ -20,6 +20,13 @@ impl HostId {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Location that a test gives to its thread; `None` for the real one.
+    pub(super) static LOCATION_OF_TEST: std::cell::Cell<Option<Location>> =
+        const { std::cell::Cell::new(None) };
+}
+
 /// Host and NUMA domain of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
@@ -32,6 +39,10 @@ pub struct Location {
 impl Location {
     /// Returns the location of the calling thread.
     pub fn current() -> Self {
+        #[cfg(test)]
+        if let Some(location) = LOCATION_OF_TEST.get() {
+            return location;
+        }
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let numa_domain = numa_domain(Path::new("/sys/devices/system/node"), &status);
         Self { host: HostId::current(), numa_domain }

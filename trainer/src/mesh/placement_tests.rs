@@ -1,6 +1,12 @@
 //! Pictures and warnings of meshes on artificial hosts.
 
+use super::location::LOCATION_OF_TEST;
 use super::*;
+use crate::testing::run_ranks;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use tracing::field::Field;
+use tracing::{Event, Level, Metadata, Subscriber, span};
 
 fn mesh(world: usize, [tensor, pipeline, sequence_data, expert]: [usize; 4]) -> Mesh {
     let degrees = Degrees { tensor, pipeline, sequence_data, expert, ..Degrees::default() };
@@ -78,6 +84,60 @@ fn uneven_hosts_and_numa_domains_are_told_apart() {
     );
     let warning = of_experts.placement_warning(&domains).unwrap();
     assert!(warning.starts_with("2 expert groups leave a host (0 with the order below)"), "{warning}");
+}
+
+/// Texts of the warnings about placement of a thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN && metadata.target().ends_with("mesh::placement")
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut |_: &Field, value: &dyn Debug| self.0.lock().unwrap().push(format!("{value:?}")));
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// Returns the warnings of each rank when the groups of a mesh are created, with rank `r` at
+/// `locations[r]`.
+fn warnings_of_ranks(mesh: Mesh, locations: &[Location]) -> Vec<Vec<String>> {
+    run_ranks(locations.len(), |world| {
+        LOCATION_OF_TEST.set(Some(locations[world.rank()]));
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || MeshGroups::new(&world, mesh).map(drop))
+            .unwrap();
+        let texts = warnings.0.lock().unwrap();
+        texts.clone()
+    })
+}
+
+#[test]
+fn first_rank_warns_of_placement_when_groups_are_created() {
+    let hosts = on_hosts([0, 0, 0, 1, 1, 1]);
+    let crossing = mesh(6, [2, 1, 1, 1]);
+    let warnings = warnings_of_ranks(crossing, &hosts);
+    assert_eq!(warnings[0], crossing.placement_warning(&hosts).as_slice());
+    assert!(warnings[0][0].starts_with("1 tensor group leave a host, as ranks [2, 3]"), "{warnings:?}");
+    assert!(warnings[1..].iter().all(Vec::is_empty), "{warnings:?}");
+    let domains: Vec<Location> =
+        (0..4).map(|rank| Location { host: HostId(7), numa_domain: Some(rank / 2) }).collect();
+    assert!(warnings_of_ranks(mesh(4, [2, 1, 1, 1]), &domains).iter().all(Vec::is_empty));
+    let warnings = warnings_of_ranks(mesh(4, [4, 1, 1, 1]), &domains);
+    assert!(warnings[0][0].starts_with("1 tensor group leave a NUMA domain"), "{warnings:?}");
 }
 
 #[test]

@@ -186,6 +186,8 @@ mod context_tests;
 #[cfg(test)]
 mod overlap_tests;
 #[cfg(test)]
+mod score_count_tests;
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::allocator::Allocator;

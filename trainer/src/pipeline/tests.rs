@@ -5,6 +5,7 @@ use super::*;
 mod corruption;
 mod executed;
 mod times;
+mod under_way;
 
 /// Every schedule of an order with at most 8 ranks, 16 micro-batches and 4 chunks.
 fn small(order: &'static Order) -> impl Iterator<Item = Schedule> {

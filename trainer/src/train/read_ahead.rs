@@ -77,6 +77,12 @@ impl ReadAhead {
         let worker = self.under_way.pop_front().expect("a step under way");
         self.workers[worker].batches.recv().map_err(|_| ended())?
     }
+
+    /// Returns the number of steps that the threads were told to read, and that no call has taken.
+    #[cfg(test)]
+    pub(super) fn steps_under_way(&self) -> usize {
+        self.under_way.len()
+    }
 }
 
 impl Worker {

@@ -21,6 +21,7 @@ mod interrupts;
 mod llama;
 mod meshes;
 mod mixed;
+mod norms;
 mod options;
 mod pipelines;
 mod saving;
@@ -268,6 +269,40 @@ fn divergent_copies_of_other_dimensions_are_named() {
     }
     let meshes = ["mesh.pipeline=2", "mesh.tensor=2"];
     assert_divergence_is_named(4, &meshes, "wte.weight", &[3], 1);
+}
+
+/// Weights that differ after the first step are found after the next step that is a multiple of the
+/// interval, and never without one.
+#[test]
+fn replicas_are_compared_as_often_as_configured() {
+    let folder = folder();
+    for every in [0, 2, 3] {
+        let interval = format!("log.check_replicas_every={every}");
+        let config = config(folder.path(), &["schedule.steps=4", &interval]);
+        let ends: Vec<Result<usize>> = run_ranks(2, |world| {
+            let rank = world.rank();
+            let mut run = Run::new(&config, world)?;
+            run.step()?;
+            let wanted = run.inventory.find("h.1.mlp.c_fc.bias").unwrap();
+            run.strategy.for_each_shard(&mut |kept| {
+                if rank == 1 && kept.parameter == wanted {
+                    kept.weights[0] += 1e-3;
+                }
+                Ok(())
+            })?;
+            train_loop::train(run, &config).map(|outcome| outcome.losses.len())
+        });
+        for end in ends {
+            match end {
+                Ok(steps) => assert_eq!((every, steps), (0, 3)),
+                Err(Error::ReplicasDiverged(what)) => {
+                    let expected = format!("after step {every}, h.1.mlp.c_fc.bias on ranks [1]");
+                    assert!(every > 0 && what.starts_with(&expected), "{what}, not {expected}");
+                }
+                Err(error) => panic!("every {every} steps: {error}"),
+            }
+        }
+    }
 }
 
 #[test]

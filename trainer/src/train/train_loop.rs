@@ -41,6 +41,11 @@ pub struct Interruption {
 pub(super) fn run_rank(world: Communicator, config: &Config, interrupt: &Interrupt) -> Result<TrainResult> {
     let mut run = Run::create(config, world, |header| header.print())?;
     run.interrupt = interrupt.clone();
+    train(run, config)
+}
+
+/// Takes the remaining steps of a run with this configuration, and does what is due between them.
+pub(super) fn train(mut run: Run, config: &Config) -> Result<TrainResult> {
     let peak = run.peak_flops()?;
     // The lock has a name, because it ends when it is dropped, and other runs must be kept out of
     // the folder until this one ends.

@@ -53,6 +53,27 @@ fn blocks_travel_while_one_is_used() {
     });
 }
 
+/// In backward, a rank waits for the gradients of a block only after it has used the next one, so
+/// that they travel meanwhile. Otherwise their wait would be before that for the next keys.
+#[test]
+fn gradients_travel_while_the_next_block_is_used() {
+    const KEYS: &str = "keys and values";
+    const GRADIENTS: &str = "gradients of keys and values";
+    let waits = run_ranks(4, |ranks| {
+        in_ring(&ranks, |pass, input, _| {
+            ATTENTION.forward(pass, input.copy().expect("memory")).expect("forward");
+            let forward = pass.take_waits();
+            let gradient = Tensor::zeros(pass.memory(), LENGTH, ATTENTION.width());
+            ATTENTION.backward(pass, gradient).expect("backward");
+            [forward, pass.take_waits()].map(|waits| waits.iter().map(|wait| wait.name).collect::<Vec<_>>())
+        })
+    });
+    for [forward, backward] in waits {
+        assert_eq!(forward, [KEYS; 3]);
+        assert_eq!(backward, [KEYS, GRADIENTS, KEYS, GRADIENTS, KEYS, GRADIENTS, GRADIENTS]);
+    }
+}
+
 /// Seconds of a hop, and calls of attention.
 const HOP: f64 = 15e-3;
 const CALLS: usize = 6;

@@ -51,6 +51,32 @@ fn buckets_are_reduced_during_backward() {
     assert_eq!(collectives(1 << 20), (0, 1));
 }
 
+/// A model of one's own accumulates micro-batches in the same way: only the last one is reduced.
+#[test]
+fn micro_batches_before_the_last_exchange_nothing() {
+    for kind in [ParallelKind::Replicated, ParallelKind::Zero1, ParallelKind::Zero2] {
+        let counts = run_ranks(2, |group| {
+            let (inventory, memory, rank) = (equal_units(), Allocator::default(), group.rank());
+            let settings = Settings { bucket_bytes: 1, ..Settings::default() };
+            let mut strategy =
+                new_strategy(kind, &inventory, Some(group.clone()), &settings, &memory).unwrap();
+            let operations = || group.traffic_stats().unwrap().operations;
+            let before = operations();
+            strategy.begin_step(&plan(&inventory, 3)).unwrap();
+            let mut counts: Vec<u64> = Vec::new();
+            for part in 0..3 {
+                run_pass(&mut *strategy, &inventory, rank, part).unwrap();
+                counts.push(operations() - before);
+            }
+            strategy.finish_backward().unwrap();
+            counts.push(operations() - before);
+            counts
+        });
+        // One collective for each of six buckets, which begins in the last backward pass.
+        assert_eq!(counts, [[0, 0, 6, 6]; 2], "{kind:?}");
+    }
+}
+
 /// Returns the number of whole units of weights on a rank during the use of each unit, forward and
 /// backward, in addition to its shard.
 fn units_held(settings: &Settings, is_slow: impl Fn(usize) -> bool + Sync) -> [Vec<usize>; 2] {

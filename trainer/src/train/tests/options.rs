@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::new_model;
 use crate::testing::{Bits, collect_shards, merge_shards};
+use crate::train::read_ahead::ReadAhead;
 
 /// Returns losses, weights and moments of a short run.
 fn trained(ranks: usize, config: &Config) -> (Vec<f64>, Bits) {
@@ -202,5 +203,27 @@ fn offloaded_state_is_bitwise_equal() {
         let resumed = trained_with(&[&offload, "checkpoint.resume=true"]);
         assert_eq!((resumed.fingerprint, &resumed.losses[..]), (kept.fingerprint, &kept.losses[2..]));
         std::fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
+    }
+}
+
+#[test]
+fn workers_are_ahead_of_a_run_by_their_number_of_steps() {
+    let folder = folder();
+    let ahead = |workers: usize| {
+        let config = config(folder.path(), &[&format!("data.workers={workers}"), "schedule.steps=3"]);
+        let ranks = run_ranks(2, |world| {
+            let mut run = Run::new(&config, world).unwrap();
+            [(); 2].map(|()| {
+                run.step().unwrap();
+                run.read_ahead.as_ref().map(ReadAhead::steps_under_way)
+            })
+        });
+        assert_eq!(ranks[0], ranks[1], "{workers} workers");
+        ranks[0]
+    };
+    assert_eq!(ahead(0), [None; 2]);
+    // Each worker has two steps under way, of which the run has taken the first.
+    for workers in [1, 3] {
+        assert_eq!(ahead(workers), [Some(2 * workers - 1); 2]);
     }
 }

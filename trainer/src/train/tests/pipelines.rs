@@ -2,6 +2,7 @@
 
 use super::meshes::assert_checkpoints_move;
 use super::*;
+use std::time::Duration;
 
 fn changed(folder: &Path, changes: &str) -> Config {
     let small =
@@ -173,4 +174,62 @@ fn waits_for_stages_are_reported_and_traced() {
     for name in ["receive from a stage", "backward h.3", "forward h.0"] {
         assert!(text.contains(name), "no {name}");
     }
+}
+
+/// Returns the number of layers on each of two ranks.
+fn layers_of_stages(changes: &str) -> Vec<usize> {
+    let folder = folder();
+    let config = changed(folder.path(), &format!("mesh.pipeline=2 {changes}"));
+    run_ranks(2, |world| {
+        let run = Run::new(&config, world).unwrap();
+        let units = run.inventory.own_units().map(|unit| &run.inventory[unit].name);
+        units.filter(|name| name.starts_with("h.")).count()
+    })
+}
+
+#[test]
+fn layers_of_a_run_are_divided_as_configured() {
+    assert_eq!(layers_of_stages(""), [2, 2]);
+    assert_eq!(layers_of_stages("pipeline.layers_per_stage=3"), [3, 1]);
+    assert_eq!(layers_of_stages("model.layers=5 pipeline.layers_per_stage=2.5"), [3, 2]);
+    assert_eq!(layers_of_stages("pipeline.stage_ends=[1,4]"), [1, 3]);
+    // The head of 257 tokens costs more than a layer.
+    assert_eq!(layers_of_stages("pipeline.split=cost model.tie_word_embeddings=false"), [3, 1]);
+}
+
+/// The line at the end of a run has the shares of the times that its steps report.
+#[test]
+fn shares_of_stages_are_those_of_reported_times() {
+    let folder = folder();
+    for (ranks, mesh) in [(2, "mesh.pipeline=2"), (4, "mesh.pipeline=2 mesh.tensor=2")] {
+        let config = changed(folder.path(), &format!("{mesh} pipeline.schedule=naive"));
+        let found = run_ranks(ranks, |world| {
+            let mut run = Run::new(&config, world).unwrap();
+            let (mut total, mut worked) = (Duration::ZERO, Duration::ZERO);
+            for _ in 0..3 {
+                let taken = run.step().unwrap();
+                let waited = taken.exposed + taken.tensor_parallel_wait + taken.pipeline_wait;
+                total += taken.time;
+                worked += taken.time.saturating_sub(waited);
+            }
+            let share = format!("{:.0} %", 100.0 * (worked.as_secs_f64() / total.as_secs_f64()));
+            (run.groups.coordinates(), share, run.stage_balance().unwrap().expect("stages"))
+        });
+        for (own, _, line) in &found {
+            let of_stage = |stage: usize| {
+                let same =
+                    found.iter().find(|(other, ..)| (other.pipeline, other.tensor) == (stage, own.tensor));
+                same.map(|(_, share, _)| share.as_str()).expect("a rank of the stage")
+            };
+            let expected = format!("stages worked {}, {} of the time", of_stage(0), of_stage(1));
+            assert!(line.starts_with(&expected), "{mesh}: {line}, not {expected}");
+        }
+    }
+    let config = changed(folder.path(), "");
+    let lines = run_ranks(1, |world| {
+        let mut run = Run::new(&config, world).unwrap();
+        run.step().unwrap();
+        run.stage_balance().unwrap()
+    });
+    assert_eq!(lines, [None], "there is one stage");
 }
