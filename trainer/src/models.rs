@@ -11,6 +11,7 @@ mod sampling;
 mod tests;
 
 pub use gpt::Gpt;
+pub(crate) use gpt_config::narrow_window;
 pub use gpt_config::{FeedForward, GptConfig, Norm, Positions};
 pub use sampling::Sampling;
 

@@ -16,6 +16,7 @@ mod grad_check;
 mod linear;
 mod linear_init;
 mod norm;
+mod query_key_norm;
 mod rope;
 mod swiglu;
 
@@ -32,6 +33,7 @@ pub(crate) use grad_check::to_f64;
 pub use grad_check::{GradCheck, random_values};
 pub use linear::Linear;
 pub use norm::Norm;
+pub use query_key_norm::QueryKeyNorm;
 pub use rope::{RopeConfig, RopeScaling, RotaryEmbedding};
 pub use swiglu::SwiGlu;
 

@@ -12,7 +12,9 @@ impl Model {
     fn gpt_config(&self, vocabulary: usize) -> GptConfig {
         let Self { context, width, heads, layers, .. } = *self;
         GptConfig {
+            head_dim: (self.head_dim > 0).then_some(self.head_dim),
             kv_heads: if self.kv_heads == 0 { heads } else { self.kv_heads },
+            sliding_window: (self.sliding_window > 0).then_some(self.sliding_window),
             positions: match self.positions {
                 Positions::Learned => models::Positions::Learned,
                 Positions::Rotary => models::Positions::Rotary(self.rope_config()),
@@ -28,6 +30,8 @@ impl Model {
             },
             ffn_width: (self.ffn_width > 0).then_some(self.ffn_width),
             bias: self.bias,
+            qkv_bias: self.qkv_bias,
+            qk_norm: self.qk_norm,
             dropout: self.dropout as f32,
             tie_word_embeddings: self.tie_word_embeddings,
             activation_checkpointing: self.activation_checkpointing,
@@ -49,13 +53,15 @@ impl Model {
 
     /// Sets the keys that describe `gpt`, except for those of training.
     fn set_gpt_config(&mut self, gpt: &GptConfig) {
-        let &GptConfig { context, width, heads, kv_heads, layers, bias, tie_word_embeddings, .. } = gpt;
+        let &GptConfig { context, width, heads, kv_heads, layers, .. } = gpt;
         *self = Self {
             layers,
             width,
             heads,
+            head_dim: gpt.head_dim.unwrap_or(0),
             kv_heads,
             context,
+            sliding_window: gpt.sliding_window.unwrap_or(0),
             positions: match gpt.positions {
                 models::Positions::Learned => Positions::Learned,
                 models::Positions::Rotary(_) => Positions::Rotary,
@@ -70,8 +76,10 @@ impl Model {
                 models::FeedForward::SwiGlu => FeedForward::Swiglu,
             },
             ffn_width: gpt.ffn_width(),
-            bias,
-            tie_word_embeddings,
+            bias: gpt.bias,
+            qkv_bias: gpt.qkv_bias,
+            qk_norm: gpt.qk_norm,
+            tie_word_embeddings: gpt.tie_word_embeddings,
             ..self.clone()
         };
         if let models::Positions::Rotary(rope) = gpt.positions {

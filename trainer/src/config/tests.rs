@@ -214,6 +214,12 @@ fn invalid_configs_are_rejected() {
         ("model.heads=0", "model.heads = 0: it is from 1 to 1048576"),
         ("model.kv_heads=3", "model.kv_heads = 3 does not divide model.heads = 4"),
         ("model.ffn_width=1048577", "model.ffn_width = 1048577: it is at most 1048576"),
+        ("model.head_dim=1048577", "model.head_dim = 1048577: it is at most 1048576"),
+        (
+            "model.sliding_window=127",
+            "model.sliding_window = 127 is less than model.context = 128: attention within a window is not part of \
+             this build; set model.context to at most 127",
+        ),
         ("model.rope_base=0", "model.rope_base = 0: it must be positive"),
         ("model.norm_epsilon=nan", "model.norm_epsilon = NaN: it must be positive"),
         (
@@ -242,6 +248,7 @@ fn invalid_configs_are_rejected() {
     for (change, expected) in cases {
         assert_eq!(words(changed(&[change])), expected);
     }
+    changed(&["model.heads=3", "model.head_dim=64", "model.sliding_window=128"]).unwrap();
     let odd = ["model.width=12", "model.positions=rotary"];
     assert_eq!(
         words(changed(&odd)),

@@ -75,6 +75,7 @@ impl Config {
             ),
             unused(is_learned, "model.positions = \"learned\"", scaling),
             unused(model.rope_scaling_factor == 1.0, "model.rope_scaling_factor = 1", scaling),
+            unused(model.bias, "model.bias = true", &["model.qkv_bias"]),
             unused(experts.count == 0, "experts.count = 0", &["experts"]),
             unused(
                 experts.balance != ExpertBalance::Bias,
@@ -178,7 +179,7 @@ mod tests {
     }
 
     /// Key with a value, and what makes it effective.
-    const CASES: [(&str, &[&str]); 38] = [
+    const CASES: [(&str, &[&str]); 39] = [
         ("data.validation_path=a.u16", &["data.kind=tokens"]),
         ("data.tokenizer=t.json", &["data.kind=tokens"]),
         ("data.end_of_text=</s>", &["data.kind=tokens", "data.tokenizer=t.json"]),
@@ -188,6 +189,7 @@ mod tests {
         ("model.rope_low_freq_factor=2", &["model.positions=rotary", "model.rope_scaling_factor=8"]),
         ("model.rope_high_freq_factor=8", &["model.positions=rotary", "model.rope_scaling_factor=8"]),
         ("model.rope_original_context=64", &["model.positions=rotary", "model.rope_scaling_factor=8"]),
+        ("model.qkv_bias=true", &["model.bias=false"]),
         ("mesh.expert_folded=false", &["experts.count=4", "mesh.expert=2"]),
         ("context.placement=striped", &["mesh.sequence_data=2"]),
         ("context.ulysses_ranks=2", &["mesh.sequence_data=4", "context.kv_transfer=ring"]),

@@ -1,6 +1,7 @@
 //! Tests of whole runs on threads.
 
 mod added_losses;
+mod attention_switches;
 mod device;
 mod sequence_sharding;
 

@@ -74,12 +74,17 @@ pub struct Model {
     pub layers: usize,
     /// Number of features per token.
     pub width: usize,
-    /// Number of attention heads; must divide the width.
+    /// Number of attention heads; must divide the width if `head_dim` is 0.
     pub heads: usize,
+    /// Features per head. 0 is the width, divided by the number of heads.
+    pub head_dim: usize,
     /// Number of heads of keys and values; must divide the number of heads. 0 is one for each head.
     pub kv_heads: usize,
     /// Sequence length in tokens.
     pub context: usize,
+    /// Positions to which a token attends, as in Mistral: its own and those before it. At least the
+    /// context, because attention within a narrower window is not part of this build; 0 is all.
+    pub sliding_window: usize,
     /// Encoding of positions.
     pub positions: Positions,
     /// Base of the frequencies of rotary positions.
@@ -102,6 +107,10 @@ pub struct Model {
     pub ffn_width: usize,
     /// Gives linear layers a bias, except for the head.
     pub bias: bool,
+    /// Gives queries, keys and values a bias, also without `bias`, as in Qwen2.
+    pub qkv_bias: bool,
+    /// Normalizes each head of queries and keys by its root mean square, as in Qwen3.
+    pub qk_norm: bool,
     /// Uses the embedding weights in the language model head.
     pub tie_word_embeddings: bool,
     /// Fraction of activations dropped in training.
@@ -124,8 +133,10 @@ impl Default for Model {
             layers: 2,
             width: 128,
             heads: 4,
+            head_dim: 0,
             kv_heads: 0,
             context: 128,
+            sliding_window: 0,
             positions: Positions::Learned,
             rope_base: 10_000.0,
             rope_scaling_factor: 1.0,
@@ -137,6 +148,8 @@ impl Default for Model {
             feed_forward: FeedForward::Gelu,
             ffn_width: 0,
             bias: true,
+            qkv_bias: false,
+            qk_norm: false,
             tie_word_embeddings: true,
             dropout: 0.0,
             activation_checkpointing: false,
