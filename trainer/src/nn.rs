@@ -34,7 +34,7 @@ pub use grad_check::{GradCheck, random_values};
 pub use linear::Linear;
 pub use norm::Norm;
 pub use query_key_norm::QueryKeyNorm;
-pub use rope::{RopeConfig, RopeScaling, RotaryEmbedding};
+pub use rope::{Llama3Scaling, RopeConfig, RopeScaling, RotaryEmbedding, YarnScaling};
 pub use swiglu::SwiGlu;
 
 use crate::error::Result;

@@ -226,6 +226,8 @@ fn invalid_configs_are_rejected() {
             "model.rope_low_freq_factor=4",
             "model.rope_low_freq_factor = 4 is not below model.rope_high_freq_factor = 4",
         ),
+        ("model.rope_beta_slow=33", "model.rope_beta_slow = 33 is above model.rope_beta_fast = 32"),
+        ("model.rope_attention_factor=-1", "model.rope_attention_factor = -1 is not a valid size"),
         ("threads=4294967296", "threads = 4294967296: it is from 1 to 1024"),
         ("model.layers=9223372036854775807", "model.layers = 9223372036854775807: it is from 1 to 4096"),
         ("model.width=4294967296", "model.width = 4294967296: it is from 1 to 1048576"),
@@ -254,6 +256,8 @@ fn invalid_configs_are_rejected() {
         words(changed(&odd)),
         "model.positions = \"rotary\" needs an even number of features per head, not 3"
     );
+    let flat = words(changed(&["model.rope_base=1", "model.rope_scaling=yarn"]));
+    assert_eq!(flat, "model.rope_base = 1 with model.rope_scaling = \"yarn\": it is above 1");
     let slow = words(changed(&["optimizer.moment_dtype=bf16", "optimizer.beta2=0.999"]));
     assert!(slow.contains("rounding would lose") && slow.contains("beta2 to at most 0.99"), "{slow}");
     changed(&["optimizer.moment_dtype=bf16"]).unwrap();

@@ -1,7 +1,8 @@
 //! Checks of configuration values that do not depend on the number of ranks.
 
 use crate::config::{
-    Config, DataKind, ExpertBalance, Experts, Model, Optimizer, Positions, RouterScore, StrategyKind,
+    Config, DataKind, ExpertBalance, Experts, Model, Optimizer, Positions, RopeScalingKind, RouterScore,
+    StrategyKind,
 };
 use crate::data::text;
 use crate::models::narrow_window;
@@ -104,6 +105,20 @@ fn heads_constraints(model: &Model) -> Vec<(bool, String)> {
                 model.rope_low_freq_factor, model.rope_high_freq_factor
             ),
         ),
+        (
+            model.rope_beta_slow <= model.rope_beta_fast,
+            format!(
+                "model.rope_beta_slow = {} is above model.rope_beta_fast = {}",
+                model.rope_beta_slow, model.rope_beta_fast
+            ),
+        ),
+        (
+            model.rope_scaling != RopeScalingKind::Yarn || model.rope_base > 1.0,
+            format!(
+                "model.rope_base = {} with model.rope_scaling = \"yarn\": it is above 1",
+                model.rope_base
+            ),
+        ),
     ]
 }
 
@@ -126,6 +141,9 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
         positive("model.rope_scaling_factor", model.rope_scaling_factor),
         positive("model.rope_low_freq_factor", model.rope_low_freq_factor),
         positive("model.rope_high_freq_factor", model.rope_high_freq_factor),
+        positive("model.rope_beta_fast", model.rope_beta_fast),
+        positive("model.rope_beta_slow", model.rope_beta_slow),
+        size("model.rope_attention_factor", model.rope_attention_factor),
         positive("model.norm_epsilon", model.norm_epsilon),
         share("data.validation", data.validation),
         size("optimizer.lr", optimizer.lr),

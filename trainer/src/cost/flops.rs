@@ -10,8 +10,8 @@ use unisono_cuda::device::compute::{MatrixView, MatrixViewMut};
 use unisono_matmul::{Matrix, MatrixMut, matmul};
 
 /// Returns the floating-point operations of forward and backward for one sample. Each weight of a
-/// matrix product costs 6 per token. Each block adds 6 × context × features of all queries per token
-/// for the scores and sums of causal attention.
+/// matrix product costs 6 per token. Each block adds 6 × context × features of all queries per
+/// token for the scores and sums of causal attention.
 ///
 /// Sources: Kaplan et al., "Scaling laws for neural language models", 2020. Chowdhery et al.,
 /// "PaLM", 2022, do not halve causal attention.

@@ -1,5 +1,6 @@
 //! Dimensions and options of a GPT.
 
+use super::hugging_face::Family;
 use crate::error::{Error, Result};
 use crate::nn::experts::Experts;
 use crate::nn::{self, LinearInit, Module, RopeConfig};
@@ -36,6 +37,8 @@ pub enum Positions {
 /// Dimensions and options of a [`Gpt`](super::Gpt).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptConfig {
+    /// Family of the files that the model is written to, if it has such models.
+    pub family: Family,
     /// Vocabulary size.
     pub vocabulary: usize,
     /// Maximum sequence length in tokens.
@@ -88,6 +91,7 @@ impl GptConfig {
     /// Returns a GPT-2 of these dimensions, without dropout.
     pub fn new(vocabulary: usize, context: usize, width: usize, heads: usize, layers: usize) -> Self {
         Self {
+            family: Family::Gpt2,
             vocabulary,
             context,
             width,
@@ -117,6 +121,7 @@ impl GptConfig {
     /// head of its own.
     pub fn llama(vocabulary: usize, context: usize, width: usize, heads: usize, layers: usize) -> Self {
         Self {
+            family: Family::Llama,
             positions: Positions::Rotary(RopeConfig::default()),
             norm: Norm::Rms,
             feed_forward: FeedForward::SwiGlu,

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 mod buffers;
 mod experts;
 mod exports;
+mod families;
 mod interrupts;
 mod llama;
 mod meshes;
