@@ -1,4 +1,4 @@
-"""Compares the trainer with transformers on small models: logits, losses of fine-tuning, and exported files.
+"""Compares the trainer with transformers on small models: logits, losses of fine-tuning, texts and exported files.
 
 `hugging_face.py RELEASE`, with the folder of the built programs.
 """
@@ -16,12 +16,16 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GPT2Config, LlamaConfig
-from transformers import PretrainedConfig, PreTrainedTokenizerFast
+from transformers import MistralConfig, MixtralConfig, Phi3Config, PretrainedConfig, PreTrainedTokenizerFast, Qwen2Config
+from transformers import Qwen3Config
 from transformers.utils import logging
 
 RELEASE = Path(sys.argv[1])
 VOCABULARY, CONTEXT, SEQUENCES, STEPS = 311, 32, 8, 20
 LOGITS_TOLERANCE = 1e-4
+# Of the families, relative to the largest logit.
+FAMILY_TOLERANCE = 1e-5
+NEW_TOKENS = 16
 LOSS_TOLERANCE = 1e-5
 WEIGHTS_TOLERANCE = 1e-4
 
@@ -39,10 +43,19 @@ class Case:
     changes: list[str] = field(default_factory=list)
 
 
-def llama(**changes: object) -> LlamaConfig:
+def small(**changes: object) -> dict[str, object]:
     size = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
     common = dict(vocab_size=VOCABULARY, max_position_embeddings=CONTEXT, initializer_range=0.1)
-    return LlamaConfig(**{**size, **common, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, **changes})
+    return {**size, **common, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, **changes}
+
+
+def llama(**changes: object) -> LlamaConfig:
+    return LlamaConfig(**small(**changes))
+
+
+def family(**changes: object) -> dict[str, object]:
+    """Returns arguments of a family's configuration without special tokens, so that texts have a fixed length."""
+    return small(**{"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **changes})
 
 
 LLAMA_3 = {
@@ -57,7 +70,21 @@ GPT2 = GPT2Config(
     vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4, n_inner=100, initializer_range=0.1,
     embd_pdrop=0.0, resid_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
 )
+LINEAR = {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+    "beta_fast": 2.0,
+    "beta_slow": 0.25,
+}
+WEIGHTED_YARN = {**YARN, "mscale": 0.7, "mscale_all_dim": 0.9, "truncate": False}
 SHARDED = ["mesh.tensor=2", "strategy.kind=zero3", "strategy.sequence_parallel=true"]
+EXPERTS = ["mesh.tensor=2", "mesh.expert=2", "strategy.kind=zero3"]
+STAGES = ["mesh.pipeline=2", "mesh.tensor=2"]
+# The loss that balances loads is none of transformers' model.
+BALANCE = "experts.balance=none"
 CASES = [
     Case("llama", llama()),
     Case("llama-sgd", llama(), optimizer="sgd"),
@@ -66,6 +93,22 @@ CASES = [
     Case("llama-stages", llama(), shard_size="60KB", ranks=4, changes=["mesh.pipeline=2", "mesh.tensor=2"]),
     Case("llama-3", llama(rope_parameters=LLAMA_3, tie_word_embeddings=True), dtype=torch.bfloat16, shard_size="60KB"),
     Case("llama-bias", llama(attention_bias=True, mlp_bias=True, num_key_value_heads=4), optimizer="sgd"),
+    Case("llama-linear", LlamaConfig(**family(rope_parameters=LINEAR, head_dim=24))),
+    Case("llama-yarn", LlamaConfig(**family(rope_parameters=YARN))),
+    Case("mistral", MistralConfig(**family(sliding_window=CONTEXT, head_dim=24))),
+    Case("mistral-mesh", MistralConfig(**family(sliding_window=None, tie_word_embeddings=True)), ranks=4, changes=SHARDED),
+    Case("qwen2", Qwen2Config(**family()), optimizer="sgd"),
+    Case("qwen2-mesh", Qwen2Config(**family(tie_word_embeddings=True)), optimizer="sgd", ranks=4, changes=SHARDED),
+    Case("qwen3", Qwen3Config(**family(head_dim=32, rope_parameters=WEIGHTED_YARN)), dtype=torch.bfloat16),
+    Case("qwen3-mesh", Qwen3Config(**family(head_dim=24, tie_word_embeddings=True)), ranks=4, changes=SHARDED),
+    Case("qwen3-chunks", Qwen3Config(**family(head_dim=16)), ranks=2, changes=["mesh.sequence_data=2"]),
+    Case("phi3", Phi3Config(**family(num_key_value_heads=4)), shard_size="60KB"),
+    Case("phi3-stages", Phi3Config(**family(tie_word_embeddings=True)), ranks=4, changes=STAGES),
+    Case("mixtral", MixtralConfig(**family(num_local_experts=4)), optimizer="sgd", changes=[BALANCE]),
+    Case(
+        "mixtral-mesh", MixtralConfig(**family(num_local_experts=4, tie_word_embeddings=True)), optimizer="sgd", ranks=4,
+        changes=[BALANCE, *EXPERTS],
+    ),
     Case("gpt2", GPT2),
     Case("gpt2-mesh", GPT2, optimizer="sgd", ranks=2, changes=["mesh.tensor=2", "strategy.kind=zero2"]),
 ]
@@ -123,6 +166,34 @@ def fine_tune(model: torch.nn.Module, tokens: np.ndarray, optimizer: str, rate: 
     return losses
 
 
+def words() -> Tokenizer:
+    """Returns a tokenizer whose words are the numbers of the tokens."""
+    tokenizer = Tokenizer(models.WordLevel({str(token): token for token in range(VOCABULARY)}, unk_token="0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def check_text(checkpoints: Path, model: torch.nn.Module, prompt: np.ndarray) -> None:
+    """Compares the most probable tokens after a prompt, one after the other."""
+    tokens = prompt.tolist()
+    for _ in range(NEW_TOKENS):
+        tokens.append(reference_logits(model, np.array(tokens))[-1].argmax().item())
+    flags = ["--tokens", NEW_TOKENS, "--temperature", 0, "--prompt", " ".join(map(str, prompt))]
+    command = [RELEASE / "unisono-train", "generate", "--checkpoint", checkpoints, *flags]
+    shown = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+    assert list(map(int, shown.split())) == tokens, f"{shown}, and not {tokens}"
+
+
+def check_keys(source: Path, exported: Path) -> None:
+    """Checks that an exported config.json has every key of the source, with its value."""
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (source, exported))
+    changed = {key: (value, after.get(key)) for key, value in before.items() if after.get(key) != value}
+    assert not changed.keys() - {"dtype"}, f"{changed}"
+    before, after = (AutoConfig.from_pretrained(folder).to_dict() for folder in (source, exported))
+    changed = {key: (value, after.get(key)) for key, value in before.items() if after.get(key) != value}
+    assert not changed.keys() - {"dtype", "_name_or_path"}, f"{changed}"
+
+
 def close(what: str, found: float, limit: float) -> float:
     assert found < limit, f"{what}: {found:.1e} apart, and {limit:.0e} is the limit"
     return found
@@ -139,15 +210,23 @@ def comparable(name: str, weight: torch.Tensor) -> torch.Tensor:
     return torch.cat([queries, values])
 
 
+def compare_logits(case: Case, folder: Path, model: torch.nn.Module, prompt: np.ndarray, scratch: Path) -> float:
+    expected = reference_logits(model, prompt)
+    largest = max(1.0, expected.abs().max().item())
+    limit = LOGITS_TOLERANCE if case.config.eos_token_id is not None else FAMILY_TOLERANCE * largest
+    return close("logits", farthest(logits_of(folder, prompt, scratch), expected), limit)
+
+
 def check(case: Case, scratch: Path) -> None:
     torch.manual_seed(7)
     folder, tokens = scratch / "model", random_tokens(STEPS * SEQUENCES * CONTEXT + 1)
     AutoModelForCausalLM.from_config(case.config).to(case.dtype).save_pretrained(folder, max_shard_size=case.shard_size)
+    words().save(str(folder / "tokenizer.json"))
     files = len(list(folder.glob("*.safetensors")))
     assert (files > 1) == (case.shard_size != "5GB"), f"{files} files"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     prompt = tokens[:CONTEXT]
-    apart = close("logits", farthest(logits_of(folder, prompt, scratch), reference_logits(model, prompt)), LOGITS_TOLERANCE)
+    apart = compare_logits(case, folder, model, prompt, scratch)
 
     tokens.astype("<u2").tofile(scratch / "tokens.u16")
     rate = 1e-3 if case.optimizer == "adamw" else 0.05
@@ -170,8 +249,10 @@ def check(case: Case, scratch: Path) -> None:
     weights = dict(model.named_parameters())
     moved = max(farthest(comparable(name, weight), comparable(name, weights[name])) for name, weight in again.named_parameters())
     weights_apart = close("weights", moved, WEIGHTS_TOLERANCE)
-    same = farthest(logits_of(exported, prompt, scratch), reference_logits(again, prompt))
-    close("logits of the exported model", same, LOGITS_TOLERANCE)
+    compare_logits(case, exported, again, prompt, scratch)
+    check_keys(folder, exported)
+    if case.config.eos_token_id is None:
+        check_text(scratch / "checkpoints", again, prompt[: CONTEXT - NEW_TOKENS])
     train("export", "--checkpoint", scratch / "checkpoints", "--to", scratch / "half", "--bf16")
     half = AutoModelForCausalLM.from_pretrained(scratch / "half", dtype=torch.float32).state_dict()
     for name, weight in again.state_dict().items():

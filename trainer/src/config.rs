@@ -24,8 +24,8 @@ pub use crate::config::docs::KeyDoc;
 pub(crate) use crate::config::fuzzing::fuzz;
 pub use crate::config::schema::{
     Checkpoint, Context, Data, DataKind, DeviceKind, ExpertBalance, Experts, FeedForward, Log, Model, Norm,
-    Optimizer, OptimizerKind, Pipeline, Positions, RouterScore, Sample, Shape, StageSplit, Strategy,
-    StrategyKind,
+    Optimizer, OptimizerKind, Pipeline, Positions, RopeScalingKind, RouterScore, Sample, StageSplit,
+    Strategy, StrategyKind,
 };
 
 use crate::config::read::Given;

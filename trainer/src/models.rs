@@ -11,7 +11,9 @@ mod sampling;
 mod tests;
 
 pub use gpt::Gpt;
+pub(crate) use gpt_config::narrow_window;
 pub use gpt_config::{FeedForward, GptConfig, Norm, Positions};
+pub use hugging_face::Family;
 pub use sampling::Sampling;
 
 use crate::data::Batch;

@@ -15,6 +15,7 @@ mod grad_check;
 mod linear;
 mod linear_init;
 mod norm;
+mod query_key_norm;
 mod rope;
 mod swiglu;
 
@@ -31,7 +32,8 @@ pub(crate) use grad_check::to_f64;
 pub use grad_check::{GradCheck, random_values};
 pub use linear::Linear;
 pub use norm::Norm;
-pub use rope::{RopeConfig, RopeScaling, RotaryEmbedding};
+pub use query_key_norm::QueryKeyNorm;
+pub use rope::{Llama3Scaling, RopeConfig, RopeScaling, RotaryEmbedding, YarnScaling};
 pub use swiglu::SwiGlu;
 
 use crate::error::Result;

@@ -142,7 +142,7 @@ fn split(config: &Config, inventory: &Inventory) -> Split {
 /// Returns the multiply-add operations of each unit per token: matrix products, and attention in
 /// layers. An embedding has none.
 fn unit_costs(config: &Config, inventory: &Inventory) -> Vec<f64> {
-    let attention = config.model.context * config.model.width;
+    let attention = config.model.context * config.gpt_config().query_width();
     let products = |unit| {
         let matrices = inventory.parameters_of(unit).map(|id| &inventory[id]);
         matrices.filter(|parameter| parameter.shape.len() > 1).map(Parameter::count).sum::<usize>()

@@ -21,7 +21,7 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 16] = [
 ];
 
 /// Names of other programs for keys, without their section.
-const COMMON_NAMES: [(&str, &str); 36] = [
+const COMMON_NAMES: [(&str, &str); 37] = [
     ("learning_rate", "optimizer.lr"),
     ("max_lr", "optimizer.lr"),
     ("grad_clip", "optimizer.max_grad_norm"),
@@ -57,6 +57,7 @@ const COMMON_NAMES: [(&str, &str); 36] = [
     ("num_heads", "model.heads"),
     ("num_key_value_heads", "model.kv_heads"),
     ("intermediate_size", "model.ffn_width"),
+    ("attention_bias", "model.qkv_bias"),
     ("activation", "model.feed_forward"),
 ];
 

@@ -2,7 +2,7 @@
 
 mod model;
 
-pub use model::{FeedForward, Model, Norm, Positions, Shape};
+pub use model::{FeedForward, Model, Norm, Positions, RopeScalingKind};
 
 use crate::data::{LastBatch, Placement, text};
 pub use crate::experts::{ExpertBalance, Experts, RouterScore};

@@ -214,12 +214,20 @@ fn invalid_configs_are_rejected() {
         ("model.heads=0", "model.heads = 0: it is from 1 to 1048576"),
         ("model.kv_heads=3", "model.kv_heads = 3 does not divide model.heads = 4"),
         ("model.ffn_width=1048577", "model.ffn_width = 1048577: it is at most 1048576"),
+        ("model.head_dim=1048577", "model.head_dim = 1048577: it is at most 1048576"),
+        (
+            "model.sliding_window=127",
+            "model.sliding_window = 127 is less than model.context = 128: attention within a window is not part of \
+             this build; set model.context to at most 127",
+        ),
         ("model.rope_base=0", "model.rope_base = 0: it must be positive"),
         ("model.norm_epsilon=nan", "model.norm_epsilon = NaN: it must be positive"),
         (
             "model.rope_low_freq_factor=4",
             "model.rope_low_freq_factor = 4 is not below model.rope_high_freq_factor = 4",
         ),
+        ("model.rope_beta_slow=33", "model.rope_beta_slow = 33 is above model.rope_beta_fast = 32"),
+        ("model.rope_attention_factor=-1", "model.rope_attention_factor = -1 is not a valid size"),
         ("threads=4294967296", "threads = 4294967296: it is from 1 to 1024"),
         ("model.layers=9223372036854775807", "model.layers = 9223372036854775807: it is from 1 to 4096"),
         ("model.width=4294967296", "model.width = 4294967296: it is from 1 to 1048576"),
@@ -242,11 +250,14 @@ fn invalid_configs_are_rejected() {
     for (change, expected) in cases {
         assert_eq!(words(changed(&[change])), expected);
     }
+    changed(&["model.heads=3", "model.head_dim=64", "model.sliding_window=128"]).unwrap();
     let odd = ["model.width=12", "model.positions=rotary"];
     assert_eq!(
         words(changed(&odd)),
         "model.positions = \"rotary\" needs an even number of features per head, not 3"
     );
+    let flat = words(changed(&["model.rope_base=1", "model.rope_scaling=yarn"]));
+    assert_eq!(flat, "model.rope_base = 1 with model.rope_scaling = \"yarn\": it is above 1");
     let slow = words(changed(&["optimizer.moment_dtype=bf16", "optimizer.beta2=0.999"]));
     assert!(slow.contains("rounding would lose") && slow.contains("beta2 to at most 0.99"), "{slow}");
     changed(&["optimizer.moment_dtype=bf16"]).unwrap();

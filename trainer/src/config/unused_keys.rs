@@ -1,6 +1,9 @@
 //! Keys that a run does not use with its other keys.
 
-use crate::config::{Config, DataKind, DeviceKind, ExpertBalance, OptimizerKind, Positions, StrategyKind};
+use crate::config::{
+    Config, DataKind, DeviceKind, ExpertBalance, Model, OptimizerKind, Positions, RopeScalingKind,
+    StrategyKind,
+};
 use crate::optim::LrShape;
 use crate::pass::KvTransfer;
 use std::collections::BTreeMap;
@@ -41,8 +44,9 @@ impl Config {
         notes.into_values().collect()
     }
 
-    fn cases(&self) -> [Vec<Unused>; 4] {
-        [self.data_cases(), self.model_cases(), self.step_cases(), self.report_cases()]
+    fn cases(&self) -> [Vec<Unused>; 5] {
+        let rope = rope_cases(&self.model);
+        [self.data_cases(), rope, self.model_cases(), self.step_cases(), self.report_cases()]
     }
 
     fn data_cases(&self) -> Vec<Unused> {
@@ -64,17 +68,8 @@ impl Config {
 
     fn model_cases(&self) -> Vec<Unused> {
         let Self { model, experts, mesh, context, pipeline, .. } = self;
-        let scaling =
-            &["model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"];
-        let is_learned = model.positions == Positions::Learned;
         vec![
-            unused(
-                is_learned,
-                "model.positions = \"learned\"",
-                &["model.rope_base", "model.rope_scaling_factor"],
-            ),
-            unused(is_learned, "model.positions = \"learned\"", scaling),
-            unused(model.rope_scaling_factor == 1.0, "model.rope_scaling_factor = 1", scaling),
+            unused(model.bias, "model.bias = true", &["model.qkv_bias"]),
             unused(experts.count == 0, "experts.count = 0", &["experts"]),
             unused(
                 experts.balance != ExpertBalance::Bias,
@@ -168,6 +163,46 @@ impl Config {
     }
 }
 
+/// Keys of the scaling of rotary positions, besides its factor.
+const SCALING: [&str; 8] = [
+    "model.rope_scaling",
+    "model.rope_low_freq_factor",
+    "model.rope_high_freq_factor",
+    "model.rope_beta_fast",
+    "model.rope_beta_slow",
+    "model.rope_attention_factor",
+    "model.rope_truncate",
+    "model.rope_original_context",
+];
+
+fn rope_cases(model: &Model) -> Vec<Unused> {
+    let is_learned = model.positions == Positions::Learned;
+    let learned = "model.positions = \"learned\"";
+    let [llama3, yarn] =
+        [RopeScalingKind::Llama3, RopeScalingKind::Yarn].map(|kind| model.rope_scaling == kind);
+    vec![
+        unused(is_learned, learned, &["model.rope_base", "model.rope_scaling_factor"]),
+        unused(is_learned, learned, &SCALING),
+        unused(model.rope_config().scaling.is_none(), "model.rope_scaling_factor = 1", &SCALING),
+        unused(
+            !llama3,
+            "a model.rope_scaling other than \"llama3\"",
+            &["model.rope_low_freq_factor", "model.rope_high_freq_factor"],
+        ),
+        unused(
+            !yarn,
+            "a model.rope_scaling other than \"yarn\"",
+            &[
+                "model.rope_beta_fast",
+                "model.rope_beta_slow",
+                "model.rope_attention_factor",
+                "model.rope_truncate",
+            ],
+        ),
+        unused(!llama3 && !yarn, "model.rope_scaling = \"linear\"", &["model.rope_original_context"]),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,8 +212,11 @@ mod tests {
         Config::load(None, &changes).unwrap().unused_keys()
     }
 
+    const YARN: [&str; 3] =
+        ["model.positions=rotary", "model.rope_scaling=yarn", "model.rope_scaling_factor=8"];
+
     /// Key with a value, and what makes it effective.
-    const CASES: [(&str, &[&str]); 38] = [
+    const CASES: [(&str, &[&str]); 44] = [
         ("data.validation_path=a.u16", &["data.kind=tokens"]),
         ("data.tokenizer=t.json", &["data.kind=tokens"]),
         ("data.end_of_text=</s>", &["data.kind=tokens", "data.tokenizer=t.json"]),
@@ -188,6 +226,12 @@ mod tests {
         ("model.rope_low_freq_factor=2", &["model.positions=rotary", "model.rope_scaling_factor=8"]),
         ("model.rope_high_freq_factor=8", &["model.positions=rotary", "model.rope_scaling_factor=8"]),
         ("model.rope_original_context=64", &["model.positions=rotary", "model.rope_scaling_factor=8"]),
+        ("model.rope_scaling=linear", &["model.positions=rotary", "model.rope_scaling_factor=8"]),
+        ("model.rope_beta_fast=16", &YARN),
+        ("model.rope_beta_slow=2", &YARN),
+        ("model.rope_attention_factor=1.5", &["model.positions=rotary", "model.rope_scaling=yarn"]),
+        ("model.rope_truncate=false", &YARN),
+        ("model.qkv_bias=true", &["model.bias=false"]),
         ("mesh.expert_folded=false", &["experts.count=4", "mesh.expert=2"]),
         ("context.placement=striped", &["mesh.sequence_data=2"]),
         ("context.ulysses_ranks=2", &["mesh.sequence_data=4", "context.kv_transfer=ring"]),

@@ -1,9 +1,11 @@
 //! Checks of configuration values that do not depend on the number of ranks.
 
 use crate::config::{
-    Config, DataKind, ExpertBalance, Experts, Model, Optimizer, Positions, RouterScore, StrategyKind,
+    Config, DataKind, ExpertBalance, Experts, Model, Optimizer, Positions, RopeScalingKind, RouterScore,
+    StrategyKind,
 };
 use crate::data::text;
+use crate::models::narrow_window;
 use crate::parallel::ReduceFrequency;
 use crate::parameter::Dtype;
 
@@ -35,17 +37,18 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
     let bounded = |name: &str, value: usize, most: usize| {
         ((1..=most).contains(&value), format!("{name} = {value}: it is from 1 to {most}"))
     };
+    let at_most = |name: &str, value: usize, most: usize| {
+        (value <= most, format!("{name} = {value}: it is at most {most}"))
+    };
     vec![
         bounded("threads", config.threads, MAX_THREADS),
         bounded("model.layers", model.layers, MAX_LAYERS),
         bounded("model.width", model.width, MAX_WIDTH),
         bounded("model.heads", model.heads, MAX_WIDTH),
+        at_most("model.head_dim", model.head_dim, MAX_WIDTH),
         bounded("model.context", model.context, MAX_CONTEXT),
         bounded("model.rope_original_context", model.rope_original_context, MAX_CONTEXT),
-        (
-            model.ffn_width <= MAX_WIDTH,
-            format!("model.ffn_width = {}: it is at most {MAX_WIDTH}", model.ffn_width),
-        ),
+        at_most("model.ffn_width", model.ffn_width, MAX_WIDTH),
         bounded("model.cross_entropy_splits", model.cross_entropy_splits, MAX_CONTEXT),
         bounded("data.vocabulary", data.vocabulary as usize, u32::MAX as usize),
         bounded("data.global_batch", data.global_batch, MAX_BATCH),
@@ -54,14 +57,8 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
         bounded("data.micro_sequences", data.micro_sequences, MAX_CONTEXT),
         bounded("strategy.gather_limit", strategy.gather_limit, MAX_WIDTH),
         bounded("strategy.reduction_limit", strategy.reduction_limit, MAX_WIDTH),
-        (
-            strategy.prefetch <= MAX_WIDTH,
-            format!("strategy.prefetch = {}: it is at most {MAX_WIDTH}", strategy.prefetch),
-        ),
-        (
-            data.workers <= MAX_THREADS,
-            format!("data.workers = {}: it is at most {MAX_THREADS}", data.workers),
-        ),
+        at_most("strategy.prefetch", strategy.prefetch, MAX_WIDTH),
+        at_most("data.workers", data.workers, MAX_THREADS),
         (!data.path.is_empty(), "data.path is empty: name a file or folder".to_owned()),
         (
             model.from.is_empty() || data.kind != DataKind::Text || data.vocabulary == text::VOCAB_SIZE,
@@ -84,10 +81,15 @@ fn integer_constraints(config: &Config) -> Vec<(bool, String)> {
 /// Returns the conditions of attention. The number of heads is not 0 here.
 fn heads_constraints(model: &Model) -> Vec<(bool, String)> {
     let (width, heads, kv_heads) = (model.width, model.heads.max(1), model.kv_heads);
-    let head_dim = width / heads;
+    let head_dim = if model.head_dim > 0 { model.head_dim } else { width / heads };
     let is_rotary = model.positions == Positions::Rotary;
+    let (window, context) = (model.sliding_window, model.context);
     vec![
-        (width.is_multiple_of(heads), format!("model.heads = {heads} does not divide model.width = {width}")),
+        (
+            model.head_dim > 0 || width.is_multiple_of(heads),
+            format!("model.heads = {heads} does not divide model.width = {width}"),
+        ),
+        (window == 0 || window >= context, narrow_window(window, context)),
         (
             kv_heads == 0 || heads.is_multiple_of(kv_heads),
             format!("model.kv_heads = {kv_heads} does not divide model.heads = {heads}"),
@@ -101,6 +103,20 @@ fn heads_constraints(model: &Model) -> Vec<(bool, String)> {
             format!(
                 "model.rope_low_freq_factor = {} is not below model.rope_high_freq_factor = {}",
                 model.rope_low_freq_factor, model.rope_high_freq_factor
+            ),
+        ),
+        (
+            model.rope_beta_slow <= model.rope_beta_fast,
+            format!(
+                "model.rope_beta_slow = {} is above model.rope_beta_fast = {}",
+                model.rope_beta_slow, model.rope_beta_fast
+            ),
+        ),
+        (
+            model.rope_scaling != RopeScalingKind::Yarn || model.rope_base > 1.0,
+            format!(
+                "model.rope_base = {} with model.rope_scaling = \"yarn\": it is above 1",
+                model.rope_base
             ),
         ),
     ]
@@ -125,6 +141,9 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
         positive("model.rope_scaling_factor", model.rope_scaling_factor),
         positive("model.rope_low_freq_factor", model.rope_low_freq_factor),
         positive("model.rope_high_freq_factor", model.rope_high_freq_factor),
+        positive("model.rope_beta_fast", model.rope_beta_fast),
+        positive("model.rope_beta_slow", model.rope_beta_slow),
+        size("model.rope_attention_factor", model.rope_attention_factor),
         positive("model.norm_epsilon", model.norm_epsilon),
         share("data.validation", data.validation),
         size("optimizer.lr", optimizer.lr),
@@ -249,6 +268,7 @@ fn size_constraints(config: &Config) -> Vec<(bool, String)> {
 fn counts(config: &Config) -> [f64; 2] {
     let Config { model, data, experts, .. } = config;
     let [layers, width, context] = [model.layers, model.width, model.context].map(|extent| extent as f64);
+    let queries = if model.head_dim > 0 { model.heads as f64 * model.head_dim as f64 } else { width };
     let samples = data.micro_batch as f64 * data.breadth_first as f64;
     let vocabulary = data.vocabulary_size() as f64;
     let of_experts = match experts.count {
@@ -258,9 +278,9 @@ fn counts(config: &Config) -> [f64; 2] {
             layers * (count + experts.shared) as f64 * width * (3.0 * hidden + 1.0)
         }
     };
-    let dense = layers * width * (12.0 * width + 3.0 * model.ffn_width as f64);
+    let dense = layers * width * (8.0 * width + 4.0 * queries + 3.0 * model.ffn_width as f64);
     [
         dense + (2.0 * vocabulary + context) * width + of_experts,
-        samples * context * (32.0 * layers * width + 2.0 * vocabulary),
+        samples * context * (32.0 * layers * width.max(queries) + 2.0 * vocabulary),
     ]
 }

@@ -106,7 +106,16 @@ impl ActivationModel<'_> {
         let gpt = self.gpt;
         // A ring saves its output too.
         let outputs = if self.has_ring() { 2 } else { 1 };
-        self.norm() + gpt.width + (self.qkv() + outputs * gpt.width + gpt.heads).div_ceil(self.shards)
+        let of_heads = self.qkv() + outputs * gpt.query_width() + gpt.heads + self.query_key_norm();
+        self.norm() + gpt.width + of_heads.div_ceil(self.shards)
+    }
+
+    /// Returns the elements per token that the norms of queries and keys keep: their inputs, and a
+    /// number per head.
+    fn query_key_norm(&self) -> usize {
+        let gpt = self.gpt;
+        let elements = gpt.query_width() + gpt.kv_width() + gpt.heads + gpt.kv_heads;
+        if gpt.qk_norm { elements } else { 0 }
     }
 
     /// Returns true if keys and values go round several groups.
@@ -116,7 +125,7 @@ impl ActivationModel<'_> {
 
     /// Returns the columns of queries, keys and values together.
     fn qkv(&self) -> usize {
-        self.gpt.width + 2 * self.gpt.kv_width()
+        self.gpt.query_width() + 2 * self.gpt.kv_width()
     }
 
     /// Returns the elements per token kept for a block's feed-forward part: that of experts, if the

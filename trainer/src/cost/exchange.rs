@@ -145,8 +145,9 @@ impl Estimate<'_> {
         let (gpt, ParallelConfig { context: ranks, tensor, .. }) = (&self.shape.gpt, self.parallel);
         let group = self.shape.sharing.head_group_size(ranks);
         // Bytes of this rank's queries, and of its keys and values.
-        let queries = rows.bytes / tensor as f64;
-        let keys = 2.0 * gpt.kv_width() as f64 / gpt.width as f64 * queries;
+        let of_feature = rows.bytes / tensor as f64 / gpt.width as f64;
+        let queries = gpt.query_width() as f64 * of_feature;
+        let keys = 2.0 * gpt.kv_width() as f64 * of_feature;
         let exchange = |kind, ranks: usize, apart, count: f64, bytes| Exchange {
             kind,
             ranks,

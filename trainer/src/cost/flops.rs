@@ -10,21 +10,22 @@ use unisono_cuda::device::compute::{MatrixView, MatrixViewMut};
 use unisono_matmul::{Matrix, MatrixMut, matmul};
 
 /// Returns the floating-point operations of forward and backward for one sample. Each weight of a
-/// matrix product costs 6 per token. Each block adds 6 × context × width per token for the scores
-/// and sums of causal attention.
+/// matrix product costs 6 per token. Each block adds 6 × context × features of all queries per
+/// token for the scores and sums of causal attention.
 ///
 /// Sources: Kaplan et al., "Scaling laws for neural language models", 2020. Chowdhery et al.,
 /// "PaLM", 2022, do not halve causal attention.
 pub(crate) fn flops_per_sample(config: &Config, inventory: &Inventory) -> f64 {
-    let [layers, width, context] =
-        [config.model.layers, config.model.width, config.model.context].map(|extent| extent as f64);
-    context * flops_per_token(matmul_weights(inventory, &config.experts), layers, width, context)
+    let queries = config.gpt_config().query_width();
+    let [layers, queries, context] =
+        [config.model.layers, queries, config.model.context].map(|extent| extent as f64);
+    context * flops_per_token(matmul_weights(inventory, &config.experts), layers, queries, context)
 }
 
 /// Returns the floating-point operations for one token of a transformer, from its weights in matrix
-/// products, layers, width and context.
-pub(super) fn flops_per_token(weights: f64, layers: f64, width: f64, context: f64) -> f64 {
-    6.0 * weights + 6.0 * layers * width * context
+/// products, layers, features of all queries and context.
+pub(super) fn flops_per_token(weights: f64, layers: f64, queries: f64, context: f64) -> f64 {
+    6.0 * weights + 6.0 * layers * queries * context
 }
 
 /// Returns the elements of all parameters in the matrix products of a token, which uses some

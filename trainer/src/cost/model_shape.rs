@@ -145,9 +145,10 @@ impl ModelShape {
 
     /// Returns the operations per sample with this number of parameters in matrix products.
     fn flops_with(&self, weights: f64) -> f64 {
-        let GptConfig { layers, width, context, .. } = self.gpt;
-        let [layers, width, context] = [layers, width, context].map(|extent| extent as f64);
-        context * flops_per_token(weights, layers, width, context)
+        let GptConfig { layers, context, .. } = self.gpt;
+        let [layers, queries, context] =
+            [layers, self.gpt.query_width(), context].map(|extent| extent as f64);
+        context * flops_per_token(weights, layers, queries, context)
     }
 }
 

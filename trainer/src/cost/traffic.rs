@@ -132,7 +132,7 @@ impl CostModel<'_> {
     fn sequence_parallel_traffic(&self) -> f64 {
         let (model, degrees) = (&self.config.model, self.mesh.degrees());
         let heads = if model.kv_heads == 0 { model.heads } else { model.kv_heads };
-        let width = heads.div_ceil(degrees.tensor) * (model.width / model.heads);
+        let width = heads.div_ceil(degrees.tensor) * self.config.gpt_config().head_dim();
         let numbers = self.batch.micro_batch * model.context * 2 * width * Dtype::F32.size();
         let (ranks, again) =
             (degrees.sequence_data as f64, if model.activation_checkpointing { 1.0 } else { 0.0 });

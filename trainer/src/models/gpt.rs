@@ -10,7 +10,8 @@ use crate::experts::{ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
 use crate::nn::{
-    ActivationCheckpoint, Attention, Dropout, Gelu, Module, Residual, RotaryEmbedding, Sequential, SwiGlu,
+    ActivationCheckpoint, Attention, Dropout, Gelu, Module, QueryKeyNorm, Residual, RotaryEmbedding,
+    Sequential, SwiGlu,
 };
 use crate::parameter::{Registry, UnitId};
 use crate::pass::Pass;
@@ -24,9 +25,9 @@ use unisono::Communicator;
 ///
 /// Parameters have the names of Hugging Face's GPT-2: `wte`, `wpe` for learned positions,
 /// `h.N.{ln_1, attn.{c_attn, c_proj}, ln_2, mlp.{c_fc, c_proj}}`, `ln_f`, and `lm_head` if it is
-/// not tied. Mixtures of experts have `mlp.{router, shared, experts.M}` instead. Linear weights are
-/// outputs × inputs, the transpose of GPT-2's files. The units are the embedding, each block, and
-/// the head.
+/// not tied. Norms of queries and keys are `attn.{q_norm, k_norm}`. Mixtures of experts have
+/// `mlp.{router, shared, experts.M}` instead. Linear weights are outputs × inputs, the transpose of
+/// GPT-2's files. The units are the embedding, each block, and the head.
 pub struct Gpt {
     config: GptConfig,
     embedding: Embeddings,
@@ -63,6 +64,7 @@ impl Gpt {
     ) -> Result<Self> {
         parallel.check(config.experts.as_ref())?;
         config.check(split.size())?;
+        config.check_window()?;
         assert!(registry.inventory_so_far().units.is_empty(), "units of a model begin with unit 0");
         let embedding = Embeddings::new(registry, &config, &split);
         let blocks = (0..config.layers).map(|number| {
@@ -175,13 +177,23 @@ fn block(
 }
 
 fn attention(registry: &mut Registry, config: &GptConfig, split: &TensorParallel) -> Box<dyn Module> {
-    let (width, head_dim) = (config.width, config.head_dim());
-    let columns = width + 2 * config.kv_width();
+    let (width, queries, head_dim) = (config.width, config.query_width(), config.head_dim());
+    let columns = queries + 2 * config.kv_width();
     let [heads, kv_heads] = [config.heads, config.kv_heads].map(|heads| heads.div_ceil(split.size()));
-    let into = registry.scope("c_attn", |r| split.linear(r, width, columns, config.init()));
-    let out = registry.scope("c_proj", |r| split.linear(r, width, width, config.residual_init()));
+    let into = registry.scope("c_attn", |r| split.linear(r, width, columns, config.qkv_init()));
+    let norm = config.qk_norm.then(|| {
+        let epsilon = config.norm_epsilon as f32;
+        // All heads have one gain, and each tensor parallel rank adds the gradient of its heads.
+        registry.with_partial_grads(split.size() > 1, |registry| {
+            QueryKeyNorm::new(registry, [heads, kv_heads], head_dim, epsilon)
+        })
+    });
+    let out = registry.scope("c_proj", |r| split.linear(r, queries, width, config.residual_init()));
     let dropout = Dropout::new(registry, "resid_dropout", config.dropout, split.rng_stream());
     let mut modules = vec![into];
+    if let Some(norm) = norm {
+        modules.push(Box::new(norm));
+    }
     if let Positions::Rotary(rope) = config.positions {
         modules.push(Box::new(RotaryEmbedding::new(rope, heads + kv_heads, head_dim)));
     }

@@ -1,5 +1,6 @@
 //! Dimensions and options of a GPT.
 
+use super::hugging_face::Family;
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::nn::{self, LinearInit, Module, RopeConfig};
@@ -36,14 +37,18 @@ pub enum Positions {
 /// Dimensions and options of a [`Gpt`](super::Gpt).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptConfig {
+    /// Family of the files that the model is written to, if it has such models.
+    pub family: Family,
     /// Vocabulary size.
     pub vocabulary: usize,
     /// Maximum sequence length in tokens.
     pub context: usize,
     /// Features per token.
     pub width: usize,
-    /// Number of attention heads, of width / heads features each.
+    /// Number of attention heads.
     pub heads: usize,
+    /// Features per head; `None` for width / heads.
+    pub head_dim: Option<usize>,
     /// Number of heads of keys and values. Each serves heads / kv_heads consecutive query heads.
     pub kv_heads: usize,
     /// Number of blocks.
@@ -62,6 +67,13 @@ pub struct GptConfig {
     pub experts: Option<Experts>,
     /// Gives linear layers a bias, except for the head.
     pub bias: bool,
+    /// Gives queries, keys and values a bias, also if other layers have none, as in Qwen2.
+    pub qkv_bias: bool,
+    /// Normalizes each head of queries and keys before its rotation, as in Qwen3.
+    pub qk_norm: bool,
+    /// Positions to which a row attends: its own and those before it; `None` for all. A window is
+    /// at least the context, because attention within a narrower one is not supported.
+    pub sliding_window: Option<usize>,
     /// Dropout rate of the embedding and of every residual branch.
     pub dropout: f32,
     /// Uses the token embedding as weight of the head.
@@ -79,10 +91,12 @@ impl GptConfig {
     /// Returns a GPT-2 of these dimensions, without dropout.
     pub fn new(vocabulary: usize, context: usize, width: usize, heads: usize, layers: usize) -> Self {
         Self {
+            family: Family::Gpt2,
             vocabulary,
             context,
             width,
             heads,
+            head_dim: None,
             kv_heads: heads,
             layers,
             positions: Positions::Learned,
@@ -92,6 +106,9 @@ impl GptConfig {
             ffn_width: None,
             experts: None,
             bias: true,
+            qkv_bias: false,
+            qk_norm: false,
+            sliding_window: None,
             dropout: 0.0,
             tie_word_embeddings: true,
             activation_checkpointing: false,
@@ -104,6 +121,7 @@ impl GptConfig {
     /// head of its own.
     pub fn llama(vocabulary: usize, context: usize, width: usize, heads: usize, layers: usize) -> Self {
         Self {
+            family: Family::Llama,
             positions: Positions::Rotary(RopeConfig::default()),
             norm: Norm::Rms,
             feed_forward: FeedForward::SwiGlu,
@@ -129,7 +147,12 @@ impl GptConfig {
 
     /// Returns the features per head.
     pub fn head_dim(&self) -> usize {
-        self.width / self.heads
+        self.head_dim.unwrap_or_else(|| self.width / self.heads)
+    }
+
+    /// Returns the features of all queries. They equal the width unless `head_dim` is given.
+    pub fn query_width(&self) -> usize {
+        self.head_dim.map_or(self.width, |head_dim| self.heads * head_dim)
     }
 
     /// Returns the features of all keys, which equal those of all values.
@@ -140,6 +163,12 @@ impl GptConfig {
     /// Returns the initialization of linear layers, except for the last of a residual branch.
     pub fn init(&self) -> LinearInit {
         self.linear_init(0.02)
+    }
+
+    /// Returns the initialization of the layer of queries, keys and values.
+    pub fn qkv_init(&self) -> LinearInit {
+        let init = LinearInit::normal(0.02);
+        if self.bias || self.qkv_bias { init } else { init.without_bias() }
     }
 
     fn linear_init(&self, deviation: f32) -> LinearInit {
@@ -179,7 +208,19 @@ impl GptConfig {
         ParallelPlan::new(attention.into_iter().chain(dense.into_iter().filter(|_| has_dense)))
     }
 
-    /// Checks that heads divide the width, and that each of `parts` ranks gets one.
+    /// Checks that attention sees the whole context.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a window that is less than the context.
+    pub(crate) fn check_window(&self) -> Result<()> {
+        match self.sliding_window.filter(|window| *window < self.context) {
+            Some(window) => Err(Error::Unsupported(narrow_window(window, self.context))),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that heads divide the width or have features of their own, and that each of `parts`
+    /// ranks gets one.
     pub(crate) fn check(&self, parts: usize) -> Result<()> {
         let (width, heads, kv_heads) = (self.width, self.heads, self.kv_heads);
         let fail = |what: String| Err(Error::invalid(what));
@@ -187,8 +228,13 @@ impl GptConfig {
             let hint = "use no more ranks than heads, in tensor parallelism";
             return fail(format!("{heads} heads cannot be divided among {parts} ranks: {hint}"));
         }
-        if heads == 0 || !width.is_multiple_of(heads) {
-            return fail(format!("a width of {width} cannot be split into {heads} heads"));
+        let is_split = match self.head_dim {
+            Some(head_dim) => head_dim > 0 && heads.checked_mul(head_dim).is_some(),
+            None => heads > 0 && width.is_multiple_of(heads),
+        };
+        if heads == 0 || !is_split {
+            let features = self.head_dim.map_or(String::new(), |head_dim| format!(" of {head_dim} features"));
+            return fail(format!("a width of {width} cannot be split into {heads} heads{features}"));
         }
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return fail(format!("{heads} heads cannot share {kv_heads} heads of keys and values equally"));
@@ -204,4 +250,12 @@ impl GptConfig {
             Positions::Learned => Ok(()),
         }
     }
+}
+
+/// Returns the refusal of a window of attention that is less than the context.
+pub(crate) fn narrow_window(window: usize, context: usize) -> String {
+    format!(
+        "model.sliding_window = {window} is less than model.context = {context}: attention within a window is not \
+         part of this build; set model.context to at most {window}"
+    )
 }

@@ -1,4 +1,5 @@
-//! Weights and dimensions in Hugging Face's files, in the layouts of GPT-2 and Llama.
+//! Weights and dimensions in Hugging Face's files, in the layouts of GPT-2, Llama and the families
+//! that differ from Llama by a few switches (`family`).
 //!
 //! A model is a folder with `config.json`, and weights in `model.safetensors`, or in several files
 //! that `model.safetensors.index.json` lists. Linear weights are outputs × inputs in Llama's files,
@@ -6,6 +7,7 @@
 //! tensors of a file, one after the other: queries, keys and values of a Llama.
 
 mod config;
+mod family;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
@@ -15,8 +17,9 @@ mod read;
 mod tests;
 mod write;
 
-pub(crate) use config::{Provenance, config_text, generation_text};
+pub(crate) use config::{Provenance, config_text, generation_text, with_family};
 pub use config::{read_config, write_config};
+pub use family::Family;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzzing::{fuzz, weights as fuzz_weights};
 pub use layout::Layout;

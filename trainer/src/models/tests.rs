@@ -114,6 +114,9 @@ fn gpt_variants_have_correct_gradients() {
     gpt(modern).rough().check(&TOKENS);
     let llama = GptConfig { kv_heads: 1, ffn_width: Some(10), ..GptConfig::llama(7, 8, 8, 2, 2) };
     gpt(llama.clone()).rough().check(&TOKENS);
+    gpt(GptConfig { qkv_bias: true, ..llama.clone() }).rough().check(&TOKENS);
+    gpt(GptConfig { qk_norm: true, head_dim: Some(8), ..llama.clone() }).rough().check(&TOKENS);
+    gpt(GptConfig { head_dim: Some(6), kv_heads: 3, heads: 3, ..llama.clone() }).rough().check(&TOKENS);
     gpt(GptConfig { bias: true, kv_heads: 2, ..llama }).rough().check(&TOKENS);
     gpt(GptConfig { dropout: 0.2, ignore_index: Some(6), ..small() }).rough().check(&TOKENS);
 }

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlanArgs {
     /// Number of parameters, such as 7b or 350m, with the usual proportions unless set below; or
-    /// llama2-7b, llama2-13b, llama2-70b, llama3-8b, llama3-70b, llama3-405b, mixtral-8x7b
+    /// llama2-7b, llama2-13b, llama2-70b, llama3-8b, llama3-70b, llama3-405b, mistral-7b,
+    /// qwen2.5-7b, qwen3-8b, qwen3-32b, phi3-mini, mixtral-8x7b
     #[arg(long, default_value = "7b", conflicts_with_all = ["config", "overrides"])]
     model: String,
     /// TOML file with the configuration of a run, to be planned instead of --model

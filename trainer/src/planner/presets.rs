@@ -1,20 +1,25 @@
 //! Published models, by name.
 //!
 //! Sources: Touvron et al., "Llama 2", 2023; Dubey et al., "The Llama 3 herd of models", 2024;
-//! Jiang et al., "Mixtral of experts", 2024.
+//! Jiang et al., "Mistral 7B", 2023, and "Mixtral of experts", 2024; Yang et al., "Qwen2.5
+//! technical report", 2024, and "Qwen3 technical report", 2025; Abdin et al., "Phi-3 technical
+//! report", 2024.
 
 use crate::config::Context;
 use crate::cost::{BytesPerParam, ModelShape};
 use crate::experts::Experts;
-use crate::models::GptConfig;
+use crate::models::{Family, GptConfig};
 
 /// Dimensions of a published model.
 struct Preset {
     name: &'static str,
+    family: Family,
     vocabulary: usize,
     context: usize,
     width: usize,
     heads: usize,
+    /// Features per head, if they are not width / heads.
+    head_dim: Option<usize>,
     kv_heads: usize,
     layers: usize,
     /// Hidden features of the feed-forward part, or of each expert.
@@ -24,22 +29,39 @@ struct Preset {
 }
 
 const fn llama(name: &'static str, [width, heads, kv_heads, layers, hidden]: [usize; 5]) -> Preset {
-    let (vocabulary, context, experts) = (32_000, 4096, None);
-    Preset { name, vocabulary, context, width, heads, kv_heads, layers, hidden, experts }
+    let (family, vocabulary, context) = (Family::Llama, 32_000, 4096);
+    let (head_dim, experts) = (None, None);
+    Preset { name, family, vocabulary, context, width, heads, head_dim, kv_heads, layers, hidden, experts }
 }
 
 const fn llama3(name: &'static str, dimensions: [usize; 5]) -> Preset {
     Preset { vocabulary: 128_256, context: 8192, ..llama(name, dimensions) }
 }
 
-const PRESETS: [Preset; 7] = [
+const fn qwen(family: Family, vocabulary: usize, preset: Preset) -> Preset {
+    Preset { family, vocabulary, context: 32_768, ..preset }
+}
+
+const PRESETS: [Preset; 12] = [
     llama("llama2-7b", [4096, 32, 32, 32, 11_008]),
     llama("llama2-13b", [5120, 40, 40, 40, 13_824]),
     llama("llama2-70b", [8192, 64, 8, 80, 28_672]),
     llama3("llama3-8b", [4096, 32, 8, 32, 14_336]),
     llama3("llama3-70b", [8192, 64, 8, 80, 28_672]),
     llama3("llama3-405b", [16_384, 128, 8, 126, 53_248]),
-    Preset { experts: Some([8, 2]), ..llama("mixtral-8x7b", [4096, 32, 8, 32, 14_336]) },
+    Preset { family: Family::Mistral, context: 8192, ..llama("mistral-7b", [4096, 32, 8, 32, 14_336]) },
+    qwen(Family::Qwen2, 152_064, llama("qwen2.5-7b", [3584, 28, 4, 28, 18_944])),
+    qwen(Family::Qwen3, 151_936, llama("qwen3-8b", [4096, 32, 8, 36, 12_288])),
+    Preset {
+        head_dim: Some(128),
+        ..qwen(Family::Qwen3, 151_936, llama("qwen3-32b", [5120, 64, 8, 64, 25_600]))
+    },
+    Preset { family: Family::Phi3, vocabulary: 32_064, ..llama("phi3-mini", [3072, 32, 32, 32, 8192]) },
+    Preset {
+        family: Family::Mixtral,
+        experts: Some([8, 2]),
+        ..llama("mixtral-8x7b", [4096, 32, 8, 32, 14_336])
+    },
 ];
 
 /// Returns the names of all presets.
@@ -54,10 +76,15 @@ pub(crate) fn find(name: &str) -> Option<ModelShape> {
 
 impl Preset {
     fn shape(&self) -> ModelShape {
-        let &Self { vocabulary, context, width, heads, kv_heads, layers, hidden, .. } = self;
+        let &Self { family, vocabulary, context, width, heads, head_dim, kv_heads, layers, hidden, .. } =
+            self;
         let gpt = GptConfig::llama(vocabulary, context, width, heads, layers);
-        let gpt = GptConfig { kv_heads, ffn_width: Some(hidden), ..gpt };
-        let attention = 2 * width * width + 2 * width * gpt.kv_width();
+        let (qkv_bias, qk_norm, ffn_width) = (family.has_qkv_bias(), family.has_qk_norm(), Some(hidden));
+        let gpt = GptConfig { family, head_dim, kv_heads, ffn_width, qkv_bias, qk_norm, ..gpt };
+        let columns = gpt.query_width() + 2 * gpt.kv_width();
+        let biases = if qkv_bias { columns } else { 0 };
+        let norms = if qk_norm { 2 * gpt.head_dim() } else { 0 };
+        let attention = width * (columns + gpt.query_width()) + biases + norms;
         let feed_forward = 3 * width * hidden;
         let [experts, per_token] = self.experts.unwrap_or([1, 1]);
         let router = if experts > 1 { experts * width } else { 0 };

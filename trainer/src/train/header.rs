@@ -2,9 +2,10 @@
 
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
-use crate::config::{Config, DeviceKind, FeedForward, Norm, Positions, StrategyKind};
+use crate::config::{Config, DeviceKind, StrategyKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::counted;
+use crate::models::{Family, GptConfig};
 use crate::parameter::{Parameter, ShardSpec, Unit};
 use std::fmt;
 
@@ -51,10 +52,12 @@ impl RunHeader<'_> {
 
     /// Returns the family of the model.
     fn architecture(&self) -> &'static str {
-        let model = &self.plan.config.model;
-        let is_llama = (model.positions, model.norm, model.feed_forward)
-            == (Positions::Rotary, Norm::Rms, FeedForward::Swiglu);
-        if is_llama { "llama" } else { "gpt" }
+        let gpt = self.plan.config.gpt_config();
+        let family = Family::of(&gpt).or_else(|_| Family::of(&GptConfig { experts: None, ..gpt.clone() }));
+        match family {
+            Ok(Family::Gpt2) | Err(_) => "gpt",
+            Ok(family) => family.name(),
+        }
     }
 
     fn data(&self) -> String {

@@ -6,8 +6,8 @@ use crate::data::special_tokens::{GENERATION_CONFIG, MODEL_CONFIG};
 use crate::data::{TOKENIZER, Tokenizer, text};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::models::GptConfig;
 use crate::models::hugging_face::{self, FileOptions, Layout, Provenance};
+use crate::models::{Family, GptConfig};
 use crate::output_file::OutputFile;
 use crate::parameter::Dtype;
 use crate::train::checkpointing::saved_by;
@@ -22,7 +22,7 @@ use std::path::Path;
 /// example the tokenizer.
 ///
 /// # Errors
-/// Fails if there is no checkpoint, its model is neither a GPT-2 nor a Llama, or a file cannot be
+/// Fails if there is no checkpoint, its model is of none of the families, or a file cannot be
 /// written.
 pub fn export(checkpoint: &Path, to: &Path, overrides: &[String], options: FileOptions) -> Result<()> {
     export_with_progress(checkpoint, to, overrides, options, &mut |_, _| ())
@@ -41,10 +41,9 @@ pub fn export_with_progress(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<()> {
     let mut restored = Restored::load(checkpoint, overrides)?;
-    let gpt = restored.model.config();
-    check_dense(gpt)?;
-    write_descriptions(&restored, to, options.dtype)?;
-    let layout = Layout::of(gpt);
+    let gpt = with_family(restored.model.config(), restored.files.get(MODEL_CONFIG))?;
+    write_descriptions(&restored, &gpt, to, options.dtype)?;
+    let layout = Layout::of(&gpt);
     hugging_face::save_with_progress(
         to,
         (layout, options),
@@ -58,8 +57,8 @@ pub fn export_with_progress(
 
 /// Writes all files of the folder `to` except for the weights: those of the model that the run
 /// began with, with what the run changed.
-fn write_descriptions(restored: &Restored, to: &Path, dtype: Dtype) -> Result<()> {
-    let (gpt, data, files) = (restored.model.config(), &restored.config.data, &restored.files);
+fn write_descriptions(restored: &Restored, gpt: &GptConfig, to: &Path, dtype: Dtype) -> Result<()> {
+    let (data, files) = (&restored.config.data, &restored.files);
     let tokenizer = data.open_tokenizer()?;
     let (start, ends) = special_tokens(tokenizer.as_ref(), gpt.vocabulary);
     let known = Provenance { source: files.get(MODEL_CONFIG), start, ends: &ends, dtype };
@@ -126,18 +125,28 @@ impl Run {
 /// Checks that the files of `model.from` can be those of the configured model.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a model with experts.
+/// [`Error::Unsupported`] for a model with experts that is no Mixtral.
 pub(super) fn check_supported(config: &Config) -> Result<()> {
-    if config.model.from.is_empty() { Ok(()) } else { check_dense(&config.gpt_config()) }
+    let gpt = config.gpt_config();
+    match config.model.from.is_empty() || gpt.experts.is_none() || gpt.family == Family::Mixtral {
+        true => Ok(()),
+        false => Err(foreign_experts(&format!("model.from has a model of the family {}", gpt.family.name()))),
+    }
 }
 
-/// Rejects models that Hugging Face's GPT-2 and Llama cannot express.
-fn check_dense(gpt: &GptConfig) -> Result<()> {
-    match gpt.experts {
-        Some(_) => {
-            let what = "files of a model with experts in Hugging Face's layout: not part of this build";
-            Err(Error::Unsupported(format!("{what}; set experts.count to 0")))
-        }
-        None => Ok(()),
-    }
+/// Returns a model with the family of its files, as [`hugging_face::with_family`] does.
+///
+/// # Errors
+/// [`Error::Unsupported`] for experts that transformers does not have.
+fn with_family(gpt: &GptConfig, source: Option<&[u8]>) -> Result<GptConfig> {
+    hugging_face::with_family(gpt, source).map_err(|error| match gpt.experts {
+        Some(_) => foreign_experts(&error.to_string()),
+        None => error,
+    })
+}
+
+/// Returns the refusal of files of a model with experts, for a reason.
+fn foreign_experts(reason: &str) -> Error {
+    let what = "files of a model with experts in Hugging Face's layout, other than Mixtral's: not part of this build";
+    Error::Unsupported(format!("{what} ({reason}); set experts.count to 0, or the keys of Mixtral"))
 }

@@ -247,16 +247,17 @@ pub(super) fn check_device_supported(config: &Config) -> Result<()> {
     ];
     let degree = only_on_the_cpu.into_iter().find(|(_, value)| *value > 1);
     let degree = degree.map(|(key, value)| (key, value.to_string(), "1".to_owned()));
-    let Model { positions, heads, kv_heads, .. } = config.model;
+    let Model { positions, heads, kv_heads, qk_norm, .. } = config.model;
     let rotary = (positions == Positions::Rotary)
         .then(|| ("model.positions", "\"rotary\"".to_owned(), "\"learned\"".to_owned()));
     let count = config.experts.count;
     let experts = (count > 0).then(|| ("experts.count", count.to_string(), "0".to_owned()));
     let grouped = ![0, heads].contains(&kv_heads);
     let grouped = grouped.then(|| ("model.kv_heads", kv_heads.to_string(), heads.to_string()));
+    let norm = qk_norm.then(|| ("model.qk_norm", "true".to_owned(), "false".to_owned()));
     let narrow = config.optimizer.moment_dtype != Dtype::F32 && host_only_option(config).is_none();
     let narrow = narrow.then(|| ("optimizer.moment_dtype", "\"bf16\"".to_owned(), "\"f32\"".to_owned()));
-    match degree.or(experts).or(rotary).or(grouped).or(narrow) {
+    match degree.or(experts).or(rotary).or(grouped).or(norm).or(narrow) {
         Some((key, value, other)) => {
             let what = format!("{key} = {value} with a device that is not the CPU: not part of this build");
             Err(Error::Unsupported(format!("{what}; set {key} to {other}, or device to \"cpu\"")))

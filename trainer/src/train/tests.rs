@@ -1,6 +1,7 @@
 //! Tests of whole runs on threads.
 
 mod added_losses;
+mod attention_switches;
 mod device;
 mod sequence_sharding;
 
@@ -17,6 +18,7 @@ use tempfile::TempDir;
 mod buffers;
 mod experts;
 mod exports;
+mod families;
 mod interrupts;
 mod llama;
 mod meshes;

@@ -2,8 +2,9 @@
 
 mod gpt2;
 mod llama;
+mod rope;
 
-use super::layout::Layout;
+use super::family::Family;
 use crate::error::{Error, Result};
 use crate::file_kind;
 use crate::models::GptConfig;
@@ -15,6 +16,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
+/// Fields of a file by key.
+type Fields = Map<String, Value>;
+
 /// Fields that select the others.
 #[derive(Deserialize)]
 struct ModelType {
@@ -23,32 +27,27 @@ struct ModelType {
 }
 
 impl ModelType {
-    /// Returns the type of the model; that of its class if the file does not say it.
-    fn resolve(self, path: &Path) -> Result<String> {
+    /// Returns the family of the model; that of its class if the file does not say its type.
+    fn resolve(self, path: &Path) -> Result<Family> {
+        let remedy = || format!("add \"model_type\" with one of {} if it is one", Family::names());
         if let Some(model_type) = self.model_type {
-            return Ok(model_type);
+            let unknown = || format!("model_type {model_type}: it is one of {}", Family::names());
+            return Family::named(&model_type).ok_or_else(|| Error::file(path, unknown()));
         }
         let classes = self.architectures.unwrap_or_default();
-        let known = match classes.first().map(String::as_str) {
-            Some("GPT2LMHeadModel" | "GPT2Model") => "gpt2",
-            Some("LlamaForCausalLM" | "LlamaModel") => "llama",
-            Some(other) => {
-                return Err(Error::file(path, format!("no model_type, and architectures {other}: {ADD}")));
-            }
-            None => return Err(Error::file(path, format!("neither model_type nor architectures: {ADD}"))),
+        let Some(class) = classes.first() else {
+            return Err(Error::file(path, format!("neither model_type nor architectures: {}", remedy())));
         };
-        Ok(known.to_owned())
+        let unknown = || format!("no model_type, and architectures {class}: {}", remedy());
+        Family::of_class(class).ok_or_else(|| Error::file(path, unknown()))
     }
 }
-
-/// Remedy for a file that does not say what it describes.
-const ADD: &str = "add \"model_type\": \"gpt2\" or \"llama\" if it is one of them";
 
 /// Contents that a reader expects, for errors.
 const WANTED: &str = "a config.json of a model";
 
-/// Reads the dimensions of a GPT-2 or Llama from the file at `path`. Dropout is left to the
-/// training run.
+/// Reads the dimensions of a model of one of the families from the file at `path`. Dropout is left
+/// to the training run.
 ///
 /// # Errors
 /// Fails if the file cannot be read, or describes a model that [`Gpt`](super::super::Gpt) does not
@@ -60,19 +59,22 @@ pub fn read_config(path: &Path) -> Result<GptConfig> {
 
 /// Reads the text of the file at `path`.
 pub(super) fn parse(text: &str, path: &Path) -> Result<GptConfig> {
+    let fields = serde_json::from_str(text).map_err(|error| file_kind::unreadable(path, WANTED, error))?;
+    parse_fields(&fields, path)
+}
+
+fn parse_fields(fields: &Fields, path: &Path) -> Result<GptConfig> {
     let failed = |error: serde_json::Error| file_kind::unreadable(path, WANTED, error);
-    let given: ModelType = serde_json::from_str(text).map_err(failed)?;
-    let model_type = given.resolve(path)?;
-    let (config, unsupported) = match model_type.as_str() {
-        "gpt2" => {
-            let json: Gpt2Json = serde_json::from_str(text).map_err(failed)?;
+    let family = family_of(fields, path)?;
+    let (config, unsupported) = match family {
+        Family::Gpt2 => {
+            let json: Gpt2Json = serde_json::from_value(Value::Object(fields.clone())).map_err(failed)?;
             (json.dimensions(), json.unsupported_option())
         }
-        "llama" => {
-            let json: LlamaJson = serde_json::from_str(text).map_err(failed)?;
-            (json.dimensions(), json.unsupported_option())
+        _ => {
+            let json = LlamaJson::read(family, fields).map_err(failed)?;
+            (json.dimensions(family), json.unsupported_option(family))
         }
-        other => return Err(Error::file(path, format!("model_type {other}: it is gpt2 or llama"))),
     };
     if let Some(what) = unsupported {
         return Err(Error::file(path, format!("{what}: not supported")));
@@ -81,10 +83,17 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<GptConfig> {
     Ok(config)
 }
 
+/// Returns the family that the fields of a file name.
+fn family_of(fields: &Fields, path: &Path) -> Result<Family> {
+    let given: ModelType = serde_json::from_value(Value::Object(fields.clone()))
+        .map_err(|error| file_kind::unreadable(path, WANTED, error))?;
+    given.resolve(path)
+}
+
 /// Writes the file for a model.
 ///
 /// # Errors
-/// Fails if the file cannot be written, or the model is neither a GPT-2 nor a Llama.
+/// Fails if the file cannot be written, or the model is of none of the families.
 pub fn write_config(path: &Path, config: &GptConfig) -> Result<()> {
     OutputFile::write(path, config_text(path, config, &Provenance::default())?)
 }
@@ -102,30 +111,34 @@ pub(crate) struct Provenance<'a> {
     pub(crate) dtype: Dtype,
 }
 
+/// Returns a model with the family of its files. It is that of the text `source` of the file that
+/// the model began with, if the family has such models, or else the one of [`Family::of`].
+///
+/// # Errors
+/// Fails if the model is of none of the families.
+pub(crate) fn with_family(config: &GptConfig, source: Option<&[u8]>) -> Result<GptConfig> {
+    let fields = source.and_then(|source| serde_json::from_slice::<Fields>(source).ok());
+    let named = fields.and_then(|fields| family_of(&fields, Path::new("")).ok());
+    let config = GptConfig { family: named.unwrap_or(config.family), ..config.clone() };
+    Ok(GptConfig { family: Family::of(&config)?, ..config })
+}
+
 /// Returns the text of the file for a model, at `path`. Fields of the file that the model began
 /// with stay, as far as the model has not changed.
 pub(crate) fn config_text(path: &Path, config: &GptConfig, known: &Provenance<'_>) -> Result<String> {
     let failed = |error: serde_json::Error| Error::file(path, error);
-    let model_json = match Layout::of(config) {
-        Layout::Gpt2 => serde_json::to_value(Gpt2Json::new(config)?),
-        Layout::Llama { .. } => serde_json::to_value(LlamaJson::new(config)?),
-    };
-    let model_fields: Map<String, Value> =
-        serde_json::from_value(model_json.map_err(failed)?).map_err(failed)?;
-    let source =
-        known.source.map(serde_json::from_slice::<Map<String, Value>>).transpose().map_err(failed)?;
-    let is_same = |source: &Map<String, Value>| {
-        parse_map(source, path).is_ok_and(|found| found == model_fields["model_type"])
-    };
+    let family = Family::of(config)?;
+    let model_fields = fields_of(family, config)?;
+    let source = known.source.map(serde_json::from_slice::<Fields>).transpose().map_err(failed)?;
+    let is_same = |source: &Fields| family_of(source, path).is_ok_and(|found| found == family);
     let source = source.filter(is_same).unwrap_or_default();
     let mut fields = source.clone();
     // The model is one of the library's own, and its folder has no code.
     fields.remove("auto_map");
-    fields.extend(model_fields);
-    let positions = "max_position_embeddings";
-    let longest = |fields: &Map<String, Value>| fields.get(positions).and_then(Value::as_u64);
-    if longest(&source) > longest(&fields) && fields.contains_key(positions) {
-        fields.insert(positions.to_owned(), source[positions].clone());
+    set_changed(&mut fields, &model_fields, path);
+    let longest = |fields: &Fields| fields.get(POSITIONS).and_then(Value::as_u64);
+    if longest(&source) > longest(&fields) && fields.contains_key(POSITIONS) {
+        fields.insert(POSITIONS.to_owned(), source[POSITIONS].clone());
     }
     let is_new = source.is_empty();
     set_ends(&mut fields, known.ends, is_new);
@@ -141,11 +154,57 @@ pub(crate) fn config_text(path: &Path, config: &GptConfig, known: &Provenance<'_
     serde_json::to_string_pretty(&fields).map_err(failed)
 }
 
+/// Key of the longest text.
+const POSITIONS: &str = "max_position_embeddings";
+
+/// Returns the fields that describe a model in the files of a family.
+fn fields_of(family: Family, config: &GptConfig) -> Result<Fields> {
+    match family {
+        Family::Gpt2 => Gpt2Json::new(config).to_fields(),
+        _ => llama::fields(family, config),
+    }
+}
+
+/// Sets the fields of a model in those of the model that it began with. A key whose meaning has not
+/// changed stays as it is, or stays away: for example, a file with `rope_theta` gets no
+/// `rope_parameters`, because both say the same.
+fn set_changed(fields: &mut Fields, model_fields: &Fields, path: &Path) {
+    let described = |fields: &Fields| {
+        let config = parse_fields(fields, path).ok()?;
+        let mut described = fields_of(config.family, &config).ok()?;
+        // The longest text is a limit, and not a dimension of the weights.
+        let longest = model_fields.get(POSITIONS).map(|longest| (POSITIONS.to_owned(), longest.clone()));
+        described.extend(longest);
+        Some(described)
+    };
+    let before = described(fields).unwrap_or_default();
+    let has_changed = |key: &str| before.get(key) != model_fields.get(key);
+    let groups = [&rope::KEYS[..], &llama::WINDOW_KEYS];
+    for (key, value) in model_fields {
+        let group = groups.into_iter().find(|group| group.contains(&key.as_str()));
+        let is_changed = match group {
+            Some(group) => group.iter().any(|key| has_changed(key)),
+            None => has_changed(key) || ALWAYS.contains(&key.as_str()),
+        };
+        if is_changed {
+            fields.insert(key.clone(), value.clone());
+        }
+    }
+    // For example, a default that depends on a changed key.
+    if described(fields).as_ref() != Some(model_fields) {
+        llama::WINDOW_KEYS.iter().for_each(|key| drop(fields.remove(*key)));
+        fields.extend(model_fields.clone());
+    }
+}
+
+/// Keys that a file has in any case.
+const ALWAYS: [&str; 3] = ["model_type", "architectures", POSITIONS];
+
 /// Returns the text of `generation_config.json` at `path` from that of the model that was trained.
 /// Texts also end at the token after each document of the training.
 pub(crate) fn generation_text(path: &Path, source: &[u8], ends: &[u32]) -> Result<String> {
     let failed = |error: serde_json::Error| Error::file(path, error);
-    let mut fields: Map<String, Value> = serde_json::from_slice(source).map_err(failed)?;
+    let mut fields: Fields = serde_json::from_slice(source).map_err(failed)?;
     if fields.get("eos_token_id").is_some_and(|ends| !ends.is_null()) {
         set_ends(&mut fields, ends, false);
     }
@@ -154,7 +213,7 @@ pub(crate) fn generation_text(path: &Path, source: &[u8], ends: &[u32]) -> Resul
 
 /// Sets the tokens at which a text ends. Those of a source stay, and the one after each document is
 /// added to them.
-fn set_ends(fields: &mut Map<String, Value>, ends: &[u32], is_new: bool) {
+fn set_ends(fields: &mut Fields, ends: &[u32], is_new: bool) {
     let key = "eos_token_id";
     let mut tokens: Vec<Value> = match fields.get(key) {
         Some(Value::Array(known)) => known.clone(),
@@ -173,12 +232,4 @@ fn set_ends(fields: &mut Map<String, Value>, ends: &[u32], is_new: bool) {
     tokens.extend(missing);
     let value = if tokens.len() > 1 { Value::Array(tokens) } else { tokens.pop().unwrap_or(Value::Null) };
     fields.insert(key.to_owned(), value);
-}
-
-/// Returns the type of the model that the fields of a file describe.
-fn parse_map(fields: &Map<String, Value>, path: &Path) -> Result<String> {
-    let text = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
-    let first = fields.get("architectures").and_then(|classes| classes.get(0)?.as_str());
-    ModelType { model_type: text("model_type"), architectures: first.map(|class| vec![class.to_owned()]) }
-        .resolve(path)
 }

@@ -17,7 +17,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         let _ = Layout::of(&model);
         let known = Provenance { source: Some(bytes), start: Some(1), ends: &[3], ..Provenance::default() };
         let _ = config::config_text(folder, &model, &known);
-        assert!(model.kv_width() <= model.width && model.head_dim() <= model.width);
+        let _ = config::with_family(&model, Some(bytes));
+        assert!(model.kv_width() <= model.query_width() && model.head_dim() <= model.query_width());
     }
     if let Ok(paths) = paths_of_index(&text, folder) {
         assert!(paths.iter().all(|path| path.parent() == Some(folder)));

@@ -9,14 +9,14 @@ use std::ops::Range;
 pub enum Layout {
     /// Names of GPT-2, with or without the prefix `transformer.`.
     Gpt2,
-    /// Names of Llama. The widths are those of queries, of keys, and of the feed-forward part.
+    /// Names of Llama, and of the families that differ from it by a few switches.
     Llama {
         /// Features of all queries.
         queries: usize,
         /// Features of all keys.
         keys: usize,
-        /// Hidden features of the feed-forward part.
-        ffn: usize,
+        /// Queries, keys and values are one tensor, and so are gates and values, as in Phi-3.
+        is_fused: bool,
     },
 }
 
@@ -44,12 +44,14 @@ impl FileTensor {
 }
 
 impl Layout {
-    /// Returns the layout for a model: Llama's with rotary positions, GPT-2's with learned ones.
+    /// Returns the layout for a model: with rotary positions that of its family or Llama's, and
+    /// GPT-2's with learned ones.
     pub fn of(config: &GptConfig) -> Self {
         match config.positions {
             Positions::Learned => Self::Gpt2,
             Positions::Rotary(_) => {
-                Self::Llama { queries: config.width, keys: config.kv_width(), ffn: config.ffn_width() }
+                let is_fused = config.family.switches().is_fused;
+                Self::Llama { queries: config.query_width(), keys: config.kv_width(), is_fused }
             }
         }
     }
@@ -58,15 +60,18 @@ impl Layout {
     pub(super) fn tensors(self, parameter: &Parameter) -> Vec<FileTensor> {
         match self {
             Self::Gpt2 => vec![gpt2_tensor(parameter)],
-            Self::Llama { queries, keys, ffn } => {
+            Self::Llama { queries, keys, is_fused } => {
                 let (module, leaf) = split_name(&parameter.name);
-                let prefix = llama_path(module);
-                let rows = match module.rsplit('.').next() {
+                let rows = parameter.global_shape()[0];
+                let tensors = match module.rsplit('.').next() {
+                    Some("c_attn") if is_fused => vec![("qkv_proj", rows)],
                     Some("c_attn") => vec![("q_proj", queries), ("k_proj", keys), ("v_proj", keys)],
-                    Some("c_fc") => vec![("gate_proj", ffn), ("up_proj", ffn)],
-                    _ => vec![("", parameter.global_shape()[0])],
+                    Some("c_fc") if is_fused => vec![("gate_up_proj", rows)],
+                    Some("c_fc") if module.contains(EXPERTS) => vec![("w1", rows / 2), ("w3", rows / 2)],
+                    Some("c_fc") => vec![("gate_proj", rows / 2), ("up_proj", rows / 2)],
+                    _ => vec![("", rows)],
                 };
-                parts(parameter, &prefix, leaf, &rows)
+                parts(parameter, &llama_path(module), leaf, &tensors)
             }
         }
     }
@@ -115,7 +120,11 @@ fn split_name(name: &str) -> (&str, &str) {
     name.rsplit_once('.').unwrap_or(("", name))
 }
 
-/// Returns Llama's path for a module. It ends in a dot if the module consists of several tensors.
+/// Part of the paths of experts in a model.
+const EXPERTS: &str = "mlp.experts.";
+
+/// Returns Llama's path for a module. It ends in a dot if the layout divides the module or has
+/// another name for it.
 fn llama_path(module: &str) -> String {
     let Some(rest) = module.strip_prefix("h.") else {
         let path = match module {
@@ -129,13 +138,26 @@ fn llama_path(module: &str) -> String {
     let path = match part {
         "ln_1" => "input_layernorm",
         "attn.c_attn" => "self_attn.",
+        "attn.q_norm" => "self_attn.q_norm",
+        "attn.k_norm" => "self_attn.k_norm",
         "attn.c_proj" => "self_attn.o_proj",
         "ln_2" => "post_attention_layernorm",
         "mlp.c_fc" => "mlp.",
         "mlp.c_proj" => "mlp.down_proj",
-        other => other,
+        "mlp.router" => "block_sparse_moe.gate",
+        other => return format!("model.layers.{number}.{}", expert_path(other)),
     };
     format!("model.layers.{number}.{path}")
+}
+
+/// Returns Mixtral's path for a module of an expert, such as `mlp.experts.3.c_proj`. Other modules
+/// keep theirs.
+fn expert_path(part: &str) -> String {
+    match part.strip_prefix(EXPERTS).and_then(|module| module.split_once('.')) {
+        Some((expert, "c_fc")) => format!("block_sparse_moe.experts.{expert}."),
+        Some((expert, "c_proj")) => format!("block_sparse_moe.experts.{expert}.w2"),
+        _ => part.to_owned(),
+    }
 }
 
 /// Returns the tensors of a parameter whose rows are divided like this.

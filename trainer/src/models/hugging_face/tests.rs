@@ -1,10 +1,12 @@
+mod families;
+
 use super::layout::FileTensor;
 use super::*;
 use crate::allocator::Allocator;
 use crate::checkpoint::SavedBy;
 use crate::error::Result;
 use crate::models::{FeedForward, Gpt, GptConfig, Norm, Positions};
-use crate::nn::{RopeConfig, RopeScaling};
+use crate::nn::{Llama3Scaling, RopeConfig, RopeScaling};
 use crate::parallel::tests::{STRATEGIES, new_strategy};
 use crate::parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
 use crate::parameter::{Dtype, Inventory, Parameter, Registry};
@@ -138,12 +140,12 @@ fn any_strategy_reads_what_any_other_wrote() {
 fn sharded_parameters_are_saved_whole() {
     let llama_3 = RopeConfig {
         base: 5e5,
-        scaling: Some(RopeScaling {
+        scaling: Some(RopeScaling::Llama3(Llama3Scaling {
             factor: 8.0,
             low_freq_factor: 1.0,
             high_freq_factor: 4.0,
             original_context: 8,
-        }),
+        })),
     };
     let scaled = GptConfig { bias: true, positions: Positions::Rotary(llama_3), ..llama() };
     for (config, max_bytes) in [(odd(), usize::MAX), (llama(), usize::MAX), (scaled, 1500)] {
@@ -345,16 +347,19 @@ fn config_round_trips_and_foreign_is_rejected() {
         "original_max_position_embeddings": 8192, "rope_type": "llama3", "type": "llama3"}"#;
     std::fs::write(&path, format!(r#"{{"model_type": "llama", "rope_scaling": {both}}}"#)).unwrap();
     let Positions::Rotary(rope) = read_config(&path).unwrap().positions else { panic!("a Llama") };
-    assert_eq!(rope.scaling.map(|scaling| scaling.original_context), Some(8192));
+    let Some(RopeScaling::Llama3(scaling)) = rope.scaling else { panic!("{rope:?}") };
+    assert_eq!(scaling.original_context, 8192);
+    std::fs::write(&path, r#"{"model_type": "llama", "head_dim": 64}"#).unwrap();
+    assert_eq!(read_config(&path).unwrap().query_width(), 32 * 64);
     for (text, what) in [
-        (r#"{"model_type": "mistral"}"#, "model_type mistral"),
+        (r#"{"model_type": "gemma2"}"#, "model_type gemma2: it is one of gpt2, llama, mistral, qwen2"),
         (r#"{"model_type": "gpt2", "activation_function": "relu"}"#, "activation_function relu"),
         (r#"{"model_type": "gpt2", "n_head": 7}"#, "7 heads"),
         (r#"{"model_type": "llama", "hidden_act": "gelu"}"#, "hidden_act gelu"),
-        (r#"{"model_type": "llama", "head_dim": 64}"#, "head_dim 64"),
+        (r#"{"model_type": "llama", "head_dim": 0}"#, "32 heads of 0 features"),
         (r#"{"model_type": "llama", "mlp_bias": true}"#, "attention_bias false and mlp_bias true"),
         (r#"{"model_type": "llama", "num_key_value_heads": 5}"#, "32 heads cannot share 5 heads"),
-        (r#"{"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}}"#, "rope_type linear"),
+        (r#"{"model_type": "llama", "rope_scaling": {"type": "linear"}}"#, "rope_type linear without factor"),
         (r#"{"model_type": "llama", "rope_parameters": {"rope_type": "llama3"}}"#, "rope_type llama3"),
         (
             r#"{"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}}"#,
@@ -385,7 +390,7 @@ fn missing_model_type_follows_from_the_class() {
     for (text, words) in [
         (r#"{"hidden_size": 64}"#, "neither model_type nor architectures"),
         (r#"{"model_type": null, "architectures": []}"#, "neither model_type nor architectures"),
-        (r#"{"architectures": ["MistralForCausalLM"]}"#, "architectures MistralForCausalLM"),
+        (r#"{"architectures": ["GemmaForCausalLM"]}"#, "architectures GemmaForCausalLM"),
     ] {
         let error = read(text).unwrap_err().to_string();
         assert!(error.contains(words) && error.contains("add \"model_type\""), "{error}");

@@ -19,12 +19,13 @@ fn naive(rig: &mut Fixture<Gpt>, prompt: &[u32], count: usize) -> Vec<u32> {
     tokens.split_off(prompt.len())
 }
 
-fn configs() -> [GptConfig; 3] {
+fn configs() -> [GptConfig; 4] {
     let llama = GptConfig { kv_heads: 2, ..GptConfig::llama(23, 150, 16, 4, 2) };
     [
         GptConfig::new(23, 12, 16, 2, 2),
         GptConfig { activation_checkpointing: true, context: 12, ..llama.clone() },
-        llama,
+        llama.clone(),
+        GptConfig { head_dim: Some(8), qk_norm: true, qkv_bias: true, context: 12, ..llama },
     ]
 }
 
@@ -70,7 +71,13 @@ fn generation_ends_on_request_and_after_an_error() {
 
 #[test]
 fn sharded_heads_generate_the_same_tokens() {
-    let config = &configs()[2];
+    let [.., plain, normed] = configs();
+    for config in [&plain, &normed] {
+        assert_sharded_heads_generate_the_same(config);
+    }
+}
+
+fn assert_sharded_heads_generate_the_same(config: &GptConfig) {
     let texts_of = |ranks| {
         run_ranks(ranks, |group| {
             let tensor = (group.size() > 1).then(|| group.clone().into());

@@ -9,6 +9,8 @@ pub struct Rotation<'a> {
     pub frequencies: &'a [f32],
     /// Factor of all angles.
     pub sign: f32,
+    /// Factor of the rotated pairs.
+    pub scale: f32,
     /// Number of leading columns that are rotated.
     pub used: usize,
     /// Position of each row of a sequence.
@@ -32,12 +34,12 @@ impl Host {
 }
 
 impl Rotation<'_> {
-    /// Computes cosine and sine of each pair's angle at a position.
+    /// Computes cosine and sine of each pair's angle at a position, times the factor.
     fn turns_at(&self, position: usize, turn: &mut [(f32, f32)]) {
         for (turn, frequency) in turn.iter_mut().zip(self.frequencies) {
             // The angle has 32 bits, as in Hugging Face's implementation.
             let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
-            *turn = (cos as f32, self.sign * sin as f32);
+            *turn = (self.scale * cos as f32, self.scale * (self.sign * sin as f32));
         }
     }
 }

@@ -24,6 +24,11 @@ fn presets_have_the_published_sizes() {
     );
     let llama3 = ["llama3-8b", "llama3-70b"].map(|name| find(name).unwrap().parameters);
     assert_eq!(llama3, [8_030_261_248.0, 70_553_706_496.0]);
+    let families = ["mistral-7b", "qwen2.5-7b", "qwen3-8b", "qwen3-32b", "phi3-mini"];
+    let sizes = families.map(|name| find(name).unwrap().parameters);
+    assert_eq!(sizes, [7_241_732_096.0, 7_615_616_512.0, 8_190_735_360.0, 32_762_123_264.0, 3_821_079_552.0]);
+    let wide = find("qwen3-32b").unwrap();
+    assert_eq!((wide.gpt.query_width(), wide.gpt.width), (8192, 5120));
     let mixtral = find("mixtral-8x7b").unwrap();
     assert_eq!((mixtral.experts(), mixtral.active), (8, 12_879_925_248.0));
     // The same numbers by flags: 46.7 billion in all, 12.9 for a token that uses 2 of 8.

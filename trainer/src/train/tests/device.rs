@@ -254,6 +254,7 @@ fn cpu_only_options_are_rejected_at_start() {
         ("model.cross_entropy_splits=2", "model.cross_entropy_splits = 2", "1"),
         ("model.positions=rotary", "model.positions = \"rotary\"", "\"learned\""),
         ("model.kv_heads=1", "model.kv_heads = 1", "2"),
+        ("model.qk_norm=true", "model.qk_norm = true", "false"),
     ];
     for (change, named, other) in cases {
         let config = config(folder.path(), &[&device, "model.heads=2", change]);

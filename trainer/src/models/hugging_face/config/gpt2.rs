@@ -1,8 +1,9 @@
 //! `config.json` of GPT-2.
 
 use crate::error::{Error, Result};
-use crate::models::{FeedForward, GptConfig, Norm, Positions};
+use crate::models::GptConfig;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// Relevant fields of the file. Missing fields have GPT-2's values.
 #[derive(Serialize, Deserialize)]
@@ -50,21 +51,9 @@ impl Default for Gpt2Json {
 }
 
 impl Gpt2Json {
-    /// Returns the file for a model.
-    pub(super) fn new(config: &GptConfig) -> Result<Self> {
-        let GptConfig { norm, feed_forward, positions, bias, heads, kv_heads, .. } = config;
-        let is_gpt2 = *norm == Norm::Layer
-            && *feed_forward == FeedForward::Gelu
-            && *positions == Positions::Learned
-            && *bias
-            && heads == kv_heads;
-        if !is_gpt2 {
-            return Err(Error::invalid(format!(
-                "no GPT-2: norm {norm:?}, feed-forward {feed_forward:?}, positions {positions:?}, bias {bias}, \
-                 {heads} heads with {kv_heads} of keys and values"
-            )));
-        }
-        Ok(Self {
+    /// Returns the file for a GPT-2.
+    pub(super) fn new(config: &GptConfig) -> Self {
+        Self {
             vocab_size: config.vocabulary,
             n_positions: config.context,
             n_embd: config.width,
@@ -77,12 +66,24 @@ impl Gpt2Json {
             attn_pdrop: 0.0,
             tie_word_embeddings: config.tie_word_embeddings,
             ..Self::default()
-        })
+        }
+    }
+
+    /// Returns the fields of the file.
+    ///
+    /// # Errors
+    /// Fails if a value is none of JSON's.
+    pub(super) fn to_fields(&self) -> Result<Map<String, Value>> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(fields)) => Ok(fields),
+            Ok(other) => Err(Error::invalid(format!("no fields: {other}"))),
+            Err(error) => Err(Error::invalid(error.to_string())),
+        }
     }
 
     /// Returns the dimensions. Dropout is left to the training run.
     pub(super) fn dimensions(&self) -> GptConfig {
-        let usual = 4 * self.n_embd;
+        let usual = self.n_embd.saturating_mul(4);
         GptConfig {
             ffn_width: self.n_inner.filter(|inner| *inner != usual),
             norm_epsilon: self.layer_norm_epsilon,

@@ -1,16 +1,17 @@
-//! `config.json` of Llama.
+//! `config.json` of Llama, and of the families that differ from it by a few switches.
 
+use super::super::family::{Family, Switches, Window};
+use super::rope::{self, RopeJson};
 use crate::error::{Error, Result};
-use crate::models::{FeedForward, GptConfig, Norm, Positions};
-use crate::nn::{RopeConfig, RopeScaling};
-use serde::{Deserialize, Serialize};
+use crate::experts::Experts;
+use crate::models::{GptConfig, Positions};
+use crate::nn::RopeConfig;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
-/// Relevant fields of the file. Missing fields have the values of the first Llama.
-#[derive(Serialize, Deserialize)]
-#[serde(default)]
+/// Relevant fields of the file.
+#[derive(Deserialize)]
 pub(super) struct LlamaJson {
-    model_type: String,
-    architectures: Vec<String>,
     vocab_size: usize,
     max_position_embeddings: usize,
     hidden_size: usize,
@@ -27,171 +28,187 @@ pub(super) struct LlamaJson {
     rope_scaling: Option<RopeJson>,
     /// Both, from version 5 on.
     rope_parameters: Option<RopeJson>,
+    partial_rotary_factor: Option<f64>,
+    #[serde(default)]
     attention_bias: bool,
+    #[serde(default)]
     mlp_bias: bool,
     tie_word_embeddings: bool,
-}
-
-/// Parameters of rotary positions.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct RopeJson {
+    sliding_window: Option<usize>,
+    /// The window is that of blocks from `max_window_layers` on, or of those that `layer_types`
+    /// names.
     #[serde(default)]
-    rope_type: String,
-    /// Earlier name of the field. Some files have both.
-    #[serde(default, rename = "type", skip_serializing)]
-    earlier_type: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    rope_theta: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    factor: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    low_freq_factor: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    high_freq_factor: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    original_max_position_embeddings: Option<usize>,
-    /// Part of the features that are rotated.
-    #[serde(default, skip_serializing)]
-    partial_rotary_factor: Option<f64>,
-}
-
-impl Default for LlamaJson {
-    fn default() -> Self {
-        Self {
-            model_type: "llama".to_owned(),
-            architectures: vec!["LlamaForCausalLM".to_owned()],
-            vocab_size: 32_000,
-            max_position_embeddings: 2048,
-            hidden_size: 4096,
-            intermediate_size: 11_008,
-            num_hidden_layers: 32,
-            num_attention_heads: 32,
-            num_key_value_heads: None,
-            head_dim: None,
-            hidden_act: "silu".to_owned(),
-            rms_norm_eps: 1e-6,
-            rope_theta: 10_000.0,
-            rope_scaling: None,
-            rope_parameters: None,
-            attention_bias: false,
-            mlp_bias: false,
-            tie_word_embeddings: false,
-        }
-    }
-}
-
-impl RopeJson {
-    fn new(rope: RopeConfig) -> Self {
-        let scaling = rope.scaling;
-        Self {
-            rope_type: if scaling.is_some() { "llama3" } else { "default" }.to_owned(),
-            rope_theta: Some(rope.base),
-            factor: scaling.map(|scaling| scaling.factor),
-            low_freq_factor: scaling.map(|scaling| scaling.low_freq_factor),
-            high_freq_factor: scaling.map(|scaling| scaling.high_freq_factor),
-            original_max_position_embeddings: scaling.map(|scaling| scaling.original_context),
-            ..Self::default()
-        }
-    }
-
-    fn kind(&self) -> &str {
-        if self.rope_type.is_empty() { &self.earlier_type } else { &self.rope_type }
-    }
-
-    /// Returns Llama 3's scaling; `None` for another kind, or if a number is missing.
-    fn scaling(&self) -> Option<RopeScaling> {
-        Some(RopeScaling {
-            factor: self.factor?,
-            low_freq_factor: self.low_freq_factor?,
-            high_freq_factor: self.high_freq_factor?,
-            original_context: self.original_max_position_embeddings?,
-        })
-        .filter(|_| self.kind() == "llama3")
-    }
-
-    fn is_plain(&self) -> bool {
-        matches!(self.kind(), "" | "default")
-    }
+    use_sliding_window: bool,
+    #[serde(default)]
+    max_window_layers: usize,
+    layer_types: Option<Vec<String>>,
+    #[serde(default)]
+    num_local_experts: usize,
+    #[serde(default)]
+    num_experts_per_tok: usize,
+    router_jitter_noise: Option<f64>,
 }
 
 impl LlamaJson {
-    /// Returns the file for a model.
-    pub(super) fn new(config: &GptConfig) -> Result<Self> {
-        let GptConfig { norm, feed_forward, bias, .. } = *config;
-        let Positions::Rotary(rope) = config.positions else {
-            return Err(Error::invalid("no Llama: its positions are not rotary"));
-        };
-        if norm != Norm::Rms || feed_forward != FeedForward::SwiGlu {
-            return Err(Error::invalid(format!("no Llama: norm {norm:?}, feed-forward {feed_forward:?}")));
-        }
-        Ok(Self {
-            vocab_size: config.vocabulary,
-            max_position_embeddings: config.context,
-            hidden_size: config.width,
-            intermediate_size: config.ffn_width(),
-            num_hidden_layers: config.layers,
-            num_attention_heads: config.heads,
-            num_key_value_heads: Some(config.kv_heads),
-            head_dim: Some(config.head_dim()),
-            rms_norm_eps: config.norm_epsilon,
-            rope_theta: rope.base,
-            rope_scaling: rope.scaling.map(|_| RopeJson { rope_theta: None, ..RopeJson::new(rope) }),
-            rope_parameters: Some(RopeJson::new(rope)),
-            attention_bias: bias,
-            mlp_bias: bias,
-            tie_word_embeddings: config.tie_word_embeddings,
-            ..Self::default()
-        })
+    /// Reads the fields of a file.
+    ///
+    /// # Errors
+    /// Fails for a value of another type.
+    pub(super) fn read(family: Family, fields: &Map<String, Value>) -> serde_json::Result<Self> {
+        let mut with_defaults = family.defaults();
+        with_defaults.extend(fields.clone());
+        serde_json::from_value(Value::Object(with_defaults))
     }
 
-    fn rope(&self) -> Option<&RopeJson> {
-        self.rope_parameters.as_ref().or(self.rope_scaling.as_ref())
+    fn rope(&self) -> RopeJson {
+        RopeJson::first(self.rope_scaling.as_ref(), self.rope_parameters.as_ref())
     }
 
-    /// Returns the dimensions.
-    pub(super) fn dimensions(&self) -> GptConfig {
+    /// Returns the dimensions. The settings of the experts that concern training are left to the
+    /// run.
+    pub(super) fn dimensions(&self, family: Family) -> GptConfig {
+        let (switches, rope) = (family.switches(), self.rope());
         let (context, heads) = (self.max_position_embeddings, self.num_attention_heads);
-        let base = self.rope().and_then(|rope| rope.rope_theta).unwrap_or(self.rope_theta);
         let llama =
             GptConfig::llama(self.vocab_size, context, self.hidden_size, heads, self.num_hidden_layers);
         let usual = llama.ffn_width();
+        let is_of_width = |head_dim: &usize| heads.checked_mul(*head_dim) == Some(self.hidden_size);
+        let experts = Experts {
+            count: self.num_local_experts,
+            per_token: self.num_experts_per_tok,
+            width: self.intermediate_size,
+            ..Experts::default()
+        };
         GptConfig {
+            family,
+            head_dim: self.head_dim.filter(|head_dim| !is_of_width(head_dim)),
             kv_heads: self.num_key_value_heads.unwrap_or(heads),
             positions: Positions::Rotary(RopeConfig {
-                base,
-                scaling: self.rope().and_then(RopeJson::scaling),
+                base: rope.rope_theta.unwrap_or(self.rope_theta),
+                scaling: rope.scaling(context).ok().flatten(),
             }),
             norm_epsilon: self.rms_norm_eps,
             ffn_width: Some(self.intermediate_size).filter(|width| *width != usual),
-            bias: self.attention_bias,
+            experts: switches.has_experts.then_some(experts),
+            bias: switches.has_bias_keys && self.attention_bias,
+            qkv_bias: switches.qkv_bias,
+            qk_norm: switches.qk_norm,
+            sliding_window: self.window(switches),
             tie_word_embeddings: self.tie_word_embeddings,
             ..llama
         }
     }
 
+    /// Returns the window of attention, if a block has one.
+    fn window(&self, switches: &Switches) -> Option<usize> {
+        let has_block = || match &self.layer_types {
+            Some(types) => types.iter().any(|kind| kind == SLIDING),
+            None => self.max_window_layers < self.num_hidden_layers,
+        };
+        match switches.window {
+            Window::Never => None,
+            Window::Key => self.sliding_window,
+            Window::Switch => self.sliding_window.filter(|_| self.use_sliding_window && has_block()),
+        }
+    }
+
     /// Returns an unsupported option of the file, if there is one.
-    pub(super) fn unsupported_option(&self) -> Option<String> {
-        let activation = self.hidden_act.as_str();
-        let head_dim = self.hidden_size / self.num_attention_heads.max(1);
-        let rope = self.rope().filter(|rope| !rope.is_plain() && rope.scaling().is_none());
-        let kind = rope.map(RopeJson::kind).unwrap_or_default();
-        let part = self.rope().and_then(|rope| rope.partial_rotary_factor).unwrap_or(1.0);
+    pub(super) fn unsupported_option(&self, family: Family) -> Option<String> {
+        let (switches, rope) = (family.switches(), self.rope());
+        let (activation, jitter) = (self.hidden_act.as_str(), self.router_jitter_noise.unwrap_or(0.0));
+        let scaling = rope.scaling(self.max_position_embeddings);
+        let part = self.partial_rotary_factor.or(rope.partial_rotary_factor).unwrap_or(1.0);
+        let has_biases = match family {
+            Family::Llama => self.attention_bias == self.mlp_bias,
+            Family::Qwen3 => !self.attention_bias,
+            // Others have no such keys.
+            _ => true,
+        };
+        let kinds = self.layer_types.iter().flatten().filter(|_| switches.window == Window::Switch);
+        let kind = kinds.into_iter().find(|kind| ![SLIDING, "full_attention"].contains(&kind.as_str()));
         let checks = [
             (matches!(activation, "silu" | "swish"), format!("hidden_act {activation}")),
             (
-                self.head_dim.is_none_or(|own| own == head_dim),
-                format!("head_dim {}, not hidden_size / num_attention_heads", self.head_dim.unwrap_or(0)),
+                switches.scales_rope || rope.kind() == "default",
+                format!("rope_type {} with model_type {}", rope.kind(), switches.model_type),
             ),
-            (
-                rope.is_none(),
-                format!("rope_type {kind} with these parameters, neither default nor all of llama3"),
-            ),
+            (scaling.is_ok(), scaling.err().unwrap_or_default()),
             (part == 1.0, format!("partial_rotary_factor {part}")),
+            (has_biases, format!("attention_bias {} and mlp_bias {}", self.attention_bias, self.mlp_bias)),
+            (self.window(switches) != Some(0), "sliding_window 0".to_owned()),
+            (kind.is_none(), format!("layer_types with {}", kind.map_or("", String::as_str))),
+            (!switches.has_experts || jitter == 0.0, format!("router_jitter_noise {jitter}")),
             (
-                self.attention_bias == self.mlp_bias,
-                format!("attention_bias {} and mlp_bias {}", self.attention_bias, self.mlp_bias),
+                !switches.has_experts || self.has_legal_experts(),
+                format!(
+                    "num_local_experts {} and num_experts_per_tok {}",
+                    self.num_local_experts, self.num_experts_per_tok
+                ),
             ),
         ];
         checks.into_iter().find(|(fits, _)| !fits).map(|(_, what)| what)
     }
+
+    fn has_legal_experts(&self) -> bool {
+        (1..=Experts::MAX_COUNT).contains(&self.num_local_experts)
+            && (1..=self.num_local_experts).contains(&self.num_experts_per_tok)
+    }
+}
+
+/// Name in `layer_types` of a block with a window.
+const SLIDING: &str = "sliding_attention";
+
+/// Keys that describe the window of attention. A file may have others than it is written with.
+pub(super) const WINDOW_KEYS: [&str; 4] =
+    ["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"];
+
+/// Returns the fields of the file for a model.
+///
+/// # Errors
+/// Fails if the model is none of the family.
+pub(super) fn fields(family: Family, config: &GptConfig) -> Result<Map<String, Value>> {
+    let Positions::Rotary(rotation) = config.positions else {
+        return Err(Error::invalid(format!("no model of the family {}: learned positions", family.name())));
+    };
+    let switches = family.switches();
+    let mut fields = vec![
+        ("model_type", json!(switches.model_type)),
+        ("architectures", json!([switches.class])),
+        ("vocab_size", json!(config.vocabulary)),
+        ("max_position_embeddings", json!(config.context)),
+        ("hidden_size", json!(config.width)),
+        ("intermediate_size", json!(config.ffn_width())),
+        ("num_hidden_layers", json!(config.layers)),
+        ("num_attention_heads", json!(config.heads)),
+        ("num_key_value_heads", json!(config.kv_heads)),
+        ("hidden_act", json!("silu")),
+        ("rms_norm_eps", json!(config.norm_epsilon)),
+        ("tie_word_embeddings", json!(config.tie_word_embeddings)),
+    ];
+    fields.extend(rope::KEYS.into_iter().zip(rope::values(rotation)));
+    if switches.has_head_dim || config.head_dim.is_some() {
+        fields.push(("head_dim", json!(config.head_dim())));
+    }
+    if switches.has_bias_keys {
+        fields.extend(["attention_bias", "mlp_bias"].map(|key| (key, json!(config.bias))));
+    }
+    match (switches.window, config.sliding_window) {
+        (Window::Never, _) => {}
+        (Window::Key, window) => fields.push(("sliding_window", json!(window))),
+        (Window::Switch, None) => fields.push(("use_sliding_window", json!(false))),
+        (Window::Switch, Some(window)) => fields.extend([
+            ("use_sliding_window", json!(true)),
+            ("sliding_window", json!(window)),
+            ("max_window_layers", json!(0)),
+        ]),
+    }
+    if let Some(experts) = &config.experts {
+        fields.retain(|(key, _)| *key != "intermediate_size");
+        fields.extend([
+            ("intermediate_size", json!(experts.hidden_width(config.ffn_width()))),
+            ("num_local_experts", json!(experts.count)),
+            ("num_experts_per_tok", json!(experts.per_token)),
+        ]);
+    }
+    Ok(fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
