@@ -1,5 +1,5 @@
-//! Computes the logits of a GPT-2 or Llama in Hugging Face's layout: `cargo run --release -p
-//! unisono-trainer --example logits -- FOLDER TOKENS.u16 LOGITS.f32` for one sequence of tokens.
+//! Computes the logits of a model in Hugging Face's layout: `cargo run --release -p unisono-trainer
+//! --example logits -- FOLDER TOKENS.u16 LOGITS.f32` for one sequence of tokens.
 //!
 //! The output has 32-bit floats, one row of classes for each token.
 

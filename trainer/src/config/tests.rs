@@ -1,4 +1,5 @@
 use super::*;
+use crate::models::Family;
 use crate::optim::{LrScaling, LrShape};
 use crate::parallel::{Average, ReduceFrequency, Settings, UnusedGradients};
 use crate::parameter::{Dtype, ParamGroup};
@@ -75,6 +76,16 @@ fn shape_is_a_preset_that_other_keys_change() {
     let file = loaded("shape", text).unwrap().model;
     assert_eq!(file, Model { bias: true, kv_heads: 2, ..llama.clone() });
     assert_eq!(changed(&["model.shape=llama", "model.shape=gpt2"]).unwrap(), Config::default());
+    let qwen2 = Model { shape: Family::Qwen2, qkv_bias: true, ..llama.clone() };
+    assert_eq!(changed(&["model.shape=qwen2"]).unwrap().model, qwen2);
+    let qwen3 = Model { shape: Family::Qwen3, qk_norm: true, ..llama.clone() };
+    assert_eq!(changed(&["model.shape=qwen2", "model.shape=qwen3"]).unwrap().model, qwen3);
+    assert_eq!(changed(&["model.shape=phi3"]).unwrap().model, Model { shape: Family::Phi3, ..llama.clone() });
+    let experts = changed(&["model.shape=mixtral", "experts.width=64"]).unwrap().experts;
+    assert_eq!((experts.count, experts.per_token, experts.width), (8, 2, 64));
+    let few = loaded("mixtral", "[model]\nshape = \"mixtral\"\n[experts]\ncount = 4\n").unwrap();
+    assert_eq!((few.experts.count, few.experts.per_token), (4, 2));
+    assert_eq!(loaded("printed-mixtral", &few.to_toml().unwrap()).unwrap(), few);
     let printed = changed(&["model.shape=llama", "model.norm=layer"]).unwrap();
     assert_eq!(loaded("printed-shape", &printed.to_toml().unwrap()).unwrap(), printed);
 }

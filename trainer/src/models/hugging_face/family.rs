@@ -178,9 +178,8 @@ impl Family {
     /// # Errors
     /// Fails if there is none, and names what is different in the nearest family.
     pub fn of(config: &GptConfig) -> Result<Self> {
-        let families = || [config.family].into_iter().chain(TABLE.iter().map(|row| row.family));
-        let found = families().find(|family| family.difference(config).is_none());
-        found.ok_or_else(|| {
+        let mut families = [config.family].into_iter().chain(TABLE.iter().map(|row| row.family));
+        families.find(|family| family.difference(config).is_none()).ok_or_else(|| {
             let is_rotary = matches!(config.positions, Positions::Rotary(_));
             let nearest = match config.family {
                 Self::Gpt2 if is_rotary && config.experts.is_some() => Self::Mixtral,

@@ -205,8 +205,8 @@ fn exported(fields: &Value, change: impl FnOnce(&mut GptConfig)) -> Value {
     // A resumed run may have been started by the keys of a Llama.
     config.family = Family::Llama;
     change(&mut config);
-    let config = with_family(&config, Some(&source)).unwrap();
-    let known = Provenance { source: Some(&source), ..Provenance::default() };
+    let config = with_family(&config, Some(&source[..])).unwrap();
+    let known = Provenance { source: Some(&source[..]), ..Provenance::default() };
     serde_json::from_str(&config_text(path, &config, &known).unwrap()).unwrap()
 }
 
