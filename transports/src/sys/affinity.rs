@@ -1,4 +1,4 @@
-//! Placement of threads on the cores next to a part of memory.
+//! Cores: those that a thread may use, those next to a part of memory, and those that are free.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::Path;
@@ -7,6 +7,24 @@ use std::path::Path;
 pub fn available_cpus() -> Vec<usize> {
     let allowed = sched_getaffinity(None).ok();
     allowed.map_or(Vec::new(), |allowed| (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
+}
+
+/// Returns true if the threads of this host that want to run, the caller included, are no more than
+/// its cores. Returns false if the system does not tell.
+pub(crate) fn has_free_cores() -> bool {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    // The whole host counts and not only the cores of this process, because threads of the kernel
+    // share cores with all processes.
+    // SAFETY: this call reads a number of the system and touches no memory.
+    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    runnable_threads(&load).is_some_and(|threads| i64::from(threads) <= cores)
+}
+
+/// Returns the number of threads that run or want to, from the text of `/proc/loadavg`:
+/// `0.20 0.18 0.12 1/80 11206`.
+pub(crate) fn runnable_threads(text: &str) -> Option<u32> {
+    let (runnable, _) = text.split_whitespace().nth(3)?.split_once('/')?;
+    runnable.parse().ok()
 }
 
 /// Keeps the calling thread on those of its cores that are next to this NUMA node. The thread stays
@@ -42,6 +60,15 @@ mod tests {
         assert_eq!(parse_cpu_list("0-3,8,10-11\n").collect::<Vec<_>>(), [0, 1, 2, 3, 8, 10, 11]);
         assert_eq!(parse_cpu_list("").count() + parse_cpu_list("x-y").count(), 0);
         assert_eq!(parse_cpu_list("0-99999999999").count(), CpuSet::MAX_CPU, "as many as there can be");
+    }
+
+    #[test]
+    fn runnable_threads_are_parsed() {
+        assert_eq!(runnable_threads("0.20 0.18 0.12 8/80 11206\n"), Some(8));
+        for damaged in ["", "0.20 0.18 0.12", "0.20 0.18 0.12 8 11206", "1 2 3 -1/80", "1 2 3 99999999999/80"]
+        {
+            assert_eq!(runnable_threads(damaged), None, "{damaged}");
+        }
     }
 
     #[test]

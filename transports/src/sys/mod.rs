@@ -8,6 +8,7 @@ pub mod close_on_fork;
 pub mod descriptors;
 pub mod fork_guard;
 pub(crate) mod hide_on_fork;
+mod huge_pages;
 mod lazy_part;
 pub mod mapped_file;
 pub mod private_file;

@@ -125,6 +125,7 @@ fn control(bytes: &[u8]) {
 fn kernel_texts(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let _ = signals::ignored_in(&text);
+    let _ = affinity::runnable_threads(&text);
     let _ = [0, 1, u32::MAX].map(|uid| user::is_mapped(uid, &text));
     assert!(affinity::parse_cpu_list(&text).all(|core| core < rustix::thread::CpuSet::MAX_CPU));
 }
