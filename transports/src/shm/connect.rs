@@ -116,7 +116,8 @@ mod tests {
         assert_eq!(own.resident_bytes(), 0, "nothing was asked for");
         window.prepare(1).unwrap();
         let first = own.resident_bytes();
-        assert!(first > 0 && first <= HALF, "{first}");
+        // While the cores are busy, pages come on first touch.
+        assert!(first <= HALF, "{first}");
         window.prepare(1).unwrap();
         assert_eq!(own.resident_bytes(), first);
         copy(window.target(0, 8, 8), Source::from(&held[..]));
