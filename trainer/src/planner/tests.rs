@@ -395,8 +395,8 @@ fn step_time_has_recomputation_and_the_bubble_of_stages() {
     let time = |parallel| StepTime::new(&Estimate { shape, hardware, parallel }, 1, 8, 25e6);
     let replicated = ParallelConfig { data: 16, ..parallel(Zero2, 64) };
     let plain = time(replicated);
-    let again = time(ParallelConfig { activation_checkpointing: true, ..replicated });
-    assert!(near(again.backward, 1.5 * plain.backward) && near(again.forward, plain.forward));
+    let recomputing = time(ParallelConfig { activation_checkpointing: true, ..replicated });
+    assert!(near(recomputing.backward, 1.5 * plain.backward) && near(recomputing.forward, plain.forward));
     let staged = time(ParallelConfig { pipeline: 4, ..replicated });
     // (P - 1) / (M + P - 1) of the step is idle, as when its schedule is played.
     let share = staged.bubble / (staged.bubble + staged.forward + staged.backward);

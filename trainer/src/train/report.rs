@@ -114,12 +114,12 @@ impl Report {
 
 /// Formats the loads of a block's experts, relative to equal loads.
 fn load_text(path: &str, loads: &[f64]) -> String {
-    let most = loads.iter().copied().fold(0.0, f64::max);
+    let highest_load = loads.iter().copied().fold(0.0, f64::max);
     let idle = loads.iter().filter(|load| **load == 0.0).count();
     let shown: Vec<_> = loads.iter().take(MAX_SHOWN_EXPERTS).map(|load| format!("{load:.2}")).collect();
     let more = if loads.len() > MAX_SHOWN_EXPERTS { " ..." } else { "" };
     format!(
-        "{path}: {} experts, most loaded {most:.2} x mean, {idle} without tokens: {}{more}",
+        "{path}: {} experts, most loaded {highest_load:.2} x mean, {idle} without tokens: {}{more}",
         loads.len(),
         shown.join(" ")
     )

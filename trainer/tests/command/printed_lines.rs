@@ -42,14 +42,14 @@ fn loads_of_experts_are_printed_as_recorded() {
         let loads = loads.as_array().expect("a load of each expert").iter();
         let loads: Vec<f64> = loads.map(|load| load.as_f64().expect("a number")).collect();
         assert!(loads.len() == 4 && (loads.iter().sum::<f64>() - 4.0).abs() < 1e-9, "{loads:?}");
-        let most = loads.iter().copied().fold(0.0, f64::max);
+        let highest_load = loads.iter().copied().fold(0.0, f64::max);
         let start = format!("step {}/3 ", step + 1);
         let line = text.lines().find(|line| line.starts_with(&start) && line.contains(" loss "));
         let line = line.unwrap_or_else(|| panic!("no line of step {}: {text}", step + 1));
-        assert!(line.contains(&format!(" load {most:.2}x in {path} ")), "{line}, with {loads:?}");
+        assert!(line.contains(&format!(" load {highest_load:.2}x in {path} ")), "{line}, with {loads:?}");
         let shown: Vec<String> = loads.iter().map(|load| format!("{load:.2}")).collect();
         let idle = loads.iter().filter(|load| **load == 0.0).count();
-        last = format!("{path}: 4 experts, most loaded {most:.2} x mean, {idle} without tokens: ");
+        last = format!("{path}: 4 experts, most loaded {highest_load:.2} x mean, {idle} without tokens: ");
         last.push_str(&shown.join(" "));
     }
     assert!(text.lines().any(|line| line == last), "`{last}` is not in {text}");

@@ -90,8 +90,8 @@ fn placements_balance_the_scores_that_are_computed() {
         let spread = |placement| {
             let found = computed(ranks, placement, KvTransfer::Gather, Attention::new(1, 2));
             let sums: Vec<usize> = found.into_iter().map(|[forward, backward]| forward + backward).collect();
-            let most = sums.iter().max().copied().unwrap_or(0);
-            most as f64 / sums.iter().min().copied().unwrap_or(0) as f64
+            let largest_sum = sums.iter().max().copied().unwrap_or(0);
+            largest_sum as f64 / sums.iter().min().copied().unwrap_or(0) as f64
         };
         assert!(spread(Placement::Striped) <= 1.1, "{}", spread(Placement::Striped));
         assert!(spread(Placement::ZigZag) <= 1.001, "{}", spread(Placement::ZigZag));

@@ -124,9 +124,9 @@ fn each_phase_sends_the_bytes_of_the_formula() {
             let layout = settings.layout(kind, &plain_inventory(), ranks);
             let total = 4.0 * layout.count() as f64;
             // The last unit's weights stay from forward to backward.
-            let again = total - 4.0 * layout.buckets[0].count as f64;
+            let regathered = total - 4.0 * layout.buckets[0].count as f64;
             let group = GroupBytes {
-                gathered: [total, again],
+                gathered: [total, regathered],
                 reduced: total,
                 stepped: total,
                 ..GroupBytes::default()

@@ -170,14 +170,16 @@ pub(super) fn fields(family: Family, config: &GptConfig) -> Result<Map<String, V
     let Positions::Rotary(rotation) = config.positions else {
         return Err(Error::invalid(format!("no model of the family {}: learned positions", family.name())));
     };
-    let switches = family.switches();
+    let (switches, usual) = (family.switches(), config.ffn_width());
+    // The files of a mixture have the width of one expert here.
+    let hidden = config.experts.as_ref().map_or(usual, |experts| experts.hidden_width(usual));
     let mut fields = vec![
         ("model_type", json!(switches.model_type)),
         ("architectures", json!([switches.class])),
         ("vocab_size", json!(config.vocabulary)),
         ("max_position_embeddings", json!(config.context)),
         ("hidden_size", json!(config.width)),
-        ("intermediate_size", json!(config.ffn_width())),
+        ("intermediate_size", json!(hidden)),
         ("num_hidden_layers", json!(config.layers)),
         ("num_attention_heads", json!(config.heads)),
         ("num_key_value_heads", json!(config.kv_heads)),
@@ -203,9 +205,7 @@ pub(super) fn fields(family: Family, config: &GptConfig) -> Result<Map<String, V
         ]),
     }
     if let Some(experts) = &config.experts {
-        fields.retain(|(key, _)| *key != "intermediate_size");
         fields.extend([
-            ("intermediate_size", json!(experts.hidden_width(config.ffn_width()))),
             ("num_local_experts", json!(experts.count)),
             ("num_experts_per_tok", json!(experts.per_token)),
         ]);
