@@ -247,6 +247,11 @@ impl OpDesc {
         self.count.checked_mul(size as u64)
     }
 
+    /// Returns true if `other` has the same number, but the operations before it differ.
+    pub(crate) fn differs_in_history(&self, other: &Self) -> bool {
+        self.sequence() == other.sequence() && self.place != other.place
+    }
+
     /// Returns true if `other` is the same operation, but the operations before it differ.
     pub(crate) fn differs_in_history_only(&self, other: &Self) -> bool {
         self != other && self.after(other.place, self.sequence()) == *other

@@ -12,6 +12,7 @@ use crate::engine::watchdog::ROUNDS_SLEEPING;
 use crate::error::{Error, ErrorKind};
 use crate::hash::GOLDEN_RATIO;
 use crate::op_desc::OpDesc;
+use crate::schedule::Rank;
 use std::time::Duration;
 
 /// The operations of all ranks so far: their number and a digest.
@@ -43,33 +44,73 @@ impl CallHistory {
 }
 
 impl Engine {
-    /// If `error` only says that the calls differ, returns an error that names the first operation
-    /// in which this rank and a peer differ.
+    /// If `error` says that calls of two ranks differ, returns an error that names the first
+    /// operation in which this rank and a peer differ, as far as it is recorded.
     ///
-    /// This rank sends the list of its calls. Each peer compares the list with its own record. A
-    /// peer that has also found the difference sends its own list.
+    /// The operations in `error` may be later ones, because ranks whose calls differ may exchange
+    /// no data in these calls. Then this rank sends the list of its calls. Each peer compares the
+    /// list with its own record. A peer that has also found the difference sends its own list.
     #[cold]
     pub(super) fn name_earlier_mismatch(&mut self, error: Error) -> Error {
+        let error = self.with_recorded_op(error);
+        let Some(op) = disputed_op(&error) else { return error };
+        match self.told_answer() {
+            Some(told) if sequence_of(&told) <= Some(op.sequence()) => self.prefer_to_received(told),
+            _ if is_late(&error, self.fabric.rank) => self.ask_for_earlier_calls(error, op),
+            _ => error,
+        }
+    }
+
+    /// If a message of an earlier operation, which this rank did not receive, was still there,
+    /// returns the error about that operation.
+    fn with_recorded_op(&self, error: Error) -> Error {
         if let &ErrorKind::Mismatch { rank, op, other, other_op } = error.kind()
             && rank == self.fabric.rank
             && other_op.shares_sequence_with(&op)
             && other_op.sequence() < op.sequence()
             && let Some(recorded) = self.recorder.find_op(&other_op)
         {
-            // A message of an earlier operation, which this rank did not receive, was still there.
             return op_mismatch(rank, recorded, other, other_op);
         }
-        let Some(op) = later_op(&error) else { return error };
+        error
+    }
+
+    /// Returns the error about the first call that a peer told and that this rank made differently.
+    ///
+    /// An answer that only repeats that earlier calls differ names no call. So it is left out.
+    fn told_answer(&self) -> Option<Error> {
+        let is_open = |told: &Error| match told.kind() {
+            ErrorKind::Mismatch { op, other_op, .. } => op.differs_in_history_only(other_op),
+            _ => false,
+        };
+        self.watchdog.told_difference().filter(|told| !is_open(told))
+    }
+
+    /// Returns an error that this rank has found, and lets this rank send it to the peers.
+    ///
+    /// A peer may have sent an error to all, but that error may name later operations.
+    fn prefer_to_received(&mut self, found: Error) -> Error {
+        self.watchdog.forget_received_error();
+        found
+    }
+
+    /// Tells the peers the calls before `op`, and waits for an answer that names earlier operations
+    /// than `error` does.
+    fn ask_for_earlier_calls(&mut self, mut error: Error, op: OpDesc) -> Error {
         for call in self.recorder.calls_before(&op, CALLS_TOLD) {
             self.watchdog.announce_call(&mut *self.fabric.control, call);
         }
         let begun = self.fabric.wait.now();
         let limit = self.config.timeout.min(ANSWER_TIME_MAX);
         while self.fabric.wait.now().saturating_sub(begun) < limit {
-            match self.watchdog.read_events(&mut *self.fabric.control) {
-                // An answer that only repeats that earlier calls differ names no call, so this rank
-                // listens on.
-                Err(cause) if later_op(&cause).is_none() => return cause,
+            let answer = self.watchdog.read_events(&mut *self.fabric.control);
+            if let Some(told) = self.told_answer() {
+                return self.prefer_to_received(told);
+            }
+            match answer {
+                Err(cause) if !is_late(&cause, self.fabric.rank) => return cause,
+                // Even earlier calls differ, so this rank listens on.
+                Err(cause) if sequence_of(&cause) < sequence_of(&error) => error = cause,
                 _ => self.fabric.wait.pause(ROUNDS_SLEEPING),
             }
         }
@@ -77,18 +118,41 @@ impl Engine {
     }
 }
 
-/// Returns the operation of an error that two ranks called alike, after different ones.
-fn later_op(error: &Error) -> Option<OpDesc> {
+/// Returns the operation of an error about two ranks that called different operations under the
+/// same number, or the same operation after different ones.
+fn disputed_op(error: &Error) -> Option<OpDesc> {
     match error.kind() {
-        ErrorKind::Mismatch { op, other_op, .. } => op.differs_in_history_only(other_op).then_some(*op),
+        ErrorKind::Mismatch { op, other_op, .. } => {
+            let is_disputed = op.shares_sequence_with(other_op) && op.sequence() == other_op.sequence();
+            is_disputed.then_some(*op)
+        }
         _ => None,
+    }
+}
+
+/// Returns the number of the operations that an error is about, if it is the same.
+fn sequence_of(error: &Error) -> Option<u64> {
+    disputed_op(error).map(|op| op.sequence())
+}
+
+/// Returns true if earlier calls than those in `error` differ, too, and `rank` may still learn
+/// which.
+fn is_late(error: &Error, rank: Rank) -> bool {
+    match error.kind() {
+        // A peer has searched for earlier calls before it sent its error. Its error is used if it
+        // names two different calls.
+        ErrorKind::Mismatch { rank: finder, op, other_op, .. } => {
+            let is_open = *finder == rank || op.differs_in_history_only(other_op);
+            disputed_op(error).is_some() && op.differs_in_history(other_op) && is_open
+        }
+        _ => false,
     }
 }
 
 /// A second multiplier, so that a difference of counts and a difference of roots do not cancel out.
 const COUNT_MULTIPLIER: u64 = 0xd1b5_4a32_d192_ed03;
 /// Earlier operations that a rank tells its peers. Shared memory keeps eight unread messages.
-const CALLS_TOLD: usize = 6;
+pub(super) const CALLS_TOLD: usize = 6;
 /// Time in which a peer answers. Only errors without the names of the calls wait for it.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 

@@ -14,8 +14,12 @@ pub enum ErrorKind {
     /// Two ranks called different operations at the same position of their sequences.
     ///
     /// If two ranks exchange no data in these operations, they find the difference in the next
-    /// operation in which they do. If the operations that differed are not recorded any more, `op`
-    /// and `other_op` are the ones in which it was found.
+    /// operation in which they do. Then they compare their last calls, and the error names the
+    /// first operation in which they differ.
+    ///
+    /// If that operation is not recorded any more, or no rank answers within a second, `op` and
+    /// `other_op` are later operations. Several ranks may name different pairs of ranks, and so
+    /// different operations.
     Mismatch {
         /// The first rank.
         rank: Rank,

@@ -15,6 +15,7 @@ mod tests;
 pub(crate) use abort::AbortFlag;
 pub(crate) use deadline::ROUNDS_WITHOUT_CLOCK;
 
+use crate::engine::call_history::CALLS_TOLD;
 use crate::engine::mismatch::op_mismatch;
 use crate::engine::registry::CommRegistry;
 use crate::engine::telemetry::flight::Recorder;
@@ -44,6 +45,8 @@ pub(super) struct Watchdog {
     /// Time of the last reading of the clock.
     now: Duration,
     peers: Vec<PeerState>,
+    /// The calls that peers told and that this rank has made differently, or not made yet.
+    told_calls: Vec<(Rank, OpDesc)>,
     /// True if this rank sent the error that ended it to all.
     error_sent: bool,
     /// True if a peer sent its error to all.
@@ -67,6 +70,7 @@ impl Watchdog {
             deadline: Deadline::new(timeout),
             now: Duration::ZERO,
             peers: vec![PeerState::default(); ranks],
+            told_calls: Vec::new(),
             error_sent: false,
             error_received: false,
         }
@@ -234,6 +238,25 @@ impl Watchdog {
         self.send(control, &ControlMsg::Called(op));
     }
 
+    /// Returns an error about the first call that a peer told and that this rank made differently.
+    ///
+    /// Each peer tells its calls in their order. So the first difference of this rank and that peer
+    /// is the one that is returned, or it is older than all calls that the peer told.
+    #[cold]
+    pub(super) fn told_difference(&self) -> Option<Error> {
+        let differences = self.told_calls.iter().filter_map(|&(peer, peer_op)| {
+            let op = self.call_numbered_as(&peer_op).filter(|op| !op.matches(&peer_op))?;
+            Some((op, peer, peer_op))
+        });
+        let (op, peer, peer_op) = differences.min_by_key(|(op, ..)| op.sequence())?;
+        Some(op_mismatch(self.rank, op, peer, peer_op))
+    }
+
+    /// Lets this rank send its own error to the peers, although a peer has sent one to all.
+    pub(super) fn forget_received_error(&mut self) {
+        self.error_received = false;
+    }
+
     /// Announces to all peers that this rank waits in `op` of another communicator.
     pub(super) fn announce_wait_elsewhere(&mut self, control: &mut dyn ControlChannel, op: OpDesc) {
         self.send(control, &ControlMsg::WaitingElsewhere(op));
@@ -326,7 +349,7 @@ impl Watchdog {
             let Some(event) = control.poll() else { break };
             self.on_event(event)?;
         }
-        Ok(())
+        self.check_told_calls()
     }
 
     fn on_event(&mut self, event: PeerEvent) -> Result<()> {
@@ -346,7 +369,10 @@ impl Watchdog {
                 self.peers[peer].report_wait(op, false, self.now);
                 self.check_mismatch(peer, op)?;
             }
-            Some(ControlMsg::Called(op)) => self.check_mismatch(peer, op)?,
+            Some(ControlMsg::Called(op)) => {
+                self.keep_told_call(peer, op);
+                self.check_told_calls()?;
+            }
             Some(ControlMsg::WaitingElsewhere(op)) => self.peers[peer].report_wait(op, true, self.now),
             Some(ControlMsg::Failed { kind, .. }) => {
                 self.error_received = true;
@@ -373,12 +399,39 @@ impl Watchdog {
     /// Such ranks would wait forever. If the operation of this rank needed no data of `peer`, it
     /// may be complete already, but the flight record still has it.
     fn check_mismatch(&self, peer: Rank, peer_op: OpDesc) -> Result<()> {
-        let current = self
-            .current_op
-            .filter(|op| op.shares_sequence_with(&peer_op) && op.sequence() == peer_op.sequence());
-        match current.or_else(|| self.recorder.find_op(&peer_op)) {
+        match self.call_numbered_as(&peer_op) {
             Some(op) if !op.matches(&peer_op) => Err(op_mismatch(self.rank, op, peer, peer_op)),
             _ => Ok(()),
+        }
+    }
+
+    /// Returns the operation that this rank called under the number of `peer_op`, if it has called
+    /// one and the flight record still has it.
+    fn call_numbered_as(&self, peer_op: &OpDesc) -> Option<OpDesc> {
+        let current = self
+            .current_op
+            .filter(|op| op.shares_sequence_with(peer_op) && op.sequence() == peer_op.sequence());
+        current.or_else(|| self.recorder.find_op(peer_op))
+    }
+
+    /// Keeps a call that `peer` told, unless this rank has made the same call.
+    ///
+    /// The peer may be ahead of this rank. A call that was forgotten because this rank has not made
+    /// it yet would hide the first difference behind a later one.
+    #[cold]
+    fn keep_told_call(&mut self, peer: Rank, peer_op: OpDesc) {
+        let is_alike = self.call_numbered_as(&peer_op).is_some_and(|op| op.matches(&peer_op));
+        let kept = self.told_calls.iter().filter(|(rank, _)| *rank == peer).count();
+        if !is_alike && kept < CALLS_TOLD {
+            self.told_calls.push((peer, peer_op));
+        }
+    }
+
+    /// Fails if a peer told a call that this rank has made differently, perhaps only since then.
+    fn check_told_calls(&self) -> Result<()> {
+        match self.told_calls.is_empty() {
+            true => Ok(()),
+            false => self.told_difference().map_or(Ok(()), Err),
         }
     }
 

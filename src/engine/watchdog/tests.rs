@@ -3,6 +3,7 @@ use crate::engine::telemetry::flight::Owner;
 use crate::engine::watchdog::peer_state::REPORT_TTL;
 use crate::engine::watchdog::*;
 use crate::op_desc::OpKind;
+use crate::schedule::Collective;
 use unisono_reducers::DType;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -114,4 +115,49 @@ fn watchdog_sends_own_error_once_before_goodbye() {
     control.0.clear();
     watchdog.goodbye(&mut control, None);
     assert_eq!(control.0, [ControlMsg::Finalized]);
+}
+
+fn broadcast(sequence: u64, root: Rank) -> OpDesc {
+    OpDesc::new(sequence, OpKind::Collective(Collective::Broadcast), DType::F32, None, root, 8)
+}
+
+/// Reads that rank 1 called a broadcast from itself.
+fn tell(watchdog: &mut Watchdog, sequence: u64) -> Result<()> {
+    let bytes = ControlMsg::Called(broadcast(sequence, 1)).encode();
+    watchdog.on_event(PeerEvent::Message { from: 1, bytes })
+}
+
+/// A rank that is ahead may tell its calls before this rank has made any of them.
+#[test]
+fn watchdog_compares_told_calls_once_it_has_made_them() {
+    for early in 0..=5 {
+        let mut watchdog = watchdog_of_three();
+        (1..=early).for_each(|sequence| tell(&mut watchdog, sequence).unwrap());
+        (1..=5).for_each(|sequence| watchdog.recorder.begin(sequence, &broadcast(sequence, 0)));
+        let found = match early {
+            5 => watchdog.read_events(&mut RecordingControl::default()),
+            _ => tell(&mut watchdog, early + 1),
+        };
+        let (op, other_op) = (broadcast(1, 0), broadcast(1, 1));
+        let expected = ErrorKind::Mismatch { rank: 0, op, other: 1, other_op };
+        assert_eq!(*found.unwrap_err().kind(), expected, "{early} calls told early");
+    }
+}
+
+#[test]
+fn watchdog_keeps_few_told_calls_of_a_peer() {
+    let mut watchdog = watchdog_of_three();
+    (1..=1000).for_each(|sequence| tell(&mut watchdog, sequence).unwrap());
+    assert_eq!(watchdog.told_calls.len(), CALLS_TOLD);
+}
+
+#[test]
+fn watchdog_forgets_told_calls_that_it_makes_alike() {
+    let mut watchdog = watchdog_of_three();
+    watchdog.recorder.begin(1, &broadcast(1, 1));
+    tell(&mut watchdog, 1).unwrap();
+    assert!(watchdog.told_calls.is_empty());
+    tell(&mut watchdog, 2).unwrap();
+    watchdog.recorder.begin(2, &broadcast(2, 1));
+    watchdog.read_events(&mut RecordingControl::default()).unwrap();
 }
