@@ -28,6 +28,7 @@ mod plan;
 pub(crate) mod registry;
 mod store_tuner;
 pub(crate) mod telemetry;
+mod wait;
 mod watchdog;
 
 pub(crate) use crate::engine::algorithm_cache::{Override, Overrides};
@@ -429,18 +430,6 @@ impl Engine {
     /// Returns the temporary buffer, so that its memory is used again.
     pub(crate) fn return_temp(&mut self, temp: Vec<u8>) {
         self.temp = temp;
-    }
-
-    /// Lets operations wait in the way for a background thread, or in the way for the caller's
-    /// thread.
-    pub(crate) fn wait_in_background(&mut self, background: bool) {
-        self.wait_mode = match self.config.wait {
-            // The thread runs beside the computation of its own rank, and a yield would take the
-            // core from that computation: docs/decisions/0022-sleepers-are-woken.md.
-            WaitMode::Auto if background => WaitMode::Block,
-            mode => mode,
-        };
-        self.fabric.wait.set_mode(self.wait_mode);
     }
 
     /// Returns the size of one channel's half of the window in bytes.

@@ -6,9 +6,10 @@
 
 use crate::engine::Engine;
 use crate::engine::exec::no_window;
-use crate::engine::messages::{Messages, wait_round};
+use crate::engine::messages::Messages;
 use crate::engine::mismatch::tag_mismatch;
 use crate::engine::plan::EagerPlans;
+use crate::engine::wait::wait_round;
 use crate::engine::watchdog::Watchdog;
 use crate::error::Result;
 use crate::hash::GOLDEN_RATIO;

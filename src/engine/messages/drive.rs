@@ -1,61 +1,20 @@
-//! The functions by which waiting operations, waiting threads and the background thread move
-//! messages.
+//! The functions by which waiting threads and the background thread move messages.
+//!
+//! An operation that waits moves messages, too, in [`wait_round`](crate::engine::wait::wait_round).
 
 use crate::engine::Engine;
 use crate::engine::messages::matching::{MessageInfo, Pattern};
 use crate::engine::messages::submission::{Submission, SubmissionQueue};
-use crate::engine::messages::{Links, Messages};
-use crate::engine::watchdog::{ROUNDS_WITHOUT_CLOCK, Watchdog};
+use crate::engine::watchdog::ROUNDS_WITHOUT_CLOCK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::schedule::Rank;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
-use unisono_transports::{ControlChannel, Fabric, WaitStrategy};
-
-/// Lets a waiting operation move messages, handles its round without progress, and pauses.
-///
-/// # Errors
-/// As [`Watchdog::wait_round`], and errors of the links.
-pub(in crate::engine) fn wait_round(
-    (messages, links): (&mut Messages, &mut Links),
-    watchdog: &mut Watchdog,
-    control: &mut dyn ControlChannel,
-    wait: &mut dyn WaitStrategy,
-    blocked: impl Iterator<Item = Rank> + Clone,
-) -> Result<()> {
-    let round = watchdog.check_round(control, wait, blocked.clone())?;
-    let looks =
-        round.is_multiple_of(ROUNDS_PER_LOOK) || round > ROUNDS_AWAKE || messages.submissions().is_filled();
-    if !(looks && messages.is_active()) {
-        wait.pause_for(round, &mut { blocked });
-    } else if !messages.progress(links)? {
-        // The ranks that messages wait for end the sleep, too. The rank that blocks the operation
-        // may itself wait for such a message.
-        wait.pause_for(round, &mut blocked.chain(messages.partners()));
-    }
-    Ok(())
-}
 
 impl Engine {
-    /// Handles one round without progress of an operation; see [`wait_round`].
-    pub(in crate::engine) fn wait_round(
-        &mut self,
-        blocked: impl Iterator<Item = Rank> + Clone,
-    ) -> Result<()> {
-        let Fabric { links, control, wait, .. } = &mut self.fabric;
-        let movable = (&mut self.messages, &mut links[..]);
-        wait_round(movable, &mut self.watchdog, &mut **control, &mut **wait, blocked)
-    }
-
     /// Returns the queue through which other threads post messages.
     pub(crate) fn submissions(&self) -> &Arc<SubmissionQueue> {
         self.messages.submissions()
-    }
-
-    /// Returns a waker with which another thread can wake this rank.
-    pub(crate) fn waker(&self) -> Waker {
-        self.fabric.wait.waker()
     }
 
     /// Returns true if the background thread has to move messages of this rank.
@@ -139,16 +98,6 @@ impl Engine {
         self.fabric.wait.pause_for(round, &mut self.messages.partners());
     }
 
-    /// Returns the time of this rank's clock.
-    pub(crate) fn now(&self) -> Duration {
-        self.fabric.wait.now()
-    }
-
-    /// Returns whether the clock is simulated, so that only a thread that waits may move messages.
-    pub(crate) fn is_simulated(&self) -> bool {
-        self.fabric.wait.is_simulated()
-    }
-
     /// Ends the communicator because a message did not move in time.
     pub(crate) fn message_timeout(&mut self, what: String, peer: Option<Rank>, waited: Duration) -> Error {
         let error = Error::new(ErrorKind::MessageTimeout { what, peer, after: waited });
@@ -169,10 +118,3 @@ impl Engine {
         })
     }
 }
-
-/// Rounds of an operation's wait between two looks at the messages. A wait of a few rounds is over
-/// before a look would pay.
-const ROUNDS_PER_LOOK: u32 = 8;
-/// Rounds of an operation's wait in which it sleeps seldom. Later on it looks each time, because
-/// messages may come while it sleeps.
-const ROUNDS_AWAKE: u32 = 16;

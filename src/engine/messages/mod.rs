@@ -28,7 +28,6 @@ mod submission;
 mod tests;
 mod waiting;
 
-pub(in crate::engine) use crate::engine::messages::drive::wait_round;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::engine::messages::fuzzing::fuzz;
 pub use crate::engine::messages::matching::MessageInfo;
