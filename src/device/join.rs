@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reduce_op::ReduceOp;
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
-use unisono_cuda::device::{Gpu, GpuError, IpcHandle, StreamFollower};
+use unisono_cuda::device::{Gpu, GpuError, IpcHandle, MemoryRef, StreamFollower};
 use unisono_transports::gpu::{
     DeviceGeometry, Endpoint, HostStaging, Layout, MappedPeerMemory, Peer, PeerMemory, Reach,
 };
@@ -34,15 +34,18 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     let wide_lines = agree_on_ll128(&base, gpu, (&placements, &locations))?;
     let arena = create_arena(&base, gpu, (channels, wide_lines));
     let arena = agree_on_success(&base, arena)?;
+    // The guard comes before all that opens memory of peers, so after an error it is dropped last.
+    let export = ExportGuard::new(&base, &arena, &placements);
     let peers = connect_peers(&base, &arena, &placements);
     let peers = agree_on_success(&base, peers)?;
     let reach = agree_on_reach(&base, &peers)?;
-    let carrier = relay_comm(&base, &reach, arena.layout().geometry())?;
+    let carrier = agree_on_success(&base, relay_comm(&base, &reach, arena.layout().geometry()))?;
     // All ranks learn of a rank that fails here.
     let endpoint = agree_on_success(&base, make_endpoint(arena, peers, reach))?;
     let follower =
         agree_on_success(&base, StreamFollower::new(endpoint.memory().gpu()).map_err(Error::from))?;
     let order = agree_on_order(&base, endpoint.memory().gpu(), &locations)?;
+    export.keep();
     let notifiers = [Arc::default(), Arc::default()];
     let state = Mutex::<CommState>::default();
     let shared = Arc::new(Shared {
@@ -57,15 +60,57 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     });
     // Graphs may outlive the communicator, so their hook refers to it weakly.
     shared.lock().replay_hook = Some(Arc::new(CommReplayHook { shared: Arc::downgrade(&shared) }));
-    // The owner comes before its threads. If the second thread cannot be started, the drop of the
-    // owner ends the first one.
+    // The owner comes before its threads. If a thread of any rank cannot be started, the drop of
+    // the owner ends those that run.
     let mut owner = Owner { shared, monitor: None, proxy: None };
-    let threads = spawn_monitor(&owner.shared).and_then(|monitor| {
-        owner.monitor = Some(monitor);
-        carrier.map(|carrier| spawn_proxy(&owner.shared, carrier)).transpose()
-    });
-    owner.proxy = agree_on_success(&owner.host_comm, threads)?;
+    let started = start_threads(&mut owner, carrier);
+    agree_on_success(&owner.host_comm, started)?;
     Ok(DeviceCommunicator { shared: Arc::new(owner) })
+}
+
+/// Starts the monitor thread, and the proxy thread if messages move through the host.
+fn start_threads(owner: &mut Owner, carrier: Option<Communicator>) -> Result<()> {
+    owner.monitor = Some(spawn_monitor(&owner.shared)?);
+    owner.proxy = carrier.map(|carrier| spawn_proxy(&owner.shared, carrier)).transpose()?;
+    Ok(())
+}
+
+/// The export of this rank's arena while ranks join. If they fail, the drop of the guard ends the
+/// export. Without that, the memory would be neither reused nor freed.
+struct ExportGuard<'c> {
+    base: &'c Communicator,
+    memory: MemoryRef,
+    /// True if no other process can have the arena open.
+    is_local: bool,
+    is_kept: bool,
+}
+
+impl<'c> ExportGuard<'c> {
+    fn new(base: &'c Communicator, arena: &PeerMemory, placements: &Placements) -> Self {
+        let (memory, is_local) = (arena.memory_ref(), placements.are_in_one_process());
+        Self { base, memory, is_local, is_kept: false }
+    }
+
+    /// Leaves the export to the communicator that the ranks have made.
+    fn keep(mut self) {
+        self.is_kept = true;
+    }
+
+    /// Returns true if no other process accesses the arena any more.
+    fn is_closed_elsewhere(&self) -> bool {
+        // All ranks fail together and come to the barrier, after they have closed what they had
+        // opened. If `base` itself has failed, a rank may still run its link test, so the memory
+        // stays.
+        self.is_local || !std::thread::panicking() && self.base.barrier().is_ok()
+    }
+}
+
+impl Drop for ExportGuard<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept && self.is_closed_elsewhere() {
+            self.memory.withdraw();
+        }
+    }
 }
 
 /// Returns an error unless all ranks have the same settings. Each rank computes addresses in the

@@ -88,6 +88,11 @@ impl Placements {
         &self.all[rank]
     }
 
+    /// Returns true if all ranks are threads of one process. All ranks get the same answer.
+    pub(super) fn are_in_one_process(&self) -> bool {
+        self.all.iter().all(|placement| placement.is_in_same_process(self.of(self.own)))
+    }
+
     /// Returns an error if ranks of a process have to share hardware queues. All ranks get the same
     /// error. If a kernel waited for another kernel in the same queue, it would wait forever.
     pub(super) fn check_queues(&self) -> std::result::Result<(), GpuError> {
@@ -280,6 +285,7 @@ mod tests {
         assert_eq!(places.channels(), 2, "half of 32 free blocks for four ranks");
         assert_eq!(places.room(), 72, "beside the 60 of the other process");
         assert_eq!(places.processes_to_report(), Some(2));
+        assert!(!places.are_in_one_process() && on_one_gpu(4, |_| 1).are_in_one_process());
         places.own = 3;
         assert_eq!((places.room(), places.processes_to_report()), (92, None));
         places.all[3].gpu = [2, 0];

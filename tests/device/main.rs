@@ -7,6 +7,7 @@ mod support;
 mod all_to_all;
 mod collectives;
 mod driver_calls;
+mod failed_joins;
 mod failures;
 mod links;
 mod processes;

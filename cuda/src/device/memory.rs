@@ -131,6 +131,11 @@ impl MemoryRef {
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.0
     }
+
+    /// Ends the export of a buffer: see [`Buffer::withdraw`](super::Buffer::withdraw).
+    pub fn withdraw(&self) {
+        self.0.withdraw();
+    }
 }
 
 fn out_of_memory(error: GpuError, gpu: &Gpu, kind: MemoryKind, bytes: usize) -> GpuError {

@@ -75,7 +75,8 @@ impl PeerMemory {
         self.memory.record_stream(stream);
     }
 
-    pub(crate) fn memory_ref(&self) -> MemoryRef {
+    /// Returns a handle that keeps the memory, and with which its export can be withdrawn.
+    pub fn memory_ref(&self) -> MemoryRef {
         self.memory.memory_ref()
     }
 
