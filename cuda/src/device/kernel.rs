@@ -36,6 +36,17 @@ pub struct LaunchDims {
     pub cooperative: bool,
 }
 
+/// A copy within the memory of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceCopy {
+    /// Address of the first byte that is written.
+    pub target: u64,
+    /// Address of the first byte that is read.
+    pub source: u64,
+    /// Number of bytes.
+    pub bytes: usize,
+}
+
 impl Gpu {
     /// The kernel of this name.
     pub fn kernel(&self, name: &str) -> Result<Kernel, GpuError> {
@@ -89,10 +100,37 @@ impl Kernel {
         shape: LaunchDims,
         arguments: &A,
     ) -> Result<(), GpuError> {
-        stream.gpu().check_same_gpu(&self.gpu, "a kernel")?;
         // SAFETY: the caller's word.
-        let outcome =
-            stream.enqueue(&[], "cuLaunchKernel", |handle| unsafe { self.enqueue(handle, shape, arguments) });
+        unsafe { self.launch_after_copy(stream, None, shape, arguments) }
+    }
+
+    /// Enqueues a copy, if there is one, and then a launch.
+    ///
+    /// # Safety
+    /// - As for [`Kernel::launch`].
+    /// - Both addresses of the copy have so many bytes, which do not overlap. They live as long as
+    ///   the memory of the launch.
+    pub unsafe fn launch_after_copy<A: Plain>(
+        &self,
+        stream: &Stream,
+        copy: Option<DeviceCopy>,
+        shape: LaunchDims,
+        arguments: &A,
+    ) -> Result<(), GpuError> {
+        stream.gpu().check_same_gpu(&self.gpu, "a kernel")?;
+        let call = if copy.is_some() { "cuMemcpyDtoDAsync or cuLaunchKernel" } else { "cuLaunchKernel" };
+        // Both calls follow one question for the current context.
+        let outcome = stream.enqueue(&[], call, |handle| {
+            let copied = copy.map_or(CUresult::CUDA_SUCCESS, |DeviceCopy { target, source, bytes }| {
+                // SAFETY: the caller's word.
+                unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, bytes, handle) }
+            });
+            match copied {
+                // SAFETY: the caller's word.
+                CUresult::CUDA_SUCCESS => unsafe { self.enqueue(handle, shape, arguments) },
+                failed => failed,
+            }
+        });
         self.explained(outcome, shape)
     }
 
