@@ -18,7 +18,8 @@ use unisono_transports::gpu::{Operand, OperandMemory, Region, ShareTable, TypedR
 impl DeviceCommunicator {
     /// Exchanges shares as [`DeviceCommunicator::all_to_all`] does, within one buffer.
     ///
-    /// The contents of the buffer are first copied to other memory.
+    /// An algorithm that reads every share before it overwrites it works within the buffer. For any
+    /// other algorithm, the buffer is first copied to other memory, which is kept for later calls.
     ///
     /// # Errors
     /// See [`DeviceCommunicator::all_reduce`]. After an error, `buffer` is
@@ -28,20 +29,21 @@ impl DeviceCommunicator {
         stream: &Stream,
         buffer: &mut impl DeviceBufferMut<T>,
     ) -> Result<()> {
-        let bytes = self.share_bytes::<T>(buffer)?;
+        let (bytes, buffer) = (self.share_bytes::<T>(buffer)?, TypedRegion(buffer));
+        let buffer_side = OpBuffer::even(Some(&buffer), 0, bytes);
+        let job = make_op::<T>(Collective::AllToAll, None, 0, buffer_side, buffer_side);
+        self.shared.require_kernels(&job)?;
         self.shared.enqueue_with(|state| {
-            let aside = state.aside(self.gpu(), buffer.len() * size_of::<T>())?;
-            // An earlier operation may still read the memory that this one copies to.
-            self.shared.wait_for_last(stream, stream.capture_state())?;
-            stream.copy_bytes(&aside, buffer)?;
-            let (input, output) = (TypedRegion(&*aside), TypedRegion(buffer));
-            let (input_side, output_side) =
-                (OpBuffer::even(Some(&input), 0, bytes), OpBuffer::even(Some(&output), 0, bytes));
-            self.shared.enqueue_locked(
-                state,
-                stream,
-                &make_op::<T>(Collective::AllToAll, None, 0, input_side, output_side),
-            )
+            let choice = self.shared.choose(state, &job)?;
+            if choice.plan.runs_in_place {
+                return self.shared.enqueue_choice(state, stream, &job, &choice);
+            }
+            let memory = state.aside(self.gpu(), buffer.bytes())?;
+            let aside = TypedRegion(&*memory);
+            // The launch copies when the operation before this one has read what was copied last.
+            let copy_side = OpBuffer { copied_from: Some(&buffer), ..OpBuffer::even(Some(&aside), 0, bytes) };
+            let job = make_op::<T>(Collective::AllToAll, None, 0, copy_side, buffer_side);
+            self.shared.enqueue_locked(state, stream, &job)
         })
     }
 
@@ -113,5 +115,6 @@ fn uneven_operand<'o>(region: &'o dyn Region, shares: &'o ShareTable, ready: &Up
     Operand {
         memory: OperandMemory::UnevenShares { region, offset: 0, shares },
         chunks_per_share: ready.slices,
+        copied_from: None,
     }
 }

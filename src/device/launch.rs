@@ -30,8 +30,8 @@ pub(super) struct CommState {
     messages: MessageCache,
     pub(super) groups: GroupCache,
     share_tables: ShareTables,
-    /// Memory to which operations in place copy their buffer first. One is enough, because
-    /// operations run one after the other.
+    /// Memory to which an operation in place copies its buffer first, if its algorithm needs that.
+    /// One is enough, because operations run one after the other.
     aside: Option<Arc<Buffer<u8>>>,
     /// Sequence numbers of the next operation of all ranks, and of the next group of sends and
     /// receives.
@@ -46,6 +46,16 @@ pub(super) struct CommState {
     pub(super) captured: Option<OpDesc>,
     pub(super) overrides: [Option<&'static Algorithm>; Collective::ALL.len()],
     pub(super) last_algorithm: Option<&'static Algorithm>,
+}
+
+/// The algorithm of an operation, and this rank's part of it.
+pub(super) struct Choice {
+    algorithm: &'static Algorithm,
+    /// Set if the algorithm accesses symmetric buffers.
+    registration: Option<Registration>,
+    pub(super) plan: Arc<Plan>,
+    /// Bytes of the longest share.
+    bytes: usize,
 }
 
 /// The kind of kernel that a launch runs.
@@ -87,10 +97,13 @@ impl CommState {
 impl Shared {
     /// Enqueues this rank's part of a collective.
     pub(super) fn enqueue(&self, stream: &Stream, job: &DeviceOp<'_>) -> Result<()> {
-        if !job.has_kernels() {
-            return Err(self.host_comm.attach_rank(job.cpu_only_error()));
-        }
+        self.require_kernels(job)?;
         self.enqueue_with(|state| self.enqueue_locked(state, stream, job))
+    }
+
+    /// Refuses an operation that runs on CPU ranks only.
+    pub(super) fn require_kernels(&self, job: &DeviceOp<'_>) -> Result<()> {
+        if job.has_kernels() { Ok(()) } else { Err(self.host_comm.attach_rank(job.cpu_only_error())) }
     }
 
     /// Enqueues an operation, unless this communicator has failed. `enqueue` returns its
@@ -168,6 +181,12 @@ impl Shared {
         stream: &Stream,
         job: &DeviceOp<'_>,
     ) -> Result<OpDesc> {
+        let choice = self.choose(state, job)?;
+        self.enqueue_choice(state, stream, job, &choice)
+    }
+
+    /// Chooses the algorithm of an operation, and prepares this rank's part of it.
+    pub(super) fn choose(&self, state: &mut CommState, job: &DeviceOp<'_>) -> Result<Choice> {
         let bytes = job.input.share_bytes.max(job.output.share_bytes);
         let spec = self.group_spec(job, bytes);
         let registration = state.registration(job, &spec, bytes, self.host_comm.config());
@@ -176,6 +195,18 @@ impl Shared {
             None => self.select_algorithm(state, job, &spec, bytes)?,
         };
         let plan = state.plans.get(algorithm, spec, &self.endpoint, &self.ring_order)?;
+        Ok(Choice { algorithm, registration, plan, bytes })
+    }
+
+    /// Enqueues an operation by the algorithm that was chosen for it.
+    pub(super) fn enqueue_choice(
+        &self,
+        state: &mut CommState,
+        stream: &Stream,
+        job: &DeviceOp<'_>,
+        choice: &Choice,
+    ) -> Result<OpDesc> {
+        let Choice { algorithm, registration, plan, bytes } = choice;
         let op = job.op.map(ReduceOp::kind);
         let place = registration.as_ref().map(|registration| registration.offset_digest);
         let call = OpDesc::new(state.sequence(), job.kind, job.dtype, op, job.root, job.count);
@@ -184,9 +215,9 @@ impl Shared {
             .on_gpu(place)
             .with_user_op(job.user_op.map(UserOpKernels::digest));
         if let Some(uploaded) = &plan.uploaded {
-            self.launch_plan(state, stream, (job, registration.as_ref()), (&plan, uploaded), (call, bytes))?;
+            self.launch_plan(state, stream, (job, registration.as_ref()), (plan, uploaded), (call, *bytes))?;
         }
-        state.last_algorithm = Some(algorithm);
+        state.last_algorithm = Some(*algorithm);
         Ok(call)
     }
 

@@ -19,6 +19,8 @@ pub(super) struct OpBuffer<'a> {
     pub(super) share_bytes: usize,
     /// (offset, bytes) of each share, if shares are uneven.
     pub(super) share_table: Option<&'a [(usize, usize)]>,
+    /// Memory that the launch first copies to the beginning of the region.
+    pub(super) copied_from: Option<&'a dyn Region>,
 }
 
 /// One collective operation.
@@ -39,7 +41,7 @@ pub(super) struct DeviceOp<'a> {
 impl<'a> OpBuffer<'a> {
     /// Returns a buffer of equal shares of `share_bytes` bytes, which begins at `offset`.
     pub(super) fn even(region: Option<&'a dyn Region>, offset: usize, share_bytes: usize) -> Self {
-        Self { region, offset, share_bytes, share_table: None }
+        Self { region, offset, share_bytes, share_table: None, copied_from: None }
     }
 
     /// Converts the buffer to an operand of a launch: `shares` equal shares, or those of the table.
@@ -57,7 +59,7 @@ impl<'a> OpBuffer<'a> {
             (Some(region), None) => OperandMemory::EvenShares { region, offset, shares, bytes, stride },
             (Some(region), Some(shares)) => OperandMemory::UnevenShares { region, offset, shares },
         };
-        Operand { memory, chunks_per_share: blocks }
+        Operand { memory, chunks_per_share: blocks, copied_from: self.copied_from }
     }
 }
 

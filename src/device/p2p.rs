@@ -197,6 +197,7 @@ impl Shared {
             let operand = |parts, shares| Operand {
                 memory: OperandMemory::Regions { parts, shares },
                 chunks_per_share: ready.slices,
+                copied_from: None,
             };
             let (input, output) =
                 (operand(&sends[..], &ready.sends), operand(&receives[..], &ready.receives));

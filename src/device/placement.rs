@@ -261,6 +261,7 @@ mod tests {
 
     #[test]
     fn later_communicators_get_fewer_channels() {
+        assert_eq!(channels_of_each(1), [8, 8, 8, 8, 8, 8, 8, 5, 2, 1, 1, 1]);
         assert_eq!(channels_of_each(2), [8, 8, 8, 4, 2, 1, 1, 1]);
         assert_eq!(channels_of_each(8), [8]);
         assert_eq!(channels_of_each(16), [4]);

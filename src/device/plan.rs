@@ -28,6 +28,9 @@ pub(super) struct Plan {
     pub(super) is_one_shot: bool,
     /// True if every sum is complete before it is stored, so that it is rounded once.
     pub(super) rounds_once: bool,
+    /// True if this rank reads every chunk of its input before it overwrites the same chunk of its
+    /// output, and no peer accesses its buffers. An all_to_all then runs in place.
+    pub(super) runs_in_place: bool,
 }
 
 /// Cache of plans.
@@ -84,6 +87,7 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
         uses_window,
     };
     let tables = lower(program, rank)?;
+    let runs_in_place = algorithm.peer_access != PeerAccess::ZeroCopy && tables.runs_in_place();
     let uploaded = match tables.lane_programs.is_empty() {
         true => None,
         false => Some(endpoint.upload(Program::new(tables, bounds)?, slice_bytes_max)?),
@@ -96,6 +100,7 @@ fn build_plan(algorithm: &Algorithm, spec: &GroupSpec, endpoint: &Endpoint, orde
         ll_bytes_max: line_bytes_max,
         is_one_shot: shape.is_one_shot,
         rounds_once: stores_complete_sums(algorithm, spec.ranks),
+        runs_in_place,
         uploaded,
     })
 }

@@ -1,7 +1,9 @@
 //! Exchanges of uneven shares.
 
-use crate::world::{config, run};
+use crate::collectives::{case, exercise};
+use crate::world::{config, ll_config, run};
 use unisono::ErrorKind;
+use unisono::schedule::{Algorithm, Collective};
 
 /// Returns the elements that `from` sends to `to`.
 fn count(from: usize, to: usize) -> usize {
@@ -77,4 +79,20 @@ fn first_call_can_be_captured() {
         comm.synchronize(&stream).unwrap();
         assert_eq!(swapped.to_vec(&stream).unwrap()[3 * comm.rank()], comm.rank() as u8, "swapped back");
     });
+}
+
+/// Long shares take many slices, and short ones take lines.
+#[test]
+fn in_place_is_correct_for_every_algorithm() {
+    for (ranks, config) in [(1, config()), (2, config()), (3, config()), (3, ll_config()), (4, config())] {
+        run(ranks, &config, |comm, stream| {
+            for row in Algorithm::ALL.iter().filter(|row| row.collective == Collective::AllToAll) {
+                comm.set_algorithm(row.collective, Some(row.name)).unwrap();
+                for count in [1, 70, 9001] {
+                    exercise::<f32>(&comm, &stream, case(row.collective, count, true));
+                }
+                assert_eq!(comm.last_algorithm().map(|row| row.name), Some(row.name));
+            }
+        });
+    }
 }

@@ -5,6 +5,7 @@ use crate::world::{config, gpu, run, run_in_own_process};
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use unisono::device::{Buffer, DeviceCommunicator, Stream};
+use unisono::schedule::Collective;
 use unisono::{Result, Sum};
 use unisono_cuda::emulator;
 
@@ -18,7 +19,7 @@ struct Buffers {
 type Operation = (&'static str, u64, fn(&DeviceCommunicator, &Stream, &mut Buffers) -> Result<()>);
 
 /// Name, greatest number of driver calls, and call of every operation.
-const OPERATIONS: [Operation; 16] = [
+const OPERATIONS: [Operation; 17] = [
     ("all_reduce", 2, |comm, stream, buffers| comm.all_reduce(stream, &mut buffers.one, Sum)),
     ("all_reduce_into", 2, |comm, stream, buffers| {
         comm.all_reduce_into(stream, &buffers.all, &mut buffers.other, Sum)
@@ -47,8 +48,13 @@ const OPERATIONS: [Operation; 16] = [
         comm.scatter_in_place(stream, &mut buffers.all.view_mut(..length), 0)
     }),
     ("all_to_all", 2, |comm, stream, buffers| comm.all_to_all(stream, &buffers.all, &mut buffers.other)),
-    // A copy aside comes first.
-    ("all_to_all_in_place", 4, |comm, stream, buffers| comm.all_to_all_in_place(stream, &mut buffers.all)),
+    ("all_to_all_in_place", 2, |comm, stream, buffers| comm.all_to_all_in_place(stream, &mut buffers.all)),
+    // This algorithm needs a copy of the buffer first.
+    ("all_to_all_in_place pairwise", 3, |comm, stream, buffers| {
+        comm.set_algorithm(Collective::AllToAll, Some("pairwise"))?;
+        comm.all_to_all_in_place(stream, &mut buffers.all)?;
+        comm.set_algorithm(Collective::AllToAll, None)
+    }),
     ("all_to_all_v", 2, |comm, stream, buffers| {
         let counts = [COUNT; RANKS];
         comm.all_to_all_v(stream, &buffers.all, &counts, &mut buffers.other, &counts)

@@ -124,24 +124,6 @@ fn follow(later: &CudaStream, sooner: &CudaStream) -> Result<(), GpuError> {
 }
 
 impl Stream {
-    /// Enqueues a copy of all elements to the first bytes of a buffer, within the GPU.
-    ///
-    /// # Errors
-    /// The buffer is too short, or memory cannot be used in this stream.
-    pub fn copy_bytes<T: Plain>(&self, to: &Buffer<u8>, from: &dyn DeviceBuffer<T>) -> Result<(), GpuError> {
-        let bytes = from.len() * size_of::<T>();
-        if bytes > to.len() {
-            return Err(GpuError::LengthMismatch { found: to.len(), wanted: bytes });
-        }
-        from.begin_use(self)?;
-        DeviceBuffer::begin_use(to, self)?;
-        let copied = self.enqueue(&[to.memory()], "cuMemcpyDtoDAsync", |handle| {
-            // SAFETY: both have this length, and last until the copy is done by what follows.
-            unsafe { sys::cuMemcpyDtoDAsync_v2(to.address(), from.address(), bytes, handle) }
-        });
-        from.end_use(self, self.capture_state()).and(copied)
-    }
-
     /// Enqueues a copy, within the GPU.
     pub fn copy<T: Plain>(
         &self,

@@ -44,7 +44,7 @@ pub use gpu::Gpu;
 pub use graph::{Graph, ReplayHook};
 pub use interop::{DeviceBuffer, DeviceBufferMut};
 pub use ipc::{EXPORT_UNIT_BYTES, ImportedMemory, IpcHandle};
-pub use kernel::{Kernel, LaunchDims};
+pub use kernel::{DeviceCopy, Kernel, LaunchDims};
 pub use memory::MemoryRef;
 pub use modules::ImageCounts;
 pub use nvml::NvLinks;

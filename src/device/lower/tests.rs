@@ -16,6 +16,9 @@ struct TableExecutor<'s> {
     links: HashMap<(u32, u32, u32), VecDeque<Vec<i64>>>,
     signals: HashMap<(u32, u32), usize>,
     lanes: Vec<LaneState>,
+    slices: usize,
+    /// True if a chunk of the input and the same chunk of the output are one number.
+    in_place: bool,
 }
 
 /// State of one lane program: its next instruction and its slice.
@@ -45,7 +48,8 @@ const SLICES: usize = 3;
 const PARITY_STRIDE: u32 = 1 << 16;
 
 impl<'s> TableExecutor<'s> {
-    fn new(schedule: &'s Schedule) -> Self {
+    /// Loads a schedule. Slices share their numbers, so there is one slice if it runs in place.
+    fn new(schedule: &'s Schedule, in_place: bool) -> Self {
         let ranks = 0..schedule.spec.ranks;
         let programs: Vec<_> =
             ranks.map(|rank| lower(schedule.programs[rank].clone(), rank).expect("it lowers")).collect();
@@ -61,6 +65,8 @@ impl<'s> TableExecutor<'s> {
             links: HashMap::new(),
             signals: HashMap::new(),
             lanes: runs,
+            slices: if in_place { 1 } else { SLICES },
+            in_place,
         };
         table.fill();
         table
@@ -72,10 +78,15 @@ impl<'s> TableExecutor<'s> {
             let blocks =
                 self.schedule.collective.shares(ranks, root, rank).0 * self.schedule.chunks_per_share;
             for index in 0..blocks {
-                let cell = (rank as u32, Space::Input as u32, index as u32);
+                let cell = (rank as u32, self.memory(Space::Input as u32), index as u32);
                 self.chunks.insert(cell, element(rank, index));
             }
         }
+    }
+
+    /// Returns the memory in which a space lies.
+    fn memory(&self, space: u32) -> u32 {
+        if self.in_place && space == Space::Input as u32 { Space::Output as u32 } else { space }
     }
 
     /// Runs until all lane programs are complete. Returns false on a deadlock.
@@ -87,7 +98,7 @@ impl<'s> TableExecutor<'s> {
                     moved = true;
                 }
             }
-            if self.lanes.iter().all(|run| run.slice == SLICES) {
+            if self.lanes.iter().all(|run| run.slice == self.slices) {
                 return true;
             }
             if !moved {
@@ -102,7 +113,7 @@ impl<'s> TableExecutor<'s> {
         // A parity is free when all have finished the slice before the last.
         let in_windows = self.schedule.peer_access == PeerAccess::Window;
         let is_free = !in_windows || self.lanes.iter().all(|other| other.slice + 1 >= run.slice);
-        if run.slice == SLICES || !is_free {
+        if run.slice == self.slices || !is_free {
             return false;
         }
         if run.instr == lane_program.instr_count {
@@ -121,7 +132,10 @@ impl<'s> TableExecutor<'s> {
         let places = &self.programs[run.rank as usize].chunks[act.first_chunk as usize + from..][..count];
         let bank =
             |space| if space == Space::Window as u32 { (run.slice & 1) as u32 * PARITY_STRIDE } else { 0 };
-        places.iter().map(|place| (place.rank, place.space, bank(place.space) + place.index)).collect()
+        places
+            .iter()
+            .map(|place| (place.rank, self.memory(place.space), bank(place.space) + place.index))
+            .collect()
     }
 
     fn has_room(&mut self, from: u32, to: u32, lane: u32) -> bool {
@@ -174,6 +188,14 @@ impl<'s> TableExecutor<'s> {
         true
     }
 
+    /// Returns the chunks of a rank's output, in their order.
+    fn output(&self, rank: usize) -> Vec<i64> {
+        let is_output = |cell: &ChunkKey| cell.0 as usize == rank && cell.1 == Space::Output as u32;
+        let mut found: Vec<_> = self.chunks.iter().filter(|(cell, _)| is_output(cell)).collect();
+        found.sort();
+        found.into_iter().map(|(_, value)| *value).collect()
+    }
+
     /// Returns true if the awaited peer has signaled as often as needed, over all slices so far.
     fn has_signaled(&self, run: &LaneState, lane: u32, act: &Instr) -> bool {
         let program = &self.programs[act.peer as usize];
@@ -209,17 +231,41 @@ fn lowered_tables_match_schedules() {
         for spec in specs(algorithm) {
             let schedule = algorithm.schedule(&spec);
             let expected = player.replay(&schedule, element).expect("a schedule that was checked");
-            let mut table = TableExecutor::new(&schedule);
+            let mut table = TableExecutor::new(&schedule, false);
             assert!(table.run(), "{algorithm:?} {spec:?} waits for ever with {FIFO_DEPTH} slots");
             for (rank, expected) in expected.outputs.iter().enumerate() {
-                let mut found: Vec<_> = table
-                    .chunks
-                    .iter()
-                    .filter(|(cell, _)| cell.0 as usize == rank && cell.1 == Space::Output as u32)
-                    .collect();
-                found.sort();
-                let found: Vec<i64> = found.into_iter().map(|(_, value)| *value).collect();
-                assert_eq!(found, *expected, "{algorithm:?} {spec:?} rank {rank}");
+                assert_eq!(table.output(rank), *expected, "{algorithm:?} {spec:?} rank {rank}");
+            }
+        }
+    }
+}
+
+/// Returns the names of the algorithms whose programs allow an all_to_all in place.
+fn names_in_place(ranks: usize) -> Vec<&'static str> {
+    let runs_in_place = |row: &&Algorithm| {
+        let schedule = row.schedule(&GroupSpec::new(ranks));
+        let programs = schedule.programs.into_iter().enumerate();
+        let mut tables = programs.map(|(rank, program)| lower(program, rank).expect("it lowers"));
+        tables.all(|tables| tables.runs_in_place())
+    };
+    let rows = Algorithm::ALL.iter().filter(|row| row.collective == Collective::AllToAll);
+    rows.filter(runs_in_place).map(|row| row.name).collect()
+}
+
+#[test]
+fn in_place_tables_match_schedules() {
+    assert_eq!(names_in_place(6), ["pairwise_exchange", "pairwise_windowed", "window_direct"]);
+    assert_eq!(names_in_place(8), ["pairwise_exchange", "pairwise_windowed", "bruck", "window_direct"]);
+    for ranks in 1..=17 {
+        for name in names_in_place(ranks) {
+            let row = find(Collective::AllToAll, name).expect("an algorithm of the table");
+            let schedule = row.schedule(&GroupSpec::new(ranks));
+            let expected =
+                Replayer::default().replay(&schedule, element).expect("a schedule that was checked");
+            let mut table = TableExecutor::new(&schedule, true);
+            assert!(table.run(), "{name} waits for ever at {ranks} ranks");
+            for (rank, expected) in expected.outputs.iter().enumerate() {
+                assert_eq!(table.output(rank), *expected, "{name} at rank {rank} of {ranks}");
             }
         }
     }

@@ -137,11 +137,12 @@ impl Endpoint {
     }
 
     /// Enqueues this rank's part of an operation, which reads the first operand and writes the
-    /// second. The last argument holds the addresses of peers' buffers, if the program names any.
+    /// second. The copy that the first operand may need is enqueued before. The last argument holds
+    /// the addresses of peers' buffers, if the program names any.
     ///
     /// # Errors
     /// Returns an error if sizes do not match, if memory belongs to another GPU, or if the driver
-    /// refuses the launch. Nothing is enqueued then.
+    /// refuses the launch. Nothing is enqueued then, except for the copy.
     pub fn launch(
         &self,
         stream: &Stream,
@@ -151,6 +152,7 @@ impl Endpoint {
         addresses: Option<&AddressTable>,
     ) -> Result<()> {
         self.check_launch(uploaded, order)?;
+        let copy = output.expect_no_copy().and_then(|()| input.copy())?;
         let peer_buffers = self.peer_buffers(uploaded, addresses, [input, output])?;
         let kernel = self.schedule_kernel(order)?;
         let arguments = self.schedule_args(uploaded, order, input, output, peer_buffers)?;
@@ -163,9 +165,10 @@ impl Endpoint {
         self.flush_tables(stream, capture)?;
         // SAFETY: `arguments` is the struct of this kernel. Every table is as long as the kernel
         // takes it to be. Every index in the tables was checked against its bounds
-        // (`Program::new`). The bounds were checked against the memory (`check`, `extent`). All of
-        // it is borrowed until the stream is known to use it.
-        let launched = unsafe { kernel.launch(stream, shape, &arguments) };
+        // (`Program::new`). The bounds were checked against the memory (`check`, `extent`). The
+        // copy is between two regions and fits both (`Operand::copy`). All of it is borrowed until
+        // the stream is known to use it.
+        let launched = unsafe { kernel.launch_after_copy(stream, copy, shape, &arguments) };
         self.count_launch(&launched, capture);
         self.record_use(stream, capture);
         uploaded.record_use(stream, capture);

@@ -33,6 +33,7 @@ impl Endpoint {
         if bytes > self.one_shot_bytes_max() {
             return Err(Error::InvalidUsage(format!("one shot of {bytes} bytes: {order:?}")));
         }
+        input.expect_no_copy().and(output.expect_no_copy())?;
         let kernel = self.one_shot_kernel(order)?;
         let arguments = self.one_shot_args(order, bytes, input, output)?;
         let blocks = bytes.div_ceil(arguments.block_bytes as usize).max(1) as u32;

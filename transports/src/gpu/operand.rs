@@ -6,7 +6,7 @@ use crate::gpu::table_arena::Table;
 use crate::gpu::window_set::WindowSet;
 use crate::{Error, Result};
 use std::ptr::null;
-use unisono_cuda::device::{BufferLayout, CaptureState, DeviceBuffer, Share, Stream};
+use unisono_cuda::device::{BufferLayout, CaptureState, DeviceBuffer, DeviceCopy, Share, Stream};
 use unisono_reducers::Plain;
 
 mod sealed {
@@ -157,6 +157,9 @@ pub struct Operand<'a> {
     pub memory: OperandMemory<'a>,
     /// Chunks of a share.
     pub chunks_per_share: usize,
+    /// Memory that the launch of a program first copies to the beginning of the region. Only an
+    /// input with equal shares may have it.
+    pub copied_from: Option<&'a dyn Region>,
 }
 
 impl Operand<'_> {
@@ -206,6 +209,29 @@ impl Operand<'_> {
         }
     }
 
+    /// Returns the copy that precedes the launch, if there is one and the region has room for it.
+    pub(crate) fn copy(&self) -> Result<Option<DeviceCopy>> {
+        match (self.copied_from, self.memory) {
+            (None, _) => Ok(None),
+            (Some(source), OperandMemory::EvenShares { region, .. }) if source.bytes() <= region.bytes() => {
+                let (target, bytes) = (region.address(), source.bytes());
+                Ok(Some(DeviceCopy { target, source: source.address(), bytes }))
+            }
+            (Some(source), _) => {
+                let bytes = source.bytes();
+                Err(Error::InvalidUsage(format!("a copy of {bytes} bytes to memory without room for them")))
+            }
+        }
+    }
+
+    /// Returns an error if a copy has to precede the launch.
+    pub(crate) fn expect_no_copy(&self) -> Result<()> {
+        match self.copied_from {
+            None => Ok(()),
+            Some(_) => Err(Error::InvalidUsage("only the input of a program is copied first".to_owned())),
+        }
+    }
+
     /// Returns true if all of the memory is this rank's part of the window set.
     pub(crate) fn is_in_window(&self, window_set: &WindowSet) -> bool {
         match self.memory {
@@ -231,7 +257,8 @@ impl Operand<'_> {
 
     /// Visits all regions, even after an error. Returns the first error.
     fn for_each_region(&self, visit: impl Fn(&dyn Region) -> Result<()>) -> Result<()> {
-        match self.memory {
+        let copied = self.copied_from.map_or(Ok(()), &visit);
+        let visited = match self.memory {
             OperandMemory::None => Ok(()),
             OperandMemory::EvenShares { region, .. } | OperandMemory::UnevenShares { region, .. } => {
                 visit(region)
@@ -244,6 +271,7 @@ impl Operand<'_> {
                 });
                 outcome
             }
-        }
+        };
+        copied.and(visited)
     }
 }

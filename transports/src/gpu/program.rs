@@ -4,6 +4,7 @@
 //! only checked programs are uploaded.
 
 use crate::{Error, Result};
+use std::collections::HashSet;
 use unisono_cuda::device::{ChunkRef, Instr, LaneProgram, MemorySpace, Opcode, ScheduleArgs};
 
 /// Tables of one rank's part of a schedule.
@@ -24,6 +25,64 @@ impl ProgramTables {
         let messages = self.instrs.iter().filter(|instr| is_message(instr.opcode));
         let peers = messages.flat_map(|instr| [instr.peer, instr.forward]);
         peers.filter(|&peer| peer != Instr::NO_PEER).map(|peer| peer as usize)
+    }
+
+    /// Returns true if the results stay the same when chunk i of the input and chunk i of the
+    /// output are the same memory, provided that no peer accesses the buffers.
+    ///
+    /// Each chunk must be read before it is overwritten. Lane programs run side by side, so a chunk
+    /// that one of them reads must not be overwritten by another one.
+    pub fn runs_in_place(&self) -> bool {
+        let lanes: Option<Vec<BufferAccesses>> =
+            self.lane_programs.iter().map(|lane_program| self.buffer_accesses(lane_program)).collect();
+        lanes.is_some_and(|lanes| {
+            let is_free = |index: usize, lane: &BufferAccesses| {
+                let mut others = lanes.iter().enumerate().filter(|(other, _)| *other != index);
+                others.all(|(_, other)| lane.read.is_disjoint(&other.overwritten))
+            };
+            lanes.iter().enumerate().all(|(index, lane)| is_free(index, lane))
+        })
+    }
+
+    /// Returns the chunks that a lane program reads and overwrites, or `None` if it reads a chunk
+    /// after it has overwritten it.
+    fn buffer_accesses(&self, lane_program: &LaneProgram) -> Option<BufferAccesses> {
+        let (first, count) = (lane_program.first_instr, lane_program.instr_count as usize);
+        let mut accesses = BufferAccesses::default();
+        for instr in checked_slice(&self.instrs, first, count)? {
+            accesses.add(instr, &self.chunks)?;
+        }
+        Some(accesses)
+    }
+}
+
+/// The chunks of the input that a lane program reads, and those of the output that it writes.
+#[derive(Default)]
+struct BufferAccesses {
+    read: HashSet<u32>,
+    overwritten: HashSet<u32>,
+}
+
+impl BufferAccesses {
+    /// Adds the next instruction. Returns `None` if the instruction reads a chunk of the input that
+    /// may be overwritten by then.
+    fn add(&mut self, instr: &Instr, chunks: &[ChunkRef]) -> Option<()> {
+        let (reads, writes) = chunk_counts(instr);
+        let (read, written) = checked_slice(chunks, instr.first_chunk, reads + writes)?.split_at(reads);
+        let is_in = |chunk: &&ChunkRef, space: MemorySpace| chunk.space == space as u32;
+        let inputs = || read.iter().filter(|chunk| is_in(chunk, MemorySpace::Input)).map(|chunk| chunk.index);
+        let outputs =
+            || written.iter().filter(|chunk| is_in(chunk, MemorySpace::Output)).map(|chunk| chunk.index);
+        // A thread reads all operands of a pass before it writes there. The passes of a message do
+        // not wait for each other.
+        let overlaps =
+            is_message(instr.opcode) && inputs().any(|input| outputs().any(|output| output == input));
+        if overlaps || inputs().any(|index| self.overwritten.contains(&index)) {
+            return None;
+        }
+        self.read.extend(inputs());
+        self.overwritten.extend(outputs());
+        Some(())
     }
 }
 
@@ -130,20 +189,32 @@ fn checked_slice<T>(table: &[T], first: u32, count: usize) -> Option<&[T]> {
     table.get(first as usize..(first as usize).checked_add(count)?)
 }
 
+/// Returns the numbers of chunks that an instruction reads and writes. The chunks follow each other
+/// in their table.
+fn chunk_counts(act: &Instr) -> (usize, usize) {
+    let (operands, targets) = (usize::from(act.operands), usize::from(act.targets));
+    match act.opcode {
+        verb if verb == Opcode::Send as u8 => (operands, 0),
+        verb if verb == Opcode::Recv as u8 => (0, operands),
+        verb if verb == Opcode::RecvReduce as u8 => (operands, operands),
+        verb if verb == Opcode::Copy as u8 || verb == Opcode::Reduce as u8 => (operands, targets),
+        _ => (0, 0),
+    }
+}
+
 /// Returns `None` if the kernel could not execute the instruction.
 fn check_instr(act: &Instr, places: &[ChunkRef], bounds: &ProgramBounds) -> Option<()> {
     let (operands, targets) = (usize::from(act.operands), usize::from(act.targets));
     let other = |rank: u32| (rank as usize) < bounds.ranks && rank as usize != bounds.rank;
-    let (reads, writes, sound) = match act.opcode {
-        verb if verb == Opcode::Send as u8 => (operands, 0, other(act.peer)),
-        verb if verb == Opcode::Recv as u8 => (0, operands, other(act.peer)),
-        verb if verb == Opcode::RecvReduce as u8 => (operands, operands, other(act.peer)),
-        verb if verb == Opcode::Copy as u8 => (1, targets, operands == 1 && targets >= 1),
-        verb if verb == Opcode::Reduce as u8 => (operands, targets, operands >= 1 && targets >= 1),
-        verb if verb == Opcode::Signal as u8 => (0, 0, bounds.uses_window),
-        verb if verb == Opcode::Wait as u8 => (0, 0, bounds.uses_window && other(act.peer)),
+    let sound = match act.opcode {
+        verb if is_message(verb) => other(act.peer),
+        verb if verb == Opcode::Copy as u8 => operands == 1 && targets >= 1,
+        verb if verb == Opcode::Reduce as u8 => operands >= 1 && targets >= 1,
+        verb if verb == Opcode::Signal as u8 => bounds.uses_window,
+        verb if verb == Opcode::Wait as u8 => bounds.uses_window && other(act.peer),
         _ => return None,
     };
+    let (reads, writes) = chunk_counts(act);
     let forwards = act.forward == Instr::NO_PEER || is_message(act.opcode) && other(act.forward);
     let places = checked_slice(places, act.first_chunk, reads + writes)?;
     let fits = is_message(act.opcode) || operands.max(targets) <= Instr::OPERANDS_MAX;
@@ -268,6 +339,30 @@ mod tests {
             !accepts(Instr { first_chunk: u32::MAX, ..instr(Opcode::Send, 1, 0) }, &[output]),
             "far outside"
         );
+    }
+
+    #[test]
+    fn in_place_needs_reads_before_writes() {
+        let (input, output) = (chunk(1, MemorySpace::Input, 0), chunk(1, MemorySpace::Output, 0));
+        let window = chunk(1, MemorySpace::Window, 0);
+        let copy = |first_chunk| Instr { first_chunk, ..instr(Opcode::Copy, 1, 1) };
+        let chunks = vec![input.clone(), window.clone(), window, output.clone(), input, output];
+        let in_place = |instrs: Vec<Instr>, instr_counts: &[u32]| {
+            let mut first_instr = 0;
+            let lane_program = |&instr_count: &u32| {
+                first_instr += instr_count;
+                LaneProgram { lane: 0, first_instr: first_instr - instr_count, instr_count }
+            };
+            let lane_programs = instr_counts.iter().map(lane_program).collect();
+            ProgramTables { instrs, chunks: chunks.clone(), lane_programs }.runs_in_place()
+        };
+        assert!(in_place(vec![copy(0), copy(2)], &[2]), "the input is read first");
+        assert!(!in_place(vec![copy(2), copy(0)], &[2]), "the input is overwritten first");
+        assert!(!in_place(vec![copy(0), copy(2)], &[1, 1]), "lane programs are not ordered");
+        assert!(in_place(vec![copy(4), copy(2)], &[2]), "a chunk that stays where it is");
+        let message = Instr { first_chunk: 4, ..instr(Opcode::RecvReduce, 1, 0) };
+        assert!(!in_place(vec![message], &[1]), "the passes of a message are not ordered");
+        assert!(!in_place(vec![copy(0)], &[2]), "there is no such instruction");
     }
 
     #[test]

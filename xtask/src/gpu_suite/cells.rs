@@ -84,7 +84,14 @@ fn experiments() -> Vec<Row> {
             cell(json!({"experiment": "residents", "case": kernel, "threads": threads}));
         }
     }
-    for case in ["plain", "cooperative", "plain, in a graph of all", "cooperative, in a graph of all"] {
+    for case in [
+        "plain",
+        "cooperative",
+        "remote domain",
+        "programmatic",
+        "plain, in a graph of all",
+        "cooperative, in a graph of all",
+    ] {
         cell(json!({"experiment": "launches", "case": case}));
     }
     for memory in ["device", "host", "device, loaded"] {

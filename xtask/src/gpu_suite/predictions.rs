@@ -20,6 +20,8 @@ const REGISTERS_OF_MULTIPROCESSOR: f64 = 65_536.0;
 const LAUNCH_US: f64 = 2.2;
 /// Time by which a cooperative launch is longer.
 const COOPERATIVE_US: f64 = 1.5;
+/// A launch that begins before the results of the launch before it are visible.
+const PROGRAMMATIC_US: f64 = 1.2;
 /// A launch that a graph replays.
 const REPLAYED_US: f64 = 1.4;
 /// The calls of the driver for an operation, besides its launch.
@@ -147,6 +149,7 @@ fn experiment(row: &Row) -> Option<(&'static str, f64)> {
         "reductions" => ("gbs", 0.9 * COPY_GBS),
         "launches" if case.contains("graph") => ("gpu_us", REPLAYED_US),
         "launches" if case.contains("cooperative") => ("gpu_us", LAUNCH_US + COOPERATIVE_US),
+        "launches" if case == "programmatic" => ("gpu_us", PROGRAMMATIC_US),
         "launches" => ("gpu_us", LAUNCH_US),
         "events" if case.contains("create") => ("us", EVENT_US),
         "events" if case == "query" => ("us", QUERY_US),
