@@ -128,6 +128,14 @@ impl ModelShape {
         largest - others / self.gpt.layers as f64
     }
 
+    /// Returns the parameters of a block that `tensor` tensor parallel ranks have together beyond
+    /// one copy: the heads of keys and values that they repeat if they are more than these.
+    pub(super) fn repeated_in_block(&self, tensor: usize) -> f64 {
+        let columns = 2 * (self.gpt.kv_width_on(tensor) - self.gpt.kv_width());
+        let rows = self.gpt.width + usize::from(self.gpt.bias || self.gpt.qkv_bias);
+        columns as f64 * rows as f64
+    }
+
     /// Returns the number of units.
     pub fn unit_count(&self) -> usize {
         if self.units.is_empty() { self.gpt.layers } else { self.units.len() }

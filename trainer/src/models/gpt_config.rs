@@ -208,6 +208,31 @@ impl GptConfig {
         ParallelPlan::new(attention.into_iter().chain(dense.into_iter().filter(|_| has_dense)))
     }
 
+    /// Returns the features of all keys that `parts` tensor parallel ranks have together. Ranks that
+    /// are more than the heads of keys repeat them.
+    pub(crate) fn kv_width_on(&self, parts: usize) -> usize {
+        self.kv_heads.max(parts) * self.head_dim()
+    }
+
+    /// Returns true if `parts` ranks get equally many heads of keys and values, divided or repeated,
+    /// each with the heads of queries that it serves.
+    pub(crate) fn shares_kv_heads(&self, parts: usize) -> bool {
+        let repeats = parts.is_multiple_of(self.kv_heads) && self.heads.is_multiple_of(parts);
+        self.kv_heads.is_multiple_of(parts) || repeats
+    }
+
+    /// Returns the refusal of a number of ranks that neither divide nor repeat the heads of keys.
+    fn uneven_kv_heads(&self, parts: usize) -> String {
+        let (heads, kv_heads) = (self.heads, self.kv_heads);
+        let legal = (1..=heads).filter(|&parts| self.shares_kv_heads(parts)).take(MAX_NAMED);
+        let legal: Vec<_> = legal.map(|parts| parts.to_string()).collect();
+        format!(
+            "{kv_heads} heads of keys and values cannot be divided among {parts} ranks, and these cannot repeat them \
+             evenly for {heads} heads of queries: set mesh.tensor to one of {}",
+            legal.join(", ")
+        )
+    }
+
     /// Checks that attention sees the whole context.
     ///
     /// # Errors
@@ -239,11 +264,8 @@ impl GptConfig {
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return fail(format!("{heads} heads cannot share {kv_heads} heads of keys and values equally"));
         }
-        if kv_heads < heads && !kv_heads.is_multiple_of(parts) {
-            let hint = "the degree of tensor parallelism must divide them";
-            return fail(format!(
-                "{kv_heads} heads of keys and values cannot be divided among {parts} ranks: {hint}"
-            ));
+        if kv_heads < heads && !self.shares_kv_heads(parts) {
+            return fail(self.uneven_kv_heads(parts));
         }
         match self.positions {
             Positions::Rotary(rope) => rope.check(self.head_dim()),
@@ -251,6 +273,9 @@ impl GptConfig {
         }
     }
 }
+
+/// Number of legal degrees that an error names.
+const MAX_NAMED: usize = 12;
 
 /// Returns the refusal of a window of attention that is less than the context.
 pub(crate) fn narrow_window(window: usize, context: usize) -> String {
