@@ -26,6 +26,7 @@ mod mixed;
 mod norms;
 mod options;
 mod pipelines;
+mod repeated_heads;
 mod saving;
 mod starts;
 

@@ -88,9 +88,10 @@ fn breadth_first_gathers_weights_once() {
 #[test]
 fn sequence_sharding_traffic_matches_formula() {
     let folder = folder();
-    let cases: [(usize, &[&str]); 9] = [
+    let cases: [(usize, &[&str]); 10] = [
         (2, &[]),
         (4, &["mesh.tensor=2"]),
+        (8, &["mesh.tensor=4", "model.heads=4", "model.kv_heads=2"]),
         (2, &["context.kv_transfer=ulysses"]),
         (
             2,
