@@ -65,8 +65,8 @@ impl ActivationModel<'_> {
     /// group of a ring.
     fn workspace(&self) -> usize {
         let keys = match self.head_group.filter(|_| self.has_ring()) {
-            Some(group) => self.gpt.context / self.chunks * group,
-            None => self.gpt.context,
+            Some(group) => self.gpt.padded_context() / self.chunks * group,
+            None => self.gpt.padded_context(),
         };
         Attention::workspace_len(keys)
     }
@@ -98,7 +98,7 @@ impl ActivationModel<'_> {
 
     /// Returns the tokens of a sequence, or of a micro-sequence, on this rank.
     fn length(&self) -> usize {
-        self.gpt.context / self.chunks / self.micro_sequences
+        self.gpt.padded_context() / self.chunks / self.micro_sequences
     }
 
     /// Returns the elements per token kept for a block's attention, including its norm.
@@ -209,7 +209,7 @@ impl ActivationModel<'_> {
         }
         match (self.micro_sequences, self.chunks) {
             (1, 1) => 0,
-            (1, _) => 2 * width * (self.length() + 2 * self.gpt.context),
+            (1, _) => 2 * width * (self.length() + 2 * self.gpt.padded_context()),
             _ => 2 * width * self.length(),
         }
     }
@@ -217,7 +217,8 @@ impl ActivationModel<'_> {
     /// Returns the elements of keys and values that an attention keeps for the micro-sequences of a
     /// micro-batch. Their gradients need as many.
     fn earlier_kv(&self) -> usize {
-        let elements = 2 * self.kv_width().div_ceil(self.shards) * self.gpt.context * self.micro_batch;
+        let tokens = self.gpt.padded_context() * self.micro_batch;
+        let elements = 2 * self.kv_width().div_ceil(self.shards) * tokens;
         if self.micro_sequences > 1 { elements } else { 0 }
     }
 }

@@ -71,7 +71,7 @@ impl ModelShape {
             parameters: inventory.count() as f64,
             active: matmul_weights(&inventory, &config.experts),
             expert_parameters: of_experts.map(Parameter::count).sum::<usize>() as f64,
-            gpt: config.gpt_config(),
+            gpt: GptConfig { padding: 0, ..config.gpt_config() },
             sharing: config.context,
             activation_bytes: Dtype::F32.size(),
             bytes: BytesPerParam { weight, gradient, state },

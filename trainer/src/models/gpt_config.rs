@@ -80,6 +80,9 @@ pub struct GptConfig {
     pub tie_word_embeddings: bool,
     /// Makes blocks save their input only, and recompute forward in backward.
     pub activation_checkpointing: bool,
+    /// Number of positions after the context that fill up each sequence, so that ranks have equal
+    /// parts of it. Their targets are `ignore_index`, and no token attends to them.
+    pub padding: usize,
     /// Target value that is ignored: padding.
     pub ignore_index: Option<u32>,
     /// Number of row groups for the head, computed one after the other. From 2 on, the logits of
@@ -112,6 +115,7 @@ impl GptConfig {
             dropout: 0.0,
             tie_word_embeddings: true,
             activation_checkpointing: false,
+            padding: 0,
             ignore_index: None,
             cross_entropy_splits: 1,
         }
@@ -143,6 +147,11 @@ impl GptConfig {
     /// Returns the experts of a block; `None` if it is dense.
     pub fn experts_of(&self, block: usize) -> Option<&Experts> {
         self.experts.as_ref().filter(|experts| block >= experts.first_dense)
+    }
+
+    /// Returns the positions of a sequence with its padding.
+    pub fn padded_context(&self) -> usize {
+        self.context + self.padding
     }
 
     /// Returns the features per head.

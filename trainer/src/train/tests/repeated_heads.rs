@@ -30,32 +30,10 @@ fn configured(folder: &Path, changes: &str) -> Config {
     config(folder, &words)
 }
 
-/// Returns the loss and the norm of the gradient of each of four steps. Ranks agree on them, and
-/// copies of weights are equal after the last.
+/// Returns the losses and norms of four steps.
 fn steps(ranks: usize, changes: &str) -> Vec<[f64; 2]> {
     let folder = folder();
-    let config = configured(folder.path(), changes);
-    let mut results = run_ranks(ranks, |world| {
-        let mut run = Run::new(&config, world).unwrap();
-        let step = |run: &mut Run| run.step().map(|taken| [taken.loss, taken.grad_norm]).unwrap();
-        let numbers: Vec<_> = (0..4).map(|_| step(&mut run)).collect();
-        run.check_replicas().unwrap();
-        numbers
-    });
-    let first = results.remove(0);
-    assert!(results.iter().all(|other| *other == first), "ranks differ: {changes}");
-    first
-}
-
-/// Checks that losses and norms are nearly those of one rank.
-fn assert_near(what: &str, found: &[[f64; 2]], expected: &[[f64; 2]]) {
-    assert_eq!(found.len(), expected.len());
-    for (found, expected) in found.iter().zip(expected) {
-        for (index, tolerance) in [(0, 1e-5), (1, 1e-4)] {
-            let ratio = found[index] / expected[index];
-            assert!((ratio - 1.0).abs() < tolerance, "{what}: {found:?}, not {expected:?}");
-        }
-    }
+    losses_and_norms(ranks, &configured(folder.path(), changes), 4)
 }
 
 #[test]
@@ -67,7 +45,7 @@ fn repeated_heads_nearly_match_one_rank() {
             assert!(reference[3][0] < reference[0][0], "{changes}: {reference:?}");
             for (ranks, mesh) in MESHES {
                 let found = steps(ranks, &format!("{changes} {mesh}"));
-                assert_near(&format!("{changes} {mesh}"), &found, &reference);
+                assert_near_steps(&format!("{changes} {mesh}"), &found, &reference);
             }
         }
     }
@@ -80,7 +58,7 @@ fn repeated_heads_take_steps_of_whole_matrices() {
     let reference = steps(1, model);
     for (ranks, mesh) in [(4, "mesh.tensor=4"), (8, "mesh.tensor=4 strategy.kind=zero3")] {
         let found = steps(ranks, &format!("{model} {mesh}"));
-        assert_near(mesh, &found, &reference);
+        assert_near_steps(mesh, &found, &reference);
     }
 }
 
