@@ -148,8 +148,8 @@ impl Parameter {
         shape
     }
 
-    /// Returns the elements that other tensor parallel ranks have too, because there are fewer heads
-    /// of keys and values than ranks. They are the last ones, and usually none.
+    /// Returns the elements that other tensor parallel ranks have too, because there are fewer
+    /// heads of keys and values than ranks. They are the last ones, and usually none.
     pub fn repeated_elements(&self) -> Range<usize> {
         match &self.shard {
             Some(cut) if cut.repeats > 1 => {

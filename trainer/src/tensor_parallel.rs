@@ -12,9 +12,9 @@
 //! | [`CopyToRegion`], sharded rows | all_gather of rows | reduce_scatter of rows |
 //! | [`ReduceFromRegion`], sharded rows | reduce_scatter of rows | all_gather of rows |
 //!
-//! A [`ParallelPlan`] selects the sharding of each layer by name. If there are more ranks than heads
-//! of keys and values, each head is on several ranks ([`ShardSpec::repeats`]), and its gradient is
-//! the sum of theirs.
+//! A [`ParallelPlan`] selects the sharding of each layer by name. If there are more ranks than
+//! heads of keys and values, each head is on several ranks ([`ShardSpec::repeats`]), and its
+//! gradient is the sum of theirs.
 //!
 //! # Adding a sharded layer
 //!

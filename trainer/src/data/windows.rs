@@ -50,14 +50,14 @@ impl TokenWindows {
     /// Fails if a file cannot be read, or sequences cannot be split evenly.
     pub fn batch(&self, samples: &[u64], chunk: SequenceChunk) -> Result<TokenBatch> {
         let length = chunk.length(self.sequence)?;
-        let mut positions: Vec<_> = (0..length).map(|row| chunk.position(row, length)).collect();
         // Positions ascend, so that padding is at the end.
-        positions.truncate(positions.partition_point(|&position| position < self.sequence));
+        let positions = (0..length).map(|row| chunk.position(row, length));
+        let positions: Vec<_> = positions.take_while(|&position| position < self.sequence).collect();
         // Tokens between the first position and the last target; none if all rows are padding.
         let first = positions.first().copied().unwrap_or(0);
         let mut window = vec![0; positions.last().map_or(0, |last| last + 2 - first)];
         let mut batch = TokenBatch { sequence: length, ..TokenBatch::default() };
-        for (&sample, rows) in samples.iter().zip((1..).map(|number| number * length)) {
+        for (&sample, rows) in samples.iter().zip((1..).map(|number: usize| number * length)) {
             self.tokens.read(sample as usize * self.sequence + first, &mut window)?;
             batch.inputs.extend(positions.iter().map(|position| window[position - first]));
             batch.targets.extend(positions.iter().map(|position| window[position - first + 1]));

@@ -217,14 +217,14 @@ impl GptConfig {
         ParallelPlan::new(attention.into_iter().chain(dense.into_iter().filter(|_| has_dense)))
     }
 
-    /// Returns the features of all keys that `parts` tensor parallel ranks have together. Ranks that
-    /// are more than the heads of keys repeat them.
+    /// Returns the features of all keys that `parts` tensor parallel ranks have together. Ranks
+    /// repeat the heads of keys if these are fewer.
     pub(crate) fn kv_width_on(&self, parts: usize) -> usize {
         self.kv_heads.max(parts) * self.head_dim()
     }
 
-    /// Returns true if `parts` ranks get equally many heads of keys and values, divided or repeated,
-    /// each with the heads of queries that it serves.
+    /// Returns true if `parts` ranks get equally many heads of keys and values, divided or
+    /// repeated, each with heads of queries that it serves.
     pub(crate) fn shares_kv_heads(&self, parts: usize) -> bool {
         let repeats = parts.is_multiple_of(self.kv_heads) && self.heads.is_multiple_of(parts);
         self.kv_heads.is_multiple_of(parts) || repeats

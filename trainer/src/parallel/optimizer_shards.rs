@@ -137,8 +137,8 @@ impl OptimizerShards {
         Ok(())
     }
 
-    /// Adds the squares of a bucket's gradients in `range`: of each parameter the first elements, as
-    /// many as `counted` returns.
+    /// Adds the squares of a bucket's gradients in `range`: of each parameter the first elements,
+    /// as many as `counted` returns.
     pub(super) fn add_squares(
         &self,
         bucket: BucketId,

@@ -4,8 +4,8 @@ use crate::train::tests::*;
 
 const COMMON: &str = "model.context=29 model.heads=4 schedule.steps=4 schedule.warmup=0";
 
-/// Keys of models, each with an optimizer. The updates of SGD are proportional to gradients, so that
-/// a constant factor shows.
+/// Keys of models, each with an optimizer. The updates of SGD are proportional to gradients, so
+/// that a constant factor shows.
 const MODELS: [&str; 2] = [
     "optimizer.kind=sgd optimizer.lr=0.1",
     "model.shape=llama model.kv_heads=2 model.ffn_width=48 optimizer.kind=adamw",

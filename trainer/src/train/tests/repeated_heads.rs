@@ -5,8 +5,8 @@ use crate::train::tests::*;
 
 const COMMON: &str = "model.shape=llama model.heads=4 model.ffn_width=48 schedule.steps=4 schedule.warmup=0";
 
-/// Switches of Llama, of Qwen2, and of Qwen3 with biases, each with an optimizer. The updates of SGD
-/// are proportional to gradients, so that a constant factor shows.
+/// Switches of Llama, of Qwen2, and of Qwen3 with biases, each with an optimizer. The updates of
+/// SGD are proportional to gradients, so that a constant factor shows.
 const MODELS: [&str; 3] = [
     "optimizer.kind=sgd optimizer.lr=0.1",
     "model.qkv_bias=true optimizer.kind=sgd optimizer.lr=0.1 optimizer.max_grad_norm=0",
