@@ -8,6 +8,7 @@ mod dependent_defaults;
 mod docs;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
+mod padding;
 mod read;
 mod renamed_keys;
 mod resume_invariants;

@@ -31,7 +31,7 @@ pub(crate) use tokenizer::fuzz as fuzz_tokenizer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use tokens::fuzz as fuzz_tokens;
 pub use tokens::{TokenFile, TokenSource, TokenWidth};
-pub use windows::{TokenBatch, TokenWindows};
+pub use windows::{PADDING, TokenBatch, TokenWindows};
 
 #[cfg(test)]
 mod tests;

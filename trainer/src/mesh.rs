@@ -50,8 +50,8 @@ pub struct Degrees {
     pub tensor: usize,
     /// Number of pipeline stages.
     pub pipeline: usize,
-    /// Number of ranks that share each sequence. Must divide the data parallel degree and the
-    /// sequence length.
+    /// Number of ranks that share each sequence. Must divide the data parallel degree. Sequences
+    /// whose length it does not divide are padded.
     pub sequence_data: usize,
     /// Number of data ranks that divide the experts of each layer. Must divide the data parallel
     /// degree and the number of experts.

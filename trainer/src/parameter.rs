@@ -148,6 +148,29 @@ impl Parameter {
         shape
     }
 
+    /// Returns the elements that other tensor parallel ranks have too, because there are fewer
+    /// heads of keys and values than ranks. They are the last ones, and usually none.
+    pub fn repeated_elements(&self) -> Range<usize> {
+        match &self.shard {
+            Some(cut) if cut.repeats > 1 => {
+                let row: usize = self.shape[1..].iter().product();
+                let rows = cut.repeated_range();
+                rows.start * row..rows.end * row
+            }
+            _ => self.count()..self.count(),
+        }
+    }
+
+    /// Returns the number of elements, from the first on, that rank `tensor_rank` of the tensor
+    /// parallel group counts in norms and saves. Another rank does so for the others.
+    pub fn counted_elements(&self, tensor_rank: usize) -> usize {
+        match &self.shard {
+            None if tensor_rank > 0 => 0,
+            Some(cut) if !cut.is_first_copy() => self.repeated_elements().start,
+            _ => self.count(),
+        }
+    }
+
     /// Returns the index in the whole tensor of this rank's element `index`; `None` for padding.
     pub fn global_index(&self, index: usize) -> Option<usize> {
         let Some(cut) = &self.shard else { return Some(index) };
@@ -157,8 +180,8 @@ impl Parameter {
         cut.global_index(along).map(|along| (outer * cut.global_size + along) * inner + column)
     }
 
-    /// Returns this rank's index of element `index` of the whole tensor; `None` if another rank has
-    /// it.
+    /// Returns this rank's index of element `index` of the whole tensor; `None` if only other ranks
+    /// have it.
     pub fn local_index(&self, index: usize) -> Option<usize> {
         let Some(cut) = &self.shard else { return Some(index) };
         let inner: usize = self.shape[cut.dim + 1..].iter().product();

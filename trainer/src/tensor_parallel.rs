@@ -12,7 +12,9 @@
 //! | [`CopyToRegion`], sharded rows | all_gather of rows | reduce_scatter of rows |
 //! | [`ReduceFromRegion`], sharded rows | reduce_scatter of rows | all_gather of rows |
 //!
-//! A [`ParallelPlan`] selects the sharding of each layer by name.
+//! A [`ParallelPlan`] selects the sharding of each layer by name. If there are more ranks than
+//! heads of keys and values, each head is on several ranks ([`ShardSpec::repeats`]), and its
+//! gradient is the sum of theirs.
 //!
 //! # Adding a sharded layer
 //!
@@ -85,7 +87,20 @@ impl TensorParallel {
             granularity: grain,
             shard_count: parts,
             shard_index: part,
+            repeats: 1,
         })
+    }
+
+    /// Returns this rank's shard of queries, keys and values with `outputs` features in all; `None`
+    /// if nothing is sharded. If there are fewer heads of keys than ranks, several ranks have each
+    /// head of keys and of values, and their gradients of it are summed.
+    fn query_key_value_shard(&self, outputs: usize, ratio: usize, head: usize) -> Option<ShardSpec> {
+        let cut = self.shard(0, outputs, 3, head)?;
+        let (ranks, kv_heads) = (self.size(), outputs / head / (ratio + 2));
+        let repeats = if kv_heads > 0 && ranks.is_multiple_of(kv_heads) { ranks / kv_heads } else { 1 };
+        // Ranks that would divide the queries of a head unevenly get padding instead.
+        let repeats = if ratio.is_multiple_of(repeats) { repeats } else { 1 };
+        Some(ShardSpec { first_block_ratio: ratio, repeats, ..cut })
     }
 
     /// Returns the module at the start of a sharded region.
@@ -134,8 +149,7 @@ impl TensorParallel {
                 start,
             ),
             ParallelStyle::QueryKeyValue { ratio, head } => {
-                let cut = self.shard(0, outputs, 3, head);
-                let cut = cut.map(|cut| ShardSpec { first_block_ratio: ratio, ..cut });
+                let cut = self.query_key_value_shard(outputs, ratio, head);
                 self.column_parallel(registry, [inputs, outputs], cut, start)
             }
             ParallelStyle::Row { grain } => match self.shard(1, inputs, 1, grain) {

@@ -100,7 +100,7 @@ fn resumed_run_is_bitwise_equal() {
 /// Returns the inventory of rank `part` of `parts`, with sharded parameters.
 fn sharded_inventory(parts: usize, part: usize) -> Arc<Inventory> {
     let mut registry = Registry::default();
-    let add = |r: &mut Registry, name: &str, dimension, blocks, ratio, grain| {
+    let add = |r: &mut Registry, name: &str, dimension, blocks, ratio, grain, repeats| {
         let cut = ShardSpec {
             dim: dimension,
             global_size: 12,
@@ -109,13 +109,16 @@ fn sharded_inventory(parts: usize, part: usize) -> Arc<Inventory> {
             granularity: grain,
             shard_count: parts,
             shard_index: part,
+            repeats,
         };
         r.add(Parameter::new(name, &[12, 12], Init::Normal(1.0)).with_shard(cut));
     };
     registry.unit("h", |r| {
-        add(r, "rows", 0, 3, 1, 1);
-        add(r, "groups", 0, 3, 2, 1);
-        add(r, "columns", 1, 1, 1, 3);
+        add(r, "rows", 0, 3, 1, 1, 1);
+        add(r, "groups", 0, 3, 2, 1, 1);
+        add(r, "columns", 1, 1, 1, 3, 1);
+        // Ten heads of queries share one head of keys, which two or five ranks repeat.
+        add(r, "repeated", 0, 3, 10, 1, if [2, 5].contains(&parts) { parts } else { 1 });
         r.add(Parameter::new("gain", &[12], Init::Ones));
     });
     Arc::new(registry.finish())
@@ -137,7 +140,7 @@ fn tensors_may_be_resharded_on_load() {
             });
             merge_shards(results)
         };
-    for (from, into) in [(1, 2), (2, 3), (3, 1), (5, 2)] {
+    for (from, into) in [(1, 2), (2, 3), (3, 1), (5, 2), (2, 5)] {
         let root = tempfile::tempdir().unwrap();
         let before = run(from, 1, &|who, strategy, inventory| {
             save(root.path(), who, strategy, inventory, TrainProgress::default(), &RunSetup::default(), 1)
@@ -146,7 +149,7 @@ fn tensors_may_be_resharded_on_load() {
         let after = run(into, 2, &|who, strategy, inventory| {
             load(&latest(root.path()).unwrap(), who, strategy, inventory).map(drop)
         });
-        assert!(before == after && before.len() == 3 * 144 + 12, "{from} to {into}");
+        assert!(before == after && before.len() == 4 * 144 + 12, "{from} to {into}");
     }
 }
 

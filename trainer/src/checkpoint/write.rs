@@ -166,15 +166,17 @@ fn copy_shard(
     strategy.for_each_shard(&mut |kept: LocalShard<'_>| {
         let parameter = &inventory[kept.parameter];
         moments[kept.parameter.0] = kept.moments.len() as u64;
-        let repeats = repeats[kept.parameter.0];
+        let (repeats, start) = (repeats[kept.parameter.0], kept.range.start);
+        let count =
+            parameter.counted_elements(who.tensor_rank).min(kept.range.end).saturating_sub(kept.range.start);
         // Several ranks have this state, and one of them writes it.
-        if repeats || !parameter.residency.is_owner() || (parameter.shard.is_none() && who.tensor_rank > 0) {
+        if repeats || !parameter.residency.is_owner() || count == 0 {
             return Ok(());
         }
         is_empty = false;
-        writer.add(parameter, kept.range.start, 0, kept.weights);
+        writer.add(parameter, start, 0, &kept.weights[..count]);
         for (index, moment) in kept.moments.iter().enumerate() {
-            writer.add(parameter, kept.range.start, index + 1, moment);
+            writer.add(parameter, start, index + 1, &moment[..count]);
         }
         Ok(())
     })?;

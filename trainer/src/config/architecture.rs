@@ -1,6 +1,7 @@
 //! Dimensions of language models: from the keys of a configuration, and back.
 
 use crate::config::{Config, Experts, FeedForward, Model, Norm, Positions, RopeScalingKind};
+use crate::data::PADDING;
 use crate::error::Result;
 use crate::models::hugging_face::read_config;
 use crate::models::{self, GptConfig};
@@ -129,8 +130,13 @@ impl Model {
 impl Config {
     /// Returns the dimensions and options of the configured GPT.
     pub fn gpt_config(&self) -> GptConfig {
-        let experts = (self.experts.count > 0).then_some(self.experts);
-        GptConfig { experts, ..self.model.gpt_config(self.data.vocabulary_size()) }
+        let (experts, padding) = (self.experts, self.sequence_padding());
+        GptConfig {
+            experts: (experts.count > 0).then_some(experts),
+            padding,
+            ignore_index: (padding > 0).then_some(PADDING),
+            ..self.model.gpt_config(self.data.vocabulary_size())
+        }
     }
 
     /// Sets the keys that follow from others: those of the preset `model.shape`, and the

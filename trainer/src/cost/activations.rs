@@ -65,8 +65,8 @@ impl ActivationModel<'_> {
     /// group of a ring.
     fn workspace(&self) -> usize {
         let keys = match self.head_group.filter(|_| self.has_ring()) {
-            Some(group) => self.gpt.context / self.chunks * group,
-            None => self.gpt.context,
+            Some(group) => self.gpt.padded_context() / self.chunks * group,
+            None => self.gpt.padded_context(),
         };
         Attention::workspace_len(keys)
     }
@@ -98,7 +98,7 @@ impl ActivationModel<'_> {
 
     /// Returns the tokens of a sequence, or of a micro-sequence, on this rank.
     fn length(&self) -> usize {
-        self.gpt.context / self.chunks / self.micro_sequences
+        self.gpt.padded_context() / self.chunks / self.micro_sequences
     }
 
     /// Returns the elements per token kept for a block's attention, including its norm.
@@ -114,7 +114,8 @@ impl ActivationModel<'_> {
     /// number per head.
     fn query_key_norm(&self) -> usize {
         let gpt = self.gpt;
-        let elements = gpt.query_width() + gpt.kv_width() + gpt.heads + gpt.kv_heads;
+        let kv_heads = gpt.kv_heads.max(self.shards);
+        let elements = gpt.query_width() + self.kv_width() + gpt.heads + kv_heads;
         if gpt.qk_norm { elements } else { 0 }
     }
 
@@ -123,9 +124,14 @@ impl ActivationModel<'_> {
         self.head_group.is_some_and(|group| group < self.chunks)
     }
 
-    /// Returns the columns of queries, keys and values together.
+    /// Returns the columns of queries, keys and values together, on all ranks that divide them.
     fn qkv(&self) -> usize {
-        self.gpt.query_width() + 2 * self.gpt.kv_width()
+        self.gpt.query_width() + 2 * self.kv_width()
+    }
+
+    /// Returns the columns of keys on all ranks that divide or repeat them.
+    fn kv_width(&self) -> usize {
+        self.gpt.kv_width_on(self.shards)
     }
 
     /// Returns the elements per token kept for a block's feed-forward part: that of experts, if the
@@ -193,7 +199,7 @@ impl ActivationModel<'_> {
     /// Returns the elements of keys and values of one sharded sequence, and of their gradients:
     /// this rank's part and the whole.
     fn per_sequence(&self) -> usize {
-        let width = self.gpt.kv_width().div_ceil(self.shards);
+        let width = self.kv_width().div_ceil(self.shards);
         if let Some(group) = self.head_group {
             // Blocks of keys and values in use, on their way and arriving, and their gradients.
             let blocks = if self.has_ring() { 7 * 2 * width } else { 0 };
@@ -203,7 +209,7 @@ impl ActivationModel<'_> {
         }
         match (self.micro_sequences, self.chunks) {
             (1, 1) => 0,
-            (1, _) => 2 * width * (self.length() + 2 * self.gpt.context),
+            (1, _) => 2 * width * (self.length() + 2 * self.gpt.padded_context()),
             _ => 2 * width * self.length(),
         }
     }
@@ -211,7 +217,8 @@ impl ActivationModel<'_> {
     /// Returns the elements of keys and values that an attention keeps for the micro-sequences of a
     /// micro-batch. Their gradients need as many.
     fn earlier_kv(&self) -> usize {
-        let elements = 2 * self.gpt.kv_width().div_ceil(self.shards) * self.gpt.context * self.micro_batch;
+        let tokens = self.gpt.padded_context() * self.micro_batch;
+        let elements = 2 * self.kv_width().div_ceil(self.shards) * tokens;
         if self.micro_sequences > 1 { elements } else { 0 }
     }
 }

@@ -75,7 +75,9 @@ impl Estimate<'_> {
         let ParallelConfig { tensor, pipeline, expert, data, .. } = self.parallel;
         let (parameters, of_experts) = (self.shape.parameters, self.shape.expert_parameters);
         let parts = (tensor * pipeline) as f64;
-        [((parameters - of_experts) / parts, data), (of_experts / parts / expert as f64, data / expert)]
+        let repeated = self.shape.gpt.layers as f64 * self.shape.repeated_in_block(tensor);
+        let others = parameters - of_experts + repeated;
+        [(others / parts, data), (of_experts / parts / expert as f64, data / expert)]
     }
 
     /// Adds up the numbers that `numbers_of` returns for parameters outside and in experts. It gets
@@ -151,8 +153,9 @@ impl Estimate<'_> {
 
     /// Returns the bytes of the gathered weights of the largest unit.
     pub fn largest_unit(&self) -> f64 {
-        let parameters = self.shape.largest_unit(self.parallel.expert) / self.parallel.tensor as f64;
-        self.shape.bytes.weight * parameters
+        let ParallelConfig { tensor, expert, .. } = self.parallel;
+        let parameters = self.shape.largest_unit(expert) + self.shape.repeated_in_block(tensor);
+        self.shape.bytes.weight * (parameters / tensor as f64)
     }
 
     /// Returns the number of reduce-scatters and all-gathers per step, with buckets of this size.

@@ -147,7 +147,7 @@ impl Estimate<'_> {
         // Bytes of this rank's queries, and of its keys and values.
         let of_feature = rows.bytes / tensor as f64 / gpt.width as f64;
         let queries = gpt.query_width() as f64 * of_feature;
-        let keys = 2.0 * gpt.kv_width() as f64 * of_feature;
+        let keys = 2.0 * gpt.kv_width_on(tensor) as f64 * of_feature;
         let exchange = |kind, ranks: usize, apart, count: f64, bytes| Exchange {
             kind,
             ranks,

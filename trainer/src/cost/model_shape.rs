@@ -71,7 +71,7 @@ impl ModelShape {
             parameters: inventory.count() as f64,
             active: matmul_weights(&inventory, &config.experts),
             expert_parameters: of_experts.map(Parameter::count).sum::<usize>() as f64,
-            gpt: config.gpt_config(),
+            gpt: GptConfig { padding: 0, ..config.gpt_config() },
             sharing: config.context,
             activation_bytes: Dtype::F32.size(),
             bytes: BytesPerParam { weight, gradient, state },
@@ -126,6 +126,14 @@ impl ModelShape {
         let equal = block.max((self.gpt.vocabulary * self.gpt.width) as f64);
         let largest = self.units.iter().copied().reduce(f64::max).unwrap_or(equal);
         largest - others / self.gpt.layers as f64
+    }
+
+    /// Returns the parameters of a block that `tensor` tensor parallel ranks have together beyond
+    /// one copy: the heads of keys and values that they repeat if they are more than these.
+    pub(super) fn repeated_in_block(&self, tensor: usize) -> f64 {
+        let columns = 2 * (self.gpt.kv_width_on(tensor) - self.gpt.kv_width());
+        let rows = self.gpt.width + usize::from(self.gpt.bias || self.gpt.qkv_bias);
+        columns as f64 * rows as f64
     }
 
     /// Returns the number of units.

@@ -100,15 +100,18 @@ impl CostModel<'_> {
             * Dtype::F32.size() as f64
     }
 
-    /// Returns the bytes per step of sums of partial gradients over tensor parallel ranks.
+    /// Returns the bytes per step of sums of partial gradients over tensor parallel ranks: over all
+    /// of them, or over those that repeat a head of keys and values.
     fn partial_grad_traffic(&self, inventory: &Inventory) -> f64 {
-        let partial = inventory
-            .parameters
-            .iter()
-            .filter(|parameter| parameter.partial_grad && parameter.trainable)
-            .filter(|parameter| parameter.residency.is_here());
-        let bytes = partial.map(|parameter| parameter.count() * Dtype::F32.size()).sum::<usize>();
-        2.0 * remote_fraction(self.mesh.degrees().tensor) * bytes as f64
+        let here = |parameter: &&Parameter| parameter.trainable && parameter.residency.is_here();
+        let elements = |parameter: &Parameter| {
+            let repeats = parameter.shard.as_ref().map_or(1, |cut| cut.repeats);
+            let partial = if parameter.partial_grad { parameter.count() as f64 } else { 0.0 };
+            let repeated = parameter.repeated_elements().len() as f64;
+            remote_fraction(self.mesh.degrees().tensor) * partial + remote_fraction(repeats) * repeated
+        };
+        let sent = inventory.parameters.iter().filter(here).map(elements).sum::<f64>();
+        2.0 * Dtype::F32.size() as f64 * sent
     }
 
     /// Returns the bytes per micro-batch of rows for experts on other ranks, with equal loads. Each
@@ -119,7 +122,7 @@ impl CostModel<'_> {
         let Some(experts) = &gpt.experts else { return 0.0 };
         let units = self.inventory.own_units().filter(|unit| (1..=gpt.layers).contains(&unit.0));
         let blocks = units.filter(|unit| gpt.experts_of(unit.0 - 1).is_some()).count();
-        let tokens = self.batch.micro_batch * gpt.context / degrees.sequence_data;
+        let tokens = self.batch.micro_batch * gpt.padded_context() / degrees.sequence_data;
         let ways = if gpt.activation_checkpointing { 6 } else { 4 };
         let rows = blocks * tokens * experts.per_token * ways;
         remote_fraction(degrees.expert) * (rows * gpt.width * Dtype::F32.size()) as f64
@@ -132,8 +135,9 @@ impl CostModel<'_> {
     fn sequence_parallel_traffic(&self) -> f64 {
         let (model, degrees) = (&self.config.model, self.mesh.degrees());
         let heads = if model.kv_heads == 0 { model.heads } else { model.kv_heads };
-        let width = heads.div_ceil(degrees.tensor) * self.config.gpt_config().head_dim();
-        let numbers = self.batch.micro_batch * model.context * 2 * width * Dtype::F32.size();
+        let gpt = self.config.gpt_config();
+        let width = heads.div_ceil(degrees.tensor) * gpt.head_dim();
+        let numbers = self.batch.micro_batch * gpt.padded_context() * 2 * width * Dtype::F32.size();
         let (ranks, again) =
             (degrees.sequence_data as f64, if model.activation_checkpointing { 1.0 } else { 0.0 });
         if let Some(group) = self.config.context.head_group_size(degrees.sequence_data) {
@@ -141,7 +145,8 @@ impl CostModel<'_> {
             let ring = ranks / group as f64;
             let hops = if ring > 1.0 { (2.0 + again) * (ring - 1.0) + ring } else { 0.0 };
             // Queries, keys, values and outputs of this rank's positions.
-            let exchanged = (numbers + numbers * model.heads / heads) as f64;
+            let queries = numbers / width * model.heads.div_ceil(degrees.tensor) * gpt.head_dim();
+            let exchanged = (numbers + queries) as f64;
             let sent = hops * numbers as f64 + (2.0 + again) * remote_fraction(group) * exchanged;
             return sent / ranks * self.layers() as f64;
         }
@@ -159,7 +164,7 @@ impl CostModel<'_> {
     /// theirs.
     fn tensor_parallel_traffic(&self) -> f64 {
         let (model, chunks) = (&self.config.model, self.mesh.degrees().sequence_data);
-        let rows = self.batch.micro_batch * model.context / chunks;
+        let rows = self.batch.micro_batch * self.config.gpt_config().padded_context() / chunks;
         let sums = (if model.activation_checkpointing { 6 } else { 4 }) * self.layers();
         let sums = sums + usize::from(self.has_embedding()) + usize::from(self.has_head());
         let losses = if self.has_head() { 3 } else { 0 };
@@ -172,7 +177,8 @@ impl CostModel<'_> {
     fn pipeline_traffic(&self, program: &Program) -> f64 {
         let (model, degrees) = (&self.config.model, self.mesh.degrees());
         let split = if self.config.strategy.sequence_parallel { degrees.tensor } else { 1 };
-        let rows = self.batch.micro_batch * model.context / degrees.sequence_data / split;
+        let positions = self.config.gpt_config().padded_context();
+        let rows = self.batch.micro_batch * positions / degrees.sequence_data / split;
         let rows = rows / self.batch.micro_sequences;
         let tied = self.inventory.parameters.iter().filter(|parameter| parameter.residency.is_tied());
         let tied: usize = tied.map(Parameter::count).sum();

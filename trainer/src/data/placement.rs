@@ -30,6 +30,8 @@ pub struct SequenceChunk {
     pub part: usize,
     /// Number of micro-sequences.
     pub parts: usize,
+    /// Number of positions after the tokens of a sequence, which make its parts equal.
+    pub padding: usize,
 }
 
 impl SequenceChunk {
@@ -38,7 +40,7 @@ impl SequenceChunk {
 
     /// Returns rank `index`'s chunk of `count` contiguous ones.
     pub const fn new(index: usize, count: usize) -> Self {
-        Self { index, count, placement: Placement::Contiguous, part: 0, parts: 1 }
+        Self { index, count, placement: Placement::Contiguous, part: 0, parts: 1, padding: 0 }
     }
 
     /// Returns this chunk of micro-sequence `part` of `parts`.
@@ -52,12 +54,13 @@ impl SequenceChunk {
         (0..length).map(move |row| chunk.position(row, length))
     }
 
-    /// Returns the number of tokens of a sequence of `sequence` tokens.
+    /// Returns the number of positions of a sequence of `sequence` tokens, with padding.
     ///
     /// # Errors
     /// Fails if the parts are not equal.
     pub fn length(self, sequence: usize) -> Result<usize> {
-        let Self { index, count, placement, part, parts } = self;
+        let Self { index, count, placement, part, parts, padding } = self;
+        let sequence = sequence + padding;
         let halves = if placement == Placement::ZigZag { 2 } else { 1 };
         if !sequence.is_multiple_of(count * parts * halves) || index >= count || part >= parts {
             let what = format!("a sequence of {sequence} has no chunk {index} of {count} equal ones");

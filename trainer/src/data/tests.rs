@@ -203,6 +203,26 @@ fn windows_make_every_token_a_target_once() {
 }
 
 #[test]
+fn padded_windows_have_equal_chunks_and_no_more_targets() {
+    let tokens: Vec<u16> = (0..11).collect();
+    let windows = TokenWindows::new(tokens, 3).unwrap();
+    let chunk = |index, count, padding| SequenceChunk { padding, ..SequenceChunk::new(index, count) };
+    let first = windows.batch(&[2, 0], chunk(0, 2, 1)).unwrap();
+    assert_eq!((&first.inputs[..], &first.targets[..]), (&[6, 7, 0, 1][..], &[7, 8, 1, 2][..]));
+    let last = windows.batch(&[2, 0], chunk(1, 2, 1)).unwrap();
+    assert_eq!((&last.inputs[..], &last.targets[..]), (&[8, 0, 2, 0][..], &[9, PADDING, 3, PADDING][..]));
+    let none = windows.batch(&[2], chunk(3, 4, 5)).unwrap();
+    assert_eq!((&none.inputs[..], &none.targets[..], none.sequence), (&[0; 2][..], &[PADDING; 2][..], 2));
+    for placement in [Placement::Contiguous, Placement::Striped, Placement::ZigZag] {
+        let part = |index| SequenceChunk { placement, ..chunk(index, 2, 1) };
+        let batches = [0, 1].map(|index| windows.batch(&[1], part(index)).unwrap());
+        let mut targets: Vec<_> = batches.into_iter().flat_map(|batch| batch.targets).collect();
+        targets.sort_unstable();
+        assert_eq!(targets, [4, 5, 6, PADDING], "{placement:?}");
+    }
+}
+
+#[test]
 fn mapped_file_and_memory_give_equal_windows() {
     let folder = Folder::new("mapped");
     let path = folder.0.join("t.u16");

@@ -10,12 +10,15 @@ pub struct TokenWindows {
     sequence: usize,
 }
 
+/// Target of positions after the end of a sequence, which fill it up. No vocabulary has this token.
+pub const PADDING: u32 = u32::MAX;
+
 /// Batch of sequences of one length, or of chunks of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenBatch {
     /// Input tokens.
     pub inputs: Vec<u32>,
-    /// Target of each input: the token after it.
+    /// Target of each input: the token after it, or [`PADDING`].
     pub targets: Vec<u32>,
     /// Tokens per sequence or chunk.
     pub sequence: usize,
@@ -40,21 +43,26 @@ impl TokenWindows {
         (self.tokens.count().saturating_sub(1) / self.sequence.max(1)) as u64
     }
 
-    /// Returns a chunk of each sample with these numbers.
+    /// Returns a chunk of each sample with these numbers. Padding of the chunk has the input 0 and
+    /// the target [`PADDING`].
     ///
     /// # Errors
     /// Fails if a file cannot be read, or sequences cannot be split evenly.
     pub fn batch(&self, samples: &[u64], chunk: SequenceChunk) -> Result<TokenBatch> {
         let length = chunk.length(self.sequence)?;
-        let positions: Vec<_> = (0..length).map(|row| chunk.position(row, length)).collect();
-        // Tokens between the first position and the last target.
-        let (first, last) = (positions[0], positions[length - 1]);
-        let mut window = vec![0; last + 2 - first];
+        // Positions ascend, so that padding is at the end.
+        let positions = (0..length).map(|row| chunk.position(row, length));
+        let positions: Vec<_> = positions.take_while(|&position| position < self.sequence).collect();
+        // Tokens between the first position and the last target; none if all rows are padding.
+        let first = positions.first().copied().unwrap_or(0);
+        let mut window = vec![0; positions.last().map_or(0, |last| last + 2 - first)];
         let mut batch = TokenBatch { sequence: length, ..TokenBatch::default() };
-        for &sample in samples {
+        for (&sample, rows) in samples.iter().zip((1..).map(|number: usize| number * length)) {
             self.tokens.read(sample as usize * self.sequence + first, &mut window)?;
             batch.inputs.extend(positions.iter().map(|position| window[position - first]));
             batch.targets.extend(positions.iter().map(|position| window[position - first + 1]));
+            batch.inputs.resize(rows, 0);
+            batch.targets.resize(rows, PADDING);
         }
         Ok(batch)
     }

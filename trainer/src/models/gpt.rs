@@ -118,10 +118,10 @@ impl Gpt {
         (0..=self.blocks.len()).try_fold(Flow::Start, forward).map(Flow::into_features)
     }
 
-    /// Returns true if a sequence, or its chunks together, fit in the context.
+    /// Returns true if a sequence, or its chunks together, fit in the context and its padding.
     fn sequence_fits(&self, pass: &Pass<'_>, sequence: usize) -> bool {
         let chunks = pass.sequence_group().map_or(1, Communicator::size) * pass.micro_sequences();
-        (1..=self.config.context).contains(&(chunks * sequence))
+        (1..=self.config.padded_context()).contains(&(chunks * sequence))
     }
 }
 

@@ -80,6 +80,9 @@ pub struct GptConfig {
     pub tie_word_embeddings: bool,
     /// Makes blocks save their input only, and recompute forward in backward.
     pub activation_checkpointing: bool,
+    /// Number of positions after the context that fill up each sequence, so that ranks have equal
+    /// parts of it. Their targets are `ignore_index`, and no token attends to them.
+    pub padding: usize,
     /// Target value that is ignored: padding.
     pub ignore_index: Option<u32>,
     /// Number of row groups for the head, computed one after the other. From 2 on, the logits of
@@ -112,6 +115,7 @@ impl GptConfig {
             dropout: 0.0,
             tie_word_embeddings: true,
             activation_checkpointing: false,
+            padding: 0,
             ignore_index: None,
             cross_entropy_splits: 1,
         }
@@ -143,6 +147,11 @@ impl GptConfig {
     /// Returns the experts of a block; `None` if it is dense.
     pub fn experts_of(&self, block: usize) -> Option<&Experts> {
         self.experts.as_ref().filter(|experts| block >= experts.first_dense)
+    }
+
+    /// Returns the positions of a sequence with its padding.
+    pub fn padded_context(&self) -> usize {
+        self.context + self.padding
     }
 
     /// Returns the features per head.
@@ -208,6 +217,31 @@ impl GptConfig {
         ParallelPlan::new(attention.into_iter().chain(dense.into_iter().filter(|_| has_dense)))
     }
 
+    /// Returns the features of all keys that `parts` tensor parallel ranks have together. Ranks
+    /// repeat the heads of keys if these are fewer.
+    pub(crate) fn kv_width_on(&self, parts: usize) -> usize {
+        self.kv_heads.max(parts) * self.head_dim()
+    }
+
+    /// Returns true if `parts` ranks get equally many heads of keys and values, divided or
+    /// repeated, each with heads of queries that it serves.
+    pub(crate) fn shares_kv_heads(&self, parts: usize) -> bool {
+        let repeats = parts.is_multiple_of(self.kv_heads) && self.heads.is_multiple_of(parts);
+        self.kv_heads.is_multiple_of(parts) || repeats
+    }
+
+    /// Returns the refusal of a number of ranks that neither divide nor repeat the heads of keys.
+    fn uneven_kv_heads(&self, parts: usize) -> String {
+        let (heads, kv_heads) = (self.heads, self.kv_heads);
+        let legal = (1..=heads).filter(|&parts| self.shares_kv_heads(parts)).take(MAX_NAMED);
+        let legal: Vec<_> = legal.map(|parts| parts.to_string()).collect();
+        format!(
+            "{kv_heads} heads of keys and values cannot be divided among {parts} ranks, and these cannot repeat them \
+             evenly for {heads} heads of queries: set mesh.tensor to one of {}",
+            legal.join(", ")
+        )
+    }
+
     /// Checks that attention sees the whole context.
     ///
     /// # Errors
@@ -239,11 +273,8 @@ impl GptConfig {
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return fail(format!("{heads} heads cannot share {kv_heads} heads of keys and values equally"));
         }
-        if kv_heads < heads && !kv_heads.is_multiple_of(parts) {
-            let hint = "the degree of tensor parallelism must divide them";
-            return fail(format!(
-                "{kv_heads} heads of keys and values cannot be divided among {parts} ranks: {hint}"
-            ));
+        if kv_heads < heads && !self.shares_kv_heads(parts) {
+            return fail(self.uneven_kv_heads(parts));
         }
         match self.positions {
             Positions::Rotary(rope) => rope.check(self.head_dim()),
@@ -251,6 +282,9 @@ impl GptConfig {
         }
     }
 }
+
+/// Number of legal degrees that an error names.
+const MAX_NAMED: usize = 12;
 
 /// Returns the refusal of a window of attention that is less than the context.
 pub(crate) fn narrow_window(window: usize, context: usize) -> String {

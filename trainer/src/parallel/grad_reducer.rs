@@ -189,7 +189,7 @@ impl GradReducer {
                 bucket,
                 range,
                 gradients.view(),
-                |id| base.counts_in_norm(id),
+                |id| base.counted_in_norm(id),
                 &mut squares,
             )?;
             self.put_gradients(base, bucket, gradients.buffer);

@@ -137,30 +137,33 @@ impl OptimizerShards {
         Ok(())
     }
 
-    /// Adds the squares of a bucket's gradients in `range`, for the parameters that `counts`
-    /// selects.
+    /// Adds the squares of a bucket's gradients in `range`: of each parameter the first elements,
+    /// as many as `counted` returns.
     pub(super) fn add_squares(
         &self,
         bucket: BucketId,
         range: Range<usize>,
         gradients: BufferFrom<&FlatBuffer>,
-        counts: impl Fn(ParameterId) -> bool,
+        counted: impl Fn(ParameterId) -> usize,
         sum: &mut SquareSum,
     ) -> Result<()> {
         let offsets = |place: Range<usize>| place.start - gradients.start..place.end - gradients.start;
         let pieces = || self.layout[bucket].entries_within(range.clone());
-        let counted = pieces().filter(|(id, ..)| counts(*id)).map(|(_, _, place)| offsets(place));
+        let counted_places = pieces().filter_map(|(id, elements, place)| {
+            let count = counted(id).min(elements.end).saturating_sub(elements.start);
+            (count > 0).then(|| offsets(place.start..place.start + count))
+        });
         match sum {
             SquareSum::Exact(sum) => {
-                for place in counted {
+                for place in counted_places {
                     sum.add_squares(&gradients.buffer.view(&self.memory, place)?);
                 }
             }
             SquareSum::Rounded(parts) => {
                 let there = gradients.buffer.as_device().expect("flat memory of a GPU");
                 // Padding is 0, so whole buckets need no selection.
-                let counts_all = pieces().all(|(id, ..)| counts(id));
-                let ranges = if counts_all { vec![offsets(range.clone())] } else { counted.collect() };
+                let counts_all = pieces().all(|(id, elements, _)| counted(id) >= elements.end);
+                let ranges = if counts_all { vec![offsets(range.clone())] } else { counted_places.collect() };
                 parts.push(there.square_sums(&ranges)?);
             }
         }

@@ -10,7 +10,8 @@ use unisono::Result;
 ///
 /// With sequence parallelism, norms and biases see only part of the rows (Korthikanti et al.,
 /// "Reducing activation recomputation in large transformer models", MLSys 2023). A head that is
-/// tied to the embedding of another pipeline stage adds its part to the same gradient.
+/// tied to the embedding of another pipeline stage adds its part to the same gradient. Ranks that
+/// repeat a head of keys and values have the gradients of their own queries only.
 pub(super) struct PartialGrads {
     sums: Vec<(ProcessGroup, Range<usize>)>,
 }
@@ -33,6 +34,22 @@ impl PartialGrads {
         let mut sums = sums_over(tensor, |parameter| parameter.partial_grad);
         sums.extend(sums_over(tied, |parameter| parameter.residency.is_tied()));
         Self { sums }
+    }
+
+    /// Adds the elements that the ranks of `repeats` have in common.
+    pub(super) fn with_repeats(
+        mut self,
+        bucket: &Bucket,
+        inventory: &Inventory,
+        repeats: Option<&ProcessGroup>,
+    ) -> Self {
+        let Some(group) = repeats else { return self };
+        let sums = bucket.entries.iter().filter_map(|entry| {
+            let (elements, start) = (inventory[entry.parameter].repeated_elements(), entry.range.start);
+            (!elements.is_empty()).then(|| (group.clone(), start + elements.start..start + elements.end))
+        });
+        self.sums.extend(sums);
+        self
     }
 
     /// Sums the partial gradients over their groups.

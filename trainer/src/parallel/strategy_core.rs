@@ -13,6 +13,7 @@ use crate::process_group::ProcessGroup;
 use crate::step_plan::StepPlan;
 use std::sync::Arc;
 use std::time::Duration;
+use unisono::Communicator;
 
 pub(super) struct StrategyCore {
     /// Data parallel group; `None` if this rank is alone.
@@ -27,6 +28,8 @@ pub(super) struct StrategyCore {
     pub(super) pipeline: Option<ProcessGroup>,
     /// Stages that share a tied parameter; `None` if this rank has none.
     tied: Option<ProcessGroup>,
+    /// Tensor parallel ranks with the same heads of keys and values; `None` if no head is repeated.
+    repeats: Option<ProcessGroup>,
     /// Ranks that share experts, for the parameters of experts; `None` for others.
     experts: Option<ProcessGroup>,
     bucket_tracker: BucketTracker,
@@ -44,9 +47,10 @@ impl StrategyCore {
         check_device_supported(settings, memory)?;
         let group = data.map(|data| DataGroup::new(data, memory)).transpose()?;
         let experts = experts.map(|experts| experts.sharing);
-        let [tensor, tied, experts] = [tensor, tied, experts]
+        let repeats = repeating_ranks(tensor.as_ref(), inventory)?;
+        let [tensor, tied, experts, repeats] = [tensor, tied, experts, repeats]
             .map(|group| group.map(|group| ProcessGroup::new(group, memory.gpu())).transpose());
-        let (tensor, tied, experts) = (tensor?, tied?, experts?);
+        let (tensor, tied, experts, repeats) = (tensor?, tied?, experts?, repeats?);
         // This group exchanges sums of squares only, which are in host memory by then.
         let pipeline = pipeline.map(ProcessGroup::from);
         let ranks = group.as_ref().map_or(1, DataGroup::ranks);
@@ -68,6 +72,7 @@ impl StrategyCore {
             tensor,
             pipeline,
             tied,
+            repeats,
             experts,
         })
     }
@@ -86,6 +91,7 @@ impl StrategyCore {
         data.chain(&self.tensor)
             .chain(&self.pipeline)
             .chain(&self.tied)
+            .chain(&self.repeats)
             .chain(&self.experts)
             .try_for_each(ProcessGroup::check)
     }
@@ -131,7 +137,8 @@ impl StrategyCore {
     /// Returns the gradients of a bucket that must be summed over other ranks with the same data.
     pub(super) fn partial_grads(&self, bucket: BucketId) -> PartialGrads {
         let (bucket, inventory) = (&self.store.layout[bucket], &*self.store.inventory);
-        PartialGrads::for_bucket(bucket, inventory, self.tensor.as_ref(), self.tied.as_ref())
+        let partial = PartialGrads::for_bucket(bucket, inventory, self.tensor.as_ref(), self.tied.as_ref());
+        partial.with_repeats(bucket, inventory, self.repeats.as_ref())
     }
 
     /// Adds the sums of ranks with other experts.
@@ -140,14 +147,28 @@ impl StrategyCore {
         experts.try_for_each(|ranks| squares.all_reduce(&self.store.memory, ranks))
     }
 
-    /// Returns true if this rank counts a parameter in the norm. Parameters replicated over a
-    /// tensor parallel group, or tied to another stage, count once.
-    pub(super) fn counts_in_norm(&self, id: ParameterId) -> bool {
-        let (first, parameter) =
-            (self.tensor.as_ref().is_none_or(|tensor| tensor.rank() == 0), &self.store.inventory[id]);
+    /// Returns the number of elements of a parameter, from the first on, that this rank counts in
+    /// the norm. Elements that several tensor parallel ranks have, or two stages, count once.
+    pub(super) fn counted_in_norm(&self, id: ParameterId) -> usize {
+        let parameter = &self.store.inventory[id];
         let has_gradient = parameter.sign_rate.is_none();
-        has_gradient && (first || parameter.shard.is_some()) && parameter.residency.is_owner()
+        if !has_gradient || !parameter.residency.is_owner() {
+            return 0;
+        }
+        parameter.counted_elements(self.tensor.as_ref().map_or(0, ProcessGroup::rank))
     }
+}
+
+/// Returns the ranks of `tensor` with the same heads of keys and values; `None` if no head is
+/// repeated. All ranks of `tensor` must call this.
+fn repeating_ranks(tensor: Option<&Communicator>, inventory: &Inventory) -> Result<Option<Communicator>> {
+    let here = inventory.parameters.iter().filter(|parameter| parameter.residency.is_here());
+    // A model has one number of heads of keys, so all parameters with repeats have as many.
+    let repeats = here.filter_map(|parameter| parameter.shard.as_ref()).map(|cut| cut.repeats).max();
+    let (Some(tensor), Some(repeats)) = (tensor, repeats.filter(|&repeats| repeats > 1)) else {
+        return Ok(None);
+    };
+    Ok(tensor.split(Some((tensor.rank() / repeats) as u32), tensor.rank() as i32)?)
 }
 
 /// Rejects settings of the optimizer's state that only the host supports, with flat buffers in GPU

@@ -1,6 +1,7 @@
 //! Sharding of a tensor over a tensor parallel group.
 
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// One rank's shard of a dimension.
 ///
@@ -9,6 +10,10 @@ use serde::{Deserialize, Serialize};
 /// many groups of elements that stay together, such as the features of a head. Every shard has
 /// equally many groups of every block. Missing groups are zero padding at the end of the last
 /// shards.
+///
+/// If there are fewer groups than shards, such as fewer heads of keys than ranks, `repeats`
+/// consecutive shards have the same groups of every block but the first. The first block is still
+/// divided between all shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardSpec {
     /// Sharded dimension of the tensor.
@@ -26,6 +31,11 @@ pub struct ShardSpec {
     pub shard_count: usize,
     /// Index of this rank's shard.
     pub shard_index: usize,
+    /// Number of shards that have the same part of every block but the first: 1 if shards divide
+    /// all blocks. Must divide the number of shards and `first_block_ratio`. Only the first
+    /// dimension of a tensor may have more than 1.
+    #[serde(default = "no_repeats")]
+    pub repeats: usize,
 }
 
 impl ShardSpec {
@@ -39,6 +49,7 @@ impl ShardSpec {
             granularity: 1,
             shard_count: parts,
             shard_index: part,
+            repeats: 1,
         }
     }
 
@@ -53,90 +64,129 @@ impl ShardSpec {
             granularity: grain,
             shard_count: parts,
             shard_index: part,
+            repeats,
         } = *self;
         // Files have such specifications, and damaged ones have any numbers.
         let extents = blocks.checked_sub(1).and_then(|others| others.checked_add(ratio));
         let least = extents.filter(|_| ratio > 0).and_then(|extents| extents.checked_mul(grain));
         let fits = least.is_some_and(|least| (1..=size).contains(&least));
-        shape.get(dimension) == Some(&size) && fits && part < parts && parts <= MAX_SHARDS
+        let repeats_fit = match repeats {
+            0 => false,
+            1 => true,
+            _ => dimension == 0 && parts.is_multiple_of(repeats) && ratio.is_multiple_of(repeats),
+        };
+        shape.get(dimension) == Some(&size) && fits && repeats_fit && part < parts && parts <= MAX_SHARDS
     }
 
-    /// Returns the size of all blocks in sizes of a block other than the first.
-    fn extent_count(&self) -> usize {
-        self.block_count - 1 + self.first_block_ratio
+    /// Returns the blocks of the whole dimension.
+    fn global_blocks(&self) -> Blocks {
+        let ratio = self.first_block_ratio;
+        Blocks { ratio, size: self.global_size / (self.block_count - 1 + ratio) }
     }
 
-    /// Returns the size of a block other than the first, in the whole dimension.
-    fn block_size(&self) -> usize {
-        self.global_size / self.extent_count()
+    /// Returns the blocks of this shard, including padding.
+    fn local_blocks(&self) -> Blocks {
+        let groups = self.global_blocks().size / self.granularity;
+        let size = groups.div_ceil(self.shard_count / self.repeats) * self.granularity;
+        Blocks { ratio: self.first_block_ratio / self.repeats, size }
     }
 
-    /// Returns the size of this rank's shard of a block other than the first, including padding.
-    fn block_shard_size(&self) -> usize {
-        (self.block_size() / self.granularity).div_ceil(self.shard_count) * self.granularity
+    /// Returns the number of shards of block `number` before this one.
+    fn index_in_block(&self, number: usize) -> usize {
+        if number == 0 { self.shard_index } else { self.shard_index / self.repeats }
     }
 
     /// Returns the size of this rank's shard, including padding.
     pub fn local_size(&self) -> usize {
-        self.extent_count() * self.block_shard_size()
+        self.local_blocks().bounds(self.block_count).0
     }
 
-    /// Returns the number of the block at `index`, in a dimension whose blocks other than the first
-    /// have `size` elements.
-    fn block_at(&self, index: usize, size: usize) -> usize {
-        (index / size + 1).saturating_sub(self.first_block_ratio)
+    /// Returns the indices of this shard that other shards have too. They are the last ones, and
+    /// none unless shards repeat blocks.
+    pub fn repeated_range(&self) -> Range<usize> {
+        let end = self.local_size();
+        if self.repeats > 1 { self.local_blocks().bounds(0).1..end } else { end..end }
     }
 
-    /// Returns the start and size of block `number`, in a dimension whose blocks other than the
-    /// first have `size` elements.
-    fn block_bounds(&self, number: usize, size: usize) -> (usize, usize) {
-        match number {
-            0 => (0, self.first_block_ratio * size),
-            _ => ((self.first_block_ratio + number - 1) * size, size),
-        }
+    /// Returns true if this is the first of the shards that have the same part of repeated blocks.
+    pub fn is_first_copy(&self) -> bool {
+        self.shard_index.is_multiple_of(self.repeats)
     }
 
     /// Returns the index in the whole dimension of this shard's index; `None` for padding.
     pub fn global_index(&self, index: usize) -> Option<usize> {
-        let share = self.block_shard_size();
-        let block = self.block_at(index, share);
-        let (start, share) = self.block_bounds(block, share);
-        let (global_start, extent) = self.block_bounds(block, self.block_size());
-        let position = self.shard_index * share + index - start;
+        let blocks = self.local_blocks();
+        let number = blocks.number_at(index);
+        let (start, share) = blocks.bounds(number);
+        let (global_start, extent) = self.global_blocks().bounds(number);
+        let position = self.index_in_block(number) * share + index - start;
         (position < extent).then_some(global_start + position)
     }
 
-    /// Returns this shard's index of `index` of the whole dimension; `None` if another shard has
-    /// it.
+    /// Returns this shard's index of `index` of the whole dimension; `None` if only other shards
+    /// have it.
     pub fn local_index(&self, index: usize) -> Option<usize> {
-        let block = self.block_at(index, self.block_size());
-        let (global_start, _) = self.block_bounds(block, self.block_size());
-        let (start, share) = self.block_bounds(block, self.block_shard_size());
-        let position = (index - global_start).checked_sub(self.shard_index * share)?;
+        let blocks = self.global_blocks();
+        let number = blocks.number_at(index);
+        let (global_start, _) = blocks.bounds(number);
+        let (start, share) = self.local_blocks().bounds(number);
+        let position = (index - global_start).checked_sub(self.index_in_block(number) * share)?;
         (position < share).then_some(start + position)
     }
 
     /// Returns for every block the start in this shard, the start in the whole dimension, and the
     /// length without padding.
     pub fn runs(&self) -> impl Iterator<Item = (usize, usize, usize)> {
-        (0..self.block_count).map(move |block| {
-            let (local_start, share) = self.block_bounds(block, self.block_shard_size());
-            let (global_start, extent) = self.block_bounds(block, self.block_size());
-            let start = (self.shard_index * share).min(extent);
+        (0..self.block_count).map(move |number| {
+            let (local_start, share) = self.local_blocks().bounds(number);
+            let (global_start, extent) = self.global_blocks().bounds(number);
+            let start = (self.index_in_block(number) * share).min(extent);
             (local_start, global_start + start, share.min(extent - start))
         })
     }
 
-    /// Returns the fraction of all shards together that is padding.
+    /// Returns the fraction of all shards together that is padding. Repeated parts count once.
     pub fn padding_fraction(&self) -> f64 {
-        1.0 - self.global_size as f64 / (self.local_size() * self.shard_count) as f64
+        let repeated = self.repeated_range().len();
+        let divided = self.local_size() - repeated;
+        let elements = divided * self.shard_count + repeated * self.shard_count / self.repeats;
+        1.0 - self.global_size as f64 / elements as f64
+    }
+}
+
+/// Blocks of a dimension, or of a shard of it.
+#[derive(Clone, Copy)]
+struct Blocks {
+    /// Size of the first block in sizes of another.
+    ratio: usize,
+    /// Size of a block other than the first.
+    size: usize,
+}
+
+impl Blocks {
+    /// Returns the number of the block at `index`.
+    fn number_at(self, index: usize) -> usize {
+        (index / self.size + 1).saturating_sub(self.ratio)
+    }
+
+    /// Returns the start and size of block `number`.
+    fn bounds(self, number: usize) -> (usize, usize) {
+        match number {
+            0 => (0, self.ratio * self.size),
+            _ => ((self.ratio + number - 1) * self.size, self.size),
+        }
     }
 }
 
 /// Limit on the number of shards, beyond any real group.
 const MAX_SHARDS: usize = 1 << 16;
 
-/// Ratio of files that were written before blocks could differ.
+/// Ratio of files that have none, because their blocks are equal.
 fn equal_blocks() -> usize {
+    1
+}
+
+/// Repeats of files that have none, because their shards divide all blocks.
+fn no_repeats() -> usize {
     1
 }

@@ -60,10 +60,14 @@ fn on(
     meshes.flat_map(variants).collect()
 }
 
-/// Returns the tensor parallel degrees from 2, within a host, that divide the heads.
+/// Returns the tensor parallel degrees from 2, within a host, that divide the heads. They divide or
+/// repeat the heads of keys and values.
 pub(crate) fn tensor_degrees(shape: &ModelShape, hardware: &Hardware) -> Vec<usize> {
-    let extents = [hardware.per_host, hardware.ranks, shape.gpt.heads, shape.gpt.kv_heads];
-    let goes = |tensor: &usize| extents.iter().all(|extent| extent.is_multiple_of(*tensor));
+    let extents = [hardware.per_host, hardware.ranks, shape.gpt.heads];
+    let goes = |tensor: &usize| {
+        let divides = extents.iter().all(|extent| extent.is_multiple_of(*tensor));
+        divides && shape.gpt.shares_kv_heads(*tensor)
+    };
     powers_of_two(hardware.per_host).filter(|&tensor| tensor > 1).filter(goes).collect()
 }
 

@@ -17,7 +17,8 @@ pub enum ParallelStyle {
         /// Number of outputs that stay together.
         grain: usize,
     },
-    /// Sharded by outputs: queries, keys and values.
+    /// Sharded by outputs: queries, keys and values. More ranks than heads of keys repeat these
+    /// heads, if ranks divide the heads of queries and are a multiple of the heads of keys.
     QueryKeyValue {
         /// Number of query heads per key head. They stay together.
         ratio: usize,

@@ -14,6 +14,7 @@ pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize)
         accumulation(config, batch),
         dropped_samples(config),
         shuffle(config),
+        padding(config),
         buckets(config, mesh),
         prefetch(config),
         learning_rate(config),
@@ -46,6 +47,17 @@ fn dropped_samples(config: &Config) -> Option<String> {
 
 fn shuffle(config: &Config) -> Option<String> {
     (!config.data.shuffle).then(|| "data.shuffle = false: every epoch has the same order".to_owned())
+}
+
+fn padding(config: &Config) -> Option<String> {
+    let (context, padding) = (config.model.context, config.sequence_padding());
+    (padding > 0).then(|| {
+        let positions = context + padding;
+        format!(
+            "model.context = {context}: ranks compute {positions} positions of each sequence, so that their parts are \
+             equal; model.context = {positions} would cost the same"
+        )
+    })
 }
 
 fn buckets(config: &Config, mesh: &Mesh) -> Option<String> {

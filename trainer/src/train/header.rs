@@ -93,6 +93,15 @@ impl RunHeader<'_> {
         format!("{tokens} tokens a step, {}; {steps} {verb} {epochs:.2} epochs", self.plan.batch)
     }
 
+    /// Returns the padding of sequences, if ranks do not divide them evenly.
+    fn sequences(&self) -> Option<String> {
+        let config = self.plan.config;
+        let (context, padding) = (config.model.context, config.sequence_padding());
+        let positions = counted(padding, "position");
+        let what = format!("{positions} of padding after {context}, so that ranks have equal parts");
+        (padding > 0).then_some(what)
+    }
+
     /// Returns the sharded parameters with padding, the largest share first.
     fn padding(&self) -> Option<String> {
         let matrices = self.plan.inventory.parameters.iter().filter(|parameter| parameter.shape.len() > 1);
@@ -198,6 +207,7 @@ impl fmt::Display for RunHeader<'_> {
             ("ranks", Some(self.ranks())),
             ("batch", Some(self.batch())),
             ("strategy", Some(self.strategy())),
+            ("sequences", self.sequences()),
             ("padding", self.padding()),
             ("untrained", Some(self.baseline())),
             ("memory", Some(self.memory())),

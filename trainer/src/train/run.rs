@@ -212,7 +212,8 @@ impl Run {
     /// Returns this rank's chunk of each sequence.
     pub(super) fn sequence_chunk(&self) -> SequenceChunk {
         let (part, parts) = (self.groups.coordinates().sequence_data, self.config.mesh.sequence_data);
-        SequenceChunk { placement: self.config.context.placement, ..SequenceChunk::new(part, parts) }
+        let (placement, padding) = (self.config.context.placement, self.config.sequence_padding());
+        SequenceChunk { placement, padding, ..SequenceChunk::new(part, parts) }
     }
 
     /// Updates the weights with gradients of this norm. Returns the learning rate.

@@ -9,7 +9,7 @@ use crate::config::{
     Config, Context, DeviceKind, Model, Positions, StrategyKind, new_model_with_experts, optimizer,
 };
 use crate::cost::{CostModel, flops_per_sample};
-use crate::data::{DatasetId, Placement, Sampler};
+use crate::data::{DatasetId, Sampler};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::experts::ExpertParallel;
@@ -266,24 +266,17 @@ pub(super) fn check_device_supported(config: &Config) -> Result<()> {
     }
 }
 
-/// Checks that sequences can be split into equal chunks.
+/// Checks that sequences can be split into equal chunks, and that their padding is supported.
 fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
     let (degree, context) = (mesh.degrees().sequence_data, config.model.context);
-    if !context.is_multiple_of(degree) {
-        let what = format!("mesh.sequence_data = {degree} does not divide model.context = {context}");
-        let legal: Vec<_> = (1..=mesh.data_size())
-            .filter(|&degree| mesh.data_size().is_multiple_of(degree) && context.is_multiple_of(degree))
-            .map(|degree| degree.to_string())
-            .collect();
-        return Err(Error::invalid(format!("{what}; on this mesh: {}", legal.join(", "))));
-    }
-    let parts = config.data.micro_sequences;
-    if !(context / degree).is_multiple_of(parts) {
-        let what = format!("data.micro_sequences = {parts} does not divide the {} tokens", context / degree);
+    let (parts, tokens) = (config.data.micro_sequences, context.div_ceil(degree));
+    if !tokens.is_multiple_of(parts) {
+        let what = format!("data.micro_sequences = {parts} does not divide the {tokens} tokens");
         let rule = "model.context / mesh.sequence_data";
         return Err(Error::invalid(format!("{what} of a rank's sequence ({rule})")));
     }
-    let Context { placement, kv_transfer, ulysses_ranks } = config.context;
+    check_padding(config)?;
+    let Context { kv_transfer, ulysses_ranks, .. } = config.context;
     if ulysses_ranks != 1 && kv_transfer != KvTransfer::Ring {
         let what = format!("context.ulysses_ranks = {ulysses_ranks} is for context.kv_transfer = \"ring\"");
         return Err(Error::invalid(format!("{what}; \"ulysses\" has all of mesh.sequence_data")));
@@ -292,11 +285,6 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
         let what = format!("context.ulysses_ranks = {ulysses_ranks} does not divide mesh.sequence_data");
         return Err(Error::invalid(format!("{what} = {degree}")));
     }
-    if degree > 1 && placement == Placement::ZigZag && !(context / degree / parts).is_multiple_of(2) {
-        let what =
-            format!("context.placement = \"zig-zag\" with {} tokens per rank", context / degree / parts);
-        return Err(Error::invalid(format!("{what}: two chunks of equal length need an even number")));
-    }
     if degree > 1 && kv_transfer != KvTransfer::Gather && parts > 1 {
         let what = format!("data.micro_sequences = {parts} with a context.kv_transfer other than \"gather\"");
         return Err(Error::Unsupported(format!(
@@ -304,6 +292,24 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Checks that nothing counts positions that fill up sequences. Experts would: a router chooses for
+/// padding as for tokens, and its loads, capacities and losses include all rows.
+fn check_padding(config: &Config) -> Result<()> {
+    let (padding, context, experts) = (config.sequence_padding(), config.model.context, config.experts.count);
+    if padding == 0 || experts == 0 {
+        return Ok(());
+    }
+    let unit = config.sequence_unit().unwrap_or(1);
+    let nearest = [(context + padding).saturating_sub(unit), context + padding];
+    let legal = nearest.into_iter().filter(|&context| context > 0).map(|context| context.to_string());
+    Err(Error::Unsupported(format!(
+        "ranks divide sequences in multiples of {unit} positions, so model.context = {context} is padded with \
+         {padding}, which experts (experts.count = {experts}) would count: not part of this build; set model.context \
+         to {}",
+        legal.collect::<Vec<_>>().join(" or ")
+    )))
 }
 
 /// Returns the identity of the data, if all ranks have the same configuration and the same data.

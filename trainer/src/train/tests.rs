@@ -25,7 +25,9 @@ mod meshes;
 mod mixed;
 mod norms;
 mod options;
+mod padding;
 mod pipelines;
+mod repeated_heads;
 mod saving;
 mod starts;
 
@@ -59,6 +61,32 @@ fn config(folder: &Path, overrides: &[&str]) -> Config {
 
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
+}
+
+/// Returns the loss and the norm of the gradient of each of `count` steps. Ranks agree on them, and
+/// copies of weights are equal after the last.
+fn losses_and_norms(ranks: usize, config: &Config, count: usize) -> Vec<[f64; 2]> {
+    let mut results = run_ranks(ranks, |world| {
+        let mut run = Run::new(config, world).unwrap();
+        let step = |run: &mut Run| run.step().map(|taken| [taken.loss, taken.grad_norm]).unwrap();
+        let numbers: Vec<_> = (0..count).map(|_| step(&mut run)).collect();
+        run.check_replicas().unwrap();
+        numbers
+    });
+    let first = results.remove(0);
+    assert!(results.iter().all(|other| *other == first), "ranks differ: {results:?}, not {first:?}");
+    first
+}
+
+/// Checks that losses and norms are nearly those of one rank.
+fn assert_near_steps(what: &str, found: &[[f64; 2]], expected: &[[f64; 2]]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        for (index, tolerance) in [(0, 1e-5), (1, 1e-4)] {
+            let ratio = found[index] / expected[index];
+            assert!((ratio - 1.0).abs() < tolerance, "{what}: {found:?}, not {expected:?}");
+        }
+    }
 }
 
 /// Returns the exact bits of losses and weights.

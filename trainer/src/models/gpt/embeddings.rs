@@ -14,6 +14,8 @@ pub(super) struct Embeddings {
     reduce_from_region: ReduceFromRegion,
     /// Learned positions; `None` if attention encodes them.
     positions: Option<Embedding>,
+    /// Last position that the model has.
+    last_position: usize,
     dropout: Dropout,
     split: TensorParallel,
 }
@@ -32,7 +34,8 @@ impl Embeddings {
             (tokens, positions, Dropout::new(registry, "drop", config.dropout, split.rng_stream()))
         });
         let (reduce_from_region, split) = (split.reduce_from_region(), split.clone());
-        Self { tokens, reduce_from_region, positions, dropout, split }
+        let last_position = config.context.saturating_sub(1);
+        Self { tokens, reduce_from_region, positions, last_position, dropout, split }
     }
 
     /// Returns the parameter of the token embedding.
@@ -50,7 +53,9 @@ impl Block for Embeddings {
         let summands = self.tokens.forward(pass, inputs.clone())?;
         let mut features = self.reduce_from_region.forward(pass, summands)?;
         if let Some(positions) = &self.positions {
-            let places = (first..first + rows).map(|row| places[row % sequence] as u32).collect();
+            // Padding has no position of its own. Its rows have no gradient, so any will do.
+            let place = |row: usize| places[row % sequence].min(self.last_position) as u32;
+            let places = (first..first + rows).map(place).collect();
             features.add(&positions.forward(pass, places)?)?;
         }
         self.dropout.forward(pass, features).map(Flow::Features)

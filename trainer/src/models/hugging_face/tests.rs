@@ -148,7 +148,10 @@ fn sharded_parameters_are_saved_whole() {
         })),
     };
     let scaled = GptConfig { bias: true, positions: Positions::Rotary(llama_3), ..llama() };
-    for (config, max_bytes) in [(odd(), usize::MAX), (llama(), usize::MAX), (scaled, 1500)] {
+    let single = GptConfig { kv_heads: 1, bias: true, ..llama() };
+    for (config, ranks, max_bytes) in
+        [(odd(), 2, usize::MAX), (llama(), 4, usize::MAX), (single, 2, usize::MAX), (scaled, 2, 1500)]
+    {
         let folder = tempfile::tempdir().unwrap();
         let (path, layout) = (folder.path(), Layout::of(&config));
         let options = (layout, FileOptions { max_bytes, ..FileOptions::default() });
@@ -162,8 +165,9 @@ fn sharded_parameters_are_saved_whole() {
             load(path, layout, saved_by(world), &mut *strategy, &inventory).unwrap();
             bits(&mut *strategy, &inventory)
         };
-        let all = on_ranks(2, save);
-        assert!(on_ranks(if layout == Layout::Gpt2 { 3 } else { 2 }, load) == all);
+        let all = on_ranks(ranks, save);
+        // Four ranks repeat heads of keys and values.
+        assert!(on_ranks(if layout == Layout::Gpt2 { 3 } else { 4 }, load) == all);
         let (inventory, mut strategy) = split(&config, None, 2);
         super::load(path, layout, SavedBy::default(), &mut *strategy, &inventory).unwrap();
         assert_eq!(all.len(), inventory.count());

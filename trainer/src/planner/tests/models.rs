@@ -4,6 +4,7 @@ use super::{GB, Zero2, Zero3, hardware};
 use crate::config::StrategyKind;
 use crate::cost::{Estimate, Hardware, ModelShape, ParallelConfig};
 use crate::error::Error;
+use crate::planner::meshes::tensor_degrees;
 use crate::planner::presets::find;
 use crate::planner::{PlanReport, Rule};
 
@@ -34,6 +35,26 @@ fn presets_have_the_published_sizes() {
     // The same numbers by flags: 46.7 billion in all, 12.9 for a token that uses 2 of 8.
     let by_flags = ModelShape::from_parameters(46.7e9).with_experts(8, 2, Some(12.9e9));
     assert!((by_flags.expert_parameters / mixtral.expert_parameters - 1.0).abs() < 0.01);
+}
+
+/// Ranks repeat heads of keys that are fewer than they are, and keep the copies.
+#[test]
+fn repeated_heads_of_keys_allow_more_tensor_ranks() {
+    let machine = hardware("h100-80", 8);
+    for kv_heads in [1, 2, 8] {
+        let mut shape = find("mistral-7b").unwrap();
+        shape.gpt.kv_heads = kv_heads;
+        assert_eq!(tensor_degrees(&shape, &machine), [2, 4, 8], "{kv_heads} heads of keys");
+        for tensor in [1, 2, 4, 8] {
+            let parallel = ParallelConfig { tensor, ..ParallelConfig::replicated(8 / tensor) };
+            let estimate = Estimate { shape: &shape, hardware: &machine, parallel };
+            let copies = tensor.max(kv_heads) - kv_heads;
+            let repeated = (32 * 2 * copies * 128 * 4096) as f64;
+            assert_eq!(tensor as f64 * estimate.parameters(), shape.parameters + repeated, "{tensor} ranks");
+        }
+    }
+    let uneven = find("qwen2.5-7b").unwrap();
+    assert_eq!(tensor_degrees(&uneven, &machine), [2, 4], "28 heads of queries");
 }
 
 /// Every mesh keeps the rules, or the numbers say why there is none.

@@ -95,10 +95,10 @@ fn llama_checkpoints_move_between_meshes() {
 #[test]
 fn heads_of_keys_that_do_not_divide_are_rejected() {
     let folder = folder();
-    let config = config(folder.path(), &[&LLAMA[..], &["mesh.tensor=4"]].concat());
-    match train_on_threads(4, &config) {
+    let config = config(folder.path(), &[&LLAMA[..], &["mesh.tensor=3"]].concat());
+    match train_on_threads(3, &config) {
         Err(Error::Invalid(what)) => {
-            let named = "2 heads of keys and values cannot be divided among 4 ranks";
+            let named = "2 heads of keys and values cannot be divided among 3 ranks";
             assert!(what.starts_with(named), "{what}");
         }
         other => panic!("{other:?}"),

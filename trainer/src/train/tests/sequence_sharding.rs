@@ -88,9 +88,10 @@ fn breadth_first_gathers_weights_once() {
 #[test]
 fn sequence_sharding_traffic_matches_formula() {
     let folder = folder();
-    let cases: [(usize, &[&str]); 9] = [
+    let cases: [(usize, &[&str]); 10] = [
         (2, &[]),
         (4, &["mesh.tensor=2"]),
+        (8, &["mesh.tensor=4", "model.heads=4", "model.kv_heads=2"]),
         (2, &["context.kv_transfer=ulysses"]),
         (
             2,
@@ -175,8 +176,9 @@ fn invalid_sharding_suggests_valid_ones() {
     let folder = folder();
     let error = |changes: &[&str]| DryRun::new(&config(folder.path(), changes), 6).err().unwrap().to_string();
     assert_eq!(
-        error(&["mesh.sequence_data=3"]),
-        "mesh.sequence_data = 3 does not divide model.context = 32; on this mesh: 1, 2"
+        error(&["mesh.sequence_data=3", "experts.count=4"]),
+        "ranks divide sequences in multiples of 3 positions, so model.context = 32 is padded with 1, which \
+         experts (experts.count = 4) would count: not part of this build; set model.context to 30 or 33"
     );
     assert!(error(&["mesh.sequence_data=4"]).contains("does not divide the data parallel degree 6"));
     assert!(error(&["data.breadth_first=2", "data.micro_batch=1", "data.global_batch=18"]).ends_with("1, 3"));
