@@ -108,8 +108,9 @@ pub trait DataParallel: Strategy {
     /// Returns the error of a failed collective.
     fn broadcast_params(&mut self) -> Result<()>;
 
-    /// Returns true if every rank keeps the whole state of a parameter.
-    fn is_replicated(&self, id: ParameterId) -> bool;
+    /// Returns true if a data rank with a lower number keeps the same state of a parameter. That
+    /// rank saves it.
+    fn is_copy(&self, id: ParameterId) -> bool;
 
     /// Allocates `count` moments for every kept element of a parameter, before a checkpoint is
     /// loaded.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use unisono::Communicator;
 
 fn of_data(world: &Communicator) -> SavedBy<'_> {
-    SavedBy { world: Some(world), data_rank: world.rank(), ..SavedBy::default() }
+    SavedBy { world: Some(world), ..SavedBy::default() }
 }
 
 fn progress() -> TrainProgress {
@@ -131,7 +131,7 @@ fn tensors_may_be_resharded_on_load() {
                 let (inventory, memory) = (sharded_inventory(parts, world.rank()), Allocator::default());
                 let settings = Settings { seed, ..settings() };
                 let mut strategy = new_strategy(STRATEGIES[3], &inventory, None, &settings, &memory).unwrap();
-                let who = SavedBy { world: Some(&world), tensor_rank: world.rank(), ..SavedBy::default() };
+                let who = SavedBy { world: Some(&world), tensor_rank: world.rank() };
                 action(who, &mut *strategy, &inventory).unwrap();
                 collect_shards(&mut *strategy, &inventory)
             });

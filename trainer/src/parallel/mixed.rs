@@ -149,8 +149,8 @@ impl DataParallel for Mixed {
         self.for_each_part(|part| part.broadcast_params())
     }
 
-    fn is_replicated(&self, id: ParameterId) -> bool {
-        self.part(id).is_replicated(id)
+    fn is_copy(&self, id: ParameterId) -> bool {
+        self.part(id).is_copy(id)
     }
 
     fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {

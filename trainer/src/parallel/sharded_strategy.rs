@@ -148,8 +148,8 @@ impl DataParallel for ShardedStrategy {
         self.wait_all()
     }
 
-    fn is_replicated(&self, _: ParameterId) -> bool {
-        self.is_replicated || self.base.group.is_none()
+    fn is_copy(&self, _: ParameterId) -> bool {
+        self.is_replicated && self.base.rank() > 0
     }
 
     fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {
