@@ -12,6 +12,11 @@
 //! strategies add the gradients of an element in the same order if the communicator reduces in rank
 //! order ([`unisono::ReductionOrder`]). Their steps are then bitwise equal.
 //!
+//! With [`Settings::shard_ranks`], ranks divide state within [`ShardGroups`] of N ranks, and each
+//! group has all of it. A step then also sends 2Ψ/N between groups, multiplied by (R−1)/R for R
+//! groups. Sums are those of groups first, so the steps are equal among ZeRO stages with groups of
+//! one size, and to other strategies up to rounding.
+//!
 //! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020; Rajbhandari et al., "ZeRO", SC
 //! 2020; Zhao et al., "PyTorch FSDP", VLDB 16(12), 2023.
 
@@ -39,7 +44,7 @@ pub use crate::parallel::exact_sum::ExactSum;
 pub use crate::parallel::grad_norm::SquareSum;
 pub use crate::parallel::mixed::Mixed;
 pub use crate::parallel::process_groups::{ExpertGroups, ProcessGroups};
-pub use settings::{ParallelKind, ReduceFrequency, Settings, UnusedGradients};
+pub use settings::{ParallelKind, ReduceFrequency, Settings, ShardGroups, UnusedGradients};
 pub use sharded_strategy::ShardedStrategy;
 
 use crate::allocator::Allocator;

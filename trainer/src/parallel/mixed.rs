@@ -54,11 +54,11 @@ impl Mixed {
             let part_inventory = Arc::new(
                 inventory.restrict(|id| part_of[id.0] == number && inventory[id].residency.is_here()),
             );
-            let team = match domain {
-                Domain::Dense => team.duplicate()?,
-                Domain::Expert => team.duplicate_for_experts()?,
+            let (team, settings) = match domain {
+                Domain::Dense => (team.duplicate()?, settings.clone()),
+                Domain::Expert => (team.duplicate_for_experts()?, settings.for_experts(team.expert_ranks())),
             };
-            new_strategy(kind, &part_inventory, team, settings, memory)
+            new_strategy(kind, &part_inventory, team, &settings, memory)
         };
         let parts = keys.iter().enumerate().map(part).collect::<Result<_>>()?;
         Ok(Self { parts, part_of })

@@ -198,6 +198,7 @@ pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
     pretrained::check_supported(config)?;
     check_sequence_sharding(config, &mesh)?;
+    check_shard_ranks(config, &mesh)?;
     Ok(mesh)
 }
 
@@ -302,6 +303,25 @@ fn check_sequence_sharding(config: &Config, mesh: &Mesh) -> Result<()> {
         return Err(Error::Unsupported(format!(
             "{what}: not part of this build; set one of them to its default"
         )));
+    }
+    Ok(())
+}
+
+/// Checks that data ranks, and those with the same experts, form equal groups that divide state.
+fn check_shard_ranks(config: &Config, mesh: &Mesh) -> Result<()> {
+    let (shards, data, expert) = (config.strategy.shard_ranks, mesh.data_size(), mesh.degrees().expert);
+    if shards == 0 {
+        return Ok(());
+    }
+    if !data.is_multiple_of(shards) {
+        let what = format!("strategy.shard_ranks = {shards} does not divide the data parallel degree {data}");
+        let legal = (1..=data).filter(|&shards| data.is_multiple_of(shards));
+        let legal: Vec<_> = legal.map(|shards| shards.to_string()).collect();
+        return Err(Error::invalid(format!("{what}; on this mesh: {}", legal.join(", "))));
+    }
+    if !shards.is_multiple_of(expert) && !expert.is_multiple_of(shards) {
+        let what = format!("strategy.shard_ranks = {shards} with mesh.expert = {expert}");
+        return Err(Error::invalid(format!("{what}: one of them must be a multiple of the other")));
     }
     Ok(())
 }

@@ -27,6 +27,7 @@ mod norms;
 mod options;
 mod pipelines;
 mod saving;
+mod shard_groups;
 mod starts;
 
 /// Returns the configuration of a small model on a small text in `folder`, changed by `overrides`.

@@ -1,6 +1,6 @@
 //! Section `strategy` of the configuration: distribution of work and state over data ranks.
 
-use crate::parallel::{Average, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
+use crate::parallel::{Average, ParallelKind, ReduceFrequency, Settings, ShardGroups, UnusedGradients};
 use crate::parameter::Dtype;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,12 @@ impl StrategyKind {
             Self::Zero2 => ParallelKind::Zero2,
             Self::Zero3 => ParallelKind::Zero3,
         }
+    }
+
+    /// Returns the strategy on data ranks in these groups, as [`ParallelKind::within`] does.
+    pub fn within(self, groups: ShardGroups) -> Self {
+        let kind = self.parallel_kind();
+        if kind.within(groups) == kind { self } else { Self::Bucketed }
     }
 
     /// Returns true if ranks keep a shard of the optimizer state only.
@@ -75,6 +81,10 @@ impl StrategyKind {
 pub struct Strategy {
     /// Distribution of work and state.
     pub kind: StrategyKind,
+    /// Number of neighboring data ranks that divide state, such as those of a host: PyTorch's
+    /// hybrid sharding. Each group of them has all of the state, and groups add up their gradients.
+    /// Must divide the number of data ranks; 0 is all of them.
+    pub shard_ranks: usize,
     /// Bucket size of gradients, in MiB.
     pub bucket_mb: f64,
     /// Number of units whose weights are gathered ahead of their use.
@@ -111,6 +121,7 @@ impl Default for Strategy {
     fn default() -> Self {
         Self {
             kind: StrategyKind::Bucketed,
+            shard_ranks: 0,
             bucket_mb: 25.0,
             prefetch: 1,
             gather_limit: 2,
@@ -135,6 +146,7 @@ impl Strategy {
         let gradients = if self.fp32_grad_accum { Dtype::F32 } else { self.param_dtype };
         Settings {
             seed,
+            shard_ranks: self.shard_ranks,
             bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
             wire_dtype: (self.reduce_dtype != gradients).then_some(self.reduce_dtype),
             prefetch: self.prefetch,

@@ -24,7 +24,13 @@ pub(super) fn mixed(
 }
 
 /// Trains as [`train_on_ranks`] does.
-fn train_mixed(mix: [usize; 5], ranks: usize, settings: &Settings, dtype: Dtype, micro: u64) -> Bits {
+pub(super) fn train_mixed(
+    mix: [usize; 5],
+    ranks: usize,
+    settings: &Settings,
+    dtype: Dtype,
+    micro: u64,
+) -> Bits {
     let by_rank = run_ranks(ranks, |group| {
         let (inventory, rank) = (inventory(dtype), group.rank());
         let strategy = mixed(mix, &inventory, Some(group), settings, &Allocator::default());
