@@ -21,7 +21,7 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 16] = [
 ];
 
 /// Names of other programs for keys, without their section.
-const COMMON_NAMES: [(&str, &str); 38] = [
+const COMMON_NAMES: [(&str, &str); 40] = [
     ("learning_rate", "optimizer.lr"),
     ("max_lr", "optimizer.lr"),
     ("grad_clip", "optimizer.max_grad_norm"),
@@ -60,6 +60,8 @@ const COMMON_NAMES: [(&str, &str); 38] = [
     ("attention_bias", "model.qkv_bias"),
     ("activation", "model.feed_forward"),
     ("zero_hpz_partition_size", "strategy.shard_ranks"),
+    ("param_persistence_threshold", "strategy.replicate_below"),
+    ("stage3_param_persistence_threshold", "strategy.replicate_below"),
 ];
 
 /// Returns the key for which other programs use the last part of `path`.

@@ -34,7 +34,10 @@ impl CostModel<'_> {
     /// Returns the parameters with equal strategies and domains.
     pub(super) fn parts(&self, units: &[StrategyKind]) -> impl Iterator<Item = ModelPart> {
         let settings = self.config.settings();
-        let kind_of = |id: ParameterId| units[self.inventory.unit_of(id).0];
+        let kind_of = |id: ParameterId| match settings.replicates(&self.inventory[id]) {
+            true => StrategyKind::Bucketed,
+            false => units[self.inventory.unit_of(id).0],
+        };
         let kinds: Vec<_> = (0..self.inventory.parameters.len()).map(|id| kind_of(ParameterId(id))).collect();
         let parts = StrategyKind::ALL.into_iter().filter(move |kind| kinds.contains(kind));
         let parts = parts.flat_map(|kind| [(kind, Domain::Dense), (kind, Domain::Expert)]);

@@ -25,8 +25,8 @@ pub struct Mixed {
 }
 
 impl Mixed {
-    /// Creates a strategy in which every unit has the element of `units` with its number. All ranks
-    /// must pass the same.
+    /// Creates a strategy in which every unit has the element of `units` with its number, apart
+    /// from parameters below [`Settings::replicate_below`]. All ranks must pass the same.
     ///
     /// # Errors
     /// Fails as [`new_strategy`] does.
@@ -41,7 +41,11 @@ impl Mixed {
         memory: &Allocator,
     ) -> Result<Self> {
         assert_eq!(units.len(), inventory.units.len(), "a strategy for each unit");
-        let key = |id: ParameterId| (units[inventory.unit_of(id).0], inventory[id].domain);
+        let kind_of = |id: ParameterId| match settings.replicates(&inventory[id]) {
+            true => ParallelKind::Replicated,
+            false => units[inventory.unit_of(id).0],
+        };
+        let key = |id: ParameterId| (kind_of(id), inventory[id].domain);
         let mut keys: Vec<(ParallelKind, Domain)> = Vec::new();
         let mut part_of = Vec::new();
         for part_key in (0..inventory.parameters.len()).map(|id| key(ParameterId(id))) {

@@ -103,6 +103,9 @@ pub struct Settings {
     /// Number of neighboring data ranks that divide state; 0 is all of them. Must divide their
     /// number. Gradients are then summed over the groups too.
     pub shard_ranks: usize,
+    /// Number of elements below which [`Mixed`](super::Mixed) keeps a parameter whole on every
+    /// rank.
+    pub replicate_below: usize,
     /// Place of the division by the number of ranks.
     pub average: Average,
     /// Type of gradients on the wire; `None` keeps the type of the gradients. Sums are always
@@ -135,6 +138,7 @@ impl Default for Settings {
             bucket_bytes: 25 << 20,
             shard_by_rows: false,
             shard_ranks: 0,
+            replicate_below: 0,
             average: Average::InReduction,
             wire_dtype: None,
             fp32_grad_accum: false,
@@ -163,6 +167,11 @@ impl Settings {
         let by_rows = |parameter: &Parameter| self.shard_by_rows && parameter.shape.len() == 2;
         let layout = Layout::with_rows(inventory, shares, packing, &by_rows);
         if self.fp32_grad_accum { layout.with_fp32_grads() } else { layout }
+    }
+
+    /// Returns true if a parameter has too few elements for its state to be divided.
+    pub fn replicates(&self, parameter: &Parameter) -> bool {
+        parameter.global_shape().iter().product::<usize>() < self.replicate_below
     }
 
     /// Returns the settings of the parameters of experts that `expert` ranks divide.

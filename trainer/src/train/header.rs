@@ -165,13 +165,17 @@ impl RunHeader<'_> {
             [] => String::new(),
         };
         let kinds = runs.iter().map(part).collect::<Vec<_>>().join(", ");
-        let Strategy { shard_ranks, .. } = self.plan.config.strategy;
+        let Strategy { shard_ranks, replicate_below, .. } = self.plan.config.strategy;
         let shards_state = self.units.iter().any(|kind| kind.shards_state());
         let groups = match shards_state && shard_ranks > 0 {
             true => format!(", state divided within groups of {}", counted(shard_ranks, "data rank")),
             false => String::new(),
         };
-        format!("{kinds}{groups}")
+        let small = match shards_state && replicate_below > 0 {
+            true => format!(", parameters below {} elements replicated", with_separators(replicate_below)),
+            false => String::new(),
+        };
+        format!("{kinds}{groups}{small}")
     }
 
     fn memory(&self) -> String {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::experts::ExpertParallel;
 use crate::gpu_timeline::GpuTimeline;
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
-use crate::parallel::{self, DataParallel, ExpertGroups, Mixed, ProcessGroups, Settings};
+use crate::parallel::{self, DataParallel, ExpertGroups, Mixed, ParallelKind, ProcessGroups, Settings};
 use crate::parameter::{Dtype, Inventory};
 use crate::pass::KvTransfer;
 use crate::process_group::ProcessGroup;
@@ -360,9 +360,11 @@ fn strategy(
     memory: &Allocator,
 ) -> Result<Box<dyn DataParallel>> {
     let kinds: Vec<_> = units.iter().map(|kind| kind.parallel_kind()).collect();
+    let replicates = kinds[0] != ParallelKind::Replicated
+        && inventory.parameters.iter().any(|parameter| settings.replicates(parameter));
     // Experts are averaged over other ranks than the rest, so they are a part with groups of their
     // own, also if all units have one strategy.
-    if kinds.iter().any(|&other| other != kinds[0]) || team.experts.is_some() {
+    if kinds.iter().any(|&other| other != kinds[0]) || replicates || team.experts.is_some() {
         return Ok(Box::new(Mixed::new(&kinds, inventory, &team, settings, memory)?));
     }
     parallel::new_strategy(kinds[0], inventory, team, settings, memory)

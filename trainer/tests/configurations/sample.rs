@@ -108,6 +108,7 @@ fn draw_strategy(draw: &mut Draw) -> String {
         " strategy.reshard_after_forward=false",
         " strategy.bucket_mb=0.001",
         " strategy.shard_ranks=2",
+        " strategy.replicate_below=100",
     ]);
     write!(text, "{more}{extra}").expect("a string");
     text

@@ -85,6 +85,9 @@ pub struct Strategy {
     /// hybrid sharding. Each group of them has all of the state, and groups add up their gradients.
     /// Must divide the number of data ranks; 0 is all of them.
     pub shard_ranks: usize,
+    /// Number of elements below which every rank keeps a parameter whole, such as small biases and
+    /// gains, although others are sharded.
+    pub replicate_below: usize,
     /// Bucket size of gradients, in MiB.
     pub bucket_mb: f64,
     /// Number of units whose weights are gathered ahead of their use.
@@ -122,6 +125,7 @@ impl Default for Strategy {
         Self {
             kind: StrategyKind::Bucketed,
             shard_ranks: 0,
+            replicate_below: 0,
             bucket_mb: 25.0,
             prefetch: 1,
             gather_limit: 2,
@@ -147,6 +151,7 @@ impl Strategy {
         Settings {
             seed,
             shard_ranks: self.shard_ranks,
+            replicate_below: self.replicate_below,
             bucket_bytes: (self.bucket_mb * f64::from(1 << 20)) as usize,
             wire_dtype: (self.reduce_dtype != gradients).then_some(self.reduce_dtype),
             prefetch: self.prefetch,
