@@ -44,6 +44,7 @@ pub use crate::parallel::exact_sum::ExactSum;
 pub use crate::parallel::grad_norm::SquareSum;
 pub use crate::parallel::mixed::Mixed;
 pub use crate::parallel::process_groups::{ExpertGroups, ProcessGroups};
+pub(crate) use settings::shard_ranks_of_experts;
 pub use settings::{ParallelKind, ReduceFrequency, Settings, ShardGroups, UnusedGradients};
 pub use sharded_strategy::ShardedStrategy;
 

@@ -66,7 +66,7 @@ impl ShardGroups {
 
 /// Returns the number of neighbors that divide the state of an expert, if `shard_ranks` divide that
 /// of other parameters, and `expert` of these have different experts. 0 stands for all.
-fn shard_ranks_of_experts(shard_ranks: usize, expert: usize) -> usize {
+pub(crate) fn shard_ranks_of_experts(shard_ranks: usize, expert: usize) -> usize {
     if shard_ranks == 0 { 0 } else { (shard_ranks / expert).max(1) }
 }
 
