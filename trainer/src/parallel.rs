@@ -12,6 +12,11 @@
 //! strategies add the gradients of an element in the same order if the communicator reduces in rank
 //! order ([`unisono::ReductionOrder`]). Their steps are then bitwise equal.
 //!
+//! With [`Settings::shard_ranks`], ranks divide state within [`ShardGroups`] of N ranks, and each
+//! group has all of it. A step then also sends 2Ψ/N between groups, multiplied by (R−1)/R for R
+//! groups. Sums are those of groups first, so the steps are equal among ZeRO stages with groups of
+//! one size, and to other strategies up to rounding.
+//!
 //! Sources: Li et al., "PyTorch Distributed", VLDB 13(12), 2020; Rajbhandari et al., "ZeRO", SC
 //! 2020; Zhao et al., "PyTorch FSDP", VLDB 16(12), 2023.
 
@@ -39,7 +44,8 @@ pub use crate::parallel::exact_sum::ExactSum;
 pub use crate::parallel::grad_norm::SquareSum;
 pub use crate::parallel::mixed::Mixed;
 pub use crate::parallel::process_groups::{ExpertGroups, ProcessGroups};
-pub use settings::{ParallelKind, ReduceFrequency, Settings, UnusedGradients};
+pub(crate) use settings::shard_ranks_of_experts;
+pub use settings::{ParallelKind, ReduceFrequency, Settings, ShardGroups, UnusedGradients};
 pub use sharded_strategy::ShardedStrategy;
 
 use crate::allocator::Allocator;
@@ -108,8 +114,9 @@ pub trait DataParallel: Strategy {
     /// Returns the error of a failed collective.
     fn broadcast_params(&mut self) -> Result<()>;
 
-    /// Returns true if every rank keeps the whole state of a parameter.
-    fn is_replicated(&self, id: ParameterId) -> bool;
+    /// Returns true if a data rank with a lower number keeps the same state of a parameter. That
+    /// rank saves it.
+    fn is_copy(&self, id: ParameterId) -> bool;
 
     /// Allocates `count` moments for every kept element of a parameter, before a checkpoint is
     /// loaded.

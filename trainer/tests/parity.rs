@@ -116,7 +116,7 @@ fn trainee(name: &str, groups: &[ParamGroup], group: Option<&Communicator>) -> T
     let mut strategy =
         new_strategy(kind, &inventory, ProcessGroups::data_only(group.cloned()), &settings, &memory).unwrap();
     let path = REFERENCE.as_ref().unwrap().join(format!("{name}-initial.safetensors"));
-    let who = SavedBy { world: group, data_rank: group.map_or(0, Communicator::rank), ..SavedBy::default() };
+    let who = SavedBy { world: group, ..SavedBy::default() };
     hugging_face::load(&path, hugging_face::Layout::Gpt2, who, &mut *strategy, &inventory).unwrap();
     Trainee { model, inventory, strategy, memory }
 }

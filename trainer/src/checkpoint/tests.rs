@@ -12,7 +12,7 @@ use std::sync::Arc;
 use unisono::Communicator;
 
 fn of_data(world: &Communicator) -> SavedBy<'_> {
-    SavedBy { world: Some(world), data_rank: world.rank(), ..SavedBy::default() }
+    SavedBy { world: Some(world), ..SavedBy::default() }
 }
 
 fn progress() -> TrainProgress {
@@ -40,9 +40,14 @@ fn steps(strategy: &mut dyn DataParallel, inventory: &Inventory, rank: usize, nu
 }
 
 fn saved(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
+    saved_with(root, kind, ranks, dtype, &settings())
+}
+
+/// Saves as [`saved`] does, with these settings.
+fn saved_with(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype, settings: &Settings) -> Bits {
     let results = run_ranks(ranks, |world| {
         let (inventory, memory, rank) = (inventory(dtype), Allocator::default(), world.rank());
-        let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &settings(), &memory).unwrap();
+        let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), settings, &memory).unwrap();
         steps(&mut *strategy, &inventory, rank, 1..3);
         save(root, of_data(&world), &mut *strategy, &inventory, progress(), &RunSetup::default(), 2).unwrap();
         collect_shards(&mut *strategy, &inventory)
@@ -51,9 +56,14 @@ fn saved(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
 }
 
 fn loaded(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
+    loaded_with(root, kind, ranks, dtype, &settings())
+}
+
+/// Loads as [`loaded`] does, with these settings.
+fn loaded_with(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype, settings: &Settings) -> Bits {
     let results = run_ranks(ranks, |world| {
         let (inventory, memory) = (inventory(dtype), Allocator::default());
-        let other = Settings { seed: 99, ..settings() };
+        let other = Settings { seed: 99, ..settings.clone() };
         let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &other, &memory).unwrap();
         let found = load(&latest(root).unwrap(), of_data(&world), &mut *strategy, &inventory).unwrap();
         assert_eq!(found, progress());
@@ -74,6 +84,23 @@ fn checkpoints_load_on_any_strategy_and_rank_count() {
                 assert!(before == after, "{from:?} to {into:?}, {dtype:?}");
             }
         }
+    }
+}
+
+#[test]
+fn one_of_several_shard_groups_is_saved() {
+    let pairs = Settings { shard_ranks: 2, ..settings() };
+    let kinds = &STRATEGIES[1..];
+    for (kind, next) in kinds.iter().zip(kinds.iter().cycle().skip(1)) {
+        let root = tempfile::tempdir().unwrap();
+        let before = saved_with(root.path(), *kind, 4, Dtype::F32, &pairs);
+        let manifest = Manifest::read(&latest(root.path()).unwrap()).unwrap();
+        assert_eq!(manifest.shards.len(), 2, "{kind:?}: the files of one group");
+        let after = [
+            loaded_with(root.path(), *next, 4, Dtype::F32, &pairs),
+            loaded(root.path(), *next, 3, Dtype::F32),
+        ];
+        assert!(after.iter().all(|after| *after == before), "{kind:?} to {next:?}");
     }
 }
 
@@ -134,7 +161,7 @@ fn tensors_may_be_resharded_on_load() {
                 let (inventory, memory) = (sharded_inventory(parts, world.rank()), Allocator::default());
                 let settings = Settings { seed, ..settings() };
                 let mut strategy = new_strategy(STRATEGIES[3], &inventory, None, &settings, &memory).unwrap();
-                let who = SavedBy { world: Some(&world), tensor_rank: world.rank(), ..SavedBy::default() };
+                let who = SavedBy { world: Some(&world), tensor_rank: world.rank() };
                 action(who, &mut *strategy, &inventory).unwrap();
                 collect_shards(&mut *strategy, &inventory)
             });

@@ -7,7 +7,7 @@ use super::shard::{ShardWriter, hash_file};
 use crate::data::TOKENIZER;
 use crate::error::{Error, Result};
 use crate::parallel::{DataParallel, LocalShard};
-use crate::parameter::{Domain, Inventory, ParameterId};
+use crate::parameter::{Inventory, ParameterId};
 use std::path::{Path, PathBuf};
 use unisono::{Communicator, Max};
 
@@ -16,23 +16,11 @@ use unisono::{Communicator, Max};
 pub struct SavedBy<'a> {
     /// All ranks of the job; `None` if this rank is alone.
     pub world: Option<&'a Communicator>,
-    /// Rank in the data parallel group.
-    pub data_rank: usize,
-    /// Rank among data ranks with the same experts.
-    pub expert_data_rank: usize,
     /// Rank in the tensor parallel group.
     pub tensor_rank: usize,
 }
 
 impl SavedBy<'_> {
-    /// Returns the rank among those that share the state of parameters, or all have it.
-    fn replica(&self, domain: Domain) -> usize {
-        match domain {
-            Domain::Dense => self.data_rank,
-            Domain::Expert => self.expert_data_rank,
-        }
-    }
-
     pub(crate) fn rank(&self) -> usize {
         self.world.map_or(0, Communicator::rank)
     }
@@ -161,16 +149,16 @@ fn copy_shard(
 ) -> Result<(Vec<u64>, Option<ShardWriter>)> {
     let (mut writer, mut is_empty) = (ShardWriter::default(), true);
     let mut moments = vec![0; inventory.parameters.len()];
-    let is_repeated = |id: ParameterId| strategy.is_replicated(id) && who.replica(inventory[id].domain) > 0;
-    let repeats: Vec<_> = (0..inventory.parameters.len()).map(ParameterId).map(is_repeated).collect();
+    let is_copy = |id| strategy.is_copy(ParameterId(id));
+    let copies: Vec<bool> = (0..inventory.parameters.len()).map(is_copy).collect();
     strategy.for_each_shard(&mut |kept: LocalShard<'_>| {
         let parameter = &inventory[kept.parameter];
         moments[kept.parameter.0] = kept.moments.len() as u64;
-        let (repeats, start) = (repeats[kept.parameter.0], kept.range.start);
+        let (is_copy, start) = (copies[kept.parameter.0], kept.range.start);
         let count =
             parameter.counted_elements(who.tensor_rank).min(kept.range.end).saturating_sub(kept.range.start);
         // Several ranks have this state, and one of them writes it.
-        if repeats || !parameter.residency.is_owner() || count == 0 {
+        if is_copy || !parameter.residency.is_owner() || count == 0 {
             return Ok(());
         }
         is_empty = false;

@@ -21,7 +21,7 @@ pub(super) const RENAMED_KEYS: [(&str, &str); 16] = [
 ];
 
 /// Names of other programs for keys, without their section.
-const COMMON_NAMES: [(&str, &str); 37] = [
+const COMMON_NAMES: [(&str, &str); 40] = [
     ("learning_rate", "optimizer.lr"),
     ("max_lr", "optimizer.lr"),
     ("grad_clip", "optimizer.max_grad_norm"),
@@ -59,6 +59,9 @@ const COMMON_NAMES: [(&str, &str); 37] = [
     ("intermediate_size", "model.ffn_width"),
     ("attention_bias", "model.qkv_bias"),
     ("activation", "model.feed_forward"),
+    ("zero_hpz_partition_size", "strategy.shard_ranks"),
+    ("param_persistence_threshold", "strategy.replicate_below"),
+    ("stage3_param_persistence_threshold", "strategy.replicate_below"),
 ];
 
 /// Returns the key for which other programs use the last part of `path`.
@@ -85,15 +88,20 @@ pub(super) fn is_redundant(path: &str, value: Option<&str>) -> bool {
 
 const TEACHING_FORM: &str = "examples/data_parallel has this form; bucketed or zero1 takes the same steps";
 
+const HYBRID: &str =
+    "zero2 or zero3 with strategy.shard_ranks, such as the ranks of a host, shards within groups";
+
 /// Values that other programs or earlier versions have, by key, and the answer to them.
-const COMMON_VALUES: [(&str, &str, &str); 7] = [
+const COMMON_VALUES: [(&str, &str, &str); 9] = [
     ("data.kind", "table", "examples/classifier reads tables for a model of its own"),
     ("optimizer.kind", "adam", "adamw with optimizer.weight_decay=0 is Adam"),
     ("strategy.kind", "naive", TEACHING_FORM),
     ("strategy.kind", "overlapped", TEACHING_FORM),
     ("strategy.kind", "zero1-parameters", TEACHING_FORM),
     ("strategy.kind", "deepspeed", "its stages are zero1, zero2 and zero3"),
-    ("strategy.kind", "hsdp", "sharding within hosts only is not part of this build"),
+    ("strategy.kind", "hsdp", HYBRID),
+    ("strategy.kind", "hybrid-shard", HYBRID),
+    ("strategy.kind", "hybrid-shard-zero2", HYBRID),
 ];
 
 /// Returns the answer to the first such value, if `value_of` finds one by the path of its key.

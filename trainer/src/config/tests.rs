@@ -356,6 +356,8 @@ fn strategy_settings_follow_config() {
     );
     assert_eq!((wide.reduce_each, wide.reshard_after_forward), (ReduceFrequency::MicroBatch, false));
     assert_eq!((wide.max_pending_reductions, wide.fp32_grad_accum), (5, true));
+    let groups = settings(&["strategy.shard_ranks=4", "strategy.replicate_below=100"]);
+    assert_eq!((groups.shard_ranks, groups.replicate_below), (4, 100));
 }
 
 #[test]
@@ -378,6 +380,10 @@ fn pytorch_names_are_accepted() {
     for (kind, alias) in kinds {
         let config = changed(&[&format!("strategy.kind={alias}")]).unwrap();
         assert_eq!(config.strategy.kind, kind);
+    }
+    for kind in ["hsdp", "hybrid-shard"] {
+        let error = words(changed(&[&format!("strategy.kind={kind}")]));
+        assert!(error.contains("with strategy.shard_ranks"), "{error}");
     }
     let error = words(changed(&["strategy.kind=zero1", "strategy.reduce_each=micro-batch"]));
     assert!(error.contains("is for strategy.kind zero2 and zero3") && error.ends_with("this is zero1"));

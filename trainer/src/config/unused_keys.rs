@@ -102,8 +102,11 @@ impl Config {
     fn step_cases(&self) -> Vec<Unused> {
         let Self { optimizer, schedule, strategy, .. } = self;
         let gathers = strategy.uses(|kind| kind == StrategyKind::Zero3);
-        let gathers_all =
-            strategy.kind == StrategyKind::Zero3 && !strategy.uses(|kind| kind != StrategyKind::Zero3);
+        // Ranks that are alone in their groups replicate buckets, and so do small parameters.
+        let gathers_all = strategy.kind == StrategyKind::Zero3
+            && !strategy.uses(|kind| kind != StrategyKind::Zero3)
+            && strategy.shard_ranks != 1
+            && strategy.replicate_below == 0;
         let is_sgd = optimizer.kind == OptimizerKind::Sgd;
         vec![
             unused(
@@ -126,6 +129,11 @@ impl Config {
                 !gathers,
                 "a strategy.kind other than \"zero3\"",
                 &["strategy.prefetch", "strategy.gather_limit", "strategy.reshard_after_forward"],
+            ),
+            unused(
+                !strategy.uses(StrategyKind::shards_state),
+                "a strategy.kind other than \"zero1\", \"zero2\" and \"zero3\"",
+                &["strategy.shard_ranks", "strategy.replicate_below"],
             ),
             unused(
                 !strategy.uses(StrategyKind::shards_gradients),
@@ -216,7 +224,7 @@ mod tests {
         ["model.positions=rotary", "model.rope_scaling=yarn", "model.rope_scaling_factor=8"];
 
     /// Key with a value, and what makes it effective.
-    const CASES: [(&str, &[&str]); 44] = [
+    const CASES: [(&str, &[&str]); 46] = [
         ("data.validation_path=a.u16", &["data.kind=tokens"]),
         ("data.tokenizer=t.json", &["data.kind=tokens"]),
         ("data.end_of_text=</s>", &["data.kind=tokens", "data.tokenizer=t.json"]),
@@ -243,6 +251,8 @@ mod tests {
         ("strategy.sequence_parallel=true", &["mesh.tensor=2"]),
         ("optimizer.momentum=0.5", &["optimizer.kind=sgd"]),
         ("schedule.decay=5", &["schedule.shape=warmup-stable-decay"]),
+        ("strategy.shard_ranks=2", &["strategy.kind=zero1"]),
+        ("strategy.replicate_below=100", &["strategy.units={ \"h.0\" = \"zero3\" }"]),
         ("strategy.prefetch=2", &["strategy.kind=zero3"]),
         ("strategy.gather_limit=3", &["strategy.kind=zero3"]),
         ("strategy.reshard_after_forward=false", &["strategy.units={ \"h.0\" = \"zero3\" }"]),

@@ -4,7 +4,7 @@ use crate::config::{Config, StrategyKind};
 use crate::data::BatchPlan;
 use crate::flat::Layout;
 use crate::mesh::Mesh;
-use crate::parallel::Settings;
+use crate::parallel::{Settings, ShardGroups};
 use crate::parameter::{Domain, Inventory, ParameterId};
 use crate::stages::Stages;
 
@@ -22,9 +22,10 @@ pub(crate) struct CostModel<'a> {
 
 /// Parameters of a rank with one strategy, outside or in experts.
 pub(super) struct ModelPart {
+    /// Strategy on these ranks.
     pub(super) kind: StrategyKind,
-    /// Number of ranks that average their gradients and share their state.
-    pub(super) ranks: usize,
+    /// Ranks that average their gradients, in groups that divide their state.
+    pub(super) groups: ShardGroups,
     /// Inventory in which all other parameters are elsewhere.
     pub(super) inventory: Inventory,
 }
@@ -32,21 +33,37 @@ pub(super) struct ModelPart {
 impl CostModel<'_> {
     /// Returns the parameters with equal strategies and domains.
     pub(super) fn parts(&self, units: &[StrategyKind]) -> impl Iterator<Item = ModelPart> {
-        let kinds = StrategyKind::ALL.into_iter().filter(|kind| units.contains(kind));
-        let parts = kinds.flat_map(|kind| [(kind, Domain::Dense), (kind, Domain::Expert)]);
+        let settings = self.config.settings();
+        let kind_of = |id: ParameterId| match settings.replicates(&self.inventory[id]) {
+            true => StrategyKind::Bucketed,
+            false => units[self.inventory.unit_of(id).0],
+        };
+        let kinds: Vec<_> = (0..self.inventory.parameters.len()).map(|id| kind_of(ParameterId(id))).collect();
+        let parts = StrategyKind::ALL.into_iter().filter(move |kind| kinds.contains(kind));
+        let parts = parts.flat_map(|kind| [(kind, Domain::Dense), (kind, Domain::Expert)]);
         let parts = parts.filter(|&(_, domain)| domain == Domain::Dense || self.inventory.has_experts());
-        parts.map(|(kind, domain)| {
+        let part = |(kind, domain): (StrategyKind, Domain)| {
             let is_own = |id: ParameterId| {
                 let parameter = &self.inventory[id];
-                let is_meant = units[self.inventory.unit_of(id).0] == kind && parameter.domain == domain;
-                is_meant && parameter.residency.is_here()
+                kind_of(id) == kind && parameter.domain == domain && parameter.residency.is_here()
             };
-            let ranks = match domain {
-                Domain::Dense => self.mesh.data_size(),
-                Domain::Expert => self.mesh.expert_data_size(),
-            };
-            ModelPart { kind, ranks, inventory: self.inventory.restrict(is_own) }
-        })
+            let inventory = self.inventory.restrict(is_own);
+            let groups = self.shard_groups(&settings, domain);
+            let kind = kind.within(groups);
+            ModelPart { kind, groups: groups.of_kind(kind.parallel_kind()), inventory }
+        };
+        parts.map(part).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Returns the groups that divide the state of parameters outside or in experts.
+    fn shard_groups(&self, settings: &Settings, domain: Domain) -> ShardGroups {
+        match domain {
+            Domain::Dense => ShardGroups::new(settings.shard_ranks, self.mesh.data_size()),
+            Domain::Expert => {
+                let settings = settings.for_experts(self.mesh.degrees().expert);
+                ShardGroups::new(settings.shard_ranks, self.mesh.expert_data_size())
+            }
+        }
     }
 
     /// Returns the settings and buckets of a part.
@@ -54,7 +71,7 @@ impl CostModel<'_> {
         let mut config = self.config.clone();
         config.strategy.kind = part.kind;
         let settings = config.settings();
-        let layout = settings.layout(part.kind.parallel_kind(), &part.inventory, part.ranks);
+        let layout = settings.layout(part.kind.parallel_kind(), &part.inventory, part.groups.shards);
         (settings, layout)
     }
 

@@ -17,8 +17,11 @@ pub enum ExchangeKind {
     Experts,
     /// Activations and their gradients for other pipeline stages.
     Stages,
-    /// Weights and gradients of ranks with the same part of the model.
+    /// Weights and gradients of ranks with the same part of the model, within a group that divides
+    /// state.
     Data,
+    /// Shards of gradients of ranks with the same shards in several groups.
+    Groups,
 }
 
 impl ExchangeKind {
@@ -71,7 +74,7 @@ impl Exchange {
 
     /// Returns true if the exchange runs on a thread of its own.
     fn has_own_thread(&self) -> bool {
-        matches!(self.kind, ExchangeKind::Data | ExchangeKind::Experts)
+        matches!(self.kind, ExchangeKind::Data | ExchangeKind::Groups | ExchangeKind::Experts)
     }
 
     /// Returns the bytes of the buffers that are exchanged, with the rank's own part.

@@ -50,12 +50,12 @@ impl CostModel<'_> {
         for part in self.parts(units).filter(|part| part.kind.shards_gradients()) {
             let (settings, layout) = self.layout(&part);
             let group = GroupBytes::of_layout(self.config, &part.inventory, &layout);
-            let ([_, full, _], [_, kept, _]) = (group.state, group.kept(part.kind, part.ranks));
+            let ([_, full, _], [_, kept, _]) = (group.state, group.kept(part.kind, part.groups.shards));
             // Shards of the first buckets appear before these are freed.
             let first = layout.buckets.iter().take(settings.max_pending_reductions.max(1));
             let first =
                 first.map(|bucket| trained_elements(bucket) * bucket.grad_dtype.size()).sum::<usize>();
-            sums[1] += full as usize + first / part.ranks - kept as usize;
+            sums[1] += full as usize + first / part.groups.shards - kept as usize;
         }
         sums
     }
@@ -65,7 +65,8 @@ impl CostModel<'_> {
     fn kept(&self, part: &ModelPart) -> [usize; 5] {
         let (settings, layout) = self.layout(part);
         let group = GroupBytes::of_layout(self.config, &part.inventory, &layout);
-        let [weights, gradients, state] = group.kept(part.kind, part.ranks).map(|bytes| bytes as usize);
+        let kept = group.kept(part.kind, part.groups.shards);
+        let [weights, gradients, state] = kept.map(|bytes| bytes as usize);
         let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
         [weights, gradients, state, 0, offloaded]
     }

@@ -25,6 +25,8 @@ pub struct ModelShape {
     /// Way in which ranks share sequences.
     #[serde(skip)]
     pub sharing: Context,
+    /// Number of neighboring data ranks that divide state; 0 is all of them.
+    pub shard_ranks: usize,
     /// Bytes of one activation.
     pub activation_bytes: usize,
     /// Bytes of memory per parameter.
@@ -47,6 +49,7 @@ impl ModelShape {
             expert_parameters: 0.0,
             gpt: GptConfig::new(32_000, 4096, 128 * layers, layers, layers),
             sharing: Context::default(),
+            shard_ranks: 0,
             activation_bytes: 2,
             bytes: BytesPerParam::mixed(4.0, false),
             units: Vec::new(),
@@ -73,6 +76,7 @@ impl ModelShape {
             expert_parameters: of_experts.map(Parameter::count).sum::<usize>() as f64,
             gpt: GptConfig { padding: 0, ..config.gpt_config() },
             sharing: config.context,
+            shard_ranks: config.strategy.shard_ranks,
             activation_bytes: Dtype::F32.size(),
             bytes: BytesPerParam { weight, gradient, state },
             units: (0..inventory.units.len()).map(|number| count(UnitId(number))).collect(),

@@ -3,7 +3,7 @@
 //! Source: Rajbhandari et al., "ZeRO", SC 2020.
 
 use crate::config::StrategyKind;
-use crate::parallel::ParallelKind;
+use crate::parallel::{ParallelKind, ShardGroups};
 
 /// Bytes of the part of a model that one data parallel group holds. They are those of the whole
 /// part, and the formulas divide them over the ranks.
@@ -20,8 +20,8 @@ pub struct GroupBytes {
 }
 
 impl GroupBytes {
-    /// Returns the bytes of weights, gradients and optimizer state that each of `ranks` ranks
-    /// keeps.
+    /// Returns the bytes of weights, gradients and optimizer state that each of `ranks` ranks keeps
+    /// if they divide state.
     pub fn kept(&self, kind: StrategyKind, ranks: usize) -> [f64; 3] {
         let shards = match kind.parallel_kind() {
             ParallelKind::Replicated => [1, 1, 1],
@@ -32,9 +32,16 @@ impl GroupBytes {
         [0, 1, 2].map(|class| self.state[class] / shards[class] as f64)
     }
 
-    /// Returns the bytes that each of `ranks` ranks sends in forward, backward and step.
+    /// Returns the bytes that each of `ranks` ranks sends to the others in forward, backward and
+    /// step.
     pub fn sent(&self, kind: StrategyKind, ranks: usize) -> [f64; 3] {
         self.exchanged(kind).map(|bytes| bytes * remote_fraction(ranks))
+    }
+
+    /// Returns the bytes that each rank sends in backward to other groups, to add up their shards
+    /// of gradients.
+    pub fn sent_between(&self, groups: ShardGroups) -> f64 {
+        2.0 * remote_fraction(groups.groups) * self.reduced / groups.shards as f64
     }
 
     /// Returns the bytes that are gathered or reduced once in forward, backward and step. An

@@ -74,7 +74,7 @@ impl StepTime {
         let [forward, backward, step] = communication;
         let share = 1.0 / micro_batches as f64;
         let [in_forward, in_backward] = [share * self.forward, share * self.backward];
-        let [each, last] = estimate.backward_fractions(micro_batches);
+        let [each, last] = estimate.backward_fractions(micro_batches, backward.between);
         let pass = |count: usize, fraction, seconds| Pass { count: count as f64, fraction, seconds };
         forward.hidden(&[pass(micro_batches, share, in_forward)])
             + backward.hidden(&[pass(micro_batches - 1, each, in_backward), pass(1, last, in_backward)])
@@ -127,14 +127,23 @@ impl StepTime {
 /// Communication of weights and gradients in forward, backward or step.
 struct Phase {
     seconds: f64,
+    /// Fraction of it that is sums between groups.
+    between: f64,
+    /// Number of collectives, without the sums that follow each reduction.
     collectives: f64,
 }
 
 impl Phase {
     fn new(exchanges: &[Exchange], hardware: &Hardware) -> Self {
+        let time = |exchange: &Exchange| exchange.link_time(hardware);
+        let is_between = |exchange: &&Exchange| exchange.kind == ExchangeKind::Groups;
+        let seconds: f64 = exchanges.iter().map(time).sum();
+        let between: f64 = exchanges.iter().filter(is_between).map(time).sum();
+        let others = exchanges.iter().filter(|exchange| !is_between(exchange));
         Self {
-            seconds: exchanges.iter().map(|exchange| exchange.link_time(hardware)).sum(),
-            collectives: exchanges.iter().map(|exchange| exchange.collectives).sum(),
+            seconds,
+            between: if seconds > 0.0 { between / seconds } else { 0.0 },
+            collectives: others.map(|exchange| exchange.collectives).sum(),
         }
     }
 

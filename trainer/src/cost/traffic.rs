@@ -65,7 +65,7 @@ impl CostModel<'_> {
 
     /// Returns the bytes that each rank sends for weights, gradients and steps of a part.
     fn exchanged(&self, part: &ModelPart, program: &Program) -> Traffic {
-        let ModelPart { kind, ranks, ref inventory } = *part;
+        let ModelPart { kind, groups, ref inventory } = *part;
         let ((settings, layout), passes) = (self.layout(part), program.plan.backward_passes() as f64);
         let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>() as f64;
         let wire = |bucket: &Bucket| settings.wire_dtype.unwrap_or(bucket.grad_dtype);
@@ -78,7 +78,8 @@ impl CostModel<'_> {
             stepped: sum(&|bucket| trained_elements(bucket) * bucket.dtype.size()),
             ..GroupBytes::default()
         };
-        let [forward, backward, stepped] = group.sent(kind, ranks);
+        let [forward, backward, stepped] = group.sent(kind, groups.shards);
+        let backward = backward + group.sent_between(groups);
         let stepped = stepped + self.optimizer_traffic(part, &layout);
         let layers = if each { passes } else { 1.0 } * self.partial_grad_traffic(inventory);
         Traffic { forward, backward, after_step: stepped, tensor_parallel: layers, ..Traffic::default() }
@@ -88,7 +89,7 @@ impl CostModel<'_> {
     /// from shards and parts.
     fn optimizer_traffic(&self, part: &ModelPart, layout: &Layout) -> f64 {
         let optimizer = optimizer(self.config);
-        let shares = remote_fraction(if part.kind.shards_state() { part.ranks } else { 1 });
+        let shares = remote_fraction(if part.kind.shards_state() { part.groups.shards } else { 1 });
         let parts = (self.mesh.degrees().tensor - 1) as f64;
         let bytes_of = |bucket: &Bucket| {
             let parameter = &self.inventory[bucket.entries.first()?.parameter];

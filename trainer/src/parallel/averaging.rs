@@ -4,9 +4,10 @@ use crate::allocator::{AllocClass, Allocator};
 use crate::flat::FlatBuffer;
 use crate::parallel::Settings;
 use crate::parameter::Dtype;
-use crate::process_group::Comm;
+use crate::process_group::{Comm, ProcessGroup};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use unisono::{Avg, ReduceOp, Result, Sum};
 
 /// Place of the division by the number of ranks. The results of all three differ only by rounding.
@@ -33,9 +34,12 @@ impl Average {
 pub struct GradAverager {
     /// Number of ranks of the group.
     ranks: usize,
-    /// Number of ranks whose samples the mean is over. It is larger than the group for experts:
-    /// each rank of the group has the sum over the ranks that share them.
+    /// Number of ranks whose samples the mean is over. It is larger than the group if there are
+    /// groups with replicas of its shards. It is larger for experts, too: each rank of the group
+    /// has the sum over the ranks that share them.
     mean_over: usize,
+    /// Ranks of other groups with the same shards; `None` if there is one group.
+    replicas: Option<ProcessGroup>,
     average: Average,
     wire_dtype: Option<Dtype>,
     memory: Allocator,
@@ -48,6 +52,7 @@ impl GradAverager {
         Self {
             ranks,
             mean_over: ranks,
+            replicas: None,
             average: settings.average,
             wire_dtype: settings.wire_dtype,
             memory: memory.clone(),
@@ -58,6 +63,11 @@ impl GradAverager {
     /// Sets the number of ranks whose samples the mean is over.
     pub(super) fn with_mean_over(self, ranks: usize) -> Self {
         Self { mean_over: ranks, ..self }
+    }
+
+    /// Sets the ranks of other groups with the same shards.
+    pub(super) fn with_replicas(self, replicas: Option<ProcessGroup>) -> Self {
+        Self { replicas, ..self }
     }
 
     /// Starts averaging `gradients` over all ranks.
@@ -71,7 +81,9 @@ impl GradAverager {
         self.cast_from_wire(sent, dtype)
     }
 
-    /// Starts averaging `gradients` over all ranks; each rank receives its shard.
+    /// Starts averaging `gradients` over all ranks; each rank receives its shard. The shards of
+    /// other groups are added after the reduction within the group, because the links within it are
+    /// the fast ones, and only a shard then crosses the others.
     pub(super) fn reduce_scatter(
         &self,
         peers: Option<Comm<'_>>,
@@ -84,6 +96,8 @@ impl GradAverager {
         sent.reduce_scatter(&mut share, peers, self.reduce_op())?;
         // The whole bucket is released before the conversion allocates, which keeps the peak lower.
         drop(sent);
+        let shard = 0..share.len();
+        self.add_replicas(&mut share, shard)?;
         self.cast_from_wire(share, dtype)
     }
 
@@ -95,8 +109,11 @@ impl GradAverager {
         mut gradients: FlatBuffer,
     ) -> Result<FlatBuffer> {
         let Some(peers) = peers else { return self.divide(gradients) };
+        let count = gradients.len() / self.ranks;
+        let place = peers.rank() * count..(peers.rank() + 1) * count;
         if self.wire_dtype.is_none_or(|wire| wire == gradients.dtype()) {
             gradients.reduce_scatter_in_place(peers, self.reduce_op())?;
+            self.add_replicas(&mut gradients, place)?;
             let dtype = gradients.dtype();
             return self.cast_from_wire(gradients, dtype);
         }
@@ -105,13 +122,18 @@ impl GradAverager {
             AllocClass::Buffers,
             self.wire_dtype.expect("another type"),
         )?;
-        let count = sent.len() / self.ranks;
         let mut share = sent.new_like(&self.wire_memory, AllocClass::Buffers, count)?;
         sent.reduce_scatter(&mut share, peers, self.reduce_op())?;
+        self.add_replicas(&mut share, 0..count)?;
         let share = self.cast_from_wire(share, gradients.dtype())?;
-        let place = peers.rank() * count;
-        gradients.copy_range(place..place + count, &share, 0..count)?;
+        gradients.copy_range(place, &share, 0..count)?;
         Ok(gradients)
+    }
+
+    /// Adds the same shard of all other groups, which is `shard` of `sums`.
+    fn add_replicas(&self, sums: &mut FlatBuffer, shard: Range<usize>) -> Result<()> {
+        let mut replicas = self.replicas.iter();
+        replicas.try_for_each(|replicas| sums.all_reduce_range(shard.clone(), replicas.comm()))
     }
 
     fn to_wire(&self, gradients: FlatBuffer) -> Result<FlatBuffer> {
@@ -140,7 +162,8 @@ impl GradAverager {
     }
 
     fn divides_in_reduction(&self) -> bool {
-        // A collective divides by the size of its group, which is not the divisor for experts.
+        // A collective divides by the size of its group, which is not the divisor for experts, nor
+        // for groups with replicas.
         self.average == Average::InReduction && self.mean_over == self.ranks
     }
 

@@ -1,8 +1,9 @@
-//! The data parallel group of ranks.
+//! The data parallel ranks of a part of the model, and their groups.
 
 use crate::allocator::Allocator;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gpu_timeline::GpuTimeline;
+use crate::parallel::{ParallelKind, ShardGroups};
 use crate::process_group::{Comm, ProcessGroup};
 use std::sync::Arc;
 use unisono::Communicator;
@@ -15,6 +16,45 @@ pub(super) struct DataGroup {
     pub(super) lane: Option<Arc<Compute>>,
     /// Recorder of the work on `lane`.
     pub(super) timeline: Option<GpuTimeline>,
+}
+
+/// Data ranks with which a rank exchanges buckets and shards.
+pub(super) struct DataGroups {
+    /// Ranks that divide state, or all data ranks if each keeps everything. `None` if this rank is
+    /// alone.
+    pub(super) group: Option<DataGroup>,
+    /// Ranks of other groups with the same shards as this one; `None` if there is one group.
+    pub(super) replicas: Option<ProcessGroup>,
+}
+
+impl DataGroups {
+    /// Divides `data` into these groups, unless ranks of this kind keep everything. All ranks of
+    /// `data` must call this.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the groups do not have equal sizes. Fails if a communicator cannot be
+    /// split, or ranks cannot set up GPU communication.
+    pub(super) fn new(
+        kind: ParallelKind,
+        data: Option<Communicator>,
+        groups: ShardGroups,
+        memory: &Allocator,
+    ) -> Result<Self> {
+        let Some(data) = data else { return Ok(Self { group: None, replicas: None }) };
+        let (rank, ranks, ShardGroups { shards, .. }) = (data.rank(), data.size(), groups);
+        if kind == ParallelKind::Replicated || shards == ranks {
+            return Ok(Self { group: Some(DataGroup::new(data, memory)?), replicas: None });
+        }
+        if !ranks.is_multiple_of(shards) {
+            return Err(Error::invalid(format!("shard_ranks = {shards} does not divide {ranks} data ranks")));
+        }
+        let group = data.split(Some((rank / shards) as u32), rank as i32)?;
+        let replicas = data.split(Some((rank % shards) as u32), rank as i32)?;
+        Ok(Self {
+            group: group.map(|group| DataGroup::new(group, memory)).transpose()?,
+            replicas: replicas.map(|replicas| ProcessGroup::new(replicas, memory.gpu())).transpose()?,
+        })
+    }
 }
 
 impl DataGroup {

@@ -90,7 +90,8 @@ fn total(lane: &Compute, sums: &[Buffer<f64>]) -> Result<f64> {
 }
 
 impl StrategyCore {
-    /// Adds the sums of the shards of other data ranks.
+    /// Adds the sums of the shards of other data ranks. Ranks with the same shards in other groups
+    /// are not among them, so that each shard counts once.
     pub(super) fn sum_over_shards(&self, squares: &mut SquareSum) -> Result<()> {
         let mut data = self.group.iter();
         data.try_for_each(|group| squares.all_reduce(&self.store.memory, &group.size))

@@ -25,8 +25,8 @@ pub struct Mixed {
 }
 
 impl Mixed {
-    /// Creates a strategy in which every unit has the element of `units` with its number. All ranks
-    /// must pass the same.
+    /// Creates a strategy in which every unit has the element of `units` with its number, apart
+    /// from parameters below [`Settings::replicate_below`]. All ranks must pass the same.
     ///
     /// # Errors
     /// Fails as [`new_strategy`] does.
@@ -41,7 +41,11 @@ impl Mixed {
         memory: &Allocator,
     ) -> Result<Self> {
         assert_eq!(units.len(), inventory.units.len(), "a strategy for each unit");
-        let key = |id: ParameterId| (units[inventory.unit_of(id).0], inventory[id].domain);
+        let kind_of = |id: ParameterId| match settings.replicates(&inventory[id]) {
+            true => ParallelKind::Replicated,
+            false => units[inventory.unit_of(id).0],
+        };
+        let key = |id: ParameterId| (kind_of(id), inventory[id].domain);
         let mut keys: Vec<(ParallelKind, Domain)> = Vec::new();
         let mut part_of = Vec::new();
         for part_key in (0..inventory.parameters.len()).map(|id| key(ParameterId(id))) {
@@ -54,11 +58,11 @@ impl Mixed {
             let part_inventory = Arc::new(
                 inventory.restrict(|id| part_of[id.0] == number && inventory[id].residency.is_here()),
             );
-            let team = match domain {
-                Domain::Dense => team.duplicate()?,
-                Domain::Expert => team.duplicate_for_experts()?,
+            let (team, settings) = match domain {
+                Domain::Dense => (team.duplicate()?, settings.clone()),
+                Domain::Expert => (team.duplicate_for_experts()?, settings.for_experts(team.expert_ranks())),
             };
-            new_strategy(kind, &part_inventory, team, settings, memory)
+            new_strategy(kind, &part_inventory, team, &settings, memory)
         };
         let parts = keys.iter().enumerate().map(part).collect::<Result<_>>()?;
         Ok(Self { parts, part_of })
@@ -149,8 +153,8 @@ impl DataParallel for Mixed {
         self.for_each_part(|part| part.broadcast_params())
     }
 
-    fn is_replicated(&self, id: ParameterId) -> bool {
-        self.part(id).is_replicated(id)
+    fn is_copy(&self, id: ParameterId) -> bool {
+        self.part(id).is_copy(id)
     }
 
     fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {

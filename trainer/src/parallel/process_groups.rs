@@ -54,6 +54,11 @@ impl ProcessGroups {
         Self { experts, ..self }
     }
 
+    /// Returns the number of ranks that divide the experts of each layer.
+    pub fn expert_ranks(&self) -> usize {
+        self.experts.as_ref().map_or(1, |experts| experts.sharing.size())
+    }
+
     /// Creates the same groups for another part of the model. Collectives of the parts need no
     /// common order then. All ranks must call this.
     ///

@@ -25,6 +25,49 @@ impl ParallelKind {
     pub fn shards_gradients(self) -> bool {
         matches!(self, Self::Zero2 | Self::Zero3)
     }
+
+    /// Returns the kind on data ranks in these groups. A rank that is alone in its group has nobody
+    /// to divide state with, so it keeps everything.
+    pub fn within(self, groups: ShardGroups) -> Self {
+        if groups.shards == 1 && groups.groups > 1 { Self::Replicated } else { self }
+    }
+}
+
+/// Groups of neighboring data ranks. The ranks of a group divide state, and each group has all of
+/// it.
+///
+/// Sources: Zhao et al., "PyTorch FSDP", VLDB 16(12), 2023 (hybrid sharding); Zhang et al., "MiCS",
+/// VLDB 16(1), 2022.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardGroups {
+    /// Number of ranks of a group.
+    pub shards: usize,
+    /// Number of groups.
+    pub groups: usize,
+}
+
+impl ShardGroups {
+    /// Divides `ranks` data ranks into groups of `shard_ranks` neighbors. One group has all ranks
+    /// if `shard_ranks` is 0.
+    pub fn new(shard_ranks: usize, ranks: usize) -> Self {
+        let shards = if shard_ranks == 0 { ranks } else { shard_ranks.min(ranks) };
+        Self { shards, groups: ranks / shards.max(1) }
+    }
+
+    /// Returns the groups in which ranks of this kind exchange buckets: one if each rank keeps
+    /// everything.
+    pub fn of_kind(self, kind: ParallelKind) -> Self {
+        match kind {
+            ParallelKind::Replicated => Self { shards: self.shards * self.groups, groups: 1 },
+            _ => self,
+        }
+    }
+}
+
+/// Returns the number of neighbors that divide the state of an expert, if `shard_ranks` divide that
+/// of other parameters, and `expert` of these have different experts. 0 stands for all.
+pub(crate) fn shard_ranks_of_experts(shard_ranks: usize, expert: usize) -> usize {
+    if shard_ranks == 0 { 0 } else { (shard_ranks / expert).max(1) }
 }
 
 /// Treatment of trainable parameters that a backward pass did not reach.
@@ -57,6 +100,12 @@ pub struct Settings {
     pub bucket_bytes: usize,
     /// Shards hidden matrices by whole rows, as Muon requires.
     pub shard_by_rows: bool,
+    /// Number of neighboring data ranks that divide state; 0 is all of them. Must divide their
+    /// number. Gradients are then summed over the groups too.
+    pub shard_ranks: usize,
+    /// Number of elements below which [`Mixed`](super::Mixed) keeps a parameter whole on every
+    /// rank.
+    pub replicate_below: usize,
     /// Place of the division by the number of ranks.
     pub average: Average,
     /// Type of gradients on the wire; `None` keeps the type of the gradients. Sums are always
@@ -88,6 +137,8 @@ impl Default for Settings {
             seed: 0,
             bucket_bytes: 25 << 20,
             shard_by_rows: false,
+            shard_ranks: 0,
+            replicate_below: 0,
             average: Average::InReduction,
             wire_dtype: None,
             fp32_grad_accum: false,
@@ -104,17 +155,27 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the layout of parameters for the strategy `kind` with this number of data ranks.
-    pub fn layout(&self, kind: ParallelKind, inventory: &Inventory, ranks: usize) -> Layout {
+    /// Returns the layout of parameters for the strategy `kind` if `shards` ranks divide state.
+    pub fn layout(&self, kind: ParallelKind, inventory: &Inventory, shards: usize) -> Layout {
         let (shares, packing) = match kind {
             ParallelKind::Replicated => (1, Packing::MaxBytes(self.bucket_bytes)),
-            ParallelKind::Zero1 | ParallelKind::Zero2 => (ranks, Packing::MaxBytes(self.bucket_bytes)),
+            ParallelKind::Zero1 | ParallelKind::Zero2 => (shards, Packing::MaxBytes(self.bucket_bytes)),
             // Weights are gathered for one unit, so a bucket of several units would gather too
             // much.
-            ParallelKind::Zero3 => (ranks, Packing::PerUnit),
+            ParallelKind::Zero3 => (shards, Packing::PerUnit),
         };
         let by_rows = |parameter: &Parameter| self.shard_by_rows && parameter.shape.len() == 2;
         let layout = Layout::with_rows(inventory, shares, packing, &by_rows);
         if self.fp32_grad_accum { layout.with_fp32_grads() } else { layout }
+    }
+
+    /// Returns true if a parameter has too few elements for its state to be divided.
+    pub fn replicates(&self, parameter: &Parameter) -> bool {
+        parameter.global_shape().iter().product::<usize>() < self.replicate_below
+    }
+
+    /// Returns the settings of the parameters of experts that `expert` ranks divide.
+    pub fn for_experts(&self, expert: usize) -> Self {
+        Self { shard_ranks: shard_ranks_of_experts(self.shard_ranks, expert), ..self.clone() }
     }
 }

@@ -18,14 +18,13 @@ use crate::strategy::Strategy;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Keeps of weights, gradients and optimizer state what its [`ParallelKind`] says.
+/// Keeps of weights, gradients and optimizer state what its [`ParallelKind`] says, on the data
+/// ranks of its group.
 pub struct ShardedStrategy {
     base: StrategyCore,
     weights: Box<dyn WeightPolicy>,
     shards: OptimizerShards,
     grad_reducer: GradReducer,
-    /// True if every rank keeps the whole state of all parameters.
-    is_replicated: bool,
 }
 
 impl ShardedStrategy {
@@ -42,17 +41,27 @@ impl ShardedStrategy {
     ) -> Result<Self> {
         let mut base = StrategyCore::new(kind, inventory, team, settings, memory)?;
         let (layout, rank) = (base.layout(), base.rank());
-        let is_replicated = kind == ParallelKind::Replicated;
+        let is_replicated = base.kind == ParallelKind::Replicated;
         let mut shards = OptimizerShards::new(inventory, &layout, memory, settings, |bucket| {
             if is_replicated { 0..layout[bucket].count } else { layout.shard_range(bucket, rank) }
         })?;
-        let (mut weights, grad_storage) = policies(kind, &base);
+        let (mut weights, grad_storage) = policies(&base);
         let grad_reducer = GradReducer::new(grad_storage, &base);
         for bucket in layout.ids() {
             weights.initialize(&mut base, bucket)?;
             shards.initialize(bucket, settings.seed)?;
         }
-        Ok(Self { base, weights, shards, grad_reducer, is_replicated })
+        Ok(Self { base, weights, shards, grad_reducer })
+    }
+}
+
+#[cfg(test)]
+impl ShardedStrategy {
+    /// Returns the bytes that this rank has sent within its group, and to other groups.
+    pub(crate) fn bytes_sent(&self) -> [u64; 2] {
+        let group = self.base.group.as_ref().map(|group| &group.size);
+        [group, self.base.replicas.as_ref()]
+            .map(|ranks| ranks.map_or(0, |ranks| ranks.host().traffic_stats().unwrap().bytes))
     }
 }
 
@@ -115,7 +124,7 @@ impl DataParallel for ShardedStrategy {
         for bucket in self.base.trainable_buckets() {
             let gradients = self.grad_reducer.take_gradients(&mut self.base, bucket)?;
             // If every rank keeps whole matrices, the step of a whole matrix gathers nothing.
-            let group = self.base.group.as_ref().filter(|_| !self.is_replicated);
+            let group = self.base.group.as_ref().filter(|_| self.base.kind != ParallelKind::Replicated);
             let stride = StepContext { optimizer, step, group, tensor: self.base.tensor.as_ref() };
             let weights = self.weights.kept(&mut self.base.store, bucket);
             self.shards.update(bucket, weights, gradients.view(), &stride)?;
@@ -148,8 +157,8 @@ impl DataParallel for ShardedStrategy {
         self.wait_all()
     }
 
-    fn is_replicated(&self, _: ParameterId) -> bool {
-        self.is_replicated || self.base.group.is_none()
+    fn is_copy(&self, _: ParameterId) -> bool {
+        self.base.is_copy()
     }
 
     fn alloc_moments(&mut self, count: &dyn Fn(&Parameter) -> usize) -> Result<()> {

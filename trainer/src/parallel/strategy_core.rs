@@ -3,10 +3,11 @@
 use crate::allocator::Allocator;
 use crate::error::{Error, Result};
 use crate::flat::{BucketId, BucketTracker, Layout, ParamStore};
-use crate::parallel::data_group::DataGroup;
+use crate::parallel::data_group::{DataGroup, DataGroups};
 use crate::parallel::partial_grads::PartialGrads;
 use crate::parallel::{
-    GradAverager, ParallelKind, ProcessGroups, ReduceFrequency, Settings, SquareSum, UnusedGradients,
+    GradAverager, ParallelKind, ProcessGroups, ReduceFrequency, Settings, ShardGroups, SquareSum,
+    UnusedGradients,
 };
 use crate::parameter::{Dtype, Inventory, ParameterId, UnitId};
 use crate::process_group::ProcessGroup;
@@ -16,8 +17,13 @@ use std::time::Duration;
 use unisono::Communicator;
 
 pub(super) struct StrategyCore {
-    /// Data parallel group; `None` if this rank is alone.
+    /// Kind of the strategy on these ranks.
+    pub(super) kind: ParallelKind,
+    /// Data ranks that divide state, or all of them if each keeps everything; `None` if this rank
+    /// is alone.
     pub(super) group: Option<DataGroup>,
+    /// Data ranks of other groups with the same shards; `None` if there is one group.
+    pub(super) replicas: Option<ProcessGroup>,
     pub(super) settings: Settings,
     pub(super) store: ParamStore,
     pub(super) averager: GradAverager,
@@ -45,7 +51,10 @@ impl StrategyCore {
     ) -> Result<Self> {
         let ProcessGroups { data, tensor, pipeline, tied, experts } = team;
         check_device_supported(settings, memory)?;
-        let group = data.map(|data| DataGroup::new(data, memory)).transpose()?;
+        let data_ranks = data.as_ref().map_or(1, Communicator::size);
+        let shard_groups = ShardGroups::new(settings.shard_ranks, data_ranks);
+        let kind = kind.within(shard_groups);
+        let DataGroups { group, replicas } = DataGroups::new(kind, data, shard_groups, memory)?;
         let experts = experts.map(|experts| experts.sharing);
         let repeats = repeating_ranks(tensor.as_ref(), inventory)?;
         let [tensor, tied, experts, repeats] = [tensor, tied, experts, repeats]
@@ -62,13 +71,16 @@ impl StrategyCore {
         Ok(Self {
             store: ParamStore::new(Arc::clone(inventory), Arc::clone(&layout), memory),
             averager: GradAverager::new(ranks, settings, memory)
+                .with_replicas(replicas.clone())
                 // An expert gets rows from all ranks that share experts, so its gradient is already
                 // their sum. The mean is over their samples, too.
-                .with_mean_over(ranks * experts.as_ref().map_or(1, ProcessGroup::size)),
+                .with_mean_over(data_ranks * experts.as_ref().map_or(1, ProcessGroup::size)),
             bucket_tracker: BucketTracker::new(Arc::clone(inventory), layout, each_visit),
             settings: settings.clone(),
             wait_time: Duration::ZERO,
+            kind,
             group,
+            replicas,
             tensor,
             pipeline,
             tied,
@@ -81,6 +93,14 @@ impl StrategyCore {
         self.group.as_ref().map_or(0, DataGroup::rank)
     }
 
+    /// Returns true if a data rank with a lower number keeps the same state.
+    pub(super) fn is_copy(&self) -> bool {
+        match self.kind {
+            ParallelKind::Replicated => self.rank() > 0,
+            _ => self.replicas.as_ref().is_some_and(|replicas| replicas.rank() > 0),
+        }
+    }
+
     pub(super) fn layout(&self) -> Arc<Layout> {
         Arc::clone(&self.store.layout)
     }
@@ -88,7 +108,8 @@ impl StrategyCore {
     /// Returns the first known error of GPU operations.
     pub(super) fn check(&self) -> Result<()> {
         let data = self.group.iter().map(|group| &group.size);
-        data.chain(&self.tensor)
+        data.chain(&self.replicas)
+            .chain(&self.tensor)
             .chain(&self.pipeline)
             .chain(&self.tied)
             .chain(&self.repeats)

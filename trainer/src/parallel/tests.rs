@@ -6,6 +6,7 @@ mod mixed;
 mod options;
 mod overlap;
 mod shapes;
+mod shard_groups;
 mod unused;
 
 use super::*;

@@ -46,9 +46,9 @@ pub(super) trait WeightPolicy: Send {
     }
 }
 
-/// Returns the policies of a kind of strategy for weights and for gradients.
-pub(super) fn policies(kind: ParallelKind, base: &StrategyCore) -> (Box<dyn WeightPolicy>, GradStorage) {
-    match kind {
+/// Returns the policies of a strategy's kind for weights and for gradients.
+pub(super) fn policies(base: &StrategyCore) -> (Box<dyn WeightPolicy>, GradStorage) {
+    match base.kind {
         ParallelKind::Replicated => (Box::new(Replicated), GradStorage::Full),
         ParallelKind::Zero1 => (Box::new(Gathered::new(base)), GradStorage::ShardInPlace),
         ParallelKind::Zero2 => (Box::new(Gathered::new(base)), GradStorage::Shard),

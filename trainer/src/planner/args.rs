@@ -48,6 +48,10 @@ pub struct PlanArgs {
     /// Number of parameters used per token, with experts
     #[arg(long, conflicts_with_all = ["config", "overrides"])]
     active: Option<String>,
+    /// Number of neighboring data ranks that divide state, such as those of a host [default: all
+    /// data ranks]
+    #[arg(long, conflicts_with_all = ["config", "overrides"])]
+    shard_ranks: Option<usize>,
     /// Recompute activations in backward
     #[arg(long)]
     activation_checkpointing: bool,
@@ -221,7 +225,8 @@ impl PlanArgs {
             check_dimensions(shape.parameters, layers, width)?;
         }
         let gpt = GptConfig { vocabulary, context, width, heads, kv_heads, layers, ..usual.clone() };
-        self.with_experts(ModelShape { gpt, bytes, ..shape })
+        let shard_ranks = self.shard_ranks.map(|ranks| check_count("--shard-ranks", ranks)).transpose()?;
+        self.with_experts(ModelShape { gpt, bytes, shard_ranks: shard_ranks.unwrap_or(0), ..shape })
     }
 
     /// Adds experts, if they are given.

@@ -4,6 +4,7 @@ use crate::config::StrategyKind;
 use crate::cost::format::{row_of, sections, size, table, time};
 use crate::cost::{MAX_USEFUL_DATA_RANKS, bucket_count, effective_bandwidth, ring, tree};
 use crate::counted;
+use crate::parallel::ShardGroups;
 use crate::pipeline::{Order, StageCosts, play};
 use crate::planner::batch_recipe::scaled_rates;
 use crate::planner::counts::{attention_score_elements, expert_combinations};
@@ -49,8 +50,23 @@ fn sharing(answer: &PlanReport) -> String {
     let rows: Vec<_> = std::iter::once(heading).chain(answer.strategies.iter().map(row)).collect();
     let micro = answer.recipe.as_ref().map_or(1, |recipe| recipe.accumulation);
     format!(
-        "{}\nall-reduce = reduce-scatter + all-gather: 2 each; zero3 gathers forward and backward of each of {micro} micro-batches",
-        table(&rows)
+        "{}\nall-reduce = reduce-scatter + all-gather: 2 each; zero3 gathers forward and backward of each of {micro} micro-batches{}",
+        table(&rows),
+        groups(answer)
+    )
+}
+
+/// Describes the groups within which data ranks divide state, if there are several.
+fn groups(answer: &PlanReport) -> String {
+    let ShardGroups { shards, groups } =
+        ShardGroups::new(answer.shape.shard_ranks, answer.decision.parallel.data);
+    if groups == 1 {
+        return String::new();
+    }
+    format!(
+        "\nzero1, zero2 and zero3 divide state among {} of a group; {groups} groups add up their shards of gradients, \
+         2({groups}-1)/{groups} of 1/{shards} sent by each rank",
+        counted(shards, "rank")
     )
 }
 

@@ -8,6 +8,7 @@ use crate::config::StrategyKind;
 use crate::cost::{Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
 use crate::data::factors;
 use crate::mesh::{Degrees, Mesh};
+use crate::parallel::ShardGroups;
 
 /// Number of tokens from which a sequence counts as very long.
 pub(crate) const LONG_SEQUENCE: usize = 128 << 10;
@@ -28,7 +29,8 @@ pub(crate) fn legal(shape: &ModelShape, hardware: &Hardware, allowed: Allowed) -
         let stages = stage_counts(shape, hardware, tensor, allowed);
         stages.into_iter().map(move |pipeline| (tensor, pipeline))
     });
-    factors.flat_map(|(tensor, pipeline)| on(shape, hardware, allowed, tensor, pipeline)).collect()
+    let meshes = factors.flat_map(|(tensor, pipeline)| on(shape, hardware, allowed, tensor, pipeline));
+    meshes.filter(|parallel| parallel.divides_into(shape.shard_ranks)).collect()
 }
 
 /// Returns the meshes with these tensor and pipeline degrees.
@@ -100,7 +102,8 @@ fn strategies(shape: &ModelShape, data: usize, allowed: Allowed) -> Vec<Strategy
     if data == 1 {
         return vec![StrategyKind::Bucketed];
     }
-    let few = data <= MAX_USEFUL_DATA_RANKS || allowed == Allowed::Needed;
+    let gathering = ShardGroups::new(shape.shard_ranks, data).shards;
+    let few = gathering <= MAX_USEFUL_DATA_RANKS || allowed == Allowed::Needed;
     let goes = |kind: &StrategyKind| match kind {
         StrategyKind::Zero3 => few,
         kind => shape.experts() == 1 || kind.shards_gradients(),

@@ -99,6 +99,7 @@ impl Preset {
             expert_parameters: of_experts as f64,
             gpt: GptConfig { experts: (experts > 1).then_some(settings), ..gpt },
             sharing: Context::default(),
+            shard_ranks: 0,
             activation_bytes: 2,
             bytes: BytesPerParam::mixed(4.0, false),
             units: Vec::new(),

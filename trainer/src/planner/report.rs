@@ -278,10 +278,16 @@ impl PlanReport {
         );
         let sharing =
             format!("of the data ranks {context} share each sequence and {expert} divide the experts");
+        let groups = match self.shape.shard_ranks {
+            ranks if ranks > 0 && cut.kind.shards_state() => {
+                format!("; state is divided within groups of {}", counted(ranks, "data rank"))
+            }
+            _ => String::new(),
+        };
         let recomputed = if self.estimate().recomputes() { "; activations are recomputed" } else { "" };
         let missing = missing.as_ref().map_or(String::new(), |missing| format!("\nhowever: {missing}"));
         format!(
-            "{}, {}: {why}\n{factors}; {sharing}{recomputed}\nusual for this size: {}{missing}",
+            "{}, {}: {why}\n{factors}; {sharing}{groups}{recomputed}\nusual for this size: {}{missing}",
             leaf.name(),
             cut.kind.name(),
             self.rule_of_thumb

@@ -159,6 +159,7 @@ pub fn model_flops(config: &Config) -> Result<f64> {
     let mut single = config.clone();
     (single.mesh, single.pipeline) = (crate::mesh::Degrees::default(), Pipeline::default());
     (single.data.breadth_first, single.data.global_batch) = (1, single.data.micro_batch);
+    single.strategy.shard_ranks = 0;
     let flops = DryRun::new(&single, 1)?.flops();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let times: Result<Vec<_>> = thread::scope(|scope| {

@@ -16,7 +16,7 @@ pub(super) fn remedies(answer: &PlanReport) -> String {
     let room = answer.hardware.usable_memory();
     let rows = answer.decision.walk.iter().map(|remedy| {
         let verdict = match remedy.fits {
-            true if has_few_ranks(&remedy.parallel) => "fits".to_owned(),
+            true if has_few_ranks(&remedy.parallel, &answer.shape) => "fits".to_owned(),
             true => "fits, but too many data ranks for ZeRO-3".to_owned(),
             false => format!("{} too large", size(remedy.needed - room)),
         };

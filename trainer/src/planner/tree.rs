@@ -10,6 +10,7 @@ use crate::cost::format::size;
 use crate::cost::{Estimate, Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
 use crate::counted;
 use crate::error::{Error, Result};
+use crate::parallel::ShardGroups;
 use crate::planner::meshes::{LONG_SEQUENCE, expert_degrees, powers_of_two, tensor_degrees};
 use crate::planner::rules::{Decision, Rule, reason};
 use serde::Serialize;
@@ -40,11 +41,12 @@ pub fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
     } else {
         tree.dense()
     };
+    let divides = |(_, parallel): &(Rule, ParallelConfig)| parallel.divides_into(shape.shard_ranks);
     let mut walk = Vec::new();
-    for (rule, parallel) in remedies {
+    for (rule, parallel) in remedies.into_iter().filter(divides) {
         let estimate = Estimate { shape, hardware, parallel };
         walk.push(Remedy { rule, parallel, needed: estimate.needed(1), fits: estimate.fits() });
-        if estimate.fits() && has_few_ranks(&parallel) {
+        if estimate.fits() && has_few_ranks(&parallel, shape) {
             let parallel = ParallelConfig { activation_checkpointing: estimate.recomputes(), ..parallel };
             return Ok(Decision::new(rule, parallel, reason(rule, &parallel, shape), walk));
         }
@@ -55,8 +57,9 @@ pub fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
 }
 
 /// Returns true unless ZeRO-3 shards weights over more ranks than computation can hide.
-pub(super) fn has_few_ranks(parallel: &ParallelConfig) -> bool {
-    parallel.kind != StrategyKind::Zero3 || parallel.data <= MAX_USEFUL_DATA_RANKS
+pub(super) fn has_few_ranks(parallel: &ParallelConfig, shape: &ModelShape) -> bool {
+    let gathering = ShardGroups::new(shape.shard_ranks, parallel.data).shards;
+    parallel.kind != StrategyKind::Zero3 || gathering <= MAX_USEFUL_DATA_RANKS
 }
 
 /// Model and hardware of a decision.

@@ -164,10 +164,5 @@ fn refused_changes_message(refused: &[&ChangedKey]) -> String {
 }
 
 pub(super) fn saved_by<'a>(world: &'a Communicator, groups: &MeshGroups) -> SavedBy<'a> {
-    SavedBy {
-        world: Some(world),
-        data_rank: groups.rank(GroupKind::Data),
-        expert_data_rank: groups.rank(GroupKind::ExpertData),
-        tensor_rank: groups.rank(GroupKind::Tensor),
-    }
+    SavedBy { world: Some(world), tensor_rank: groups.rank(GroupKind::Tensor) }
 }

@@ -6,6 +6,7 @@ use crate::cost;
 use crate::data::{BatchPlan, LastBatch};
 use crate::mesh::Mesh;
 use crate::optim::LrScaling;
+use crate::parallel::ShardGroups;
 
 /// Returns the warnings for a run whose ranks need `bytes` bytes each, one per line.
 pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize) -> String {
@@ -25,9 +26,15 @@ pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize)
 }
 
 fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {
-    let gathers = config.strategy.uses(|kind| kind == StrategyKind::Zero3);
-    let what = if gathers { "gathering weights" } else { "reducing gradients" };
-    Some(cost::many_data_ranks(mesh.data_size(), what)? + "; add mesh.tensor")
+    let (strategy, data) = (&config.strategy, mesh.data_size());
+    match strategy.uses(|kind| kind == StrategyKind::Zero3) {
+        true => {
+            let groups = ShardGroups::new(strategy.shard_ranks, data);
+            let warning = cost::many_data_ranks(groups.shards, "gathering weights")?;
+            Some(warning + "; add mesh.tensor, or strategy.shard_ranks")
+        }
+        false => Some(cost::many_data_ranks(data, "reducing gradients")? + "; add mesh.tensor"),
+    }
 }
 
 fn accumulation(config: &Config, batch: &BatchPlan) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
-use crate::config::{Config, DeviceKind, StrategyKind};
+use crate::config::{Config, DeviceKind, Strategy, StrategyKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::counted;
 use crate::models::{Family, GptConfig};
@@ -173,7 +173,18 @@ impl RunHeader<'_> {
             [(kind, only)] => format!("{} for {}", kind.name(), only.name),
             [] => String::new(),
         };
-        runs.iter().map(part).collect::<Vec<_>>().join(", ")
+        let kinds = runs.iter().map(part).collect::<Vec<_>>().join(", ");
+        let Strategy { shard_ranks, replicate_below, .. } = self.plan.config.strategy;
+        let shards_state = self.units.iter().any(|kind| kind.shards_state());
+        let groups = match shards_state && shard_ranks > 0 {
+            true => format!(", state divided within groups of {}", counted(shard_ranks, "data rank")),
+            false => String::new(),
+        };
+        let small = match shards_state && replicate_below > 0 {
+            true => format!(", parameters below {} elements replicated", with_separators(replicate_below)),
+            false => String::new(),
+        };
+        format!("{kinds}{groups}{small}")
     }
 
     fn memory(&self) -> String {

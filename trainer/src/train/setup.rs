@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::experts::ExpertParallel;
 use crate::gpu_timeline::GpuTimeline;
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
-use crate::parallel::{self, DataParallel, ExpertGroups, Mixed, ProcessGroups, Settings};
+use crate::parallel::{self, DataParallel, ExpertGroups, Mixed, ParallelKind, ProcessGroups, Settings};
 use crate::parameter::{Dtype, Inventory};
 use crate::pass::KvTransfer;
 use crate::process_group::ProcessGroup;
@@ -198,6 +198,7 @@ pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
     pretrained::check_supported(config)?;
     check_sequence_sharding(config, &mesh)?;
+    check_shard_ranks(config, &mesh)?;
     Ok(mesh)
 }
 
@@ -312,6 +313,25 @@ fn check_padding(config: &Config) -> Result<()> {
     )))
 }
 
+/// Checks that data ranks, and those with the same experts, form equal groups that divide state.
+fn check_shard_ranks(config: &Config, mesh: &Mesh) -> Result<()> {
+    let (shards, data, expert) = (config.strategy.shard_ranks, mesh.data_size(), mesh.degrees().expert);
+    if shards == 0 {
+        return Ok(());
+    }
+    if !data.is_multiple_of(shards) {
+        let what = format!("strategy.shard_ranks = {shards} does not divide the data parallel degree {data}");
+        let legal = (1..=data).filter(|&shards| data.is_multiple_of(shards));
+        let legal: Vec<_> = legal.map(|shards| shards.to_string()).collect();
+        return Err(Error::invalid(format!("{what}; on this mesh: {}", legal.join(", "))));
+    }
+    if !shards.is_multiple_of(expert) && !expert.is_multiple_of(shards) {
+        let what = format!("strategy.shard_ranks = {shards} with mesh.expert = {expert}");
+        return Err(Error::invalid(format!("{what}: one of them must be a multiple of the other")));
+    }
+    Ok(())
+}
+
 /// Returns the identity of the data, if all ranks have the same configuration and the same data.
 fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> Result<DatasetId> {
     let data = dataset_id(&feed.training, &config.data.path)?;
@@ -346,9 +366,11 @@ fn strategy(
     memory: &Allocator,
 ) -> Result<Box<dyn DataParallel>> {
     let kinds: Vec<_> = units.iter().map(|kind| kind.parallel_kind()).collect();
+    let replicates = kinds[0] != ParallelKind::Replicated
+        && inventory.parameters.iter().any(|parameter| settings.replicates(parameter));
     // Experts are averaged over other ranks than the rest, so they are a part with groups of their
     // own, also if all units have one strategy.
-    if kinds.iter().any(|&other| other != kinds[0]) || team.experts.is_some() {
+    if kinds.iter().any(|&other| other != kinds[0]) || replicates || team.experts.is_some() {
         return Ok(Box::new(Mixed::new(&kinds, inventory, &team, settings, memory)?));
     }
     parallel::new_strategy(kinds[0], inventory, team, settings, memory)

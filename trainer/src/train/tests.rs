@@ -29,6 +29,7 @@ mod padding;
 mod pipelines;
 mod repeated_heads;
 mod saving;
+mod shard_groups;
 mod starts;
 
 /// Returns the configuration of a small model on a small text in `folder`, changed by `overrides`.

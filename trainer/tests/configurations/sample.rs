@@ -107,6 +107,8 @@ fn draw_strategy(draw: &mut Draw) -> String {
         " strategy.average=in-loss",
         " strategy.reshard_after_forward=false",
         " strategy.bucket_mb=0.001",
+        " strategy.shard_ranks=2",
+        " strategy.replicate_below=100",
     ]);
     write!(text, "{more}{extra}").expect("a string");
     text

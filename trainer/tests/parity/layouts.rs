@@ -23,11 +23,11 @@ fn divided(
     let model = Gpt::new(&mut registry, config(name), TensorParallel::default()).unwrap();
     let mut inventory = registry.finish();
     let team = team(&mut inventory);
-    let (inventory, data_rank) = (Arc::new(inventory), team.data.as_ref().map_or(0, Communicator::rank));
+    let inventory = Arc::new(inventory);
     let settings = Settings { bucket_bytes: 10_000, ..Settings::default() };
     let mut strategy = new_strategy(kind, &inventory, team, &settings, &memory).unwrap();
     let path = REFERENCE.as_ref().unwrap().join(format!("{name}-initial.safetensors"));
-    let who = SavedBy { world: Some(world), data_rank, ..SavedBy::default() };
+    let who = SavedBy { world: Some(world), ..SavedBy::default() };
     hugging_face::load(&path, hugging_face::Layout::Gpt2, who, &mut *strategy, &inventory).unwrap();
     Trainee { model, inventory, strategy, memory }
 }

@@ -88,7 +88,7 @@ fn on_ranks(ranks: usize, body: impl Fn(&Communicator) -> Bits + Sync) -> Bits {
 }
 
 fn saved_by(world: &Communicator) -> SavedBy<'_> {
-    SavedBy { world: Some(world), data_rank: world.rank(), ..SavedBy::default() }
+    SavedBy { world: Some(world), ..SavedBy::default() }
 }
 
 fn strategy(

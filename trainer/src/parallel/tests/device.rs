@@ -65,6 +65,9 @@ fn device_strategies_match_host() {
     }
     assert_matches_host(STRATEGIES[0], 1, &small_buckets(), Dtype::F32, 1e-4);
     assert_matches_host(STRATEGIES[2], 3, &small_buckets(), Dtype::F32, 1e-4);
+    for kind in [STRATEGIES[1], STRATEGIES[3]] {
+        assert_matches_host(kind, 4, &Settings { shard_ranks: 2, ..small_buckets() }, Dtype::F32, 1e-4);
+    }
 }
 
 #[test]

@@ -24,7 +24,13 @@ pub(super) fn mixed(
 }
 
 /// Trains as [`train_on_ranks`] does.
-fn train_mixed(mix: [usize; 5], ranks: usize, settings: &Settings, dtype: Dtype, micro: u64) -> Bits {
+pub(super) fn train_mixed(
+    mix: [usize; 5],
+    ranks: usize,
+    settings: &Settings,
+    dtype: Dtype,
+    micro: u64,
+) -> Bits {
     let by_rank = run_ranks(ranks, |group| {
         let (inventory, rank) = (inventory(dtype), group.rank());
         let strategy = mixed(mix, &inventory, Some(group), settings, &Allocator::default());
@@ -64,6 +70,37 @@ fn mixed_strategies_are_bitwise_equal_with_every_option() {
             assert!(train_mixed(mix, 3, &settings, dtype, 2) == reference, "{mix:?}, {settings:?}");
         }
     }
+}
+
+#[test]
+fn small_parameters_stay_whole_with_equal_bits() {
+    // Biases of 4 and 37 elements and a gain, but no matrix.
+    let settings = Settings { replicate_below: 38, ..small_buckets() };
+    for ranks in [2, 3] {
+        let reference = train_on_ranks(STRATEGIES[0], ranks, &small_buckets(), Dtype::F32, 2);
+        for number in 1..STRATEGIES.len() {
+            let found = train_mixed([number; 5], ranks, &settings, Dtype::F32, 2);
+            assert!(found == reference, "{:?} on {ranks} ranks", STRATEGIES[number]);
+        }
+    }
+    let kept = run_ranks(2, |group| {
+        let (inventory, memory) = (inventory(Dtype::F32), Allocator::default());
+        let mut strategy = mixed([3; 5], &inventory, Some(group), &settings, &memory);
+        let mut whole = vec![0; inventory.parameters.len()];
+        let mut count = |kept: LocalShard<'_>| {
+            whole[kept.parameter.0] += kept.range.len();
+            Ok(())
+        };
+        strategy.for_each_shard(&mut count).unwrap();
+        let parameters = inventory.parameters.iter().zip(whole);
+        let whole_ones = parameters.filter(|(parameter, whole)| parameter.count() == *whole);
+        whole_ones.map(|(parameter, _)| parameter.name.clone()).collect::<Vec<String>>()
+    });
+    for names in &kept {
+        let is_small = |name: &&str| names.iter().any(|kept| kept == name);
+        assert!(["h.0.gain", "h.2.bias", "head.bias"].iter().all(is_small), "{names:?}");
+    }
+    assert!(kept.iter().all(|names| !names.contains(&"h.1.matrix".to_owned())), "{kept:?}");
 }
 
 #[test]

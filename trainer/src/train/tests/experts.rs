@@ -62,6 +62,7 @@ fn memory_with_experts_matches_formula() {
         "",
         "mesh.expert=4 strategy.kind=zero3",
         "mesh.expert=2 strategy.kind=zero1 experts.shared=0",
+        "mesh.expert=2 strategy.kind=zero3 strategy.shard_ranks=2",
         "mesh.tensor=2 mesh.expert=2 model.feed_forward=swiglu",
         "mesh.expert=2 model.activation_checkpointing=true",
     ] {
@@ -83,7 +84,7 @@ fn memory_with_experts_matches_formula() {
 }
 
 /// Meshes of the small model, by number of ranks.
-const MESHES: [(usize, &str); 12] = [
+const MESHES: [(usize, &str); 14] = [
     (2, "mesh.expert=2"),
     (2, "mesh.expert=1 strategy.kind=zero3"),
     (4, "mesh.expert=4 strategy.kind=zero3"),
@@ -94,6 +95,8 @@ const MESHES: [(usize, &str); 12] = [
     (4, "mesh.expert=4 mesh.sequence_data=2 context.kv_transfer=ring context.placement=zig-zag"),
     (4, "mesh.expert=2 mesh.expert_folded=false mesh.sequence_data=2 context.kv_transfer=ulysses"),
     (8, "mesh.tensor=2 mesh.expert=2 strategy.kind=zero3"),
+    (4, "mesh.expert=2 strategy.kind=zero3 strategy.shard_ranks=2"),
+    (8, "mesh.expert=2 strategy.kind=zero2 strategy.shard_ranks=4"),
     (
         8,
         "mesh.tensor=2 strategy.sequence_parallel=true mesh.expert=2 mesh.pipeline=2 pipeline.schedule=zb-h1",
@@ -145,7 +148,7 @@ fn checkpoints_with_experts_move_between_meshes() {
         (2, "mesh.expert=2 strategy.kind=bucketed"),
         (4, "mesh.tensor=2 mesh.expert=2 strategy.kind=zero1"),
         (4, "mesh.expert=2 mesh.pipeline=2 strategy.kind=bucketed"),
-        (4, "mesh.expert=2 strategy.kind=zero2"),
+        (4, "mesh.expert=2 strategy.kind=zero2 strategy.shard_ranks=2"),
     ];
     let configure = |folder: &Path, changes: &str| small(folder, &format!("experts.balance=bias {changes}"));
     assert_checkpoints_move(&shapes, 2, configure);

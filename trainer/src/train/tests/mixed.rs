@@ -3,10 +3,11 @@
 use super::meshes::assert_checkpoints_move;
 use super::*;
 
-const MIXES: [&str; 3] = [
+const MIXES: [&str; 4] = [
     "strategy.units={\"h.0\"=\"zero3\",\"h.1\"=\"bucketed\"} strategy.kind=zero2",
     "strategy.units={\"h\"=\"zero3\"} strategy.kind=zero1",
     "strategy.units={\"h.1\"=\"zero2\",\"head\"=\"zero3\",\"h.3\"=\"bucketed\"} strategy.kind=zero1",
+    "strategy.replicate_below=100 strategy.kind=zero3",
 ];
 
 fn changed(folder: &Path, changes: &str) -> Config {
@@ -88,6 +89,7 @@ fn checkpoints_move_between_mixed_and_plain() {
         (4, "mesh.tensor=2 strategy.units={\"h.*\"=\"zero3\"}"),
         (4, "mesh.pipeline=2 strategy.units={\"h.0\"=\"zero3\",\"head\"=\"zero2\"}"),
         (1, MIXES[2]),
+        (3, MIXES[3]),
     ];
     assert_checkpoints_move(&shapes, 2, changed);
 }

@@ -38,8 +38,9 @@ fn norms(ranks: usize, changes: &[&str]) -> [f64; 2] {
     [reported, before.iter().map(|part| change(part).powi(2)).sum::<f64>().sqrt()]
 }
 
-/// Meshes on which some parameters are on several ranks: those of norms, and tied embeddings.
-const MESHES: [(usize, &[&str]); 8] = [
+/// Meshes on which some parameters are on several ranks: those of norms, tied embeddings, and
+/// shards of several groups.
+const MESHES: [(usize, &[&str]); 10] = [
     (1, &[]),
     (3, &["strategy.kind=zero3"]),
     (2, &["mesh.tensor=2"]),
@@ -48,6 +49,17 @@ const MESHES: [(usize, &[&str]); 8] = [
     (4, &["mesh.pipeline=2", "mesh.tensor=2", "strategy.kind=zero1"]),
     (2, &["mesh.sequence_data=2"]),
     (2, &["experts.count=4", "mesh.expert=2"]),
+    (4, &["data.micro_batch=1", "strategy.kind=zero3", "strategy.shard_ranks=2"]),
+    (
+        4,
+        &[
+            "data.micro_batch=1",
+            "experts.count=4",
+            "mesh.expert=2",
+            "strategy.kind=zero1",
+            "strategy.shard_ranks=2",
+        ],
+    ),
 ];
 
 #[test]
