@@ -19,7 +19,7 @@ impl Config {
     /// Returns the number of positions of which sequences have a multiple. `None` if there is none,
     /// because a degree is 0 or beyond all memory.
     pub(crate) fn sequence_unit(&self) -> Option<usize> {
-        let halves = if self.context.placement == Placement::ZigZag { 2 } else { 1 };
+        let halves: usize = if self.context.placement == Placement::ZigZag { 2 } else { 1 };
         let tensor = if self.strategy.sequence_parallel { self.mesh.tensor } else { 1 };
         // Sequence parallel ranks divide the rows of all samples of a micro-batch together.
         let rows = tensor.checked_div(greatest_divisor(tensor, self.data.micro_batch))?;

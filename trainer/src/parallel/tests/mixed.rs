@@ -78,9 +78,9 @@ fn small_parameters_stay_whole_with_equal_bits() {
     let settings = Settings { replicate_below: 38, ..small_buckets() };
     for ranks in [2, 3] {
         let reference = train_on_ranks(STRATEGIES[0], ranks, &small_buckets(), Dtype::F32, 2);
-        for number in 1..STRATEGIES.len() {
+        for (number, kind) in STRATEGIES.iter().enumerate().skip(1) {
             let found = train_mixed([number; 5], ranks, &settings, Dtype::F32, 2);
-            assert!(found == reference, "{:?} on {ranks} ranks", STRATEGIES[number]);
+            assert!(found == reference, "{kind:?} on {ranks} ranks");
         }
     }
     let kept = run_ranks(2, |group| {
