@@ -42,7 +42,7 @@ impl InstructionSets {
     pub(crate) fn from_numbers(numbers: [u64; 3]) -> Self {
         let name = |number: u64| {
             let position = usize::try_from(number).ok();
-            position.and_then(|position| NAMES.get(position)).copied().unwrap_or(UNKNOWN)
+            position.and_then(|position| NAMES.get(position).copied()).unwrap_or(UNKNOWN)
         };
         let [products, reductions, others] = numbers.map(name);
         Self { products, reductions, others }
