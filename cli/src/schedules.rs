@@ -155,6 +155,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
             report.steps, report.chunks, report.scratch_chunks
         );
     }
+    println!("copies and reductions on this host: {}", unisono_reducers::instruction_set());
     let write = |path: &Path, text: String| {
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
         println!("written to {}", path.display());

@@ -107,6 +107,19 @@ fn endless_list_of_sizes_begins_at_once() {
 }
 
 #[test]
+fn tables_and_schedules_name_the_instruction_set() {
+    let set = unisono_reducers::instruction_set();
+    let table = good(&["all_reduce", "-t", "2", "--sizes", "64", "-n", "1", "-w", "0"]);
+    let line = format!("# copies and reductions on the host: {set}");
+    assert!(table.lines().any(|found| found == line), "`{line}` is not in\n{table}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    let output = command.args(["explain", "all_reduce"]).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = format!("copies and reductions on this host: {set}");
+    assert!(text.lines().any(|found| found == line), "`{line}` is not in\n{text}");
+}
+
+#[test]
 fn encrypted_ranks_are_correct() {
     let arguments = ["all_reduce", "--ranks", "2", "--transport", "tcp", "-b", "8", "-e", "8M", "-f", "1024"];
     let text = good(&[&arguments[..], &["-n", "2", "-w", "1", "--encrypt"]].concat());

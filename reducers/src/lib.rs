@@ -20,8 +20,8 @@ pub use element::{Element, as_bytes, as_bytes_mut};
 pub use float8::{F8E4M3, F8E5M2};
 pub use half::{bf16, f16};
 pub use host::{
-    Store, average, block_square_sums, clip_factor, copy, copy_into, copy_to, fill, narrow, pack, reduce,
-    reduce_among, reduce_assign, reduce_assign_into, reduce_by, reduce_into, reduce_to, scale,
+    Store, average, block_square_sums, clip_factor, copy, copy_into, copy_to, fill, instruction_set, narrow,
+    pack, reduce, reduce_among, reduce_assign, reduce_assign_into, reduce_by, reduce_into, reduce_to, scale,
     scale_and_clip, unpack, widen,
 };
 pub use memory::{Source, Target};

@@ -14,6 +14,7 @@ pub(crate) mod device;
 pub(crate) mod host;
 mod operand;
 
+pub(crate) use crate::ops::host::InstructionSets;
 pub use crate::ops::host::{AttentionShape, Host, Rotation};
 pub use crate::ops::operand::{
     HostTargets, LocalTargets, Mat, NOT_LOCAL, Operand, Placed, RowIndices, Values, ValuesMut,

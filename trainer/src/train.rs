@@ -14,6 +14,7 @@ mod memory_check;
 mod memory_report;
 mod preflight;
 mod pretrained;
+mod processors;
 mod read_ahead;
 mod refusals;
 mod replica_check;

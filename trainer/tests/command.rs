@@ -229,7 +229,7 @@ fn plan_reports_fit_and_cost() {
         assert!(text.contains(words), "`{words}` is not in\n{text}");
     }
     let text = output_text(&["explain", "--model", "7b"]);
-    for words in ["21193254160", "zb-v", "within a host", "PAT", "lr_scale", "S^2/N"] {
+    for words in ["21193254160", "zb-v", "within a host", "PAT", "lr_scale", "S^2/N", "f32 products "] {
         assert!(text.contains(words), "`{words}` is not in\n{text}");
     }
 }
@@ -341,7 +341,10 @@ fn run_says_what_it_does_before_its_first_step_and_how_to_go_on() {
     let first = run_small(folder.path(), &["sample.tokens=4", "mesh.tensor=2"]);
     let said = error_text(&first);
     let (head, steps) = said.split_once("step 1/3 loss").unwrap_or_else(|| panic!("{said}"));
+    let [products, reductions] = [unisono_matmul::instruction_set(), unisono_reducers::instruction_set()];
+    let processor = format!("processor   f32 products {products}, reductions {reductions}, other kernels ");
     for words in [
+        processor.as_str(),
         "gpt, 1 layer, width 16, 2 heads, context 16: 7,6",
         " files, ",
         " tokens of 257 kinds in ",

@@ -18,6 +18,7 @@ pub(super) fn head(arguments: &Arguments, comm: &Communicator, roofline: Option<
         comm.config().host,
         if arguments.compare.is_some() { "compared" } else { &arguments.algo }
     );
+    println!("# copies and reductions on the host: {}", unisono_reducers::instruction_set());
     if let Some(roofline) = roofline {
         println!("# roofline measured now: {roofline}");
     }

@@ -4,6 +4,7 @@
 //! is made, so that a product cannot leave its slices.
 
 use gemm::Parallelism;
+use std::sync::LazyLock;
 
 /// A matrix to read: an extent and a stride, in elements, for rows and for columns.
 #[derive(Clone, Copy, Debug)]
@@ -152,9 +153,76 @@ pub fn matmul(c: MatrixMut<'_>, beta: f32, alpha: f32, a: Matrix<'_>, b: Matrix<
     }
 }
 
+/// Returns the name of the instruction set with which [`matmul`] computes: `AVX-512`, `AVX2` (with
+/// FMA), `NEON`, or `portable` for the instructions of every processor of the architecture.
+///
+/// `gemm` keeps its choice of a kernel to itself, so two products show it: rounding tells how many
+/// lanes add up a row, and whether a product and a sum are rounded once.
+///
+/// ```
+/// assert!(["AVX-512", "AVX2", "NEON", "portable"].contains(&unisono_matmul::instruction_set()));
+/// ```
+pub fn instruction_set() -> &'static str {
+    static SHOWN: LazyLock<&'static str> = LazyLock::new(|| {
+        // All processors of this architecture have it, and `gemm` has no other kernel for it.
+        if cfg!(target_arch = "aarch64") {
+            "NEON"
+        } else if adds_in_16_lanes() {
+            "AVX-512"
+        } else if fuses() {
+            "AVX2"
+        } else {
+            "portable"
+        }
+    });
+    *SHOWN
+}
+
+/// Returns true if elements 0, 8 and 16 of a row are not added up in this order, as they are in
+/// eight lanes and in one.
+fn adds_in_16_lanes() -> bool {
+    /// Adding one to it leaves it as it is.
+    const LARGE: f32 = 16_777_216.0;
+    row_product([(LARGE, 1.0), (1.0, 1.0), (-LARGE, 1.0)]) == 1.0
+}
+
+/// Returns true if a product that is added to a sum is not rounded before.
+fn fuses() -> bool {
+    /// The square has one bit more than an `f32` keeps.
+    const ROOT: f32 = 1.0 + 1.0 / 4096.0;
+    row_product([(-(1.0 + 1.0 / 2048.0), 1.0), (0.0, 0.0), (ROOT, ROOT)]) != 0.0
+}
+
+/// Returns the product of a row and a column of 32 elements: those at 0, 8 and 16 are given, and
+/// the others are zero.
+fn row_product(pairs: [(f32, f32); 3]) -> f32 {
+    let (mut row, mut column, mut product) = ([0.0; 32], [0.0; 32], [0.0]);
+    for (index, (left, right)) in pairs.into_iter().enumerate() {
+        row[8 * index] = left;
+        column[8 * index] = right;
+    }
+    let (row, column) = (Matrix::new(&row, 1, 32), Matrix::new(&column, 32, 1));
+    matmul(MatrixMut::new(&mut product, 1, 1), 0.0, 1.0, row, column, 1);
+    product[0]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The crate `gemm` asks the processor for these instructions, in this order.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn instruction_set_is_the_best_of_the_processor() {
+        let expected = if is_x86_feature_detected!("avx512f") {
+            "AVX-512"
+        } else if is_x86_feature_detected!("fma") {
+            "AVX2"
+        } else {
+            "portable"
+        };
+        assert_eq!(instruction_set(), expected);
+    }
 
     /// Rows and columns of a matrix, with strides. The transpose has them exchanged.
     #[derive(Clone, Copy)]

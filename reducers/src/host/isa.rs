@@ -134,6 +134,17 @@ impl Isa {
         levels
     }
 
+    /// Returns the name for people.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(_) => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(_) => "AVX-512",
+        }
+    }
+
     /// Runs the variant of `kernel` compiled for this level.
     #[inline(always)]
     pub(super) fn run(self, kernel: impl SimdKernel) {
@@ -167,4 +178,32 @@ pub(super) fn prefetch(address: *const u8) {
     };
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instruction_set;
+
+    /// Writes the bytes of a register of the instructions for which it was compiled.
+    struct RegisterBytes<'a>(&'a mut usize);
+
+    impl SimdKernel for RegisterBytes<'_> {
+        #[inline(always)]
+        fn run<I: Instructions>(self, _: I) {
+            *self.0 = I::REGISTER;
+        }
+    }
+
+    #[test]
+    fn instruction_set_names_the_kernels_that_run() {
+        let mut bytes = 0;
+        Isa::best().run(RegisterBytes(&mut bytes));
+        let expected = match bytes {
+            64 => "AVX-512",
+            32 => "AVX2",
+            _ => "portable",
+        };
+        assert_eq!(instruction_set(), expected);
+    }
 }

@@ -39,6 +39,19 @@ use crate::host::multi_store::{VECTOR_COPY_MIN_BYTES, copy_at};
 use crate::host::reduction::{Reduction, check, scale_at};
 use crate::{DType, PostOp, ReduceKind, Scalar, Source, Target};
 
+/// Returns the name of the instruction set with which this process copies and reduces memory:
+/// `AVX-512` (F, BW and VL), `AVX2` (with F16C), or `portable` for the instructions of every
+/// processor of the architecture.
+///
+/// All of them give the same bits.
+///
+/// ```
+/// assert!(["AVX-512", "AVX2", "portable"].contains(&unisono_reducers::instruction_set()));
+/// ```
+pub fn instruction_set() -> &'static str {
+    Isa::best().name()
+}
+
 /// Kinds of stores for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Store {

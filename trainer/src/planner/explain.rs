@@ -4,6 +4,7 @@ use crate::config::StrategyKind;
 use crate::cost::format::{row_of, sections, size, table, time};
 use crate::cost::{MAX_USEFUL_DATA_RANKS, bucket_count, effective_bandwidth, ring, tree};
 use crate::counted;
+use crate::ops::InstructionSets;
 use crate::parallel::ShardGroups;
 use crate::pipeline::{Order, StageCosts, play};
 use crate::planner::batch_recipe::scaled_rates;
@@ -21,6 +22,7 @@ pub(crate) fn text(answer: &PlanReport) -> String {
         ("The mesh", mesh(answer)),
         ("Attention and experts", attention_and_experts(answer)),
         ("Learning rate", learning_rate(answer)),
+        ("Instruction sets of this machine", InstructionSets::current().to_string()),
     ])
 }
 

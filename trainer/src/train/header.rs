@@ -6,6 +6,7 @@ use crate::config::{Config, DeviceKind, Strategy, StrategyKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::counted;
 use crate::models::{Family, GptConfig};
+use crate::ops::InstructionSets;
 use crate::parameter::{Parameter, ShardSpec, Unit};
 use std::fmt;
 
@@ -216,6 +217,7 @@ impl fmt::Display for RunHeader<'_> {
             ("experts", self.experts()),
             ("data", Some(self.data())),
             ("ranks", Some(self.ranks())),
+            ("processor", Some(InstructionSets::current().to_string())),
             ("batch", Some(self.batch())),
             ("strategy", Some(self.strategy())),
             ("sequences", self.sequences()),

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::experts::ExpertParallel;
 use crate::gpu_timeline::GpuTimeline;
 use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
+use crate::ops::InstructionSets;
 use crate::parallel::{self, DataParallel, ExpertGroups, Mixed, ParallelKind, ProcessGroups, Settings};
 use crate::parameter::{Dtype, Inventory};
 use crate::pass::KvTransfer;
@@ -26,6 +27,7 @@ use crate::train::data_loader::{DataLoader, dataset_id};
 use crate::train::header::RunHeader;
 use crate::train::memory_check::check_fits;
 use crate::train::memory_report::MemoryReport;
+use crate::train::processors::warn_of_differences;
 use crate::train::stage_times::StageTimes;
 use crate::train::{Interrupt, pretrained};
 use std::path::Path;
@@ -50,6 +52,7 @@ impl Run {
         announce: impl FnOnce(RunHeader<'_>),
     ) -> Result<Self> {
         let mut run = Self::without_state(config, world, announce)?;
+        warn_of_differences(&run.world, config, &run.groups.mesh(), InstructionSets::current())?;
         run.memory.reset_peaks();
         let resumes = config.checkpoint.resume && run.resume()?;
         if !resumes {

@@ -1,8 +1,9 @@
 //! Pairs of features: each trains as its numbers demand, or is refused before anything is sent.
 //!
 //! The page docs/book/src/combinations.md has the result of each pair. A test runs some pairs and
-//! compares them with the page. `ALL_PAIRS=1` runs all, and `WRITE_COMBINATIONS=1` also
-//! writes the page.
+//! compares them with the page. `TEST_LONG` runs all, and `WRITE_COMBINATIONS=1` also writes the
+//! page. `TEST_PAIR` runs one pair, such as `TEST_PAIR=1,16`: the numbers of its rows on the page.
+//! Each failure has that command.
 
 use crate::small_run::{Found, config, try_run};
 use std::collections::BTreeMap;
@@ -76,6 +77,18 @@ const COMMON: &str =
 /// Data parallel ranks of each run with different sequences.
 const BATCH_RANKS: usize = 2;
 
+/// Numbers of two features, the smaller one first.
+type Pair = (usize, usize);
+
+/// Returns the names of a pair, and the command that runs it again.
+fn title((row, column): Pair) -> String {
+    let names = [row, column].map(|number| FEATURES[number].name).join(" with ");
+    format!("{names} (TEST_PAIR={},{} {COMMAND})", row + 1, column + 1)
+}
+
+const COMMAND: &str =
+    "cargo test --release -p unisono-trainer --test configurations -- --nocapture pairs_of_features";
+
 /// Result of a pair.
 #[derive(Clone, Debug, PartialEq)]
 enum Outcome {
@@ -110,7 +123,8 @@ fn words(keys: &BTreeMap<&str, &str>) -> String {
 }
 
 /// Runs a pair, and compares its losses and norms with those of one rank in `references`.
-fn outcome(one: &Feature, other: &Feature, references: &mut BTreeMap<String, Found>) -> Outcome {
+fn outcome((row, column): Pair, references: &mut BTreeMap<String, Found>) -> Outcome {
+    let (one, other) = (&FEATURES[row], &FEATURES[column]);
     let layout = merged([one, other], |feature| feature.layout);
     let result = merged([one, other], |feature| feature.result);
     let (Some(layout), Some(result)) = (layout, result) else { return Outcome::Alternatives };
@@ -119,7 +133,7 @@ fn outcome(one: &Feature, other: &Feature, references: &mut BTreeMap<String, Fou
         * ["mesh.tensor", "mesh.pipeline", "mesh.sequence_data"].map(degree).iter().product::<usize>();
     let reference = words(&result);
     let changes = words(&layout.into_iter().chain(result).collect());
-    let name = format!("{} with {}", one.name, other.name);
+    let name = title((row, column));
     let planned = config(Path::new("FOLDER"), &changes).and_then(|config| DryRun::new(&config, ranks));
     match (try_run(ranks, &changes), planned) {
         (Ok(found), Ok(_)) => {
@@ -173,7 +187,7 @@ this page.
 ";
 
 /// Returns the page for all pairs, by row and column.
-fn page(outcomes: &BTreeMap<(usize, usize), Outcome>) -> String {
+fn page(outcomes: &BTreeMap<Pair, Outcome>) -> String {
     let (mut text, mut reasons) = (HEAD.to_owned(), Vec::<&String>::new());
     let heads: Vec<String> = (1..=FEATURES.len()).map(|number| number.to_string()).collect();
     writeln!(text, "| | | {} |", heads.join(" | ")).expect("a string");
@@ -216,25 +230,51 @@ fn field(page: &str, row: usize, column: usize) -> Outcome {
     }
 }
 
-/// Distance of the pairs that run without `ALL_PAIRS`.
+/// Distance of the pairs that run without `TEST_LONG`.
 const STRIDE: usize = 7;
+
+/// Returns the pairs to run: the one that `only` names by the numbers of its rows, or every
+/// `stride`-th.
+fn chosen_pairs(only: Option<&str>, stride: usize) -> Vec<Pair> {
+    let pairs =
+        (0..FEATURES.len()).flat_map(|row| (row + 1..FEATURES.len()).map(move |column| (row, column)));
+    let Some(only) = only else { return pairs.step_by(stride).collect() };
+    let numbers = only.split_once(',').and_then(|(row, column)| {
+        let number = |text: &str| text.trim().parse::<usize>().ok()?.checked_sub(1);
+        Some((number(row)?, number(column)?))
+    });
+    let named: Vec<Pair> = pairs.filter(|pair| numbers == Some(*pair)).collect();
+    assert!(!named.is_empty(), "TEST_PAIR={only}: two rows of the page, the smaller first, such as 1,16");
+    named
+}
 
 #[test]
 fn pairs_of_features_work_or_are_refused() {
     let is_set = |name| std::env::var_os(name).is_some();
-    let (writes, all) = (is_set("WRITE_COMBINATIONS"), is_set("ALL_PAIRS"));
-    let pairs =
-        (0..FEATURES.len()).flat_map(|row| (row + 1..FEATURES.len()).map(move |column| (row, column)));
-    let stride = if writes || all { 1 } else { STRIDE };
+    let (writes, is_long) = (is_set("WRITE_COMBINATIONS"), is_set("TEST_LONG"));
+    let only = std::env::var("TEST_PAIR").ok().filter(|_| !writes);
+    let pairs = chosen_pairs(only.as_deref(), if writes || is_long { 1 } else { STRIDE });
     let mut references = BTreeMap::new();
-    let mut run = |(row, column)| outcome(&FEATURES[row], &FEATURES[column], &mut references);
-    let outcomes: BTreeMap<_, _> = pairs.step_by(stride).map(|pair| (pair, run(pair))).collect();
+    let mut run = |pair: Pair| {
+        // A run that hangs has no failure, so its line comes before it.
+        println!("pair {}", title(pair));
+        outcome(pair, &mut references)
+    };
+    let outcomes: BTreeMap<Pair, Outcome> = pairs.into_iter().map(|pair| (pair, run(pair))).collect();
     if writes {
         std::fs::write(page_path(), page(&outcomes)).expect("writable");
     }
     let known = std::fs::read_to_string(page_path()).expect("the page of the book");
-    for ((row, column), outcome) in outcomes {
-        let names = [row, column].map(|at| FEATURES[at].name);
-        assert_eq!(field(&known, row, column), outcome, "{names:?}: the page is stale");
+    for (pair, outcome) in outcomes {
+        assert_eq!(field(&known, pair.0, pair.1), outcome, "{}: the page is stale", title(pair));
     }
+}
+
+#[test]
+fn pairs_are_chosen_by_stride_or_by_number() {
+    let count = FEATURES.len() * (FEATURES.len() - 1) / 2;
+    assert_eq!(chosen_pairs(None, 1).len(), count);
+    assert_eq!(chosen_pairs(None, STRIDE).len(), count.div_ceil(STRIDE));
+    assert_eq!(chosen_pairs(Some("1,16"), STRIDE), [(0, 15)]);
+    assert!(title((0, 15)).starts_with("tensor parallel with ZeRO-1 (TEST_PAIR=1,16 cargo test "));
 }

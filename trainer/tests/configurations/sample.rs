@@ -1,10 +1,13 @@
 //! Legal meshes of eight ranks, drawn at random: the steps of each are those of one rank.
 //!
-//! `MESH_SAMPLES` is the number of meshes, and `MESH_SEED` draws others.
+//! `TEST_LONG` draws more meshes, with a new seed. `TEST_MESHES` sets their number, and
+//! `TEST_MESH_SEED` the seed. The first line of the test has the seed, and a failure has the
+//! command that repeats one mesh: `TEST_MESH` is its number.
 
 use crate::small_run::{Found, config, try_run};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use unisono_trainer::Error;
 use unisono_trainer::train::DryRun;
@@ -185,17 +188,66 @@ fn difference(found: &Found, reference: &Found) -> f64 {
 
 const TOLERANCE: f64 = 1e-5;
 
-fn number_of(variable: &str, usual: u64) -> u64 {
-    std::env::var(variable).map_or(usual, |text| text.parse().expect("a number"))
+/// Meshes that are drawn and run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Drawing {
+    seed: u64,
+    count: u64,
+    /// Number of the only mesh that runs; `None` runs all.
+    only: Option<u64>,
+}
+
+impl Drawing {
+    /// Returns what the variables say, by their names. A long test without a seed gets a new one.
+    fn from_variables(value: impl Fn(&str) -> Option<String>, new_seed: impl Fn() -> u64) -> Self {
+        let number_of = |name: &str| -> Option<u64> {
+            let text = value(name)?;
+            Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+        };
+        let is_long = value("TEST_LONG").is_some();
+        let only = number_of("TEST_MESH");
+        let usual_count = if is_long { LONG_COUNT } else { COUNT };
+        // The meshes before the only one are drawn, because each depends on those before it.
+        let count = only.map_or_else(|| number_of("TEST_MESHES").unwrap_or(usual_count), |only| only + 1);
+        let seed = number_of("TEST_MESH_SEED");
+        let seed = seed.unwrap_or_else(|| if is_long { new_seed() } else { USUAL_SEED });
+        Self { seed, count, only }
+    }
+
+    /// Returns the command that runs one mesh again.
+    fn command(&self, number: impl std::fmt::Display) -> String {
+        let Self { seed, .. } = self;
+        format!("TEST_MESH_SEED={seed} TEST_MESH={number} {COMMAND}")
+    }
+}
+
+const COMMAND: &str =
+    "cargo test --release -p unisono-trainer --test configurations -- --nocapture random_meshes";
+
+/// Number and seed of the meshes of every change.
+const COUNT: u64 = 12;
+const USUAL_SEED: u64 = 1;
+/// Number of the meshes of a long test.
+const LONG_COUNT: u64 = 500;
+
+/// Returns a number that is another in each process. It has 32 bits, so that it is short to type.
+fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish() >> 32
 }
 
 #[test]
 fn random_meshes_match_one_rank() {
-    let (count, seed) = (number_of("MESH_SAMPLES", 12), number_of("MESH_SEED", 1));
-    let (mut random, mut references) = (Draw(seed), BTreeMap::new());
+    let drawing = Drawing::from_variables(|name| std::env::var(name).ok(), random_seed);
+    println!("seed {}: {} runs mesh N again", drawing.seed, drawing.command("N"));
+    let (mut random, mut references) = (Draw(drawing.seed), BTreeMap::new());
     let (mut failures, mut most) = (Vec::new(), 0.0f64);
-    for number in 0..count {
+    for number in 0..drawing.count {
         let sample = draw_legal(&mut random);
+        if drawing.only.is_some_and(|only| only != number) {
+            continue;
+        }
+        // A run that hangs or panics has no failure below, so its line comes before it.
+        println!("mesh {number} of {}, seed {}: {}", drawing.count, drawing.seed, sample.changes);
         let reference = references
             .entry(sample.reference.clone())
             .or_insert_with(|| try_run(sample.reference_ranks, &sample.reference).expect("a reference"));
@@ -207,8 +259,29 @@ fn random_meshes_match_one_rank() {
                 (apart > TOLERANCE).then(|| format!("{apart:e} apart: {found:?}, not {reference:?}"))
             }
         };
-        failures.extend(failure.map(|failure| format!("{number}: {failure}\n  {}", sample.changes)));
+        failures.extend(
+            failure.map(|failure| format!("{failure}\n  {}\n  {}", sample.changes, drawing.command(number))),
+        );
     }
-    println!("{count} meshes are at most {most:e} apart from one rank");
+    println!("meshes of seed {} are at most {most:e} apart from one rank", drawing.seed);
+    let (count, seed) = (drawing.count, drawing.seed);
     assert!(failures.is_empty(), "{} of {count} with seed {seed}:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn only_long_tests_draw_a_new_seed() {
+    let drawing = |variables: &[(&str, &str)]| {
+        let value = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Drawing::from_variables(value, || 77)
+    };
+    assert_eq!(drawing(&[]), Drawing { seed: 1, count: 12, only: None });
+    assert_eq!(drawing(&[("TEST_LONG", "1")]), Drawing { seed: 77, count: 500, only: None });
+    let fewer = [("TEST_LONG", "1"), ("TEST_MESHES", "3"), ("TEST_MESH_SEED", "5")];
+    assert_eq!(drawing(&fewer), Drawing { seed: 5, count: 3, only: None });
+    let again = drawing(&[("TEST_MESH_SEED", "77"), ("TEST_MESH", "41")]);
+    assert_eq!(again, Drawing { seed: 77, count: 42, only: Some(41) });
+    assert!(again.command(41).starts_with("TEST_MESH_SEED=77 TEST_MESH=41 cargo test "));
 }

@@ -3,7 +3,7 @@
 //! Nothing here fuses a multiplication with an addition, and sums use a fixed number of lanes. The
 //! bits are equal on every processor.
 
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 /// Lanes of a sum: two AVX2 registers.
 const LANES: usize = 16;
@@ -14,6 +14,25 @@ const LANES: usize = 16;
 #[inline(always)]
 pub(crate) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(work)
+}
+
+/// Returns the name of the instruction set for which [`vectorized`] runs compiled work: `AVX-512`,
+/// `AVX2`, `NEON`, or `portable` for the instructions of every processor of the architecture.
+pub(crate) fn instruction_set() -> &'static str {
+    struct F32Lanes;
+    impl WithSimd for F32Lanes {
+        type Output = usize;
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) -> usize {
+            S::F32_LANES
+        }
+    }
+    match Arch::new().dispatch(F32Lanes) {
+        16 => "AVX-512",
+        8 => "AVX2",
+        4 => "NEON",
+        _ => "portable",
+    }
 }
 
 /// Returns e to the power of `x`, within 2 units in the last place. The result is clamped to
@@ -191,6 +210,15 @@ mod tests {
 
     fn relative(found: f32, expected: f64) -> f64 {
         ((f64::from(found) - expected) / expected).abs()
+    }
+
+    #[test]
+    fn instruction_set_names_the_dispatch_of_kernels() {
+        let found = instruction_set();
+        assert!(["AVX-512", "AVX2", "NEON", "portable"].contains(&found), "{found}");
+        assert_eq!(found == "portable", matches!(Arch::new(), Arch::Scalar));
+        #[cfg(target_arch = "x86_64")]
+        assert_eq!(found == "AVX2", matches!(Arch::new(), Arch::V3(_)));
     }
 
     #[test]
