@@ -11,7 +11,7 @@ pub fn available_cpus() -> Vec<usize> {
 
 /// Returns true if the threads of this host that want to run, the caller included, are no more than
 /// its cores. Returns false if the system does not tell.
-pub(crate) fn has_free_cores() -> bool {
+pub fn has_free_cores() -> bool {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     // The whole host counts and not only the cores of this process, because threads of the kernel
     // share cores with all processes.

@@ -143,5 +143,8 @@ fn idle_shares_of_running_pipelines_are_those_of_the_formulas() {
 #[test]
 fn zero_bubble_v_is_faster_than_1f1b_when_it_runs() {
     // 1F1B waits for 3 of 11 stages' work, ZB-V for 3 of 51 thirds of a half stage's work.
-    assert_eq!([("1f1b", 1), ("zb-v", 2)].map(|(name, chunks)| step_times(name, 4, 8, chunks)[0]), [66.0, 51.0]);
+    assert_eq!(
+        [("1f1b", 1), ("zb-v", 2)].map(|(name, chunks)| step_times(name, 4, 8, chunks)[0]),
+        [66.0, 51.0]
+    );
 }
