@@ -143,8 +143,13 @@ impl Writer<'_> {
             return Err(Error::invalid("an empty prompt: a text begins with something"));
         }
         let (sample, codec, seed) = (&self.config.sample, self.codec, u64::from(self.config.seed));
-        let (temperature, top_p) = (sample.temperature as f32, sample.top_p as f32);
-        let sampling = Sampling { temperature, top_k: sample.top_k, top_p, seed };
+        let sampling = Sampling {
+            temperature: sample.temperature as f32,
+            top_k: sample.top_k,
+            top_p: sample.top_p as f32,
+            repetition_penalty: sample.repetition_penalty as f32,
+            seed,
+        };
         let (prompt, vocabulary) = (codec.encode_start(prompt)?, self.gpt.config().vocabulary);
         if let Some(unknown) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
             let path = &self.config.data.tokenizer;
