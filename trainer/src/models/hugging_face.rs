@@ -11,6 +11,7 @@ mod family;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
+mod generation;
 mod layout;
 mod read;
 #[cfg(test)]
@@ -22,6 +23,7 @@ pub use config::{read_config, write_config};
 pub use family::Family;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzzing::{fuzz, weights as fuzz_weights};
+pub(crate) use generation::{GenerationSettings, RANDOM, generation_settings};
 pub use layout::Layout;
 pub use read::load;
 pub use write::{FileOptions, save};

@@ -155,3 +155,42 @@ fn weights_of_earlier_exports_do_not_stay() {
     let error = weights(usize::MAX).unwrap_err().to_string();
     assert!(error.contains("adapter_model.safetensors: readers would take it"), "{error}");
 }
+
+/// Makes the folder of a model of bytes with these settings of generation, and returns a checkpoint
+/// of a run that began with it.
+fn with_settings(folder: &Path, name: &str, settings: &Value) -> PathBuf {
+    let base = folder.join(format!("base-of-{name}"));
+    exported(&trained(folder, &format!("first-of-{name}"), &[]), &base, &[]).unwrap();
+    std::fs::write(base.join("generation_config.json"), settings.to_string()).unwrap();
+    trained(folder, name, &[&format!("model.from={}", base.display())])
+}
+
+#[test]
+fn generation_has_the_settings_of_the_folder() {
+    let folder = folder();
+    let generated = |checkpoint: &Path, overrides: &str| {
+        let overrides: Vec<_> = overrides.split_whitespace().map(str::to_owned).collect();
+        generate(checkpoint, "line", &overrides, &mut |_| Ok(()))
+    };
+    let random = json!({"do_sample": true, "temperature": 3.0, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.5,
+        "max_new_tokens": 12, "num_beams": 4});
+    let checkpoint = with_settings(folder.path(), "random", &random);
+    let given = "sample.temperature=3 sample.top_k=40 sample.top_p=0.9 sample.repetition_penalty=1.5 sample.tokens=12";
+    let text = generated(&checkpoint, "").unwrap();
+    assert_eq!(text, generated(&checkpoint, given).unwrap());
+    assert_eq!(text, generated(&checkpoint, "sample.top_k=40").unwrap());
+    let cold = generated(&checkpoint, "sample.temperature=0").unwrap();
+    assert!(cold != text, "a setting of the user counts: {cold:?}");
+    assert_eq!(cold, generated(&checkpoint, &format!("{given} sample.temperature=0")).unwrap());
+    let greedy = json!({"do_sample": false, "temperature": 3.0, "max_new_tokens": 9});
+    let checkpoint = with_settings(folder.path(), "greedy", &greedy);
+    let text = generated(&checkpoint, "").unwrap();
+    assert_eq!(text, generated(&checkpoint, "sample.temperature=0 sample.tokens=9").unwrap());
+    let chosen = generated(&checkpoint, "sample.top_k=40 seed=5").unwrap();
+    assert_eq!(chosen, generated(&checkpoint, "sample.top_k=40 sample.temperature=0.7 seed=5").unwrap());
+    let checkpoint = with_settings(folder.path(), "wrong", &json!({"temperature": "warm"}));
+    let error = generated(&checkpoint, "").unwrap_err().to_string();
+    assert!(error.contains("generation_config.json: `sample.temperature="), "{error}");
+    assert!(error.contains("give this setting to the command"), "{error}");
+    generated(&checkpoint, "sample.temperature=1 sample.tokens=2").unwrap();
+}
