@@ -18,8 +18,10 @@ mod read;
 mod tests;
 mod write;
 
-pub(crate) use config::{Provenance, config_text, generation_text, with_family};
-pub use config::{read_config, write_config};
+pub(crate) use config::{
+    Provenance, config_text, generation_text, notes, tokenizer_config_text, with_family,
+};
+pub use config::{read_config, read_folder, write_config};
 pub use family::Family;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzzing::{fuzz, weights as fuzz_weights};

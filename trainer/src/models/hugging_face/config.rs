@@ -5,6 +5,8 @@ mod llama;
 mod rope;
 
 use super::family::Family;
+use crate::checkpoint::{check_source, left_out};
+use crate::data::special_tokens::MODEL_CONFIG;
 use crate::error::{Error, Result};
 use crate::file_kind;
 use crate::models::GptConfig;
@@ -55,6 +57,22 @@ const WANTED: &str = "a config.json of a model";
 pub fn read_config(path: &Path) -> Result<GptConfig> {
     let text = file_kind::read_text(path, WANTED)?;
     parse(&text, path)
+}
+
+/// Reads the dimensions of the model in a folder, as [`read_config`] does.
+///
+/// # Errors
+/// Fails as [`read_config`] does, and for a folder whose weights are not those of the model: with an
+/// adapter, or quantized.
+pub fn read_folder(folder: &Path) -> Result<GptConfig> {
+    check_source(folder)?;
+    read_config(&folder.join(MODEL_CONFIG))
+}
+
+/// Returns a note on each part of a model's folder that says how to use the model and has no effect
+/// here.
+pub(crate) fn notes(folder: &Path) -> Vec<String> {
+    left_out(folder)
 }
 
 /// Reads the text of the file at `path`.
@@ -134,7 +152,7 @@ pub(crate) fn config_text(path: &Path, config: &GptConfig, known: &Provenance<'_
     let source = source.filter(is_same).unwrap_or_default();
     let mut fields = source.clone();
     // The model is one of the library's own, and its folder has no code.
-    fields.remove("auto_map");
+    fields.remove(CODE);
     set_changed(&mut fields, &model_fields, path);
     let longest = |fields: &Fields| fields.get(POSITIONS).and_then(Value::as_u64);
     if longest(&source) > longest(&fields) && fields.contains_key(POSITIONS) {
@@ -210,6 +228,20 @@ pub(crate) fn generation_text(path: &Path, source: &[u8], ends: &[u32]) -> Resul
     }
     serde_json::to_string_pretty(&fields).map_err(failed)
 }
+
+/// Returns the text of `tokenizer_config.json` at `path` from that of the model that was trained. It
+/// names no code, because an export has none.
+pub(crate) fn tokenizer_config_text(path: &Path, source: &[u8]) -> Result<Vec<u8>> {
+    let failed = |error: serde_json::Error| Error::file(path, error);
+    let mut fields: Fields = serde_json::from_slice(source).map_err(failed)?;
+    match fields.remove(CODE) {
+        None => Ok(source.to_vec()),
+        Some(_) => serde_json::to_vec_pretty(&fields).map_err(failed),
+    }
+}
+
+/// Key of the classes of a folder's own code.
+const CODE: &str = "auto_map";
 
 /// Sets the tokens at which a text ends. Those of a source stay, and the one after each document is
 /// added to them.

@@ -13,6 +13,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let (text, folder) = (String::from_utf8_lossy(bytes), Path::new("folder"));
     crate::data::special_tokens::fuzz(bytes);
     let _ = config::generation_text(folder, bytes, &[3]);
+    let _ = config::tokenizer_config_text(folder, bytes);
     let _ = generation::generation_settings(folder, bytes);
     if let Ok(model) = config::parse(&text, folder) {
         let _ = Layout::of(&model);

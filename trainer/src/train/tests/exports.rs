@@ -7,10 +7,14 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Files of a model besides weights, `config.json` and `tokenizer.json`, with their texts.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 8] = [
     ("tokenizer_config.json", r#"{"eos_token": "<end>", "bos_token": "<s>", "add_bos_token": true}"#),
     ("special_tokens_map.json", r#"{"eos_token": "<end>"}"#),
     ("chat_template.jinja", "{{ messages }}"),
+    ("additional_chat_templates/rag.v2.jinja", "{{ documents }}"),
+    ("added_tokens.json", r#"{"<eod>": 5}"#),
+    ("preprocessor_config.json", r#"{"size": 3}"#),
+    ("vocab.json", r#"{"a": 0}"#),
     ("generation_config.json", r#"{"eos_token_id": [4, 3], "temperature": 0.6}"#),
 ];
 
@@ -56,6 +60,7 @@ fn whole_folder(folder: &Path) -> Value {
     }
     std::fs::write(base.join("config.json"), config.to_string()).unwrap();
     std::fs::write(base.join("tokenizer.json"), TOKENIZER).unwrap();
+    std::fs::create_dir(base.join("additional_chat_templates")).unwrap();
     FILES.iter().for_each(|(name, text)| std::fs::write(base.join(name), text).unwrap());
     config
 }
@@ -70,7 +75,7 @@ fn exported_folder_keeps_what_the_source_says() {
     std::fs::remove_dir_all(&base).unwrap();
     let config = exported(&checkpoint, &to, &[]).unwrap();
     assert_eq!(config, source, "nothing but the weights has changed");
-    for (name, text) in &FILES[..3] {
+    for (name, text) in FILES.iter().filter(|(name, _)| *name != "generation_config.json") {
         assert_eq!(std::fs::read_to_string(to.join(name)).unwrap(), *text, "{name}");
     }
     assert_eq!(read(&to.join("generation_config.json")), json!({"eos_token_id": [4, 3], "temperature": 0.6}));
@@ -79,6 +84,11 @@ fn exported_folder_keeps_what_the_source_says() {
     let config = exported(&checkpoint, &to, &end).unwrap();
     assert_eq!(config["eos_token_id"], json!([3, 4, 5]));
     assert_eq!(read(&to.join("generation_config.json"))["eos_token_id"], json!([4, 3, 5]));
+    let template = to.join("additional_chat_templates/old.jinja");
+    std::fs::write(&template, "").unwrap();
+    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    assert!(error.contains("old.jinja: readers would take it"), "{error}");
+    std::fs::remove_file(&template).unwrap();
     // A checkpoint brings the files that its manifest lists, and no others.
     std::fs::remove_file(checkpoint.join("chat_template.jinja")).unwrap();
     let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
@@ -193,4 +203,27 @@ fn generation_has_the_settings_of_the_folder() {
     assert!(error.contains("generation_config.json: `sample.temperature="), "{error}");
     assert!(error.contains("give this setting to the command"), "{error}");
     generated(&checkpoint, "sample.temperature=1 sample.tokens=2").unwrap();
+}
+
+#[test]
+fn adapters_and_code_are_refused_or_left_out_by_name() {
+    let folder = folder();
+    let base = folder.path().join("base");
+    exported(&trained(folder.path(), "first", &[]), &base, &[]).unwrap();
+    let custom =
+        r#"{"auto_map": {"AutoTokenizer": ["tokenization_own.Own", null]}, "tokenizer_class": "Own"}"#;
+    std::fs::write(base.join("tokenizer_config.json"), custom).unwrap();
+    std::fs::write(base.join("tokenization_own.py"), "class Own: pass").unwrap();
+    let from = format!("model.from={}", base.display());
+    let checkpoint = trained(folder.path(), "second", &[&from]);
+    let notes = pretrained::notes(&config(folder.path(), &[&from]));
+    assert!(notes.iter().any(|note| note.contains("tokenization_own.py: code is neither run")), "{notes:?}");
+    let to = folder.path().join("tuned");
+    exported(&checkpoint, &to, &[]).unwrap();
+    assert_eq!(read(&to.join("tokenizer_config.json")), json!({"tokenizer_class": "Own"}));
+    std::fs::write(to.join("adapter_config.json"), "{}").unwrap();
+    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    assert!(error.contains("adapter_config.json: readers would take it"), "{error}");
+    let error = Config::load(None, &[format!("model.from={}", to.display())]).unwrap_err().to_string();
+    assert!(error.contains("adapter_config.json: an adapter (PEFT)"), "{error}");
 }
