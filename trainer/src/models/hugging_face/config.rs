@@ -1,6 +1,7 @@
 //! Reads and writes `config.json`.
 
 mod gpt2;
+mod keys;
 mod llama;
 mod rope;
 
@@ -72,7 +73,12 @@ pub fn read_folder(folder: &Path) -> Result<GptConfig> {
 /// Returns a note on each part of a model's folder that says how to use the model and has no effect
 /// here.
 pub(crate) fn notes(folder: &Path) -> Vec<String> {
-    left_out(folder)
+    let path = folder.join(MODEL_CONFIG);
+    // A file that cannot be read was refused before.
+    let text = file_kind::read_text(&path, WANTED).unwrap_or_default();
+    let fields: Fields = serde_json::from_str(&text).unwrap_or_default();
+    let of_keys = family_of(&fields, &path).map(|family| keys::notes(family, &fields));
+    left_out(folder).into_iter().chain(of_keys.unwrap_or_default()).collect()
 }
 
 /// Reads the text of the file at `path`.
@@ -84,13 +90,17 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<GptConfig> {
 fn parse_fields(fields: &Fields, path: &Path) -> Result<GptConfig> {
     let failed = |error: serde_json::Error| file_kind::unreadable(path, WANTED, error);
     let family = family_of(fields, path)?;
+    if let Some(what) = keys::refusal(family, fields) {
+        return Err(Error::file(path, what));
+    }
+    let fields = keys::with_own_names(family, fields.clone());
     let (config, unsupported) = match family {
         Family::Gpt2 => {
-            let json: Gpt2Json = serde_json::from_value(Value::Object(fields.clone())).map_err(failed)?;
+            let json: Gpt2Json = serde_json::from_value(Value::Object(fields)).map_err(failed)?;
             (json.dimensions(), json.unsupported_option())
         }
         _ => {
-            let json = LlamaJson::read(family, fields).map_err(failed)?;
+            let json = LlamaJson::read(family, &fields).map_err(failed)?;
             (json.dimensions(family), json.unsupported_option(family))
         }
     };
@@ -149,7 +159,8 @@ pub(crate) fn config_text(path: &Path, config: &GptConfig, known: &Provenance<'_
     let model_fields = fields_of(family, config)?;
     let source = known.source.map(serde_json::from_slice::<Fields>).transpose().map_err(failed)?;
     let is_same = |source: &Fields| family_of(source, path).is_ok_and(|found| found == family);
-    let source = source.filter(is_same).unwrap_or_default();
+    let source = source.filter(is_same).map(|source| keys::with_own_names(family, source));
+    let source = source.unwrap_or_default();
     let mut fields = source.clone();
     // The model is one of the library's own, and its folder has no code.
     fields.remove(CODE);

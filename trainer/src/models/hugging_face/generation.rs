@@ -124,12 +124,17 @@ pub(crate) fn generation_settings(path: &Path, bytes: &[u8]) -> Result<Generatio
     Ok(settings)
 }
 
+/// Returns true if the table has a setting of this name.
+pub(super) fn is_setting(key: &str) -> bool {
+    role_of(key).is_some()
+}
+
 fn role_of(key: &str) -> Option<&'static Role> {
     ROLES.iter().find(|(name, _)| *name == key).map(|(_, role)| role)
 }
 
 /// Returns true for the value of a setting that is switched off.
-fn is_off(value: &Value) -> bool {
+pub(super) fn is_off(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(is_on) => !is_on,
