@@ -111,7 +111,7 @@ struct GenerateArguments {
     /// Start of the text
     #[arg(long)]
     prompt: String,
-    /// Number of tokens [default: that of the saved configuration or of generation_config.json, or 256]
+    /// Number of tokens [default: that of the configuration or of generation_config.json, or 256]
     #[arg(long)]
     tokens: Option<usize>,
     /// Sampling temperature; 0 always chooses the most probable token

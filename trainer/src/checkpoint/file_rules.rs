@@ -9,13 +9,13 @@ use std::path::Path;
 /// Treatment of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileRule {
-    /// It belongs to the model: checkpoints keep it, and an export writes it.
+    /// The file belongs to the model: checkpoints keep it, and an export writes it.
     OfModel,
-    /// It belongs to the tokenizer, and is kept in the same way.
+    /// The file belongs to the tokenizer, and is kept in the same way.
     OfTokenizer,
     /// The folder is refused, for this reason and with this remedy.
     Refused(&'static str),
-    /// It is left out, and a run says so at its start, with this reason.
+    /// The file is left out, and a run says so at its start, with this reason.
     LeftOut(&'static str),
 }
 

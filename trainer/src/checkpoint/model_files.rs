@@ -179,7 +179,7 @@ fn is_of_model(name: &str) -> bool {
     kept_names(|rule| rule == FileRule::OfModel).any(|other| other == name)
 }
 
-/// Returns the name of a template in its folder, by its name in checkpoints; `None` for other files.
+/// Returns the name of a template in its folder, by its name in checkpoints; `None` for others.
 fn template_name(name: &str) -> Option<&str> {
     let template = name.strip_prefix(TEMPLATES)?.strip_prefix('.')?;
     let is_file_name = Path::new(template).file_name() == Some(template.as_ref());

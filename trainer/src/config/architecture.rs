@@ -137,8 +137,8 @@ impl Config {
     /// dimensions, experts and tokenizer of the model in the folder `model.from`.
     ///
     /// # Errors
-    /// Fails if `config.json` in the folder cannot be read, or describes an unsupported model, or the
-    /// folder has an adapter or quantized weights.
+    /// Fails if `config.json` in the folder cannot be read, or describes an unsupported model, or
+    /// if the folder has an adapter or quantized weights.
     pub(super) fn apply_presets(&mut self, shape: bool, from: bool) -> Result<()> {
         if shape {
             self.model.apply_shape();

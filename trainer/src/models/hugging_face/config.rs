@@ -63,8 +63,8 @@ pub fn read_config(path: &Path) -> Result<GptConfig> {
 /// Reads the dimensions of the model in a folder, as [`read_config`] does.
 ///
 /// # Errors
-/// Fails as [`read_config`] does, and for a folder whose weights are not those of the model: with an
-/// adapter, or quantized.
+/// Fails as [`read_config`] does, and for a folder whose weights are not those of the model,
+/// because they are quantized or have an adapter.
 pub fn read_folder(folder: &Path) -> Result<GptConfig> {
     check_source(folder)?;
     read_config(&folder.join(MODEL_CONFIG))
@@ -240,8 +240,8 @@ pub(crate) fn generation_text(path: &Path, source: &[u8], ends: &[u32]) -> Resul
     serde_json::to_string_pretty(&fields).map_err(failed)
 }
 
-/// Returns the text of `tokenizer_config.json` at `path` from that of the model that was trained. It
-/// names no code, because an export has none.
+/// Returns the text of `tokenizer_config.json` at `path` from that of the model that was trained,
+/// without names of code, because an export has none.
 pub(crate) fn tokenizer_config_text(path: &Path, source: &[u8]) -> Result<Vec<u8>> {
     let failed = |error: serde_json::Error| Error::file(path, error);
     let mut fields: Fields = serde_json::from_slice(source).map_err(failed)?;

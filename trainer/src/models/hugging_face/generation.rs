@@ -7,11 +7,11 @@ use std::path::Path;
 
 /// Treatment of a setting.
 enum Role {
-    /// It is this key of the section `sample`.
+    /// The setting is this key of the section `sample`.
     Sample(&'static str),
-    /// The sampler has no such setting. It changes no text if it has this value.
+    /// The sampler has no such setting, which changes no text if it has this value.
     Neutral(f64),
-    /// It changes no text, or is read elsewhere, as the tokens at which a text ends are.
+    /// The setting changes no text, or is read elsewhere, as the tokens at which a text ends are.
     Silent,
 }
 

@@ -216,7 +216,7 @@ fn adapters_and_code_are_refused_or_left_out_by_name() {
     std::fs::write(base.join("tokenization_own.py"), "class Own: pass").unwrap();
     let from = format!("model.from={}", base.display());
     let checkpoint = trained(folder.path(), "second", &[&from]);
-    let notes = pretrained::notes(&config(folder.path(), &[&from]));
+    let notes = crate::train::pretrained::notes(&config(folder.path(), &[&from]));
     assert!(notes.iter().any(|note| note.contains("tokenization_own.py: code is neither run")), "{notes:?}");
     let to = folder.path().join("tuned");
     exported(&checkpoint, &to, &[]).unwrap();

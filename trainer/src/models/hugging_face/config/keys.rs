@@ -8,15 +8,15 @@ use serde_json::{Map, Value};
 /// Treatment of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyRule {
-    /// The model is built by it, or its file is chosen by it.
+    /// The model is built by the key, or a text ends by it.
     Used,
-    /// It changes nothing that is computed here. An export keeps it.
+    /// The key changes nothing that is computed here. An export keeps it.
     Kept,
-    /// It is left out, and a run says so at its start, with this reason.
+    /// The key is left out, and a run says so at its start, with this reason.
     LeftOut(&'static str),
-    /// It is refused unless it is null, false or empty, for this reason and with this remedy.
+    /// The key is refused unless it is null, false or empty, for this reason and with this remedy.
     OnlyOff(&'static str),
-    /// It is refused if it is false, for this reason.
+    /// The key is refused if it is false, for this reason.
     OnlyOn(&'static str),
 }
 
@@ -131,8 +131,8 @@ const LLAMA: [(&str, KeyRule); 29] = [
 
 /// Returns the treatment of a key; `None` if no model of the family has it.
 fn rule_of(family: Family, key: &str) -> Option<KeyRule> {
-    let own: &[(&str, KeyRule)] = if family == Family::Gpt2 { &GPT2 } else { &LLAMA };
-    let found = COMMON.iter().chain(own).find(|(name, _)| *name == key).map(|(_, rule)| *rule);
+    let of_family: &[(&str, KeyRule)] = if family == Family::Gpt2 { &GPT2 } else { &LLAMA };
+    let found = COMMON.iter().chain(of_family).find(|(name, _)| *name == key).map(|(_, rule)| *rule);
     // Earlier versions of transformers wrote settings of generation into this file.
     found.or_else(|| is_setting(key).then_some(Kept))
 }
@@ -188,9 +188,9 @@ pub(super) fn with_own_names(family: Family, mut fields: Map<String, Value>) -> 
         Family::Mixtral => &[("num_experts", "num_local_experts")],
         _ => &[],
     };
-    for (other, own) in names {
+    for (other, usual) in names {
         if let Some(value) = fields.remove(*other) {
-            fields.insert((*own).to_owned(), value);
+            fields.insert((*usual).to_owned(), value);
         }
     }
     fields
@@ -269,8 +269,8 @@ mod tests {
     #[test]
     fn other_names_of_keys_are_those_of_transformers() {
         let other = fields(json!({"hidden_size": 64, "n_embd": 768, "num_hidden_layers": 2}));
-        let own = with_own_names(Family::Gpt2, other.clone());
-        assert_eq!(own, fields(json!({"n_embd": 64, "n_layer": 2})));
+        let usual = with_own_names(Family::Gpt2, other.clone());
+        assert_eq!(usual, fields(json!({"n_embd": 64, "n_layer": 2})));
         assert_eq!(with_own_names(Family::Llama, other.clone()), other);
         let experts = fields(json!({"num_experts": 4}));
         assert_eq!(with_own_names(Family::Mixtral, experts), fields(json!({"num_local_experts": 4})));
