@@ -18,7 +18,7 @@ use unisono_trainer::tensor_parallel::TensorParallel;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [folder, tokens, output] = &arguments[..] else { return Err("FOLDER TOKENS LOGITS".into()) };
-    let config = hugging_face::read_config(&Path::new(folder).join("config.json"))?;
+    let config = hugging_face::read_folder(Path::new(folder))?;
     let (layout, vocabulary) = (Layout::of(&config), config.vocabulary as u32);
 
     let (mut registry, memory) = (Registry::default(), Allocator::default());

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GPT2Config, LlamaConfig
 from transformers import MistralConfig, MixtralConfig, Phi3Config, PretrainedConfig, PreTrainedTokenizerFast, Qwen2Config
-from transformers import Qwen3Config
+from transformers import Qwen3Config, RepetitionPenaltyLogitsProcessor
 from transformers.utils import logging
 
 RELEASE = Path(sys.argv[1])
@@ -123,11 +123,12 @@ def random_tokens(count: int) -> np.ndarray:
     return tokens
 
 
-def train(*arguments: object) -> None:
-    """Runs the trainer, and shows what it printed if it fails."""
+def train(*arguments: object) -> str:
+    """Runs the trainer, and shows what it printed if it fails. Returns its notes."""
     run = subprocess.run([RELEASE / "unisono-train", *map(str, arguments)], capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"unisono-train {' '.join(map(str, arguments))}\n{run.stdout}{run.stderr}")
+    return run.stderr
 
 
 def logits_of(folder: Path, tokens: np.ndarray, scratch: Path) -> torch.Tensor:
@@ -173,12 +174,14 @@ def words() -> Tokenizer:
     return tokenizer
 
 
-def check_text(checkpoints: Path, model: torch.nn.Module, prompt: np.ndarray) -> None:
-    """Compares the most probable tokens after a prompt, one after the other."""
-    tokens = prompt.tolist()
+def check_text(checkpoints: Path, model: torch.nn.Module, prompt: np.ndarray, penalty: float) -> None:
+    """Compares the most probable tokens after a prompt, one after the other, with a repetition penalty."""
+    tokens, penalize = prompt.tolist(), RepetitionPenaltyLogitsProcessor(penalty)
     for _ in range(NEW_TOKENS):
-        tokens.append(reference_logits(model, np.array(tokens))[-1].argmax().item())
-    flags = ["--tokens", NEW_TOKENS, "--temperature", 0, "--prompt", " ".join(map(str, prompt))]
+        logits = reference_logits(model, np.array(tokens))[-1:]
+        tokens.append(penalize(torch.tensor([tokens]), logits).argmax().item())
+    flags = ["--tokens", NEW_TOKENS, "--temperature", 0, "--repetition-penalty", penalty]
+    flags += ["--prompt", " ".join(map(str, prompt))]
     command = [RELEASE / "unisono-train", "generate", "--checkpoint", checkpoints, *flags]
     shown = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
     assert list(map(int, shown.split())) == tokens, f"{shown}, and not {tokens}"
@@ -234,7 +237,8 @@ def check(case: Case, scratch: Path) -> None:
         data.global_batch={SEQUENCES} data.micro_batch=2 schedule.steps={STEPS} schedule.warmup=0 schedule.shape=constant
         optimizer.kind={case.optimizer} optimizer.lr={rate} optimizer.momentum=0.9 checkpoint.every={STEPS}
         checkpoint.folder={scratch}/checkpoints log.file={scratch}/log.jsonl log.every=1000 sample.tokens=0"""
-    train("train", "-n", case.ranks, *run.split(), *case.changes)
+    notes = train("train", "-n", case.ranks, *run.split(), *case.changes)
+    assert "config.json" not in notes, f"keys of transformers that have no effect: {notes}"
     found = [json.loads(line)["loss"] for line in (scratch / "log.jsonl").read_text().splitlines()]
     expected = fine_tune(model, tokens, case.optimizer, rate)
     assert len(found) == STEPS and expected[-1] < 0.9 * expected[0], f"{found}, {expected}"
@@ -252,7 +256,8 @@ def check(case: Case, scratch: Path) -> None:
     compare_logits(case, exported, again, prompt, scratch)
     check_keys(folder, exported)
     if case.config.eos_token_id is None:
-        check_text(scratch / "checkpoints", again, prompt[: CONTEXT - NEW_TOKENS])
+        for penalty in (1.0, 1.3):
+            check_text(scratch / "checkpoints", again, prompt[: CONTEXT - NEW_TOKENS], penalty)
     train("export", "--checkpoint", scratch / "checkpoints", "--to", scratch / "half", "--bf16")
     half = AutoModelForCausalLM.from_pretrained(scratch / "half", dtype=torch.float32).state_dict()
     for name, weight in again.state_dict().items():
@@ -334,51 +339,101 @@ def check_tokenizer(name: str, tokenizer: Tokenizer, scratch: Path) -> None:
 
 
 def save_folder(tokenizer: Tokenizer, folder: Path) -> PreTrainedTokenizerFast:
-    """Saves a Llama with all files of its folder. Its tokenizer truncates and pads, as after a call of transformers."""
+    """Saves a Llama with all files of its folder. Its tokenizer truncates and pads, as after a call of transformers.
+
+    `tokenizer_config.json` treats a token in another way than `tokenizer.json` does.
+    """
     tokenizer.add_special_tokens(["<s>", "<pad>", "<|turn|>"])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="<|endoftext|>", pad_token="<pad>", add_bos_token=True
     )
-    fast.chat_template = "{{ bos_token }}{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}"
+    default = "{{ bos_token }}{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}"
+    fast.chat_template = {"default": default, "rag": "{% for message in messages %}[{{ message.content }}]{% endfor %}"}
     fast.save_pretrained(folder)
+    described = json.loads((folder / "tokenizer_config.json").read_text())
+    flags = {"lstrip": True, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+    turn = fast.convert_tokens_to_ids("<|turn|>")
+    described["added_tokens_decoder"] = {str(turn): {"content": "<|turn|>", **flags}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(described))
     saved = Tokenizer.from_file(str(folder / "tokenizer.json"))
     saved.enable_truncation(16)
     saved.enable_padding(length=64, pad_token="<pad>", pad_id=fast.pad_token_id)
     saved.save(str(folder / "tokenizer.json"))
     ids = dict(bos_token_id=fast.bos_token_id, eos_token_id=fast.eos_token_id, pad_token_id=fast.pad_token_id)
     model = AutoModelForCausalLM.from_config(llama(vocab_size=len(fast), max_position_embeddings=64, **ids))
-    model.generation_config.eos_token_id = [fast.eos_token_id, fast.convert_tokens_to_ids("<|turn|>")]
+    settings = dict(do_sample=False, repetition_penalty=1.2, max_new_tokens=8, min_length=1)
+    for name, value in {**settings, "eos_token_id": [fast.eos_token_id, turn]}.items():
+        setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
-    return fast
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def check_generation(checkpoints: Path, exported: Path) -> None:
+    """Compares the text after a prompt, with the settings of `generation_config.json`."""
+    fast = AutoTokenizer.from_pretrained(exported)
+    model = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
+    prompt = "naïve 你好"
+    ids = torch.tensor([fast(prompt, truncation=False, padding=False).input_ids])
+    tokens = model.generate(ids, attention_mask=torch.ones_like(ids))[0, ids.shape[1] :].tolist()
+    command = [RELEASE / "unisono-train", "generate", "--checkpoint", checkpoints, "--prompt", prompt]
+    run = subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    shown = run.stdout.decode().removeprefix(prompt).removesuffix("\n")
+    # Bytes at the end that are no whole character are not shown.
+    decode = Tokenizer.from_file(str(exported / "tokenizer.json")).decode
+    texts = [decode(tokens[:count]) for count in range(len(tokens) + 1)]
+    expected = [text for text in texts if not text.endswith("\ufffd")][-1]
+    assert 0 < len(tokens) <= 8 and shown == expected, f"{shown!r}, and not {expected!r}"
+    assert "not applied" in run.stderr.decode() and "min_length = 1" in run.stderr.decode(), run.stderr.decode()
 
 
 def check_folder(tokenizer: Tokenizer, scratch: Path) -> None:
     """Trains the model of a folder that transformers saved, and compares what the exported folder says."""
     source, exported, out = scratch / "source", scratch / "exported", scratch / "tokens.u32"
     fast = save_folder(tokenizer, source)
-    (scratch / "text.md").write_bytes(UNICODE.encode())
+    text = f"{UNICODE}  <|turn|> after it"
+    (scratch / "text.md").write_bytes(text.encode())
     arguments = ["--tokenizer", source / "tokenizer.json", "--text", scratch / "text.md", "--out", out]
     train("prepare", *arguments, "--validation", 0)
-    expected = [*fast(UNICODE, truncation=False, padding=False).input_ids, fast.eos_token_id]
+    expected = [*fast(text, truncation=False, padding=False).input_ids, fast.eos_token_id]
     assert expected[0] == fast.bos_token_id and len(expected) > 100
+    assert fast.convert_tokens_to_ids("<|turn|>") in expected
     assert np.fromfile(out, "<u4").tolist() == expected, "other ids than those of transformers"
 
     run = f"""model.from={source} model.context=32 data.kind=tokens data.path={out} data.global_batch=2 schedule.steps=2
         schedule.warmup=0 checkpoint.every=2 checkpoint.folder={scratch}/checkpoints sample.tokens=0"""
     train("train", "-n", 1, *run.split())
     train("export", "--checkpoint", scratch / "checkpoints", "--to", exported)
-    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates/rag.jinja"):
         assert (exported / file).read_bytes() == (source / file).read_bytes(), file
     before, after = (AutoConfig.from_pretrained(folder).to_dict() | {"_name_or_path": ""} for folder in (source, exported))
     assert before == after, {key: (before.get(key), after.get(key)) for key in before if before.get(key) != after.get(key)}
     before, after = (GenerationConfig.from_pretrained(folder).to_dict() for folder in (source, exported))
     assert before == after and len(after["eos_token_id"]) == 2, f"{before}, {after}"
     messages = [{"role": "user", "content": "naïve 你好"}]
-    before, after = (
-        AutoTokenizer.from_pretrained(folder).apply_chat_template(messages, tokenize=False) for folder in (source, exported)
-    )
-    assert before == after == f"<s>{messages[0]['content']}<|endoftext|>", f"{before}, {after}"
+    before, after = (AutoTokenizer.from_pretrained(folder).apply_chat_template for folder in (source, exported))
+    content = messages[0]["content"]
+    for name, wanted in ((None, f"<s>{content}<|endoftext|>"), ("rag", f"[{content}]")):
+        texts = [apply(messages, chat_template=name, tokenize=False) for apply in (before, after)]
+        assert texts == [wanted, wanted], f"{texts}"
+    check_generation(scratch / "checkpoints", exported)
+    check_refusals(source, scratch)
     print("folder: the exported one says what the source says")
+
+
+def check_refusals(source: Path, scratch: Path) -> None:
+    """Checks that folders whose weights are not those of the model are refused by name."""
+    config = json.loads((source / "config.json").read_text())
+    quantized = {**config, "quantization_config": {"bits": 4, "quant_method": "gptq"}}
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": str(source)}
+    cases = [("config.json", quantized, "quantization_config with quant_method gptq"), ("adapter_config.json", adapter, "PEFT")]
+    for file, contents, words in cases:
+        folder = scratch / f"refused-{file}"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / file).write_text(json.dumps(contents))
+        command = [RELEASE / "unisono-train", "train", "-n", 1, f"model.from={folder}"]
+        run = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        assert run.returncode == 1 and words in run.stderr, run.stderr
 
 
 def main() -> None:

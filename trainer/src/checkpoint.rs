@@ -10,6 +10,7 @@
 
 #[cfg(test)]
 pub(crate) mod corruption_tests;
+mod file_rules;
 pub(crate) mod folder;
 mod manifest;
 mod model_files;
@@ -18,6 +19,7 @@ mod shard;
 mod tensors;
 mod write;
 
+pub(crate) use file_rules::{check_source, left_out, refused_names};
 pub use folder::{latest, list};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use manifest::fuzz as fuzz_manifest;

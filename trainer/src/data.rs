@@ -1,5 +1,6 @@
 //! Training data: the order of samples ([`Sampler`]), and the samples ([`TokenWindows`]).
 
+mod added_tokens;
 mod batch;
 mod batch_plan;
 mod dataset_id;

@@ -111,7 +111,7 @@ struct GenerateArguments {
     /// Start of the text
     #[arg(long)]
     prompt: String,
-    /// Number of tokens [default: that of the saved configuration, or 256]
+    /// Number of tokens [default: that of the configuration or of generation_config.json, or 256]
     #[arg(long)]
     tokens: Option<usize>,
     /// Sampling temperature; 0 always chooses the most probable token
@@ -123,6 +123,9 @@ struct GenerateArguments {
     /// Choose from the fewest most probable tokens with this probability in all
     #[arg(long)]
     top_p: Option<f64>,
+    /// Divide the positive logits of tokens that the text has, and multiply the negative ones
+    #[arg(long)]
+    repetition_penalty: Option<f64>,
     /// Seed of the choices
     #[arg(long)]
     seed: Option<u32>,
@@ -329,6 +332,7 @@ fn generate(arguments: &GenerateArguments) -> Result<()> {
         ("sample.temperature", arguments.temperature.map(|temperature| temperature.to_string())),
         ("sample.top_k", arguments.top_k.map(|count| count.to_string())),
         ("sample.top_p", arguments.top_p.map(|share| share.to_string())),
+        ("sample.repetition_penalty", arguments.repetition_penalty.map(|factor| factor.to_string())),
         ("seed", arguments.seed.map(|seed| seed.to_string())),
     ];
     let flags = flags.into_iter().filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));

@@ -1,29 +1,20 @@
 //! Files of a model's folder that say how to use the model, kept from the folder to the export.
 
+use super::file_rules::{FileRule, kept_names};
 use super::manifest::{Manifest, SavedFile};
 use crate::data::TOKENIZER;
-use crate::data::special_tokens::{GENERATION_CONFIG, MODEL_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files that belong to a tokenizer, besides `tokenizer.json`.
-const OF_TOKENIZER: [&str; 8] = [
-    TOKENIZER_CONFIG,
-    SPECIAL_TOKENS_MAP,
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "merges.txt",
-    "tokenizer.model",
-    "vocab.json",
-];
+/// Folder of chat templates besides the usual one, in the folder of a model. They belong to the
+/// tokenizer. A checkpoint has no such folder, and its template `NAME.jinja` is the file
+/// `additional_chat_templates.NAME.jinja`.
+const TEMPLATES: &str = "additional_chat_templates";
 
-/// Files that belong to a model, besides its weights.
-const OF_MODEL: [&str; 2] = [MODEL_CONFIG, GENERATION_CONFIG];
-
-/// Files of a model's folder besides weights and `tokenizer.json`: their bytes, by name.
+/// Files of a model's folder besides weights and `tokenizer.json`: their bytes, by their names in
+/// checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelFiles(BTreeMap<String, Arc<[u8]>>);
 
@@ -58,9 +49,37 @@ impl RunFiles {
 }
 
 impl ModelFiles {
-    /// Returns the names of all such files.
+    /// Returns the names of all such files besides templates.
     pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-        OF_MODEL.into_iter().chain(OF_TOKENIZER)
+        kept_names(|_| true)
+    }
+
+    /// Returns the path of a file in the folder of a model, by its name in checkpoints.
+    pub(crate) fn path_in_folder(name: &str) -> PathBuf {
+        match template_name(name) {
+            Some(template) => Path::new(TEMPLATES).join(template),
+            None => PathBuf::from(name),
+        }
+    }
+
+    /// Returns the templates in the folder of a model, by their names in checkpoints.
+    ///
+    /// # Errors
+    /// Names the folder of templates, if it cannot be read.
+    pub(crate) fn templates_in(folder: &Path) -> Result<Vec<String>> {
+        let templates = folder.join(TEMPLATES);
+        if !templates.is_dir() {
+            return Ok(Vec::new());
+        }
+        let failed = |error: std::io::Error| Error::file(&templates, error);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&templates).map_err(failed)? {
+            let name = format!("{TEMPLATES}.{}", entry.map_err(failed)?.file_name().to_string_lossy());
+            if template_name(&name).is_some() {
+                names.push(name);
+            }
+        }
+        Ok(names)
     }
 
     /// Reads the files of the model in the folder `model`, and those beside the tokenizer at the
@@ -71,13 +90,19 @@ impl ModelFiles {
     pub(crate) fn read(model: &str, tokenizer: &str) -> Result<Self> {
         let mut found = Self::default();
         if !model.is_empty() {
-            found.add(Path::new(model), &OF_MODEL)?;
+            found.add(Path::new(model), kept_names(|rule| rule == FileRule::OfModel))?;
         }
         let tokenizer_folder = match Path::new(tokenizer) {
             path if path.file_name() == Some(TOKENIZER.as_ref()) => path.parent(),
             _ => Some(Path::new(model)).filter(|_| tokenizer.is_empty() && !model.is_empty()),
         };
-        tokenizer_folder.map_or(Ok(()), |folder| found.add(folder, &OF_TOKENIZER))?;
+        if let Some(folder) = tokenizer_folder {
+            found.add(folder, kept_names(|rule| rule == FileRule::OfTokenizer))?;
+            for name in Self::templates_in(folder)? {
+                let path = folder.join(Self::path_in_folder(&name));
+                found.0.insert(name, read_file(&path)?);
+            }
+        }
         Ok(found)
     }
 
@@ -85,17 +110,17 @@ impl ModelFiles {
     pub(crate) fn of_checkpoint(folder: &Path, manifest: &Manifest) -> Result<Self> {
         let mut found = Self::default();
         for saved_file in &manifest.model_files {
-            found.add(folder, &[&saved_file.file])?;
+            found.add(folder, [saved_file.file.as_str()])?;
         }
         Ok(found)
     }
 
     /// Reads those of the files `names` that `folder` has.
-    fn add(&mut self, folder: &Path, names: &[&str]) -> Result<()> {
+    fn add<'a>(&mut self, folder: &Path, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
         for name in names {
             let path = folder.join(name);
             if path.is_file() {
-                self.0.insert((*name).to_owned(), read_file(&path)?);
+                self.0.insert(name.to_owned(), read_file(&path)?);
             }
         }
         Ok(())
@@ -103,7 +128,7 @@ impl ModelFiles {
 
     /// Takes the files of a model from `other` if there are none here.
     pub(crate) fn or_model_of(&mut self, other: Self) {
-        if OF_MODEL.iter().all(|name| self.get(name).is_none()) {
+        if !self.0.keys().any(|name| is_of_model(name)) {
             self.0.extend(other.0.into_iter().filter(|(name, _)| is_of_model(name)));
         }
     }
@@ -120,7 +145,7 @@ impl ModelFiles {
         self.0.get(name).map(|bytes| &**bytes)
     }
 
-    /// Returns all files with their names.
+    /// Returns all files with their names in checkpoints.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0.iter().map(|(name, bytes)| (name.as_str(), &**bytes))
     }
@@ -131,7 +156,9 @@ impl ModelFiles {
     /// # Errors
     /// Names a file that is listed under another name, or is there and not listed.
     pub(super) fn check_listed(folder: &Path, listed: &[SavedFile]) -> Result<()> {
-        let is_known = |saved_file: &SavedFile| Self::names().any(|name| name == saved_file.file);
+        let is_known = |saved_file: &SavedFile| {
+            Self::names().any(|name| name == saved_file.file) || template_name(&saved_file.file).is_some()
+        };
         if let Some(SavedFile { file, .. }) = listed.iter().find(|saved_file| !is_known(saved_file)) {
             return Err(Error::file(folder, format!("`{file}` is not the name of a file of a model")));
         }
@@ -149,7 +176,14 @@ impl ModelFiles {
 }
 
 fn is_of_model(name: &str) -> bool {
-    OF_MODEL.contains(&name)
+    kept_names(|rule| rule == FileRule::OfModel).any(|other| other == name)
+}
+
+/// Returns the name of a template in its folder, by its name in checkpoints; `None` for others.
+fn template_name(name: &str) -> Option<&str> {
+    let template = name.strip_prefix(TEMPLATES)?.strip_prefix('.')?;
+    let is_file_name = Path::new(template).file_name() == Some(template.as_ref());
+    (is_file_name && template.ends_with(".jinja")).then_some(template)
 }
 
 fn read_file(path: &Path) -> Result<Arc<[u8]>> {

@@ -3,7 +3,7 @@
 use crate::config::{Config, Experts, FeedForward, Model, Norm, Positions, RopeScalingKind};
 use crate::data::PADDING;
 use crate::error::Result;
-use crate::models::hugging_face::read_config;
+use crate::models::hugging_face::read_folder;
 use crate::models::{self, GptConfig};
 use crate::nn::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
 use std::path::Path;
@@ -143,7 +143,8 @@ impl Config {
     /// dimensions, experts and tokenizer of the model in the folder `model.from`.
     ///
     /// # Errors
-    /// Fails if `config.json` in the folder cannot be read, or describes an unsupported model.
+    /// Fails if `config.json` in the folder cannot be read, or describes an unsupported model, or
+    /// if the folder has an adapter or quantized weights.
     pub(super) fn apply_presets(&mut self, shape: bool, from: bool) -> Result<()> {
         if shape {
             self.model.apply_shape();
@@ -152,7 +153,7 @@ impl Config {
             }
         }
         if from && !self.model.from.is_empty() {
-            let gpt = read_config(&Path::new(&self.model.from).join("config.json"))?;
+            let gpt = read_folder(Path::new(&self.model.from))?;
             self.model.set_gpt_config(&gpt);
             if let Some(experts) = gpt.experts {
                 // These keys concern the training.

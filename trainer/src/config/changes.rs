@@ -83,7 +83,7 @@ impl Config {
     }
 
     /// Returns the paths of the keys that are not at their defaults.
-    pub(super) fn keys_off_default(&self) -> Result<Vec<String>> {
+    pub(crate) fn keys_off_default(&self) -> Result<Vec<String>> {
         let mut changes = Vec::new();
         collect(&read::to_table(&Self::default())?, &read::to_table(self)?, "", &mut changes);
         Ok(changes.into_iter().map(|change| change.key).collect())

@@ -333,10 +333,20 @@ pub struct Sample {
     pub top_k: usize,
     /// Chooses from the fewest most probable tokens with this probability in all; 1 allows all.
     pub top_p: f64,
+    /// Divides the positive logits of tokens that the text has, and multiplies the negative ones; 1
+    /// changes none.
+    pub repetition_penalty: f64,
 }
 
 impl Default for Sample {
     fn default() -> Self {
-        Self { prompt: String::new(), tokens: 240, temperature: 0.7, top_k: 0, top_p: 1.0 }
+        Self {
+            prompt: String::new(),
+            tokens: 240,
+            temperature: 0.7,
+            top_k: 0,
+            top_p: 1.0,
+            repetition_penalty: 1.0,
+        }
     }
 }

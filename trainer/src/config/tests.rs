@@ -249,6 +249,7 @@ fn invalid_configs_are_rejected() {
         ("strategy.bucket_mb=inf", "strategy.bucket_mb = inf is not a valid size"),
         ("model.dropout=1.0", "model.dropout = 1 is not a fraction below 1"),
         ("optimizer.lr=nan", "optimizer.lr = NaN is not a valid size"),
+        ("sample.repetition_penalty=0", "sample.repetition_penalty = 0: it must be positive"),
         ("optimizer.beta2=1", "optimizer.beta2 = 1 is not a fraction below 1"),
         ("data.path=", "data.path is empty: name a file or folder"),
         ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is not a valid size"),

@@ -164,7 +164,13 @@ impl Config {
             unused(
                 sample.tokens == 0,
                 "sample.tokens = 0",
-                &["sample.prompt", "sample.temperature", "sample.top_k", "sample.top_p"],
+                &[
+                    "sample.prompt",
+                    "sample.temperature",
+                    "sample.top_k",
+                    "sample.top_p",
+                    "sample.repetition_penalty",
+                ],
             ),
             unused(sample.temperature == 0.0, "sample.temperature = 0", &["sample.top_k", "sample.top_p"]),
         ]

@@ -167,6 +167,7 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
             config.sample.top_p > 0.0 && config.sample.top_p <= 1.0,
             format!("sample.top_p = {} is not a probability above 0", config.sample.top_p),
         ),
+        positive("sample.repetition_penalty", config.sample.repetition_penalty),
     ]
 }
 

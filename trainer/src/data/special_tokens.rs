@@ -1,5 +1,6 @@
 //! Special tokens, as the files beside a tokenizer name them.
 
+use super::added_tokens::{ADDED_TOKENS, ADDED_TOKENS_DECODER, AddedTokens};
 use crate::error::{Error, Result};
 use crate::file_kind;
 use serde_json::Value;
@@ -40,6 +41,10 @@ pub(super) struct SpecialTokens {
     pub(super) start_of_text: Option<NamedToken>,
     /// Says if the token before a text is added; `None` leaves it to the tokenizer.
     pub(super) adds_start: Option<bool>,
+    /// Special tokens within a text are ordinary text.
+    pub(super) splits_special_tokens: bool,
+    /// Tokens that the files add to the tokenizer, or treat in another way.
+    pub(super) added: AddedTokens,
 }
 
 impl SpecialTokens {
@@ -48,11 +53,16 @@ impl SpecialTokens {
     /// # Errors
     /// Names a file that cannot be read, or the key whose value is no token.
     pub(super) fn read(folder: &Path) -> Result<Self> {
-        let mut found = Self::default();
-        for name in [TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP] {
-            if let Some(file) = JsonFile::read(folder, name)? {
-                found.add_texts(&file)?;
-            }
+        let names = [TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS];
+        let [config, map, added] = names.map(|name| JsonFile::read(folder, name));
+        let (config, map, added) = (config?, map?, added?);
+        let added = AddedTokens::of_files(config.as_ref(), map.as_ref(), added.as_ref())?;
+        let mut found = Self { added, ..Self::default() };
+        let describes = config.as_ref().is_some_and(|file| file.get(ADDED_TOKENS_DECODER).is_some());
+        // The map says more than a configuration of the versions that wrote no tokens into it.
+        let files = if describes { [&config, &map] } else { [&map, &config] };
+        for file in files.into_iter().flatten() {
+            found.add_texts(file)?;
         }
         for name in [GENERATION_CONFIG, MODEL_CONFIG] {
             if let Some(file) = JsonFile::read(folder, name)? {
@@ -68,6 +78,7 @@ impl SpecialTokens {
         self.end_of_text = self.end_of_text.take().or(end);
         self.start_of_text = self.start_of_text.take().or(start);
         self.adds_start = self.adds_start.or(file.flag("add_bos_token")?);
+        self.splits_special_tokens |= file.flag("split_special_tokens")?.unwrap_or(false);
         Ok(())
     }
 
@@ -84,10 +95,10 @@ impl SpecialTokens {
 }
 
 /// File of JSON beside a tokenizer.
-struct JsonFile {
-    path: PathBuf,
+pub(super) struct JsonFile {
+    pub(super) path: PathBuf,
     name: &'static str,
-    value: Value,
+    pub(super) value: Value,
 }
 
 impl JsonFile {
@@ -109,7 +120,7 @@ impl JsonFile {
     }
 
     /// Returns the value of `key`; `None` if it is missing or null.
-    fn get(&self, key: &str) -> Option<&Value> {
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.value.get(key).filter(|value| !value.is_null())
     }
 
@@ -165,6 +176,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let Ok(file) = JsonFile::parse(&text, PathBuf::from("folder"), MODEL_CONFIG) else { return };
     let mut found = SpecialTokens::default();
     let _ = (found.add_texts(&file), found.add_ids(&file));
+    let _ = AddedTokens::of_files(Some(&file), None, None);
+    let _ = AddedTokens::of_files(None, Some(&file), Some(&file));
 }
 
 #[cfg(test)]
@@ -193,9 +206,11 @@ mod tests {
         assert_eq!(end(&found).0, TokenName::Text("</s>".to_owned()));
         let tokenizer_config = r#"{"eos_token": "<eos>", "bos_token": "<bos>", "add_bos_token": true}"#;
         let found = read(&[(TOKENIZER_CONFIG, tokenizer_config)]).unwrap();
-        assert_eq!(end(&found).0, TokenName::Text("<eos>".to_owned()));
+        assert_eq!(end(&found).0, TokenName::Text("</s>".to_owned()), "no tokens by their numbers");
         assert_eq!((found.adds_start, &found.stops[..]), (Some(true), &[9, 8][..]));
         assert_eq!(found.start_of_text.unwrap().token, TokenName::Text("<bos>".to_owned()));
+        let later = tokenizer_config.replace("true", r#"true, "added_tokens_decoder": {}"#);
+        assert_eq!(end(&read(&[(TOKENIZER_CONFIG, &later)]).unwrap()).0, TokenName::Text("<eos>".to_owned()));
         for (name, text, words) in [
             (TOKENIZER_CONFIG, r#"{"eos_token": 5}"#, "eos_token is 5, and must be the text of a token"),
             (

@@ -57,11 +57,21 @@ impl Tokenizer {
         Ok(Self { path: path.to_owned(), inner, end_of_text, start_of_text, stops: Vec::new() })
     }
 
-    /// Sets the special tokens that the files of a folder name.
+    /// Adds the tokens that the files of a folder list, and sets the special tokens that they name.
     ///
     /// # Errors
-    /// Fails if the tokenizer lacks the token before each text.
+    /// Fails if the tokenizer lacks the token before each text, or has a listed token under another
+    /// number.
     fn with_special_tokens(mut self, named: &SpecialTokens) -> Result<Self> {
+        let tokens = named.added.missing_in(&self.inner);
+        if !tokens.is_empty() {
+            guarded(&self.path, || self.inner.add_tokens(tokens))?;
+            self.end_of_text = usual_end_of_text(&self.inner);
+        }
+        if let Some(what) = named.added.contradiction(&self.inner) {
+            return Err(Error::file(&self.path, what));
+        }
+        self.inner.set_encode_special_tokens(named.splits_special_tokens);
         if let Some(end) = &named.end_of_text {
             self.end_of_text = self.find(end);
         }
@@ -304,6 +314,53 @@ mod tests {
         config.data.end_of_text = "three".to_owned();
         let error = config.text_codec(6).err().unwrap().to_string();
         assert!(error.ends_with("it has no token `three`"), "{error}");
+    }
+
+    #[test]
+    fn files_of_a_folder_set_flags_and_add_tokens() {
+        let files = Files::new(&[(TOKENIZER, words(false))]);
+        assert_eq!(files.open().unwrap().decode(&[1, 4, 1, 2]).unwrap(), "one </s> one two");
+        let flags = json!({"content": "</s>", "special": true, "lstrip": true, "rstrip": false, "normalized": false,
+            "single_word": false});
+        let decoder = json!({"4": flags, "6": {"content": "<new>", "special": false}});
+        files.add("tokenizer_config.json", &json!({"eos_token": "two", "added_tokens_decoder": decoder}));
+        let tokenizer = files.open().unwrap();
+        assert_eq!(tokenizer.encode("one</s><new>two").unwrap(), [1, 4, 6, 2]);
+        assert_eq!(tokenizer.decode(&[1, 4, 6, 2]).unwrap(), "one <new>", "others are special");
+        assert_eq!((tokenizer.end_of_text(), tokenizer.vocabulary()), (Some(2), 7));
+        for (decoder, words) in [
+            (json!({"1": {"content": "two"}}), "token `two` has number 1 in added_tokens_decoder of"),
+            (json!({"9": {"content": "<new>"}}), "token `<new>` has number 9"),
+            (
+                json!({"x": {"content": "two"}}),
+                "tokenizer_config.json: added_tokens_decoder: no list of tokens",
+            ),
+            (json!([1]), "added_tokens_decoder: no list of tokens by their numbers"),
+        ] {
+            files.add("tokenizer_config.json", &json!({"added_tokens_decoder": decoder}));
+            let error = files.open().err().unwrap().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn files_of_earlier_versions_add_tokens() {
+        let files = Files::new(&[(TOKENIZER, words(true))]);
+        files.add(
+            "tokenizer_config.json",
+            &json!({"pad_token": "<pad>", "additional_special_tokens": ["two"]}),
+        );
+        files.add("added_tokens.json", &json!({"</s>": 4, "<new>": 6}));
+        let tokenizer = files.open().unwrap();
+        assert_eq!(tokenizer.encode("one<new>two").unwrap(), [1, 6, 2]);
+        assert_eq!(tokenizer.decode(&[1, 6, 2, 4]).unwrap(), "one <new>");
+        assert_eq!(tokenizer.vocabulary(), 7, "a token without a number is no part of the model");
+        files.add("added_tokens.json", &json!({"<new>": 8}));
+        let error = files.open().err().unwrap().to_string();
+        assert!(error.contains("token `<new>` has number 8 in added_tokens.json, and 6 here"), "{error}");
+        files.add("added_tokens.json", &json!({}));
+        files.add("tokenizer_config.json", &json!({"split_special_tokens": true}));
+        assert_eq!(files.open().unwrap().encode("one</s> one").unwrap(), [3, 1]);
     }
 
     #[test]

@@ -11,17 +11,21 @@ mod family;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
+mod generation;
 mod layout;
 mod read;
 #[cfg(test)]
 mod tests;
 mod write;
 
-pub(crate) use config::{Provenance, config_text, generation_text, with_family};
-pub use config::{read_config, write_config};
+pub(crate) use config::{
+    Provenance, config_text, generation_text, notes, tokenizer_config_text, with_family,
+};
+pub use config::{read_config, read_folder, write_config};
 pub use family::Family;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzzing::{fuzz, weights as fuzz_weights};
+pub(crate) use generation::{GenerationSettings, RANDOM, generation_settings};
 pub use layout::Layout;
 pub use read::load;
 pub use write::{FileOptions, save};

@@ -1,6 +1,7 @@
 //! Sampling of the next token.
 
 use crate::random::{splitmix, unit_f64};
+use std::collections::BTreeSet;
 
 /// Method to choose the next token from logits: random, with the probabilities softmax(logits /
 /// temperature), among the most probable tokens.
@@ -12,15 +13,36 @@ pub struct Sampling {
     /// generation", 2018); 0 allows all.
     pub top_k: usize,
     /// Chooses from the fewest most probable tokens with this probability in all (Holtzman et al.,
-    /// "The curious case of neural text degeneration", 2020); 1 allows all.
+    /// "The curious case of neural text degeneration", 2020); 1 allows all. Probabilities are those
+    /// among the `top_k` tokens.
     pub top_p: f32,
+    /// Divides the positive logits of tokens that the text has, and multiplies the negative ones
+    /// (Keskar et al., "CTRL: A conditional transformer language model for controllable
+    /// generation", 2019); 1 changes none.
+    pub repetition_penalty: f32,
     /// Seed of the choice, together with the position.
     pub seed: u64,
 }
 
 impl Sampling {
     /// Chooses the most probable token.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+    pub const GREEDY: Self =
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, repetition_penalty: 1.0, seed: 0 };
+
+    /// Applies the repetition penalty to the logits of the token after `text`.
+    pub(super) fn penalize(self, logits: &mut [f32], text: &[u32]) {
+        if self.repetition_penalty == 1.0 {
+            return;
+        }
+        // A token that the text has twice is penalized once.
+        let present: BTreeSet<u32> = text.iter().copied().collect();
+        for token in present {
+            let Some(logit) = logits.get_mut(token as usize) else { continue };
+            let is_positive = *logit > 0.0;
+            *logit =
+                if is_positive { *logit / self.repetition_penalty } else { *logit * self.repetition_penalty };
+        }
+    }
 
     /// Chooses a token for position `place` of the text.
     pub(super) fn pick(self, logits: &[f32], place: u64) -> u32 {
@@ -48,12 +70,13 @@ impl Sampling {
         }
         let mut order: Vec<usize> = (0..powers.len()).collect();
         order.sort_by(|left, right| powers[*right].total_cmp(&powers[*left]));
-        let limit = f64::from(self.top_p) * powers.iter().sum::<f64>();
+        let count = if self.top_k == 0 { order.len() } else { self.top_k.min(order.len()) };
+        let candidates = &order[..count];
+        let limit = f64::from(self.top_p) * candidates.iter().map(|&token| powers[token]).sum::<f64>();
         let (mut sum, mut kept) = (0.0, 0);
-        let most = if self.top_k == 0 { powers.len() } else { self.top_k };
-        for token in &order {
+        for token in candidates {
             // One token stays in any case, also if the limit is rounded to 0.
-            if kept == most || (kept > 0 && sum >= limit) {
+            if kept > 0 && sum >= limit {
                 break;
             }
             sum += powers[*token];
@@ -100,7 +123,54 @@ mod tests {
         near(counts(Sampling { top_p: 0.7, ..warm }), [0, 3333, 0, 6667]);
         assert_eq!(counts(Sampling { top_p: 0.5, ..warm }), [0, 0, 0, 10_000]);
         near(counts(Sampling { top_p: 0.95, ..warm }), [1000, 3000, 0, 6000]);
+        // 6/9 of the probability of two tokens is enough for 0.65, and 0.6 of all would not be.
+        assert_eq!(counts(Sampling { top_k: 2, top_p: 0.65, ..warm }), [0, 0, 0, 10_000]);
         let cold = Sampling { temperature: 0.01, ..warm };
         assert!((0..100).all(|place| cold.pick(&logits(), place) == 3));
+    }
+
+    /// Returns the tokens that may be chosen, by the definitions: sort, cut after `top_k`, add up,
+    /// cut where the sum has reached `top_p`.
+    fn naive_choice(powers: &[f64], top_k: usize, top_p: f64) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..powers.len()).collect();
+        order.sort_by(|left, right| powers[*right].total_cmp(&powers[*left]));
+        order.truncate(if top_k == 0 { powers.len() } else { top_k });
+        let sum = |count: usize| order[..count].iter().map(|&token| powers[token]).sum::<f64>();
+        let share = |count: usize| sum(count) / sum(order.len());
+        let mut kept: Vec<usize> = (0..order.len())
+            .filter(|&rank| rank == 0 || share(rank) < top_p)
+            .map(|rank| order[rank])
+            .collect();
+        kept.sort_unstable();
+        kept
+    }
+
+    #[test]
+    fn choice_of_tokens_is_that_of_a_naive_reference() {
+        for case in 0..200 {
+            let power = |token: u64| (8.0 * unit_f64(splitmix(100 * case + token))).exp();
+            let powers: Vec<f64> = (0..17).map(power).collect();
+            for (top_k, top_p) in
+                [(0, 0.3), (0, 0.9), (5, 1.0), (5, 0.5), (1, 0.9), (40, 0.99), (3, 0.01), (0, 1.0)]
+            {
+                let mut left = powers.clone();
+                Sampling { top_k, top_p, ..Sampling::GREEDY }.leave_out(&mut left);
+                let kept: Vec<usize> = (0..left.len()).filter(|&token| left[token] > 0.0).collect();
+                let expected = naive_choice(&powers, top_k, f64::from(top_p));
+                assert_eq!(kept, expected, "top_k {top_k}, top_p {top_p} of {powers:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_of_the_text_are_penalized_once() {
+        let mut logits = [4.0, -1.0, 3.0, -2.0];
+        Sampling::GREEDY.penalize(&mut logits, &[0, 2]);
+        assert_eq!(logits, [4.0, -1.0, 3.0, -2.0]);
+        let penalizing = Sampling { repetition_penalty: 2.0, ..Sampling::GREEDY };
+        assert_eq!(penalizing.pick(&logits, 0), 0);
+        penalizing.penalize(&mut logits, &[3, 0, 0, 9]);
+        assert_eq!(logits, [2.0, -1.0, 3.0, -4.0]);
+        assert_eq!(penalizing.pick(&logits, 0), 2);
     }
 }

@@ -7,6 +7,7 @@ use crate::data::{BatchPlan, LastBatch};
 use crate::mesh::Mesh;
 use crate::optim::LrScaling;
 use crate::parallel::ShardGroups;
+use crate::train::pretrained;
 
 /// Returns the warnings for a run whose ranks need `bytes` bytes each, one per line.
 pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize) -> String {
@@ -22,7 +23,8 @@ pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize)
         memory(mesh, bytes),
         activations(config, bytes),
     ];
-    lints.into_iter().flatten().chain(config.unused_keys()).collect::<Vec<_>>().join("\n")
+    let lints = lints.into_iter().flatten().chain(config.unused_keys());
+    lints.chain(pretrained::notes(config)).collect::<Vec<_>>().join("\n")
 }
 
 fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {

@@ -1,18 +1,23 @@
 //! Text generation from trained models.
 
+use crate::checkpoint::ModelFiles;
 use crate::config::Config;
+use crate::data::special_tokens::GENERATION_CONFIG;
 use crate::data::{SequenceChunk, TextCodec, text};
 use crate::error::{Error, Result};
 use crate::mesh::{GroupKind, Phase};
+use crate::models::hugging_face::{self, GenerationSettings, RANDOM};
 use crate::models::{self, Gpt, Model, Sampling};
 use crate::pass::{Pass, Seeds};
 use crate::pipeline::{self, Program};
 use crate::step_plan::StepPlan;
 use crate::strategy::HostStrategy;
+use crate::train::report::print_line;
 use crate::train::restored::Restored;
 use crate::train::run::Run;
 use std::path::Path;
 use unisono::Communicator;
+use unisono_transports::text::printable;
 
 /// Number of tokens of a text if neither the checkpoint nor the caller has one.
 const USUAL_TOKENS: usize = 256;
@@ -21,17 +26,23 @@ const USUAL_TOKENS: usize = 256;
 /// checkpoints. Runs on one rank, whatever mesh saved it. `overrides` change the saved
 /// configuration. Calls `show` with each part of the text as soon as it is known.
 ///
+/// Settings that neither the run nor `overrides` have are those of the `generation_config.json` of
+/// the model, if it has one. Its settings that are not applied are named on standard error.
+///
 /// # Errors
-/// Fails if there is no checkpoint, or its model generates no text. Returns the error of `show`.
+/// Fails if there is no checkpoint, its model generates no text, or a setting of its
+/// `generation_config.json` is not valid. Returns the error of `show`.
 pub fn generate(
     folder: &Path,
     prompt: &str,
     overrides: &[String],
     show: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<String> {
-    let Restored { folder, mut config, model, mut strategy, memory, .. } = Restored::load(folder, overrides)?;
+    let Restored { folder, config, model, mut strategy, memory, files, .. } =
+        Restored::load(folder, overrides)?;
     let codec = config.text_codec(model.config().vocabulary)?;
     let codec = codec.ok_or_else(|| Error::file(&folder, "its model writes no text"))?;
+    let mut config = with_settings_of_model(config, &folder, &files, overrides)?;
     if config.sample.tokens == 0 && !overrides.iter().any(|change| change.starts_with("sample.tokens")) {
         config.sample.tokens = USUAL_TOKENS;
     }
@@ -40,6 +51,45 @@ pub fn generate(
     let mut forward = |pass: &mut Pass<'_>| next_logits(&model, pass, &plan, None);
     let writer = Writer { gpt: &model, codec: &codec, config: &config };
     writer.continue_prompt(&mut pass, prompt, &mut forward, show)
+}
+
+/// Returns the configuration of a checkpoint in `folder` with the settings of the file of its model
+/// that neither the run nor `overrides` have. Names the settings that are not applied.
+fn with_settings_of_model(
+    config: Config,
+    folder: &Path,
+    files: &ModelFiles,
+    overrides: &[String],
+) -> Result<Config> {
+    let Some(bytes) = files.get(GENERATION_CONFIG) else { return Ok(config) };
+    let path = folder.join(GENERATION_CONFIG);
+    let GenerationSettings { is_greedy, sample, ignored } = hugging_face::generation_settings(&path, bytes)?;
+    if !ignored.is_empty() {
+        let named = printable(&ignored.join(", ")).into_owned();
+        print_line(&format!(
+            "{}: not applied, because `generate` has no such setting: {named}",
+            path.display()
+        ));
+    }
+    let changed = config.keys_off_default()?;
+    let is_given = |name: &str| {
+        let key = format!("sample.{name}");
+        let given = overrides.iter().filter_map(|change| change.split_once('='));
+        // A run that writes no text at its end has 0 tokens, which is no choice for this text.
+        let is_of_run = changed.contains(&key) && (name != "tokens" || config.sample.tokens > 0);
+        is_of_run
+            || given
+                .map(|(given_key, _)| given_key.trim())
+                .any(|given_key| given_key == key || given_key == "sample")
+    };
+    // A setting of random choices asks for such choices.
+    let is_random = is_greedy && RANDOM.into_iter().any(is_given);
+    let applies = |name: &str| !is_given(name) && !(is_random && RANDOM.contains(&name));
+    let changes = sample.into_iter().filter(|(name, _)| applies(name));
+    let changes: Vec<String> = changes.map(|(name, value)| format!("sample.{name}={value}")).collect();
+    config.with_override(&changes).map_err(|error| {
+        Error::file(&path, format!("{error}: correct the file, or give this setting to the command"))
+    })
 }
 
 impl Run {
@@ -143,8 +193,13 @@ impl Writer<'_> {
             return Err(Error::invalid("an empty prompt: a text begins with something"));
         }
         let (sample, codec, seed) = (&self.config.sample, self.codec, u64::from(self.config.seed));
-        let (temperature, top_p) = (sample.temperature as f32, sample.top_p as f32);
-        let sampling = Sampling { temperature, top_k: sample.top_k, top_p, seed };
+        let sampling = Sampling {
+            temperature: sample.temperature as f32,
+            top_k: sample.top_k,
+            top_p: sample.top_p as f32,
+            repetition_penalty: sample.repetition_penalty as f32,
+            seed,
+        };
         let (prompt, vocabulary) = (codec.encode_start(prompt)?, self.gpt.config().vocabulary);
         if let Some(unknown) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
             let path = &self.config.data.tokenizer;

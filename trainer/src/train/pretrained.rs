@@ -1,8 +1,8 @@
 //! Exchange of models with Hugging Face's libraries.
 
-use crate::checkpoint::SavedBy;
+use crate::checkpoint::{ModelFiles, SavedBy};
 use crate::config::Config;
-use crate::data::special_tokens::{GENERATION_CONFIG, MODEL_CONFIG};
+use crate::data::special_tokens::{GENERATION_CONFIG, MODEL_CONFIG, TOKENIZER_CONFIG};
 use crate::data::{TOKENIZER, Tokenizer, text};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -15,6 +15,7 @@ use crate::train::restored::Restored;
 use crate::train::run::Run;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use unisono_transports::text::printable;
 
 /// Writes the model of a checkpoint, or of the last of several checkpoints, to the folder `to` in
 /// Hugging Face's layout, with its tokenizer and the files of the model that the run began with.
@@ -73,11 +74,15 @@ fn write_descriptions(restored: &Restored, gpt: &GptConfig, to: &Path, dtype: Dt
     std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
     OutputFile::write(&path, config)?;
     for (name, bytes) in files.iter().filter(|(name, _)| *name != MODEL_CONFIG) {
-        let path = to.join(name);
+        let path = to.join(ModelFiles::path_in_folder(name));
+        // Templates are in a folder of their own.
+        let folder = path.parent().unwrap_or(to);
+        std::fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
         match name {
             GENERATION_CONFIG => {
                 OutputFile::write(&path, hugging_face::generation_text(&path, bytes, &ends)?)?
             }
+            TOKENIZER_CONFIG => OutputFile::write(&path, hugging_face::tokenizer_config_text(&path, bytes)?)?,
             _ => OutputFile::write(&path, bytes)?,
         }
     }
@@ -132,6 +137,16 @@ pub(super) fn check_supported(config: &Config) -> Result<()> {
         true => Ok(()),
         false => Err(foreign_experts(&format!("model.from has a model of the family {}", gpt.family.name()))),
     }
+}
+
+/// Returns a note on each part of the folder `model.from` that has no effect here.
+pub(super) fn notes(config: &Config) -> Vec<String> {
+    let from = config.model.from.as_str();
+    if from.is_empty() {
+        return Vec::new();
+    }
+    let notes = hugging_face::notes(Path::new(from)).into_iter();
+    notes.map(|note| printable(&format!("{from}: {note}")).into_owned()).collect()
 }
 
 /// Returns a model with the family of its files, as [`hugging_face::with_family`] does.

@@ -12,7 +12,7 @@ pub(super) use crate::train::report::progress::print_line;
 pub use crate::train::report::progress::validation_text;
 
 use super::run::{Run, StepStats};
-use super::setup;
+use super::{pretrained, setup};
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Result;
@@ -48,7 +48,7 @@ impl Report {
         let samples = config.data.global_batch as f64;
         let flops = samples * run.flops_per_sample;
         let tokens = samples * config.model.context as f64;
-        config.unused_keys().iter().for_each(|line| print_line(line));
+        config.unused_keys().iter().chain(&pretrained::notes(&config)).for_each(|line| print_line(line));
         run.device.iter().for_each(|device| print_line(&device_name(device, &config)));
         let line = ProgressLine::new(config.schedule.steps, run.train_step, config.log.every);
         let journal = MetricsWriter::open(Path::new(&config.log.file), run.train_step)?;

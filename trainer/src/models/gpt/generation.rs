@@ -63,8 +63,9 @@ impl Gpt {
                 let inputs = tokens[tokens.len() - pending..].to_vec();
                 let batch = TokenBatch { inputs, targets: Vec::new(), sequence: pending };
                 set_batches(self, pass, vec![Batch::new(batch)])?;
-                let logits = forward(pass)?;
+                let mut logits = forward(pass)?;
                 pass.kv_cache_mut().expect("set above").advance(pending);
+                sampling.penalize(&mut logits, &tokens);
                 let token = sampling.pick(&logits, tokens.len() as u64);
                 tokens.push(token);
                 pending = 1;

@@ -1,10 +1,13 @@
 //! Reads and writes `config.json`.
 
 mod gpt2;
+mod keys;
 mod llama;
 mod rope;
 
 use super::family::Family;
+use crate::checkpoint::{check_source, left_out};
+use crate::data::special_tokens::MODEL_CONFIG;
 use crate::error::{Error, Result};
 use crate::file_kind;
 use crate::models::GptConfig;
@@ -57,6 +60,27 @@ pub fn read_config(path: &Path) -> Result<GptConfig> {
     parse(&text, path)
 }
 
+/// Reads the dimensions of the model in a folder, as [`read_config`] does.
+///
+/// # Errors
+/// Fails as [`read_config`] does, and for a folder whose weights are not those of the model,
+/// because they are quantized or have an adapter.
+pub fn read_folder(folder: &Path) -> Result<GptConfig> {
+    check_source(folder)?;
+    read_config(&folder.join(MODEL_CONFIG))
+}
+
+/// Returns a note on each part of a model's folder that says how to use the model and has no effect
+/// here.
+pub(crate) fn notes(folder: &Path) -> Vec<String> {
+    let path = folder.join(MODEL_CONFIG);
+    // A file that cannot be read was refused before.
+    let text = file_kind::read_text(&path, WANTED).unwrap_or_default();
+    let fields: Fields = serde_json::from_str(&text).unwrap_or_default();
+    let of_keys = family_of(&fields, &path).map(|family| keys::notes(family, &fields));
+    left_out(folder).into_iter().chain(of_keys.unwrap_or_default()).collect()
+}
+
 /// Reads the text of the file at `path`.
 pub(super) fn parse(text: &str, path: &Path) -> Result<GptConfig> {
     let fields = serde_json::from_str(text).map_err(|error| file_kind::unreadable(path, WANTED, error))?;
@@ -66,13 +90,17 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<GptConfig> {
 fn parse_fields(fields: &Fields, path: &Path) -> Result<GptConfig> {
     let failed = |error: serde_json::Error| file_kind::unreadable(path, WANTED, error);
     let family = family_of(fields, path)?;
+    if let Some(what) = keys::refusal(family, fields) {
+        return Err(Error::file(path, what));
+    }
+    let fields = keys::with_own_names(family, fields.clone());
     let (config, unsupported) = match family {
         Family::Gpt2 => {
-            let json: Gpt2Json = serde_json::from_value(Value::Object(fields.clone())).map_err(failed)?;
+            let json: Gpt2Json = serde_json::from_value(Value::Object(fields)).map_err(failed)?;
             (json.dimensions(), json.unsupported_option())
         }
         _ => {
-            let json = LlamaJson::read(family, fields).map_err(failed)?;
+            let json = LlamaJson::read(family, &fields).map_err(failed)?;
             (json.dimensions(family), json.unsupported_option(family))
         }
     };
@@ -131,10 +159,11 @@ pub(crate) fn config_text(path: &Path, config: &GptConfig, known: &Provenance<'_
     let model_fields = fields_of(family, config)?;
     let source = known.source.map(serde_json::from_slice::<Fields>).transpose().map_err(failed)?;
     let is_same = |source: &Fields| family_of(source, path).is_ok_and(|found| found == family);
-    let source = source.filter(is_same).unwrap_or_default();
+    let source = source.filter(is_same).map(|source| keys::with_own_names(family, source));
+    let source = source.unwrap_or_default();
     let mut fields = source.clone();
     // The model is one of the library's own, and its folder has no code.
-    fields.remove("auto_map");
+    fields.remove(CODE);
     set_changed(&mut fields, &model_fields, path);
     let longest = |fields: &Fields| fields.get(POSITIONS).and_then(Value::as_u64);
     if longest(&source) > longest(&fields) && fields.contains_key(POSITIONS) {
@@ -210,6 +239,20 @@ pub(crate) fn generation_text(path: &Path, source: &[u8], ends: &[u32]) -> Resul
     }
     serde_json::to_string_pretty(&fields).map_err(failed)
 }
+
+/// Returns the text of `tokenizer_config.json` at `path` from that of the model that was trained,
+/// without names of code, because an export has none.
+pub(crate) fn tokenizer_config_text(path: &Path, source: &[u8]) -> Result<Vec<u8>> {
+    let failed = |error: serde_json::Error| Error::file(path, error);
+    let mut fields: Fields = serde_json::from_slice(source).map_err(failed)?;
+    match fields.remove(CODE) {
+        None => Ok(source.to_vec()),
+        Some(_) => serde_json::to_vec_pretty(&fields).map_err(failed),
+    }
+}
+
+/// Key of the classes of a folder's own code.
+const CODE: &str = "auto_map";
 
 /// Sets the tokens at which a text ends. Those of a source stay, and the one after each document is
 /// added to them.

@@ -3,7 +3,7 @@
 use super::config::Provenance;
 use super::files::{WeightFiles, paths_of_index};
 use super::layout::Layout;
-use super::{config, read};
+use super::{config, generation, read};
 use crate::parameter::{Init, Inventory, Parameter};
 use std::path::Path;
 
@@ -13,6 +13,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let (text, folder) = (String::from_utf8_lossy(bytes), Path::new("folder"));
     crate::data::special_tokens::fuzz(bytes);
     let _ = config::generation_text(folder, bytes, &[3]);
+    let _ = config::tokenizer_config_text(folder, bytes);
+    let _ = generation::generation_settings(folder, bytes);
     if let Ok(model) = config::parse(&text, folder) {
         let _ = Layout::of(&model);
         let known = Provenance { source: Some(bytes), start: Some(1), ends: &[3], ..Provenance::default() };

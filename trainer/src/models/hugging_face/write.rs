@@ -2,7 +2,7 @@
 
 use super::files::{FileIndex, INDEX, WEIGHTS};
 use super::layout::{FileTensor, Layout};
-use crate::checkpoint::{ModelFiles, SavedBy, folder};
+use crate::checkpoint::{ModelFiles, SavedBy, folder, refused_names};
 use crate::data::TOKENIZER;
 use crate::error::{Error, Result};
 use crate::output_file::OutputFile;
@@ -237,23 +237,26 @@ impl Writer {
 }
 
 /// Checks that the folder of an export has no files that readers would take for a part of it: other
-/// weights, or files of another model. The files `written` are replaced.
+/// weights, an adapter, or files of another model. The files `written`, by their names in
+/// checkpoints, are replaced.
 ///
 /// # Errors
 /// Names the file.
 pub(crate) fn check_folder(folder: &Path, written: &[&str]) -> Result<()> {
-    let foreign = |name: String| {
+    let foreign = |name: &Path| {
         let what = "readers would take it for a part of the exported model, which has no such file: remove it, or \
                     export to another folder";
         Err(Error::file(folder.join(name), what))
     };
     if let Some(name) = weights_in(folder)?.into_iter().find(|name| !is_exported(name)) {
-        return foreign(name);
+        return foreign(name.as_ref());
     }
-    let known = ModelFiles::names().chain([TOKENIZER]);
-    let mut others = known.filter(|name| !written.contains(name));
-    match others.find(|name| folder.join(name).symlink_metadata().is_ok()) {
-        Some(name) => foreign(name.to_owned()),
+    let known = ModelFiles::names().chain(refused_names()).chain([TOKENIZER]).map(str::to_owned);
+    let known = known.chain(ModelFiles::templates_in(folder)?);
+    let others = known.filter(|name| !written.contains(&name.as_str()));
+    let mut paths = others.map(|name| ModelFiles::path_in_folder(&name));
+    match paths.find(|path| folder.join(path).symlink_metadata().is_ok()) {
+        Some(path) => foreign(&path),
         None => Ok(()),
     }
 }

@@ -84,8 +84,10 @@ fn assert_sharded_heads_generate_the_same(config: &GptConfig) {
             let split = TensorParallel::new(tensor, true, config.parallel_plan());
             let mut rig = Fixture::new(|registry| Gpt::new(registry, config.clone(), split).expect("legal"));
             let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
-            let (prompt, sampling) =
-                ([4, 5, 6], Sampling { temperature: 1.0, top_k: 9, top_p: 0.9, seed: 3 });
+            let (prompt, sampling) = (
+                [4, 5, 6],
+                Sampling { temperature: 1.0, top_k: 9, top_p: 0.9, repetition_penalty: 1.3, seed: 3 },
+            );
             rig.model.generate(&mut pass, &prompt, 12, sampling, &mut |_| Ok(true)).expect("tokens")
         })
     };

@@ -7,10 +7,14 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Files of a model besides weights, `config.json` and `tokenizer.json`, with their texts.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 8] = [
     ("tokenizer_config.json", r#"{"eos_token": "<end>", "bos_token": "<s>", "add_bos_token": true}"#),
     ("special_tokens_map.json", r#"{"eos_token": "<end>"}"#),
     ("chat_template.jinja", "{{ messages }}"),
+    ("additional_chat_templates/rag.v2.jinja", "{{ documents }}"),
+    ("added_tokens.json", r#"{"<eod>": 5}"#),
+    ("preprocessor_config.json", r#"{"size": 3}"#),
+    ("vocab.json", r#"{"a": 0}"#),
     ("generation_config.json", r#"{"eos_token_id": [4, 3], "temperature": 0.6}"#),
 ];
 
@@ -56,6 +60,7 @@ fn whole_folder(folder: &Path) -> Value {
     }
     std::fs::write(base.join("config.json"), config.to_string()).unwrap();
     std::fs::write(base.join("tokenizer.json"), TOKENIZER).unwrap();
+    std::fs::create_dir(base.join("additional_chat_templates")).unwrap();
     FILES.iter().for_each(|(name, text)| std::fs::write(base.join(name), text).unwrap());
     config
 }
@@ -70,7 +75,7 @@ fn exported_folder_keeps_what_the_source_says() {
     std::fs::remove_dir_all(&base).unwrap();
     let config = exported(&checkpoint, &to, &[]).unwrap();
     assert_eq!(config, source, "nothing but the weights has changed");
-    for (name, text) in &FILES[..3] {
+    for (name, text) in FILES.iter().filter(|(name, _)| *name != "generation_config.json") {
         assert_eq!(std::fs::read_to_string(to.join(name)).unwrap(), *text, "{name}");
     }
     assert_eq!(read(&to.join("generation_config.json")), json!({"eos_token_id": [4, 3], "temperature": 0.6}));
@@ -79,6 +84,11 @@ fn exported_folder_keeps_what_the_source_says() {
     let config = exported(&checkpoint, &to, &end).unwrap();
     assert_eq!(config["eos_token_id"], json!([3, 4, 5]));
     assert_eq!(read(&to.join("generation_config.json"))["eos_token_id"], json!([4, 3, 5]));
+    let template = to.join("additional_chat_templates/old.jinja");
+    std::fs::write(&template, "").unwrap();
+    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    assert!(error.contains("old.jinja: readers would take it"), "{error}");
+    std::fs::remove_file(&template).unwrap();
     // A checkpoint brings the files that its manifest lists, and no others.
     std::fs::remove_file(checkpoint.join("chat_template.jinja")).unwrap();
     let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
@@ -154,4 +164,66 @@ fn weights_of_earlier_exports_do_not_stay() {
     std::fs::write(to.join("adapter_model.safetensors"), "").unwrap();
     let error = weights(usize::MAX).unwrap_err().to_string();
     assert!(error.contains("adapter_model.safetensors: readers would take it"), "{error}");
+}
+
+/// Makes the folder of a model of bytes with these settings of generation, and returns a checkpoint
+/// of a run that began with it.
+fn with_settings(folder: &Path, name: &str, settings: &Value) -> PathBuf {
+    let base = folder.join(format!("base-of-{name}"));
+    exported(&trained(folder, &format!("first-of-{name}"), &[]), &base, &[]).unwrap();
+    std::fs::write(base.join("generation_config.json"), settings.to_string()).unwrap();
+    trained(folder, name, &[&format!("model.from={}", base.display())])
+}
+
+#[test]
+fn generation_has_the_settings_of_the_folder() {
+    let folder = folder();
+    let generated = |checkpoint: &Path, overrides: &str| {
+        let overrides: Vec<_> = overrides.split_whitespace().map(str::to_owned).collect();
+        generate(checkpoint, "line", &overrides, &mut |_| Ok(()))
+    };
+    let random = json!({"do_sample": true, "temperature": 3.0, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.5,
+        "max_new_tokens": 12, "num_beams": 4});
+    let checkpoint = with_settings(folder.path(), "random", &random);
+    let given = "sample.temperature=3 sample.top_k=40 sample.top_p=0.9 sample.repetition_penalty=1.5 sample.tokens=12";
+    let text = generated(&checkpoint, "").unwrap();
+    assert_eq!(text, generated(&checkpoint, given).unwrap());
+    assert_eq!(text, generated(&checkpoint, "sample.top_k=40").unwrap());
+    let cold = generated(&checkpoint, "sample.temperature=0").unwrap();
+    assert!(cold != text, "a setting of the user counts: {cold:?}");
+    assert_eq!(cold, generated(&checkpoint, &format!("{given} sample.temperature=0")).unwrap());
+    let greedy = json!({"do_sample": false, "temperature": 3.0, "max_new_tokens": 9});
+    let checkpoint = with_settings(folder.path(), "greedy", &greedy);
+    let text = generated(&checkpoint, "").unwrap();
+    assert_eq!(text, generated(&checkpoint, "sample.temperature=0 sample.tokens=9").unwrap());
+    let chosen = generated(&checkpoint, "sample.top_k=40 seed=5").unwrap();
+    assert_eq!(chosen, generated(&checkpoint, "sample.top_k=40 sample.temperature=0.7 seed=5").unwrap());
+    let checkpoint = with_settings(folder.path(), "wrong", &json!({"temperature": "warm"}));
+    let error = generated(&checkpoint, "").unwrap_err().to_string();
+    assert!(error.contains("generation_config.json: `sample.temperature="), "{error}");
+    assert!(error.contains("give this setting to the command"), "{error}");
+    generated(&checkpoint, "sample.temperature=1 sample.tokens=2").unwrap();
+}
+
+#[test]
+fn adapters_and_code_are_refused_or_left_out_by_name() {
+    let folder = folder();
+    let base = folder.path().join("base");
+    exported(&trained(folder.path(), "first", &[]), &base, &[]).unwrap();
+    let custom =
+        r#"{"auto_map": {"AutoTokenizer": ["tokenization_own.Own", null]}, "tokenizer_class": "Own"}"#;
+    std::fs::write(base.join("tokenizer_config.json"), custom).unwrap();
+    std::fs::write(base.join("tokenization_own.py"), "class Own: pass").unwrap();
+    let from = format!("model.from={}", base.display());
+    let checkpoint = trained(folder.path(), "second", &[&from]);
+    let notes = crate::train::pretrained::notes(&config(folder.path(), &[&from]));
+    assert!(notes.iter().any(|note| note.contains("tokenization_own.py: code is neither run")), "{notes:?}");
+    let to = folder.path().join("tuned");
+    exported(&checkpoint, &to, &[]).unwrap();
+    assert_eq!(read(&to.join("tokenizer_config.json")), json!({"tokenizer_class": "Own"}));
+    std::fs::write(to.join("adapter_config.json"), "{}").unwrap();
+    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    assert!(error.contains("adapter_config.json: readers would take it"), "{error}");
+    let error = Config::load(None, &[format!("model.from={}", to.display())]).unwrap_err().to_string();
+    assert!(error.contains("adapter_config.json: an adapter (PEFT)"), "{error}");
 }

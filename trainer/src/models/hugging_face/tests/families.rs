@@ -124,6 +124,15 @@ fn missing_keys_have_the_values_of_transformers() {
 }
 
 #[test]
+fn other_names_of_keys_are_read() {
+    let other = json!({"model_type": "gpt2", "vocab_size": 11, "hidden_size": 64, "max_position_embeddings": 32,
+        "num_attention_heads": 4, "num_hidden_layers": 2});
+    assert_eq!(read(&other).unwrap(), GptConfig::new(11, 32, 64, 4, 2));
+    let experts = json!({"model_type": "mixtral", "num_experts": 4});
+    assert_eq!(read(&experts).unwrap().experts.unwrap().count, 4);
+}
+
+#[test]
 fn windows_count_where_a_block_has_one() {
     let window = |model_type: &str, fields: Value| {
         let mut config = json!({"model_type": model_type, "sliding_window": 64, "num_hidden_layers": 4});
@@ -155,6 +164,10 @@ fn unsupported_options_of_families_are_named() {
     for (fields, what) in [
         (json!({"model_type": "mistral", "hidden_act": "gelu"}), "hidden_act gelu"),
         (json!({"model_type": "mistral", "sliding_window": 0}), "sliding_window 0"),
+        (
+            json!({"model_type": "mistral", "quantization_config": {"quant_method": "awq"}}),
+            "quantization_config with quant_method awq: the weights are quantized",
+        ),
         (
             json!({"model_type": "qwen3", "attention_bias": true}),
             "attention_bias true and mlp_bias false: not supported",
