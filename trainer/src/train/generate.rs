@@ -84,7 +84,7 @@ fn with_settings_of_model(
     };
     // A setting of random choices asks for such choices.
     let is_random = is_greedy && RANDOM.into_iter().any(is_given);
-    let applies = |name: &str| !is_given(name) && !(is_random && RANDOM.contains(&name));
+    let applies = |name: &str| !(is_given(name) || is_random && RANDOM.contains(&name));
     let changes = sample.into_iter().filter(|(name, _)| applies(name));
     let changes: Vec<String> = changes.map(|(name, value)| format!("sample.{name}={value}")).collect();
     config.with_override(&changes).map_err(|error| {
