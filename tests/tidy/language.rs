@@ -116,7 +116,6 @@ const BANNED_LOCALS: &[&str] = &[
 /// Folders whose locals are not checked, because some of them still have such names.
 const UNCHECKED_LOCALS: &[&str] = &[
     "benches/",
-    "capi/",
     "cuda/",
     "examples/",
     "python/",
