@@ -118,7 +118,6 @@ const UNCHECKED_LOCALS: &[&str] = &[
     "benches/",
     "cuda/",
     "examples/",
-    "python/",
     "reducers/",
     "tests/",
     "trainer/",
