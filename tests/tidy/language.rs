@@ -122,7 +122,6 @@ const UNCHECKED_LOCALS: &[&str] = &[
     "tests/",
     "trainer/",
     "transports/",
-    "xtask/",
 ];
 
 /// Words with which no sentence of a comment or a page begins, unless it is a question.
