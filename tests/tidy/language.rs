@@ -117,7 +117,6 @@ const BANNED_LOCALS: &[&str] = &[
 const UNCHECKED_LOCALS: &[&str] = &[
     "benches/",
     "cuda/",
-    "examples/",
     "reducers/",
     "tests/",
     "trainer/",

@@ -59,7 +59,7 @@ fn fastest(form: FormKind) -> Measured {
     let config = Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1);
     let rounds = (0..3).map(|_| {
         let groups = slow_groups(MESSAGE, 1e-9, &config).unwrap();
-        let [one, other] = std::thread::scope(|scope| {
+        let [first, second] = std::thread::scope(|scope| {
             let ranks = [0, 1].map(|rank| {
                 scope.spawn({
                     let group = &groups[rank];
@@ -68,10 +68,10 @@ fn fastest(form: FormKind) -> Measured {
             });
             ranks.map(|rank| rank.join().unwrap())
         });
-        assert_eq!(one.weights, other.weights);
-        if one.step > other.step { one } else { other }
+        assert_eq!(first.weights, second.weights);
+        if first.step > second.step { first } else { second }
     });
-    rounds.min_by(|one, other| one.step.total_cmp(&other.step)).unwrap()
+    rounds.min_by(|measured, other| measured.step.total_cmp(&other.step)).unwrap()
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn each_form_is_faster_than_the_one_before() {
     let [naive, overlapped, bucketed] =
         [FormKind::Naive, FormKind::Overlapped, FormKind::Bucketed].map(fastest);
     assert!(naive.weights == overlapped.weights && naive.weights == bucketed.weights, "the same step");
-    let figures = [&naive, &overlapped, &bucketed].map(|of| (of.step, of.exposed));
+    let figures = [&naive, &overlapped, &bucketed].map(|measured| (measured.step, measured.exposed));
     // Naive sends 24 sums after backward, overlapped as many beside it, bucketed 4 beside it.
     assert!(naive.step > 1.25 * overlapped.step, "{figures:?}");
     assert!(overlapped.step > 1.4 * bucketed.step, "{figures:?}");
