@@ -124,12 +124,14 @@ fn sixteen_ranks_share_a_gpu() {
 
 fn exchange_uneven(comm: &DeviceCommunicator, stream: &Stream) {
     let (rank, ranks) = (comm.rank(), comm.size());
-    let count = |from: usize, to: usize| (from * 7 + to * 3) % 5 * 300;
-    let value = |from: usize, to: usize, index: usize| (from * 1_000_000 + to * 10_000 + index) as i32;
-    let sends: Vec<usize> = (0..ranks).map(|to| count(rank, to)).collect();
-    let receives: Vec<usize> = (0..ranks).map(|from| count(from, rank)).collect();
-    let sent = |to: usize| (0..count(rank, to)).map(move |index| value(rank, to, index));
-    let wanted = |from: usize| (0..count(from, rank)).map(move |index| value(from, rank, index));
+    let count = |sender: usize, receiver: usize| (sender * 7 + receiver * 3) % 5 * 300;
+    let value = |sender: usize, receiver: usize, index: usize| {
+        (sender * 1_000_000 + receiver * 10_000 + index) as i32
+    };
+    let sends: Vec<usize> = (0..ranks).map(|receiver| count(rank, receiver)).collect();
+    let receives: Vec<usize> = (0..ranks).map(|sender| count(sender, rank)).collect();
+    let sent = |receiver: usize| (0..count(rank, receiver)).map(move |index| value(rank, receiver, index));
+    let wanted = |sender: usize| (0..count(sender, rank)).map(move |index| value(sender, rank, index));
     let input = comm.gpu().upload(&(0..ranks).flat_map(sent).collect::<Vec<_>>()).unwrap();
     let mut output = comm.gpu().alloc::<i32>(receives.iter().sum()).unwrap();
     comm.all_to_all_v(stream, &input, &sends, &mut output, &receives).unwrap();
@@ -140,11 +142,11 @@ fn exchange_uneven(comm: &DeviceCommunicator, stream: &Stream) {
 /// One group that sends to all ranks, those of the lowest numbers first, and receives from all.
 fn exchange_with_all(comm: &DeviceCommunicator, stream: &Stream) {
     let ranks = comm.size();
-    let own = comm.gpu().upload(&vec![comm.rank() as u32; 2500]).unwrap();
+    let values = comm.gpu().upload(&vec![comm.rank() as u32; 2500]).unwrap();
     let mut found: Vec<_> = (0..ranks).map(|_| comm.gpu().alloc::<u32>(2500).unwrap()).collect();
     comm.group(stream, |group| {
         for (peer, found) in found.iter_mut().enumerate() {
-            group.send(&own, peer).recv(found, peer);
+            group.send(&values, peer).recv(found, peer);
         }
     })
     .unwrap();
@@ -165,11 +167,11 @@ struct Planned {
 /// Returns pseudorandom numbers below a limit.
 fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    move |below| {
+    move |limit| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        (state >> 33) as usize % below
+        (state >> 33) as usize % limit
     }
 }
 
@@ -180,12 +182,13 @@ fn run_planned(comm: &DeviceCommunicator, stream: &Stream, planned: &[Planned], 
     let data = |number: usize| -> Vec<u16> {
         (0..planned[number].count).map(|index| (number * 1009 + index) as u16).collect()
     };
-    let of =
+    let numbers =
         |end: fn(&Planned) -> usize| (0..planned.len()).filter(move |&number| end(&planned[number]) == rank);
     let sent: Vec<_> =
-        of(|each| each.from).map(|number| (number, gpu.upload(&data(number)).unwrap())).collect();
-    let mut received: Vec<_> =
-        of(|each| each.to).map(|number| (number, gpu.alloc::<u16>(planned[number].count).unwrap())).collect();
+        numbers(|each| each.from).map(|number| (number, gpu.upload(&data(number)).unwrap())).collect();
+    let mut received: Vec<_> = numbers(|each| each.to)
+        .map(|number| (number, gpu.alloc::<u16>(planned[number].count).unwrap()))
+        .collect();
     let mut next = random(seed + rank as u64);
     let keys: Vec<usize> = (0..comm.size()).map(|_| next(1000)).collect();
     let mut sends: Vec<_> = sent.iter().collect();
@@ -253,8 +256,8 @@ fn work_at_once<'c>(gpu: &Gpu, comms: impl Iterator<Item = &'c Communicator>) {
     let mut values: Vec<_> = comms.iter().map(|_| gpu.upload(&vec![1i32; 30_000]).unwrap()).collect();
     let streams: Vec<_> = comms.iter().map(|_| gpu.stream().unwrap()).collect();
     for turn in 0..12 {
-        let at = if comms[0].rank() == 0 { turn % 6 } else { 5 - turn % 6 };
-        comms[at].all_reduce(&streams[at], &mut values[at], Sum).unwrap();
+        let index = if comms[0].rank() == 0 { turn % 6 } else { 5 - turn % 6 };
+        comms[index].all_reduce(&streams[index], &mut values[index], Sum).unwrap();
     }
     for ((comm, stream), values) in comms.iter().zip(&streams).zip(&values) {
         comm.synchronize(stream).unwrap();

@@ -295,15 +295,19 @@ fn without_code_blocks(text: &str) -> String {
 /// counts as one word.
 fn sentences(paragraph: &str) -> Vec<String> {
     let joined = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
-    let text: String =
-        joined.split('`').enumerate().map(|(at, part)| if at % 2 == 1 { "`code`" } else { part }).collect();
+    let text: String = joined
+        .split('`')
+        .enumerate()
+        .map(|(index, part)| if index % 2 == 1 { "`code`" } else { part })
+        .collect();
     let letters: Vec<char> = text.chars().collect();
     let (mut found, mut sentence) = (Vec::new(), String::new());
-    for (at, &letter) in letters.iter().enumerate() {
+    for (index, &letter) in letters.iter().enumerate() {
         sentence.push(letter);
-        let next = letters.get(at + 2).is_none_or(|next| next.is_uppercase() || *next == '`' || *next == '*');
+        let next =
+            letters.get(index + 2).is_none_or(|next| next.is_uppercase() || *next == '`' || *next == '*');
         if ['.', '?', '!', ':'].contains(&letter)
-            && letters.get(at + 1).is_none_or(|next| *next == ' ')
+            && letters.get(index + 1).is_none_or(|next| *next == ' ')
             && next
         {
             found.push(sentence.trim().to_owned());
@@ -317,8 +321,8 @@ fn sentences(paragraph: &str) -> Vec<String> {
 
 /// Retired words among the parts of the identifiers of a line of code. Quoted texts are prose.
 fn retired_words(code: &str) -> Vec<String> {
-    let outside: String = code.split('"').step_by(2).collect::<Vec<_>>().join(" ");
-    let identifiers = outside.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let unquoted: String = code.split('"').step_by(2).collect::<Vec<_>>().join(" ");
+    let identifiers = unquoted.split(|c: char| !c.is_alphanumeric() && c != '_');
     identifiers.flat_map(parts).filter(|part| RETIRED_IN_IDENTIFIERS.contains(&part.as_str())).collect()
 }
 
@@ -341,8 +345,9 @@ fn parts(identifier: &str) -> Vec<String> {
 /// `text` contains `word` with no letter of a name beside it.
 fn contains_word(text: &str, word: &str) -> bool {
     let is_name = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
-    text.match_indices(word)
-        .any(|(at, _)| !text[at + word.len()..].starts_with(is_name) && !text[..at].ends_with(is_name))
+    text.match_indices(word).any(|(offset, _)| {
+        !text[offset + word.len()..].starts_with(is_name) && !text[..offset].ends_with(is_name)
+    })
 }
 
 /// Banned names of locals and parameters in front of the tests of a file, each with its line. The
