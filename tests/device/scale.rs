@@ -3,16 +3,12 @@
 use crate::collectives::{case, exercise};
 use crate::world::{config, gpu, run};
 use std::error::Error as _;
-use std::fmt::Debug;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use tracing::field::Field;
-use tracing::{Event, Level, Metadata, Subscriber, span};
 use unisono::device::{DeviceCommunicator, Gpu, GpuError, Stream};
 use unisono::schedule::Collective;
 use unisono::{Communicator, Config, Error, Sum, Transport, UniqueId};
 use unisono_cuda::emulator;
+use unisono_transports::testing::warnings::Warnings;
 
 /// Runs `body` in a process of its own with this many hardware queues.
 fn with_queues(test: &str, queues: &str, body: impl FnOnce()) {
@@ -288,46 +284,13 @@ fn share_blocks(id: &UniqueId, rank: usize) {
     let gpu = gpu().unwrap();
     let comm = Communicator::join(id, rank, 2, &with_channels(8).with_transport(Transport::Tcp)).unwrap();
     let stream = gpu.stream().unwrap();
-    let warnings = Warnings::default();
+    let warnings = Warnings::of("device");
     let first = tracing::subscriber::with_default(warnings.clone(), || comm.to_device(&gpu).unwrap());
-    assert_eq!(warnings.count(), 1 - rank, "one rank tells that the driver shares out time");
+    let texts = warnings.texts();
+    let about_mps = texts.iter().filter(|text| text.contains("nvidia-cuda-mps-control"));
+    assert_eq!(about_mps.count(), 1 - rank, "one rank tells that the driver shares out time: {texts:?}");
     assert_eq!(first.channels(), 3, "both processes together have 12 blocks");
     sum_of_ones(&first, &stream, 3000);
     let error = comm.to_device(&gpu).map(drop).unwrap_err().to_string();
     assert!(error.contains("blocks at once"), "{error}");
-}
-
-/// Counts the warnings of a thread about processes that share a GPU without MPS.
-#[derive(Clone, Default)]
-struct Warnings(Arc<AtomicUsize>);
-
-impl Warnings {
-    fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "device" && *metadata.level() == Level::WARN
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut |_: &Field, value: &dyn Debug| {
-            let names_mps = format!("{value:?}").contains("nvidia-cuda-mps-control");
-            self.0.fetch_add(usize::from(names_mps), Ordering::Relaxed);
-        });
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
 }
